@@ -1,0 +1,49 @@
+// What happens to an accumulator on its way out, once for every family:
+//
+//     d = activation(alpha * acc + bias) + beta * c
+//
+// Arithmetic is done in the accumulator's type and rounded once. c is not read when beta is 0.
+#pragma once
+#include "kernel.hpp"
+
+namespace tilegemm {
+
+// GELU(erf) as in the paper (Hendrycks & Gimpel, arXiv 1606.08415, eq. 1), GELU(tanh) its approximation (eq. 2).
+template <class T>
+__host__ __device__ inline T activate(tg_activation activation, T x) {
+  switch (activation) {
+    case TG_RELU: return x > T(0) || x != x ? x : T(0);  // NaN stays NaN
+    case TG_GELU_ERF: return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
+    case TG_GELU_TANH: return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
+    case TG_SILU: return x / (T(1) + exp(-x));
+    default: return x;
+  }
+}
+
+// The epilogue of one problem, passed to a kernel by value. `T`: inputs and output, `Acc`: accumulator.
+template <class T, class Acc>
+struct Epilogue {
+  Acc alpha, beta;
+  tg_activation activation;
+  tg_matrix bias, c;
+
+  explicit Epilogue(const tg_gemm_args& args)
+      : alpha(Acc(args.alpha)), beta(Acc(args.beta)), activation(args.activation), bias(args.bias), c(args.c) {}
+
+  __device__ T operator()(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
+    Acc x = alpha * acc;
+    if (bias.ptr) x += load(bias, i, j, batch0, batch1);
+    x = activate(activation, x);
+    if (beta != Acc(0)) x += beta * load(c, i, j, batch0, batch1);
+    return T(x);
+  }
+
+ private:
+  __device__ static Acc load(const tg_matrix& matrix, int64_t i, int64_t j, int64_t batch0, int64_t batch1) {
+    const int64_t offset = i * matrix.row_stride + j * matrix.col_stride + batch0 * matrix.batch_stride[0] +
+                           batch1 * matrix.batch_stride[1];
+    return Acc(static_cast<const T*>(matrix.ptr)[offset]);
+  }
+};
+
+}  // namespace tilegemm

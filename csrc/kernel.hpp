@@ -1,0 +1,58 @@
+// From a row of kernels.toml to a kernel descriptor.
+//
+// build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>", a list of TG_KERNEL lines. The family defines
+// `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm and includes TG_ROWS last.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "tilegemm.h"
+
+namespace tilegemm {
+
+// The C++ type of a dtype, and the type its products are accumulated in.
+template <tg_dtype> struct scalar;
+template <> struct scalar<TG_F16> { using type = __half; using accumulator = float; };
+template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulator = float; };
+template <> struct scalar<TG_F32> { using type = float; using accumulator = float; };
+template <> struct scalar<TG_F64> { using type = double; using accumulator = double; };
+
+enum class Schedule { none, cooperative, pingpong };
+
+constexpr bool a_is_k_major(tg_layout layout) { return layout == TG_NN || layout == TG_NT; }
+constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout == TG_TT; }
+
+// Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
+tg_status cuda_status(cudaError_t error);
+
+// The status of the launch just made on this thread.
+inline tg_status launch_status() { return cuda_status(cudaGetLastError()); }
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace tilegemm
+
+#ifndef TG_KERNEL
+#define TG_KERNEL(NAME, ARCH, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, STAGES, WARPS, ALIGN, SCHEDULE) \
+  namespace tilegemm {                                                                                                \
+  struct NAME##_row {                                                                                                 \
+    static constexpr int arch = ARCH;                                                                                 \
+    static constexpr tg_dtype dtype = DTYPE;                                                                          \
+    static constexpr tg_layout layout = LAYOUT;                                                                       \
+    static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
+    static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                                \
+    static constexpr int stages = STAGES, warps = WARPS, align = ALIGN;                                               \
+    static constexpr Schedule schedule = Schedule::SCHEDULE;                                                          \
+  };                                                                                                                  \
+  }                                                                                                                   \
+  TG_DESCRIBE(NAME, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                               \
+              tilegemm::launch<tilegemm::NAME##_row>)
+#endif
+
+// The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of this.
+#define TG_DESCRIBE(NAME, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                      \
+  extern "C" {                                                                                                        \
+  extern const tg_kernel NAME;                                                                                        \
+  const tg_kernel NAME = {#NAME, DTYPE, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN, LAUNCH};      \
+  }

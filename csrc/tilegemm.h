@@ -1,0 +1,99 @@
+/* The C ABI between the kernels and Rust, and the only input of bindgen.
+ *
+ * One operation, written the row-major way, over `batch[0] x batch[1]` matrices:
+ *
+ *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
+ *
+ * Products are accumulated in f32 (f64 for f64). C is never read when beta is 0. Strides count elements and may be
+ * zero or, for the reference kernel, anything; every other kernel needs one of the two strides of A and of B to be 1.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Raised whenever a type below changes. Rust refuses a library with another number. */
+#define TG_ABI_VERSION 1
+
+typedef enum tg_status {
+  TG_OK = 0,
+  TG_UNSUPPORTED = 1, /* the kernel cannot run this problem; nothing was launched */
+  TG_CUDA_ERROR = 2   /* a CUDA call failed; tg_last_cuda_error() says which error */
+} tg_status;
+
+typedef enum tg_dtype { TG_F16 = 0, TG_BF16 = 1, TG_F32 = 2, TG_F64 = 3 } tg_dtype;
+
+/* Layouts of (A, B), row-major: the first letter is `n` when A's rows are contiguous (m x k, K-major), the second `t` when
+ * B's columns are (n x k transposed, K-major). TG_ANY: any strides. */
+typedef enum tg_layout { TG_NN = 0, TG_NT = 1, TG_TN = 2, TG_TT = 3, TG_ANY = 4 } tg_layout;
+
+typedef enum tg_activation {
+  TG_IDENTITY = 0,
+  TG_RELU = 1,
+  TG_GELU_ERF = 2,
+  TG_GELU_TANH = 3,
+  TG_SILU = 4
+} tg_activation;
+
+/* Order in which output tiles are visited. */
+typedef enum tg_raster { TG_RASTER_AUTO = 0, TG_RASTER_ALONG_M = 1, TG_RASTER_ALONG_N = 2 } tg_raster;
+
+typedef struct tg_matrix {
+  void *ptr;
+  int64_t row_stride;
+  int64_t col_stride;
+  int64_t batch_stride[2];
+} tg_matrix;
+
+typedef struct tg_gemm_args {
+  int64_t m, n, k;
+  int64_t batch[2];
+  tg_matrix a, b, c, d;
+  tg_matrix bias; /* element (i, j) of every batch at i * row_stride + j * col_stride; null pointer: no bias */
+  double alpha, beta;
+  tg_activation activation;
+  tg_raster raster;
+  int32_t swizzle;   /* tiles per group of the raster; 0: the kernel's own choice */
+  int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
+  void *stream;      /* cudaStream_t */
+} tg_gemm_args;
+
+/* What a built kernel says of itself; checked against kernels.toml when the library is loaded. */
+typedef struct tg_kernel {
+  const char *name;
+  tg_dtype dtype;
+  tg_layout layout;
+  int32_t tile[3];
+  int32_t cluster[2];
+  int32_t align; /* bytes that pointers and strides must be multiples of */
+  tg_status (*launch)(const tg_gemm_args *args);
+} tg_kernel;
+
+typedef struct tg_device_info {
+  char name[128];
+  int32_t compute_capability; /* 90 for 9.0 */
+  int32_t sm_count;
+  int32_t shared_memory_per_block; /* bytes, with opt-in */
+  int64_t l2_bytes;
+  int64_t memory_bytes;
+} tg_device_info;
+
+int32_t tg_abi_version(void);
+
+/* The kernels in this library, in the order of kernels.toml. */
+const tg_kernel *const *tg_kernels(size_t *count);
+
+/* Number of CUDA devices; 0, with tg_last_cuda_error() set, when there is no driver or no device. */
+int32_t tg_device_count(void);
+tg_status tg_current_device(int32_t *ordinal);
+tg_status tg_device(int32_t ordinal, tg_device_info *info);
+
+/* The CUDA error behind the latest TG_CUDA_ERROR of this thread, as "cudaErrorName: description". */
+const char *tg_last_cuda_error(void);
+
+#ifdef __cplusplus
+}
+#endif

