@@ -79,21 +79,17 @@ check_host() {
 
 # Fetches the wheels of the set, one by one, into the array wheels.
 fetch_wheels() {
-  local pin requirement hash size name version count=0 total quiet
+  local pin requirement hash size name version count=0 total
   wheels=()
-  total=$(grep -c == "$pins")
-  [[ -t 1 ]] || quiet=--quiet # no progress bars in a log
+  total=$(grep -c '==' "$pins")
   while read -r pin; do
     read -r requirement hash _ size _ <<<"$pin"
     name=${requirement%==*} version=${requirement#*==}
     say "$set: [$((++count))/$total] $name $version ($size MiB)"
-    if ! find_wheel; then
-      TMPDIR=$tmp python3 -m pip download ${quiet:+"$quiet"} --disable-pip-version-check --no-cache-dir --no-deps \
-        --only-binary :all: --require-hashes --dest "$dist/wheels" -r /dev/stdin <<<"$pin" 2>"$tmp/pip.log" && find_wheel ||
-        die "could not fetch $name $version for $set (pip said: $(pip_said)); run again to resume, or $(instead)"
-    fi
+    find_wheel || download ||
+      die "could not fetch $name $version for $set (pip said: $(pip_said)); run again to resume, or $(instead)"
     wheels+=("$wheel")
-  done < <(grep == "$pins")
+  done < <(grep '==' "$pins")
 }
 
 # Finds the wheel of the current pin among those fetched before; one with another hash is removed.
@@ -105,7 +101,20 @@ find_wheel() {
   return 1
 }
 
-pip_said() { grep -m 1 '^ERROR: ' "$tmp/pip.log" || tail -n 1 "$tmp/pip.log"; }
+download() {
+  local options=(--disable-pip-version-check --no-cache-dir --no-deps --only-binary :all: --require-hashes)
+  [[ -t 1 ]] || options+=(--quiet) # no progress bar in a log
+  TMPDIR=$tmp python3 -m pip download "${options[@]}" --dest "$dist/wheels" -r /dev/stdin <<<"$pin" 2>"$tmp/pip.log"
+  find_wheel
+}
+
+# The cause of pip's failure: a broken connection, say, it ends in "no matching distribution".
+pip_said() {
+  local cause
+  for cause in 'THESE PACKAGES DO NOT MATCH THE HASHES' 'connection broken by .*' '^ERROR: .*' '.*'; do
+    ! grep -m 1 -oE "$cause" "$tmp/pip.log" || break
+  done
+}
 
 # Unpacks the wheels beside dest and moves the result there at once.
 install() {
@@ -151,16 +160,16 @@ provide_stub() {
 
 # The folder to add for the loader to find libcuda.so.1: none where it knows the driver, the stub's where there is none.
 libcuda_dir() {
-  [[ $(PATH=$PATH:/sbin ldconfig -p) != *'libcuda.so.1 (libc6,'* ]] || return 0
-  local dir
-  for dir in ${LD_LIBRARY_PATH//:/ } /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib/wsl/lib /usr/local/nvidia/lib64; do
+  [[ $(PATH=$PATH:/sbin ldconfig -p 2>/dev/null) != *'libcuda.so.1 (libc6,'* ]] || return 0
+  local dir IFS=:
+  for dir in ${LD_LIBRARY_PATH-} /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib/wsl/lib /usr/local/nvidia/lib64; do
     [[ ! -e $dir/libcuda.so.1 ]] || { echo "$dir" && return; }
   done
   echo "$dist/stub"
 }
 
 print_env() {
-  local home libs=()
+  local home driver libs=()
   for set in "${sets[@]}"; do
     look_up "$set"
     home=$(location)
@@ -172,13 +181,14 @@ print_env() {
   done
   if ((${#libs[@]})); then
     prepend LIBRARY_PATH "${libs[@]}" "$dist/stub"
-    prepend LD_LIBRARY_PATH "${libs[@]}" "$(libcuda_dir)"
+    driver=$(libcuda_dir)
+    prepend LD_LIBRARY_PATH "${libs[@]}" "$driver"
   fi
 }
 
 # prepend VAR DIR...: prints the export that puts the folders which exist, and are not in it yet, at the front of VAR.
 prepend() {
-  local dir front= value=${!1:-}
+  local dir front='' value=${!1:-}
   for dir in "${@:2}"; do
     [[ ! -d $dir || :$value: == *":$dir:"* ]] || front+=$dir:
   done
@@ -192,9 +202,9 @@ print_bindgen_args() {
 }
 
 case ${1:-} in
-  -h | --help) usage && exit ;;
-  --env) print_env && exit ;;
-  -*) usage >&2 && exit 2 ;;
+  -h | --help) usage; exit ;;
+  --env) print_env; exit ;;
+  -*) usage >&2; exit 2 ;;
 esac
 
 wanted=("${@:-${sets[@]}}")

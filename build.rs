@@ -1,0 +1,163 @@
+//! Expands `csrc/kernels.toml`, compiles the kernels of the chosen archs into one static library, and provides the
+//! bindings. Never downloads, never asks for a GPU, writes to OUT_DIR only.
+
+#[path = "build/table.rs"]
+mod table;
+#[path = "build/toolkit.rs"]
+mod toolkit;
+#[path = "build/units.rs"]
+mod units;
+
+use std::path::{Path, PathBuf};
+use table::Kernel;
+use toolkit::{Toolkit, env};
+
+type Result<T> = std::result::Result<T, String>;
+
+fn main() {
+    if let Err(message) = run() {
+        eprintln!("\ncandle-tilegemm: {message}\n");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
+    let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap());
+    let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
+    let csrc = manifest.join("csrc");
+    watch(&[&csrc, &manifest.join("build"), &manifest.join("src/bindings.rs")]);
+
+    let kernels = read_table(&csrc)?;
+    let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
+    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs))?;
+    provide_bindings(&manifest, &csrc, &out)?;
+    if has("cuda") && compiles_kernels() {
+        let built: Vec<Kernel> = kernels.into_iter().filter(|kernel| is_built(kernel, &archs)).collect();
+        let toolkit = Toolkit::find(&manifest, has("cutile"))?;
+        let mut units = units::units(&built, &csrc, &toolkit);
+        units.push(units::registry(&built, &csrc, &out)?);
+        let objects = units::compile(&units, &toolkit, &csrc, &out)?;
+        archive(&objects, &out)?;
+        link(&toolkit, &out);
+    }
+    Ok(())
+}
+
+/// A Cargo feature of this crate.
+fn has(feature: &str) -> bool {
+    std::env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
+}
+
+/// One line for each real file: a folder that is named itself would miss a file that changes inside.
+fn watch(paths: &[&Path]) {
+    for path in paths {
+        println!("cargo:rerun-if-changed={}", path.display());
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            println!("cargo:rerun-if-changed={}", entry.path().display());
+        }
+    }
+}
+
+/// docs.rs has no nvcc, and `cargo check` in an editor needs no kernels.
+fn compiles_kernels() -> bool {
+    env("DOCS_RS").is_none() && env("TILEGEMM_SKIP_KERNELS").is_none()
+}
+
+fn read_table(csrc: &Path) -> Result<Vec<Kernel>> {
+    let path = csrc.join("kernels.toml");
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    table::parse(&text).map_err(|e| e.to_string())
+}
+
+/// The compute capabilities to build for: the arch features, else CUDA_COMPUTE_CAP, else 90.
+fn chosen_archs() -> Result<Vec<u16>> {
+    const KNOWN: [u16; 5] = [80, 89, 90, 100, 120];
+    let features: Vec<u16> = KNOWN.into_iter().filter(|arch| has(&format!("sm{arch}"))).collect();
+    let asked = env("CUDA_COMPUTE_CAP");
+    if !features.is_empty() {
+        return Ok(features);
+    }
+    let Some(asked) = asked else { return Ok(vec![90]) };
+    asked
+        .split([',', ';', ' '])
+        .filter(|part| !part.is_empty())
+        .map(|part| {
+            let digits = part.trim_start_matches("sm_").trim_start_matches("sm").trim_end_matches(['a', 'f']);
+            let arch = digits.replace('.', "").parse().ok().map(|arch| if arch == 86 || arch == 87 { 80 } else { arch });
+            arch.filter(|arch| KNOWN.contains(arch)).ok_or_else(|| {
+                format!("CUDA_COMPUTE_CAP={asked}: no kernels for '{part}'; set it to some of 80, 89, 90, 100, 120, or choose \
+                         the features sm80, sm89, sm90, sm100, sm120")
+            })
+        })
+        .collect()
+}
+
+fn is_built(kernel: &Kernel, archs: &[u16]) -> bool {
+    (kernel.family == "cublas" || archs.contains(&kernel.capability())) && (kernel.family != "tile_gemm" || has("cutile"))
+}
+
+/// The static tables that `src/kernel.rs` includes.
+fn rust_table(kernels: &[Kernel], archs: &[u16]) -> String {
+    let rows: String = kernels.iter().map(Kernel::rust).collect();
+    format!(
+        "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
+         pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\
+         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n"
+    )
+}
+
+/// The checked-in bindings, or with feature `bindgen` fresh ones, which must be the same.
+fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
+    let checked_in = manifest.join("src/bindings.rs");
+    let target = out.join("bindings.rs");
+    #[cfg(feature = "bindgen")]
+    {
+        env("LIBCLANG_PATH");
+        generate_bindings(&csrc.join("tilegemm.h"), &target)?;
+        let same = std::fs::read(&target).ok() == std::fs::read(&checked_in).ok();
+        return if same { Ok(()) } else {
+            Err(format!("src/bindings.rs is not what bindgen makes of csrc/tilegemm.h; run `cp {} src/bindings.rs`", target.display()))
+        };
+    }
+    #[cfg(not(feature = "bindgen"))]
+    {
+        let _ = csrc;
+        std::fs::copy(&checked_in, &target).map(drop).map_err(|e| format!("cannot copy {}: {e}", checked_in.display()))
+    }
+}
+
+#[cfg(feature = "bindgen")]
+fn generate_bindings(header: &Path, target: &Path) -> Result<()> {
+    let bindings = bindgen::Builder::default()
+        .header(header.display().to_string())
+        .allowlist_item("(tg|TG)_.*")
+        .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .prepend_enum_name(false)
+        .formatter(bindgen::Formatter::Prettyplease)
+        .layout_tests(false)
+        .generate()
+        .map_err(|e| format!("bindgen: {e}; set LIBCLANG_PATH to a folder with libclang (third_party/fetch.sh libclang)"))?;
+    bindings.write_to_file(target).map_err(|e| format!("cannot write {}: {e}", target.display()))
+}
+
+fn archive(objects: &[PathBuf], out: &Path) -> Result<()> {
+    let library = out.join("libtilegemm_kernels.a");
+    let _ = std::fs::remove_file(&library); // `ar` would keep the members of an earlier build
+    let ar = env("AR").unwrap_or_else(|| "ar".into());
+    let status = std::process::Command::new(&ar).arg("crs").arg(&library).args(objects).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{ar} failed with {status}")),
+        Err(e) => Err(format!("cannot run {ar} ({e}); install binutils or set AR")),
+    }
+}
+
+fn link(toolkit: &Toolkit, out: &Path) {
+    println!("cargo:rustc-link-search=native={}", out.display());
+    println!("cargo:rustc-link-lib=static=tilegemm_kernels");
+    for dir in &toolkit.library_dirs {
+        println!("cargo:rustc-link-search=native={}", dir.display());
+    }
+    println!("cargo:rustc-link-lib=dylib=cudart");
+    println!("cargo:rustc-link-lib=dylib=stdc++");
+}

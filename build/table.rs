@@ -1,0 +1,266 @@
+//! Reads `csrc/kernels.toml` and expands its rows into kernels. Used by build.rs, and by a test of every kind of bad row.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
+const FAMILIES: [&str; 5] = ["cublas", "reference", "simt_gemm", "sm90_gemm", "tile_gemm"];
+const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
+const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
+const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
+const SCHEDULES: [&str; 3] = ["none", "cooperative", "pingpong"];
+const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    family: String,
+    #[serde(default)]
+    arch: Vec<String>,
+    dtype: Vec<String>,
+    layout: Vec<String>,
+    #[serde(default)]
+    tile: [u32; 3],
+    #[serde(default = "one_block")]
+    cluster: [u32; 2],
+    #[serde(default)]
+    stages: u32,
+    #[serde(default)]
+    warps: u32,
+    #[serde(default)]
+    align: u32,
+    #[serde(default = "no_schedule")]
+    schedule: String,
+    epilogue: String,
+    why: String,
+}
+
+fn one_block() -> [u32; 2] {
+    [1, 1]
+}
+
+fn no_schedule() -> String {
+    "none".into()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    kernel: Vec<toml::Spanned<Row>>,
+}
+
+/// A kernel: a row for one arch, dtype and layout.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// CUTLASS grammar, computed.
+    pub name: String,
+    /// A `csrc/<family>.cu`, or `cublas`.
+    pub family: String,
+    /// `sm90a`; empty for the vendor library.
+    pub arch: String,
+    pub dtype: String,
+    pub layout: String,
+    pub tile: [u32; 3],
+    pub cluster: [u32; 2],
+    pub stages: u32,
+    pub warps: u32,
+    pub align: u32,
+    pub schedule: String,
+    pub epilogue: String,
+    pub why: String,
+    /// Line of the row in the table.
+    pub line: usize,
+}
+
+/// A row that cannot be built, with its line, the field and what was expected.
+#[derive(Debug, PartialEq)]
+pub struct TableError {
+    pub line: usize,
+    pub message: String,
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernels.toml, line {}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for TableError {}
+
+/// The kernels of a table, in its order.
+pub fn parse(text: &str) -> Result<Vec<Kernel>, TableError> {
+    let line_of = |offset: usize| text[..offset].matches('\n').count() + 1;
+    let table: Table = toml::from_str(text).map_err(|error| TableError {
+        line: error.span().map_or(1, |span| line_of(span.start)),
+        message: error.message().to_string(),
+    })?;
+    let mut kernels = Vec::new();
+    let mut lines = BTreeMap::new();
+    for row in table.kernel {
+        let line = line_of(row.span().start);
+        for kernel in expand(row.into_inner(), line).map_err(|message| TableError { line, message })? {
+            if let Some(first) = lines.insert(kernel.name.clone(), line) {
+                let message = format!("{} is already the name of a kernel of line {first}", kernel.name);
+                return Err(TableError { line, message });
+            }
+            kernels.push(kernel);
+        }
+    }
+    Ok(kernels)
+}
+
+fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
+    check(&row)?;
+    let archs = if row.family == "cublas" { vec![String::new()] } else { row.arch.clone() };
+    let mut kernels = Vec::new();
+    for arch in &archs {
+        for dtype in &row.dtype {
+            for layout in &row.layout {
+                kernels.push(Kernel {
+                    name: name(&row, arch, dtype, layout),
+                    family: row.family.clone(),
+                    arch: arch.clone(),
+                    dtype: dtype.clone(),
+                    layout: layout.clone(),
+                    tile: row.tile,
+                    cluster: row.cluster,
+                    stages: row.stages,
+                    warps: row.warps,
+                    align: if row.align == 0 { dtype_bytes(dtype) } else { row.align },
+                    schedule: row.schedule.clone(),
+                    epilogue: row.epilogue.clone(),
+                    why: row.why.clone(),
+                    line,
+                });
+            }
+        }
+    }
+    Ok(kernels)
+}
+
+/// family [arch] dtype layout [tile cluster] [schedule] [w<warps>] [align<bytes>]
+fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
+    let mut parts = vec![row.family.clone()];
+    if !arch.is_empty() && !row.family.starts_with("sm") {
+        parts.push(arch.into());
+    }
+    parts.extend([dtype.into(), layout.into()]);
+    if row.tile != [0; 3] {
+        parts.push(row.tile.map(|x| x.to_string()).join("x"));
+        parts.push(row.cluster.map(|x| x.to_string()).join("x"));
+    }
+    if row.schedule != "none" {
+        parts.push(row.schedule.clone());
+    }
+    if row.warps > 0 {
+        parts.push(format!("w{}", row.warps));
+    }
+    if row.align > 0 && row.align < 16 {
+        parts.push(format!("align{}", row.align));
+    }
+    parts.join("_")
+}
+
+fn check(row: &Row) -> Result<(), String> {
+    one_of("family", std::slice::from_ref(&row.family), &FAMILIES)?;
+    one_of("dtype", &row.dtype, &DTYPES)?;
+    one_of("layout", &row.layout, &LAYOUTS)?;
+    one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;
+    one_of("epilogue", std::slice::from_ref(&row.epilogue), &EPILOGUES)?;
+    if row.why.trim().is_empty() {
+        return Err("field `why` is empty; say which shapes earn the row its place".into());
+    }
+    if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
+        return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
+    }
+    if row.family == "cublas" {
+        return if row.arch.is_empty() { Ok(()) } else { Err("field `arch` means nothing for cublas; remove it".into()) };
+    }
+    one_of("arch", &row.arch, &ARCHS)?;
+    if row.tile.contains(&0) {
+        return Err(format!("field `tile` is {:?}; expected three positive numbers [M, N, K]", row.tile));
+    }
+    if row.cluster.contains(&0) || row.cluster.iter().product::<u32>() > 8 {
+        return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
+    }
+    match row.family.as_str() {
+        "sm90_gemm" if row.arch != ["sm90a"] => Err("field `arch`: sm90_gemm is written for [\"sm90a\"]".into()),
+        "sm90_gemm" if row.schedule == "none" => Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into()),
+        "tile_gemm" if !row.tile.iter().all(|x| x.is_power_of_two()) => {
+            Err(format!("field `tile` is {:?}; tiles of cuTile C++ are powers of two", row.tile))
+        }
+        "simt_gemm" if row.dtype != ["f32"] => Err("field `dtype`: simt_gemm computes in [\"f32\"]".into()),
+        _ => Ok(()),
+    }
+}
+
+fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String> {
+    if values.is_empty() {
+        return Err(format!("field `{field}` is empty; expected some of {}", allowed.join(", ")));
+    }
+    match values.iter().find(|value| !allowed.contains(&value.as_str())) {
+        Some(value) => Err(format!("field `{field}`: unknown '{value}'; expected one of {}", allowed.join(", "))),
+        None => Ok(()),
+    }
+}
+
+fn dtype_bytes(dtype: &str) -> u32 {
+    match dtype {
+        "f64" => 8,
+        "f32" => 4,
+        _ => 2,
+    }
+}
+
+impl Kernel {
+    /// The compute capability in the arch's name: 90 of `sm90a`.
+    pub fn capability(&self) -> u16 {
+        self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
+    }
+
+    /// Its line in a unit's list of rows (TG_KERNEL in kernel.hpp).
+    pub fn cpp(&self) -> String {
+        let [m, n, k] = self.tile;
+        let [cm, cn] = self.cluster;
+        format!(
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {})\n",
+            self.name,
+            self.capability(),
+            self.dtype.to_uppercase(),
+            self.layout.to_uppercase(),
+            self.stages,
+            self.warps,
+            self.align,
+            self.schedule
+        )
+    }
+
+    /// Its descriptor in Rust (`KernelDesc` in kernel.rs).
+    pub fn rust(&self) -> String {
+        format!(
+            "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
+             layout: Layout::{}, tile: {:?}, cluster: {:?}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, \
+             schedule: {:?}, why: {:?} }},\n",
+            self.name,
+            camel_case(&self.family),
+            self.capability(),
+            self.arch.ends_with('a'),
+            self.dtype.to_uppercase(),
+            if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
+            self.tile,
+            self.cluster,
+            self.stages,
+            self.warps,
+            self.align,
+            camel_case(&self.epilogue),
+            self.schedule,
+            self.why,
+        )
+    }
+}
+
+fn camel_case(snake: &str) -> String {
+    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    snake.split('_').map(capital).collect()
+}

@@ -1,0 +1,122 @@
+//! Finds nvcc, CUTLASS and a host compiler, and says in one sentence what to do where one is missing or too old.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the kernels are compiled with.
+pub struct Toolkit {
+    pub nvcc: PathBuf,
+    /// As `nvcc --version` prints it; part of every object's hash.
+    pub version_text: String,
+    pub version: (u32, u32),
+    /// The folder that holds `cutlass/` and `cute/`.
+    pub cutlass_include: PathBuf,
+    /// Folders with libcudart.so.
+    pub library_dirs: Vec<PathBuf>,
+}
+
+const FETCH: &str = "run `third_party/fetch.sh` and `eval \"$(third_party/fetch.sh --env)\"`";
+/// The oldest nvcc that compiles the CUTLASS 4.2 kernels for sm_90a and newer.
+const OLDEST: (u32, u32) = (12, 8);
+/// The oldest nvcc with cuTile C++ and sm_90 (the tile IR assembler knows Hopper from 13.3).
+const OLDEST_TILE: (u32, u32) = (13, 3);
+
+/// An environment variable that the build depends on; empty counts as unset.
+pub fn env(name: &str) -> Option<String> {
+    println!("cargo:rerun-if-env-changed={name}");
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Toolkit {
+    /// The toolkit that the environment points to, or the one that `third_party/fetch.sh` has put into the tree.
+    pub fn find(manifest: &Path, cutile: bool) -> Result<Self, String> {
+        let dist = manifest.join("third_party/dist");
+        let home = env("TILEGEMM_CUDA_HOME").map(PathBuf::from);
+        let candle_home = env("CUDA_HOME").or_else(|| env("CUDA_PATH")).map(PathBuf::from);
+        let fetched = Some(dist.join("cuda-13.5")).filter(|dir| dir.join("bin/nvcc").is_file());
+        let home = home.or(fetched).or(candle_home.clone()).or_else(nvcc_on_path).ok_or_else(|| {
+            format!("no CUDA toolkit: {FETCH}, or set TILEGEMM_CUDA_HOME to a CUDA >= 13.3 of your own")
+        })?;
+        let nvcc = home.join("bin/nvcc");
+        let (version_text, version) = nvcc_version(&nvcc)?;
+        if version < OLDEST {
+            return Err(too_old(&nvcc, version, OLDEST, "the kernels"));
+        }
+        if cutile && version < OLDEST_TILE {
+            let message = too_old(&nvcc, version, OLDEST_TILE, "the cuTile C++ kernels (feature `cutile`)");
+            return Err(format!("{message}, or build without the feature `cutile`"));
+        }
+        let cutlass = env("CUTLASS_DIR").map_or_else(|| dist.join("cutlass"), PathBuf::from);
+        let cutlass_include = cutlass.join("include");
+        if !cutlass_include.join("cutlass/cutlass.h").is_file() {
+            let dir = cutlass.display();
+            return Err(format!(
+                "no CUTLASS in {dir}: {FETCH}, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)"
+            ));
+        }
+        // candle's toolkit first: one libcudart for both.
+        let homes = candle_home.into_iter().chain([home.clone()]);
+        let library_dirs: Vec<_> = homes
+            .flat_map(|home| ["lib64", "lib", "targets/x86_64-linux/lib"].map(|lib| home.join(lib)))
+            .filter(|dir| dir.join("libcudart.so").exists())
+            .collect();
+        if library_dirs.is_empty() {
+            return Err(format!("no libcudart.so in {}: {FETCH}, or install the CUDA runtime", home.display()));
+        }
+        let toolkit = Self { nvcc, version_text, version, cutlass_include, library_dirs };
+        Ok(toolkit)
+    }
+
+    /// Compiles nothing with the host compiler, so that its absence or age is told before a page of errors tells it.
+    pub fn check_host_compiler(&self, scratch: &Path) -> Result<(), String> {
+        env("NVCC_CCBIN");
+        let source = scratch.join("host_compiler.cu");
+        std::fs::write(&source, "#include <cstddef>\n").map_err(|e| format!("cannot write {}: {e}", source.display()))?;
+        let output = Command::new(&self.nvcc).arg("-E").arg(&source).output();
+        let output = output.map_err(|e| format!("cannot run {}: {e}", self.nvcc.display()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let reason = stderr.lines().find(|line| line.contains("error") || line.contains("unsupported") || line.contains("fatal"));
+        Err(format!(
+            "nvcc {}.{} cannot use the host compiler ({}): install a g++ that it supports (`apt-get install g++`, or g++-14 \
+             where yours is newer) and set NVCC_CCBIN to it",
+            self.version.0,
+            self.version.1,
+            reason.unwrap_or("no message").trim()
+        ))
+    }
+}
+
+fn nvcc_on_path() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let bin = std::env::split_paths(&path).find(|dir| dir.join("nvcc").is_file())?;
+    Some(bin.parent()?.to_path_buf())
+}
+
+fn nvcc_version(nvcc: &Path) -> Result<(String, (u32, u32)), String> {
+    let hint = "set TILEGEMM_CUDA_HOME to the folder that holds bin/nvcc";
+    let output = Command::new(nvcc).arg("--version").output();
+    let output = output.map_err(|e| format!("cannot run {} ({e}); {hint}", nvcc.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let release = text.split("release ").nth(1).and_then(|rest| rest.split(',').next());
+    let version = release.and_then(|release| {
+        let (major, minor) = release.trim().split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    });
+    version.map(|version| (text.clone(), version)).ok_or_else(|| {
+        format!("{} --version does not name a release; {hint}", nvcc.display())
+    })
+}
+
+fn too_old(nvcc: &Path, have: (u32, u32), need: (u32, u32), what: &str) -> String {
+    format!(
+        "{} is CUDA {}.{}, but {what} need >= {}.{}: {FETCH}, or set TILEGEMM_CUDA_HOME to a newer one",
+        nvcc.display(),
+        have.0,
+        have.1,
+        need.0,
+        need.1
+    )
+}

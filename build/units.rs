@@ -1,0 +1,191 @@
+//! Groups kernels into compilation units, compiles them with nvcc side by side and keeps every object by the hash of all
+//! that went into it.
+
+use crate::table::Kernel;
+use crate::toolkit::Toolkit;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Memory that one nvcc job is given, in KiB: CUTLASS 3 kernels take up to 3 GiB.
+const JOB_KIB: u64 = 3 << 20;
+
+/// One run of nvcc: the kernels of one row for one arch, which share the parsing of their headers.
+pub struct Unit {
+    /// What to call it in messages.
+    pub title: String,
+    source: PathBuf,
+    rows: String,
+    flags: Vec<String>,
+}
+
+/// The units of `kernels`, the slowest families first.
+pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
+    let mut units: Vec<(usize, String, Unit)> = Vec::new();
+    for kernel in kernels.iter().filter(|kernel| kernel.family != "cublas") {
+        match units.iter_mut().find(|(line, arch, _)| *line == kernel.line && *arch == kernel.arch) {
+            Some((_, _, unit)) => unit.rows += &kernel.cpp(),
+            None => units.push((
+                kernel.line,
+                kernel.arch.clone(),
+                Unit {
+                    title: format!("{} {}, kernels.toml line {}", kernel.family, kernel.arch, kernel.line),
+                    source: csrc.join(format!("{}.cu", kernel.family)),
+                    rows: kernel.cpp(),
+                    flags: flags(kernel, csrc, toolkit),
+                },
+            )),
+        }
+    }
+    let mut units: Vec<_> = units.into_iter().map(|(_, _, unit)| unit).collect();
+    units.sort_by_key(|unit| !unit.title.starts_with("sm"));
+    units
+}
+
+/// The unit of the registry, which knows every kernel by name.
+pub fn registry(kernels: &[Kernel], csrc: &Path, out: &Path) -> Result<Unit, String> {
+    let built = kernels.iter().filter(|kernel| kernel.family != "cublas");
+    let entries: String = built.map(|kernel| format!("TG_ENTRY({})\n", kernel.name)).collect();
+    write(&out.join("tg_kernels.inc"), &entries)?;
+    let flags = ["-std=c++17", "-O2", "-Xcompiler=-fPIC", "-I"].map(String::from).into_iter();
+    Ok(Unit {
+        title: "registry".into(),
+        source: csrc.join("registry.cpp"),
+        rows: entries,
+        flags: flags.chain([out.display().to_string()]).collect(),
+    })
+}
+
+fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
+    let capability = kernel.arch.trim_start_matches("sm");
+    // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
+    let mut flags: Vec<String> =
+        ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-lineinfo", "-I"].map(String::from).to_vec();
+    flags.push(csrc.display().to_string());
+    if kernel.family == "tile_gemm" {
+        flags.extend(["-std=c++20".into(), "--enable-tile".into(), format!("-arch=sm_{capability}")]);
+    } else {
+        flags.extend(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
+        flags.extend(["-I".into(), toolkit.cutlass_include.display().to_string()]);
+        flags.push(format!("-gencode=arch=compute_{capability},code=sm_{capability}"));
+    }
+    flags
+}
+
+/// Compiles what is not there yet and gives the objects of all units.
+pub fn compile(units: &[Unit], toolkit: &Toolkit, csrc: &Path, out: &Path) -> Result<Vec<PathBuf>, String> {
+    let objects = out.join("objects");
+    std::fs::create_dir_all(&objects).map_err(|e| format!("cannot create {}: {e}", objects.display()))?;
+    let headers = headers_hash(csrc)?;
+    let paths: Vec<PathBuf> = units
+        .iter()
+        .map(|unit| Ok(objects.join(format!("{}.o", unit.hash(toolkit, &headers)?))))
+        .collect::<Result<_, String>>()?;
+    let missing: Vec<(&Unit, &PathBuf)> = units.iter().zip(&paths).filter(|(_, path)| !path.exists()).collect();
+    if !missing.is_empty() {
+        toolkit.check_host_compiler(out)?;
+        run_side_by_side(&missing, toolkit)?;
+    }
+    remove_stale(&objects, &paths);
+    Ok(paths)
+}
+
+fn run_side_by_side(missing: &[(&Unit, &PathBuf)], toolkit: &Toolkit) -> Result<(), String> {
+    let queue = Mutex::new(missing.iter());
+    let failures = Mutex::new(Vec::new());
+    let failed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs().min(missing.len()) {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) {
+                    let Some((unit, object)) = queue.lock().unwrap().next() else { break };
+                    if let Err(message) = unit.compile(object, toolkit) {
+                        failed.store(true, Ordering::Relaxed);
+                        failures.lock().unwrap().push(message);
+                    }
+                }
+            });
+        }
+    });
+    match failures.into_inner().unwrap() {
+        failures if failures.is_empty() => Ok(()),
+        failures => Err(failures.join("\n")),
+    }
+}
+
+/// As many jobs as there are cores, and as memory holds.
+fn jobs() -> usize {
+    let cores = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1usize);
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib: Option<u64> = available.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok());
+    cores.min(kib.map_or(cores, |kib| (kib / JOB_KIB) as usize)).max(1)
+}
+
+impl Unit {
+    fn hash(&self, toolkit: &Toolkit, headers: &[u8]) -> Result<String, String> {
+        let mut hash = Sha256::new();
+        hash.update(headers);
+        hash.update(read(&self.source)?);
+        for text in self.flags.iter().chain([&self.rows, &toolkit.version_text]) {
+            hash.update(text);
+            hash.update([0]);
+        }
+        Ok(hash.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    fn compile(&self, object: &Path, toolkit: &Toolkit) -> Result<(), String> {
+        let rows = object.with_extension("inc");
+        write(&rows, &self.rows)?;
+        // A finished object appears under its name at once: an interrupted build leaves none behind.
+        let partial = object.with_extension("partial.o");
+        let mut command = Command::new(&toolkit.nvcc);
+        command.args(&self.flags).arg(format!("-DTG_ROWS=\"{}\"", rows.display()));
+        command.arg("-c").arg(&self.source).arg("-o").arg(&partial);
+        let output = command.output().map_err(|e| format!("cannot run {}: {e}", toolkit.nvcc.display()))?;
+        if !output.status.success() {
+            return Err(format!(
+                "nvcc failed on {}\n{}\nrows:\n{}\n{command:?}",
+                self.title,
+                String::from_utf8_lossy(&output.stderr),
+                self.rows
+            ));
+        }
+        std::fs::rename(&partial, object).map_err(|e| format!("cannot rename {}: {e}", partial.display()))
+    }
+}
+
+/// A hash of everything that any unit may include.
+fn headers_hash(csrc: &Path) -> Result<Vec<u8>, String> {
+    let entries = std::fs::read_dir(csrc).map_err(|e| format!("cannot list {}: {e}", csrc.display()))?;
+    let mut headers: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    headers.retain(|path| path.extension().is_some_and(|ext| ext == "h" || ext == "hpp" || ext == "cuh"));
+    headers.sort();
+    let mut hash = Sha256::new();
+    for header in headers {
+        hash.update(read(&header)?);
+    }
+    Ok(hash.finalize().to_vec())
+}
+
+fn remove_stale(objects: &Path, keep: &[PathBuf]) {
+    for entry in std::fs::read_dir(objects).into_iter().flatten().flatten() {
+        if !keep.contains(&entry.path().with_extension("o")) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+/// Writes a file, and leaves it alone where it holds the same text already.
+pub fn write(path: &Path, text: &str) -> Result<(), String> {
+    if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}

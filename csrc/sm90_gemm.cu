@@ -1,0 +1,209 @@
+// Hopper: CUTLASS 3 kernels fed by TMA, multiplied by WGMMA, with warp-specialised persistent thread blocks.
+//
+// A row of the table picks the tile, the cluster that shares loads by multicast, the pipeline depth and the schedule:
+// `cooperative` has two consumer warp groups on one tile, `pingpong` one tile for each, the epilogue of one under the
+// products of the other. TMA fills what lies outside of a matrix with zeros and drops what is stored there, so extents
+// may be anything; it is pointers and strides that must be multiples of 16 bytes.
+#include <cudaTypedefs.h>
+
+#include <atomic>
+#include <climits>
+
+#include "cutlass/cuda_host_adapter.hpp"
+
+namespace tilegemm {
+
+// A function of the driver, looked up once.
+template <class Function>
+Function driver_function(const char* name) {
+  static const Function function = [name] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+    return reinterpret_cast<Function>(found);
+  }();
+  return function;
+}
+
+}  // namespace tilegemm
+
+// CUTLASS's own macro looks the function up by name for each descriptor of each launch.
+#undef CUTLASS_CUDA_DRIVER_WRAPPER_CALL
+#define CUTLASS_CUDA_DRIVER_WRAPPER_CALL(NAME) tilegemm::driver_function<PFN_##NAME##_v12000>(#NAME)
+
+#include "cutlass/cutlass.h"
+#include "cutlass/epilogue/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_builder.hpp"
+#include "cutlass/gemm/kernel/gemm_universal.hpp"
+
+#include "kernel.hpp"
+#include "sm90_epilogue.hpp"
+
+namespace tilegemm {
+
+// The types of the kernel that a row describes.
+template <class Row>
+struct Sm90 {
+  using Element = std::conditional_t<Row::dtype == TG_BF16, cutlass::bfloat16_t, cutlass::half_t>;
+  using LayoutA = std::conditional_t<a_is_k_major(Row::layout), cutlass::layout::RowMajor, cutlass::layout::ColumnMajor>;
+  using LayoutB = std::conditional_t<b_is_k_major(Row::layout), cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using LayoutD = cutlass::layout::RowMajor;
+  static constexpr int alignment = Row::align / sizeof(Element);
+
+  using Tile = cute::Shape<cute::Int<Row::tile_m>, cute::Int<Row::tile_n>, cute::Int<Row::tile_k>>;
+  using Cluster = cute::Shape<cute::Int<Row::cluster_m>, cute::Int<Row::cluster_n>, cute::_1>;
+
+  static_assert(Row::schedule != Schedule::none, "name a schedule: cooperative or pingpong");
+  static constexpr bool cooperative = Row::schedule == Schedule::cooperative;
+  using MainloopSchedule = std::conditional_t<cooperative, cutlass::gemm::KernelTmaWarpSpecializedCooperative,
+                                              cutlass::gemm::KernelTmaWarpSpecializedPingpong>;
+  using EpilogueSchedule = std::conditional_t<cooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
+                                              cutlass::epilogue::TmaWarpSpecialized>;
+
+  using EpilogueOp = BiasActivation<Element, Row::tile_m, Row::tile_n>;
+  using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, LayoutD, alignment, Element, LayoutD, alignment,
+      EpilogueSchedule, EpilogueOp>::CollectiveOp;
+
+  // 0 stages: as many as fit beside the epilogue's shared memory.
+  using Stages = std::conditional_t<
+      Row::stages == 0, cutlass::gemm::collective::StageCountAutoCarveout<sizeof(typename Epilogue::SharedStorage)>,
+      cutlass::gemm::collective::StageCount<Row::stages>>;
+  using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, alignment, Element, LayoutB, alignment, float,
+      Tile, Cluster, Stages, MainloopSchedule>::CollectiveOp;
+
+  using Problem = cute::Shape<int, int, int, int>;  // M, N, K, batch
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<Problem, Mainloop, Epilogue, cutlass::gemm::PersistentScheduler>;
+};
+
+// Takes the two batch dimensions as one, which needs them to be a single run of strides. False: they are not.
+inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[2], int64_t* stride) {
+  *stride = batch[1] == 1 ? matrix.batch_stride[0] : matrix.batch_stride[1];
+  if (batch[0] == 1 && batch[1] == 1) *stride = 0;
+  return batch[0] == 1 || batch[1] == 1 || matrix.batch_stride[0] == batch[1] * matrix.batch_stride[1];
+}
+
+// The CuTe stride of an operand: the contiguous mode is static, the other one and the batch are set. False: TMA cannot
+// address the operand.
+template <class Element, class Stride>
+bool tma_stride(const tg_matrix& matrix, bool rows_are_contiguous, const int64_t (&batch)[2], Stride* stride) {
+  const int64_t unit = rows_are_contiguous ? matrix.col_stride : matrix.row_stride;
+  const int64_t leading = rows_are_contiguous ? matrix.row_stride : matrix.col_stride;
+  int64_t batch_stride;
+  if (unit != 1 || !merge_batch_strides(matrix, batch, &batch_stride)) return false;
+
+  const auto addressable = [](int64_t elements) {
+    constexpr int64_t limit = int64_t(1) << 40;  // bytes; from cuTensorMapEncodeTiled
+    constexpr int64_t size = sizeof(Element);
+    return elements >= 0 && elements < limit / size && elements * size % 16 == 0;
+  };
+  if (!addressable(leading) || !addressable(batch_stride) || reinterpret_cast<uintptr_t>(matrix.ptr) % 16 != 0) return false;
+
+  constexpr int leading_mode = cutlass::gemm::detail::is_major<0, Stride>() ? 1 : 0;
+  cute::get<leading_mode>(*stride) = leading;
+  cute::get<2>(*stride) = batch_stride;
+  return true;
+}
+
+// The bias as a vector along M or along N. False: it is a matrix.
+template <class Epilogue>
+bool bias_vector(const tg_gemm_args& args, Epilogue* epilogue) {
+  const tg_matrix& bias = args.bias;
+  if (!bias.ptr) return true;
+  if (bias.row_stride != 0 && bias.col_stride != 0) return false;
+  epilogue->bias = static_cast<decltype(epilogue->bias)>(bias.ptr);
+  epilogue->bias_along_m = bias.row_stride != 0;
+  epilogue->bias_stride = bias.row_stride + bias.col_stride;
+  return merge_batch_strides(bias, args.batch, &epilogue->bias_batch_stride);
+}
+
+// Tiles per group of the raster, if the caller has no preference. A wide group shares more of A and B in L2, but CUTLASS
+// rounds the grid of tiles up to whole groups and computes the excess: the widest group that leaves none is taken.
+inline int default_swizzle(int64_t clusters_m, int64_t clusters_n) {
+  for (int swizzle : {8, 4, 2}) {
+    if (clusters_m % swizzle == 0 && clusters_n % swizzle == 0) return swizzle;
+  }
+  return 1;
+}
+
+// Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.
+template <class Kernel>
+cudaError_t allow_shared_memory(const void* kernel, int bytes) {
+  static std::atomic<uint64_t> allowed{0};  // one bit per device
+  int device;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  const uint64_t bit = device < 64 ? uint64_t(1) << device : 0;
+  if (allowed.load(std::memory_order_relaxed) & bit) return cudaSuccess;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
+  return error;
+}
+
+template <class Row>
+tg_status launch(const tg_gemm_args* args) {
+  using Types = Sm90<Row>;
+  using Element = typename Types::Element;
+  using Kernel = typename Types::Kernel;
+  using Scheduler = typename Kernel::TileScheduler;
+
+  const int64_t batch = args->batch[0] * args->batch[1];
+  if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
+  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX; };
+  if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
+  if (args->beta != 0) return TG_UNSUPPORTED;
+
+  // CUTLASS counts tiles in an int, after rounding both extents up to clusters and groups: up to 16-fold each.
+  const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);
+  const int64_t clusters_n = ceil_div(args->n, Row::tile_n * Row::cluster_n);
+  if (clusters_m * clusters_n > INT_MAX / 256 / batch) return TG_UNSUPPORTED;
+
+  // A grid of whole clusters.
+  constexpr int cluster_size = Row::cluster_m * Row::cluster_n;
+  if (args->sm_count < cluster_size) return TG_UNSUPPORTED;
+
+  typename Kernel::Arguments arguments{};
+  arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
+  arguments.problem_shape = {int(args->m), int(args->n), int(args->k), int(batch)};
+  arguments.mainloop.ptr_A = static_cast<const Element*>(args->a.ptr);
+  arguments.mainloop.ptr_B = static_cast<const Element*>(args->b.ptr);
+  arguments.epilogue.ptr_D = static_cast<Element*>(args->d.ptr);
+  arguments.epilogue.thread.alpha = float(args->alpha);
+  arguments.epilogue.thread.activation = args->activation;
+  if (!tma_stride<Element>(args->a, a_is_k_major(Row::layout), args->batch, &arguments.mainloop.dA) ||
+      !tma_stride<Element>(args->b, !b_is_k_major(Row::layout), args->batch, &arguments.mainloop.dB) ||
+      !tma_stride<Element>(args->d, true, args->batch, &arguments.epilogue.dD) ||
+      !bias_vector(*args, &arguments.epilogue.thread)) {
+    return TG_UNSUPPORTED;
+  }
+  arguments.hw_info.sm_count = args->sm_count / cluster_size * cluster_size;
+  arguments.scheduler.max_swizzle_size = args->swizzle > 0 ? args->swizzle : default_swizzle(clusters_m, clusters_n);
+  using Raster = typename Scheduler::RasterOrderOptions;
+  arguments.scheduler.raster_order = args->raster == TG_RASTER_ALONG_M   ? Raster::AlongM
+                                     : args->raster == TG_RASTER_ALONG_N ? Raster::AlongN
+                                                                         : Raster::Heuristic;
+
+  // GemmUniversalAdapter would do the rest, at the price of two cudaFuncSetAttribute calls per launch. Its can_implement
+  // is not asked: it derives the alignment of strides from the extents, as if operands were packed.
+  const void* kernel = reinterpret_cast<const void*>(cutlass::device_kernel<Kernel>);
+  if (const cudaError_t error = allow_shared_memory<Kernel>(kernel, Kernel::SharedStorageSize)) return cuda_status(error);
+  typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
+
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {Row::cluster_m, Row::cluster_n, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = Kernel::get_grid_shape(params);
+  config.blockDim = Kernel::get_block_shape();
+  config.dynamicSmemBytes = Kernel::SharedStorageSize;
+  config.stream = cudaStream_t(args->stream);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  void* kernel_params[] = {&params};
+  return cuda_status(cudaLaunchKernelExC(&config, kernel, kernel_params));
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

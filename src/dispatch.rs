@@ -1,0 +1,275 @@
+//! What is chosen: from a [`Problem`] to a [`Plan`], and the reasons.
+//!
+//! [`Dispatcher::plan`] is pure: the same problem, device and policy give the same plan, with or without a GPU.
+
+use crate::arch::DeviceInfo;
+use crate::cost;
+use crate::error::{Error, Result};
+use crate::kernel::{Family, KERNELS, KernelDesc, Rejection};
+use crate::problem::{Canonical, Problem};
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::cell::RefCell;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// What the dispatcher may choose from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// Whether the vendor library is a candidate.
+    pub vendor: bool,
+    /// Position in [`KERNELS`] of the one kernel to take.
+    forced: Option<usize>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { vendor: true, forced: None }
+    }
+}
+
+impl Policy {
+    /// Our own kernels only.
+    pub fn own() -> Self {
+        Self { vendor: false, forced: None }
+    }
+
+    /// The kernel of this name and no other.
+    pub fn force(name: &str) -> Result<Self> {
+        let forced = KERNELS.iter().position(|kernel| kernel.name == name);
+        let forced = forced.ok_or_else(|| Error::UnknownKernel(name.into()))?;
+        Ok(Self { vendor: true, forced: Some(forced) })
+    }
+
+    /// From `TILEGEMM_FORCE=<kernel>` and `TILEGEMM_VENDOR=on|off`.
+    pub fn from_env() -> Result<Self> {
+        if let Some(name) = std::env::var("TILEGEMM_FORCE").ok().filter(|name| !name.is_empty()) {
+            return Self::force(&name);
+        }
+        match std::env::var("TILEGEMM_VENDOR").as_deref() {
+            Err(_) | Ok("" | "on") => Ok(Self::default()),
+            Ok("off") => Ok(Self::own()),
+            Ok(value) => {
+                Err(Error::BadSetting { name: "TILEGEMM_VENDOR", value: value.into(), expected: "on or off" })
+            }
+        }
+    }
+
+    /// The kernel asked for by name.
+    pub fn forced(&self) -> Option<&'static KernelDesc> {
+        self.forced.map(|index| &KERNELS[index])
+    }
+}
+
+/// Why a plan's kernel was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Asked for by name.
+    Forced,
+    /// The lowest estimate of those that support the problem.
+    Estimate,
+}
+
+/// A problem and the kernel that runs it.
+#[derive(Debug)]
+pub struct Plan {
+    /// What was asked.
+    pub asked: Problem,
+    /// What the kernel is given.
+    pub canonical: Canonical,
+    /// The kernel.
+    pub kernel: &'static KernelDesc,
+    /// Why this one.
+    pub reason: Reason,
+    /// How long it is expected to take, in microseconds.
+    pub estimate_us: f64,
+    /// Multiprocessors that it may fill.
+    pub sm_count: u32,
+    calls: AtomicU64,
+}
+
+impl Plan {
+    /// Counts one launch.
+    pub(crate) fn count(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was launched.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+/// What one kernel of the table says to a problem.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The kernel.
+    pub kernel: &'static KernelDesc,
+    /// Its estimate in microseconds, or why it cannot run.
+    pub verdict: std::result::Result<f64, Rejection>,
+}
+
+/// Chooses kernels for one device.
+#[derive(Debug)]
+pub struct Dispatcher {
+    device: DeviceInfo,
+    /// Only kernels that are linked in; off for questions about a device that is not here.
+    only_built: bool,
+    id: usize,
+    plans: RwLock<FxHashMap<Key, Arc<Plan>>>,
+}
+
+type Key = (Problem, Policy);
+
+/// Plans kept for all threads; above this number a plan is made anew when a thread has lost it.
+const MOST_PLANS: usize = 1 << 16;
+/// Plans that a thread finds without a lock, in a direct-mapped cache.
+const THREAD_SLOTS: usize = 512;
+
+thread_local! {
+    static THREAD_PLANS: RefCell<Vec<Option<(usize, Key, Arc<Plan>)>>> = RefCell::new(vec![None; THREAD_SLOTS]);
+}
+
+impl Dispatcher {
+    /// A dispatcher over the kernels of this build, for a device that is here.
+    pub fn new(device: DeviceInfo) -> Self {
+        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Self { device, only_built: true, id, plans: RwLock::default() }
+    }
+
+    /// A dispatcher over the whole table, as if every kernel were built: for questions about a device that is not here.
+    pub fn hypothetical(device: DeviceInfo) -> Self {
+        Self { only_built: false, ..Self::new(device) }
+    }
+
+    /// The device it chooses for.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
+    }
+
+    /// The plan for `problem` under `policy`, from the cache where it was asked for before.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when no kernel runs it, [`Error::Forced`] when the one asked for by name does not.
+    pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
+        let key = (*problem, policy);
+        let slot = FxBuildHasher.hash_one(key) as usize % THREAD_SLOTS;
+        THREAD_PLANS.with_borrow_mut(|slots| {
+            if let Some((id, slot_key, plan)) = &slots[slot] {
+                if *id == self.id && *slot_key == key {
+                    return Ok(plan.clone());
+                }
+            }
+            let plan = self.shared_plan(key)?;
+            slots[slot] = Some((self.id, key, plan.clone()));
+            Ok(plan)
+        })
+    }
+
+    fn shared_plan(&self, key: Key) -> Result<Arc<Plan>> {
+        if let Some(plan) = self.plans.read().unwrap().get(&key) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(self.choose(&key.0, key.1)?);
+        let mut plans = self.plans.write().unwrap();
+        if plans.len() >= MOST_PLANS {
+            return Ok(plan);
+        }
+        Ok(plans.entry(key).or_insert(plan).clone())
+    }
+
+    fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
+        let canonical = asked.canonical();
+        let (kernel, estimate_us, reason) = match policy.forced() {
+            Some(kernel) => match self.judge(kernel, &canonical.problem, policy) {
+                Ok(estimate) => (kernel, estimate, Reason::Forced),
+                Err(rejection) => {
+                    let problem = Box::new(*asked);
+                    return Err(Error::Forced { kernel: kernel.name.into(), problem, rejection });
+                }
+            },
+            None => {
+                let candidates = self.candidates(&canonical.problem, policy);
+                let (kernel, estimate) = fastest(&candidates).ok_or_else(|| unsupported(asked, &candidates))?;
+                (kernel, estimate, Reason::Estimate)
+            }
+        };
+        let p = &canonical.problem;
+        tracing::debug!(
+            target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
+            dtype = %p.dtype, kernel = kernel.name, ?reason, estimate_us, "chosen"
+        );
+        let calls = AtomicU64::new(0);
+        Ok(Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count: self.device.sm_count, calls })
+    }
+
+    /// What every kernel of the table says to the canonical `problem`.
+    fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
+        let judge = |kernel| Candidate { kernel, verdict: self.judge(kernel, problem, policy) };
+        KERNELS.iter().map(judge).collect()
+    }
+
+    fn judge(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<f64, Rejection> {
+        kernel.supports(problem, &self.device)?;
+        if self.only_built && !kernel.is_built() {
+            let arch = kernel.arch.capability;
+            let needs_cutile = kernel.family == Family::TileGemm && !cfg!(feature = "cutile");
+            let feature = if needs_cutile { "cutile".into() } else { format!("sm{arch}") };
+            return Err(Rejection::NotBuilt { feature });
+        }
+        if kernel.family == Family::Cublas && !policy.vendor {
+            return Err(Rejection::VendorOff);
+        }
+        Ok(cost::estimate_us(kernel, problem, &self.device))
+    }
+
+    /// Every kernel of the table with its estimate or the reason why it cannot run `problem`.
+    pub fn explain(&self, problem: &Problem, policy: Policy) -> Explanation {
+        let canonical = problem.canonical();
+        let candidates = self.candidates(&canonical.problem, policy);
+        let chosen = policy.forced().or_else(|| Some(fastest(&candidates)?.0));
+        let roofline_us = cost::roofline_us(&canonical.problem, &self.device);
+        Explanation { device: self.device.clone(), asked: *problem, canonical, candidates, chosen, roofline_us }
+    }
+
+    /// The plans made so far, with their call counts.
+    pub fn plans(&self) -> Vec<Arc<Plan>> {
+        self.plans.read().unwrap().values().cloned().collect()
+    }
+}
+
+/// The lowest estimate; on a tie the kernel for the newest architecture, then the first in the table.
+fn fastest(candidates: &[Candidate]) -> Option<(&'static KernelDesc, f64)> {
+    let able = candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?)));
+    able.min_by(|(x, x_us), (y, y_us)| x_us.total_cmp(y_us).then(y.arch.capability.cmp(&x.arch.capability)))
+}
+
+fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
+    // The kernels for this device and dtype are the ones worth a word.
+    let near = candidates.iter().filter_map(|c| match &c.verdict {
+        Err(Rejection::Arch { .. } | Rejection::DType { .. } | Rejection::Layout { .. }) | Ok(_) => None,
+        Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
+    });
+    let reasons: Vec<String> = near.take(4).collect();
+    let reasons = if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
+    Error::Unsupported { problem: Box::new(*problem), reasons }
+}
+
+/// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// For which device.
+    pub device: DeviceInfo,
+    /// What was asked.
+    pub asked: Problem,
+    /// What kernels are chosen for.
+    pub canonical: Canonical,
+    /// Every kernel of the table.
+    pub candidates: Vec<Candidate>,
+    /// The one that would run.
+    pub chosen: Option<&'static KernelDesc>,
+    /// The least time that arithmetic and memory allow, in microseconds.
+    pub roofline_us: f64,
+}

@@ -1,0 +1,91 @@
+//! Everything that can go wrong, each with what to do about it.
+
+use crate::kernel::Rejection;
+use crate::problem::Problem;
+
+/// The result of this crate's own operations; candle's side converts the error into [`candle::Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a product could not be planned or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The CUDA runtime finds no usable device.
+    #[error("no CUDA device ({0}); `tilegemm doctor` says what is missing")]
+    NoDevice(String),
+
+    /// The linked kernels were built from another header.
+    #[error("the kernel library has ABI version {have}, this crate needs {need}; run `cargo clean -p candle-tilegemm` and build again")]
+    Abi {
+        /// The library's.
+        have: i32,
+        /// This crate's.
+        need: i32,
+    },
+
+    /// A linked kernel is not what the table says it is.
+    #[error("kernel {kernel} of the linked library does not match kernels.toml: {what}; run `cargo clean -p candle-tilegemm` and build again")]
+    TableMismatch {
+        /// The kernel.
+        kernel: String,
+        /// The field, with both values.
+        what: String,
+    },
+
+    /// No kernel of this build runs the problem.
+    #[error("no kernel of this build runs {problem}: {reasons}; `tilegemm explain` lists them all")]
+    Unsupported {
+        /// What was asked.
+        problem: Box<Problem>,
+        /// The nearest misses.
+        reasons: String,
+    },
+
+    /// The kernel that was asked for by name cannot run the problem.
+    #[error("{kernel} was asked for by name but cannot run {problem}: {rejection}; unset TILEGEMM_FORCE to let the dispatcher choose")]
+    Forced {
+        /// Its name.
+        kernel: String,
+        /// What was asked.
+        problem: Box<Problem>,
+        /// Why not.
+        rejection: Rejection,
+    },
+
+    /// There is no kernel of that name.
+    #[error("no kernel is named '{0}'; `tilegemm kernels` lists the names")]
+    UnknownKernel(String),
+
+    /// An environment variable or option holds something else than it may.
+    #[error("{name}={value} is not understood; expected {expected}")]
+    BadSetting {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+
+    /// A kernel refused what the dispatcher took it for; nothing was launched.
+    #[error("{kernel} refused {problem}, which it was chosen for; please report this, and set TILEGEMM_FORCE to another kernel meanwhile")]
+    Refused {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it was given.
+        problem: Box<Problem>,
+    },
+
+    /// A CUDA call failed.
+    #[error("{kernel}: {error}")]
+    Cuda {
+        /// The kernel that was being launched, or the call.
+        kernel: &'static str,
+        /// CUDA's name and description of the error.
+        error: String,
+    },
+
+    /// The vendor library failed.
+    #[error("cuBLAS: {0}")]
+    Vendor(String),
+}

@@ -1,0 +1,248 @@
+//! What can run it: the rows of `csrc/kernels.toml`, and which problems each of them supports.
+
+use crate::arch::{Arch, DeviceInfo};
+use crate::problem::{DType, Layout, Problem};
+use std::fmt;
+
+/// The source a kernel is compiled from, which fixes what it can do beyond its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// The vendor library.
+    Cublas,
+    /// `reference.cu`: any problem, slowly.
+    Reference,
+    /// `simt_gemm.cu`: CuTe, f32 on FMA units.
+    SimtGemm,
+    /// `sm90_gemm.cu`: CUTLASS 3, TMA and WGMMA.
+    Sm90Gemm,
+    /// `tile_gemm.cu`: cuTile C++.
+    TileGemm,
+}
+
+/// How much of an [`crate::problem::Epilogue`] a kernel applies itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fusion {
+    /// alpha only.
+    None,
+    /// alpha, bias and activation.
+    BiasAct,
+    /// Those and `beta * C`.
+    Full,
+}
+
+/// One kernel: a table row for one arch, dtype and layout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelDesc {
+    /// CUTLASS grammar, computed from the row.
+    pub name: &'static str,
+    /// Which source.
+    pub family: Family,
+    /// Compiled for.
+    pub arch: Arch,
+    /// Inputs and output.
+    pub dtype: DType,
+    /// Layout of (A, B).
+    pub layout: Layout,
+    /// M, N, K of an output tile and a pipeline stage; zeros for the vendor library.
+    pub tile: [u32; 3],
+    /// Blocks of a cluster along M and N.
+    pub cluster: [u32; 2],
+    /// Pipeline depth; 0: as many as shared memory holds.
+    pub stages: u32,
+    /// Worker warps; 0: the family's own number.
+    pub warps: u32,
+    /// Bytes that pointers and strides must be multiples of.
+    pub align: u32,
+    /// What it fuses.
+    pub fusion: Fusion,
+    /// Schedule, where the family has several.
+    pub schedule: &'static str,
+    /// The shapes that earn the row its place.
+    pub why: &'static str,
+}
+
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// Why a kernel was not taken.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Rejection {
+    /// Its machine code does not run there.
+    #[error("built for {built}, the device has compute capability {}.{}", device / 10, device % 10)]
+    Arch {
+        /// The row's architecture.
+        built: Arch,
+        /// The device's compute capability.
+        device: u16,
+    },
+    /// It is in the table but not in this build.
+    #[error("not in this build; enable the feature {feature}")]
+    NotBuilt {
+        /// The Cargo feature that builds it.
+        feature: String,
+    },
+    /// It computes in another type.
+    #[error("computes in {have}, the problem is in {need}")]
+    DType {
+        /// The kernel's.
+        have: DType,
+        /// The problem's.
+        need: DType,
+    },
+    /// It reads another layout.
+    #[error("reads {have}, the operands are {need}")]
+    Layout {
+        /// The kernel's.
+        have: Layout,
+        /// The problem's.
+        need: Layout,
+    },
+    /// A pointer or stride is not aligned enough.
+    #[error("{operand} is aligned to {have} bytes, {need} needed")]
+    Alignment {
+        /// A, B, C or D.
+        operand: &'static str,
+        /// What the kernel needs.
+        need: u32,
+        /// What the problem has.
+        have: u32,
+    },
+    /// D or C has no contiguous rows.
+    #[error("{operand} is not row-major")]
+    NotRowMajor {
+        /// C or D.
+        operand: &'static str,
+    },
+    /// Rows of an operand overlap, as in a broadcast.
+    #[error("rows of {operand} overlap (a stride is smaller than the row)")]
+    Overlap {
+        /// A or B.
+        operand: &'static str,
+    },
+    /// It does not apply this epilogue.
+    #[error("does not fuse {what}")]
+    Epilogue {
+        /// The missing part.
+        what: &'static str,
+    },
+    /// It takes a single batch stride per operand.
+    #[error("takes one batch dimension, the operands need two")]
+    Batch,
+    /// An index would not fit.
+    #[error("an operand spans {extent} elements, more than its 32-bit indices reach")]
+    Extent {
+        /// The largest distance in an operand.
+        extent: i64,
+    },
+    /// There is nothing to multiply.
+    #[error("K is 0")]
+    EmptyK,
+    /// The vendor library is switched off.
+    #[error("the vendor library is switched off")]
+    VendorOff,
+}
+
+impl KernelDesc {
+    /// The kernel of this name, from the table.
+    pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
+        KERNELS.iter().find(|kernel| kernel.name == name)
+    }
+
+    /// Whether it is in this build: its arch feature and its family's feature are on.
+    pub fn is_built(&self) -> bool {
+        let arch = self.family == Family::Cublas && cfg!(feature = "cuda") || BUILT_ARCHS.contains(&self.arch.capability);
+        arch && (self.family != Family::TileGemm || cfg!(feature = "cutile"))
+    }
+
+    /// Whether it can run `problem`, which must be canonical, on `device`. This is the one statement of what a kernel
+    /// supports; the kernels themselves check again and refuse rather than compute something else.
+    pub fn supports(&self, problem: &Problem, device: &DeviceInfo) -> Result<(), Rejection> {
+        if !self.arch.runs_on(device.capability) {
+            return Err(Rejection::Arch { built: self.arch, device: device.capability });
+        }
+        if self.dtype != problem.dtype {
+            return Err(Rejection::DType { have: self.dtype, need: problem.dtype });
+        }
+        self.supports_layout(problem)?;
+        self.supports_epilogue(problem)?;
+        if problem.k == 0 && self.family != Family::Reference {
+            return Err(Rejection::EmptyK);
+        }
+        self.supports_extent(problem)
+    }
+
+    fn supports_layout(&self, problem: &Problem) -> Result<(), Rejection> {
+        if self.layout == Layout::Any {
+            return Ok(());
+        }
+        if problem.layout() != self.layout {
+            return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
+        }
+        // The SIMT kernel indexes element by element; the others hand a matrix with contiguous rows to TMA or cuBLAS.
+        if self.family == Family::SimtGemm {
+            return self.supports_alignment(&problem.alignments()[..2]);
+        }
+        if problem.d.col_stride != 1 {
+            return Err(Rejection::NotRowMajor { operand: "D" });
+        }
+        if problem.epilogue.c.is_some_and(|c| c.col_stride != 1) {
+            return Err(Rejection::NotRowMajor { operand: "C" });
+        }
+        let (a, b) = (problem.a, problem.b);
+        if !spans(a.row_stride, a.col_stride, problem.m, problem.k) {
+            return Err(Rejection::Overlap { operand: "A" });
+        }
+        if !spans(b.row_stride, b.col_stride, problem.k, problem.n) {
+            return Err(Rejection::Overlap { operand: "B" });
+        }
+        if self.family != Family::TileGemm && problem.batch[0] > 1 {
+            return Err(Rejection::Batch);
+        }
+        self.supports_alignment(&problem.alignments())
+    }
+
+    fn supports_alignment(&self, operands: &[(&'static str, u32)]) -> Result<(), Rejection> {
+        match operands.iter().find(|(_, have)| *have < self.align) {
+            Some(&(operand, have)) => Err(Rejection::Alignment { operand, need: self.align, have }),
+            None => Ok(()),
+        }
+    }
+
+    fn supports_epilogue(&self, problem: &Problem) -> Result<(), Rejection> {
+        let epilogue = &problem.epilogue;
+        if self.fusion < Fusion::BiasAct && epilogue.bias.is_some() {
+            return Err(Rejection::Epilogue { what: "a bias" });
+        }
+        if self.fusion < Fusion::BiasAct && epilogue.activation != Default::default() {
+            return Err(Rejection::Epilogue { what: "an activation" });
+        }
+        if self.fusion < Fusion::Full && epilogue.reads_c() {
+            return Err(Rejection::Epilogue { what: "beta * C" });
+        }
+        Ok(())
+    }
+
+    fn supports_extent(&self, problem: &Problem) -> Result<(), Rejection> {
+        if matches!(self.family, Family::Reference | Family::SimtGemm) {
+            return Ok(()); // 64-bit indices
+        }
+        let largest = [problem.m, problem.n, problem.k, problem.batch_count()].into_iter().max().unwrap_or(0) as i64;
+        if largest > i64::from(i32::MAX) {
+            return Err(Rejection::Extent { extent: largest });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a matrix with one contiguous dimension keeps its rows (or columns) apart.
+fn spans(row_stride: i64, col_stride: i64, rows: usize, cols: usize) -> bool {
+    (col_stride == 1 && (row_stride >= cols as i64 || rows == 1))
+        || (row_stride == 1 && (col_stride >= rows as i64 || cols == 1))
+}
+
+impl fmt::Display for KernelDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
