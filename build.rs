@@ -10,7 +10,7 @@ mod units;
 
 use std::path::{Path, PathBuf};
 use table::Kernel;
-use toolkit::{Toolkit, env};
+use toolkit::{env, Toolkit};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -93,7 +93,8 @@ fn chosen_archs() -> Result<Vec<u16>> {
 }
 
 fn is_built(kernel: &Kernel, archs: &[u16]) -> bool {
-    (kernel.family == "cublas" || archs.contains(&kernel.capability())) && (kernel.family != "tile_gemm" || has("cutile"))
+    (kernel.family == "cublas" || archs.contains(&kernel.capability()))
+        && (kernel.family != "tile_gemm" || has("cutile"))
 }
 
 /// The static tables that `src/kernel.rs` includes.
@@ -115,8 +116,13 @@ fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
         env("LIBCLANG_PATH");
         generate_bindings(&csrc.join("tilegemm.h"), &target)?;
         let same = std::fs::read(&target).ok() == std::fs::read(&checked_in).ok();
-        return if same { Ok(()) } else {
-            Err(format!("src/bindings.rs is not what bindgen makes of csrc/tilegemm.h; run `cp {} src/bindings.rs`", target.display()))
+        return if same {
+            Ok(())
+        } else {
+            Err(format!(
+                "src/bindings.rs is not what bindgen makes of csrc/tilegemm.h; run `cp {} src/bindings.rs`",
+                target.display()
+            ))
         };
     }
     #[cfg(not(feature = "bindgen"))]
@@ -136,7 +142,9 @@ fn generate_bindings(header: &Path, target: &Path) -> Result<()> {
         .formatter(bindgen::Formatter::Prettyplease)
         .layout_tests(false)
         .generate()
-        .map_err(|e| format!("bindgen: {e}; set LIBCLANG_PATH to a folder with libclang (third_party/fetch.sh libclang)"))?;
+        .map_err(|e| {
+            format!("bindgen: {e}; set LIBCLANG_PATH to a folder with libclang (third_party/fetch.sh libclang)")
+        })?;
     bindings.write_to_file(target).map_err(|e| format!("cannot write {}: {e}", target.display()))
 }
 

@@ -175,7 +175,11 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
     }
     if row.family == "cublas" {
-        return if row.arch.is_empty() { Ok(()) } else { Err("field `arch` means nothing for cublas; remove it".into()) };
+        return if row.arch.is_empty() {
+            Ok(())
+        } else {
+            Err("field `arch` means nothing for cublas; remove it".into())
+        };
     }
     one_of("arch", &row.arch, &ARCHS)?;
     if row.tile.contains(&0) {
@@ -186,7 +190,9 @@ fn check(row: &Row) -> Result<(), String> {
     }
     match row.family.as_str() {
         "sm90_gemm" if row.arch != ["sm90a"] => Err("field `arch`: sm90_gemm is written for [\"sm90a\"]".into()),
-        "sm90_gemm" if row.schedule == "none" => Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into()),
+        "sm90_gemm" if row.schedule == "none" => {
+            Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())
+        }
         "tile_gemm" if !row.tile.iter().all(|x| x.is_power_of_two()) => {
             Err(format!("field `tile` is {:?}; tiles of cuTile C++ are powers of two", row.tile))
         }

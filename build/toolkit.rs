@@ -71,14 +71,17 @@ impl Toolkit {
     pub fn check_host_compiler(&self, scratch: &Path) -> Result<(), String> {
         env("NVCC_CCBIN");
         let source = scratch.join("host_compiler.cu");
-        std::fs::write(&source, "#include <cstddef>\n").map_err(|e| format!("cannot write {}: {e}", source.display()))?;
+        std::fs::write(&source, "#include <cstddef>\n")
+            .map_err(|e| format!("cannot write {}: {e}", source.display()))?;
         let output = Command::new(&self.nvcc).arg("-E").arg(&source).output();
         let output = output.map_err(|e| format!("cannot run {}: {e}", self.nvcc.display()))?;
         if output.status.success() {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let reason = stderr.lines().find(|line| line.contains("error") || line.contains("unsupported") || line.contains("fatal"));
+        let reason = stderr
+            .lines()
+            .find(|line| line.contains("error") || line.contains("unsupported") || line.contains("fatal"));
         Err(format!(
             "nvcc {}.{} cannot use the host compiler ({}): install a g++ that it supports (`apt-get install g++`, or g++-14 \
              where yours is newer) and set NVCC_CCBIN to it",
@@ -105,9 +108,9 @@ fn nvcc_version(nvcc: &Path) -> Result<(String, (u32, u32)), String> {
         let (major, minor) = release.trim().split_once('.')?;
         Some((major.parse().ok()?, minor.parse().ok()?))
     });
-    version.map(|version| (text.clone(), version)).ok_or_else(|| {
-        format!("{} --version does not name a release; {hint}", nvcc.display())
-    })
+    version
+        .map(|version| (text.clone(), version))
+        .ok_or_else(|| format!("{} --version does not name a release; {hint}", nvcc.display()))
 }
 
 fn too_old(nvcc: &Path, have: (u32, u32), need: (u32, u32), what: &str) -> String {

@@ -6,8 +6,8 @@ use crate::toolkit::Toolkit;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 
 /// Memory that one nvcc job is given, in KiB: CUTLASS 3 kernels take up to 3 GiB.
 const JOB_KIB: u64 = 3 << 20;
@@ -61,8 +61,7 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, out: &Path) -> Result<Unit, Str
 fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
     let capability = kernel.arch.trim_start_matches("sm");
     // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
-    let mut flags: Vec<String> =
-        ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-lineinfo", "-I"].map(String::from).to_vec();
+    let mut flags: Vec<String> = ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-lineinfo", "-I"].map(String::from).to_vec();
     flags.push(csrc.display().to_string());
     if kernel.family == "tile_gemm" {
         flags.extend(["-std=c++20".into(), "--enable-tile".into(), format!("-arch=sm_{capability}")]);

@@ -1,14 +1,12 @@
-// f32 GEMM on the FMA units, in CuTe: every layout, size, stride and alignment.
+// f32 GEMM on the FMA units, in CuTe: every layout, size and stride, products and sums in f32.
 //
-// A thread block computes one TILE_M x TILE_N tile of D with 16 x 16 threads. cp.async brings TILE_K columns of A and of
-// B per stage into a ring of shared-memory buffers. No operand is transposed on the way: shared memory keeps the major of
-// global memory, and a thread reads four floats at once ("a piece") along whichever direction is contiguous:
-//
-//     K-major:   1 row  x 4 k        MN-major:  4 rows x 1 k
-//
-// Both majors cost one 16-byte load per four floats, so all four layouts run the same loop. It holds four k of A in
-// registers, streams B through two pieces, and reloads each piece of A right after its last use. That is 64 accumulators
-// + 32 + 8 registers for a 128 x 128 tile, which leaves room for two thread blocks per multiprocessor.
+// A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads, each of which owns 4 x 4 outputs of every
+// 64 x 64. Blocks of TILE_K columns of A and rows of B pass through a ring of shared-memory stages filled by cp.async.
+// Shared memory is MN-major whatever the operand is, so that a thread reads four rows of one k in 16 bytes. A K-major
+// operand is transposed on the way by copying float by float: cp.async can scatter, needs no registers, and runs ahead by
+// stages, where 16-byte loads would have to pass through registers to be scattered, and a K-major copy in shared memory
+// would hold four k of an operand in registers at once, with A and B in the same register bank.
+#include <algorithm>
 #include <climits>
 #include <cute/tensor.hpp>
 
@@ -20,64 +18,33 @@ namespace tilegemm {
 using namespace cute;
 
 constexpr int threads = 256;
-constexpr int vec = 4;  // floats of a piece: one 16-byte access of shared memory
 
-// One operand in blocks of MN rows (A) or columns (B) by K, copied from global memory ALIGN bytes at a time.
-template <bool K_MAJOR, int MN, int K, int ALIGN>
+// One operand: blocks of MN rows (of A, or columns of B) by K, of which a thread copies vectors of up to `ALIGN` bytes.
+template <bool K_MAJOR, int MN, int K, int STAGES, int ALIGN>
 struct Operand {
-  static constexpr bool k_major = K_MAJOR;
-  static constexpr int width = ALIGN / int(sizeof(float));  // floats per cp.async
-  static constexpr int rows = MN / 16;                      // of one thread
-  static constexpr int pieces = rows;                       // of one thread, per `vec` k
+  static constexpr int width = K_MAJOR ? 1 : ALIGN / int(sizeof(float));
+  static constexpr int pitch = K_MAJOR ? MN + 4 : MN;  // a warp copies 8 k of 4 rows: padding puts them in different banks
+  static constexpr int stage_floats = pitch * K;
+  using SmemLayout = Layout<Shape<Int<MN>, Int<K>, Int<STAGES>>, Stride<_1, Int<pitch>, Int<stage_floats>>>;
 
-  // Four K-major rows are followed by four floats of padding. The rows 4t ... 4t + 3 belong to thread t, so the threads of
-  // a warp read at a distance of 4 * K + 4 floats: eight neighbours cover all 32 banks. An MN-major block needs no padding.
-  static CUTE_HOST_DEVICE constexpr auto smem_layout() {
-    if constexpr (k_major) {
-      return make_layout(Shape<Shape<Int<vec>, Int<MN / vec>>, Int<K>>{},
-                         Stride<Stride<Int<K>, Int<vec * K + vec>>, _1>{});
+  // Adjacent threads copy adjacent vectors. All vectors of a thread have the same k.
+  using ThreadsMN = Layout<Shape<Int<threads / K>, Int<K>>>;
+  using ThreadsK = Layout<Shape<Int<threads / K>, Int<K>>, Stride<Int<K>, _1>>;
+  using GmemCopy = decltype(make_tiled_copy(Copy_Atom<UniversalCopy<uint_bit_t<32 * width>>, float>{},
+                                            conditional_t<K_MAJOR, ThreadsK, ThreadsMN>{},
+                                            Layout<Shape<Int<width>, _1>>{}));
+
+  // One matrix of the batch, (MN,K), with the contiguous stride known at compile time.
+  CUTE_DEVICE static auto tensor(const float* ptr, int64_t extent, int64_t k, int64_t stride_mn, int64_t stride_k) {
+    if constexpr (K_MAJOR) {
+      return make_tensor(make_gmem_ptr(ptr), make_shape(extent, k), make_stride(stride_mn, _1{}));
     } else {
-      return make_layout(Shape<Int<MN>, Int<K>>{});
+      return make_tensor(make_gmem_ptr(ptr), make_shape(extent, k), make_stride(_1{}, stride_k));
     }
   }
-  static constexpr int smem_floats = k_major ? MN / vec * (vec * K + vec) : MN * K;
-
-  // Neighbouring threads copy neighbouring vectors; K is below the number of threads, so each thread copies one k only.
-  static CUTE_HOST_DEVICE constexpr auto tiled_copy() {
-    using Atom = Copy_Atom<UniversalCopy<uint_bit_t<8 * ALIGN>>, float>;
-    if constexpr (k_major) {
-      using Threads = Layout<Shape<Int<threads * width / K>, Int<K / width>>, Stride<Int<K / width>, _1>>;
-      return make_tiled_copy(Atom{}, Threads{}, Layout<Shape<_1, Int<width>>>{});
-    } else {
-      return make_tiled_copy(Atom{}, Layout<Shape<Int<threads / K>, Int<K>>>{}, Layout<Shape<Int<width>, _1>>{});
-    }
-  }
-
-  // The whole matrix of one batch. The contiguous stride is static.
-  static CUTE_HOST_DEVICE auto tensor(const float* ptr, int64_t extent, int64_t k, int64_t stride_mn, int64_t stride_k) {
-    const auto shape = make_shape(extent, k);
-    if constexpr (k_major) {
-      return make_tensor(make_gmem_ptr(ptr), shape, make_stride(stride_mn, _1{}));
-    } else {
-      return make_tensor(make_gmem_ptr(ptr), shape, make_stride(_1{}, stride_k));
-    }
-  }
-
-  // Groups a thread's part of a block, (ROWS,K,...), into pieces: (VEC,PIECES,...).
-  template <class Tensor>
-  static CUTE_HOST_DEVICE auto into_pieces(Tensor&& tensor) {
-    using Piece = conditional_t<k_major, Shape<_1, Int<vec>>, Shape<Int<vec>, _1>>;
-    return group_modes<1, 3>(group_modes<0, 2>(flat_divide(tensor, Piece{})));
-  }
-
-  // Row and k of an element of a piece, among the thread's own rows and the `vec` k in registers.
-  static CUTE_HOST_DEVICE constexpr int row(int piece, int element) {
-    return k_major ? piece : piece % (rows / vec) * vec + element;
-  }
-  static CUTE_HOST_DEVICE constexpr int k(int piece, int element) { return k_major ? element : piece / (rows / vec); }
 };
 
-// Copies `bytes` bytes, 0 ... WIDTH * 4, without waiting, and zero-fills the rest. Global memory behind them is not touched.
+// Copies the first `bytes` bytes of a vector without waiting and zero-fills the rest. What lies behind them is not read.
 template <int WIDTH>
 CUTE_DEVICE void copy_async(const float* gmem, float* smem, int bytes) {
   const uint32_t target = cast_smem_ptr_to_uint(smem);
@@ -88,58 +55,267 @@ CUTE_DEVICE void copy_async(const float* gmem, float* smem, int bytes) {
   }
 }
 
-// The order in which the tiles of D are visited: in bands of `group` rows of tiles (columns, when along M), so that the
-// tiles that run at the same time share their operands in L2.
-struct Raster {
-  unsigned tiles_m, tiles_n, group;
-  bool along_m;
-  int64_t first_batch;
+// What one thread does to bring blocks of an operand to shared memory.
+template <class Op, class Gmem, class Smem, class Coord>
+struct Loader {
+  Gmem gmem;    // (CPY,CPY_MN,1,k), advanced block by block
+  Smem smem;    // (CPY,CPY_MN,1,PIPE)
+  Coord coord;  // (CPY,CPY_MN,1)
+  int mn_left;  // rows of the block that exist
 
-  Raster(const tg_gemm_args& args, int tile_m, int tile_n)
-      : tiles_m(unsigned(ceil_div(args.m, tile_m))), tiles_n(unsigned(ceil_div(args.n, tile_n))),
-        along_m(args.raster == TG_RASTER_ALONG_M), first_batch(0) {
-    group = std::min(args.swizzle > 0 ? unsigned(args.swizzle) : 8u, along_m ? tiles_n : tiles_m);
+  // Copies the current block, all of which exists.
+  CUTE_DEVICE void copy_whole(int stage) const {
+    CUTE_UNROLL
+    for (int i = 0; i < size<1>(smem); i++) {
+      copy_async<Op::width>(&gmem(0, i, 0, 0), &smem(0, i, 0, stage), Op::width * int(sizeof(float)));
+    }
   }
 
-  struct Tile { unsigned m, n; int64_t batch; };
+  // Copies what exists of the block that is `ahead` blocks away, `k_left` k of it, and zero-fills the rest.
+  CUTE_DEVICE void copy_part(int ahead, int stage, int k_left) const {
+    CUTE_UNROLL
+    for (int i = 0; i < size<1>(smem); i++) {
+      const int rows = min(mn_left - int(get<0>(coord(0, i, 0))), Op::width);
+      const bool exists = rows > 0 && get<1>(coord(0, i, 0)) < k_left;
+      copy_async<Op::width>(&gmem(0, i, 0, ahead), &smem(0, i, 0, stage), exists ? rows * int(sizeof(float)) : 0);
+    }
+  }
 
-  CUTE_DEVICE Tile operator()(unsigned index) const {
-    const unsigned tiles = tiles_m * tiles_n, in_batch = index % tiles;
-    const unsigned rows = along_m ? tiles_n : tiles_m, cols = along_m ? tiles_m : tiles_n;
-    const unsigned first_row = in_batch / (group * cols) * group, in_band = in_batch % (group * cols);
-    const unsigned height = min(group, rows - first_row);
-    const unsigned row = first_row + in_band % height, col = in_band / height;
-    return {along_m ? col : row, along_m ? row : col, first_batch + index / tiles};
+  CUTE_DEVICE void advance() { gmem.data() = gmem.data() + stride<3>(gmem); }
+};
+
+template <class Op, class Gmem, class Smem>
+CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
+  const auto copy = typename Op::GmemCopy{}.get_slice(threadIdx.x);
+  Tensor tg = copy.partition_S(gmem);
+  Tensor ts = copy.partition_D(smem);
+  Tensor tc = copy.partition_S(make_identity_tensor(select<0, 1>(shape(typename Op::SmemLayout{}))));
+  return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
+}
+
+// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles (or along M in bands of columns
+// of tiles), so that tiles that are computed at the same time share operands in L2.
+struct Raster {
+  unsigned tiles_m, tiles_n, band;
+  bool along_m;
+
+  Raster(const tg_gemm_args& args, int tile_m, int tile_n)
+      : tiles_m(unsigned(ceil_div(args.m, tile_m))),
+        tiles_n(unsigned(ceil_div(args.n, tile_n))),
+        along_m(args.raster == TG_RASTER_ALONG_M) {
+    band = std::min(args.swizzle > 0 ? unsigned(args.swizzle) : 8u, along_m ? tiles_n : tiles_m);
+  }
+
+  // Row and column of the tile that comes at `index`.
+  CUTE_DEVICE uint2 operator()(unsigned index) const {
+    const unsigned along = along_m ? tiles_m : tiles_n, across = along_m ? tiles_n : tiles_m;
+    const unsigned first = index / (band * along) * band, in_band = index % (band * along);
+    const unsigned width = min(band, across - first);  // the last band may be narrower
+    const unsigned i = first + in_band % width, j = in_band / width;
+    return along_m ? make_uint2(j, i) : make_uint2(i, j);
+  }
+};
+
+// Which tile of which matrices of the batch a thread block computes, and how much of it exists.
+struct Place {
+  int64_t batch0, batch1, first_m, first_n;
+  uint2 tile;
+  int m_left, n_left;
+
+  template <class Tile>
+  CUTE_DEVICE Place(const tg_gemm_args& args, const Raster& raster, int64_t first_batch, Tile) {
+    unsigned block;
+    // Volatile, so that the epilogue works it out anew instead of keeping ten registers through the main loop.
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    const unsigned tiles = raster.tiles_m * raster.tiles_n;
+    const int64_t batch = first_batch + block / tiles;
+    batch0 = batch / args.batch[1];
+    batch1 = batch % args.batch[1];
+    tile = raster(block % tiles);
+    constexpr int64_t tile_m = size<0>(Tile{}), tile_n = size<1>(Tile{});
+    first_m = tile.x * tile_m;
+    first_n = tile.y * tile_n;
+    m_left = int(min(args.m - first_m, tile_m));
+    n_left = int(min(args.n - first_n, tile_n));
+  }
+
+  CUTE_DEVICE float* of_batch(const tg_matrix& matrix) const {
+    return static_cast<float*>(matrix.ptr) + batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
   }
 };
 
 template <class Row>
-struct SimtGemm {
-  static_assert(Row::dtype == TG_F32, "the FMA units are used for f32 only");
+struct Config {
+  static_assert(Row::dtype == TG_F32, "the sums are kept in the type of the operands");
   static_assert(Row::align == 4 || Row::align == 16, "operands are copied 4 or 16 bytes at a time");
-  static_assert(Row::tile_m % 64 == 0 && Row::tile_n % 64 == 0, "a thread owns four rows or columns of every 64");
-  static_assert(Row::tile_k % 8 == 0 && 256 % Row::tile_k == 0, "a whole number of vectors in each direction");
-  static_assert(Row::stages >= 3, "one stage is read while the others are on their way");
+  static_assert(Row::tile_m % 64 == 0 && Row::tile_n % 64 == 0, "a thread owns 4 x 4 outputs of every 64 x 64");
+  static_assert(Row::tile_k % 8 == 0 && threads % Row::tile_k == 0, "all vectors that a thread copies have the same k");
+  static_assert(Row::stages >= 3, "one stage is read, one is filled, and the others are on their way");
 
-  using A = Operand<a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::align>;
-  using B = Operand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::align>;
-  static constexpr int smem_bytes = Row::stages * (A::smem_floats + B::smem_floats) * int(sizeof(float));
-  static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;
+  using TileMNK = Shape<Int<Row::tile_m>, Int<Row::tile_n>, Int<Row::tile_k>>;
+  using A = Operand<a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align>;
+  using B = Operand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align>;
+  static constexpr int smem_bytes = Row::stages * (A::stage_floats + B::stage_floats) * int(sizeof(float));
+  static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;  // by registers
 
-  // 16 x 16 threads, a warp being 4 x 8. Lane bit 0 goes along N and bit 1 along M: lanes that differ in one of them read
-  // the same piece of one operand, the condition under which 16-byte loads are served for half a warp at a time.
-  // Each thread owns 4 x 4 outputs of every 64 x 64.
+  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M: the lanes of such a pair read the same 16 bytes of A
+  // or of B, which lets shared memory serve half a warp at a time.
   using Threads = Layout<Shape<Shape<_2, _2, _4>, Shape<_2, _2, _2, _2>, _1>,
-                         Stride<Stride<_2, _8, Int<32>>, Stride<_1, _4, _16, _128>, _0>>;
-  using Quads = Layout<Shape<_16, Int<vec>>, Stride<Int<vec>, _1>>;
-  using Mma = TiledMMA<MMA_Atom<UniversalFMA<float, float, float>>, Threads, Tile<Quads, Quads, Underscore>>;
+                         Stride<Stride<_2, _8, _32>, Stride<_1, _4, _16, _128>, _0>>;
+  using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
+  using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, Tile<Quads, Quads, Underscore>>;
 };
 
-// Bytes that each copy of this thread has to read, given how many rows and k of the block exist.
-template <class Op, class Coords>
-CUTE_DEVICE auto valid_bytes(const Coords& tc, int64_t rows_left, int64_t k_left) {
-  Tensor bytes = make_tensor<int>(make_layout(Shape<Int<size<1>(Coords{})>, Int<size<2>(Coords{})>>{}));
-  return bytes;
+template <class Row>
+__global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm(
+    const __grid_constant__ tg_gemm_args args, const __grid_constant__ Epilogue<float, float> epilogue,
+    const __grid_constant__ Raster raster, const int64_t first_batch, const bool vector_stores) {
+  using A = typename Config<Row>::A;
+  using B = typename Config<Row>::B;
+  constexpr int stages = Row::stages;
+  constexpr typename Config<Row>::TileMNK tile_mnk;
+
+  const Place place(args, raster, first_batch, tile_mnk);
+  Tensor mA = A::tensor(place.of_batch(args.a), args.m, args.k, args.a.row_stride, args.a.col_stride);  // (M,K)
+  Tensor mB = B::tensor(place.of_batch(args.b), args.n, args.k, args.b.col_stride, args.b.row_stride);  // (N,K)
+  Tensor gA = local_tile(mA, select<0, 2>(tile_mnk), make_coord(place.tile.x, _));                      // (BLK_M,BLK_K,k)
+  Tensor gB = local_tile(mB, select<1, 2>(tile_mnk), make_coord(place.tile.y, _));                      // (BLK_N,BLK_K,k)
+
+  extern __shared__ __align__(16) float smem[];
+  Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});                             // (BLK_M,BLK_K,PIPE)
+  Tensor sB = make_tensor(make_smem_ptr(smem + stages * A::stage_floats), typename B::SmemLayout{});  // (BLK_N,BLK_K,PIPE)
+
+  const typename Config<Row>::Mma mma;
+  const auto thr_mma = mma.get_slice(threadIdx.x);
+  Tensor tCsA = thr_mma.partition_A(sA);                                       // (1,MMA_M,BLK_K,PIPE)
+  Tensor tCsB = thr_mma.partition_B(sB);                                       // (1,MMA_N,BLK_K,PIPE)
+  Tensor tCrA = make_tensor<float>(make_shape(_1{}, size<1>(tCsA), _2{}));     // (1,MMA_M,2)
+  Tensor tCrB = make_tensor<float>(make_shape(_1{}, size<1>(tCsB), _2{}));     // (1,MMA_N,2)
+  Tensor accum = partition_fragment_C(mma, select<0, 1>(tile_mnk));            // (1,MMA_M,MMA_N)
+  clear(accum);
+
+  auto load_a = make_loader<A>(gA, sA, place.m_left);
+  auto load_b = make_loader<B>(gB, sB, place.n_left);
+  const bool whole = place.m_left == Row::tile_m && place.n_left == Row::tile_n;
+  const auto load_next = [&](int stage) {
+    if (whole) {
+      load_a.copy_whole(stage);
+      load_b.copy_whole(stage);
+    } else {
+      load_a.copy_part(0, stage, Row::tile_k);
+      load_b.copy_part(0, stage, Row::tile_k);
+    }
+    load_a.advance();
+    load_b.advance();
+  };
+
+  // The last block comes first: it alone may be incomplete in K, and the main loop is free of that case.
+  const int blocks = int(ceil_div(args.k, Row::tile_k)), k_left = int(args.k - int64_t(blocks - 1) * Row::tile_k);
+  load_a.copy_part(blocks - 1, 0, k_left);
+  load_b.copy_part(blocks - 1, 0, k_left);
+  cp_async_fence();
+  CUTE_UNROLL
+  for (int stage = 1; stage < stages - 1; stage++) {
+    if (stage < blocks) load_next(stage);
+    cp_async_fence();
+  }
+  cp_async_wait<stages - 2>();
+  __syncthreads();
+  copy(tCsA(_, _, 0, 0), tCrA(_, _, 0));
+  copy(tCsB(_, _, 0, 0), tCrB(_, _, 0));
+
+  int read = 0, write = stages - 1;
+  CUTE_NO_UNROLL
+  for (int block = 0; block < blocks; block++) {
+    if (block + stages - 1 < blocks) load_next(write);
+    cp_async_fence();
+    write = read;
+    CUTE_UNROLL
+    for (int k = 0; k < Row::tile_k; k++) {
+      if (k == Row::tile_k - 1) {  // what is read from here on belongs to the next block
+        cp_async_wait<stages - 2>();
+        __syncthreads();
+        read = read == stages - 1 ? 0 : read + 1;
+      }
+      const int next = (k + 1) % Row::tile_k;
+      copy(tCsA(_, _, next, read), tCrA(_, _, next % 2));
+      copy(tCsB(_, _, next, read), tCrB(_, _, next % 2));
+      gemm(mma, tCrA(_, _, k % 2), tCrB(_, _, k % 2), accum);
+    }
+  }
+
+  const Place out(args, raster, first_batch, tile_mnk);
+  Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));  // (1,MMA_M,MMA_N)
+  // Rolled, with the accumulators moving up row by row: unrolled, every activation would be inlined once per output.
+  CUTE_NO_UNROLL
+  for (int row = 0; row < size<1>(accum); row++) {
+    if (get<0>(tCcD(0, row, 0)) >= out.m_left) break;
+    const int64_t m = out.first_m + get<0>(tCcD(0, row, 0));
+    CUTE_UNROLL
+    for (int col = 0; col < size<2>(accum); col += 4) {
+      const int64_t n = out.first_n + get<1>(tCcD(0, 0, col));
+      const int count = min(4, out.n_left - int(get<1>(tCcD(0, 0, col))));
+      float* const d = out.of_batch(args.d) + m * args.d.row_stride + n * args.d.col_stride;
+      float quad[4];
+      CUTE_UNROLL
+      for (int j = 0; j < 4; j++) {
+        if (j < count) quad[j] = epilogue(accum(0, 0, col + j), m, n + j, out.batch0, out.batch1);
+      }
+      if (vector_stores && count == 4) {
+        *reinterpret_cast<float4*>(d) = make_float4(quad[0], quad[1], quad[2], quad[3]);
+      } else {
+        CUTE_UNROLL
+        for (int j = 0; j < 4; j++) {
+          if (j < count) d[j * args.d.col_stride] = quad[j];
+        }
+      }
+    }
+    CUTE_UNROLL
+    for (int i = 1; i < size<1>(accum); i++) copy(accum(_, i, _), accum(_, i - 1, _));
+  }
+}
+
+// Whether a matrix can be accessed `align` bytes at a time along the dimension of stride `contiguous`; the other dimension
+// is `extent` long with stride `stride`. Strides of dimensions of length 1 do not matter.
+inline bool fits(const tg_matrix& matrix, const tg_gemm_args& args, int64_t contiguous_extent, int64_t contiguous,
+                 int64_t extent, int64_t stride, int align) {
+  const auto aligned = [&](int64_t extent, int64_t stride) {
+    return extent == 1 || stride * int64_t(sizeof(float)) % align == 0;
+  };
+  return (contiguous_extent == 1 || contiguous == 1) && reinterpret_cast<uintptr_t>(matrix.ptr) % align == 0 &&
+         aligned(extent, stride) && aligned(args.batch[0], matrix.batch_stride[0]) &&
+         aligned(args.batch[1], matrix.batch_stride[1]);
+}
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  const tg_gemm_args& args = *problem;
+  const tg_matrix &a = args.a, &b = args.b, &d = args.d;
+  const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
+  if (m == 0 || n == 0 || batches == 0) return TG_OK;
+  const bool a_fits = a_is_k_major(Row::layout) ? fits(a, args, k, a.col_stride, m, a.row_stride, Row::align)
+                                                : fits(a, args, m, a.row_stride, k, a.col_stride, Row::align);
+  const bool b_fits = b_is_k_major(Row::layout) ? fits(b, args, k, b.row_stride, n, b.col_stride, Row::align)
+                                                : fits(b, args, n, b.col_stride, k, b.row_stride, Row::align);
+  const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
+  if (k == 0 || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
+
+  const auto kernel = simt_gemm<Row>;
+  constexpr int smem_bytes = Config<Row>::smem_bytes;
+  if constexpr (smem_bytes > 48 * 1024) {  // more than a kernel gets unasked
+    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return cuda_status(error);
+  }
+  const bool vector_stores = fits(d, args, n, d.col_stride, m, d.row_stride, 16);
+  const int64_t most = INT_MAX / tiles;  // batches that fit one grid
+  for (int64_t first = 0; first < batches; first += most) {
+    const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
+    kernel<<<grid, threads, smem_bytes, cudaStream_t(args.stream)>>>(args, Epilogue<float, float>(args),
+                                                                      Raster(args, Row::tile_m, Row::tile_n), first,
+                                                                      vector_stores);
+    if (const tg_status status = launch_status(); status != TG_OK) return status;
+  }
+  return TG_OK;
 }
 
 }  // namespace tilegemm

@@ -27,7 +27,9 @@ struct BiasActivation {
     int64_t bias_stride = 0, bias_batch_stride = 0;
     bool bias_along_m = false;  // one element per row; otherwise one per column
   };
-  using Params = Arguments;
+  struct Params : Arguments {
+    bool is_identity;  // a flag of its own: a test of `activation` would become one of the switch's jumps by table
+  };
 
   // The slice of the bias that belongs to the tile.
   struct SharedStorage {
@@ -36,7 +38,9 @@ struct BiasActivation {
 
   // What every visitor has to answer, whether it has a say in it or not.
   template <class Problem>
-  static Params to_underlying_arguments(const Problem&, const Arguments& args, void*) { return args; }
+  static Params to_underlying_arguments(const Problem&, const Arguments& args, void*) {
+    return {args, args.activation == TG_IDENTITY};
+  }
   template <class Problem>
   static bool can_implement(const Problem&, const Arguments&) { return true; }
   template <class Problem>
@@ -84,12 +88,14 @@ struct BiasActivation {
         else add(columns);
       }
 
-      switch (params.activation) {
-        case TG_RELU: activate_all<TG_RELU>(x); break;
-        case TG_GELU_ERF: activate_all<TG_GELU_ERF>(x); break;
-        case TG_GELU_TANH: activate_all<TG_GELU_TANH>(x); break;
-        case TG_SILU: activate_all<TG_SILU>(x); break;
-        default: break;
+      if (!params.is_identity) {
+        switch (params.activation) {
+          case TG_RELU: activate_all<TG_RELU>(x); break;
+          case TG_GELU_ERF: activate_all<TG_GELU_ERF>(x); break;
+          case TG_GELU_TANH: activate_all<TG_GELU_TANH>(x); break;
+          case TG_SILU: activate_all<TG_SILU>(x); break;
+          default: break;
+        }
       }
       return cutlass::NumericArrayConverter<Element, float, N>{}(x);
     }
@@ -112,7 +118,7 @@ struct BiasActivation {
     const int first = params.bias_along_m ? m * TileM : n * TileN;
     const int left = (params.bias_along_m ? M : N) - first, tile = params.bias_along_m ? TileM : TileN;
     const Element* slice = params.bias + first * params.bias_stride + l * params.bias_batch_stride;
-    return StoreCallbacks<size(args.tiled_copy), decltype(rows), decltype(columns)>{
+    return StoreCallbacks<CUTE_STATIC_V(size(args.tiled_copy)), decltype(rows), decltype(columns)>{
         {}, params, slice, left < tile ? left : tile, args.thread_idx, staged, rows, columns};
   }
 

@@ -154,13 +154,13 @@ tg_status launch(const tg_gemm_args* args) {
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
   if (args->beta != 0) return TG_UNSUPPORTED;
 
-  // CUTLASS counts tiles in an int, after rounding both extents up to clusters and groups: up to 16-fold each.
+  // CUTLASS counts tiles in an int, rounded up to whole groups; 256 leaves room for the cluster's size and for that.
   const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);
   const int64_t clusters_n = ceil_div(args->n, Row::tile_n * Row::cluster_n);
   if (clusters_m * clusters_n > INT_MAX / 256 / batch) return TG_UNSUPPORTED;
 
-  // A grid of whole clusters.
   constexpr int cluster_size = Row::cluster_m * Row::cluster_n;
+  static_assert(cluster_size <= 8, "larger clusters are not portable and need an attribute of the kernel");
   if (args->sm_count < cluster_size) return TG_UNSUPPORTED;
 
   typename Kernel::Arguments arguments{};
@@ -177,7 +177,7 @@ tg_status launch(const tg_gemm_args* args) {
       !bias_vector(*args, &arguments.epilogue.thread)) {
     return TG_UNSUPPORTED;
   }
-  arguments.hw_info.sm_count = args->sm_count / cluster_size * cluster_size;
+  arguments.hw_info.sm_count = args->sm_count / cluster_size * cluster_size;  // the grid is made of whole clusters
   arguments.scheduler.max_swizzle_size = args->swizzle > 0 ? args->swizzle : default_swizzle(clusters_m, clusters_n);
   using Raster = typename Scheduler::RasterOrderOptions;
   arguments.scheduler.raster_order = args->raster == TG_RASTER_ALONG_M   ? Raster::AlongM

@@ -5,7 +5,7 @@
 use crate::arch::DeviceInfo;
 use crate::cost;
 use crate::error::{Error, Result};
-use crate::kernel::{Family, KERNELS, KernelDesc, Rejection};
+use crate::kernel::{Family, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::cell::RefCell;
@@ -49,9 +49,7 @@ impl Policy {
         match std::env::var("TILEGEMM_VENDOR").as_deref() {
             Err(_) | Ok("" | "on") => Ok(Self::default()),
             Ok("off") => Ok(Self::own()),
-            Ok(value) => {
-                Err(Error::BadSetting { name: "TILEGEMM_VENDOR", value: value.into(), expected: "on or off" })
-            }
+            Ok(value) => Err(Error::BadSetting { name: "TILEGEMM_VENDOR", value: value.into(), expected: "on or off" }),
         }
     }
 
@@ -225,6 +223,26 @@ impl Dispatcher {
         Ok(cost::estimate_us(kernel, problem, &self.device))
     }
 
+    /// How much of the epilogue of `problem` is best left to the GEMM kernel, the rest being done by elementwise kernels
+    /// afterwards: the split with the lowest estimate.
+    ///
+    /// # Errors
+    /// As for [`Dispatcher::plan`], when not even the bare product can run.
+    pub fn fuse(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
+        if problem.epilogue.is_linear() {
+            return Ok(Fusion::Full);
+        }
+        let estimate = |fusion: Fusion| -> Result<f64> {
+            let (epilogue, passes) = problem.epilogue.keep(fusion);
+            let plan = self.plan(&Problem { epilogue, ..*problem }, policy)?;
+            Ok(plan.estimate_us + cost::elementwise_us(problem, passes, &self.device))
+        };
+        let bare = estimate(Fusion::None)?;
+        let fused = [Fusion::Full, Fusion::BiasAct].map(|fusion| (fusion, estimate(fusion).unwrap_or(f64::INFINITY)));
+        let best = fused.into_iter().chain([(Fusion::None, bare)]).min_by(|x, y| x.1.total_cmp(&y.1));
+        Ok(best.map_or(Fusion::None, |(fusion, _)| fusion))
+    }
+
     /// Every kernel of the table with its estimate or the reason why it cannot run `problem`.
     pub fn explain(&self, problem: &Problem, policy: Policy) -> Explanation {
         let canonical = problem.canonical();
@@ -253,7 +271,8 @@ fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
     });
     let reasons: Vec<String> = near.take(4).collect();
-    let reasons = if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
+    let reasons =
+        if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
     Error::Unsupported { problem: Box::new(*problem), reasons }
 }
 

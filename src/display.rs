@@ -40,7 +40,8 @@ impl fmt::Display for Explanation {
             writeln!(f, "one B for the whole batch: run as {}", self.canonical.problem)?;
         }
         writeln!(f, "roofline {:.1} us", self.roofline_us)?;
-        let mut able: Vec<_> = self.candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?))).collect();
+        let mut able: Vec<_> =
+            self.candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?))).collect();
         able.sort_by(|x, y| x.1.total_cmp(&y.1));
         let chosen = |name: &str| if self.chosen.is_some_and(|chosen| chosen.name == name) { "->" } else { "  " };
         for (kernel, us) in able {
@@ -50,9 +51,13 @@ impl fmt::Display for Explanation {
             // Other dtypes and archs are no candidates at all: a line for each would bury the rest.
             match &candidate.verdict {
                 Ok(_) | Err(Rejection::DType { .. } | Rejection::Arch { .. }) => {}
-                Err(rejection) => {
-                    writeln!(f, "{} {:<52} {:>12}  {rejection}", chosen(candidate.kernel.name), candidate.kernel.name, "-")?
-                }
+                Err(rejection) => writeln!(
+                    f,
+                    "{} {:<52} {:>12}  {rejection}",
+                    chosen(candidate.kernel.name),
+                    candidate.kernel.name,
+                    "-"
+                )?,
             }
         }
         if self.chosen.is_none() {

@@ -149,9 +149,15 @@ impl KernelDesc {
         KERNELS.iter().find(|kernel| kernel.name == name)
     }
 
+    /// Its position in [`KERNELS`].
+    pub fn index(&'static self) -> usize {
+        (std::ptr::from_ref(self) as usize - KERNELS.as_ptr() as usize) / size_of::<Self>()
+    }
+
     /// Whether it is in this build: its arch feature and its family's feature are on.
     pub fn is_built(&self) -> bool {
-        let arch = self.family == Family::Cublas && cfg!(feature = "cuda") || BUILT_ARCHS.contains(&self.arch.capability);
+        let arch =
+            self.family == Family::Cublas && cfg!(feature = "cuda") || BUILT_ARCHS.contains(&self.arch.capability);
         arch && (self.family != Family::TileGemm || cfg!(feature = "cutile"))
     }
 

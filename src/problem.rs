@@ -3,6 +3,7 @@
 //! A [`Problem`] is plain data. It holds no pointers, only what the pointers are multiples of, so that the same problem
 //! gives the same plan on any machine, with or without a GPU.
 
+use crate::kernel::Fusion;
 use std::fmt;
 
 /// Element type of the operands and of the result.
@@ -283,6 +284,17 @@ impl Epilogue {
         !self.reads_c() && self.bias.is_none() && self.activation == Activation::Identity
     }
 
+    /// What a kernel with this fusion does of it, and how many elementwise kernels do the rest.
+    pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
+        let rest_c = usize::from(self.reads_c());
+        let rest_bias_act = usize::from(self.bias.is_some()) + usize::from(self.activation != Activation::Identity);
+        match fusion {
+            Fusion::Full => (*self, 0),
+            Fusion::BiasAct => (Self { beta_bits: 0f64.to_bits(), c: None, ..*self }, rest_c),
+            Fusion::None => (Self::new(self.alpha(), 0.0), rest_c + rest_bias_act),
+        }
+    }
+
     fn transposed(self) -> Self {
         let bias = self.bias.map(|axis| match axis {
             BiasAxis::M => BiasAxis::N,
@@ -431,17 +443,18 @@ impl Problem {
     /// The form that kernels are chosen for: strides of size-1 dimensions dropped, batch dimensions that lie behind each
     /// other merged, a batch over one broadcast B folded into M, and D row-major.
     pub fn canonical(&self) -> Canonical {
-        let mut problem = self.normalised();
+        let mut problem = self.canonical_strides();
         let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1;
         if swapped {
-            problem = problem.transposed().normalised();
+            problem = problem.transposed().canonical_strides();
         }
         problem.merge_batch();
         problem.fold_batch_into_m();
-        Canonical { problem: problem.normalised(), swapped }
+        Canonical { problem: problem.canonical_strides(), swapped }
     }
 
-    fn normalised(&self) -> Self {
+    /// The same problem with the strides of size-1 dimensions, which mean nothing, replaced by those of dense matrices.
+    pub fn canonical_strides(&self) -> Self {
         let Problem { m, n, k, batch, .. } = *self;
         let mut epilogue = self.epilogue;
         epilogue.c = epilogue.c.filter(|_| epilogue.reads_c()).map(|c| c.canonical_d(m, n, batch));
@@ -517,5 +530,44 @@ impl Operand {
             operand.row_stride = self.row_stride;
         }
         operand
+    }
+}
+
+/// The batch dimensions of a product reduced to at most two, with the strides that each operand then has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch<const OPERANDS: usize> {
+    /// Outer and inner size.
+    pub sizes: [usize; 2],
+    /// Outer and inner stride of every operand.
+    pub strides: [[i64; 2]; OPERANDS],
+}
+
+impl<const OPERANDS: usize> Batch<OPERANDS> {
+    /// Drops dimensions of size 1 and merges neighbours that lie behind each other in every operand. `None` when more than
+    /// two remain.
+    pub fn collapse(dims: &[usize], strides: [&[usize]; OPERANDS]) -> Option<Self> {
+        let mut sizes: Vec<usize> = Vec::with_capacity(dims.len());
+        let mut kept: Vec<[i64; OPERANDS]> = Vec::with_capacity(dims.len());
+        for (dim, &size) in dims.iter().enumerate().filter(|(_, size)| **size != 1) {
+            let here = strides.map(|operand| operand[dim] as i64);
+            let behind = |outer: &[i64; OPERANDS]| (0..OPERANDS).all(|o| outer[o] == here[o] * size as i64);
+            match kept.last_mut() {
+                Some(outer) if behind(outer) => {
+                    *outer = here;
+                    *sizes.last_mut().unwrap() *= size;
+                }
+                _ => {
+                    sizes.push(size);
+                    kept.push(here);
+                }
+            }
+        }
+        let (sizes, kept) = match (&sizes[..], &kept[..]) {
+            ([], []) => ([1, 1], [[0; OPERANDS]; 2]),
+            ([inner], [strides]) => ([1, *inner], [[0; OPERANDS], *strides]),
+            ([outer, inner], [outer_strides, strides]) => ([*outer, *inner], [*outer_strides, *strides]),
+            _ => return None,
+        };
+        Some(Self { sizes, strides: std::array::from_fn(|operand| [kept[0][operand], kept[1][operand]]) })
     }
 }

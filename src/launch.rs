@@ -1,0 +1,286 @@
+//! From a [`Plan`] and device pointers to a running kernel. With `ffi`, `vendor` and `interpose`, the only unsafe code.
+
+use crate::arch::{DeviceInfo, Rates};
+use crate::dispatch::{Dispatcher, Plan};
+use crate::error::{Error, Result};
+use crate::ffi;
+use crate::kernel::{Family, KernelDesc, KERNELS};
+use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
+use crate::vendor;
+use once_cell::sync::OnceCell;
+use std::ffi::{c_void, CStr};
+use std::ptr::null_mut;
+
+/// Device pointers of one product, to the first element of the first matrix of the batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Pointers {
+    /// m x k
+    pub a: *const c_void,
+    /// k x n
+    pub b: *const c_void,
+    /// m x n; only read when beta is not 0, and may be null when it is.
+    pub c: *const c_void,
+    /// One value per row or column; null without a bias.
+    pub bias: *const c_void,
+    /// m x n
+    pub d: *mut c_void,
+}
+
+/// Where to launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue {
+    /// A CUDA stream of the current device; null and the per-thread default stream included.
+    pub stream: *mut c_void,
+    /// A cuBLAS handle that is set to that stream, for plans that chose the vendor library; may be null for those that cannot
+    /// ([`crate::dispatch::Policy::own`]).
+    pub cublas: *mut c_void,
+}
+
+/// Launches a plan on the current device. Allocates nothing and does not wait.
+///
+/// # Errors
+/// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does. Nothing has run then.
+///
+/// # Safety
+/// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
+///   stays allocated until the stream has passed the launch.
+/// - They are aligned as the problem says.
+/// - D overlaps none of the others, except C where both have the same layout.
+/// - The stream and the handle in `queue` are what they say.
+pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
+    plan.count();
+    if plan.canonical.problem.is_empty() {
+        return Ok(());
+    }
+    let args = arguments(plan, pointers, queue.stream);
+    if plan.kernel.family == Family::Cublas {
+        // SAFETY: the caller's promises are those of `run`.
+        return unsafe { vendor::run(&plan.canonical.problem, &args, queue.cublas) };
+    }
+    let kernel = linked(plan.kernel)?;
+    let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
+    // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until it returns, and the caller vouches for what
+    // it points to.
+    match unsafe { function(&args) } {
+        ffi::tg_status::TG_OK => Ok(()),
+        ffi::tg_status::TG_UNSUPPORTED => {
+            Err(Error::Refused { kernel: plan.kernel.name, problem: Box::new(plan.canonical.problem) })
+        }
+        _ => Err(Error::Cuda { kernel: plan.kernel.name, error: last_cuda_error() }),
+    }
+}
+
+/// The dispatcher of a device, made when it is first asked for. A failure is not kept: the next call tries again.
+///
+/// # Errors
+/// [`Error::NoDevice`] without a driver or a device of that ordinal, [`Error::Abi`] and [`Error::TableMismatch`] when the
+/// linked kernels are not those of the table.
+pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
+    const MOST_DEVICES: usize = 64;
+    static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
+    let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
+    cell.get_or_try_init(|| {
+        library()?;
+        let dispatcher = Dispatcher::new(device_info(ordinal)?);
+        crate::stats::register(ordinal);
+        Ok(dispatcher)
+    })
+}
+
+/// Ordinal of the calling thread's current device.
+pub fn current_device() -> Result<usize> {
+    let mut ordinal = 0;
+    // SAFETY: `ordinal` is a valid place to write to.
+    check("cudaGetDevice", unsafe { ffi::tg_current_device(&mut ordinal) })?;
+    Ok(ordinal as usize)
+}
+
+/// Number of devices, or why there is none.
+pub fn device_count() -> Result<usize> {
+    // SAFETY: no arguments.
+    match unsafe { ffi::tg_device_count() } {
+        0 => Err(Error::NoDevice(last_cuda_error())),
+        count => Ok(count as usize),
+    }
+}
+
+/// What the CUDA runtime says of a device.
+pub fn device_info(ordinal: usize) -> Result<DeviceInfo> {
+    device_count()?;
+    // SAFETY: an all-zero tg_device_info is valid.
+    let mut info: ffi::tg_device_info = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a valid place to write to.
+    check("cudaGetDeviceProperties", unsafe { ffi::tg_device(ordinal as i32, &mut info) })?;
+    // SAFETY: `name` is terminated: the library fills it with snprintf.
+    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) }.to_string_lossy().into_owned();
+    let capability = info.compute_capability as u16;
+    let sm_count = info.sm_count as u32;
+    Ok(DeviceInfo {
+        rates: Rates::of(&name, capability, sm_count),
+        name,
+        capability,
+        sm_count,
+        l2_bytes: info.l2_bytes as u64,
+        memory_bytes: info.memory_bytes as u64,
+    })
+}
+
+/// A descriptor of the linked library.
+#[derive(Clone, Copy)]
+struct Linked(&'static ffi::tg_kernel);
+
+// SAFETY: a descriptor is constant data; its name is a string literal and its function may be called from any thread.
+unsafe impl Send for Linked {}
+// SAFETY: as above.
+unsafe impl Sync for Linked {}
+
+/// The linked kernels by their position in [`KERNELS`]; checked once against the table.
+fn library() -> Result<&'static Vec<Option<Linked>>> {
+    static LIBRARY: OnceCell<Vec<Option<Linked>>> = OnceCell::new();
+    LIBRARY.get_or_try_init(|| {
+        // SAFETY: no arguments.
+        let have = unsafe { ffi::tg_abi_version() };
+        let need = ffi::TG_ABI_VERSION as i32;
+        if have != need {
+            return Err(Error::Abi { have, need });
+        }
+        let mut table = vec![None; KERNELS.len()];
+        for kernel in linked_kernels() {
+            // SAFETY: names are string literals of the library.
+            let name = unsafe { CStr::from_ptr(kernel.name) }.to_string_lossy();
+            let index = KERNELS.iter().position(|desc| desc.name == name);
+            let index = index.ok_or_else(|| Error::TableMismatch {
+                kernel: name.into_owned(),
+                what: "the table has no such row".into(),
+            })?;
+            check_against_table(kernel, &KERNELS[index])?;
+            table[index] = Some(Linked(kernel));
+        }
+        Ok(table)
+    })
+}
+
+/// Checks every linked kernel against its row of the table, as the first launch does.
+///
+/// # Errors
+/// [`Error::Abi`] or [`Error::TableMismatch`].
+pub fn verify_library() -> Result<usize> {
+    Ok(library()?.iter().flatten().count())
+}
+
+fn linked_kernels() -> impl Iterator<Item = &'static ffi::tg_kernel> {
+    let mut count = 0;
+    // SAFETY: `count` is a valid place to write to.
+    let first = unsafe { ffi::tg_kernels(&mut count) };
+    // SAFETY: the library gives `count` pointers to static descriptors.
+    let kernels = unsafe { std::slice::from_raw_parts(first, count) };
+    // SAFETY: as above; none is null.
+    kernels.iter().map(|&kernel| unsafe { &*kernel })
+}
+
+fn linked(kernel: &'static KernelDesc) -> Result<Linked> {
+    library()?[kernel.index()].ok_or_else(|| mismatch(kernel, "it is not linked in".into()))
+}
+
+fn mismatch(kernel: &KernelDesc, what: String) -> Error {
+    Error::TableMismatch { kernel: kernel.name.into(), what }
+}
+
+fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> {
+    let fields = [
+        ("dtype", linked.dtype.0 as i64, dtype(row.dtype).0 as i64),
+        ("layout", linked.layout.0 as i64, layout(row.layout).0 as i64),
+        ("tile M", linked.tile[0].into(), row.tile[0].into()),
+        ("tile N", linked.tile[1].into(), row.tile[1].into()),
+        ("tile K", linked.tile[2].into(), row.tile[2].into()),
+        ("cluster M", linked.cluster[0].into(), row.cluster[0].into()),
+        ("cluster N", linked.cluster[1].into(), row.cluster[1].into()),
+        ("align", linked.align.into(), row.align.into()),
+    ];
+    match fields.into_iter().find(|(_, linked, row)| linked != row) {
+        Some((field, linked, table)) => Err(mismatch(row, format!("{field} is {linked}, the table says {table}"))),
+        None => Ok(()),
+    }
+}
+
+fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void) -> ffi::tg_gemm_args {
+    let Problem { m, n, k, batch, a, b, d, epilogue, .. } = plan.canonical.problem;
+    let (a_ptr, b_ptr) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
+    let bias = match epilogue.bias {
+        Some(BiasAxis::M) => vector(pointers.bias, 1, 0),
+        Some(BiasAxis::N) => vector(pointers.bias, 0, 1),
+        None => vector(null_mut(), 0, 0),
+    };
+    ffi::tg_gemm_args {
+        m: m as i64,
+        n: n as i64,
+        k: k as i64,
+        batch: batch.map(|size| size as i64),
+        a: matrix(a_ptr, &a),
+        b: matrix(b_ptr, &b),
+        c: epilogue.c.map_or(vector(null_mut(), 0, 0), |c| matrix(pointers.c, &c)),
+        d: matrix(pointers.d, &d),
+        bias,
+        alpha: epilogue.alpha(),
+        beta: epilogue.beta(),
+        activation: activation(epilogue.activation),
+        raster: ffi::tg_raster::TG_RASTER_AUTO,
+        swizzle: 0,
+        sm_count: plan.sm_count as i32,
+        stream,
+    }
+}
+
+fn matrix(pointer: *const c_void, operand: &Operand) -> ffi::tg_matrix {
+    ffi::tg_matrix {
+        ptr: pointer.cast_mut(),
+        row_stride: operand.row_stride,
+        col_stride: operand.col_stride,
+        batch_stride: operand.batch_stride,
+    }
+}
+
+fn vector(pointer: *const c_void, row_stride: i64, col_stride: i64) -> ffi::tg_matrix {
+    ffi::tg_matrix { ptr: pointer.cast_mut(), row_stride, col_stride, batch_stride: [0, 0] }
+}
+
+fn dtype(dtype: DType) -> ffi::tg_dtype {
+    match dtype {
+        DType::F16 => ffi::tg_dtype::TG_F16,
+        DType::BF16 => ffi::tg_dtype::TG_BF16,
+        DType::F32 => ffi::tg_dtype::TG_F32,
+        DType::F64 => ffi::tg_dtype::TG_F64,
+    }
+}
+
+fn layout(layout: Layout) -> ffi::tg_layout {
+    match layout {
+        Layout::NN => ffi::tg_layout::TG_NN,
+        Layout::NT => ffi::tg_layout::TG_NT,
+        Layout::TN => ffi::tg_layout::TG_TN,
+        Layout::TT => ffi::tg_layout::TG_TT,
+        Layout::Any => ffi::tg_layout::TG_ANY,
+    }
+}
+
+fn activation(activation: Activation) -> ffi::tg_activation {
+    match activation {
+        Activation::Identity => ffi::tg_activation::TG_IDENTITY,
+        Activation::Relu => ffi::tg_activation::TG_RELU,
+        Activation::GeluErf => ffi::tg_activation::TG_GELU_ERF,
+        Activation::GeluTanh => ffi::tg_activation::TG_GELU_TANH,
+        Activation::Silu => ffi::tg_activation::TG_SILU,
+    }
+}
+
+fn check(call: &'static str, status: ffi::tg_status) -> Result<()> {
+    match status {
+        ffi::tg_status::TG_OK => Ok(()),
+        _ => Err(Error::Cuda { kernel: call, error: last_cuda_error() }),
+    }
+}
+
+fn last_cuda_error() -> String {
+    // SAFETY: a terminated string that lives until the next call on this thread.
+    unsafe { CStr::from_ptr(ffi::tg_last_cuda_error()) }.to_string_lossy().into_owned()
+}

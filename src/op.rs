@@ -1,0 +1,224 @@
+//! The matrix product as a candle op.
+//!
+//! [`GemmExt::gemm`] is `matmul` without its limits: any rank from 2, any strides, batches broadcast without copies. [`Gemm`]
+//! adds what may be done to the product on its way out. On a GPU the dispatcher chooses the kernel; on the CPU it is
+//! candle's own product. Both have gradients.
+
+use crate::gemm_op::{GemmOp, Third};
+use crate::kernel::Fusion;
+use crate::problem::Activation;
+use candle::{Error, Result, Shape, Tensor};
+
+/// `gemm`, for tensors.
+pub trait GemmExt {
+    /// The matrix product `self @ rhs`.
+    ///
+    /// Takes what [`Tensor::matmul`] takes, with the same errors, and also operands of different rank or with batch
+    /// dimensions of size 1, which are broadcast as in `broadcast_matmul`, but without a copy.
+    ///
+    /// ```
+    /// use candle::{Device, Tensor};
+    /// use candle_tilegemm::GemmExt;
+    ///
+    /// let x = Tensor::randn(0f32, 1f32, (2, 3, 4), &Device::Cpu)?;
+    /// let w = Tensor::randn(0f32, 1f32, (5, 4), &Device::Cpu)?;
+    /// let y = x.gemm(&w.t()?)?; // one weight for the whole batch
+    /// assert_eq!(y.dims(), [2, 3, 5]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    fn gemm(&self, rhs: &Tensor) -> Result<Tensor>;
+}
+
+impl GemmExt for Tensor {
+    fn gemm(&self, rhs: &Tensor) -> Result<Tensor> {
+        Gemm::new().forward(self, rhs)
+    }
+}
+
+/// `activation(alpha * lhs @ rhs + bias) + beta * residual`
+///
+/// What the chosen kernel does not do itself is done by candle's own ops afterwards, with the same result up to rounding.
+///
+/// ```
+/// use candle::{DType, Device, Tensor};
+/// use candle_tilegemm::{Activation, Gemm};
+///
+/// let x = Tensor::randn(0f32, 1f32, (3, 4), &Device::Cpu)?;
+/// let w = Tensor::randn(0f32, 1f32, (5, 4), &Device::Cpu)?;
+/// let bias = Tensor::zeros(5, DType::F32, &Device::Cpu)?;
+/// let y = Gemm::new().bias(&bias).activation(Activation::Silu).forward(&x, &w.t()?)?;
+/// assert_eq!(y.dims(), [3, 5]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Gemm {
+    alpha: f64,
+    beta: f64,
+    bias: Option<Tensor>,
+    residual: Option<Tensor>,
+    activation: Activation,
+}
+
+impl Default for Gemm {
+    fn default() -> Self {
+        Self { alpha: 1.0, beta: 1.0, bias: None, residual: None, activation: Activation::Identity }
+    }
+}
+
+impl Gemm {
+    /// The plain product.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Scales the product.
+    pub fn alpha(mut self, alpha: f64) -> Self {
+        self.alpha = alpha;
+        self
+    }
+
+    /// Adds one value per column of the result: a tensor of shape `(n,)`.
+    pub fn bias(mut self, bias: &Tensor) -> Self {
+        self.bias = Some(bias.clone());
+        self
+    }
+
+    /// Applies a function to the biased product.
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self
+    }
+
+    /// Adds a tensor of the shape of the result, after the activation.
+    pub fn residual(mut self, residual: &Tensor) -> Self {
+        self.residual = Some(residual.clone());
+        self
+    }
+
+    /// Scales the residual; 1 unless set.
+    pub fn beta(mut self, beta: f64) -> Self {
+        self.beta = beta;
+        self
+    }
+
+    /// Computes it.
+    ///
+    /// # Errors
+    /// Shapes, devices and dtypes that do not fit, with the texts of [`Tensor::matmul`]; and whatever keeps the kernel from
+    /// running.
+    pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+        let (lhs, rhs) = broadcast_batch(lhs, rhs)?;
+        same_device_and_dtype(&lhs, &rhs, "matmul")?;
+        self.check_extras(&lhs, &rhs)?;
+        let (lhs, rhs) = GemmOp::readable(lhs, rhs)?;
+
+        let whole = self.op(Fusion::Full);
+        let fusion = whole.fusion(&lhs, &rhs, self.bias.as_ref(), self.residual.as_ref())?;
+        let op = self.op(fusion);
+        let residual_left = self.residual.as_ref().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
+        let out = match op.third {
+            Some(Third::Bias) => lhs.apply_op3(&rhs, self.bias.as_ref().unwrap(), op)?,
+            Some(Third::Residual) => lhs.apply_op3(&rhs, self.residual.as_ref().unwrap(), op)?,
+            None => lhs.apply_op2(&rhs, op)?,
+        };
+        let out = if fusion == Fusion::None { self.bias_and_activate(out)? } else { out };
+        match residual_left {
+            Some(residual) if self.beta == 1.0 => out + residual,
+            Some(residual) => out + residual.affine(self.beta, 0.0)?,
+            None => Ok(out),
+        }
+    }
+
+    /// The op that does the part of the epilogue which `fusion` gives to the kernel.
+    fn op(&self, fusion: Fusion) -> GemmOp {
+        let bias = self.bias.as_ref().filter(|_| fusion >= Fusion::BiasAct);
+        let residual = self.residual.as_ref().filter(|_| fusion == Fusion::Full);
+        GemmOp {
+            alpha: self.alpha,
+            beta: self.beta,
+            activation: if fusion >= Fusion::BiasAct { self.activation } else { Activation::Identity },
+            third: match (bias, residual) {
+                (Some(_), _) => Some(Third::Bias),
+                (None, Some(_)) => Some(Third::Residual),
+                (None, None) => None,
+            },
+            // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
+            residual: residual.filter(|residual| bias.is_some() && !residual.track_op()).cloned(),
+        }
+    }
+
+    fn bias_and_activate(&self, out: Tensor) -> Result<Tensor> {
+        let out = match &self.bias {
+            Some(bias) => out.broadcast_add(bias)?,
+            None => out,
+        };
+        activate(self.activation, &out)
+    }
+
+    fn check_extras(&self, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
+        let n = rhs.dim(candle::D::Minus1)?;
+        if let Some(bias) = &self.bias {
+            same_device_and_dtype(lhs, bias, "gemm bias")?;
+            if bias.dims() != [n] {
+                candle::bail!("gemm: the bias has shape {:?}, expected [{n}], one value per column", bias.dims());
+            }
+        }
+        if let Some(residual) = &self.residual {
+            same_device_and_dtype(lhs, residual, "gemm residual")?;
+            let mut expected = lhs.dims().to_vec();
+            *expected.last_mut().unwrap() = n;
+            if residual.dims() != expected {
+                let dims = residual.dims();
+                candle::bail!("gemm: the residual has shape {dims:?}, expected {expected:?}, that of the result");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// candle's own op for an activation.
+pub(crate) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Identity => Ok(x.clone()),
+        Activation::Relu => x.relu(),
+        Activation::GeluErf => x.gelu_erf(),
+        Activation::GeluTanh => x.gelu(),
+        Activation::Silu => x.silu(),
+    }
+}
+
+/// Both operands as views of the same rank with the same batch dimensions.
+fn broadcast_batch(lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor)> {
+    let mismatch =
+        || Error::ShapeMismatchBinaryOp { lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), op: "matmul" }.bt();
+    let (l, r) = (lhs.dims(), rhs.dims());
+    if l.len() < 2 || r.len() < 2 || l[l.len() - 1] != r[r.len() - 2] {
+        return Err(mismatch());
+    }
+    let (l_batch, r_batch) = (&l[..l.len() - 2], &r[..r.len() - 2]);
+    if l_batch == r_batch {
+        return Ok((lhs.clone(), rhs.clone()));
+    }
+    let matrix = |t: &[usize]| [t[t.len() - 2], t[t.len() - 1]];
+    if let Ok(batch) = Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul") {
+        let view = |t: &Tensor, dims: &[usize]| t.broadcast_as(batch.clone().extend(&matrix(dims)));
+        return Ok((view(lhs, l)?, view(rhs, r)?));
+    }
+    // candle compares the number of matrices only.
+    let count = |batch: &[usize]| batch.iter().product::<usize>();
+    if l.len() != r.len() || count(l_batch) != count(r_batch) {
+        return Err(mismatch());
+    }
+    Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(&matrix(r)))?))
+}
+
+fn same_device_and_dtype(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {
+    let (l, r) = (lhs.device().location(), rhs.device().location());
+    if l != r {
+        return Err(Error::DeviceMismatchBinaryOp { lhs: l, rhs: r, op }.bt());
+    }
+    if lhs.dtype() != rhs.dtype() {
+        return Err(Error::DTypeMismatchBinaryOp { lhs: lhs.dtype(), rhs: rhs.dtype(), op }.bt());
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Which products ran on which kernel, and how often.
+
+use crate::problem::Problem;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// One distinct product and the kernel that ran it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub struct GemmCount {
+    /// Rows of the result.
+    pub m: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// Matrices in the batch.
+    pub batch: usize,
+    /// `nt`, `nn`, `tn`, `tt`, or `any`.
+    pub layout: &'static str,
+    /// `f16`, `bf16`, `f32` or `f64`.
+    pub dtype: &'static str,
+    /// Name of the kernel; `candle_cpu` for tensors that are not on a GPU.
+    pub kernel: &'static str,
+    /// How often it ran.
+    pub calls: u64,
+}
+
+impl GemmCount {
+    fn new(problem: &Problem, kernel: &'static str, calls: u64) -> Self {
+        let Problem { m, n, k, dtype, .. } = *problem;
+        let layout = problem.canonical_strides().layout().name();
+        Self { m, n, k, batch: problem.batch_count(), layout, dtype: dtype.name(), kernel, calls }
+    }
+}
+
+static CPU: Mutex<Option<HashMap<Problem, u64>>> = Mutex::new(None);
+
+/// Counts one product on the CPU.
+#[cfg(feature = "candle")]
+pub(crate) fn count_cpu(problem: &Problem) {
+    *CPU.lock().unwrap().get_or_insert_default().entry(*problem).or_default() += 1;
+}
+
+#[cfg(feature = "cuda")]
+static ORDINALS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Has the plans of a device's dispatcher counted from now on.
+#[cfg(feature = "cuda")]
+pub(crate) fn register(ordinal: usize) {
+    ORDINALS.lock().unwrap().push(ordinal);
+}
+
+/// Every product that ran in this process so far, through the op, the layers or the interposer; the most frequent first.
+///
+/// Counts of shapes beyond the first 65,536 distinct ones of a device are not kept.
+pub fn gemms() -> Vec<GemmCount> {
+    let mut counts: HashMap<GemmCount, u64> = HashMap::new();
+    let mut add = |problem: &Problem, kernel, calls| {
+        if calls > 0 {
+            *counts.entry(GemmCount::new(problem, kernel, 0)).or_default() += calls;
+        }
+    };
+    for (problem, calls) in CPU.lock().unwrap().iter().flatten() {
+        add(problem, "candle_cpu", *calls);
+    }
+    #[cfg(feature = "cuda")]
+    for ordinal in ORDINALS.lock().unwrap().clone() {
+        for plan in crate::launch::dispatcher(ordinal).iter().flat_map(|dispatcher| dispatcher.plans()) {
+            add(&plan.asked, plan.kernel.name, plan.calls());
+        }
+    }
+    let mut gemms: Vec<_> = counts.into_iter().map(|(gemm, calls)| GemmCount { calls, ..gemm }).collect();
+    gemms.sort_by(|x, y| y.calls.cmp(&x.calls).then_with(|| x.cmp(y)));
+    gemms
+}
