@@ -63,20 +63,13 @@ struct Loader {
   Coord coord;  // (CPY,CPY_MN,1)
   int mn_left;  // rows of the block that exist
 
-  // Copies the current block, all of which exists.
-  CUTE_DEVICE void copy_whole(int stage) const {
-    CUTE_UNROLL
-    for (int i = 0; i < size<1>(smem); i++) {
-      copy_async<Op::width>(&gmem(0, i, 0, 0), &smem(0, i, 0, stage), Op::width * int(sizeof(float)));
-    }
-  }
-
   // Copies what exists of the block that is `ahead` blocks away, `k_left` k of it, and zero-fills the rest.
-  CUTE_DEVICE void copy_part(int ahead, int stage, int k_left) const {
+  CUTE_DEVICE void copy(int ahead, int stage, int k_left) const {
     CUTE_UNROLL
     for (int i = 0; i < size<1>(smem); i++) {
-      const int rows = min(mn_left - int(get<0>(coord(0, i, 0))), Op::width);
-      const bool exists = rows > 0 && get<1>(coord(0, i, 0)) < k_left;
+      const int first = get<0>(coord(0, i, 0));
+      const int rows = Op::width == 1 ? 1 : min(Op::width, mn_left - first);
+      const bool exists = first < mn_left && get<1>(coord(0, i, 0)) < k_left;
       copy_async<Op::width>(&gmem(0, i, 0, ahead), &smem(0, i, 0, stage), exists ? rows * int(sizeof(float)) : 0);
     }
   }
@@ -196,23 +189,17 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
 
   auto load_a = make_loader<A>(gA, sA, place.m_left);
   auto load_b = make_loader<B>(gB, sB, place.n_left);
-  const bool whole = place.m_left == Row::tile_m && place.n_left == Row::tile_n;
   const auto load_next = [&](int stage) {
-    if (whole) {
-      load_a.copy_whole(stage);
-      load_b.copy_whole(stage);
-    } else {
-      load_a.copy_part(0, stage, Row::tile_k);
-      load_b.copy_part(0, stage, Row::tile_k);
-    }
+    load_a.copy(0, stage, Row::tile_k);
+    load_b.copy(0, stage, Row::tile_k);
     load_a.advance();
     load_b.advance();
   };
 
   // The last block comes first: it alone may be incomplete in K, and the main loop is free of that case.
   const int blocks = int(ceil_div(args.k, Row::tile_k)), k_left = int(args.k - int64_t(blocks - 1) * Row::tile_k);
-  load_a.copy_part(blocks - 1, 0, k_left);
-  load_b.copy_part(blocks - 1, 0, k_left);
+  load_a.copy(blocks - 1, 0, k_left);
+  load_b.copy(blocks - 1, 0, k_left);
   cp_async_fence();
   CUTE_UNROLL
   for (int stage = 1; stage < stages - 1; stage++) {

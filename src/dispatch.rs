@@ -5,7 +5,7 @@
 use crate::arch::DeviceInfo;
 use crate::cost;
 use crate::error::{Error, Result};
-use crate::kernel::{Family, KernelDesc, Rejection, KERNELS};
+use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::cell::RefCell;

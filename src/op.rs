@@ -4,7 +4,7 @@
 //! adds what may be done to the product on its way out. On a GPU the dispatcher chooses the kernel; on the CPU it is
 //! candle's own product. Both have gradients.
 
-use crate::gemm_op::{GemmOp, Third};
+use crate::gemm_op::{kernel_dtype, readable, GemmOp, Third};
 use crate::kernel::Fusion;
 use crate::problem::Activation;
 use candle::{Error, Result, Shape, Tensor};
@@ -110,15 +110,19 @@ impl Gemm {
         let (lhs, rhs) = broadcast_batch(lhs, rhs)?;
         same_device_and_dtype(&lhs, &rhs, "matmul")?;
         self.check_extras(&lhs, &rhs)?;
-        let (lhs, rhs) = GemmOp::readable(lhs, rhs)?;
-
-        let whole = self.op(Fusion::Full);
-        let fusion = whole.fusion(&lhs, &rhs, self.bias.as_ref(), self.residual.as_ref())?;
+        kernel_dtype(lhs.dtype())?;
+        let (lhs, rhs) = readable(lhs, rhs)?;
+        let fusion = self.fusion(&lhs, &rhs)?;
         let op = self.op(fusion);
-        let residual_left = self.residual.as_ref().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
-        let out = match op.third {
-            Some(Third::Bias) => lhs.apply_op3(&rhs, self.bias.as_ref().unwrap(), op)?,
-            Some(Third::Residual) => lhs.apply_op3(&rhs, self.residual.as_ref().unwrap(), op)?,
+        let residual_left =
+            self.residual.as_ref().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
+        let third = match op.third {
+            Some(Third::Bias) => self.bias.as_ref(),
+            Some(Third::Residual) => self.residual.as_ref(),
+            None => None,
+        };
+        let out = match third {
+            Some(third) => lhs.apply_op3(&rhs, &third.contiguous()?, op)?,
             None => lhs.apply_op2(&rhs, op)?,
         };
         let out = if fusion == Fusion::None { self.bias_and_activate(out)? } else { out };
@@ -127,6 +131,18 @@ impl Gemm {
             Some(residual) => out + residual.affine(self.beta, 0.0)?,
             None => Ok(out),
         }
+    }
+
+    /// How much of the epilogue the kernel should do. On the CPU all of it: that is one pass over the product.
+    fn fusion(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Fusion> {
+        #[cfg(feature = "cuda")]
+        if let candle::Device::Cuda(device) = lhs.device() {
+            let problem =
+                self.op(Fusion::Full).problem(kernel_dtype(lhs.dtype())?, lhs.layout(), rhs.layout(), None)?;
+            return crate::cuda::fusion(device, &problem);
+        }
+        let _ = (lhs, rhs);
+        Ok(Fusion::Full)
     }
 
     /// The op that does the part of the epilogue which `fusion` gives to the kernel.
@@ -143,7 +159,9 @@ impl Gemm {
                 (None, None) => None,
             },
             // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
-            residual: residual.filter(|residual| bias.is_some() && !residual.track_op()).cloned(),
+            residual: residual
+                .filter(|residual| bias.is_some() && !residual.track_op() && residual.is_contiguous())
+                .cloned(),
         }
     }
 

@@ -1,0 +1,86 @@
+//! The op on the CPU: candle's own product, then the epilogue in one pass.
+
+use crate::gemm_op::{batch_of, kernel_dtype, GemmOp, Third};
+use crate::problem::Activation;
+use crate::stats;
+use candle::backend::{BackendDevice, BackendStorage};
+use candle::cpu_backend::CpuDevice;
+use candle::{CpuStorage, Layout, Result, Shape, Storage, WithDType};
+
+/// Computes `op`; `third` is its bias or residual.
+pub(crate) fn forward(
+    op: &GemmOp,
+    [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&CpuStorage, &Layout); 2],
+    third: Option<(&CpuStorage, &Layout)>,
+) -> Result<CpuStorage> {
+    let dtype = kernel_dtype(lhs.dtype())?;
+    let problem = op.problem(dtype, lhs_layout, rhs_layout, None)?;
+    stats::count_cpu(&problem);
+    let (m, n, k, batch) = (problem.m, problem.n, problem.k, problem.batch_count());
+    let mut out = if problem.is_empty() || k == 0 {
+        CpuDevice.zeros_impl(&Shape::from((batch, m, n)), lhs.dtype())?
+    } else {
+        let strides = batch_of(lhs_layout, rhs_layout).map_or([0, 0], |b| b.strides.map(|[_, inner]| inner as usize));
+        let lhs_layout = one_batch(lhs_layout, batch, strides[0]);
+        let rhs_layout = one_batch(rhs_layout, batch, strides[1]);
+        lhs.matmul(rhs, (batch, m, n, k), &lhs_layout, &rhs_layout)?
+    };
+    let linear = op.activation == Activation::Identity && op.alpha == 1.0;
+    if linear && third.is_none() && op.residual.is_none() {
+        return Ok(out);
+    }
+    let bias = third.filter(|_| op.third == Some(Third::Bias));
+    let residual = third.filter(|_| op.third == Some(Third::Residual));
+    let guard = op.residual.as_ref().map(|residual| residual.storage_and_layout());
+    let residual = match &guard {
+        Some((storage, layout)) => match &**storage {
+            Storage::Cpu(storage) => Some((storage, *layout)),
+            _ => candle::bail!("gemm: the residual is on another device than the operands"),
+        },
+        None => residual,
+    };
+    macro_rules! apply {
+        ($variant:ident) => {{
+            let CpuStorage::$variant(values) = &mut out else { unreachable!("matmul keeps the dtype") };
+            epilogue(op, values, n, slice(bias)?, slice(residual)?)
+        }};
+    }
+    match dtype {
+        crate::DType::F16 => apply!(F16),
+        crate::DType::BF16 => apply!(BF16),
+        crate::DType::F32 => apply!(F32),
+        crate::DType::F64 => apply!(F64),
+    }
+    Ok(out)
+}
+
+/// The layout with its batch dimensions as one.
+fn one_batch(layout: &Layout, batch: usize, batch_stride: usize) -> Layout {
+    let (dims, strides) = (layout.dims(), layout.stride());
+    let rank = dims.len();
+    let shape = Shape::from((batch, dims[rank - 2], dims[rank - 1]));
+    Layout::new(shape, vec![batch_stride, strides[rank - 2], strides[rank - 1]], layout.start_offset())
+}
+
+/// The values of a contiguous input.
+fn slice<'a, T: WithDType>(input: Option<(&'a CpuStorage, &'a Layout)>) -> Result<Option<&'a [T]>> {
+    let Some((storage, layout)) = input else { return Ok(None) };
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them")
+    };
+    Ok(Some(&storage.as_slice::<T>()?[start..end]))
+}
+
+fn epilogue<T: WithDType>(op: &GemmOp, values: &mut [T], n: usize, bias: Option<&[T]>, residual: Option<&[T]>) {
+    for (index, value) in values.iter_mut().enumerate() {
+        let mut x = op.alpha * value.to_f64();
+        if let Some(bias) = bias {
+            x += bias[index % n].to_f64();
+        }
+        x = op.activation.apply(x);
+        if let Some(residual) = residual {
+            x += op.beta * residual[index].to_f64();
+        }
+        *value = T::from_f64(x);
+    }
+}

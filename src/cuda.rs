@@ -1,0 +1,110 @@
+//! The op on a GPU: storage and layouts to pointers, and the launch.
+
+use crate::dispatch::Policy;
+use crate::gemm_op::{kernel_dtype, GemmOp, Third};
+use crate::kernel::Fusion;
+use crate::launch::{self, Pointers, Queue};
+use crate::problem::{power_of_two_in, DType, Problem};
+use candle::backend::BackendStorage;
+use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
+use candle::cuda_backend::{CudaDType, WrapErr};
+use candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage};
+use half::{bf16, f16};
+use once_cell::sync::OnceCell;
+
+impl From<crate::Error> for candle::Error {
+    fn from(error: crate::Error) -> Self {
+        candle::Error::wrap(error)
+    }
+}
+
+/// What the environment asks for; read once.
+pub(crate) fn policy() -> Result<Policy> {
+    static POLICY: OnceCell<Policy> = OnceCell::new();
+    Ok(*POLICY.get_or_try_init(Policy::from_env)?)
+}
+
+fn ordinal(device: &CudaDevice) -> usize {
+    use candle::backend::BackendDevice;
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => gpu_id,
+        _ => 0,
+    }
+}
+
+/// How much of the epilogue of `problem` to leave to the kernel.
+pub(crate) fn fusion(device: &CudaDevice, problem: &Problem) -> Result<Fusion> {
+    Ok(launch::dispatcher(ordinal(device))?.fuse(problem, policy()?)?)
+}
+
+type Input<'a> = (&'a CudaStorage, &'a Layout);
+
+/// Computes `op`; `third` is its bias or residual.
+pub(crate) fn forward(op: &GemmOp, operands: [Input; 2], third: Option<Input>) -> Result<CudaStorage> {
+    match kernel_dtype(operands[0].0.dtype())? {
+        DType::F16 => forward_as::<f16>(op, DType::F16, operands, third),
+        DType::BF16 => forward_as::<bf16>(op, DType::BF16, operands, third),
+        DType::F32 => forward_as::<f32>(op, DType::F32, operands, third),
+        DType::F64 => forward_as::<f64>(op, DType::F64, operands, third),
+    }
+}
+
+fn forward_as<T: CudaDType + DeviceRepr>(
+    op: &GemmOp,
+    dtype: DType,
+    [lhs, rhs]: [Input; 2],
+    third: Option<Input>,
+) -> Result<CudaStorage> {
+    let device = lhs.0.device().clone();
+    let stream = device.cuda_stream();
+    // SAFETY: the kernel writes every element before anything reads it.
+    let mut out: CudaSlice<T> = unsafe { device.alloc(GemmOp::shape(lhs.1, rhs.1).elem_count())? };
+    let beside = op.residual.as_ref().map(|residual| residual.storage_and_layout());
+    let beside = match &beside {
+        Some((storage, layout)) => match &**storage {
+            Storage::Cuda(storage) => Some((storage, *layout)),
+            _ => candle::bail!("gemm: the residual is on another device than the operands"),
+        },
+        None => None,
+    };
+    let (bias, residual) = if op.third == Some(Third::Bias) { (third, beside) } else { (None, third) };
+    {
+        // The guards order this stream behind whatever else touches the memory, until the launch is made.
+        let (a, _a_guard) = typed::<T>(lhs)?.device_ptr(&stream);
+        let (b, _b_guard) = typed::<T>(rhs)?.device_ptr(&stream);
+        let bias_slice = bias.map(contiguous::<T>).transpose()?;
+        let residual_slice = residual.map(contiguous::<T>).transpose()?;
+        let bias_ptr = bias_slice.map(|slice| slice.device_ptr(&stream));
+        let residual_ptr = residual_slice.map(|slice| slice.device_ptr(&stream));
+        let (d, _d_guard) = out.device_ptr_mut(&stream);
+
+        let element = |base: u64, layout: &Layout| base + (layout.start_offset() * dtype.bytes()) as u64;
+        let a = element(a, lhs.1);
+        let b = element(b, rhs.1);
+        let bias = bias_ptr.as_ref().zip(bias).map_or(0, |((base, _), (_, layout))| element(*base, layout));
+        let c = residual_ptr.as_ref().zip(residual).map_or(0, |((base, _), (_, layout))| element(*base, layout));
+
+        let align = [a, b, c, d].map(power_of_two_in);
+        let problem = op.problem(dtype, lhs.1, rhs.1, Some(align))?;
+        let plan = launch::dispatcher(ordinal(&device))?.plan(&problem, policy()?)?;
+        let pointers = Pointers { a: a as _, b: b as _, c: c as _, bias: bias as _, d: d as _ };
+        let cublas = device.cublas_handle();
+        let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
+        stream.context().bind_to_thread().w()?;
+        // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and
+        // stream and handle are the device's own.
+        unsafe { launch::launch(&plan, pointers, queue)? };
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+fn typed<'a, T: CudaDType>((storage, _): Input<'a>) -> Result<&'a CudaSlice<T>> {
+    storage.as_cuda_slice::<T>()
+}
+
+fn contiguous<'a, T: CudaDType>(input: Input<'a>) -> Result<&'a CudaSlice<T>> {
+    if !input.1.is_contiguous() {
+        candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them");
+    }
+    typed(input)
+}

@@ -1,0 +1,265 @@
+//! The custom op behind [`crate::Gemm`]: from candle's layouts to a problem, forward on both devices, backward.
+
+use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::{cpu, Gemm, GemmExt};
+use candle::{CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, D};
+
+/// What the third input of the op is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Third {
+    Bias,
+    Residual,
+}
+
+/// `activation(alpha * lhs @ rhs + bias) + beta * residual`, where the third input is the bias or the residual.
+#[derive(Debug, Clone)]
+pub(crate) struct GemmOp {
+    pub alpha: f64,
+    pub beta: f64,
+    pub activation: Activation,
+    pub third: Option<Third>,
+    /// A contiguous residual beside a bias; no gradient reaches it.
+    pub residual: Option<Tensor>,
+}
+
+/// The element type that kernels know a tensor's by.
+pub(crate) fn kernel_dtype(dtype: candle::DType) -> Result<DType> {
+    match dtype {
+        candle::DType::F16 => Ok(DType::F16),
+        candle::DType::BF16 => Ok(DType::BF16),
+        candle::DType::F32 => Ok(DType::F32),
+        candle::DType::F64 => Ok(DType::F64),
+        _ => Err(Error::UnsupportedDTypeForOp(dtype, "matmul").bt()),
+    }
+}
+
+/// The operands as they are, or copied where no kernel can read them: matrices without a contiguous dimension, and batch
+/// dimensions that cannot be reduced to two (on the CPU, one).
+pub(crate) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
+    let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
+    match batch_of(lhs.layout(), rhs.layout()) {
+        Some(batch) if batch.sizes[0] == 1 || !lhs.device().is_cpu() => Ok((lhs, rhs)),
+        _ => Ok((lhs.contiguous()?, rhs.contiguous()?)),
+    }
+}
+
+fn contiguous_matrices(t: Tensor) -> Result<Tensor> {
+    let (rows, cols) = t.dims2_last();
+    let [.., row_stride, col_stride] = t.stride() else { return Ok(t) };
+    if *col_stride == 1 || *row_stride == 1 || rows == 1 || cols == 1 {
+        Ok(t)
+    } else {
+        t.contiguous()
+    }
+}
+
+/// The last two dimensions.
+trait MatrixDims {
+    fn dims2_last(&self) -> (usize, usize);
+}
+
+impl MatrixDims for Tensor {
+    fn dims2_last(&self) -> (usize, usize) {
+        self.layout().dims2_last()
+    }
+}
+
+impl MatrixDims for Layout {
+    fn dims2_last(&self) -> (usize, usize) {
+        let dims = self.dims();
+        (dims[dims.len() - 2], dims[dims.len() - 1])
+    }
+}
+
+/// The batch dimensions of both operands and of a dense result, reduced to two.
+pub(crate) fn batch_of(lhs: &Layout, rhs: &Layout) -> Option<Batch<2>> {
+    let rank = lhs.dims().len() - 2;
+    Batch::collapse(&lhs.dims()[..rank], [&lhs.stride()[..rank], &rhs.stride()[..rank]])
+}
+
+fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Operand {
+    let [.., row_stride, col_stride] = layout.stride() else { unreachable!("operands have two dimensions") };
+    Operand { row_stride: *row_stride as i64, col_stride: *col_stride as i64, batch_stride, pointer_align }
+}
+
+fn f32_mode() -> F32Mode {
+    #[cfg(feature = "cuda")]
+    if candle::cuda_backend::gemm_reduced_precision_f32() {
+        return F32Mode::Tf32;
+    }
+    F32Mode::Accurate
+}
+
+/// What the address of a layout's first element is a multiple of, in an allocation that is aligned well.
+fn offset_align(layout: &Layout, dtype: DType) -> u32 {
+    power_of_two_in((layout.start_offset() * dtype.bytes()) as u64)
+}
+
+impl GemmOp {
+    /// The problem that this op is for operands with these layouts; `align` says what the addresses of A, B, C and D are
+    /// multiples of, where that is known better than from the layouts.
+    pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
+        let Some(batch) = batch_of(lhs, rhs) else {
+            candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
+        };
+        let (m, k) = lhs.dims2_last();
+        let (_, n) = rhs.dims2_last();
+        let align = align.unwrap_or([offset_align(lhs, dtype), offset_align(rhs, dtype), u32::MAX, u32::MAX]);
+        let matrix = (m * n) as i64;
+        let mut d = Operand::row_major(n, [matrix * batch.sizes[1] as i64, matrix]);
+        let fuses_residual = self.third == Some(Third::Residual) || self.residual.is_some();
+        let mut epilogue = Epilogue::new(self.alpha, if fuses_residual { self.beta } else { 0.0 });
+        epilogue.activation = self.activation;
+        epilogue.bias = (self.third == Some(Third::Bias)).then_some(BiasAxis::N);
+        epilogue.c = fuses_residual.then_some(Operand { pointer_align: align[2], ..d });
+        d.pointer_align = align[3];
+        Ok(Problem {
+            m,
+            n,
+            k,
+            batch: batch.sizes,
+            dtype,
+            a: operand(lhs, batch.strides[0], align[0]),
+            b: operand(rhs, batch.strides[1], align[1]),
+            d,
+            epilogue,
+            f32_mode: f32_mode(),
+        })
+    }
+
+    /// Shape of the result.
+    pub fn shape(lhs: &Layout, rhs: &Layout) -> Shape {
+        let mut dims = lhs.dims().to_vec();
+        *dims.last_mut().unwrap() = rhs.dims2_last().1;
+        Shape::from(dims)
+    }
+
+    /// Gradients of the operands and, before the activation, of the biased product.
+    fn operand_gradients(
+        &self,
+        lhs: &Tensor,
+        rhs: &Tensor,
+        bias: Option<&Tensor>,
+        grad: &Tensor,
+    ) -> Result<[Tensor; 3]> {
+        let grad = match self.activation {
+            Activation::Identity => grad.clone(),
+            activation => {
+                let product = Gemm::new().alpha(self.alpha);
+                let product = if let Some(bias) = bias { product.bias(bias) } else { product };
+                (grad * derivative(activation, &product.forward(lhs, rhs)?)?)?
+            }
+        };
+        let scaled = if self.alpha == 1.0 { grad.clone() } else { grad.affine(self.alpha, 0.0)? };
+        Ok([scaled.gemm(&rhs.t()?)?, lhs.t()?.gemm(&scaled)?, grad])
+    }
+}
+
+/// The derivative of an activation at `x`.
+fn derivative(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Identity => x.ones_like(),
+        Activation::Relu => x.gt(&x.zeros_like()?)?.to_dtype(x.dtype()),
+        Activation::Silu => {
+            // s(x) * (1 + x * (1 - s(x)))
+            let sigmoid = x.affine(-1.0, 0.0)?.exp()?.affine(1.0, 1.0)?.recip()?;
+            let inner = (x * sigmoid.affine(-1.0, 1.0)?)?.affine(1.0, 1.0)?;
+            sigmoid * inner
+        }
+        Activation::GeluErf => {
+            // Phi(x) + x * phi(x)
+            let cdf = x.affine(std::f64::consts::FRAC_1_SQRT_2, 0.0)?.erf()?.affine(0.5, 0.5)?;
+            let scale = 1.0 / (2.0 * std::f64::consts::PI).sqrt();
+            let pdf = x.sqr()?.affine(-0.5, 0.0)?.exp()?.affine(scale, 0.0)?;
+            cdf + (x * pdf)?
+        }
+        Activation::GeluTanh => {
+            // With u = c (x + a x^3) and t = tanh u: (1 + t) / 2 + x (1 - t^2) u' / 2
+            let (c, a) = ((2.0 / std::f64::consts::PI).sqrt(), 0.044715);
+            let square = x.sqr()?;
+            let t = (x * square.affine(c * a, c)?)?.tanh()?;
+            let slope = square.affine(3.0 * c * a, c)?;
+            let second = ((x * t.sqr()?.affine(-0.5, 0.5)?)? * slope)?;
+            t.affine(0.5, 0.5)? + second
+        }
+    }
+}
+
+type CpuInput<'a> = (&'a CpuStorage, &'a Layout);
+
+impl CustomOp2 for GemmOp {
+    fn name(&self) -> &'static str {
+        "tilegemm"
+    }
+
+    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
+        let inputs: [CpuInput; 2] = [(s1, l1), (s2, l2)];
+        Ok((cpu::forward(self, inputs, None)?, Self::shape(l1, l2)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        s1: &candle::CudaStorage,
+        l1: &Layout,
+        s2: &candle::CudaStorage,
+        l2: &Layout,
+    ) -> Result<(candle::CudaStorage, Shape)> {
+        Ok((crate::cuda::forward(self, [(s1, l1), (s2, l2)], None)?, Self::shape(l1, l2)))
+    }
+
+    fn bwd(&self, lhs: &Tensor, rhs: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let [d_lhs, d_rhs, _] = self.operand_gradients(lhs, rhs, None, grad)?;
+        Ok((Some(d_lhs), Some(d_rhs)))
+    }
+}
+
+impl CustomOp3 for GemmOp {
+    fn name(&self) -> &'static str {
+        "tilegemm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let inputs: [CpuInput; 2] = [(s1, l1), (s2, l2)];
+        Ok((cpu::forward(self, inputs, Some((s3, l3)))?, Self::shape(l1, l2)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        s1: &candle::CudaStorage,
+        l1: &Layout,
+        s2: &candle::CudaStorage,
+        l2: &Layout,
+        s3: &candle::CudaStorage,
+        l3: &Layout,
+    ) -> Result<(candle::CudaStorage, Shape)> {
+        Ok((crate::cuda::forward(self, [(s1, l1), (s2, l2)], Some((s3, l3)))?, Self::shape(l1, l2)))
+    }
+
+    fn bwd(
+        &self,
+        lhs: &Tensor,
+        rhs: &Tensor,
+        third: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let bias = (self.third == Some(Third::Bias)).then_some(third);
+        let [d_lhs, d_rhs, d_product] = self.operand_gradients(lhs, rhs, bias, grad)?;
+        let d_third = match bias {
+            Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?,
+            None if self.beta == 1.0 => grad.clone(),
+            None => grad.affine(self.beta, 0.0)?,
+        };
+        Ok((Some(d_lhs), Some(d_rhs), Some(d_third)))
+    }
+}

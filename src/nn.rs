@@ -1,0 +1,111 @@
+//! Layers with the names and signatures of `candle_nn`, on our product.
+//!
+//! `use candle_tilegemm::nn::{Linear, linear};` in place of the same of `candle_nn` is all that a model needs. Bias and
+//! activation are applied by the GEMM kernel where the dispatcher finds that to be faster.
+
+use crate::{Activation, Gemm};
+use candle::{Module, Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+/// `activation(x @ weight^T + bias)`
+///
+/// ```
+/// use candle::{Device, Module, Tensor};
+/// use candle_tilegemm::{Activation, nn::Linear};
+///
+/// let weight = Tensor::new(&[[1f32, 0., 2.], [0., 1., 0.]], &Device::Cpu)?;
+/// let bias = Tensor::new(&[0f32, -8.], &Device::Cpu)?;
+/// let layer = Linear::new(weight, Some(bias)).with_activation(Activation::Relu);
+/// let y = layer.forward(&Tensor::new(&[[1f32, 2., 3.]], &Device::Cpu)?)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[7., 0.]]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    activation: Activation,
+}
+
+impl Linear {
+    /// A layer with weights of shape (out, in) and a bias of shape (out).
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self { weight, bias, activation: Activation::Identity }
+    }
+
+    /// The same layer with a function applied to its output.
+    pub fn with_activation(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self
+    }
+
+    /// Weights, (out, in).
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// Bias, (out).
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    /// `forward(x) + residual`, in one kernel where one does that.
+    ///
+    /// # Errors
+    /// As for [`Gemm::forward`].
+    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.gemm().residual(residual).forward(x, &self.weight.t()?)
+    }
+
+    fn gemm(&self) -> Gemm {
+        let gemm = Gemm::new().activation(self.activation);
+        match &self.bias {
+            Some(bias) => gemm.bias(bias),
+            None => gemm,
+        }
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.gemm().forward(x, &self.weight.t()?)
+    }
+}
+
+impl From<candle_nn::Linear> for Linear {
+    fn from(layer: candle_nn::Linear) -> Self {
+        Self::new(layer.weight().clone(), layer.bias().cloned())
+    }
+}
+
+/// A layer with a bias; initialised as by [`candle_nn::linear`].
+///
+/// # Errors
+/// Weights that are missing or have another shape.
+pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
+    let weight = vb.get_with_hints((out_dim, in_dim), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?;
+    let bound = 1.0 / (in_dim as f64).sqrt();
+    let bias = vb.get_with_hints(out_dim, "bias", Init::Uniform { lo: -bound, up: bound })?;
+    Ok(Linear::new(weight, Some(bias)))
+}
+
+/// A layer without a bias; initialised as by [`candle_nn::linear_no_bias`].
+///
+/// # Errors
+/// Weights that are missing or have another shape.
+pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
+    let weight = vb.get_with_hints((out_dim, in_dim), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?;
+    Ok(Linear::new(weight, None))
+}
+
+/// A layer with or without a bias.
+///
+/// # Errors
+/// Weights that are missing or have another shape.
+pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
+    if bias {
+        linear(in_dim, out_dim, vb)
+    } else {
+        linear_no_bias(in_dim, out_dim, vb)
+    }
+}
