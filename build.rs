@@ -31,6 +31,7 @@ fn run() -> Result<()> {
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs))?;
     provide_bindings(&manifest, &csrc, &out)?;
+    candle_tests();
     if has("cuda") && compiles_kernels() {
         let built: Vec<Kernel> = kernels.into_iter().filter(|kernel| is_built(kernel, &archs)).collect();
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;
@@ -55,6 +56,15 @@ fn watch(paths: &[&Path]) {
         for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
             println!("cargo:rerun-if-changed={}", entry.path().display());
         }
+    }
+}
+
+/// Has tests/gpu run candle-core's own matmul tests, where the Makefile says they are.
+fn candle_tests() {
+    println!("cargo:rustc-check-cfg=cfg(candle_tests)");
+    if let Some(path) = env("CANDLE_MATMUL_TESTS") {
+        println!("cargo:rustc-cfg=candle_tests");
+        println!("cargo:rustc-env=CANDLE_MATMUL_TESTS={path}");
     }
 }
 

@@ -1,11 +1,12 @@
-// f32 GEMM on the FMA units, in CuTe: every layout, size and stride, products and sums in f32.
+// f32 GEMM on the FMA units, in CuTe: every layout, size and stride; products and sums in f32.
 //
 // A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads, each of which owns 4 x 4 outputs of every
-// 64 x 64. Blocks of TILE_K columns of A and rows of B pass through a ring of shared-memory stages filled by cp.async.
-// Shared memory is MN-major whatever the operand is, so that a thread reads four rows of one k in 16 bytes. A K-major
-// operand is transposed on the way by copying float by float: cp.async can scatter, needs no registers, and runs ahead by
-// stages, where 16-byte loads would have to pass through registers to be scattered, and a K-major copy in shared memory
-// would hold four k of an operand in registers at once, with A and B in the same register bank.
+// 64 x 64. Blocks of TILE_K k of A and B pass through a ring of shared-memory stages that cp.async fills.
+//
+// Shared memory is MN-major whatever the operand is: a thread then reads four rows of one k in 16 bytes. A K-major
+// operand is transposed on the way, float by float: cp.async does that without registers and stages ahead, where
+// 16-byte loads would have to be scattered from registers. A K-major copy in shared memory would be read four k at a
+// time, which takes four times the registers and puts both operands of an FMA in the same register bank.
 #include <algorithm>
 #include <climits>
 #include <cute/tensor.hpp>
@@ -14,20 +15,22 @@
 #include "kernel.hpp"
 
 namespace tilegemm {
+namespace {
 
 using namespace cute;
 
 constexpr int threads = 256;
 
-// One operand: blocks of MN rows (of A, or columns of B) by K, of which a thread copies vectors of up to `ALIGN` bytes.
+// One operand in blocks of MN rows by K, with `ALIGN` bytes to be had at once. The "rows" of B are its columns.
 template <bool K_MAJOR, int MN, int K, int STAGES, int ALIGN>
 struct Operand {
   static constexpr int width = K_MAJOR ? 1 : ALIGN / int(sizeof(float));
-  static constexpr int pitch = K_MAJOR ? MN + 4 : MN;  // a warp copies 8 k of 4 rows: padding puts them in different banks
+  static constexpr int pitch = K_MAJOR ? MN + 4 : MN;  // 8 k of 4 rows, which a warp transposes, fall into 32 banks
   static constexpr int stage_floats = pitch * K;
+  static_assert(MN % (threads / K * width) == 0, "every thread copies the same number of vectors, all of one k");
   using SmemLayout = Layout<Shape<Int<MN>, Int<K>, Int<STAGES>>, Stride<_1, Int<pitch>, Int<stage_floats>>>;
 
-  // Adjacent threads copy adjacent vectors. All vectors of a thread have the same k.
+  // Adjacent threads copy adjacent vectors of global memory.
   using ThreadsMN = Layout<Shape<Int<threads / K>, Int<K>>>;
   using ThreadsK = Layout<Shape<Int<threads / K>, Int<K>>, Stride<Int<K>, _1>>;
   using GmemCopy = decltype(make_tiled_copy(Copy_Atom<UniversalCopy<uint_bit_t<32 * width>>, float>{},
@@ -44,18 +47,20 @@ struct Operand {
   }
 };
 
-// Copies the first `bytes` bytes of a vector without waiting and zero-fills the rest. What lies behind them is not read.
+// Copies the first `bytes` bytes of a vector without waiting and zero-fills the rest, which is not read.
 template <int WIDTH>
 CUTE_DEVICE void copy_async(const float* gmem, float* smem, int bytes) {
   const uint32_t target = cast_smem_ptr_to_uint(smem);
   if constexpr (WIDTH == 4) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(gmem), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(gmem), "r"(bytes)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(target), "l"(gmem), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(target), "l"(gmem), "r"(bytes)
+                 : "memory");
   }
 }
 
-// What one thread does to bring blocks of an operand to shared memory.
+// A thread's part in bringing blocks of an operand to shared memory.
 template <class Op, class Gmem, class Smem, class Coord>
 struct Loader {
   Gmem gmem;    // (CPY,CPY_MN,1,k), advanced block by block
@@ -63,7 +68,8 @@ struct Loader {
   Coord coord;  // (CPY,CPY_MN,1)
   int mn_left;  // rows of the block that exist
 
-  // Copies what exists of the block that is `ahead` blocks away, `k_left` k of it, and zero-fills the rest.
+  // Copies the rows and the `k_left` k that exist of the block `ahead` blocks away, and zero-fills the rest of it. Both
+  // operands are padded in K, so that no Inf meets a zero. What comes of rows that do not exist is never stored.
   CUTE_DEVICE void copy(int ahead, int stage, int k_left) const {
     CUTE_UNROLL
     for (int i = 0; i < size<1>(smem); i++) {
@@ -86,8 +92,8 @@ CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
   return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
 }
 
-// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles (or along M in bands of columns
-// of tiles), so that tiles that are computed at the same time share operands in L2.
+// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles, or along M in bands of
+// columns of tiles, so that the tiles computed at the same time share operands in L2.
 struct Raster {
   unsigned tiles_m, tiles_n, band;
   bool along_m;
@@ -139,10 +145,10 @@ struct Place {
 
 template <class Row>
 struct Config {
-  static_assert(Row::dtype == TG_F32, "the sums are kept in the type of the operands");
+  static_assert(Row::dtype == TG_F32, "operands, products and sums are f32");
   static_assert(Row::align == 4 || Row::align == 16, "operands are copied 4 or 16 bytes at a time");
   static_assert(Row::tile_m % 64 == 0 && Row::tile_n % 64 == 0, "a thread owns 4 x 4 outputs of every 64 x 64");
-  static_assert(Row::tile_k % 8 == 0 && threads % Row::tile_k == 0, "all vectors that a thread copies have the same k");
+  static_assert(Row::tile_k % 8 == 0 && threads % Row::tile_k == 0, "threads are spread evenly over the k of a block");
   static_assert(Row::stages >= 3, "one stage is read, one is filled, and the others are on their way");
 
   using TileMNK = Shape<Int<Row::tile_m>, Int<Row::tile_n>, Int<Row::tile_k>>;
@@ -151,8 +157,8 @@ struct Config {
   static constexpr int smem_bytes = Row::stages * (A::stage_floats + B::stage_floats) * int(sizeof(float));
   static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;  // by registers
 
-  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M: the lanes of such a pair read the same 16 bytes of A
-  // or of B, which lets shared memory serve half a warp at a time.
+  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M: lanes that differ in one of them read the same
+  // 16 bytes of A or of B, which lets shared memory serve half a warp at a time.
   using Threads = Layout<Shape<Shape<_2, _2, _4>, Shape<_2, _2, _2, _2>, _1>,
                          Stride<Stride<_2, _8, _32>, Stride<_1, _4, _16, _128>, _0>>;
   using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
@@ -169,22 +175,24 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   constexpr typename Config<Row>::TileMNK tile_mnk;
 
   const Place place(args, raster, first_batch, tile_mnk);
-  Tensor mA = A::tensor(place.of_batch(args.a), args.m, args.k, args.a.row_stride, args.a.col_stride);  // (M,K)
-  Tensor mB = B::tensor(place.of_batch(args.b), args.n, args.k, args.b.col_stride, args.b.row_stride);  // (N,K)
-  Tensor gA = local_tile(mA, select<0, 2>(tile_mnk), make_coord(place.tile.x, _));                      // (BLK_M,BLK_K,k)
-  Tensor gB = local_tile(mB, select<1, 2>(tile_mnk), make_coord(place.tile.y, _));                      // (BLK_N,BLK_K,k)
+  const float *a = place.of_batch(args.a), *b = place.of_batch(args.b);
+  Tensor mA = A::tensor(a, args.m, args.k, args.a.row_stride, args.a.col_stride);               // (M,K)
+  Tensor mB = B::tensor(b, args.n, args.k, args.b.col_stride, args.b.row_stride);               // (N,K)
+  Tensor gA = local_tile(mA, select<0, 2>(tile_mnk), make_coord(int64_t(place.tile.x), _));     // (BLK_M,BLK_K,k)
+  Tensor gB = local_tile(mB, select<1, 2>(tile_mnk), make_coord(int64_t(place.tile.y), _));     // (BLK_N,BLK_K,k)
 
   extern __shared__ __align__(16) float smem[];
-  Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});                             // (BLK_M,BLK_K,PIPE)
-  Tensor sB = make_tensor(make_smem_ptr(smem + stages * A::stage_floats), typename B::SmemLayout{});  // (BLK_N,BLK_K,PIPE)
+  float* const smem_b = smem + stages * A::stage_floats;
+  Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});                       // (BLK_M,BLK_K,PIPE)
+  Tensor sB = make_tensor(make_smem_ptr(smem_b), typename B::SmemLayout{});                     // (BLK_N,BLK_K,PIPE)
 
   const typename Config<Row>::Mma mma;
   const auto thr_mma = mma.get_slice(threadIdx.x);
-  Tensor tCsA = thr_mma.partition_A(sA);                                       // (1,MMA_M,BLK_K,PIPE)
-  Tensor tCsB = thr_mma.partition_B(sB);                                       // (1,MMA_N,BLK_K,PIPE)
-  Tensor tCrA = make_tensor<float>(make_shape(_1{}, size<1>(tCsA), _2{}));     // (1,MMA_M,2)
-  Tensor tCrB = make_tensor<float>(make_shape(_1{}, size<1>(tCsB), _2{}));     // (1,MMA_N,2)
-  Tensor accum = partition_fragment_C(mma, select<0, 1>(tile_mnk));            // (1,MMA_M,MMA_N)
+  Tensor tCsA = thr_mma.partition_A(sA);                                                        // (1,MMA_M,BLK_K,PIPE)
+  Tensor tCsB = thr_mma.partition_B(sB);                                                        // (1,MMA_N,BLK_K,PIPE)
+  Tensor tCrA = make_tensor<float>(make_shape(_1{}, size<1>(tCsA), _2{}));                      // (1,MMA_M,2)
+  Tensor tCrB = make_tensor<float>(make_shape(_1{}, size<1>(tCsB), _2{}));                      // (1,MMA_N,2)
+  Tensor accum = partition_fragment_C(mma, select<0, 1>(tile_mnk));                             // (1,MMA_M,MMA_N)
   clear(accum);
 
   auto load_a = make_loader<A>(gA, sA, place.m_left);
@@ -196,7 +204,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
     load_b.advance();
   };
 
-  // The last block comes first: it alone may be incomplete in K, and the main loop is free of that case.
+  // The last block comes first: it alone may be incomplete in K, and the main loop need not ask.
   const int blocks = int(ceil_div(args.k, Row::tile_k)), k_left = int(args.k - int64_t(blocks - 1) * Row::tile_k);
   load_a.copy(blocks - 1, 0, k_left);
   load_b.copy(blocks - 1, 0, k_left);
@@ -211,6 +219,8 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   copy(tCsA(_, _, 0, 0), tCrA(_, _, 0));
   copy(tCsB(_, _, 0, 0), tCrB(_, _, 0));
 
+  // While the products of one k are summed, the registers of the next k are loaded; while one stage is read, the blocks
+  // up to stages - 1 ahead are copied.
   int read = 0, write = stages - 1;
   CUTE_NO_UNROLL
   for (int block = 0; block < blocks; block++) {
@@ -231,59 +241,59 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
     }
   }
 
-  const Place out(args, raster, first_batch, tile_mnk);
-  Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));  // (1,MMA_M,MMA_N)
+  const Place goal(args, raster, first_batch, tile_mnk);
+  Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));              // (1,MMA_M,MMA_N)
   // Rolled, with the accumulators moving up row by row: unrolled, every activation would be inlined once per output.
   CUTE_NO_UNROLL
   for (int row = 0; row < size<1>(accum); row++) {
-    if (get<0>(tCcD(0, row, 0)) >= out.m_left) break;
-    const int64_t m = out.first_m + get<0>(tCcD(0, row, 0));
+    const int tile_row = get<0>(tCcD(0, row, 0));
+    if (tile_row >= goal.m_left) break;
+    const int64_t i = goal.first_m + tile_row;
     CUTE_UNROLL
     for (int col = 0; col < size<2>(accum); col += 4) {
-      const int64_t n = out.first_n + get<1>(tCcD(0, 0, col));
-      const int count = min(4, out.n_left - int(get<1>(tCcD(0, 0, col))));
-      float* const d = out.of_batch(args.d) + m * args.d.row_stride + n * args.d.col_stride;
-      float quad[4];
+      const int tile_col = get<1>(tCcD(0, 0, col)), count = min(4, goal.n_left - tile_col);
+      const int64_t j = goal.first_n + tile_col;
+      float* const d = goal.of_batch(args.d) + i * args.d.row_stride + j * args.d.col_stride;
+      float out[4];
       CUTE_UNROLL
-      for (int j = 0; j < 4; j++) {
-        if (j < count) quad[j] = epilogue(accum(0, 0, col + j), m, n + j, out.batch0, out.batch1);
+      for (int e = 0; e < 4; e++) {
+        if (e < count) out[e] = epilogue(accum(0, 0, col + e), i, j + e, goal.batch0, goal.batch1);
       }
       if (vector_stores && count == 4) {
-        *reinterpret_cast<float4*>(d) = make_float4(quad[0], quad[1], quad[2], quad[3]);
+        *reinterpret_cast<float4*>(d) = make_float4(out[0], out[1], out[2], out[3]);
       } else {
         CUTE_UNROLL
-        for (int j = 0; j < 4; j++) {
-          if (j < count) d[j * args.d.col_stride] = quad[j];
+        for (int e = 0; e < 4; e++) {
+          if (e < count) d[e * args.d.col_stride] = out[e];
         }
       }
     }
     CUTE_UNROLL
-    for (int i = 1; i < size<1>(accum); i++) copy(accum(_, i, _), accum(_, i - 1, _));
+    for (int next = 1; next < size<1>(accum); next++) copy(accum(_, next, _), accum(_, next - 1, _));
   }
 }
 
-// Whether a matrix can be accessed `align` bytes at a time along the dimension of stride `contiguous`; the other dimension
-// is `extent` long with stride `stride`. Strides of dimensions of length 1 do not matter.
-inline bool fits(const tg_matrix& matrix, const tg_gemm_args& args, int64_t contiguous_extent, int64_t contiguous,
-                 int64_t extent, int64_t stride, int align) {
-  const auto aligned = [&](int64_t extent, int64_t stride) {
-    return extent == 1 || stride * int64_t(sizeof(float)) % align == 0;
-  };
-  return (contiguous_extent == 1 || contiguous == 1) && reinterpret_cast<uintptr_t>(matrix.ptr) % align == 0 &&
-         aligned(extent, stride) && aligned(args.batch[0], matrix.batch_stride[0]) &&
-         aligned(args.batch[1], matrix.batch_stride[1]);
+// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the others are aligned to `align` bytes.
+// The stride of a dimension of length 1 does not matter.
+bool fits(const tg_gemm_args& args, const tg_matrix& matrix, int64_t rows, int64_t cols, int contiguous, int align) {
+  const int64_t extents[] = {rows, cols, args.batch[0], args.batch[1]};
+  const int64_t strides[] = {matrix.row_stride, matrix.col_stride, matrix.batch_stride[0], matrix.batch_stride[1]};
+  for (int i = 0; i < 4; i++) {
+    const bool good = i == contiguous ? strides[i] == 1 : strides[i] * int64_t(sizeof(float)) % align == 0;
+    if (extents[i] > 1 && !good) return false;
+  }
+  return reinterpret_cast<uintptr_t>(matrix.ptr) % align == 0;
 }
+
+}  // namespace
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
-  const tg_matrix &a = args.a, &b = args.b, &d = args.d;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
-  const bool a_fits = a_is_k_major(Row::layout) ? fits(a, args, k, a.col_stride, m, a.row_stride, Row::align)
-                                                : fits(a, args, m, a.row_stride, k, a.col_stride, Row::align);
-  const bool b_fits = b_is_k_major(Row::layout) ? fits(b, args, k, b.row_stride, n, b.col_stride, Row::align)
-                                                : fits(b, args, n, b.col_stride, k, b.row_stride, Row::align);
+  const bool a_fits = fits(args, args.a, m, k, a_is_k_major(Row::layout) ? 1 : 0, Row::align);
+  const bool b_fits = fits(args, args.b, k, n, b_is_k_major(Row::layout) ? 0 : 1, Row::align);
   const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
   if (k == 0 || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
 
@@ -293,13 +303,12 @@ tg_status launch(const tg_gemm_args* problem) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return cuda_status(error);
   }
-  const bool vector_stores = fits(d, args, n, d.col_stride, m, d.row_stride, 16);
+  const bool vector_stores = fits(args, args.d, m, n, 1, 16);
   const int64_t most = INT_MAX / tiles;  // batches that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
-    kernel<<<grid, threads, smem_bytes, cudaStream_t(args.stream)>>>(args, Epilogue<float, float>(args),
-                                                                      Raster(args, Row::tile_m, Row::tile_n), first,
-                                                                      vector_stores);
+    kernel<<<grid, threads, smem_bytes, cudaStream_t(args.stream)>>>(
+        args, Epilogue<float, float>(args), Raster(args, Row::tile_m, Row::tile_n), first, vector_stores);
     if (const tg_status status = launch_status(); status != TG_OK) return status;
   }
   return TG_OK;

@@ -1,11 +1,12 @@
-// GEMM in cuTile C++ (CUDA Tile): one source for sm_80 ... sm_120. The compiler picks TMA or cp.async, and wgmma, tcgen05 or
-// mma.sync. Persistent: each block (a cluster where CTAs share a tile) strides over the TILE_M x TILE_N tiles of D.
+// GEMM in cuTile C++ (CUDA Tile): one source for sm_80 ... sm_120. The compiler picks TMA or cp.async, and wgmma,
+// tcgen05 or mma.sync. Persistent: each block (a cluster where CTAs share a tile) strides over the tiles of D.
 //
-// Three things make it use TMA and keep loads in flight, also for run-time shapes and strides (seen in the SASS of 13.5):
+// Three things make it use TMA and keep loads in flight, also for run-time shapes and strides (SASS of nvcc 13.5):
 // - pointers, strides and the extents of contiguous dimensions are known to be multiples of 16 bytes;
-// - views are made of nothing but kernel arguments, for the launch builds their descriptors on the host. So a batch is a
-//   dimension of a view, never an offset into it;
+// - views are made of nothing but kernel arguments, for the launch builds their descriptors on the host. So a batch is
+//   a dimension of a view, never an offset into it;
 // - A, B and D are __restrict__. Otherwise the loads of a tile wait for the store of the tile before.
+#include <algorithm>
 #include <climits>
 #include <optional>
 #include <tuple>
@@ -20,8 +21,8 @@ using namespace ct::literals;
 
 // --- What a kernel is told ------------------------------------------------------------------------------------------
 //
-// A tile kernel takes scalars and pointers, no structs. So the host passes the members of these aggregates one by one, in
-// this order (scalars() below), and the kernel puts them together again.
+// A tile kernel takes scalars and pointers, no structs. So the host passes the members of these aggregates one by one,
+// in this order (scalars() below), and the kernel puts them together again.
 
 struct Strides {
   int64_t line;      // from row to row, or from column to column: the dimension that is not contiguous
@@ -35,15 +36,15 @@ struct Problem {
   Strides a, b, d;
 };
 
-// The parts of d = activation(alpha * acc + bias) + beta * c (epilogue.hpp) that a problem needs. There is a kernel for each
-// of the three: C is staged in shared memory that the others use for one more stage of A and B.
+// The three epilogues, parts of what epilogue.hpp defines. Each has a kernel of its own, for the plain product to pay
+// nothing, and because C is staged in shared memory that otherwise holds one more stage of A and B.
 struct Product {};  // d = acc
 
 template <class T>
 struct Activated {  // d = activation(alpha * acc + bias)
   float alpha;
   int activation;
-  const T* bias;       // a vector along M of `bias_m` elements or along N of `bias_n`; the other count, or both, is 0
+  const T* bias;  // a vector along M of `bias_m` elements or along N of `bias_n`; the other count, or both, is 0
   int bias_m, bias_n;
   int64_t bias_stride, bias_batch[2];
 };
@@ -69,8 +70,8 @@ struct Position {
   int batch[2], m, n;
 };
 
-// Where tile number t is. Inside a batch element `group` rows of tiles are visited column by column, so that the tiles in
-// flight form a block about as high as wide: it shares rows of A and columns of B in L2.
+// Where tile number t is. Inside a batch element `group` rows of tiles are visited column by column, so that the tiles
+// in flight form a block about as high as wide: it shares rows of A and columns of B in L2.
 __tile__ inline Position position(int t, const Problem& p) {
   const int per_batch = p.tiles_m * p.tiles_n, batch = t / per_batch, index = t % per_batch;
   const int width = p.group * p.tiles_n, first = index / width * p.group;
@@ -78,8 +79,8 @@ __tile__ inline Position position(int t, const Problem& p) {
   return {{batch / p.batch[1], batch % p.batch[1]}, first + index % width % rows, index % width / rows};
 }
 
-// A batch of rows x cols matrices as (batch[0], batch[1], rows, cols), cut into tiles. Loads read 0 beyond the edges,
-// stores write nothing there. A broadcast dimension gets extent 1, for no descriptor should need a stride of 0.
+// A batch of rows x cols matrices, (batch[0], batch[1], rows, cols), cut into tiles. Loads read 0 beyond the edges,
+// stores write nothing there. A broadcast dimension gets extent 1 and some valid stride, for a descriptor without 0.
 template <int TILE_ROWS, int TILE_COLS, bool ROW_MAJOR = true, class T>
 __tile__ auto tiled(T* data, int64_t rows, int64_t cols, const Problem& p, const Strides& strides) {
   constexpr ct::shape<1, 1, TILE_ROWS, TILE_COLS> tile;
@@ -108,7 +109,7 @@ __tile__ auto load(const View& view, const Strides& strides, const Position& at,
       strides.batch[0] == 0 ? 0 : at.batch[0], strides.batch[1] == 0 ? 0 : at.batch[1], row, col));
 }
 
-// Elements [first, first + COUNT) of the bias. Masked loads one by one, since a bias need not be aligned; 0 from `end` on.
+// Elements [first, first + COUNT) of the bias, 0 from `end` on. No view, since a bias need not be aligned.
 template <int COUNT, class T>
 __tile__ auto load_bias(const Activated<T>& e, const Position& at, int first, int end) {
   const auto index = ct::iota<ct::tile<int, ct::shape<COUNT>>>() + first;
@@ -117,37 +118,25 @@ __tile__ auto load_bias(const Activated<T>& e, const Position& at, int first, in
   return ct::element_cast<float>(ct::load_masked(elements, index < end, T(0.0f)));
 }
 
-// 1 / x and exp(x) as the hardware has them: off by a few units in the last place of f32, subnormals taken as 0. That is
-// nothing to f16 and bf16, and saves a branch or a scaling per element.
+// 1 / x and exp(x) as the hardware has them: off by a few units in the last place of f32, with subnormals taken as 0.
+// That is nothing to f16 and bf16, and saves a branch or a scaling per element.
 constexpr ct::rounding_mode_constant<ct::rounding_mode::round_approximate> approximate;
-constexpr ct::subnormals_rounding_mode_constant<ct::subnormals_rounding_mode::round_subnormals_to_zero> no_subnormals;
+constexpr ct::subnormals_rounding_mode_constant<ct::subnormals_rounding_mode::round_subnormals_to_zero> flush;
+template <class X> __tile__ X reciprocal(X x) { return ct::div(1.0f, x, approximate, flush); }
+template <class X> __tile__ X exponential(X x) { return ct::exp2(x * 1.44269504f, flush); }  // log2(e)
+template <class X> __tile__ X sigmoid(X x) { return reciprocal(1.0f + exponential(-x)); }
 
-template <class X>
-__tile__ X reciprocal(X x) {
-  return ct::div(1.0f, x, approximate, no_subnormals);
-}
-
-template <class X>
-__tile__ X exponential(X x) {
-  return ct::exp2(x * 1.44269504f, no_subnormals);  // log2(e)
-}
-
-template <class X>
-__tile__ X sigmoid(X x) {
-  return reciprocal(1.0f + exponential(-x));
-}
-
-// erfc(z), z >= 0, to a relative 5e-6 (our own minimax fit; cuTile has no erf). Other than 1 - erf(z) it keeps its digits
-// where GELU fades out, and f16 needs 5e-4.
+// erfc(z), z >= 0, to a relative 5e-6: exp(-z^2) times our own minimax fit on [0, 9], as cuTile has no erf. f16 needs
+// 5e-4, also where GELU fades out and 1 + erf(x) would cancel.
 template <class X>
 __tile__ X erfc(X z) {
   const X t = reciprocal(1.0f + 0.43f * z);
-  const X p = 0.24329931f + t * (0.23206537f + t * (0.283138f + t * (-0.014105477f + t * (0.40998059f - t * 0.15437374f))));
-  return t * p * exponential(-z * z);
+  const X tail = 0.283138f + t * (-0.014105477f + t * (0.40998059f - t * 0.15437374f));
+  return t * (0.24329931f + t * (0.23206537f + t * tail)) * exponential(-z * z);
 }
 
-// activate() of epilogue.hpp on a tile: tile code can call neither it nor the C++ mathematics library. The branches are
-// uniform. GELU(tanh) uses (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)), which makes it a gate like SiLU's.
+// activate() of epilogue.hpp on a tile: tile code can call neither it nor <cmath>. The branches are uniform. GELU(tanh)
+// is written as a gate, like SiLU: (1 + tanh(y)) / 2 = sigmoid(2 y).
 template <class X>
 __tile__ X activate(int activation, X x) {
   if (activation == TG_RELU) {
@@ -164,9 +153,7 @@ __tile__ X activate(int activation, X x) {
 }
 
 template <class Row, class X>
-__tile__ X finish(const Product&, const Problem&, const Position&, X acc) {
-  return acc;
-}
+__tile__ X finish(const Product&, const Problem&, const Position&, X acc) { return acc; }
 
 template <class Row, class T, class X>
 __tile__ X finish(const Activated<T>& e, const Problem&, const Position& at, X acc) {
@@ -176,23 +163,27 @@ __tile__ X finish(const Activated<T>& e, const Problem&, const Position& at, X a
                                     ct::reshape<ct::shape<1, Row::tile_n>>(bias_n));
 }
 
+// C may be D. The compiler takes them for different memory, but no tile reads what another one writes.
 template <class Row, class T, class X>
 __tile__ X finish(const Added<T>& e, const Problem& p, const Position& at, X acc) {
   const auto c = load(tiled<Row::tile_m, Row::tile_n>(e.c, p.m, p.n, p, e.c_strides), e.c_strides, at, at.m, at.n);
   return finish<Row>(e.activated, p, at, acc) + e.beta * ct::element_cast<float>(c);
 }
 
-// Whether A and B are row-major: constants, since tile code cannot call the functions of kernel.hpp.
+// Constants of a row; tile code cannot call the functions of kernel.hpp.
 template <class Row> constexpr bool a_row_major = a_is_k_major(Row::layout);
 template <class Row> constexpr bool b_row_major = !b_is_k_major(Row::layout);
+template <class Row> constexpr int cluster = Row::cluster_m * Row::cluster_n;
 
-// What the hints ask for; unlike `cluster` and `warps` no column of the table, for 1 was best wherever it was measured.
-constexpr int blocks_per_sm = 1;
+// Without TMA the compiler unrolls the ring of stages: small tiles with all of an SM to themselves spill (13.5).
+template <class Row>
+constexpr int blocks_per_sm = Row::arch < 90 && Row::tile_m * Row::tile_n <= 64 * 64 ? (Row::arch == 80 ? 3 : 2) : 1;
 
 template <class Row, class Epilogue, class T, class... Scalars>
-[[using cutile: hint(Row::arch * 10, num_cta_in_cga = Row::cluster_m * Row::cluster_n, occupancy = blocks_per_sm,
+[[using cutile: hint(Row::arch * 10, num_cta_in_cga = cluster<Row>, occupancy = blocks_per_sm<Row>,
                      num_worker_warps_per_cta = Row::warps)]]
-__tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ d, Scalars... scalars) {
+__tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ d,
+                               Scalars... scalars) {
   constexpr int TILE_M = Row::tile_m, TILE_N = Row::tile_n, TILE_K = Row::tile_k;
   const Arguments<Epilogue> arguments{scalars...};
   const Problem& p = arguments.problem;
@@ -213,19 +204,17 @@ __tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b,
 
 // --- On the host ----------------------------------------------------------------------------------------------------
 
-// The strides of a rows x cols matrix, or nothing if 16-byte accesses cannot reach all of it. What strides dimensions of
-// size 1 have is no matter.
+// The strides of a rows x cols matrix of 2-byte elements, or nothing if 16-byte accesses do not cover exactly it. Which
+// strides dimensions of size 1 have is no matter.
 inline std::optional<Strides> strides_of(const tg_matrix& matrix, int64_t rows, int64_t cols, bool row_major,
                                          const int64_t (&batch)[2]) {
-  const int64_t unit = row_major ? matrix.col_stride : matrix.row_stride, contiguous = row_major ? cols : rows;
-  const int64_t lines = row_major ? rows : cols, line = row_major ? matrix.row_stride : matrix.col_stride;
-  const auto aligned = [](int64_t elements) { return elements >= 0 && elements % 8 == 0; };
-  const Strides strides{lines == 1 ? contiguous : line,
+  const int64_t contiguous = row_major ? cols : rows, unit = row_major ? matrix.col_stride : matrix.row_stride;
+  const int64_t lines = row_major ? rows : cols, stride = row_major ? matrix.row_stride : matrix.col_stride;
+  const Strides strides{lines == 1 ? contiguous : stride,
                         {batch[0] == 1 ? 0 : matrix.batch_stride[0], batch[1] == 1 ? 0 : matrix.batch_stride[1]}};
-  if (reinterpret_cast<uintptr_t>(matrix.ptr) % 16 != 0 || unit != 1 || !aligned(contiguous)) return {};
-  if (strides.line == 0 || !aligned(strides.line)) return {};
-  if (!aligned(strides.batch[0]) || !aligned(strides.batch[1])) return {};
-  return strides;
+  const int64_t bits = contiguous | strides.line | strides.batch[0] | strides.batch[1];  // of all of them at once
+  const bool aligned = reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0 && bits >= 0 && bits % 8 == 0;
+  return aligned && unit == 1 && strides.line > 0 ? std::optional{strides} : std::nullopt;
 }
 
 inline auto scalars(const Strides& s) { return std::tuple{s.line, s.batch[0], s.batch[1]}; }
@@ -248,24 +237,24 @@ auto scalars(const Added<T>& e) {
   return std::tuple_cat(scalars(e.activated), std::tuple{e.beta, e.c}, scalars(e.c_strides));
 }
 
+// args.raster is not read: a group of 1 already is the order along N, one of all rows that along M.
 template <class Row>
 std::optional<Problem> problem_of(const tg_gemm_args& args) {
-  constexpr int most = INT_MAX / 2;  // leaves room for a step of the persistent loop
-  constexpr int cluster = Row::cluster_m * Row::cluster_n;
-  const auto a = strides_of(args.a, args.m, args.k, a_row_major<Row>, args.batch);
-  const auto b = strides_of(args.b, args.k, args.n, b_row_major<Row>, args.batch);
-  const auto d = strides_of(args.d, args.m, args.n, true, args.batch);
+  constexpr int most = INT_MAX / 2;  // leaves room for one step of the persistent loop beyond the last tile
   for (int64_t extent : {args.m, args.n, args.k, args.batch[0], args.batch[1]}) {
     if (extent < 1 || extent > most) return {};
   }
+  const auto a = strides_of(args.a, args.m, args.k, a_row_major<Row>, args.batch);
+  const auto b = strides_of(args.b, args.k, args.n, b_row_major<Row>, args.batch);
+  const auto d = strides_of(args.d, args.m, args.n, true, args.batch);
   const int64_t tiles_m = ceil_div(args.m, Row::tile_m), tiles_n = ceil_div(args.n, Row::tile_n);
   const int64_t batch = args.batch[0] * args.batch[1];
   if (!a || !b || !d || tiles_m * tiles_n > most / batch) return {};
-  const int tiles = int(tiles_m * tiles_n * batch), resident = args.sm_count / cluster * blocks_per_sm;
-  const int group = args.swizzle > 0 ? args.swizzle : 8;
+  const int64_t tiles = tiles_m * tiles_n * batch, group = args.swizzle > 0 ? args.swizzle : 8;
+  const int resident = std::max(1, args.sm_count / cluster<Row> * blocks_per_sm<Row>);
   return Problem{int(args.m), int(args.n), int(args.k), {int(args.batch[0]), int(args.batch[1])},
-                 int(tiles_m), int(tiles_n), int(ceil_div(args.k, Row::tile_k)), tiles,
-                 group < tiles_m ? group : int(tiles_m), tiles < resident ? tiles : resident, *a, *b, *d};
+                 int(tiles_m), int(tiles_n), int(ceil_div(args.k, Row::tile_k)), int(tiles),
+                 int(std::min(group, tiles_m)), std::min(int(tiles), resident), *a, *b, *d};
 }
 
 template <class T>

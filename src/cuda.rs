@@ -19,9 +19,9 @@ impl From<crate::Error> for candle::Error {
 }
 
 /// What the environment asks for; read once.
-pub(crate) fn policy() -> Result<Policy> {
+pub(crate) fn policy() -> crate::Result<Policy> {
     static POLICY: OnceCell<Policy> = OnceCell::new();
-    Ok(*POLICY.get_or_try_init(Policy::from_env)?)
+    POLICY.get_or_try_init(Policy::from_env).copied()
 }
 
 fn ordinal(device: &CudaDevice) -> usize {

@@ -6,11 +6,14 @@ mod cpu;
 mod cuda;
 pub mod dispatch;
 mod display;
+mod epilogue;
 pub mod error;
 #[cfg(feature = "cuda")]
 mod ffi;
 #[cfg(feature = "candle")]
 mod gemm_op;
+#[cfg(feature = "interpose")]
+pub mod interpose;
 pub mod kernel;
 #[cfg(feature = "cuda")]
 pub mod launch;
@@ -18,6 +21,7 @@ pub mod launch;
 pub mod nn;
 #[cfg(feature = "candle")]
 mod op;
+mod operand;
 pub mod problem;
 pub mod stats;
 #[cfg(feature = "cuda")]

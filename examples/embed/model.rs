@@ -1,0 +1,130 @@
+//! The model's folder, and what the two models have in common.
+
+use crate::input::Batch;
+use crate::minilm::{Embeddings, MiniLm};
+use anyhow::{anyhow, ensure, Context, Result};
+use candle::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::bert::{BertEncoder, BertModel, Config};
+use std::path::{Path, PathBuf};
+use tokenizers::Tokenizer;
+
+/// Where `third_party/fetch.sh model` puts it, in the repository.
+const FETCHED: &str = "third_party/dist/model/all-MiniLM-L6-v2";
+
+/// The sequence length that all-MiniLM-L6-v2 is meant for (its sentence_bert_config.json); it has positions for more.
+const MAX_TOKENS: usize = 256;
+
+/// A folder with the model's files.
+pub struct Folder {
+    path: PathBuf,
+    config: Config,
+}
+
+impl Folder {
+    /// The given folder, else that of the environment, else the fetched one.
+    pub fn find(given: Option<&Path>) -> Result<Self> {
+        let from_env = || std::env::var_os("TILEGEMM_MODEL_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let fetched = || {
+            // Cargo tells the programs that it runs where the package is.
+            let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+            package.unwrap_or_default().join(FETCHED)
+        };
+        let path = given.map(PathBuf::from).or_else(from_env).unwrap_or_else(fetched);
+        ensure!(
+            path.is_dir(),
+            "there is no model folder {}; run `third_party/fetch.sh model`, or name your copy of all-MiniLM-L6-v2 with \
+             --model or TILEGEMM_MODEL_DIR",
+            path.display()
+        );
+        let mut folder = Self { path, config: Config::default() };
+        folder.config =
+            serde_json::from_slice(&folder.read("config.json")?).map_err(|e| folder.damaged("config.json", e))?;
+        Ok(folder)
+    }
+
+    /// The longest sentence, in tokens.
+    pub fn max_tokens(&self) -> usize {
+        MAX_TOKENS.min(self.config.max_position_embeddings)
+    }
+
+    /// What fills a batch behind its shorter sentences.
+    pub fn pad_id(&self) -> u32 {
+        self.config.pad_token_id as u32
+    }
+
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let name = "tokenizer.json";
+        Tokenizer::from_bytes(self.read(name)?).map_err(|error| self.damaged(name, error))
+    }
+
+    /// Both models, from the same weights.
+    pub fn load_models(&self, dtype: DType, device: &Device) -> Result<(Stock, MiniLm)> {
+        let name = "model.safetensors";
+        let bytes = self.read(name)?;
+        let load = || {
+            let vb = VarBuilder::from_slice_safetensors(&bytes, dtype, device)?;
+            // Checkpoints of models with a head have the encoder under this name.
+            let vb = if vb.contains_tensor("bert.embeddings.word_embeddings.weight") { vb.pp("bert") } else { vb };
+            Ok((Stock::load(vb.clone(), &self.config)?, MiniLm::load(vb, &self.config)?))
+        };
+        load().map_err(|error: candle::Error| self.damaged(name, error))
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>> {
+        std::fs::read(self.path.join(name)).map_err(|error| self.damaged(name, error))
+    }
+
+    fn damaged(&self, name: &str, error: impl std::fmt::Display) -> anyhow::Error {
+        anyhow!(
+            "{} is missing or damaged ({error}); delete the folder and run `third_party/fetch.sh model`, or name your copy \
+             of all-MiniLM-L6-v2 with --model or TILEGEMM_MODEL_DIR",
+            self.path.join(name).display()
+        )
+    }
+}
+
+/// A model that embeds sentences.
+pub trait Embedder {
+    /// The last layer's output, (batch, tokens, hidden).
+    fn hidden_states(&self, batch: &Batch) -> candle::Result<Tensor>;
+
+    /// One unit vector per sentence in the direction of the mean over its tokens: (batch, hidden), f32.
+    fn embed(&self, batch: &Batch) -> candle::Result<Tensor> {
+        let hidden = self.hidden_states(batch)?.to_dtype(DType::F32)?;
+        let mask = batch.mask.unsqueeze(2)?; // (batch, tokens, 1)
+        let mean = hidden.broadcast_mul(&mask)?.sum(1)?.broadcast_div(&mask.sum(1)?)?;
+        mean.broadcast_div(&mean.sqr()?.sum_keepdim(1)?.sqrt()?)
+    }
+}
+
+/// candle-transformers' model.
+pub enum Stock {
+    /// The whole of it.
+    Model(BertModel),
+    /// Its encoder behind our embeddings, for f16 and bf16. There `BertModel` yields NaN for every sentence: it masks with
+    /// `(1 - mask) * f32::MIN`, which is 0 * -inf for a real token.
+    Encoder(Embeddings, BertEncoder),
+}
+
+impl Stock {
+    fn load(vb: VarBuilder, config: &Config) -> candle::Result<Self> {
+        if vb.dtype() == DType::F32 {
+            return Ok(Self::Model(BertModel::load(vb, config)?));
+        }
+        let embeddings = Embeddings::load(vb.pp("embeddings"), config)?;
+        Ok(Self::Encoder(embeddings, BertEncoder::load(vb.pp("encoder"), config)?))
+    }
+}
+
+impl Embedder for Stock {
+    fn hidden_states(&self, Batch { ids, mask }: &Batch) -> candle::Result<Tensor> {
+        match self {
+            Self::Model(model) => model.forward(ids, &ids.zeros_like()?, Some(mask)),
+            Self::Encoder(embeddings, encoder) => {
+                let x = embeddings.forward(ids)?;
+                encoder.forward(&x, &crate::minilm::additive_mask(mask, x.dtype())?)
+            }
+        }
+    }
+}

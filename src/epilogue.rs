@@ -1,0 +1,129 @@
+//! What is done to a product on its way out.
+
+use crate::kernel::Fusion;
+use crate::operand::Operand;
+
+/// The function applied to `alpha * A @ B + bias`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// No function.
+    #[default]
+    Identity,
+    /// max(x, 0)
+    Relu,
+    /// x * Phi(x) with the error function; candle's `gelu_erf`.
+    GeluErf,
+    /// The tanh approximation of it; candle's `gelu`.
+    GeluTanh,
+    /// x * sigmoid(x)
+    Silu,
+}
+
+impl Activation {
+    /// Every activation, for tables and tests.
+    pub const ALL: [Activation; 5] =
+        [Activation::Identity, Activation::Relu, Activation::GeluErf, Activation::GeluTanh, Activation::Silu];
+
+    /// The function itself, in f64.
+    pub fn apply(self, x: f64) -> f64 {
+        match self {
+            Activation::Identity => x,
+            Activation::Relu => {
+                if x > 0.0 || x.is_nan() {
+                    x
+                } else {
+                    0.0
+                }
+            }
+            Activation::GeluErf => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+            Activation::GeluTanh => {
+                let scale = (2.0 / std::f64::consts::PI).sqrt();
+                0.5 * x * (1.0 + (scale * (x + 0.044715 * x * x * x)).tanh())
+            }
+            Activation::Silu => x / (1.0 + (-x).exp()),
+        }
+    }
+}
+
+/// Which dimension of the result a bias runs along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BiasAxis {
+    /// One value per row.
+    M,
+    /// One value per column; what a Linear layer has.
+    N,
+}
+
+/// `D = activation(alpha * A @ B + bias) + beta * C`
+///
+/// Floats are kept by their bits, so that a problem can be a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Epilogue {
+    alpha_bits: u64,
+    beta_bits: u64,
+    /// Along which dimension a bias is added, if there is one.
+    pub bias: Option<BiasAxis>,
+    /// Applied before `beta * C` is added.
+    pub activation: Activation,
+    /// Where C lies; it is not read when beta is 0.
+    pub c: Option<Operand>,
+}
+
+impl Default for Epilogue {
+    fn default() -> Self {
+        Self::new(1.0, 0.0)
+    }
+}
+
+impl Epilogue {
+    /// `alpha * A @ B`, and `beta` for a C that [`Epilogue::c`] describes.
+    pub fn new(alpha: f64, beta: f64) -> Self {
+        Self {
+            alpha_bits: alpha.to_bits(),
+            beta_bits: beta.to_bits(),
+            bias: None,
+            activation: Activation::Identity,
+            c: None,
+        }
+    }
+
+    /// Scale of the product.
+    pub fn alpha(&self) -> f64 {
+        f64::from_bits(self.alpha_bits)
+    }
+
+    /// Scale of C.
+    pub fn beta(&self) -> f64 {
+        f64::from_bits(self.beta_bits)
+    }
+
+    /// Whether C is read.
+    pub fn reads_c(&self) -> bool {
+        self.beta() != 0.0
+    }
+
+    /// Whether D is `alpha * A @ B` and nothing more.
+    pub fn is_linear(&self) -> bool {
+        !self.reads_c() && self.bias.is_none() && self.activation == Activation::Identity
+    }
+
+    /// What a kernel with this fusion does of it, and how many elementwise kernels do the rest.
+    pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
+        let rest_c = usize::from(self.reads_c());
+        let rest_bias_act = usize::from(self.bias.is_some()) + usize::from(self.activation != Activation::Identity);
+        match fusion {
+            Fusion::Full => (*self, 0),
+            Fusion::BiasAct => (Self { beta_bits: 0f64.to_bits(), c: None, ..*self }, rest_c),
+            Fusion::None => (Self::new(self.alpha(), 0.0), rest_c + rest_bias_act),
+        }
+    }
+
+    pub(crate) fn transposed(self) -> Self {
+        let bias = self.bias.map(|axis| match axis {
+            BiasAxis::M => BiasAxis::N,
+            BiasAxis::N => BiasAxis::M,
+        });
+        Self { bias, c: self.c.map(Operand::transposed), ..self }
+    }
+}

@@ -1,0 +1,448 @@
+//! The one cuBLAS function that candle calls for f16, bf16 and f32 products, defined here instead.
+//!
+//! candle-core links cuBLAS dynamically and sends every `matmul`, `Linear`, im2col convolution and backward product through
+//! `cublasGemmStridedBatchedEx`. A definition in the program itself wins over that of the shared library, so with
+//!
+//! ```toml
+//! candle-tilegemm = { version = "0.1", features = ["cuda", "sm90", "cutile", "interpose"] }
+//! ```
+//! ```ignore
+//! use candle_tilegemm as _; // a dependency that is never named is not linked
+//! ```
+//!
+//! an unmodified model runs through our dispatcher. Calls that we do not take go to the real function as they came. Linux
+//! (ELF) only; elsewhere, and where cuBLAS is loaded at run time, [`is_active`] is false and nothing changes.
+//!
+//! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls.
+
+use crate::dispatch::Policy;
+use crate::error::{Error, Result};
+use crate::kernel::Family;
+use crate::launch::{self, Pointers, Queue};
+use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::vendor::{self, cublas};
+use candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
+use std::cell::Cell;
+use std::ffi::{c_int, c_longlong, c_void};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+
+/// What the interposer does with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// Every call goes to cuBLAS.
+    Off = 1,
+    /// The dispatcher chooses; cuBLAS is one of its choices.
+    On = 2,
+    /// Our own kernels only: a call inside the contract that none of them takes is an error, so that a test suite cannot
+    /// pass on cuBLAS by accident.
+    Force = 3,
+    /// As `On`, and prints one line for each distinct product to stderr.
+    Trace = 4,
+}
+
+static MODE: AtomicU8 = AtomicU8::new(0);
+
+/// The mode in force: that of [`set_mode`], else that of the environment variable `TILEGEMM`, else [`Mode::On`].
+pub fn mode() -> Mode {
+    match MODE.load(Ordering::Relaxed) {
+        1 => Mode::Off,
+        2 => Mode::On,
+        3 => Mode::Force,
+        4 => Mode::Trace,
+        _ => {
+            let mode = mode_from_env();
+            set_mode(mode);
+            mode
+        }
+    }
+}
+
+/// Sets the mode for the whole process.
+pub fn set_mode(mode: Mode) {
+    MODE.store(mode as u8, Ordering::Relaxed);
+}
+
+fn mode_from_env() -> Mode {
+    match std::env::var("TILEGEMM").as_deref() {
+        Err(_) | Ok("" | "on") => Mode::On,
+        Ok("off") => Mode::Off,
+        Ok("force") => Mode::Force,
+        Ok("trace") => Mode::Trace,
+        Ok(value) => {
+            eprintln!("candle-tilegemm: TILEGEMM={value} is not understood (off, on, force or trace); using on");
+            Mode::On
+        }
+    }
+}
+
+/// Why a call went to cuBLAS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Forwarded {
+    /// [`Mode::Off`].
+    Off,
+    /// The dispatcher chose cuBLAS.
+    Chosen,
+    /// alpha and beta are in device memory.
+    PointerMode,
+    /// Operand types that differ, or that no kernel here computes in.
+    Types,
+    /// An accumulator that is not f32.
+    ComputeType,
+    /// Sizes or strides that make no product; cuBLAS says what is wrong.
+    Arguments,
+    /// No kernel of this build takes it.
+    Unsupported,
+    /// Our launch failed.
+    Failed,
+}
+
+const REASONS: [Forwarded; 8] = [
+    Forwarded::Off,
+    Forwarded::Chosen,
+    Forwarded::PointerMode,
+    Forwarded::Types,
+    Forwarded::ComputeType,
+    Forwarded::Arguments,
+    Forwarded::Unsupported,
+    Forwarded::Failed,
+];
+
+static OURS: AtomicU64 = AtomicU64::new(0);
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+static FORWARDED: [AtomicU64; REASONS.len()] = [const { AtomicU64::new(0) }; REASONS.len()];
+
+/// What happened to the calls so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Stats {
+    /// Ran on our kernels.
+    pub ours: u64,
+    /// Went to cuBLAS, by reason.
+    pub forwarded: Vec<(Forwarded, u64)>,
+    /// Were refused with an error, in [`Mode::Force`].
+    pub refused: u64,
+}
+
+impl Stats {
+    /// All calls.
+    pub fn calls(&self) -> u64 {
+        self.ours + self.refused + self.forwarded.iter().map(|(_, count)| count).sum::<u64>()
+    }
+
+    /// What was counted since `earlier`.
+    pub fn since(&self, earlier: &Stats) -> Stats {
+        let before = |reason| earlier.forwarded.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count);
+        let forwarded = self.forwarded.iter().map(|&(reason, count)| (reason, count - before(reason)));
+        Stats {
+            ours: self.ours - earlier.ours,
+            forwarded: forwarded.filter(|(_, count)| *count > 0).collect(),
+            refused: self.refused - earlier.refused,
+        }
+    }
+}
+
+/// The counters of this process.
+pub fn stats() -> Stats {
+    let count = |reason: Forwarded| (reason, FORWARDED[reason as usize].load(Ordering::Relaxed));
+    Stats {
+        ours: OURS.load(Ordering::Relaxed),
+        forwarded: REASONS.into_iter().map(count).filter(|(_, count)| *count > 0).collect(),
+        refused: REFUSED.load(Ordering::Relaxed),
+    }
+}
+
+thread_local! {
+    static PROBING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether candle's calls arrive here: sends one along candle's own way and sees where it comes out. Needs no GPU.
+pub fn is_active() -> bool {
+    use cudarc_sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t};
+    use std::ptr::{null, null_mut};
+    PROBING.set(true);
+    // SAFETY: with a null handle cuBLAS refuses before it looks at anything else, and our definition only sees the flag.
+    let status = unsafe {
+        cudarc_sys::cublasGemmStridedBatchedEx(
+            null_mut(),
+            cublasOperation_t::CUBLAS_OP_N,
+            cublasOperation_t::CUBLAS_OP_N,
+            0,
+            0,
+            0,
+            null(),
+            null(),
+            cudaDataType_t::CUDA_R_32F,
+            0,
+            0,
+            null(),
+            cudaDataType_t::CUDA_R_32F,
+            0,
+            0,
+            null(),
+            null_mut(),
+            cudaDataType_t::CUDA_R_32F,
+            0,
+            0,
+            0,
+            cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+        )
+    };
+    PROBING.set(false);
+    status == cudarc_sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+}
+
+const STATUS_SUCCESS: c_int = 0;
+const STATUS_NOT_INITIALIZED: c_int = 1;
+const STATUS_NOT_SUPPORTED: c_int = 15;
+
+/// The arguments of one call, as cuBLAS has them: column-major, C = alpha * op(A) @ op(B) + beta * C.
+#[derive(Clone, Copy)]
+struct Call {
+    handle: *mut c_void,
+    ops: [c_int; 2],
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: *const c_void,
+    beta: *const c_void,
+    pointers: [*const c_void; 3],
+    types: [c_int; 3],
+    ld: [c_int; 3],
+    strides: [c_longlong; 3],
+    batch: c_int,
+    compute_type: c_int,
+    algo: c_int,
+}
+
+/// Defined in place of cuBLAS's own.
+///
+/// # Safety
+/// As for `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17).
+#[allow(non_snake_case)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
+    handle: *mut c_void,
+    transa: c_int,
+    transb: c_int,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: c_int,
+    lda: c_int,
+    stride_a: c_longlong,
+    b: *const c_void,
+    b_type: c_int,
+    ldb: c_int,
+    stride_b: c_longlong,
+    beta: *const c_void,
+    c: *mut c_void,
+    c_type: c_int,
+    ldc: c_int,
+    stride_c: c_longlong,
+    batch: c_int,
+    compute_type: c_int,
+    algo: c_int,
+) -> c_int {
+    if PROBING.get() {
+        return STATUS_SUCCESS;
+    }
+    let call = Call {
+        handle,
+        ops: [transa, transb],
+        m,
+        n,
+        k,
+        alpha,
+        beta,
+        pointers: [a, b, c],
+        types: [a_type, b_type, c_type],
+        ld: [lda, ldb, ldc],
+        strides: [stride_a, stride_b, stride_c],
+        batch,
+        compute_type,
+        algo,
+    };
+    // A panic must not cross the C boundary.
+    // SAFETY: the caller's promises are passed on.
+    std::panic::catch_unwind(|| unsafe { take(&call) }).unwrap_or(STATUS_NOT_SUPPORTED)
+}
+
+/// Runs the call or sends it on.
+unsafe fn take(call: &Call) -> c_int {
+    let mode = mode();
+    if mode == Mode::Off {
+        // SAFETY: the call as it came.
+        return unsafe { forward(call, Forwarded::Off) };
+    }
+    // SAFETY: alpha and beta are readable if the call is a valid one.
+    let outcome = unsafe { call.problem() }.and_then(|problem| {
+        // SAFETY: the caller's pointers are as cuBLAS needs them, which is what our launch needs.
+        unsafe { run(call, &problem, mode) }.map_err(|error| (reason_of(&error), Some(error)))
+    });
+    match outcome {
+        Ok(true) => {
+            OURS.fetch_add(1, Ordering::Relaxed);
+            STATUS_SUCCESS
+        }
+        // SAFETY: the call as it came.
+        Ok(false) => unsafe { forward(call, Forwarded::Chosen) },
+        Err((reason, Some(error))) if mode == Mode::Force => {
+            REFUSED.fetch_add(1, Ordering::Relaxed);
+            eprintln!(
+                "candle-tilegemm: TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"
+            );
+            STATUS_NOT_SUPPORTED
+        }
+        Err((reason, error)) => {
+            if let Some(error) = error {
+                tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
+            }
+            // SAFETY: the call as it came.
+            unsafe { forward(call, reason) }
+        }
+    }
+}
+
+fn reason_of(error: &Error) -> Forwarded {
+    match error {
+        Error::Unsupported { .. } | Error::Forced { .. } => Forwarded::Unsupported,
+        _ => Forwarded::Failed,
+    }
+}
+
+/// Whether one of our kernels was launched; `false` when the dispatcher chose cuBLAS.
+unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<bool> {
+    let policy = match crate::cuda::policy()? {
+        policy if mode == Mode::Force && policy.forced().is_none() => Policy::own(),
+        policy => policy,
+    };
+    let plan = launch::dispatcher(launch::current_device()?)?.plan(problem, policy)?;
+    if mode == Mode::Trace && plan.calls() == 0 {
+        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated)", plan.kernel.name, plan.estimate_us);
+    }
+    if plan.kernel.family == Family::Cublas {
+        plan.count();
+        return Ok(false);
+    }
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: the caller's handle, and a valid place to write to.
+    if unsafe { (cublas()?.get_stream)(call.handle, &mut stream) } != STATUS_SUCCESS {
+        return Err(Error::Vendor("cublasGetStream failed on the caller's handle".into()));
+    }
+    // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
+    let [a, b, c] = call.pointers;
+    let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
+    // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
+    unsafe { launch::launch(&plan, pointers, Queue { stream, cublas: call.handle })? };
+    Ok(true)
+}
+
+unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
+    FORWARDED[reason as usize].fetch_add(1, Ordering::Relaxed);
+    let Ok(library) = cublas() else { return STATUS_NOT_INITIALIZED };
+    let Call { handle, ops, m, n, k, alpha, beta, pointers, types, ld, strides, batch, compute_type, algo } = *call;
+    // SAFETY: the call as it came.
+    unsafe {
+        (library.gemm_strided_batched_ex)(
+            handle,
+            ops[0],
+            ops[1],
+            m,
+            n,
+            k,
+            alpha,
+            pointers[0],
+            types[0],
+            ld[0],
+            strides[0],
+            pointers[1],
+            types[1],
+            ld[1],
+            strides[1],
+            beta,
+            pointers[2].cast_mut(),
+            types[2],
+            ld[2],
+            strides[2],
+            batch,
+            compute_type,
+            algo,
+        )
+    }
+}
+
+impl Call {
+    /// The product that the call asks for, the row-major way; the contract of the interposer.
+    ///
+    /// # Safety
+    /// alpha and beta are readable where the handle is in host pointer mode.
+    unsafe fn problem(&self) -> std::result::Result<Problem, (Forwarded, Option<Error>)> {
+        let not_ours = |reason| Err((reason, None));
+        let mut pointer_mode = 0;
+        let library = cublas().map_err(|error| (Forwarded::Failed, Some(error)))?;
+        // SAFETY: the caller's handle, and a valid place to write to.
+        let status = unsafe { (library.get_pointer_mode)(self.handle, &mut pointer_mode) };
+        if status != STATUS_SUCCESS || pointer_mode != 0 {
+            return not_ours(Forwarded::PointerMode);
+        }
+        let Some(dtype) = self.dtype() else { return not_ours(Forwarded::Types) };
+        let Some(f32_mode) = self.f32_mode() else { return not_ours(Forwarded::ComputeType) };
+        if [self.m, self.n, self.k, self.batch].into_iter().chain(self.ld).any(|x| x < 0) {
+            return not_ours(Forwarded::Arguments);
+        }
+        let [op_a, op_b] = self.ops;
+        if op_a > vendor::OP_C || op_b > vendor::OP_C {
+            return not_ours(Forwarded::Arguments);
+        }
+        // SAFETY: host pointer mode, and f32 scalars, as the compute type says.
+        let [alpha, beta] = [self.alpha, self.beta].map(|scalar| unsafe { *scalar.cast::<f32>() });
+        let operand = |index: usize, rows_contiguous: bool| {
+            let ld = i64::from(self.ld[index]);
+            let (row_stride, col_stride) = if rows_contiguous { (ld, 1) } else { (1, ld) };
+            let pointer_align = power_of_two_in(self.pointers[index] as u64);
+            Operand { row_stride, col_stride, batch_stride: [0, self.strides[index]], pointer_align }
+        };
+        let d = operand(2, true);
+        let mut epilogue = Epilogue::new(f64::from(alpha), f64::from(beta));
+        epilogue.c = epilogue.reads_c().then_some(d);
+        Ok(Problem {
+            m: self.n as usize,
+            n: self.m as usize,
+            k: self.k as usize,
+            batch: [1, self.batch as usize],
+            dtype,
+            a: operand(1, op_b == vendor::OP_N),
+            b: operand(0, op_a == vendor::OP_N),
+            d,
+            epilogue,
+            f32_mode,
+        })
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        let [a, b, c] = self.types;
+        match a {
+            _ if a != b || a != c => None,
+            vendor::CUDA_R_16F => Some(DType::F16),
+            vendor::CUDA_R_16BF => Some(DType::BF16),
+            vendor::CUDA_R_32F => Some(DType::F32),
+            _ => None,
+        }
+    }
+
+    /// All our kernels accumulate in f32, which is at least as exact as every f32 compute type.
+    fn f32_mode(&self) -> Option<F32Mode> {
+        match self.compute_type {
+            vendor::COMPUTE_32F | vendor::COMPUTE_32F_FAST_16F | vendor::COMPUTE_32F_FAST_16BF => {
+                Some(F32Mode::Accurate)
+            }
+            vendor::COMPUTE_32F_PEDANTIC => Some(F32Mode::Strict),
+            vendor::COMPUTE_32F_FAST_TF32 => Some(F32Mode::Tf32),
+            _ => None,
+        }
+    }
+}

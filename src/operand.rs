@@ -1,0 +1,126 @@
+//! How the matrices of a problem lie in memory.
+
+use crate::problem::DType;
+
+/// How one matrix lies in memory. Strides count elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// Distance from one row to the next.
+    pub row_stride: i64,
+    /// Distance from one column to the next.
+    pub col_stride: i64,
+    /// Distance from one matrix of the batch to the next, for the outer and the inner batch dimension. 0 broadcasts.
+    pub batch_stride: [i64; 2],
+    /// Largest power of two, at most [`MAX_ALIGN`], that the pointer is a multiple of, in bytes.
+    pub pointer_align: u32,
+}
+
+/// Alignments above this one make no difference to any kernel.
+pub const MAX_ALIGN: u32 = 16;
+
+impl Operand {
+    /// A dense row-major matrix with `cols` columns, `batch_stride` apart, at a pointer of the largest alignment.
+    pub fn row_major(cols: usize, batch_stride: [i64; 2]) -> Self {
+        Self { row_stride: cols as i64, col_stride: 1, batch_stride, pointer_align: MAX_ALIGN }
+    }
+
+    /// A dense column-major matrix with `rows` rows.
+    pub fn col_major(rows: usize, batch_stride: [i64; 2]) -> Self {
+        Self { row_stride: 1, col_stride: rows as i64, batch_stride, pointer_align: MAX_ALIGN }
+    }
+
+    /// The same matrix with its two dimensions exchanged.
+    pub fn transposed(self) -> Self {
+        Self { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+
+    /// The largest power of two that the pointer and every stride but the contiguous one are multiples of, in bytes.
+    pub fn align(&self, dtype: DType) -> u32 {
+        let strides = [self.row_stride, self.col_stride, self.batch_stride[0], self.batch_stride[1]];
+        let bytes = strides.into_iter().filter(|&s| s != 1).map(|s| s.unsigned_abs() * dtype.bytes() as u64);
+        bytes.fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
+    }
+
+    /// Replaces the strides of dimensions of size 1, which mean nothing, by those of a dense matrix.
+    pub(crate) fn canonical(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
+        let mut operand = self;
+        match (rows, cols) {
+            (1, 1) => (operand.row_stride, operand.col_stride) = (1, 1),
+            (1, _) if operand.col_stride == 1 => operand.row_stride = cols as i64,
+            (_, 1) if operand.row_stride == 1 => operand.col_stride = rows as i64,
+            (1, _) => operand.row_stride = 1,
+            (_, 1) => operand.col_stride = 1,
+            _ => {}
+        }
+        for dim in 0..2 {
+            if batch[dim] == 1 {
+                operand.batch_stride[dim] = 0;
+            }
+        }
+        operand
+    }
+
+    /// Distance in elements from the first to the last element of the batch.
+    pub(crate) fn extent(&self, rows: usize, cols: usize, batch: [usize; 2]) -> i64 {
+        (rows as i64 - 1) * self.row_stride.abs()
+            + (cols as i64 - 1) * self.col_stride.abs()
+            + (batch[0] as i64 - 1) * self.batch_stride[0].abs()
+            + (batch[1] as i64 - 1) * self.batch_stride[1].abs()
+    }
+}
+
+/// Largest power of two that divides `bytes`, at most [`MAX_ALIGN`]; 0 is a multiple of everything.
+pub fn power_of_two_in(bytes: u64) -> u32 {
+    1 << bytes.trailing_zeros().min(MAX_ALIGN.trailing_zeros())
+}
+
+impl Operand {
+    /// As `canonical`, but a single row or column counts as row-major where it can: D is written row by row.
+    pub(crate) fn canonical_d(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
+        let mut operand = self.canonical(rows, cols, batch);
+        if cols == 1 && operand.col_stride != 1 {
+            operand.col_stride = 1;
+            operand.row_stride = self.row_stride;
+        }
+        operand
+    }
+}
+
+/// The batch dimensions of a product reduced to at most two, with the strides that each operand then has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch<const OPERANDS: usize> {
+    /// Outer and inner size.
+    pub sizes: [usize; 2],
+    /// Outer and inner stride of every operand.
+    pub strides: [[i64; 2]; OPERANDS],
+}
+
+impl<const OPERANDS: usize> Batch<OPERANDS> {
+    /// Drops dimensions of size 1 and merges neighbours that lie behind each other in every operand. `None` when more than
+    /// two remain.
+    pub fn collapse(dims: &[usize], strides: [&[usize]; OPERANDS]) -> Option<Self> {
+        let mut sizes: Vec<usize> = Vec::with_capacity(dims.len());
+        let mut kept: Vec<[i64; OPERANDS]> = Vec::with_capacity(dims.len());
+        for (dim, &size) in dims.iter().enumerate().filter(|(_, size)| **size != 1) {
+            let here = strides.map(|operand| operand[dim] as i64);
+            let behind = |outer: &[i64; OPERANDS]| (0..OPERANDS).all(|o| outer[o] == here[o] * size as i64);
+            match kept.last_mut() {
+                Some(outer) if behind(outer) => {
+                    *outer = here;
+                    *sizes.last_mut().unwrap() *= size;
+                }
+                _ => {
+                    sizes.push(size);
+                    kept.push(here);
+                }
+            }
+        }
+        let (sizes, kept) = match (&sizes[..], &kept[..]) {
+            ([], []) => ([1, 1], [[0; OPERANDS]; 2]),
+            ([inner], [strides]) => ([1, *inner], [[0; OPERANDS], *strides]),
+            ([outer, inner], [outer_strides, strides]) => ([*outer, *inner], [*outer_strides, *strides]),
+            _ => return None,
+        };
+        Some(Self { sizes, strides: std::array::from_fn(|operand| [kept[0][operand], kept[1][operand]]) })
+    }
+}

@@ -1,0 +1,194 @@
+//! Problems with edges around a kernel's tile, and the comparison with the reference kernel.
+
+use crate::device::{Element, Gpu, Operands};
+use crate::oracle;
+use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::kernel::{Family, KernelDesc};
+use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
+use candle_tilegemm::{Activation, DType, Layout, Problem};
+use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+
+/// What to vary beside the sizes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Variant {
+    pub batch: [usize; 2],
+    pub broadcast_a: bool,
+    pub broadcast_b: bool,
+    /// Elements between the end of a row and the start of the next.
+    pub padding: usize,
+    /// Elements before the first one.
+    pub offset: usize,
+    pub alpha: f64,
+    pub beta: f64,
+    pub bias: Option<BiasAxis>,
+    pub activation: Activation,
+    pub column_major_d: bool,
+}
+
+impl Variant {
+    pub const PLAIN: Variant = Variant {
+        batch: [1, 1],
+        broadcast_a: false,
+        broadcast_b: false,
+        padding: 0,
+        offset: 0,
+        alpha: 1.0,
+        beta: 0.0,
+        bias: None,
+        activation: Activation::Identity,
+        column_major_d: false,
+    };
+
+    /// Everything that a kernel may be asked for.
+    fn all(dtype: DType) -> Vec<Variant> {
+        let plain = Variant::PLAIN;
+        let whole_16_bytes = 16 / dtype.bytes();
+        let mut variants = vec![
+            plain,
+            Variant { alpha: -0.5, ..plain },
+            Variant { batch: [1, 3], ..plain },
+            Variant { batch: [1, 3], broadcast_a: true, ..plain },
+            Variant { batch: [1, 3], broadcast_b: true, ..plain },
+            Variant { batch: [2, 3], padding: whole_16_bytes, ..plain },
+            Variant { padding: whole_16_bytes, offset: whole_16_bytes, ..plain },
+            Variant { padding: 1, ..plain },
+            Variant { offset: 1, ..plain },
+            Variant { beta: 1.0, ..plain },
+            Variant { beta: -2.0, alpha: 0.5, batch: [1, 2], ..plain },
+            Variant { bias: Some(BiasAxis::N), ..plain },
+            Variant { bias: Some(BiasAxis::M), ..plain },
+            Variant { column_major_d: true, bias: Some(BiasAxis::N), ..plain },
+            Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..plain },
+        ];
+        variants.extend(Activation::ALL.map(|activation| Variant { activation, bias: Some(BiasAxis::N), ..plain }));
+        variants
+    }
+}
+
+/// A problem of this layout and variant.
+pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: DType, variant: Variant) -> Problem {
+    let count = variant.batch[0] * variant.batch[1];
+    let mut problem = Problem::dense(m, n, k, count, layout, dtype);
+    let pad = variant.padding as i64;
+    let align = power_of_two_in((variant.offset * dtype.bytes()) as u64);
+    let place = |operand: &mut Operand, rows: usize, cols: usize, broadcast: bool| {
+        let (ld, lines) = if operand.col_stride == 1 {
+            operand.row_stride = cols as i64 + pad;
+            (operand.row_stride, rows)
+        } else {
+            operand.col_stride = rows as i64 + pad;
+            (operand.col_stride, cols)
+        };
+        // Two batch dimensions with a gap between the outer ones do not merge into one.
+        let inner = ld * lines as i64;
+        let outer = (inner + if variant.batch[0] > 1 { 16 } else { 0 }) * variant.batch[1] as i64;
+        operand.batch_stride = if broadcast || count == 1 { [0, 0] } else { [outer, inner] };
+        operand.pointer_align = align;
+    };
+    if variant.column_major_d {
+        problem.d = Operand::col_major(m, [0, 0]);
+    }
+    place(&mut problem.a, m, k, variant.broadcast_a);
+    place(&mut problem.b, k, n, variant.broadcast_b);
+    place(&mut problem.d, m, n, false);
+    problem.batch = variant.batch;
+    let mut epilogue = Epilogue::new(variant.alpha, variant.beta);
+    epilogue.bias = variant.bias;
+    epilogue.activation = variant.activation;
+    epilogue.c = (variant.beta != 0.0).then_some(problem.d);
+    problem.epilogue = epilogue;
+    problem
+}
+
+/// Where the numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Data {
+    /// N(0, 1).
+    Normal,
+    /// Whole numbers so small that every sum is exact.
+    Integers,
+}
+
+/// Operands for a problem: random A, B, C and bias; NaN in D and around everything.
+pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut draw = |_: usize| match data {
+        Data::Normal => T::from_f64(StandardNormal.sample(&mut rng)),
+        Data::Integers => T::from_f64(f64::from(rng.random_range(-2..=2))),
+    };
+    let Problem { m, n, k, batch, .. } = *problem;
+    let mut fill = |operand: &Operand, rows: usize, cols: usize| {
+        let mut values = vec![T::from_f64(f64::NAN); oracle::span(operand, rows, cols, batch) + offset + oracle::GUARD];
+        oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = draw(index));
+        values
+    };
+    let (a, b) = (fill(&problem.a, m, k), fill(&problem.b, k, n));
+    let c = problem.epilogue.c.map_or(vec![T::from_f64(f64::NAN)], |c| fill(&c, m, n));
+    let bias = (0..m.max(n)).map(&mut draw).collect();
+    let d = vec![T::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD];
+    Operands { a, b, c, bias, d, offsets: [offset; 4] }
+}
+
+/// Runs one kernel over every size and variant that it supports, and compares with the reference kernel.
+pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    match kernel.dtype {
+        DType::F16 => compare_all::<f16>(gpu, kernel),
+        DType::BF16 => compare_all::<bf16>(gpu, kernel),
+        DType::F32 => compare_all::<f32>(gpu, kernel),
+        DType::F64 => compare_all::<f64>(gpu, kernel),
+    }
+}
+
+fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    if !kernel.arch.runs_on(gpu.info.capability) {
+        return Err(format!("built for {}, which this device does not run", kernel.arch));
+    }
+    let dispatcher = Dispatcher::new(gpu.info.clone());
+    let mut compared = 0;
+    for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
+        // Every variant on a few sizes, and every size plain.
+        let variants = if index % 5 == 0 { Variant::all(kernel.dtype) } else { vec![Variant::PLAIN] };
+        for variant in variants {
+            let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
+            if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_err() {
+                continue;
+            }
+            for data in [Data::Normal, Data::Integers] {
+                let operands = operands::<T>(&problem, variant.offset, data, index as u64);
+                oracle::compare(gpu, kernel.name, &problem, &operands, data)
+                    .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))?;
+                compared += 1;
+            }
+        }
+    }
+    // A kernel that supports nothing of all this would pass without having run.
+    if compared < 40 {
+        Err(format!("only {compared} comparisons were made"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Sizes around the edges of the tile, in steps that the kernel's alignment allows and in some that it may not.
+fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
+    let [tile_m, tile_n, tile_k] = match kernel.family {
+        Family::Cublas => [128, 128, 32],
+        _ => kernel.tile.map(|x| x as usize),
+    };
+    let step = (kernel.align as usize / kernel.dtype.bytes()).max(1);
+    let around =
+        |tile: usize, step: usize| [step, tile.saturating_sub(step).max(step), tile, tile + step, 2 * tile + step];
+    let (ns, ks) = (around(tile_n, step), around(tile_k, step));
+    let mut sizes = Vec::new();
+    for (i, m) in [1, 2, 7, tile_m - 1, tile_m, tile_m + 1, 2 * tile_m + 3].into_iter().enumerate() {
+        for j in 0..5 {
+            sizes.push((m, ns[j], ks[(i + j) % 5]));
+        }
+    }
+    // More tiles than multiprocessors, deep K, and whatever a model has.
+    sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
+    sizes
+}

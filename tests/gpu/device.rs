@@ -1,0 +1,93 @@
+//! The GPU under test: memory with guard bands, and launches of named kernels.
+
+use candle::backend::{BackendDevice, BackendStorage};
+use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle::CudaDevice;
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::launch::{self, Pointers, Queue};
+use candle_tilegemm::{DType, Problem};
+use half::{bf16, f16};
+
+#[derive(Clone)]
+pub struct Gpu {
+    pub device: CudaDevice,
+    pub info: DeviceInfo,
+}
+
+/// An element type of the kernels.
+pub trait Element:
+    candle::cuda_backend::CudaDType + candle::cuda_backend::cudarc::driver::DeviceRepr + candle::WithDType
+{
+    const KERNEL_DTYPE: DType;
+    /// Half the distance from 1 to the next value.
+    const UNIT_ROUNDOFF: f64;
+}
+
+impl Element for f16 {
+    const KERNEL_DTYPE: DType = DType::F16;
+    const UNIT_ROUNDOFF: f64 = 1.0 / 2048.0;
+}
+
+impl Element for bf16 {
+    const KERNEL_DTYPE: DType = DType::BF16;
+    const UNIT_ROUNDOFF: f64 = 1.0 / 256.0;
+}
+
+impl Element for f32 {
+    const KERNEL_DTYPE: DType = DType::F32;
+    const UNIT_ROUNDOFF: f64 = 1.0 / 16_777_216.0;
+}
+
+impl Element for f64 {
+    const KERNEL_DTYPE: DType = DType::F64;
+    const UNIT_ROUNDOFF: f64 = 1.0 / 9_007_199_254_740_992.0;
+}
+
+/// Host copies of the operands of one product. `d` is the memory before the launch: guard bands and NaN.
+#[derive(Clone)]
+pub struct Operands<T> {
+    pub a: Vec<T>,
+    pub b: Vec<T>,
+    pub c: Vec<T>,
+    pub bias: Vec<T>,
+    pub d: Vec<T>,
+    /// Elements before the first of each of A, B, C and D; what makes their addresses unaligned.
+    pub offsets: [usize; 4],
+}
+
+impl Gpu {
+    pub fn open() -> Result<Self, String> {
+        let info = launch::device_info(0).map_err(|e| e.to_string())?;
+        let device = CudaDevice::new(0).map_err(|e| e.to_string())?;
+        Ok(Self { device, info })
+    }
+
+    /// D after the named kernel has run on the operands.
+    pub fn run<T: Element>(&self, kernel: &str, problem: &Problem, operands: &Operands<T>) -> Result<Vec<T>, String> {
+        let text = |e: candle::Error| e.to_string();
+        let dispatcher = Dispatcher::new(self.info.clone());
+        let policy = Policy::force(kernel).map_err(|e| e.to_string())?;
+        let plan = dispatcher.plan(problem, policy).map_err(|e| e.to_string())?;
+        let upload = |values: &Vec<T>| self.device.clone_htod(values).map_err(text);
+        let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload(&operands.c)?);
+        let (bias, d) = (upload(&operands.bias)?, upload(&operands.d)?);
+        let stream = self.device.cuda_stream();
+        let at = |slice: &CudaSlice<T>, offset: usize| slice.device_ptr(&stream).0 + (offset * size_of::<T>()) as u64;
+        let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
+        let pointers = Pointers {
+            a: at(&a, a_offset) as _,
+            b: at(&b, b_offset) as _,
+            c: at(&c, c_offset) as _,
+            bias: at(&bias, 0) as _,
+            d: at(&d, d_offset) as _,
+        };
+        let handle = self.device.cublas_handle();
+        let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
+        // SAFETY: the buffers hold what the problem spans, and live until the copy below has waited for the stream.
+        unsafe { launch::launch(&plan, pointers, queue).map_err(|e| e.to_string())? };
+        let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
+        let values = storage.to_cpu_storage().map_err(|e| format!("{problem}: {e}"))?;
+        Ok(values.as_slice::<T>().map_err(text)?.to_vec())
+    }
+}

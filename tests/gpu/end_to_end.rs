@@ -1,0 +1,215 @@
+//! The op, the layers and the interposer on the GPU, against the same on the CPU.
+
+use crate::device::Gpu;
+use crate::Test;
+use candle::{DType, Device, Result, Tensor};
+use candle_tilegemm::interpose::{self, Mode};
+use candle_tilegemm::{Activation, Gemm, GemmExt};
+
+pub fn tests() -> Vec<(String, Test)> {
+    let wrap = |test: fn(&Device) -> Result<()>| -> Test {
+        Box::new(move |gpu: &Gpu| test(&Device::Cuda(gpu.device.clone())).map_err(|e| e.to_string()))
+    };
+    let mut tests: Vec<(String, Test)> = vec![
+        ("interposer_is_active".into(), wrap(interposer_is_active)),
+        ("interposer_takes_every_layout".into(), wrap(interposer_takes_every_layout)),
+        ("interposer_forwards_what_it_does_not_take".into(), wrap(interposer_forwards)),
+        ("op_matches_cpu".into(), wrap(op_matches_cpu)),
+        ("op_backward_matches_cpu".into(), wrap(op_backward_matches_cpu)),
+        ("op_reads_views_without_copies".into(), wrap(op_reads_views)),
+        ("op_zero_sizes".into(), wrap(op_zero_sizes)),
+    ];
+    #[cfg(candle_tests)]
+    tests.extend(upstream::tests().into_iter().map(|(name, test)| {
+        let forced: Test =
+            Box::new(move |gpu: &Gpu| forced(|| test(&Device::Cuda(gpu.device.clone()))).map_err(|e| e.to_string()));
+        (format!("candle_{name}_on_our_kernels"), forced)
+    }));
+    tests
+}
+
+/// Runs `f` with cuBLAS out of reach.
+fn forced<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = interpose::stats();
+    interpose::set_mode(Mode::Force);
+    let result = f();
+    interpose::set_mode(Mode::On);
+    let counted = interpose::stats().since(&before);
+    if counted.refused > 0 || counted.forwarded.iter().any(|(_, count)| *count > 0) {
+        candle::bail!("a product did not run on our kernels: {counted:?}");
+    }
+    result
+}
+
+/// candle-core's own matmul tests, from its published sources (CANDLE_MATMUL_TESTS, set by the Makefile).
+#[cfg(candle_tests)]
+mod upstream {
+    #![allow(dead_code, unused_imports, unused_macros, clippy::all)]
+    extern crate candle as candle_core;
+    include!(env!("CANDLE_MATMUL_TESTS"));
+
+    pub fn tests() -> Vec<(&'static str, fn(&Device) -> Result<()>)> {
+        vec![
+            ("matmul", matmul),
+            ("matmul_bf16", matmul_bf16),
+            ("broadcast_matmul", broadcast_matmul),
+            ("broadcast_matmul_rank2_rhs", broadcast_matmul_rank2_rhs),
+            ("tensor_dot", tensor_dot),
+            ("tensor_mv", tensor_mv),
+            ("squeeze_mm", squeeze_mm),
+            ("mm_layout", mm_layout),
+        ]
+    }
+}
+
+fn interposer_is_active(_: &Device) -> Result<()> {
+    if !interpose::is_active() {
+        candle::bail!("candle's cuBLAS calls do not arrive at the interposer");
+    }
+    Ok(())
+}
+
+fn random(shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Tensor::randn(0f32, 1f32, shape, &Device::Cpu)?.to_dtype(dtype)
+}
+
+/// |got - expected| over |expected|, Euclidean.
+fn relative_error(got: &Tensor, expected: &Tensor) -> Result<f64> {
+    let to_f64 = |t: &Tensor| t.to_device(&Device::Cpu)?.to_dtype(DType::F64);
+    let (got, expected) = (to_f64(got)?, to_f64(expected)?);
+    let norm = |t: Tensor| t.sqr()?.sum_all()?.to_scalar::<f64>();
+    Ok((norm((got - &expected)?)? / norm(expected)?.max(1e-30)).sqrt())
+}
+
+fn assert_close(what: &str, got: &Tensor, expected: &Tensor, dtype: DType) -> Result<()> {
+    let tolerance = match dtype {
+        DType::BF16 => 6e-3,
+        DType::F16 => 1e-3,
+        DType::F32 => 2e-6,
+        _ => 1e-14,
+    };
+    let error = relative_error(got, expected)?;
+    if !(error <= tolerance) || got.dims() != expected.dims() {
+        candle::bail!("{what}: relative error {error:.2e}, allowed {tolerance:.0e}, shape {:?}", got.dims());
+    }
+    Ok(())
+}
+
+fn interposer_takes_every_layout(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (m, n, k) in [(1, 1, 1), (5, 7, 3), (64, 128, 64), (129, 40, 72), (1, 256, 512)] {
+            for batch in [1, 3] {
+                for (a_t, b_t) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let a = random(&if a_t { [batch, k, m] } else { [batch, m, k] }, DType::F32)?.to_dtype(dtype)?;
+                    let b = random(&if b_t { [batch, n, k] } else { [batch, k, n] }, DType::F32)?.to_dtype(dtype)?;
+                    let view = |t: Tensor, transposed: bool| if transposed { t.t() } else { Ok(t) };
+                    let product = |a: Tensor, b: Tensor| view(a, a_t)?.matmul(&view(b, b_t)?);
+                    let expected = product(a.to_dtype(DType::F64)?, b.to_dtype(DType::F64)?)?;
+                    let got = forced(|| product(a.to_device(device)?, b.to_device(device)?))?;
+                    assert_close(&format!("{m}x{n}x{k} {dtype:?} {a_t} {b_t}"), &got, &expected, dtype)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn interposer_forwards(device: &Device) -> Result<()> {
+    let (a, b) = (random(&[64, 64], DType::F16)?, random(&[64, 64], DType::F16)?);
+    let expected = a.to_dtype(DType::F64)?.matmul(&b.to_dtype(DType::F64)?)?;
+    let product = || a.to_device(device)?.matmul(&b.to_device(device)?);
+    let before = interpose::stats();
+    interpose::set_mode(Mode::Off);
+    let stock = product();
+    interpose::set_mode(Mode::On);
+    assert_close("off", &stock?, &expected, DType::F16)?;
+    // An f16 accumulator is outside of the contract.
+    candle::cuda_backend::set_gemm_reduced_precision_f16(true);
+    let reduced = product();
+    candle::cuda_backend::set_gemm_reduced_precision_f16(false);
+    if relative_error(&reduced?, &expected)? > 2e-2 {
+        candle::bail!("the forwarded f16 product is wrong");
+    }
+    let counted = interpose::stats().since(&before);
+    let expected = [(interpose::Forwarded::Off, 1), (interpose::Forwarded::ComputeType, 1)];
+    if counted.forwarded != expected || counted.ours != 0 {
+        candle::bail!("counted {counted:?}, expected {expected:?} forwarded");
+    }
+    Ok(())
+}
+
+fn op_matches_cpu(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let (a, w) = (random(&[2, 33, 64], dtype)?, random(&[48, 64], dtype)?);
+        let (bias, residual) = (random(&[48], dtype)?, random(&[2, 33, 48], dtype)?);
+        for activation in Activation::ALL {
+            let gemm = |device: &Device, dtype: DType| {
+                let to = |t: &Tensor| t.to_dtype(dtype)?.to_device(device);
+                let gemm = Gemm::new().alpha(0.125).bias(&to(&bias)?).activation(activation);
+                gemm.residual(&to(&residual)?).beta(-1.5).forward(&to(&a)?, &to(&w)?.t()?)
+            };
+            let (got, expected) = (gemm(device, dtype)?, gemm(&Device::Cpu, DType::F64)?);
+            assert_close(&format!("{dtype:?} {activation:?}"), &got, &expected, dtype)?;
+        }
+    }
+    Ok(())
+}
+
+fn op_backward_matches_cpu(device: &Device) -> Result<()> {
+    let (a, w) = (random(&[2, 5, 8], DType::F32)?, random(&[8, 6], DType::F32)?);
+    let (bias, residual) = (random(&[6], DType::F32)?, random(&[2, 5, 6], DType::F32)?);
+    for activation in Activation::ALL {
+        let gradients = |device: &Device| -> Result<Vec<Tensor>> {
+            let var = |t: &Tensor| candle::Var::from_tensor(&t.to_device(device)?);
+            let vars = [var(&a)?, var(&w)?, var(&bias)?, var(&residual)?];
+            let gemm = Gemm::new().bias(&vars[2]).residual(&vars[3]).activation(activation).alpha(0.5);
+            let grads = gemm.forward(&vars[0], &vars[1])?.sqr()?.sum_all()?.backward()?;
+            let missing = || candle::Error::Msg("a gradient is missing".into());
+            vars.iter().map(|var| grads.get(var).cloned().ok_or_else(missing)).collect()
+        };
+        for (got, expected) in gradients(device)?.iter().zip(&gradients(&Device::Cpu)?) {
+            if relative_error(got, expected)? > 1e-5 {
+                candle::bail!("{activation:?}: a gradient of shape {:?} is off", expected.dims());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Views that candle's own matmul refuses or copies.
+fn op_reads_views(device: &Device) -> Result<()> {
+    let base = random(&[6, 40, 96], DType::F32)?;
+    let views = |t: &Tensor| -> Result<Vec<(Tensor, Tensor)>> {
+        let narrow = t.narrow(2, 3, 64)?;
+        let permuted = t.reshape((2, 3, 40, 96))?.transpose(0, 1)?;
+        let heads = t.reshape((6, 40, 4, 24))?.transpose(1, 2)?;
+        Ok(vec![
+            (narrow.clone(), narrow.t()?),
+            (permuted.clone(), permuted.t()?),
+            (heads.clone(), heads.t()?),
+            (t.get(0)?, t.get(1)?.t()?.broadcast_left((2, 2, 2))?),
+            (t.narrow(1, 7, 1)?, t.t()?),
+        ])
+    };
+    let on_device = views(&base.to_device(device)?)?;
+    for (index, ((a, b), (x, y))) in on_device.iter().zip(&views(&base)?).enumerate() {
+        let expected = x.contiguous()?.broadcast_matmul(&y.contiguous()?)?;
+        assert_close(&format!("view {index}"), &a.gemm(b)?, &expected, DType::F32)?;
+    }
+    Ok(())
+}
+
+fn op_zero_sizes(device: &Device) -> Result<()> {
+    let zeros = |shape: (usize, usize)| Tensor::zeros(shape, DType::BF16, device);
+    let no_k = zeros((3, 0))?.gemm(&zeros((0, 4))?)?.to_dtype(DType::F32)?;
+    if no_k.to_vec2::<f32>()? != vec![vec![0.0; 4]; 3] {
+        candle::bail!("a product over nothing is not zero");
+    }
+    for (m, n) in [(0, 4), (4, 0)] {
+        let empty = zeros((m, 8))?.gemm(&zeros((8, n))?)?;
+        if empty.dims() != [m, n] {
+            candle::bail!("expected an empty ({m}, {n}), got {:?}", empty.dims());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Every kernel of the build against the oracle, by name, on the GPU that is here.
+//!
+//! Without a device each test is reported as ignored, loudly; with `TILEGEMM_REQUIRE_GPU=1` that is a failure.
+
+mod cases;
+mod device;
+mod end_to_end;
+mod oracle;
+
+use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use device::Gpu;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1); // one GPU, and counters that belong to one test at a time
+    let gpu = Gpu::open();
+    let required = std::env::var("TILEGEMM_REQUIRE_GPU").is_ok_and(|value| value == "1");
+    let skip = match &gpu {
+        Ok(gpu) => {
+            println!("device: {}", gpu.info.name);
+            false
+        }
+        Err(error) => {
+            println!("skipped: no CUDA device ({error})");
+            !required
+        }
+    };
+    let trials = all().into_iter().map(|(name, test)| {
+        let gpu = gpu.clone();
+        let run = move || -> Result<(), Failed> { Ok(test(&gpu?)?) };
+        Trial::test(name, run).with_ignored_flag(skip)
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}
+
+type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
+
+fn all() -> Vec<(String, Test)> {
+    let mut tests: Vec<(String, Test)> = vec![
+        ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
+        ("reference_f16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16>)),
+        ("reference_bf16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16>)),
+        ("reference_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<f32>)),
+        ("reference_f64_against_f64".into(), Box::new(oracle::reference_against_f64::<f64>)),
+    ];
+    let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.family != Family::Reference);
+    tests.extend(kernels.map(|kernel: &'static KernelDesc| {
+        let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
+        (kernel.name.to_string(), test)
+    }));
+    tests.extend(end_to_end::tests());
+    tests
+}

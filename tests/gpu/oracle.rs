@@ -1,0 +1,142 @@
+//! What is right: an f64 product on the CPU for the reference kernel, and the reference kernel for all others.
+
+use crate::cases::{self, Data, Variant};
+use crate::device::{Element, Gpu, Operands};
+use candle_tilegemm::problem::{BiasAxis, Operand};
+use candle_tilegemm::{Activation, Layout, Problem};
+
+/// Elements after the end of every buffer that no kernel may touch.
+pub const GUARD: usize = 64;
+
+pub fn library_matches_table(_: &Gpu) -> Result<(), String> {
+    let linked = candle_tilegemm::launch::verify_library().map_err(|e| e.to_string())?;
+    if linked > 0 {
+        Ok(())
+    } else {
+        Err("no kernel is linked".into())
+    }
+}
+
+/// Elements from the first to one past the last.
+pub fn span(operand: &Operand, rows: usize, cols: usize, batch: [usize; 2]) -> usize {
+    let mut last = 0;
+    for_each(operand, rows, cols, batch, |index| last = last.max(index + 1));
+    last
+}
+
+/// Calls `f` with the index of every element, batch by batch, row by row.
+pub fn for_each(operand: &Operand, rows: usize, cols: usize, batch: [usize; 2], mut f: impl FnMut(usize)) {
+    for outer in 0..batch[0] as i64 {
+        for inner in 0..batch[1] as i64 {
+            let first = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
+            for row in 0..rows as i64 {
+                for col in 0..cols as i64 {
+                    f((first + row * operand.row_stride + col * operand.col_stride) as usize);
+                }
+            }
+        }
+    }
+}
+
+/// The kernel's D against the reference kernel's, and everything around D against what was there before.
+pub fn compare<T: Element>(
+    gpu: &Gpu,
+    kernel: &str,
+    problem: &Problem,
+    operands: &Operands<T>,
+    data: Data,
+) -> Result<(), String> {
+    let reference = candle_tilegemm::kernel::KERNELS
+        .iter()
+        .find(|k| k.family == candle_tilegemm::kernel::Family::Reference && k.is_built() && k.dtype == problem.dtype)
+        .ok_or("there is no reference kernel for this dtype")?;
+    let expected = gpu.run(reference.name, problem, operands)?;
+    let got = gpu.run(kernel, problem, operands)?;
+    let offset = operands.offsets[3];
+    let mut inside = vec![false; got.len()];
+    for_each(&problem.d, problem.m, problem.n, problem.batch, |index| inside[offset + index] = true);
+    // Both sum k products of N(0,1) in f32 (f64), in different orders, and round once to T.
+    let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
+    let scale = problem.epilogue.alpha().abs().max(1.0) * (problem.k as f64).sqrt();
+    let exact = data == Data::Integers && problem.epilogue.activation == Activation::Identity;
+    for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        let (got, expected) = (got.to_f64(), expected.to_f64());
+        if !inside[index] {
+            if !got.is_nan() {
+                return Err(format!("wrote {got} outside of D, at element {index}"));
+            }
+            continue;
+        }
+        let tolerance = 2.0 * T::UNIT_ROUNDOFF * expected.abs() + 32.0 * accumulator * scale;
+        let tolerance = if exact { 0.0 } else { tolerance };
+        if !((got - expected).abs() <= tolerance) {
+            return Err(format!("element {index} of D is {got}, expected {expected} within {tolerance:.2e}"));
+        }
+    }
+    Ok(())
+}
+
+/// The reference kernel against sums in f64, over strides that no other kernel takes.
+pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
+    let dtype = T::KERNEL_DTYPE;
+    let name = format!("reference_sm{}_{dtype}_any_16x16x1_1x1", gpu.info.capability);
+    let plain = Variant::PLAIN;
+    let variants = [
+        plain,
+        Variant { batch: [2, 3], padding: 3, offset: 1, ..plain },
+        Variant { batch: [1, 3], broadcast_b: true, alpha: 0.5, beta: 2.0, ..plain },
+        Variant { column_major_d: true, bias: Some(BiasAxis::M), ..plain },
+    ];
+    let activations =
+        Activation::ALL.map(|activation| Variant { activation, bias: Some(BiasAxis::N), beta: 1.0, ..plain });
+    for variant in variants.into_iter().chain(activations) {
+        for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
+            for (m, n, k) in [(1, 1, 1), (17, 5, 33), (3, 40, 129), (64, 31, 0), (2, 2, 2000)] {
+                let mut problem = cases::problem(m, n, k, layout, dtype, variant);
+                let mut operands = cases::operands::<T>(&problem, variant.offset, Data::Normal, 7);
+                check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem} {variant:?}: {e}"))?;
+                if layout == Layout::NN && variant.batch == [1, 1] && variant.offset == 0 {
+                    // Neither dimension contiguous: every second column of a wider A.
+                    problem.a = Operand { row_stride: 2 * k.max(1) as i64 + 1, col_stride: 2, ..problem.a };
+                    operands = cases::operands::<T>(&problem, 0, Data::Normal, 8);
+                    check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("strided {problem}: {e}"))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Operands<T>) -> Result<(), String> {
+    let got = gpu.run(name, problem, operands)?;
+    let Problem { m, n, k, batch, a, b, d, epilogue, .. } = *problem;
+    let offset = operands.offsets[0];
+    let indices = |operand: &Operand, rows, cols| {
+        let mut indices = Vec::new();
+        for_each(operand, rows, cols, batch, |index| indices.push(offset + index));
+        indices
+    };
+    let (a_at, b_at, d_at) = (indices(&a, m, k), indices(&b, k, n), indices(&d, m, n));
+    let c_at = epilogue.c.map(|c| indices(&c, m, n));
+    let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
+    for (element, &place) in d_at.iter().enumerate() {
+        let (matrix, i, j) = (element / (m * n), element / n % m, element % n);
+        let product = |p: usize| {
+            let left = operands.a[a_at[(matrix * m + i) * k + p]].to_f64();
+            left * operands.b[b_at[(matrix * k + p) * n + j]].to_f64()
+        };
+        let sum: f64 = (0..k).map(product).sum();
+        let size: f64 = (0..k).map(|p| product(p).abs()).sum();
+        let bias = epilogue.bias.map_or(0.0, |axis| operands.bias[if axis == BiasAxis::M { i } else { j }].to_f64());
+        let c = c_at.as_ref().map_or(0.0, |c_at| epilogue.beta() * operands.c[c_at[element]].to_f64());
+        let expected = epilogue.activation.apply(epilogue.alpha() * sum + bias) + c;
+        // Rounding of D, and the bound of a sum in order (Higham, Accuracy and Stability, 4.2) with room for the epilogue.
+        let tolerance = T::UNIT_ROUNDOFF * expected.abs() * 1.01
+            + accumulator * ((k as f64 + 8.0) * size.max(1.0) + 8.0 * (bias.abs() + c.abs()));
+        let got = got[place].to_f64();
+        if !((got - expected).abs() <= tolerance) {
+            return Err(format!("D[{matrix},{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"));
+        }
+    }
+    Ok(())
+}
