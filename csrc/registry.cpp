@@ -41,6 +41,8 @@ int32_t tg_device_count(void) {
   return status == TG_OK ? count : 0;
 }
 
+tg_status tg_driver_version(int32_t* version) { return tilegemm::cuda_status(cudaDriverGetVersion(version)); }
+
 tg_status tg_current_device(int32_t* ordinal) { return tilegemm::cuda_status(cudaGetDevice(ordinal)); }
 
 tg_status tg_device(int32_t ordinal, tg_device_info* info) {

@@ -2,8 +2,9 @@
 //
 // A row of the table picks the tile, the cluster that shares loads by multicast, the pipeline depth and the schedule:
 // `cooperative` has two consumer warp groups on one tile, `pingpong` one tile for each, the epilogue of one under the
-// products of the other. TMA fills what lies outside of a matrix with zeros and drops what is stored there, so extents
-// may be anything; it is pointers and strides that must be multiples of 16 bytes.
+// products of the other. TMA fills what lies outside of a matrix with zeros, so M and K may be anything. It drops what
+// is stored there too, but by pieces of 16 bytes (seen on an H100): N must fill the last piece of a row of D. Pointers
+// and strides are multiples of 16 bytes as well.
 #include <cudaTypedefs.h>
 
 #include <atomic>
@@ -152,7 +153,7 @@ tg_status launch(const tg_gemm_args* args) {
   if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX; };
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
-  if (args->beta != 0) return TG_UNSUPPORTED;
+  if (args->beta != 0 || args->n % Types::alignment != 0) return TG_UNSUPPORTED;
 
   // CUTLASS counts tiles in an int, rounded up to whole groups; 256 leaves room for the cluster's size and for that.
   const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);

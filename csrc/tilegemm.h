@@ -88,6 +88,8 @@ const tg_kernel *const *tg_kernels(size_t *count);
 
 /* Number of CUDA devices; 0, with tg_last_cuda_error() set, when there is no driver or no device. */
 int32_t tg_device_count(void);
+/* The newest CUDA version that the driver runs, as 1000 * major + 10 * minor; 0 without a driver. */
+tg_status tg_driver_version(int32_t *version);
 tg_status tg_current_device(int32_t *ordinal);
 tg_status tg_device(int32_t ordinal, tg_device_info *info);
 

@@ -40,6 +40,12 @@ impl fmt::Display for Arch {
     }
 }
 
+impl serde::Serialize for Arch {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// What a plan needs to know of a GPU.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DeviceInfo {

@@ -107,6 +107,9 @@ unsafe extern "C" {
     pub fn tg_device_count() -> i32;
 }
 unsafe extern "C" {
+    pub fn tg_driver_version(version: *mut i32) -> tg_status;
+}
+unsafe extern "C" {
     pub fn tg_current_device(ordinal: *mut i32) -> tg_status;
 }
 unsafe extern "C" {

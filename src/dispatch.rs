@@ -89,6 +89,7 @@ pub struct Plan {
 
 impl Plan {
     /// Counts one launch.
+    #[cfg(feature = "cuda")]
     pub(crate) fn count(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
@@ -212,9 +213,11 @@ impl Dispatcher {
     fn judge(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<f64, Rejection> {
         kernel.supports(problem, &self.device)?;
         if self.only_built && !kernel.is_built() {
-            let arch = kernel.arch.capability;
-            let needs_cutile = kernel.family == Family::TileGemm && !cfg!(feature = "cutile");
-            let feature = if needs_cutile { "cutile".into() } else { format!("sm{arch}") };
+            let feature = match kernel.family {
+                Family::Cublas => "cuda".into(),
+                Family::TileGemm if !cfg!(feature = "cutile") => "cutile".into(),
+                _ => format!("sm{}", kernel.arch.capability),
+            };
             return Err(Rejection::NotBuilt { feature });
         }
         if kernel.family == Family::Cublas && !policy.vendor {

@@ -1,12 +1,16 @@
 //! How problems and explanations read.
 
 use crate::dispatch::Explanation;
-use crate::kernel::Rejection;
+use crate::kernel::{KernelDesc, Rejection};
 use crate::problem::{Activation, Problem};
-use std::fmt;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter, Result};
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Columns that an explanation keeps to.
+const WIDTH: usize = 118;
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Problem { m, n, k, .. } = self;
         write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.dtype)?;
         if self.batch_count() != 1 {
@@ -29,40 +33,135 @@ impl fmt::Display for Problem {
     }
 }
 
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = &self.device;
+impl Display for Explanation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        self.write_question(f)?;
+        if self.asked.is_empty() {
+            return writeln!(f, "there is nothing to compute: no kernel is launched");
+        }
+        self.write_able(f)?;
+        self.write_rejected(f)
+    }
+}
+
+impl Explanation {
+    fn write_question(&self, f: &mut Formatter<'_>) -> Result {
+        let (device, canonical) = (&self.device, &self.canonical);
         writeln!(f, "{} on {} ({} SMs)", self.asked, device.name, device.sm_count)?;
-        if self.canonical.swapped {
+        if canonical.swapped {
             writeln!(f, "D is column-major: A and B are exchanged and every matrix transposed")?;
         }
-        if self.canonical.problem.m != self.asked.m && !self.canonical.swapped {
-            writeln!(f, "one B for the whole batch: run as {}", self.canonical.problem)?;
+        if canonical.problem.batch_count() != self.asked.batch_count() {
+            writeln!(f, "one B for the whole batch: run as {}", canonical.problem)?;
         }
-        writeln!(f, "roofline {:.1} us", self.roofline_us)?;
-        let mut able: Vec<_> =
+        writeln!(f, "roofline {:.1} us: the least that arithmetic and device memory allow", self.roofline_us)
+    }
+
+    /// The kernels that can run it, the fastest first.
+    fn write_able(&self, f: &mut Formatter<'_>) -> Result {
+        let mut able: Vec<(&KernelDesc, f64)> =
             self.candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?))).collect();
         able.sort_by(|x, y| x.1.total_cmp(&y.1));
-        let chosen = |name: &str| if self.chosen.is_some_and(|chosen| chosen.name == name) { "->" } else { "  " };
+        writeln!(f)?;
+        if able.is_empty() {
+            return writeln!(f, "no kernel can run it");
+        }
+        let width = able.iter().map(|(kernel, _)| kernel.name.len()).max().unwrap_or(0);
+        writeln!(f, "   {:<width$}  {:>11}  roofline  made for", "kernel", "estimate")?;
         for (kernel, us) in able {
-            writeln!(f, "{} {:<52} {us:>9.1} us  {}", chosen(kernel.name), kernel.name, kernel.why)?;
-        }
-        for candidate in &self.candidates {
-            // Other dtypes and archs are no candidates at all: a line for each would bury the rest.
-            match &candidate.verdict {
-                Ok(_) | Err(Rejection::DType { .. } | Rejection::Arch { .. }) => {}
-                Err(rejection) => writeln!(
-                    f,
-                    "{} {:<52} {:>12}  {rejection}",
-                    chosen(candidate.kernel.name),
-                    candidate.kernel.name,
-                    "-"
-                )?,
-            }
-        }
-        if self.chosen.is_none() {
-            writeln!(f, "no kernel runs this problem")?;
+            let arrow = if self.chosen.is_some_and(|chosen| chosen.name == kernel.name) { "->" } else { "  " };
+            let ratio = us / self.roofline_us;
+            let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>7.2}x");
+            writeln!(f, "{head}  {}", shorten(kernel.why, WIDTH.saturating_sub(head.len() + 2)))?;
         }
         Ok(())
     }
+
+    /// The kernels that cannot, by reason: one line for a reason and the names where those are worth a look.
+    fn write_rejected(&self, f: &mut Formatter<'_>) -> Result {
+        let mut groups: BTreeMap<(Nearness, String), Group> = BTreeMap::new();
+        for candidate in &self.candidates {
+            let Err(rejection) = &candidate.verdict else { continue };
+            let (nearness, common, own) = words(rejection);
+            let group = groups.entry((nearness, common)).or_default();
+            group.kernels.push(candidate.kernel);
+            if !group.own.contains(&own) {
+                group.own.push(own);
+            }
+        }
+        if groups.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\ncannot run it")?;
+        for ((nearness, common), Group { own, kernels }) in &groups {
+            writeln!(f, "{:>4}  {common}{}", kernels.len(), own.join(", "))?;
+            if let Some(forced) = self.chosen.filter(|forced| kernels.contains(forced)) {
+                writeln!(f, "   -> {forced}, which was asked for by name")?;
+            }
+            if *nearness < Nearness::Elsewhere {
+                write_names(f, kernels)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_names(f: &mut Formatter<'_>, kernels: &[&KernelDesc]) -> Result {
+    const SHOWN: usize = 4;
+    let names: Vec<&str> = kernels.iter().take(SHOWN).map(|kernel| kernel.name).collect();
+    for pair in names.chunks(2) {
+        writeln!(f, "      {}", pair.join("  "))?;
+    }
+    match kernels.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(f, "      and {more} more"),
+    }
+}
+
+/// Kernels that are rejected for the same reason.
+#[derive(Default)]
+struct Group {
+    /// What differs between their rejections.
+    own: Vec<String>,
+    kernels: Vec<&'static KernelDesc>,
+}
+
+/// What it would take for a rejected kernel to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Nearness {
+    /// A switch.
+    Switch,
+    /// Slightly different operands.
+    Operands,
+    /// Another problem or device altogether; the kernel's name says which.
+    Elsewhere,
+}
+
+/// How near a rejected kernel is, what the rejections of its group have in common, and what is its own.
+fn words(rejection: &Rejection) -> (Nearness, String, String) {
+    match rejection {
+        Rejection::NotBuilt { feature } => {
+            (Nearness::Switch, "not in this build; enable the features ".into(), feature.clone())
+        }
+        Rejection::VendorOff => (Nearness::Switch, rejection.to_string(), String::new()),
+        Rejection::Layout { have, need } => {
+            (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
+        }
+        Rejection::DType { have, need } => {
+            (Nearness::Elsewhere, format!("the problem is in {need}; these compute in "), have.to_string())
+        }
+        Rejection::Arch { built, device } => {
+            (Nearness::Elsewhere, format!("the device is an sm{device}; these are built for "), built.to_string())
+        }
+        _ => (Nearness::Operands, rejection.to_string(), String::new()),
+    }
+}
+
+/// At most `width` columns of a sentence, cut where a part of it ends.
+fn shorten(sentence: &str, width: usize) -> &str {
+    if sentence.len() <= width {
+        return sentence;
+    }
+    let ends = sentence.match_indices([':', ';', ',']).map(|(end, _)| end);
+    ends.filter(|end| *end <= width).last().map_or("", |end| &sentence[..end])
 }

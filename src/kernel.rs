@@ -33,7 +33,7 @@ pub enum Fusion {
 }
 
 /// One kernel: a table row for one arch, dtype and layout.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct KernelDesc {
     /// CUTLASS grammar, computed from the row.
     pub name: &'static str,
@@ -107,6 +107,16 @@ pub enum Rejection {
         need: u32,
         /// What the problem has.
         have: u32,
+    },
+    /// Rows end inside a 16-byte piece.
+    #[error("{dimension} is {have}, a multiple of {multiple} needed")]
+    RowLength {
+        /// M, N or K.
+        dimension: &'static str,
+        /// The problem's.
+        have: usize,
+        /// What the kernel needs.
+        multiple: u32,
     },
     /// D or C has no contiguous rows.
     #[error("{operand} is not row-major")]
@@ -205,7 +215,25 @@ impl KernelDesc {
         if self.family != Family::TileGemm && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
-        self.supports_alignment(&problem.alignments())
+        self.supports_alignment(&problem.alignments())?;
+        self.supports_row_length(problem)
+    }
+
+    /// TMA moves whole 16-byte pieces of a row. Loads clip what is past the end, but a store from CUTLASS's epilogue does
+    /// not, and cuTile proves TMA only for operands whose contiguous extent is a multiple.
+    fn supports_row_length(&self, problem: &Problem) -> Result<(), Rejection> {
+        let multiple = self.align / self.dtype.bytes() as u32;
+        let a_row = if problem.a.col_stride == 1 { ("K", problem.k) } else { ("M", problem.m) };
+        let b_row = if problem.b.row_stride == 1 { ("K", problem.k) } else { ("N", problem.n) };
+        let rows: &[_] = match self.family {
+            Family::Sm90Gemm => &[("N", problem.n)],
+            Family::TileGemm => &[("N", problem.n), a_row, b_row],
+            _ => &[],
+        };
+        match rows.iter().find(|(_, length)| length % multiple as usize != 0) {
+            Some(&(dimension, have)) => Err(Rejection::RowLength { dimension, have, multiple }),
+            None => Ok(()),
+        }
     }
 
     fn supports_alignment(&self, operands: &[(&'static str, u32)]) -> Result<(), Rejection> {

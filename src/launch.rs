@@ -87,6 +87,20 @@ pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
     })
 }
 
+/// The newest CUDA version that the driver runs, as 1000 * major + 10 * minor.
+///
+/// # Errors
+/// [`Error::NoDevice`] without a driver.
+pub fn driver_version() -> Result<u32> {
+    let mut version = 0;
+    // SAFETY: `version` is a valid place to write to.
+    check("cudaDriverGetVersion", unsafe { ffi::tg_driver_version(&mut version) })?;
+    match version {
+        0 => Err(Error::NoDevice("there is no NVIDIA driver".into())),
+        version => Ok(version as u32),
+    }
+}
+
 /// Ordinal of the calling thread's current device.
 pub fn current_device() -> Result<usize> {
     let mut ordinal = 0;
@@ -166,6 +180,14 @@ fn library() -> Result<&'static Vec<Option<Linked>>> {
 /// [`Error::Abi`] or [`Error::TableMismatch`].
 pub fn verify_library() -> Result<usize> {
     Ok(library()?.iter().flatten().count())
+}
+
+/// Whether libcublas is found and has the functions that plans for the vendor library need.
+///
+/// # Errors
+/// [`Error::Vendor`] with what is missing.
+pub fn verify_vendor() -> Result<()> {
+    vendor::cublas().map(drop)
 }
 
 fn linked_kernels() -> impl Iterator<Item = &'static ffi::tg_kernel> {

@@ -52,7 +52,7 @@ pub struct Batch {
 /// Tokenizes in batches of `batch_size`. Says which sentences are too long for the model and cuts them.
 pub fn tokenize(sentences: &[String], folder: &Folder, batch_size: usize, device: &Device) -> Result<Vec<Batch>> {
     let max_tokens = folder.max_tokens();
-    let mut tokenizer = folder.tokenizer()?;
+    let mut tokenizer = folder.load_tokenizer()?;
     // In place of what tokenizer.json says, which pads every sentence to 128.
     tokenizer.with_padding(None);
     let truncation = TruncationParams { max_length: max_tokens, ..Default::default() };
@@ -63,7 +63,9 @@ pub fn tokenize(sentences: &[String], folder: &Folder, batch_size: usize, device
     for (index, encoding) in encodings.iter().enumerate() {
         if !encoding.get_overflowing().is_empty() {
             let number = index + 1;
-            eprintln!("notice: sentence {number} is longer than {max_tokens} tokens, the model's maximum; the rest is ignored");
+            eprintln!(
+                "notice: sentence {number} is longer than the model's {max_tokens} tokens; the rest of it is ignored"
+            );
         }
     }
     let batches = encodings.chunks(batch_size).map(|chunk| Batch::new(chunk, folder.pad_id(), device));

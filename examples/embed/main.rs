@@ -15,7 +15,7 @@ mod minilm;
 mod model;
 mod report;
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use candle::{DType, Device, Tensor};
 use candle_tilegemm::stats;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -109,7 +109,7 @@ impl DeviceChoice {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Cuda if !cfg!(feature = "cuda") => {
-                anyhow::bail!("this program was built without CUDA; add `--features cuda,sm90` (or your GPU's architecture) to cargo run")
+                bail!("built without CUDA; add `--features cuda,sm90`, or the architecture of your GPU, to `cargo run`")
             }
             Self::Cuda => Device::new_cuda(0).context("no CUDA device; `--device cpu` runs without one"),
             Self::Auto if !cfg!(feature = "cuda") => Ok(Device::Cpu),

@@ -32,9 +32,9 @@ impl Embedder for MiniLm {
 
 /// What is added to the attention scores: 0 for tokens, -inf for padding; (batch, 1, 1, tokens).
 ///
-/// No row is -inf throughout, as every sentence has tokens.
+/// No row is -inf throughout, for every sentence has tokens.
 pub fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
-    mask.log()?.to_dtype(dtype)?.unsqueeze(1)?.unsqueeze(1)
+    mask.log()?.to_dtype(dtype)?.unsqueeze(1)?.unsqueeze(1) // ln 1 = 0, ln 0 = -inf
 }
 
 /// Words plus positions, normalised.
@@ -111,9 +111,10 @@ impl Layer {
         let size = hidden / self.heads;
         let qkv = self.qkv.forward(x)?.reshape((batch, tokens, 3, self.heads, size))?;
         // Views of one tensor: (batch, heads, tokens, size), which `gemm` reads where they are.
-        let [q, k, v] = [0, 1, 2].map(|part| qkv.i((.., .., part))?.transpose(1, 2));
-        let scores = Gemm::new().alpha(1.0 / (size as f64).sqrt()).forward(&q?, &k?.t()?)?; // (batch, heads, tokens, tokens)
+        let part = |index| qkv.i((.., .., index))?.transpose(1, 2);
+        let (q, k, v) = (part(0)?, part(1)?, part(2)?);
+        let scores = Gemm::new().alpha(1.0 / (size as f64).sqrt()).forward(&q, &k.t()?)?; // (batch, heads, tokens, tokens)
         let weights = softmax_last_dim(&scores.broadcast_add(mask)?)?;
-        weights.gemm(&v?)?.transpose(1, 2)?.reshape(x.shape())
+        weights.gemm(&v)?.transpose(1, 2)?.reshape(x.shape())
     }
 }

@@ -1,18 +1,19 @@
 //! The model's folder, and what the two models have in common.
 
 use crate::input::Batch;
-use crate::minilm::{Embeddings, MiniLm};
-use anyhow::{anyhow, ensure, Context, Result};
+use crate::minilm::{additive_mask, Embeddings, MiniLm};
+use anyhow::{anyhow, ensure, Result};
 use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertEncoder, BertModel, Config};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
 /// Where `third_party/fetch.sh model` puts it, in the repository.
 const FETCHED: &str = "third_party/dist/model/all-MiniLM-L6-v2";
 
-/// The sequence length that all-MiniLM-L6-v2 is meant for (its sentence_bert_config.json); it has positions for more.
+/// The length that all-MiniLM-L6-v2 is meant for (its sentence_bert_config.json), although it has positions for more.
 const MAX_TOKENS: usize = 256;
 
 /// A folder with the model's files.
@@ -25,22 +26,17 @@ impl Folder {
     /// The given folder, else that of the environment, else the fetched one.
     pub fn find(given: Option<&Path>) -> Result<Self> {
         let from_env = || std::env::var_os("TILEGEMM_MODEL_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        let fetched = || {
-            // Cargo tells the programs that it runs where the package is.
-            let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-            package.unwrap_or_default().join(FETCHED)
-        };
-        let path = given.map(PathBuf::from).or_else(from_env).unwrap_or_else(fetched);
+        // Cargo tells the programs that it runs where the package is; without cargo, that is the current folder.
+        let package = || std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+        let path = given.map(PathBuf::from).or_else(from_env).unwrap_or_else(|| package().join(FETCHED));
         ensure!(
             path.is_dir(),
             "there is no model folder {}; run `third_party/fetch.sh model`, or name your copy of all-MiniLM-L6-v2 with \
              --model or TILEGEMM_MODEL_DIR",
             path.display()
         );
-        let mut folder = Self { path, config: Config::default() };
-        folder.config =
-            serde_json::from_slice(&folder.read("config.json")?).map_err(|e| folder.damaged("config.json", e))?;
-        Ok(folder)
+        let config = parse(&path.join("config.json"), |bytes| serde_json::from_slice(bytes))?;
+        Ok(Self { path, config })
     }
 
     /// The longest sentence, in tokens.
@@ -53,35 +49,31 @@ impl Folder {
         self.config.pad_token_id as u32
     }
 
-    pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let name = "tokenizer.json";
-        Tokenizer::from_bytes(self.read(name)?).map_err(|error| self.damaged(name, error))
+    pub fn load_tokenizer(&self) -> Result<Tokenizer> {
+        parse(&self.path.join("tokenizer.json"), |bytes| Tokenizer::from_bytes(bytes))
     }
 
     /// Both models, from the same weights.
     pub fn load_models(&self, dtype: DType, device: &Device) -> Result<(Stock, MiniLm)> {
-        let name = "model.safetensors";
-        let bytes = self.read(name)?;
-        let load = || {
-            let vb = VarBuilder::from_slice_safetensors(&bytes, dtype, device)?;
-            // Checkpoints of models with a head have the encoder under this name.
+        parse(&self.path.join("model.safetensors"), |bytes| {
+            let vb = VarBuilder::from_slice_safetensors(bytes, dtype, device)?;
+            // Checkpoints with a head on the encoder keep the encoder under this name.
             let vb = if vb.contains_tensor("bert.embeddings.word_embeddings.weight") { vb.pp("bert") } else { vb };
-            Ok((Stock::load(vb.clone(), &self.config)?, MiniLm::load(vb, &self.config)?))
-        };
-        load().map_err(|error: candle::Error| self.damaged(name, error))
+            candle::Result::Ok((Stock::load(vb.clone(), &self.config)?, MiniLm::load(vb, &self.config)?))
+        })
     }
+}
 
-    fn read(&self, name: &str) -> Result<Vec<u8>> {
-        std::fs::read(self.path.join(name)).map_err(|error| self.damaged(name, error))
-    }
-
-    fn damaged(&self, name: &str, error: impl std::fmt::Display) -> anyhow::Error {
+fn parse<T, E: Display>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, E>) -> Result<T> {
+    let damaged = |error: &dyn Display| {
         anyhow!(
-            "{} is missing or damaged ({error}); delete the folder and run `third_party/fetch.sh model`, or name your copy \
+            "{} is missing or damaged ({error}); delete its folder and run `third_party/fetch.sh model`, or name your copy \
              of all-MiniLM-L6-v2 with --model or TILEGEMM_MODEL_DIR",
-            self.path.join(name).display()
+            path.display()
         )
-    }
+    };
+    let bytes = std::fs::read(path).map_err(|error| damaged(&error))?;
+    parse(&bytes).map_err(|error| damaged(&error))
 }
 
 /// A model that embeds sentences.
@@ -89,7 +81,7 @@ pub trait Embedder {
     /// The last layer's output, (batch, tokens, hidden).
     fn hidden_states(&self, batch: &Batch) -> candle::Result<Tensor>;
 
-    /// One unit vector per sentence in the direction of the mean over its tokens: (batch, hidden), f32.
+    /// Per sentence, the mean over its tokens as a unit vector: (batch, hidden), f32.
     fn embed(&self, batch: &Batch) -> candle::Result<Tensor> {
         let hidden = self.hidden_states(batch)?.to_dtype(DType::F32)?;
         let mask = batch.mask.unsqueeze(2)?; // (batch, tokens, 1)
@@ -102,8 +94,8 @@ pub trait Embedder {
 pub enum Stock {
     /// The whole of it.
     Model(BertModel),
-    /// Its encoder behind our embeddings, for f16 and bf16. There `BertModel` yields NaN for every sentence: it masks with
-    /// `(1 - mask) * f32::MIN`, which is 0 * -inf for a real token.
+    /// Its encoder behind our embeddings, for f16 and bf16, where `BertModel` yields NaN: its mask is
+    /// `(1 - mask) * f32::MIN`, and for a token that is 0 * -inf in these types.
     Encoder(Embeddings, BertEncoder),
 }
 
@@ -112,6 +104,8 @@ impl Stock {
         if vb.dtype() == DType::F32 {
             return Ok(Self::Model(BertModel::load(vb, config)?));
         }
+        let dtype = vb.dtype().as_str();
+        eprintln!("notice: stock BertModel yields NaN in {dtype}; its encoder is compared, behind our embeddings");
         let embeddings = Embeddings::load(vb.pp("embeddings"), config)?;
         Ok(Self::Encoder(embeddings, BertEncoder::load(vb.pp("encoder"), config)?))
     }
@@ -123,7 +117,7 @@ impl Embedder for Stock {
             Self::Model(model) => model.forward(ids, &ids.zeros_like()?, Some(mask)),
             Self::Encoder(embeddings, encoder) => {
                 let x = embeddings.forward(ids)?;
-                encoder.forward(&x, &crate::minilm::additive_mask(mask, x.dtype())?)
+                encoder.forward(&x, &additive_mask(mask, x.dtype())?)
             }
         }
     }

@@ -45,7 +45,7 @@ pub fn print_similarities(sentences: &[String], embeddings: &Tensor) -> Result<(
     let columns = if sentences.len() <= MAX_COLUMNS { sentences.len() } else { 0 };
     let numbers = (1..=columns).map(|number| number.to_string());
     let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN);
+    table.load_style(ASCII_MARKDOWN);
     table.set_header(["#", "sentence"].map(String::from).into_iter().chain(numbers).chain(["nearest".into()]));
     for start in (0..sentences.len()).step_by(ROWS) {
         let rows = embeddings.narrow(0, start, ROWS.min(sentences.len() - start))?;
@@ -91,7 +91,7 @@ impl Report {
 
     pub fn print_gemms(&self) {
         let mut table = Table::new();
-        table.load_preset(ASCII_MARKDOWN).set_header(["m", "n", "k", "batch", "layout", "dtype", "kernel", "calls"]);
+        table.load_style(ASCII_MARKDOWN).set_header(["m", "n", "k", "batch", "layout", "dtype", "kernel", "calls"]);
         for gemm in self.gemms.iter().take(MAX_GEMMS) {
             let sizes = [gemm.m, gemm.n, gemm.k, gemm.batch].map(|size| size.to_string());
             let names = [gemm.layout, gemm.dtype, gemm.kernel].map(String::from);

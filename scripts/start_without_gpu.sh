@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# On a machine without a driver, checks that CUDA-featured binaries start, say that there is no device, and do what they
+# can. On a machine with one there is nothing to check. The binaries are in target/debug.
+set -euo pipefail
+if nvidia-smi -L &>/dev/null; then
+  echo "a device is here: nothing to check"
+  exit 0
+fi
+fail() { echo "start_without_gpu.sh: $*" >&2; exit 1; }
+bin=target/debug
+gpu_test=$(ls -t $bin/deps/gpu-* | grep -v '\.d$' | head -n 1)
+
+"$gpu_test" | grep -q "skipped: no CUDA device" || fail "the GPU tests do not say that they were skipped"
+! TILEGEMM_REQUIRE_GPU=1 "$gpu_test" &>/dev/null || fail "the GPU tests pass without a GPU under TILEGEMM_REQUIRE_GPU=1"
+$bin/tilegemm explain 16 4096 4096 | grep -q "roofline" || fail "tilegemm explain does not work without a GPU"
+! $bin/tilegemm doctor > doctor.txt || fail "tilegemm doctor finds nothing wrong with a CUDA build that has no device"
+grep -qi "no CUDA device" doctor.txt || fail "tilegemm doctor does not name the missing device"
+rm -f doctor.txt
+$bin/examples/embed --json 2>/dev/null | grep -q '"device": *"[Cc][Pp][Uu]' || fail "embed does not fall back to the CPU"
+! $bin/examples/embed --device cuda &>/dev/null || fail "embed --device cuda succeeds without a device"
+$bin/examples/llama --config tiny --prompt 8 --decode 2 | grep -q "on CPU" || fail "llama does not run on the CPU"
+echo "all of them do"

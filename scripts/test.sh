@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Everything that can be checked without a GPU: format, lints, CPU tests, the kernels' build and link, and the start of
+# CUDA binaries on a machine without a device. Usage: scripts/test.sh CUDA_FEATURES
+set -euo pipefail
+cuda=$1
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
+
+step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+# Runs tests and keeps their totals for the last line.
+tests() { cargo test --locked "$@" 2>&1 | tee -a "$log"; }
+
+step "format and file sizes"
+cargo fmt --check
+long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' | xargs wc -l | awk '$2 != "total" && $1 > 500')
+[[ -z $long ]] || { echo "files above 500 lines:" && echo "$long" && exit 1; }
+
+step "clippy without CUDA"
+for features in "" candle "candle,cli"; do
+  cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
+done
+
+step "tests on the CPU"
+third_party/fetch.sh
+eval "$(third_party/fetch.sh --env)"
+export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
+export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS=$(scripts/candle_tests.sh)
+tests --features cli
+tests --no-default-features
+cargo doc --locked --no-deps --features cli
+
+step "bindings"
+cargo check --locked --no-default-features --features bindgen
+
+step "clippy with CUDA"
+for features in "cuda" "candle,cuda" "candle,$cuda"; do
+  TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
+done
+
+step "kernels, and what of the CUDA build runs here"
+tests --features "$cuda"
+cargo build --locked --features "$cuda" --bins --examples --bench kernels
+
+step "without a device a CUDA binary starts and says so"
+scripts/start_without_gpu.sh
+
+awk '/^test result:/ { passed += $4; failed += $6; skipped += $8 }
+  END { printf "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0 }' "$log"

@@ -1,0 +1,104 @@
+//! The driver, the devices, and whether the kernels of this build run on them.
+
+use super::{Finding, Status};
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::kernel::{Family, KernelDesc, BUILT_ARCHS, KERNELS};
+use candle_tilegemm::{launch, DType, Layout, Problem};
+
+pub fn findings() -> Vec<Finding> {
+    let mut findings = vec![driver(), library(), vendor()];
+    #[cfg(feature = "interpose")]
+    findings.push(interposer());
+    match launch::device_count() {
+        Ok(count) => findings.extend((0..count).flat_map(device)),
+        Err(error) => {
+            let remedy = match std::env::var("CUDA_VISIBLE_DEVICES") {
+                Ok(value) => format!("CUDA_VISIBLE_DEVICES={value} hides all but these; unset it"),
+                Err(_) => "run it on a machine with an NVIDIA GPU; a container needs `--gpus all`".into(),
+            };
+            findings.push(Finding::problem(Status::Missing, "device", error, remedy));
+        }
+    }
+    findings
+}
+
+fn driver() -> Finding {
+    match launch::driver_version() {
+        Ok(version) => Finding::ok("driver", format!("up to CUDA {}.{}", version / 1000, version % 1000 / 10)),
+        Err(error) => {
+            let remedy = "install the NVIDIA driver, 580 or newer for CUDA 13; a container needs `--gpus all`";
+            Finding::problem(Status::Missing, "driver", error, remedy)
+        }
+    }
+}
+
+fn library() -> Finding {
+    match launch::verify_library() {
+        Ok(count) => Finding::ok("library", format!("{count} kernels are linked, all as kernels.toml has them")),
+        Err(error) => Finding::problem(Status::Broken, "library", error, "run `cargo clean -p candle-tilegemm`"),
+    }
+}
+
+fn vendor() -> Finding {
+    match launch::verify_vendor() {
+        Ok(()) => Finding::ok("cuBLAS", "found"),
+        Err(error) => Finding::problem(Status::Missing, "cuBLAS", error, "or run with TILEGEMM_VENDOR=off"),
+    }
+}
+
+#[cfg(feature = "interpose")]
+fn interposer() -> Finding {
+    if candle_tilegemm::interpose::is_active() {
+        Finding::ok("interposer", "candle's products arrive at the dispatcher")
+    } else {
+        let remedy = "link cuBLAS dynamically (Linux only); cudarc must not have `dynamic-loading` on";
+        Finding::problem(Status::Broken, "interposer", "candle's products go to cuBLAS directly", remedy)
+    }
+}
+
+fn device(ordinal: usize) -> Vec<Finding> {
+    let device = match launch::device_info(ordinal) {
+        Ok(device) => device,
+        Err(error) => {
+            return vec![Finding::problem(
+                Status::Broken,
+                "device",
+                error,
+                "another device may work: CUDA_VISIBLE_DEVICES",
+            )]
+        }
+    };
+    let DeviceInfo { name, capability, sm_count, memory_bytes, .. } = &device;
+    let text = format!("{ordinal}: {name}, sm{capability}, {sm_count} SMs, {} GiB", memory_bytes >> 30);
+    let runs =
+        |kernel: &&KernelDesc| kernel.is_built() && kernel.family != Family::Cublas && kernel.arch.runs_on(*capability);
+    let count = KERNELS.iter().filter(runs).count();
+    if count == 0 {
+        let remedy =
+            format!("none of our kernels runs there: built for {BUILT_ARCHS:?}; add the feature sm{capability}");
+        return vec![Finding::problem(Status::Missing, "device", text, remedy)];
+    }
+    let mut findings = vec![Finding::ok("device", format!("{text}: {count} of our kernels run there"))];
+    let dispatcher = Dispatcher::new(device);
+    findings
+        .extend(EXAMPLES.map(|(m, n, k, dtype)| example(&dispatcher, &Problem::dense(m, n, k, 1, Layout::NT, dtype))));
+    findings
+}
+
+/// Decode, prefill, and the types that tensor cores are not for.
+const EXAMPLES: [(usize, usize, usize, DType); 5] = [
+    (1, 4096, 4096, DType::BF16),
+    (256, 4096, 4096, DType::BF16),
+    (4096, 4096, 4096, DType::F16),
+    (512, 1024, 1024, DType::F32),
+    (512, 1024, 1024, DType::F64),
+];
+
+fn example(dispatcher: &Dispatcher, problem: &Problem) -> Finding {
+    let policy = Policy::from_env().unwrap_or_default();
+    match dispatcher.plan(problem, policy) {
+        Ok(plan) => Finding::ok("would run", format!("{:<22} {}", problem.to_string(), plan.kernel)),
+        Err(error) => Finding::problem(Status::Warn, "would run", problem, error.to_string()),
+    }
+}

@@ -1,0 +1,172 @@
+//! `tilegemm explain`: which kernel a product gets, and why no other. Needs no GPU.
+
+use crate::{Failure, Result};
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Explanation, Policy};
+use candle_tilegemm::kernel::Fusion;
+use candle_tilegemm::problem::BiasAxis;
+use candle_tilegemm::{cost, Activation, DType, Layout, Problem};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::{json, Value};
+use std::fmt;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Rows of the result
+    #[arg(value_parser = size())]
+    m: u32,
+    /// Columns of the result
+    #[arg(value_parser = size())]
+    n: u32,
+    /// Length of the sums
+    #[arg(value_parser = size())]
+    k: u32,
+    /// Matrices in the batch
+    #[arg(long, default_value_t = 1, value_parser = size())]
+    batch: u32,
+    /// nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, what a Linear layer computes
+    #[arg(long, default_value = "nt", value_parser = PossibleValuesParser::new(["nn", "nt", "tn", "tt"]).try_map(|s| s.parse::<Layout>()))]
+    layout: Layout,
+    /// Element type of operands and result
+    #[arg(long, default_value = "bf16", value_parser = PossibleValuesParser::new(["f16", "bf16", "f32", "f64"]).try_map(|s| s.parse::<DType>()))]
+    dtype: DType,
+    /// For which GPU; `this` is the first one of this machine
+    #[arg(long, default_value = "h100", value_parser = ["h100", "h200", "a100", "this"])]
+    device: String,
+    /// One matrix B for the whole batch
+    #[arg(long)]
+    broadcast: bool,
+    /// Add one value per column
+    #[arg(long)]
+    bias: bool,
+    /// Apply a function to the biased product
+    #[arg(long, default_value = "identity", value_parser = PossibleValuesParser::new(ACTIVATIONS.map(|(name, _)| name)).map(activation))]
+    activation: Activation,
+    /// Without the vendor library
+    #[arg(long, conflicts_with = "force")]
+    own: bool,
+    /// This kernel and no other
+    #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(name))]
+    force: Option<Policy>,
+    /// Only kernels of this build, instead of the whole table
+    #[arg(long)]
+    built: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const ACTIVATIONS: [(&str, Activation); 5] = [
+    ("identity", Activation::Identity),
+    ("relu", Activation::Relu),
+    ("gelu-erf", Activation::GeluErf),
+    ("gelu-tanh", Activation::GeluTanh),
+    ("silu", Activation::Silu),
+];
+
+fn activation(name: String) -> Activation {
+    ACTIVATIONS.into_iter().find(|(known, _)| *known == name).map(|(_, activation)| activation).unwrap_or_default()
+}
+
+/// A size that every kernel interface can express.
+fn size() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(i32::MAX))
+}
+
+pub fn run(args: &Args) -> Result {
+    let device = device(&args.device)?;
+    let problem = args.problem();
+    if problem.bytes() > device.memory_bytes as f64 {
+        let gib = |bytes: f64| bytes / f64::from(1 << 30);
+        let (need, have) = (gib(problem.bytes()), gib(device.memory_bytes as f64));
+        return Err(Failure::Usage(format!("{problem} takes {need:.0} GiB, but {} has {have:.0}", device.name)));
+    }
+    let policy = args.force.unwrap_or(if args.own { Policy::own() } else { Policy::default() });
+    let dispatcher = if args.built { Dispatcher::new(device) } else { Dispatcher::hypothetical(device) };
+    let split = Split::of(&problem, &dispatcher, policy);
+    let explanation = dispatcher.explain(&split.problem, policy);
+    if args.json {
+        crate::print_json(&as_json(&explanation, &split))?;
+    } else {
+        crate::print(explanation.to_string().trim_end())?;
+        if split.passes > 0 {
+            crate::print(format_args!("\n{split}"))?;
+        }
+    }
+    // What the explanation shows, as the error that a program gets.
+    dispatcher.plan(&split.problem, policy)?;
+    Ok(())
+}
+
+impl Args {
+    fn problem(&self) -> Problem {
+        let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(|size| size as usize);
+        let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
+        if self.broadcast {
+            problem.b.batch_stride = [0, 0];
+        }
+        problem.epilogue.bias = self.bias.then_some(BiasAxis::N);
+        problem.epilogue.activation = self.activation;
+        problem
+    }
+}
+
+fn device(name: &str) -> Result<DeviceInfo> {
+    match DeviceInfo::by_name(name) {
+        Some(device) => Ok(device),
+        None => this_device(),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn this_device() -> Result<DeviceInfo> {
+    Ok(candle_tilegemm::launch::device_info(0)?)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn this_device() -> Result<DeviceInfo> {
+    Err("this build cannot see GPUs; build it with the feature `cuda`, or name one: --device h100".into())
+}
+
+/// A product and its epilogue as the op runs them: what the GEMM kernel does not fuse, or not as fast, is done afterwards.
+struct Split {
+    /// What the GEMM kernel is asked for.
+    problem: Problem,
+    /// Elementwise kernels after it, and their time.
+    passes: usize,
+    passes_us: f64,
+}
+
+impl Split {
+    fn of(problem: &Problem, dispatcher: &Dispatcher, policy: Policy) -> Self {
+        let fusion = dispatcher.fuse(problem, policy).unwrap_or(Fusion::Full);
+        let (epilogue, passes) = problem.epilogue.keep(fusion);
+        let passes_us = cost::elementwise_us(problem, passes, dispatcher.device());
+        Self { problem: Problem { epilogue, ..*problem }, passes, passes_us }
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kernels = if self.passes == 1 { "an elementwise kernel" } else { "elementwise kernels" };
+        write!(f, "the rest of the epilogue is best done by {kernels} afterwards: {:.1} us more", self.passes_us)
+    }
+}
+
+fn as_json(explanation: &Explanation, split: &Split) -> Value {
+    let candidates = explanation.candidates.iter().map(|candidate| match &candidate.verdict {
+        Ok(us) => json!({ "kernel": candidate.kernel.name, "estimate_us": us }),
+        Err(rejection) => json!({ "kernel": candidate.kernel.name, "rejection": rejection.to_string() }),
+    });
+    json!({
+        "device": explanation.device,
+        "asked": explanation.asked.to_string(),
+        "canonical": explanation.canonical.problem.to_string(),
+        "swapped": explanation.canonical.swapped,
+        "roofline_us": explanation.roofline_us,
+        "chosen": explanation.chosen.map(|kernel| kernel.name),
+        "elementwise_kernels": split.passes,
+        "elementwise_us": split.passes_us,
+        "candidates": candidates.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,77 @@
+//! `tilegemm`: which kernels there are, which one a product gets and why, and whether this machine can run them.
+
+mod doctor;
+mod explain;
+mod kernels;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::fmt;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "tilegemm", version, about, long_about = None, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the kernels of the table
+    Kernels(kernels::Args),
+    /// Say which kernel a product gets, and why no other
+    Explain(explain::Args),
+    /// Check what kernels need to be built and to run here
+    Doctor(doctor::Args),
+}
+
+/// Why a command did not do what it was asked to.
+enum Failure {
+    /// The command line asks for something that makes no sense: exit code 2, as for what clap refuses.
+    Usage(String),
+    /// It was understood and did not work: exit code 1.
+    Error(Box<dyn std::error::Error>),
+    /// As `Error`, and all has been said.
+    Silent,
+}
+
+type Result<T = ()> = std::result::Result<T, Failure>;
+
+impl<E: Into<Box<dyn std::error::Error>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Error(error.into())
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Kernels(args) => kernels::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Silent) => ExitCode::FAILURE,
+        // A reader that has seen enough, like `head`.
+        Err(Failure::Error(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(Failure::Error(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Usage(message)) => Cli::command().error(clap::error::ErrorKind::ValueValidation, message).exit(),
+    }
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Prints to stdout, with an error instead of a panic where stdout is closed.
+fn print(text: impl fmt::Display) -> Result {
+    use std::io::Write;
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result {
+    print(serde_json::to_string_pretty(value)?)
+}

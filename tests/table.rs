@@ -1,0 +1,157 @@
+//! The kernel table: every kind of bad row is refused with its line, field and what was expected; the real one is what
+//! the crate plans over.
+
+#[allow(dead_code)] // build.rs uses the rest
+#[path = "../build/table.rs"]
+mod table;
+
+use candle_tilegemm::kernel::{KernelDesc, KERNELS};
+use std::collections::HashSet;
+
+/// A good row; line 3 of the table that `parse` makes of it.
+const ROW: [(&str, &str); 9] = [
+    ("family", r#""sm90_gemm""#),
+    ("arch", r#"["sm90a"]"#),
+    ("dtype", r#"["bf16", "f16"]"#),
+    ("layout", r#"["nt"]"#),
+    ("tile", "[128, 256, 64]"),
+    ("cluster", "[2, 1]"),
+    ("schedule", r#""cooperative""#),
+    ("epilogue", r#""full""#),
+    ("why", r#""large prefill""#),
+];
+
+/// The good row with these fields set, added, or (when the value is empty) removed.
+fn row(changes: &[(&str, &str)]) -> String {
+    let changed = |field: &str| changes.iter().find(|(name, _)| *name == field).map(|(_, value)| *value);
+    let kept = ROW.iter().map(|(field, value)| (*field, changed(field).unwrap_or(value)));
+    let added = changes.iter().copied().filter(|(field, _)| ROW.iter().all(|(known, _)| known != field));
+    let lines = kept.chain(added).filter(|(_, value)| !value.is_empty());
+    lines.fold("[[kernel]]\n".into(), |text, (field, value)| format!("{text}{field} = {value}\n"))
+}
+
+/// The table of one row, from line 3.
+fn parse(changes: &[(&str, &str)]) -> Result<Vec<table::Kernel>, table::TableError> {
+    table::parse(&format!("# A table\n\n{}", row(changes)))
+}
+
+#[test]
+fn a_good_row_is_expanded_into_arch_x_dtype_x_layout() {
+    let kernels = parse(&[("layout", r#"["nt", "nn"]"#)]).unwrap();
+    let names: Vec<&str> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "sm90_gemm_bf16_nt_128x256x64_2x1_cooperative",
+            "sm90_gemm_bf16_nn_128x256x64_2x1_cooperative",
+            "sm90_gemm_f16_nt_128x256x64_2x1_cooperative",
+            "sm90_gemm_f16_nn_128x256x64_2x1_cooperative",
+        ]
+    );
+    assert!(kernels.iter().all(|kernel| kernel.line == 3 && kernel.align == 2), "{kernels:?}");
+}
+
+/// What is changed in the good row, and what the message must say.
+type BadRow<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+
+#[test]
+fn every_kind_of_bad_row_has_its_error() {
+    const TILE: (&str, &str) = ("family", r#""tile_gemm""#);
+    const SIMT: (&str, &str) = ("family", r#""simt_gemm""#);
+    const CUBLAS: (&str, &str) = ("family", r#""cublas""#);
+    let cases: &[BadRow] = &[
+        // Words that are not known, with those that are.
+        (&[("family", r#""sm91_gemm""#)], &["`family`", "'sm91_gemm'", "sm90_gemm", "tile_gemm"]),
+        (&[("arch", r#"["sm90a", "sm70"]"#)], &["`arch`", "'sm70'", "sm80", "sm120"]),
+        (&[("dtype", r#"["fp16"]"#)], &["`dtype`", "'fp16'", "f16, bf16, f32, f64"]),
+        (&[("layout", r#"["nnn"]"#)], &["`layout`", "'nnn'", "nn, nt, tn, tt, any"]),
+        (&[("schedule", r#""pingping""#)], &["`schedule`", "'pingping'", "cooperative, pingpong"]),
+        (&[("epilogue", r#""bias""#)], &["`epilogue`", "'bias'", "none, bias_act, full"]),
+        (&[("stage", "3")], &["unknown field `stage`", "`stages`"]),
+        // Fields that are not there, or that say nothing.
+        (&[("family", "")], &["missing field `family`"]),
+        (&[("dtype", "")], &["missing field `dtype`"]),
+        (&[("layout", "")], &["missing field `layout`"]),
+        (&[("epilogue", "")], &["missing field `epilogue`"]),
+        (&[("why", "")], &["missing field `why`"]),
+        (&[("arch", "")], &["`arch` is empty", "sm90a"]),
+        (&[("tile", "")], &["`tile` is [0, 0, 0]", "[M, N, K]"]),
+        (&[("dtype", "[]")], &["`dtype` is empty", "f16, bf16, f32, f64"]),
+        (&[("layout", "[]")], &["`layout` is empty", "nn, nt, tn, tt, any"]),
+        (&[("why", r#"" ""#)], &["`why` is empty", "which shapes"]),
+        // Numbers out of range.
+        (&[("tile", "[128, 0, 64]")], &["`tile` is [128, 0, 64]", "three positive numbers"]),
+        (&[("tile", "[128, 64]")], &["array of length 3"]),
+        (&[("tile", "[-1, 64, 64]")], &["invalid value", "u32"]),
+        (&[TILE, ("tile", "[96, 64, 64]")], &["`tile` is [96, 64, 64]", "powers of two"]),
+        (&[("cluster", "[0, 1]")], &["`cluster` is [0, 1]", "1 to 8 blocks"]),
+        (&[("cluster", "[4, 4]")], &["`cluster` is [4, 4]", "1 to 8 blocks"]),
+        (&[("align", "3")], &["`align` is 3", "0, 1, 2, 4, 8 or 16"]),
+        (&[("align", "32")], &["`align` is 32", "0, 1, 2, 4, 8 or 16"]),
+        // What a family cannot do.
+        (&[("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
+        (&[("arch", r#"["sm90a", "sm100a"]"#)], &["`arch`", r#"["sm90a"]"#]),
+        (&[("schedule", "")], &["`schedule`", "cooperative or pingpong"]),
+        (&[SIMT, ("dtype", r#"["f32", "f64"]"#)], &["`dtype`", r#"["f32"]"#]),
+        (&[CUBLAS], &["`arch` means nothing for cublas", "remove it"]),
+    ];
+    for (changes, expected) in cases {
+        let error = parse(changes).expect_err(&format!("{changes:?} was taken"));
+        for words in *expected {
+            assert!(error.message.contains(words), "{changes:?}: '{}' does not say '{words}'", error.message);
+        }
+        // The row's own line, or inside it where the TOML parser knows better.
+        let last = 3 + row(changes).lines().count();
+        assert!((3..last).contains(&error.line), "{changes:?}: line {} is outside of the row", error.line);
+        assert!(error.to_string().starts_with(&format!("kernels.toml, line {}: ", error.line)), "{error}");
+    }
+}
+
+#[test]
+fn an_error_names_the_line_of_its_own_row() {
+    let second_row = format!("{}\n{}", row(&[]), row(&[("dtype", r#"["int8"]"#)]));
+    let error = table::parse(&second_row).unwrap_err();
+    assert_eq!(second_row.lines().nth(error.line - 1), Some("[[kernel]]"));
+    assert_eq!(error.line, row(&[]).lines().count() + 2);
+}
+
+#[test]
+fn two_kernels_of_one_name_are_refused() {
+    let twice = format!("{}\n{}", row(&[]), row(&[("why", r#""something else""#)]));
+    let error = table::parse(&twice).unwrap_err();
+    assert_eq!(error.line, row(&[]).lines().count() + 2);
+    assert!(error.message.contains("sm90_gemm_bf16_nt_128x256x64_2x1_cooperative"), "{error}");
+    assert!(error.message.ends_with("is already the name of a kernel of line 1"), "{error}");
+}
+
+#[test]
+fn toml_syntax_errors_carry_their_line() {
+    for (text, line) in [("[[kernel]]\nfamily = \"sm90_gemm\"\narch = [\n", 3..=4), ("\n\nkernel = 1\n", 3..=3)] {
+        let error = table::parse(text).unwrap_err();
+        assert!(line.contains(&error.line), "{text:?}: line {} of: {}", error.line, error.message);
+        assert!(!error.message.is_empty());
+    }
+}
+
+#[test]
+fn the_real_table_is_what_the_crate_plans_over() {
+    let rows = table::parse(include_str!("../csrc/kernels.toml")).unwrap();
+    let parsed: Vec<&str> = rows.iter().map(|kernel| kernel.name.as_str()).collect();
+    let planned: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
+    assert_eq!(parsed, planned);
+    assert_eq!(planned.iter().collect::<HashSet<_>>().len(), planned.len(), "names are unique");
+    for (row, kernel) in rows.iter().zip(KERNELS) {
+        assert_eq!((row.tile, row.cluster, row.align), (kernel.tile, kernel.cluster, kernel.align), "{kernel}");
+        assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.dtype.name(), kernel.layout.name()), "{kernel}");
+        assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");
+    }
+}
+
+#[test]
+fn a_kernel_is_found_by_its_name_and_knows_its_place() {
+    for (index, kernel) in KERNELS.iter().enumerate() {
+        assert_eq!(KernelDesc::by_name(kernel.name), Some(kernel));
+        assert_eq!(kernel.index(), index);
+    }
+    assert_eq!(KernelDesc::by_name("sm90_gemm"), None);
+}
