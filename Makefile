@@ -14,7 +14,7 @@ help:
 	@echo "make demo        embed sentences with a real model, on the GPU if there is one"
 	@echo "make test        everything that can be checked on this machine; no GPU needed"
 	@echo "make bench       time every kernel against cuBLAS (needs a GPU)"
-	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.zst"
+	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.xz"
 	@echo "make fmt         format the sources"
 
 demo:

@@ -5,15 +5,15 @@
 //!
 //! Near its peak an H100 is limited by power: a pause after each sample keeps the card near the same temperature for all.
 
-use anyhow::{Context, Result, ensure};
-use candle::CudaDevice;
-use candle::cuda_backend::CudaDType;
+use anyhow::{ensure, Context, Result};
 use candle::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaGraph, CudaSlice, DevicePtr, DeviceRepr};
+use candle::cuda_backend::CudaDType;
+use candle::CudaDevice;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::kernel::{Family, KERNELS};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Layout, Problem, cost};
+use candle_tilegemm::{cost, DType, Layout, Problem};
 use clap::Parser;
 use half::{bf16, f16};
 use serde::Serialize;
@@ -116,7 +116,8 @@ fn main() -> Result<()> {
     }
     if let Some(path) = &args.json {
         let record = Record { gpu: info.name, rounds: args.rounds, rows };
-        std::fs::write(path, serde_json::to_string_pretty(&record)?).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(path, serde_json::to_string_pretty(&record)?)
+            .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
 }
@@ -144,7 +145,8 @@ impl Bench<'_> {
         let copies = (3 * self.dispatcher.device().l2_bytes as usize / bytes + 1).clamp(2, 64);
         let normal = |count: usize| -> Result<CudaSlice<T>> {
             let dtype = T::DTYPE;
-            let values = candle::Tensor::randn(0f32, 1f32, count, &candle::Device::Cuda(self.device.clone()))?.to_dtype(dtype)?;
+            let values = candle::Tensor::randn(0f32, 1f32, count, &candle::Device::Cuda(self.device.clone()))?
+                .to_dtype(dtype)?;
             let (storage, _) = values.storage_and_layout();
             let candle::Storage::Cuda(storage) = &*storage else { unreachable!("made on the device") };
             Ok(storage.as_cuda_slice::<T>()?.try_clone()?)

@@ -54,12 +54,13 @@ pub(crate) fn forward(
     Ok(out)
 }
 
-/// The layout with its batch dimensions as one.
+/// The layout with its batch dimensions as one. A single row gets the stride of a dense one, which candle takes it to have.
 fn one_batch(layout: &Layout, batch: usize, batch_stride: usize) -> Layout {
-    let (dims, strides) = (layout.dims(), layout.stride());
-    let rank = dims.len();
-    let shape = Shape::from((batch, dims[rank - 2], dims[rank - 1]));
-    Layout::new(shape, vec![batch_stride, strides[rank - 2], strides[rank - 1]], layout.start_offset())
+    let (&[.., rows, cols], &[.., row_stride, col_stride]) = (layout.dims(), layout.stride()) else {
+        unreachable!("operands have two dimensions")
+    };
+    let row_stride = if rows == 1 { cols } else { row_stride };
+    Layout::new(Shape::from((batch, rows, cols)), vec![batch_stride, row_stride, col_stride], layout.start_offset())
 }
 
 /// The values of a contiguous input.

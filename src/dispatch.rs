@@ -120,6 +120,8 @@ pub struct Dispatcher {
 }
 
 type Key = (Problem, Policy);
+/// A dispatcher's id, and one of its plans.
+type Slot = Option<(usize, Key, Arc<Plan>)>;
 
 /// Plans kept for all threads; above this number a plan is made anew when a thread has lost it.
 const MOST_PLANS: usize = 1 << 16;
@@ -127,7 +129,7 @@ const MOST_PLANS: usize = 1 << 16;
 const THREAD_SLOTS: usize = 512;
 
 thread_local! {
-    static THREAD_PLANS: RefCell<Vec<Option<(usize, Key, Arc<Plan>)>>> = RefCell::new(vec![None; THREAD_SLOTS]);
+    static THREAD_PLANS: RefCell<Vec<Slot>> = RefCell::new(vec![None; THREAD_SLOTS]);
 }
 
 impl Dispatcher {

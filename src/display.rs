@@ -162,6 +162,6 @@ fn shorten(sentence: &str, width: usize) -> &str {
     if sentence.len() <= width {
         return sentence;
     }
-    let ends = sentence.match_indices([':', ';', ',']).map(|(end, _)| end);
-    ends.filter(|end| *end <= width).last().map_or("", |end| &sentence[..end])
+    let mut ends = sentence.match_indices([':', ';', ',']).map(|(end, _)| end);
+    ends.rfind(|end| *end <= width).map_or("", |end| &sentence[..end])
 }

@@ -33,12 +33,15 @@ pub(crate) fn kernel_dtype(dtype: candle::DType) -> Result<DType> {
     }
 }
 
-/// The operands as they are, or copied where no kernel can read them: matrices without a contiguous dimension, and batch
-/// dimensions that cannot be reduced to two (on the CPU, one).
+/// The operands as they are, or copied where they cannot be read: matrices without a contiguous dimension, batch dimensions
+/// that cannot be reduced to two, and on the CPU what candle's product does not take.
 pub(crate) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
     let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
     match batch_of(lhs.layout(), rhs.layout()) {
-        Some(batch) if batch.sizes[0] == 1 || !lhs.device().is_cpu() => Ok((lhs, rhs)),
+        Some(_) if !lhs.device().is_cpu() => Ok((lhs, rhs)),
+        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, whether or not those are contiguous.
+        Some(batch) if batch.sizes[0] == 1 && batch.strides[1] == [0, 0] => Ok((lhs.contiguous()?, rhs)),
+        Some(batch) if batch.sizes[0] == 1 => Ok((lhs, rhs)),
         _ => Ok((lhs.contiguous()?, rhs.contiguous()?)),
     }
 }
@@ -159,7 +162,7 @@ impl GemmOp {
 fn derivative(activation: Activation, x: &Tensor) -> Result<Tensor> {
     match activation {
         Activation::Identity => x.ones_like(),
-        Activation::Relu => x.gt(&x.zeros_like()?)?.to_dtype(x.dtype()),
+        Activation::Relu => x.ge(&x.zeros_like()?)?.to_dtype(x.dtype()), // 1 at 0, as candle has it
         Activation::Silu => {
             // s(x) * (1 + x * (1 - s(x)))
             let sigmoid = x.affine(-1.0, 0.0)?.exp()?.affine(1.0, 1.0)?.recip()?;

@@ -1,3 +1,67 @@
+//! A GEMM backend for [candle](https://docs.rs/candle-core): CUTLASS/CuTe and cuTile C++ kernels behind a dispatcher that
+//! says which kernel ran and why.
+//!
+//! # Three ways in
+//!
+//! **Unmodified models** (feature `interpose`, Linux): one line, and every f16, bf16 and f32 product of the program goes
+//! through the dispatcher. What it does not take goes to cuBLAS as it came. See the module `interpose`.
+//!
+//! ```ignore
+//! use candle_tilegemm as _;
+//! ```
+//!
+//! **The op**: [`GemmExt::gemm`] is `matmul` for any rank, strides and broadcast batches, without copies; [`Gemm`] adds scale,
+//! bias, activation and residual.
+//!
+//! ```
+//! # #[cfg(feature = "candle")] {
+//! use candle::{Device, Tensor};
+//! use candle_tilegemm::{Activation, Gemm, GemmExt};
+//!
+//! let x = Tensor::randn(0f32, 1f32, (4, 64), &Device::Cpu)?;
+//! let w = Tensor::randn(0f32, 1f32, (32, 64), &Device::Cpu)?;
+//! let plain = x.gemm(&w.t()?)?;
+//! let activated = Gemm::new().activation(Activation::GeluErf).forward(&x, &w.t()?)?;
+//! assert_eq!(plain.dims(), activated.dims());
+//! # }
+//! # #[cfg(feature = "candle")]
+//! # Ok::<(), candle::Error>(())
+//! ```
+//!
+//! **The layers**: [`nn`] has `Linear` and its constructors with the names and signatures of `candle_nn`.
+//!
+//! # How it chooses
+//!
+//! `csrc/kernels.toml` lists the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] asks each of them whether it
+//! [supports](kernel::KernelDesc::supports) it, ranks those that do by an [estimate](cost::estimate_us), and keeps the
+//! [plan](dispatch::Plan). The vendor library is a row of the same table. That is arithmetic only, so it works without a GPU:
+//!
+//! ```
+//! use candle_tilegemm::arch::DeviceInfo;
+//! use candle_tilegemm::dispatch::{Dispatcher, Policy};
+//! use candle_tilegemm::{DType, Layout, Problem};
+//!
+//! let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+//! let problem = Problem::dense(2048, 28672, 4096, 1, Layout::NT, DType::BF16);
+//! let plan = dispatcher.plan(&problem, Policy::own())?;
+//! assert_eq!(plan.kernel.name, "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8");
+//! println!("{}", dispatcher.explain(&problem, Policy::default()));
+//! # Ok::<(), candle_tilegemm::Error>(())
+//! ```
+//!
+//! # Numerics
+//!
+//! Products are summed in f32, in f64 for f64, and rounded once. The result of a kernel is the same from run to run. C is not
+//! read when beta is 0; NaN and Inf propagate as IEEE 754 has it. f32 is multiplied in f32; TF32 is only used where candle's
+//! `set_gemm_reduced_precision_f32` asks for it, and then by cuBLAS.
+//!
+//! # Safety
+//!
+//! Kernels are launched in the module `launch`, the C boundary is in `ffi`, `vendor` and `interpose`; there is no unsafe code
+//! elsewhere but for the uninitialised result of the op.
+
+#![warn(missing_docs, unsafe_op_in_unsafe_fn)]
+
 pub mod arch;
 pub mod cost;
 #[cfg(feature = "candle")]

@@ -34,11 +34,16 @@ impl Operand {
         Self { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
 
-    /// The largest power of two that the pointer and every stride but the contiguous one are multiples of, in bytes.
+    /// The largest power of two that the address of every row is a multiple of, in bytes; of every column, where those are
+    /// contiguous.
     pub fn align(&self, dtype: DType) -> u32 {
-        let strides = [self.row_stride, self.col_stride, self.batch_stride[0], self.batch_stride[1]];
-        let bytes = strides.into_iter().filter(|&s| s != 1).map(|s| s.unsigned_abs() * dtype.bytes() as u64);
-        bytes.fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
+        let [x, y] = match [self.row_stride, self.col_stride] {
+            [line, 1] | [1, line] => [line, 0],
+            strides => strides,
+        };
+        let strides = [x, y, self.batch_stride[0], self.batch_stride[1]];
+        let bytes = strides.map(|stride| stride.unsigned_abs() * dtype.bytes() as u64);
+        bytes.into_iter().fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
     }
 
     /// Replaces the strides of dimensions of size 1, which mean nothing, by those of a dense matrix.
@@ -52,9 +57,9 @@ impl Operand {
             (_, 1) => operand.col_stride = 1,
             _ => {}
         }
-        for dim in 0..2 {
-            if batch[dim] == 1 {
-                operand.batch_stride[dim] = 0;
+        for (stride, size) in operand.batch_stride.iter_mut().zip(batch) {
+            if size == 1 {
+                *stride = 0;
             }
         }
         operand
@@ -77,12 +82,12 @@ pub fn power_of_two_in(bytes: u64) -> u32 {
 impl Operand {
     /// As `canonical`, but a single row or column counts as row-major where it can: D is written row by row.
     pub(crate) fn canonical_d(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
-        let mut operand = self.canonical(rows, cols, batch);
-        if cols == 1 && operand.col_stride != 1 {
-            operand.col_stride = 1;
-            operand.row_stride = self.row_stride;
+        let operand = self.canonical(rows, cols, batch);
+        if cols == 1 {
+            Self { col_stride: 1, ..operand }
+        } else {
+            operand
         }
-        operand
     }
 }
 

@@ -1,0 +1,169 @@
+//! The `tilegemm` command: what it prints, where, and with which exit code.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::kernel::KERNELS;
+use candle_tilegemm::{DType, Layout, Problem};
+use serde_json::Value;
+use std::process::Command;
+
+struct Outcome {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs `tilegemm` with these arguments and settings, and none from outside.
+fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
+    for name in ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_VENDOR", "TILEGEMM_REQUIRE_GPU"] {
+        command.env_remove(name);
+    }
+    let output = command.envs(settings.iter().copied()).args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn tilegemm(args: &[&str]) -> Outcome {
+    tilegemm_with(&[], args)
+}
+
+/// The output of a command that must succeed.
+fn stdout(args: &[&str]) -> String {
+    let Outcome { code, stdout, stderr } = tilegemm(args);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
+    stdout
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(args)).unwrap()
+}
+
+#[test]
+fn kernels_lists_the_table() {
+    let rows = stdout(&["kernels"]);
+    assert!(rows.contains(&format!("{} kernels", KERNELS.len())), "{rows}");
+    for kernel in KERNELS.iter().filter(|kernel| kernel.tile[0] > 0) {
+        let [m, n, k] = kernel.tile;
+        assert!(rows.contains(&format!(" {m}x{n}x{k} ")), "{kernel} is not in\n{rows}");
+    }
+    assert!(rows.lines().all(|line| line.chars().count() <= 120), "{rows}");
+    let names = stdout(&["kernels", "--names"]);
+    assert!(KERNELS.iter().all(|kernel| names.contains(kernel.name)), "{names}");
+}
+
+#[test]
+fn kernels_as_json_are_the_descriptors() {
+    let all = json(&["kernels", "--json"]);
+    let names: Vec<&str> = all.as_array().unwrap().iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
+    assert_eq!(names, KERNELS.iter().map(|kernel| kernel.name).collect::<Vec<_>>());
+    let kernel = all.as_array().unwrap().iter().find(|kernel| kernel["family"] == "sm90_gemm").unwrap();
+    for (field, expected) in [
+        ("arch", "sm90a".into()),
+        ("tile", Value::from(vec![128, 256, 64])),
+        ("align", 16.into()),
+        ("dtype", "bf16".into()),
+    ] {
+        assert_eq!(kernel[field], expected, "{field}");
+    }
+    assert!(kernel["built"].is_boolean());
+}
+
+#[test]
+fn kernels_are_filtered_by_where_they_run_and_what_they_compute() {
+    for (arch, capability) in [("sm90", 90), ("sm_90a", 90), ("80", 80), ("sm86", 86), ("sm120", 120)] {
+        let listed = json(&["kernels", "--json", "--arch", arch, "--dtype", "f32"]);
+        let expected = KERNELS.iter().filter(|kernel| kernel.arch.runs_on(capability) && kernel.dtype == DType::F32);
+        assert_eq!(listed.as_array().unwrap().len(), expected.count(), "{arch}");
+    }
+}
+
+#[test]
+fn explain_prints_what_the_dispatcher_says() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::a100());
+    let problem = Problem::dense(300, 512, 256, 4, Layout::NN, DType::F16);
+    let args = "explain 300 512 256 --batch 4 --layout nn --dtype f16 --device a100 --own";
+    let expected = dispatcher.explain(&problem, Policy::own()).to_string();
+    assert_eq!(stdout(&args.split(' ').collect::<Vec<_>>()).trim_end(), expected.trim_end());
+}
+
+#[test]
+fn explain_splits_an_epilogue_as_the_op_does() {
+    // No kernel of ours takes an odd N, and cuBLAS fuses nothing.
+    let text = stdout(&["explain", "17", "4095", "4096", "--bias", "--activation", "silu"]);
+    assert!(text.contains("-> cublas_bf16_nt") && text.contains("elementwise kernels afterwards"), "{text}");
+    let value = json(&["explain", "17", "4095", "4096", "--bias", "--activation", "silu", "--json"]);
+    assert_eq!((&value["chosen"], &value["elementwise_kernels"]), (&"cublas_bf16_nt".into(), &2.into()));
+    assert_eq!(value["candidates"].as_array().unwrap().len(), KERNELS.len());
+}
+
+#[test]
+fn explain_folds_one_weight_for_a_batch() {
+    let text = stdout(&["explain", "128", "4096", "1024", "--batch", "16", "--broadcast"]);
+    assert!(text.contains("run as 2048x4096x1024 nt bf16"), "{text}");
+}
+
+#[test]
+fn a_forced_kernel_that_cannot_run_is_explained_and_an_error() {
+    const NAME: &str = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
+    let Outcome { code, stdout, stderr } = tilegemm(&["explain", "17", "4095", "4096", "--force", NAME]);
+    assert_eq!(code, 1);
+    assert!(stdout.contains("which was asked for by name"), "{stdout}");
+    assert!(
+        stderr.starts_with(&format!("error: {NAME} was asked for by name but cannot run 17x4095x4096")),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_refused_with_exit_code_2() {
+    let cases = [
+        ("", "Usage"),
+        ("frobnicate", "unrecognized subcommand"),
+        ("explain 1 2", "<K>"),
+        ("explain 0 4096 4096", "0 is not in 1.."),
+        ("explain 4096 4096 99999999999", "99999999999 is not in 1.."),
+        ("explain 4096 4096 x", "invalid value 'x' for '<K>'"),
+        ("explain 8 8 8 --batch 0", "0 is not in 1.."),
+        ("explain 8 8 8 --layout xx", "possible values: nn, nt, tn, tt"),
+        ("explain 8 8 8 --dtype int8", "possible values: f16, bf16, f32, f64"),
+        ("explain 8 8 8 --device v100", "possible values: h100, h200, a100, this"),
+        ("explain 8 8 8 --activation elu", "possible values: identity, relu, gelu-erf, gelu-tanh, silu"),
+        ("explain 8 8 8 --force sm90_gemm", "no kernel is named 'sm90_gemm'; `tilegemm kernels` lists the names"),
+        ("explain 8 8 8 --own --force cublas_bf16_nt", "cannot be used with"),
+        ("explain 2000000 2000000 64", "GiB, but NVIDIA H100 80GB HBM3 has 80"),
+        ("kernels --arch hopper", "expected a compute capability such as sm90"),
+        ("kernels --dtype int8", "unknown dtype 'int8'; expected f16, bf16, f32 or f64"),
+    ];
+    for (line, expected) in cases {
+        let Outcome { code, stdout, stderr } = tilegemm(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!((code, stdout.as_str()), (2, ""), "{line}: {stderr}");
+        assert!(stderr.contains(expected), "{line}: no '{expected}' in: {stderr}");
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn without_cuda_there_is_no_device_to_ask() {
+    let Outcome { code, stderr, .. } = tilegemm(&["explain", "8", "8", "8", "--device", "this"]);
+    assert_eq!(code, 1);
+    assert!(stderr.starts_with("error: ") && stderr.contains("the feature `cuda`"), "{stderr}");
+
+    let Outcome { code, stdout, stderr } = tilegemm(&["explain", "8", "8", "8", "--built"]);
+    assert_eq!(code, 1);
+    assert!(stdout.contains("no kernel can run it") && stderr.contains("enable the feature"), "{stdout}{stderr}");
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn doctor_is_content_with_a_cpu_build() {
+    let report = stdout(&["doctor"]);
+    for words in ["off: cuda", "the CPU", "TILEGEMM_FORCE", "nvcc", "CUTLASS", "what was built can run"] {
+        assert!(report.contains(words), "no '{words}' in\n{report}");
+    }
+    let warned = tilegemm_with(&[("TILEGEMM_VENDOR", "of"), ("TILEGEMM", "maybe")], &["doctor"]);
+    assert_eq!(warned.code, 0, "{}", warned.stdout);
+    for words in ["TILEGEMM_VENDOR=of", "without the feature `cuda`", "TILEGEMM=maybe", "off, on, force or trace"] {
+        assert!(warned.stdout.contains(words), "no '{words}' in\n{}", warned.stdout);
+    }
+}

@@ -1,0 +1,123 @@
+//! How explanations and rejections read.
+
+use candle_tilegemm::arch::{Arch, DeviceInfo};
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::kernel::{Rejection, KERNELS};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
+use candle_tilegemm::{Activation, DType, Layout, Problem};
+
+fn h100() -> Dispatcher {
+    Dispatcher::hypothetical(DeviceInfo::h100())
+}
+
+fn bf16(m: usize, n: usize, k: usize) -> Problem {
+    Problem::dense(m, n, k, 1, Layout::NT, DType::BF16)
+}
+
+/// The lines of an explanation that start with a kernel's name, after the arrow: the kernels that can run it.
+fn able(text: &str) -> Vec<&str> {
+    let name = |line: &str| line.get(3..).and_then(|rest| rest.split_whitespace().next()).unwrap_or("").to_string();
+    text.lines()
+        .filter(|line| line.contains(" us ") && KERNELS.iter().any(|kernel| kernel.name == name(line)))
+        .collect()
+}
+
+#[test]
+fn an_explanation_lists_every_kernel_once_and_points_to_the_chosen_one() {
+    for (m, n, k) in [(1, 4096, 4096), (4096, 4096, 4096), (17, 4095, 4096), (64, 4096, 0)] {
+        for policy in [Policy::default(), Policy::own()] {
+            let explanation = h100().explain(&bf16(m, n, k), policy);
+            let text = explanation.to_string();
+            let able = able(&text);
+
+            let arrows: Vec<&str> = text.lines().filter(|line| line.starts_with("->")).collect();
+            assert_eq!(arrows.len(), 1, "{text}");
+            assert!(arrows[0].contains(explanation.chosen.unwrap().name), "{text}");
+
+            let estimate = |line: &&str| -> f64 {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                words[words.iter().position(|word| *word == "us").unwrap() - 1].parse().unwrap()
+            };
+            assert!(able.iter().map(estimate).is_sorted(), "{text}");
+
+            // Groups of rejected kernels start with their number.
+            let rejected = text.lines().skip_while(|line| *line != "cannot run it");
+            let count = |line: &str| line.get(..4)?.trim().parse::<usize>().ok();
+            assert_eq!(able.len() + rejected.filter_map(count).sum::<usize>(), KERNELS.len(), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+        }
+    }
+}
+
+#[test]
+fn an_explanation_says_what_was_done_to_the_problem() {
+    let explain = |problem: &Problem, policy| h100().explain(problem, policy).to_string();
+    let mut batch = Problem::dense(128, 4096, 1024, 16, Layout::NT, DType::BF16);
+    batch.b.batch_stride = [0, 0];
+    let mut transposed = bf16(512, 1024, 2048);
+    transposed.d = Operand::col_major(512, [0, 0]);
+    let forced = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
+    let cases = [
+        (explain(&batch, Policy::default()), "one B for the whole batch: run as 2048x4096x1024 nt bf16"),
+        (explain(&transposed, Policy::default()), "D is column-major: A and B are exchanged"),
+        (explain(&bf16(1, 4096, 4096), Policy::own()), "the vendor library is switched off"),
+        (explain(&bf16(1, 4095, 4096), Policy::force(forced).unwrap()), "which was asked for by name"),
+        (explain(&bf16(0, 4095, 4096), Policy::default()), "there is nothing to compute"),
+        (explain(&bf16(1, 4096, 4096), Policy::default()), "1x4096x4096 nt bf16 on NVIDIA H100 80GB HBM3 (132 SMs)"),
+    ];
+    for (text, expected) in cases {
+        assert!(text.contains(expected), "no '{expected}' in\n{text}");
+    }
+}
+
+#[test]
+fn problems_read_as_they_are_asked() {
+    let mut epilogue = Epilogue::new(0.5, 2.0);
+    epilogue.bias = Some(BiasAxis::N);
+    epilogue.activation = Activation::Silu;
+    epilogue.c = Some(Operand::row_major(32, [0, 512]));
+    let batch = Problem::dense(16, 32, 8, 4, Layout::TN, DType::F32);
+    let cases = [
+        (bf16(16, 32, 8), "16x32x8 nt bf16"),
+        (batch, "16x32x8 tn f32 batch 4"),
+        (Problem { epilogue, ..batch }, "16x32x8 tn f32 batch 4 alpha 0.5 + bias Silu + 2 C"),
+    ];
+    for (problem, expected) in cases {
+        assert_eq!(problem.to_string(), expected);
+    }
+}
+
+#[test]
+fn every_rejection_says_what_is_needed() {
+    let sm90a = Arch { capability: 90, exact: true };
+    let cases = [
+        (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
+        (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
+        (Rejection::DType { have: DType::F32, need: DType::F16 }, "computes in f32, the problem is in f16"),
+        (Rejection::Layout { have: Layout::NT, need: Layout::Any }, "reads nt, the operands are any"),
+        (Rejection::Alignment { operand: "B", need: 16, have: 2 }, "B is aligned to 2 bytes, 16 needed"),
+        (Rejection::NotRowMajor { operand: "C" }, "C is not row-major"),
+        (Rejection::Overlap { operand: "A" }, "rows of A overlap (a stride is smaller than the row)"),
+        (Rejection::Epilogue { what: "a bias" }, "does not fuse a bias"),
+        (Rejection::Batch, "takes one batch dimension, the operands need two"),
+        (Rejection::EmptyK, "K is 0"),
+        (Rejection::VendorOff, "the vendor library is switched off"),
+    ];
+    for (rejection, text) in cases {
+        assert_eq!(rejection.to_string(), text);
+    }
+}
+
+/// Without the feature `cuda` nothing is built, and the error says what to switch on.
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_build_without_kernels_says_which_features_have_them() {
+    let error = Dispatcher::new(DeviceInfo::h100()).plan(&bf16(512, 4096, 4096), Policy::default()).unwrap_err();
+    let text = error.to_string();
+    for words in ["512x4096x4096 nt bf16", "enable the feature cuda", "enable the feature sm90", "tilegemm explain"] {
+        assert!(text.contains(words), "no '{words}' in: {text}");
+    }
+    let explanation = Dispatcher::new(DeviceInfo::h100()).explain(&bf16(512, 4096, 4096), Policy::default());
+    assert_eq!(explanation.chosen, None);
+    assert!(explanation.to_string().contains("no kernel can run it"));
+}

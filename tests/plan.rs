@@ -1,0 +1,257 @@
+//! What is chosen for a GPU that need not be here: over the real table, as if all of it were built.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
+use candle_tilegemm::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
+use candle_tilegemm::{cost, Activation, DType, Error, Layout, Problem};
+use std::sync::Arc;
+
+fn h100() -> Dispatcher {
+    Dispatcher::hypothetical(DeviceInfo::h100())
+}
+
+fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
+    Problem::dense(m, n, k, 1, Layout::NT, dtype)
+}
+
+fn bf16(m: usize, n: usize, k: usize) -> Problem {
+    linear(m, n, k, DType::BF16)
+}
+
+fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
+    h100().plan(problem, policy).unwrap_or_else(|error| panic!("{problem}: {error}"))
+}
+
+/// What the kernel of this name says to a problem.
+fn verdict(problem: &Problem, name: &str) -> Result<f64, Rejection> {
+    let candidates = h100().explain(problem, Policy::default()).candidates;
+    candidates.into_iter().find(|candidate| candidate.kernel.name == name).expect(name).verdict
+}
+
+/// Sizes, dtypes and layouts across decode, prefill, attention and what is awkward.
+fn sweep() -> impl Iterator<Item = Problem> {
+    const SHAPES: [(usize, usize, usize, usize); 9] = [
+        (1, 4096, 4096, 1),
+        (16, 28672, 4096, 1),
+        (128, 2560, 2048, 1),
+        (4096, 4096, 14336, 1),
+        (1000, 1000, 1000, 1),
+        (127, 129, 131, 1),
+        (3, 5, 1, 7),
+        (512, 512, 64, 96),
+        (1, 1, 1, 1),
+    ];
+    let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
+    let dtypes = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    SHAPES.into_iter().flat_map(move |(m, n, k, batch)| {
+        layouts.into_iter().flat_map(move |layout| dtypes.map(|dtype| Problem::dense(m, n, k, batch, layout, dtype)))
+    })
+}
+
+fn able(candidates: &[Candidate]) -> impl Iterator<Item = (&'static KernelDesc, f64)> + '_ {
+    candidates.iter().filter_map(|candidate| Some((candidate.kernel, *candidate.verdict.as_ref().ok()?)))
+}
+
+#[test]
+fn shapes_get_the_kernels_made_for_them() {
+    let tensor_cores = |family| !matches!(family, Family::Cublas | Family::Reference | Family::SimtGemm);
+    for (m, n, k) in [(1, 4096, 4096), (64, 4096, 4096), (512, 28672, 4096), (4096, 4096, 4096)] {
+        for dtype in [DType::F16, DType::BF16] {
+            let family = plan(&linear(m, n, k, dtype), Policy::own()).kernel.family;
+            assert!(tensor_cores(family), "{m}x{n}x{k} {dtype} runs on {family:?}");
+        }
+    }
+    let cases = [
+        ("f32", linear(512, 1024, 1024, DType::F32), Policy::own(), vec![Family::SimtGemm]),
+        ("f32", linear(512, 1024, 1024, DType::F32), Policy::default(), vec![Family::SimtGemm, Family::Cublas]),
+        ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm]),
+        ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec![Family::Cublas, Family::Reference]),
+        ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec![Family::Reference]),
+        ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec![Family::Cublas, Family::Reference]),
+        ("K = 0", bf16(512, 1024, 0), Policy::default(), vec![Family::Reference]),
+    ];
+    for (what, problem, policy, families) in cases {
+        let kernel = plan(&problem, policy).kernel;
+        assert!(families.contains(&kernel.family), "{what}: {problem} runs on {kernel}");
+    }
+}
+
+#[test]
+fn what_runs_is_the_fastest_of_those_that_can() {
+    let dispatcher = h100();
+    for problem in sweep() {
+        let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
+        let explanation = dispatcher.explain(&problem, Policy::default());
+        let least = able(&explanation.candidates).map(|(_, us)| us).fold(f64::INFINITY, f64::min);
+        assert_eq!(plan.estimate_us, least, "{problem}");
+        assert_eq!(Some(plan.kernel), explanation.chosen, "{problem}");
+        assert_eq!(plan.reason, Reason::Estimate);
+        assert_eq!(plan.kernel.supports(&plan.canonical.problem, dispatcher.device()), Ok(()));
+    }
+}
+
+#[test]
+fn no_plan_of_our_own_policy_is_for_the_vendor_library() {
+    let dispatcher = h100();
+    for problem in sweep() {
+        assert_ne!(dispatcher.plan(&problem, Policy::own()).unwrap().kernel.family, Family::Cublas, "{problem}");
+        for Candidate { kernel, verdict } in dispatcher.explain(&problem, Policy::own()).candidates {
+            assert!(kernel.family != Family::Cublas || verdict.is_err(), "{problem}: {kernel}");
+        }
+    }
+}
+
+#[test]
+fn other_gpus_get_kernels_that_run_there() {
+    let a100 = Dispatcher::hypothetical(DeviceInfo::a100());
+    let plan = a100.plan(&bf16(512, 4096, 4096), Policy::own()).unwrap();
+    assert_eq!(plan.kernel.arch.capability, 80, "{}", plan.kernel);
+    let verdict = |name| KernelDesc::by_name(name).unwrap().supports(&bf16(512, 4096, 4096), a100.device());
+    let rejection = verdict("sm90_gemm_bf16_nt_128x256x64_2x1_cooperative").unwrap_err();
+    assert_eq!(rejection.to_string(), "built for sm90a, the device has compute capability 8.0");
+}
+
+#[test]
+fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
+    const NAME: &str = "tile_gemm_sm90_bf16_nt_128x128x64_1x1_w4";
+    let dense = bf16(512, 1024, 1024);
+    let padded = Operand { row_stride: 1025, ..dense.a };
+    let shifted = Operand { pointer_align: 2, ..dense.b };
+    let cases = [
+        ("an odd K", bf16(512, 1024, 1023), "A is aligned to 2 bytes, 16 needed"),
+        ("a K of 4 more", bf16(512, 1024, 1020), "A is aligned to 8 bytes, 16 needed"),
+        ("an odd N", bf16(512, 1023, 1024), "D is aligned to 2 bytes, 16 needed"),
+        ("odd rows of A", Problem { a: padded, ..dense }, "A is aligned to 2 bytes, 16 needed"),
+        ("a shifted B", Problem { b: shifted, ..dense }, "B is aligned to 2 bytes, 16 needed"),
+        ("another layout", Problem { b: Operand::row_major(1024, [0, 0]), ..dense }, "reads nt, the operands are nn"),
+        ("another type", linear(512, 1024, 1024, DType::F16), "computes in bf16, the problem is in f16"),
+        ("no K", bf16(512, 1024, 0), "K is 0"),
+    ];
+    assert!(verdict(&dense, NAME).is_ok());
+    for (what, problem, text) in cases {
+        assert_eq!(verdict(&problem, NAME).unwrap_err().to_string(), text, "{what}");
+    }
+}
+
+#[test]
+fn a_column_major_result_exchanges_the_operands() {
+    let mut problem = bf16(512, 1024, 2048);
+    problem.d = Operand::col_major(512, [0, 0]);
+    problem.epilogue.bias = Some(BiasAxis::N);
+    let plan = plan(&problem, Policy::own());
+    let canonical = plan.canonical.problem;
+    assert!(plan.canonical.swapped);
+    assert_eq!((canonical.m, canonical.n, canonical.k), (1024, 512, 2048));
+    assert_eq!((canonical.d.row_stride, canonical.d.col_stride), (512, 1));
+    assert_eq!((canonical.layout(), canonical.epilogue.bias), (Layout::NT, Some(BiasAxis::M)));
+}
+
+#[test]
+fn one_weight_for_a_batch_is_a_single_product() {
+    let mut problem = Problem::dense(128, 4096, 1024, 16, Layout::NT, DType::BF16);
+    problem.b.batch_stride = [0, 0];
+    let folded = plan(&problem, Policy::default());
+    let single = plan(&bf16(16 * 128, 4096, 1024), Policy::default());
+    assert_eq!(folded.canonical, single.canonical);
+    assert_eq!(folded.kernel, single.kernel);
+}
+
+#[test]
+fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
+    let mut problem = Problem::dense(128, 128, 64, 6, Layout::NT, DType::BF16);
+    problem.batch = [2, 3];
+    for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
+        let matrix = operand.batch_stride[1];
+        operand.batch_stride = [matrix, 2 * matrix]; // outer and inner exchanged
+    }
+    assert_eq!(problem.canonical().problem.batch, [2, 3]);
+    assert_eq!(verdict(&problem, "cublas_bf16_nt"), Err(Rejection::Batch));
+    assert!(verdict(&problem, "tile_gemm_sm90_bf16_nt_64x64x64_1x1_w4").is_ok());
+    plan(&problem, Policy::default());
+}
+
+#[test]
+fn nothing_to_compute_is_a_plan_that_takes_no_time() {
+    for problem in [bf16(0, 1024, 1024), bf16(512, 0, 1024), Problem::dense(8, 8, 8, 0, Layout::NN, DType::F32)] {
+        assert_eq!(plan(&problem, Policy::default()).estimate_us, 0.0);
+        let text = h100().explain(&problem, Policy::default()).to_string();
+        assert!(text.contains("nothing to compute"), "{text}");
+    }
+}
+
+#[test]
+fn a_forced_kernel_is_taken_or_an_error() {
+    let problem = bf16(1, 4096, 4096);
+    for kernel in able(&h100().explain(&problem, Policy::default()).candidates).map(|(kernel, _)| kernel) {
+        let plan = plan(&problem, Policy::force(kernel.name).unwrap());
+        assert_eq!((plan.kernel, plan.reason), (kernel, Reason::Forced));
+    }
+    let unknown = Policy::force("sm90_gemm").unwrap_err();
+    assert!(matches!(&unknown, Error::UnknownKernel(name) if name == "sm90_gemm"), "{unknown:?}");
+    let name = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
+    let error = h100().plan(&problem, Policy::force(name).unwrap()).unwrap_err();
+    let expected = Rejection::DType { have: DType::F32, need: DType::BF16 };
+    assert!(matches!(&error, Error::Forced { kernel, rejection, .. } if kernel == name && *rejection == expected));
+    let text = error.to_string();
+    assert!(text.contains(name) && text.contains("1x4096x4096 nt bf16") && text.contains("TILEGEMM_FORCE"), "{text}");
+}
+
+#[test]
+fn the_same_question_gets_the_same_plan_on_every_thread() {
+    let dispatcher = h100();
+    let choose = || sweep().map(|problem| dispatcher.plan(&problem, Policy::default()).unwrap()).collect::<Vec<_>>();
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(choose)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let first = choose();
+    for plans in all.iter().chain([&choose()]) {
+        assert!(first.iter().zip(plans).all(|(x, y)| Arc::ptr_eq(x, y)), "a second call plans anew");
+    }
+    let elsewhere = h100();
+    for plan in &first {
+        let again = elsewhere.plan(&plan.asked, Policy::default()).unwrap();
+        assert_eq!((again.kernel, again.canonical, again.estimate_us), (plan.kernel, plan.canonical, plan.estimate_us));
+        assert!(!Arc::ptr_eq(plan, &again), "dispatchers share no plans");
+    }
+}
+
+#[test]
+fn an_epilogue_is_split_where_that_is_fastest() {
+    let dispatcher = h100();
+    assert_eq!(dispatcher.fuse(&bf16(512, 1024, 1024), Policy::default()).unwrap(), Fusion::Full);
+    for mut problem in sweep() {
+        problem.epilogue = Epilogue::new(1.0, 1.0);
+        problem.epilogue.bias = Some(BiasAxis::N);
+        problem.epilogue.activation = Activation::Silu;
+        problem.epilogue.c = Some(problem.d);
+        let cost = |fusion| {
+            let (epilogue, passes) = problem.epilogue.keep(fusion);
+            let plan = dispatcher.plan(&Problem { epilogue, ..problem }, Policy::default());
+            plan.map_or(f64::INFINITY, |plan| {
+                plan.estimate_us + cost::elementwise_us(&problem, passes, dispatcher.device())
+            })
+        };
+        let chosen = dispatcher.fuse(&problem, Policy::default()).unwrap();
+        let least = [Fusion::None, Fusion::BiasAct, Fusion::Full].map(cost).into_iter().fold(f64::INFINITY, f64::min);
+        assert_eq!(cost(chosen), least, "{problem}: {chosen:?}");
+    }
+}
+
+#[test]
+fn estimates_respect_the_roofline_and_grow_with_m() {
+    let device = DeviceInfo::h100();
+    for problem in sweep().map(|problem| problem.canonical().problem) {
+        let roofline = cost::roofline_us(&problem, &device);
+        for kernel in KERNELS.iter().filter(|kernel| kernel.supports(&problem, &device).is_ok()) {
+            let us = cost::estimate_us(kernel, &problem, &device);
+            assert!(us.is_finite() && us >= roofline, "{problem}: {kernel} {us} us, roofline {roofline} us");
+        }
+    }
+    for kernel in KERNELS.iter().filter(|kernel| kernel.arch.capability == 90 && kernel.layout == Layout::NT) {
+        let estimate = |m| cost::estimate_us(kernel, &linear(m, 4096, 4096, kernel.dtype), &device);
+        let grows = (1..2000).step_by(37).all(|m| estimate(m) <= estimate(m + 37));
+        assert!(grows, "{kernel} gets faster with more rows");
+    }
+}
