@@ -1,7 +1,5 @@
 //! The embed example, as its users run it.
 
-#![cfg(feature = "candle")]
-
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

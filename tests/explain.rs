@@ -96,6 +96,7 @@ fn every_rejection_says_what_is_needed() {
         (Rejection::DType { have: DType::F32, need: DType::F16 }, "computes in f32, the problem is in f16"),
         (Rejection::Layout { have: Layout::NT, need: Layout::Any }, "reads nt, the operands are any"),
         (Rejection::Alignment { operand: "B", need: 16, have: 2 }, "B is aligned to 2 bytes, 16 needed"),
+        (Rejection::RowLength { dimension: "K", have: 1020, multiple: 8 }, "K is 1020, a multiple of 8 needed"),
         (Rejection::NotRowMajor { operand: "C" }, "C is not row-major"),
         (Rejection::Overlap { operand: "A" }, "rows of A overlap (a stride is smaller than the row)"),
         (Rejection::Epilogue { what: "a bias" }, "does not fuse a bias"),

@@ -118,12 +118,21 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
     let dense = bf16(512, 1024, 1024);
     let padded = Operand { row_stride: 1025, ..dense.a };
     let shifted = Operand { pointer_align: 2, ..dense.b };
+    let repeated = Operand { row_stride: 0, ..dense.a };
+    let every_other = Operand { row_stride: 2048, col_stride: 2, ..dense.d };
+    let mut column_major_c = Epilogue::new(1.0, 1.0);
+    column_major_c.c = Some(Operand::col_major(512, [0, 0]));
     let cases = [
         ("an odd K", bf16(512, 1024, 1023), "A is aligned to 2 bytes, 16 needed"),
         ("a K of 4 more", bf16(512, 1024, 1020), "A is aligned to 8 bytes, 16 needed"),
         ("an odd N", bf16(512, 1023, 1024), "D is aligned to 2 bytes, 16 needed"),
         ("odd rows of A", Problem { a: padded, ..dense }, "A is aligned to 2 bytes, 16 needed"),
         ("a shifted B", Problem { b: shifted, ..dense }, "B is aligned to 2 bytes, 16 needed"),
+        ("a short K in long rows", Problem { k: 1020, ..dense }, "K is 1020, a multiple of 8 needed"),
+        ("a short N in long rows", Problem { n: 1020, ..dense }, "N is 1020, a multiple of 8 needed"),
+        ("a repeated row", Problem { a: repeated, ..dense }, "rows of A overlap (a stride is smaller than the row)"),
+        ("D in every other column", Problem { d: every_other, ..dense }, "D is not row-major"),
+        ("a transposed C", Problem { epilogue: column_major_c, ..dense }, "C is not row-major"),
         ("another layout", Problem { b: Operand::row_major(1024, [0, 0]), ..dense }, "reads nt, the operands are nn"),
         ("another type", linear(512, 1024, 1024, DType::F16), "computes in bf16, the problem is in f16"),
         ("no K", bf16(512, 1024, 0), "K is 0"),

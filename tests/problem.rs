@@ -1,5 +1,5 @@
-//! What is asked: canonical problems compute the same, batch dimensions collapse without losing an element, and alignments
-//! hold for every address.
+//! What is asked: canonical problems compute the same, batch dimensions collapse without losing an element, and
+//! alignments hold for every address.
 
 use candle_tilegemm::problem::{power_of_two_in, Batch, BiasAxis, Epilogue, Operand, MAX_ALIGN};
 use candle_tilegemm::{DType, Layout, Problem};
@@ -197,7 +197,8 @@ proptest! {
             (0..dims.len()).map(|dim| if dense[operand] { behind(dim) } else { random[dim][operand] }).collect()
         });
         let visits = |dims: &[usize], strides: [&[i64]; 2]| -> Vec<[i64; 2]> {
-            (0..dims.iter().product::<usize>()).map(|index| strides.map(|strides| offset(dims, strides, index))).collect()
+            let count = dims.iter().product::<usize>();
+            (0..count).map(|index| strides.map(|strides| offset(dims, strides, index))).collect()
         };
         let signed = [0, 1].map(|o| strides[o].iter().map(|&stride| stride as i64).collect::<Vec<_>>());
         if let Some(batch) = Batch::collapse(&dims, [&strides[0], &strides[1]]) {
@@ -205,7 +206,7 @@ proptest! {
             prop_assert_eq!(visits(&dims, [&signed[0], &signed[1]]), collapsed);
         } else {
             let real = dims.iter().filter(|&&size| size > 1).count();
-            prop_assert!(real > 2 && !(dense[0] && dense[1]), "{:?} with {:?} is at most two dimensions", dims, strides);
+            prop_assert!(real > 2 && !(dense[0] && dense[1]), "{:?} {:?} is at most two dimensions", dims, strides);
         }
     }
 }

@@ -10,9 +10,6 @@ use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::kernel::KERNELS;
 use std::fmt::{self, Display};
 
-#[derive(clap::Args)]
-pub struct Args {}
-
 /// How a finding is rated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
@@ -65,7 +62,7 @@ impl Display for Finding {
     }
 }
 
-pub fn run(_: &Args) -> Result {
+pub fn run() -> Result {
     let needed_to_run = [("this build", build()), ("to run it", run_time()), ("settings", settings())];
     for (title, findings) in &needed_to_run {
         print_section(title, findings)?;
@@ -107,7 +104,7 @@ fn build() -> Vec<Finding> {
     vec![
         Finding::ok("version", env!("CARGO_PKG_VERSION")),
         Finding::ok("features", format!("on: {}; off: {}", list(true), list(false))),
-        Finding::ok("kernels", format!("{count} of {} for {}", KERNELS.len(), built_for())),
+        Finding::ok("kernels", format!("{count} of {} built ({})", KERNELS.len(), built_for())),
     ]
 }
 
@@ -118,7 +115,11 @@ fn run_time() -> Vec<Finding> {
 
 #[cfg(not(feature = "cuda"))]
 fn run_time() -> Vec<Finding> {
-    let mut findings = vec![Finding::ok("device", "the CPU: candle's own product, with our epilogue")];
+    let what = match cfg!(feature = "candle") {
+        true => "the CPU: candle's own product, with our epilogue",
+        false => "the CPU: plans only, as the features `candle` and `cuda` are off",
+    };
+    let mut findings = vec![Finding::ok("device", what)];
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
         let remedy = "build with the feature `cuda` and that of its architecture, such as sm90";
         findings.push(Finding::problem(Status::Warn, "device", "an NVIDIA GPU that this build does not use", remedy));

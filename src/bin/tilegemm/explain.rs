@@ -9,6 +9,7 @@ use candle_tilegemm::{cost, Activation, DType, Layout, Problem};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
 use std::fmt;
+use std::str::FromStr;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -25,10 +26,10 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = size())]
     batch: u32,
     /// nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, what a Linear layer computes
-    #[arg(long, default_value = "nt", value_parser = PossibleValuesParser::new(["nn", "nt", "tn", "tt"]).try_map(|s| s.parse::<Layout>()))]
+    #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
     /// Element type of operands and result
-    #[arg(long, default_value = "bf16", value_parser = PossibleValuesParser::new(["f16", "bf16", "f32", "f64"]).try_map(|s| s.parse::<DType>()))]
+    #[arg(long, default_value = "bf16", value_parser = one_of::<DType>(["f16", "bf16", "f32", "f64"]))]
     dtype: DType,
     /// For which GPU; `this` is the first one of this machine
     #[arg(long, default_value = "h100", value_parser = ["h100", "h200", "a100", "this"])]
@@ -40,7 +41,7 @@ pub struct Args {
     #[arg(long)]
     bias: bool,
     /// Apply a function to the biased product
-    #[arg(long, default_value = "identity", value_parser = PossibleValuesParser::new(ACTIVATIONS.map(|(name, _)| name)).map(activation))]
+    #[arg(long, default_value = "identity", value_parser = activations())]
     activation: Activation,
     /// Without the vendor library
     #[arg(long, conflicts_with = "force")]
@@ -64,8 +65,17 @@ const ACTIVATIONS: [(&str, Activation); 5] = [
     ("silu", Activation::Silu),
 ];
 
-fn activation(name: String) -> Activation {
-    ACTIVATIONS.into_iter().find(|(known, _)| *known == name).map(|(_, activation)| activation).unwrap_or_default()
+fn activations() -> impl TypedValueParser<Value = Activation> {
+    let named = |name: String| ACTIVATIONS.into_iter().find(|(known, _)| *known == name);
+    PossibleValuesParser::new(ACTIVATIONS.map(|(name, _)| name))
+        .map(move |name| named(name).map_or(Activation::Identity, |(_, activation)| activation))
+}
+
+fn one_of<T>(names: [&'static str; 4]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
 /// A size that every kernel interface can express.
@@ -128,7 +138,7 @@ fn this_device() -> Result<DeviceInfo> {
     Err("this build cannot see GPUs; build it with the feature `cuda`, or name one: --device h100".into())
 }
 
-/// A product and its epilogue as the op runs them: what the GEMM kernel does not fuse, or not as fast, is done afterwards.
+/// A product and its epilogue as the op runs them: what is not best fused by the GEMM kernel is done afterwards.
 struct Split {
     /// What the GEMM kernel is asked for.
     problem: Problem,

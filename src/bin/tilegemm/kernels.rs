@@ -71,7 +71,7 @@ impl<'a> From<&'a KernelDesc> for Described<'a> {
 /// The architectures of this build in words.
 pub fn built_for() -> String {
     match BUILT_ARCHS {
-        [] => "no architecture: CPU only; the feature `cuda` builds kernels".into(),
+        [] => "CPU only; the feature `cuda` builds kernels".into(),
         archs => join(archs.iter().map(|&arch| Arch::device(arch)), " "),
     }
 }

@@ -22,7 +22,7 @@ enum Command {
     /// Say which kernel a product gets, and why no other
     Explain(explain::Args),
     /// Check what kernels need to be built and to run here
-    Doctor(doctor::Args),
+    Doctor,
 }
 
 /// Why a command did not do what it was asked to.
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor => doctor::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use super::{Finding, Status};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::{Family, KernelDesc, BUILT_ARCHS, KERNELS};
-use candle_tilegemm::{launch, DType, Layout, Problem};
+use candle_tilegemm::{launch, DType, Error, Layout, Problem};
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![driver(), library(), vendor()];
@@ -17,10 +17,18 @@ pub fn findings() -> Vec<Finding> {
                 Ok(value) => format!("CUDA_VISIBLE_DEVICES={value} hides all but these; unset it"),
                 Err(_) => "run it on a machine with an NVIDIA GPU; a container needs `--gpus all`".into(),
             };
-            findings.push(Finding::problem(Status::Missing, "device", error, remedy));
+            findings.push(Finding::problem(Status::Missing, "device", reason(error), remedy));
         }
     }
     findings
+}
+
+/// What CUDA says; the error itself points to this command.
+fn reason(error: Error) -> String {
+    match error {
+        Error::NoDevice(reason) => reason,
+        error => error.to_string(),
+    }
 }
 
 fn driver() -> Finding {
@@ -28,7 +36,7 @@ fn driver() -> Finding {
         Ok(version) => Finding::ok("driver", format!("up to CUDA {}.{}", version / 1000, version % 1000 / 10)),
         Err(error) => {
             let remedy = "install the NVIDIA driver, 580 or newer for CUDA 13; a container needs `--gpus all`";
-            Finding::problem(Status::Missing, "driver", error, remedy)
+            Finding::problem(Status::Missing, "driver", reason(error), remedy)
         }
     }
 }
@@ -36,14 +44,17 @@ fn driver() -> Finding {
 fn library() -> Finding {
     match launch::verify_library() {
         Ok(count) => Finding::ok("library", format!("{count} kernels are linked, all as kernels.toml has them")),
-        Err(error) => Finding::problem(Status::Broken, "library", error, "run `cargo clean -p candle-tilegemm`"),
+        Err(error) => Finding::problem(Status::Broken, "library", "does not fit this program", error.to_string()),
     }
 }
 
 fn vendor() -> Finding {
     match launch::verify_vendor() {
         Ok(()) => Finding::ok("cuBLAS", "found"),
-        Err(error) => Finding::problem(Status::Missing, "cuBLAS", error, "or run with TILEGEMM_VENDOR=off"),
+        Err(_) if Policy::from_env().is_ok_and(|policy| !policy.vendor) => {
+            Finding::ok("cuBLAS", "not found, and not used")
+        }
+        Err(error) => Finding::problem(Status::Missing, "cuBLAS", "cannot be used", error.to_string()),
     }
 }
 
@@ -61,12 +72,8 @@ fn device(ordinal: usize) -> Vec<Finding> {
     let device = match launch::device_info(ordinal) {
         Ok(device) => device,
         Err(error) => {
-            return vec![Finding::problem(
-                Status::Broken,
-                "device",
-                error,
-                "another device may work: CUDA_VISIBLE_DEVICES",
-            )]
+            let remedy = "see what the driver says of it: nvidia-smi";
+            return vec![Finding::problem(Status::Broken, "device", reason(error), remedy)];
         }
     };
     let DeviceInfo { name, capability, sm_count, memory_bytes, .. } = &device;

@@ -58,6 +58,15 @@ fn candle_nvcc(dist: Option<&Path>) -> Finding {
     const ENV: &str = "run `eval \"$(third_party/fetch.sh --env)\"`, or put a CUDA no newer than the driver on PATH";
     let home = folder("CUDA_HOME").or_else(|| folder("CUDA_PATH")).map(|home| home.join("bin/nvcc"));
     match home.or_else(|| path_entry("nvcc")).and_then(|nvcc| Some((nvcc_version(&nvcc)?, nvcc))) {
+        Some((version, nvcc)) if newer_than_driver(version) => {
+            let what = format!("{} is newer than the driver: {}", cuda(version), nvcc.display());
+            Finding::problem(
+                Status::Warn,
+                SUBJECT,
+                what,
+                "candle's kernels would not load; use CUDA 13.0, or update the driver",
+            )
+        }
         Some((version, nvcc)) => {
             Finding::ok(SUBJECT, format!("{} for candle's kernels: {}", cuda(version), nvcc.display()))
         }
@@ -66,6 +75,17 @@ fn candle_nvcc(dist: Option<&Path>) -> Finding {
         }
         None => Finding::problem(Status::Missing, SUBJECT, "neither in CUDA_HOME nor on PATH", ENV),
     }
+}
+
+/// candle ships PTX, which a driver compiles only if it is as new as the toolkit.
+#[cfg(feature = "cuda")]
+fn newer_than_driver((major, minor): Version) -> bool {
+    candle_tilegemm::launch::driver_version().is_ok_and(|driver| major * 1000 + minor * 10 > driver)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn newer_than_driver(_: Version) -> bool {
+    false
 }
 
 fn cutlass(dist: Option<&Path>) -> Finding {
