@@ -93,7 +93,7 @@ pub trait Embedder {
 /// candle-transformers' model.
 pub enum Stock {
     /// The whole of it.
-    Model(BertModel),
+    Model(Box<BertModel>),
     /// Its encoder behind our embeddings, for f16 and bf16, where `BertModel` yields NaN: its mask is
     /// `(1 - mask) * f32::MIN`, and for a token that is 0 * -inf in these types.
     Encoder(Embeddings, BertEncoder),
@@ -102,7 +102,7 @@ pub enum Stock {
 impl Stock {
     fn load(vb: VarBuilder, config: &Config) -> candle::Result<Self> {
         if vb.dtype() == DType::F32 {
-            return Ok(Self::Model(BertModel::load(vb, config)?));
+            return Ok(Self::Model(Box::new(BertModel::load(vb, config)?)));
         }
         let dtype = vb.dtype().as_str();
         eprintln!("notice: stock BertModel yields NaN in {dtype}; its encoder is compared, behind our embeddings");

@@ -110,13 +110,16 @@ pub enum Data {
     Normal,
     /// Whole numbers so small that every sum is exact.
     Integers,
+    /// N(0, 1) with an infinity in the last column of A and a NaN in its last row: neither may spread, and what pads K must
+    /// not meet them.
+    NonFinite,
 }
 
 /// Operands for a problem: random A, B, C and bias; NaN in D and around everything.
 pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut draw = |_: usize| match data {
-        Data::Normal => T::from_f64(StandardNormal.sample(&mut rng)),
+        Data::Normal | Data::NonFinite => T::from_f64(StandardNormal.sample(&mut rng)),
         Data::Integers => T::from_f64(f64::from(rng.random_range(-2..=2))),
     };
     let Problem { m, n, k, batch, .. } = *problem;
@@ -125,7 +128,12 @@ pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: 
         oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = draw(index));
         values
     };
-    let (a, b) = (fill(&problem.a, m, k), fill(&problem.b, k, n));
+    let (mut a, b) = (fill(&problem.a, m, k), fill(&problem.b, k, n));
+    if data == Data::NonFinite && k > 0 {
+        let at = |row: usize, col: usize| row as i64 * problem.a.row_stride + col as i64 * problem.a.col_stride;
+        a[offset + at(m / 2, k - 1) as usize] = T::from_f64(f64::INFINITY);
+        a[offset + at(m - 1, k / 2) as usize] = T::from_f64(f64::NAN);
+    }
     let c = problem.epilogue.c.map_or(vec![T::from_f64(f64::NAN)], |c| fill(&c, m, n));
     let bias = (0..m.max(n)).map(&mut draw).collect();
     let d = vec![T::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD];
@@ -156,7 +164,7 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
             if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_err() {
                 continue;
             }
-            for data in [Data::Normal, Data::Integers] {
+            for data in [Data::Normal, Data::Integers, Data::NonFinite] {
                 let operands = operands::<T>(&problem, variant.offset, data, index as u64);
                 oracle::compare(gpu, kernel.name, &problem, &operands, data)
                     .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))?;

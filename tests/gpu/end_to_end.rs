@@ -87,7 +87,7 @@ fn assert_close(what: &str, got: &Tensor, expected: &Tensor, dtype: DType) -> Re
         _ => 1e-14,
     };
     let error = relative_error(got, expected)?;
-    if !(error <= tolerance) || got.dims() != expected.dims() {
+    if error.is_nan() || error > tolerance || got.dims() != expected.dims() {
         candle::bail!("{what}: relative error {error:.2e}, allowed {tolerance:.0e}, shape {:?}", got.dims());
     }
     Ok(())

@@ -17,6 +17,11 @@ pub fn library_matches_table(_: &Gpu) -> Result<(), String> {
     }
 }
 
+/// Whether two results are the same: within the tolerance, the same infinity, or both NaN.
+fn agree(got: f64, expected: f64, tolerance: f64) -> bool {
+    got == expected || (got.is_nan() && expected.is_nan()) || (got - expected).abs() <= tolerance
+}
+
 /// Elements from the first to one past the last.
 pub fn span(operand: &Operand, rows: usize, cols: usize, batch: [usize; 2]) -> usize {
     let mut last = 0;
@@ -70,7 +75,7 @@ pub fn compare<T: Element>(
         }
         let tolerance = 2.0 * T::UNIT_ROUNDOFF * expected.abs() + 4.0 * accumulator * scale;
         let tolerance = if exact { 0.0 } else { tolerance };
-        if !((got - expected).abs() <= tolerance) {
+        if !agree(got, expected, tolerance) {
             return Err(format!("element {index} of D is {got}, expected {expected} within {tolerance:.2e}"));
         }
     }
@@ -135,7 +140,7 @@ fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Op
         let tolerance = T::UNIT_ROUNDOFF * expected.abs() * 1.01
             + accumulator * ((k as f64 + 8.0) * size.max(1.0) + 8.0 * (bias.abs() + c.abs()));
         let got = got[place].to_f64();
-        if !((got - expected).abs() <= tolerance) {
+        if !agree(got, expected, tolerance) {
             return Err(format!("D[{matrix},{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"));
         }
     }
