@@ -29,6 +29,7 @@ use std::time::Instant;
 
 /// Embeds sentences with all-MiniLM-L6-v2, with stock candle and with candle-tilegemm, and compares the two.
 #[derive(Parser)]
+#[command(args_override_self = true)] // the last of a repeated option counts
 struct Args {
     /// UTF-8 text, one sentence per line, or `-` for stdin; a built-in set unless given
     #[arg(long, value_name = "FILE")]
