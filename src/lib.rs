@@ -14,7 +14,8 @@
 //! bias, activation and residual.
 //!
 //! ```
-//! # #[cfg(feature = "candle")] {
+//! # #[cfg(feature = "candle")]
+//! # fn main() -> candle::Result<()> {
 //! use candle::{Device, Tensor};
 //! use candle_tilegemm::{Activation, Gemm, GemmExt};
 //!
@@ -23,9 +24,10 @@
 //! let plain = x.gemm(&w.t()?)?;
 //! let activated = Gemm::new().activation(Activation::GeluErf).forward(&x, &w.t()?)?;
 //! assert_eq!(plain.dims(), activated.dims());
+//! # Ok(())
 //! # }
-//! # #[cfg(feature = "candle")]
-//! # Ok::<(), candle::Error>(())
+//! # #[cfg(not(feature = "candle"))]
+//! # fn main() {}
 //! ```
 //!
 //! **The layers**: [`nn`] has `Linear` and its constructors with the names and signatures of `candle_nn`.

@@ -92,7 +92,7 @@ fn agrees_with_stock_on_the_built_in_sentences() {
 
 #[test]
 fn counts_the_products_of_one_pass() {
-    let report = json(None, &["--runs", "3"]);
+    let report = json(None, &[]);
     let gemms = report["gemms"].as_array().unwrap();
     let calls = gemms.iter().map(|gemm| gemm["calls"].as_u64().unwrap());
     assert_eq!(calls.sum::<u64>(), 36, "6 layers with qkv, scores, context, output and two of the feed-forward");
@@ -217,5 +217,5 @@ fn refuses_unknown_options() {
     let output = run(None, &["--dtype", "f8"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("f32, f16, bf16"), "{}", stderr(&output));
-    assert_eq!(run(None, &["--runs", "0"]).status.code(), Some(2));
+    assert_eq!(run(None, &["--batch-size", "0"]).status.code(), Some(2));
 }
