@@ -28,7 +28,7 @@ export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=${CUD
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS=$(scripts/candle_tests.sh)
 tests --features cli
 tests --no-default-features
-cargo doc --locked --no-deps --features cli
+cargo doc --locked --no-deps --lib
 
 step "bindings"
 cargo check --locked --no-default-features --features bindgen

@@ -6,7 +6,7 @@
 //! ```toml
 //! candle-tilegemm = { version = "0.1", features = ["cuda", "sm90", "cutile", "interpose"] }
 //! ```
-//! ```ignore
+//! ```
 //! use candle_tilegemm as _; // a dependency that is never named is not linked
 //! ```
 //!

@@ -6,7 +6,7 @@
 //! **Unmodified models** (feature `interpose`, Linux): one line, and every f16, bf16 and f32 product of the program goes
 //! through the dispatcher. What it does not take goes to cuBLAS as it came. See the module `interpose`.
 //!
-//! ```ignore
+//! ```
 //! use candle_tilegemm as _;
 //! ```
 //!

@@ -78,7 +78,7 @@ impl From<candle_nn::Linear> for Linear {
     }
 }
 
-/// A layer with a bias; initialised as by [`candle_nn::linear`].
+/// A layer with a bias; initialised as by [`candle_nn::linear()`].
 ///
 /// # Errors
 /// Weights that are missing or have another shape.
@@ -89,7 +89,7 @@ pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
     Ok(Linear::new(weight, Some(bias)))
 }
 
-/// A layer without a bias; initialised as by [`candle_nn::linear_no_bias`].
+/// A layer without a bias; initialised as by [`candle_nn::linear_no_bias()`].
 ///
 /// # Errors
 /// Weights that are missing or have another shape.

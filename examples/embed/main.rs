@@ -73,6 +73,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    // Stock means cuBLAS, also where the interposer is linked, which would give its products to our kernels.
+    #[cfg(feature = "interpose")]
+    candle_tilegemm::interpose::set_mode(candle_tilegemm::interpose::Mode::Off);
+
     let sentences = input::read_sentences(args.sentences.as_deref())?;
     let device = args.device.open()?;
     let folder = Folder::find(args.model.as_deref())?;
