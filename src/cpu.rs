@@ -1,11 +1,12 @@
 //! The op on the CPU: candle's own product, then the epilogue in one pass.
 
 use crate::gemm_op::{batch_of, kernel_dtype, GemmOp, Third};
-use crate::problem::Activation;
+use crate::problem::{Activation, Real};
 use crate::stats;
 use candle::backend::{BackendDevice, BackendStorage};
 use candle::cpu_backend::CpuDevice;
 use candle::{CpuStorage, Layout, Result, Shape, Storage, WithDType};
+use rayon::prelude::*;
 
 /// Computes `op`; `third` is its bias or residual.
 pub(crate) fn forward(
@@ -40,16 +41,16 @@ pub(crate) fn forward(
         None => residual,
     };
     macro_rules! apply {
-        ($variant:ident) => {{
+        ($variant:ident, $acc:ty) => {{
             let CpuStorage::$variant(values) = &mut out else { unreachable!("matmul keeps the dtype") };
-            epilogue(op, values, n, slice(bias)?, slice(residual)?)
+            epilogue::<_, $acc>(op, values, n, slice(bias)?, slice(residual)?)
         }};
     }
     match dtype {
-        crate::DType::F16 => apply!(F16),
-        crate::DType::BF16 => apply!(BF16),
-        crate::DType::F32 => apply!(F32),
-        crate::DType::F64 => apply!(F64),
+        crate::DType::F16 => apply!(F16, f32),
+        crate::DType::BF16 => apply!(BF16, f32),
+        crate::DType::F32 => apply!(F32, f32),
+        crate::DType::F64 => apply!(F64, f64),
     }
     Ok(out)
 }
@@ -72,16 +73,23 @@ fn slice<'a, T: WithDType>(input: Option<(&'a CpuStorage, &'a Layout)>) -> Resul
     Ok(Some(&storage.as_slice::<T>()?[start..end]))
 }
 
-fn epilogue<T: WithDType>(op: &GemmOp, values: &mut [T], n: usize, bias: Option<&[T]>, residual: Option<&[T]>) {
-    for (index, value) in values.iter_mut().enumerate() {
-        let mut x = op.alpha * value.to_f64();
-        if let Some(bias) = bias {
-            x += bias[index % n].to_f64();
+/// The epilogue over all of D, in chunks side by side; computed in `Acc`, rounded once.
+fn epilogue<T: WithDType, Acc: Real + Sync>(
+    op: &GemmOp,
+    values: &mut [T],
+    n: usize,
+    bias: Option<&[T]>,
+    residual: Option<&[T]>,
+) {
+    const CHUNK: usize = 1 << 13;
+    let (alpha, beta) = (Acc::from_f64(op.alpha), Acc::from_f64(op.beta));
+    let load = |value: T| Acc::from_f64(value.to_f64());
+    values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
+        for (value, index) in values.iter_mut().zip(chunk * CHUNK..) {
+            let bias = bias.map_or(Acc::zero(), |bias| load(bias[index % n]));
+            let x = op.activation.apply(alpha * load(*value) + bias);
+            let residual = residual.map_or(Acc::zero(), |residual| beta * load(residual[index]));
+            *value = T::from_f64((x + residual).to_f64());
         }
-        x = op.activation.apply(x);
-        if let Some(residual) = residual {
-            x += op.beta * residual[index].to_f64();
-        }
-        *value = T::from_f64(x);
-    }
+    });
 }

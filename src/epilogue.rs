@@ -25,26 +25,53 @@ impl Activation {
     pub const ALL: [Activation; 5] =
         [Activation::Identity, Activation::Relu, Activation::GeluErf, Activation::GeluTanh, Activation::Silu];
 
-    /// The function itself, in f64.
-    pub fn apply(self, x: f64) -> f64 {
+    /// The function itself.
+    pub fn apply<T: Real>(self, x: T) -> T {
+        let (zero, one, half) = (T::zero(), T::one(), T::from_f64(0.5));
         match self {
             Activation::Identity => x,
-            Activation::Relu => {
-                if x > 0.0 || x.is_nan() {
-                    x
-                } else {
-                    0.0
-                }
-            }
-            Activation::GeluErf => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+            Activation::Relu if x > zero || x.is_nan() => x,
+            Activation::Relu => zero,
+            Activation::GeluErf => half * x * (one + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf()),
             Activation::GeluTanh => {
-                let scale = (2.0 / std::f64::consts::PI).sqrt();
-                0.5 * x * (1.0 + (scale * (x + 0.044715 * x * x * x)).tanh())
+                let scale = T::from_f64((2.0 / std::f64::consts::PI).sqrt());
+                half * x * (one + (scale * (x + T::from_f64(0.044715) * x * x * x)).tanh())
             }
-            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Silu => x / (one + (-x).exp()),
         }
     }
 }
+
+/// What an epilogue is computed in: f32, and f64 for f64.
+pub trait Real: num_traits::Float {
+    /// The error function.
+    fn erf(self) -> Self;
+    /// Rounded to this type.
+    fn from_f64(x: f64) -> Self;
+    /// Exact.
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! impl_real {
+    ($type:ty, $erf:path) => {
+        impl Real for $type {
+            fn erf(self) -> Self {
+                $erf(self)
+            }
+
+            fn from_f64(x: f64) -> Self {
+                x as $type
+            }
+
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+        }
+    };
+}
+
+impl_real!(f32, libm::erff);
+impl_real!(f64, libm::erf);
 
 /// Which dimension of the result a bias runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-pub use crate::epilogue::{Activation, BiasAxis, Epilogue};
+pub use crate::epilogue::{Activation, BiasAxis, Epilogue, Real};
 pub use crate::operand::{power_of_two_in, Batch, Operand, MAX_ALIGN};
 
 /// Element type of the operands and of the result.
