@@ -13,6 +13,8 @@ use crate::problem::{DType, Problem};
 const LAUNCH_US: f64 = 4.5;
 /// What L2 gives to all multiprocessors together, GB/s; nothing else bounds the small tiles at 4096^3.
 const L2_GBPS: f64 = 11_000.0;
+/// What one multiprocessor pulls, GB/s, where each has a single tile: with few tiles that is what limits a skinny product.
+const SM_LOAD_GBPS: f64 = 110.0;
 /// The reference kernel reads both factors of every product through L1.
 const REFERENCE_TFLOPS: f64 = 0.6;
 
@@ -63,8 +65,11 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
 
     let peak_per_slot = peak_tflops(problem.dtype, device) * 1e6 / slots; // FLOP per microsecond
     let arithmetic = waves * 2.0 * tile_m * tile_n * depth / (peak_per_slot * efficiency(kernel));
-    let l2 = tiles * (tile_m + tile_n) * depth * problem.dtype.bytes() as f64 / (L2_GBPS * 1e3);
-    overlapped(&[arithmetic, l2, memory_us(problem, device)])
+    let tile_bytes = (tile_m + tile_n) * depth * problem.dtype.bytes() as f64;
+    let l2 = tiles * tile_bytes / (L2_GBPS * 1e3);
+    let single = tile_bytes / (SM_LOAD_GBPS * 1e3 * f64::from(blocks_per_tile));
+    let load = if waves > 1.0 { l2 } else { l2.max(single) };
+    overlapped(&[arithmetic, load, memory_us(problem, device)])
 }
 
 /// Time of activities that run side by side: that of the longest, and a little more where another is nearly as long, since
@@ -90,7 +95,7 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let rows = problem.m.min(problem.n);
     let factor = match (problem.dtype, rows) {
         (DType::F32, 2..=64) => 2.0,
-        (_, 0..=64) => 1.1,
+        (_, 0..=64) => 1.29,
         (DType::F16 | DType::BF16, 65..=256) => 1.2,
         (DType::F16 | DType::BF16, _) => 1.08,
         _ => 1.1,
