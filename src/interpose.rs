@@ -299,11 +299,21 @@ unsafe fn take(call: &Call) -> c_int {
         }
         Err((reason, error)) => {
             if let Some(error) = error {
-                tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
+                report(reason, &error);
             }
             // SAFETY: the call as it came.
             unsafe { forward(call, reason) }
         }
+    }
+}
+
+/// Tells why a call goes to cuBLAS that could have been ours: each time as an event, and the first time that something is
+/// broken (a setting, the library, a launch) on stderr too, for a program without a subscriber would never know.
+fn report(reason: Forwarded, error: &Error) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
+    if reason == Forwarded::Failed {
+        ONCE.call_once(|| eprintln!("candle-tilegemm: products go to cuBLAS: {error}"));
     }
 }
 

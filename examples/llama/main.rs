@@ -65,6 +65,8 @@ fn main() -> Result<()> {
         "candle's cuBLAS calls do not arrive at the interposer; see the docs of `interpose`"
     );
 
+    // TILEGEMM=trace or force holds for our arm.
+    let ours = if interpose::mode() == Mode::Off { Mode::On } else { interpose::mode() };
     let model = Model::load(&args, dtype, &device)?;
     let vocabulary = model.config.vocab_size as u32;
     let prompt: Vec<u32> = (0..args.prompt).map(|i| i.wrapping_mul(2_654_435_761) % vocabulary).collect();
@@ -73,12 +75,12 @@ fn main() -> Result<()> {
     let stock_logits = model.run(Mode::Off, &prompt, args.decode, None)?;
     let tokens = stock_logits.tokens.clone();
     let before = interpose::stats();
-    let our_logits = model.run(Mode::On, &prompt, args.decode, Some(&tokens))?;
+    let our_logits = model.run(ours, &prompt, args.decode, Some(&tokens))?;
     let dispatched = interpose::stats().since(&before);
-    let (mut stock, mut ours) = (Vec::new(), Vec::new());
+    let (mut stock_times, mut our_times) = (Vec::new(), Vec::new());
     for _ in 0..args.runs {
-        stock.push(model.run(Mode::Off, &prompt, args.decode, Some(&tokens))?.times);
-        ours.push(model.run(Mode::On, &prompt, args.decode, Some(&tokens))?.times);
+        stock_times.push(model.run(Mode::Off, &prompt, args.decode, Some(&tokens))?.times);
+        our_times.push(model.run(ours, &prompt, args.decode, Some(&tokens))?.times);
     }
 
     let report = Report {
@@ -87,8 +89,8 @@ fn main() -> Result<()> {
         dtype: dtype.as_str(),
         prompt: args.prompt,
         decode: args.decode,
-        stock: Measurement::median(&stock, args.prompt, args.decode),
-        ours: Measurement::median(&ours, args.prompt, args.decode),
+        stock: Measurement::median(&stock_times, args.prompt, args.decode),
+        ours: Measurement::median(&our_times, args.prompt, args.decode),
         logits: report::compare(&stock_logits.logits, &our_logits.logits)?,
         dispatched,
         gemms: candle_tilegemm::stats::gemms(),
