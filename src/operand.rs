@@ -64,14 +64,6 @@ impl Operand {
         }
         operand
     }
-
-    /// Distance in elements from the first to the last element of the batch.
-    pub(crate) fn extent(&self, rows: usize, cols: usize, batch: [usize; 2]) -> i64 {
-        (rows as i64 - 1) * self.row_stride.abs()
-            + (cols as i64 - 1) * self.col_stride.abs()
-            + (batch[0] as i64 - 1) * self.batch_stride[0].abs()
-            + (batch[1] as i64 - 1) * self.batch_stride[1].abs()
-    }
 }
 
 /// Largest power of two that divides `bytes`, at most [`MAX_ALIGN`]; 0 is a multiple of everything.

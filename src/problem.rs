@@ -235,16 +235,6 @@ impl Problem {
         ]
     }
 
-    /// The largest distance in elements inside one operand, for kernels with 32-bit indices.
-    pub fn largest_extent(&self) -> i64 {
-        let Problem { m, n, k, batch, .. } = *self;
-        let c = self.epilogue.c.map_or(0, |c| c.extent(m, n, batch));
-        [self.a.extent(m, k, batch), self.b.extent(k, n, batch), self.d.extent(m, n, batch), c]
-            .into_iter()
-            .max()
-            .unwrap_or(0)
-    }
-
     /// The form that kernels are chosen for: strides of size-1 dimensions dropped, batch dimensions that lie behind each
     /// other merged, a batch over one broadcast B folded into M, and D row-major.
     pub fn canonical(&self) -> Canonical {
