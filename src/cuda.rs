@@ -86,14 +86,19 @@ fn forward_as<T: CudaDType + DeviceRepr>(
 
         let align = [a, b, c, d].map(power_of_two_in);
         let problem = op.problem(dtype, lhs.1, rhs.1, Some(align))?;
-        let plan = launch::dispatcher(ordinal(&device))?.plan(&problem, policy()?)?;
         let pointers = Pointers { a: a as _, b: b as _, c: c as _, bias: bias as _, d: d as _ };
         let cublas = device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
         stream.context().bind_to_thread().w()?;
-        // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and
-        // stream and handle are the device's own.
-        unsafe { launch::launch(&plan, pointers, queue)? };
+        launch::dispatcher(ordinal(&device))?.with_plan(&problem, policy()?, |plan| {
+            #[cfg(feature = "interpose")]
+            if crate::interpose::mode() == crate::interpose::Mode::Trace {
+                crate::interpose::traced(&problem, plan);
+            }
+            // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and
+            // stream and handle are the device's own.
+            unsafe { launch::launch(plan, pointers, queue) }
+        })??;
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }

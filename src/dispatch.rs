@@ -7,11 +7,15 @@ use crate::cost;
 use crate::error::{Error, Result};
 use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+mod counter;
+mod memo;
+
+pub(crate) use counter::Counter;
 
 /// What the dispatcher may choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,19 +88,42 @@ pub struct Plan {
     pub estimate_us: f64,
     /// Multiprocessors that it may fill.
     pub sm_count: u32,
-    calls: AtomicU64,
+    dispatcher: usize,
+    policy: Policy,
+    calls: Counter,
 }
 
 impl Plan {
     /// Counts one launch.
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.calls.count();
     }
 
     /// How often it was launched.
     pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+        self.calls.sum()
+    }
+}
+
+impl Answer for Plan {
+    fn question(&self) -> Question<'_> {
+        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
+    }
+}
+
+/// How an epilogue is split.
+#[derive(Debug)]
+struct Split {
+    asked: Problem,
+    dispatcher: usize,
+    policy: Policy,
+    fusion: Fusion,
+}
+
+impl Answer for Split {
+    fn question(&self) -> Question<'_> {
+        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
     }
 }
 
@@ -116,20 +143,13 @@ pub struct Dispatcher {
     /// Only kernels that are linked in; off for questions about a device that is not here.
     only_built: bool,
     id: usize,
-    plans: RwLock<FxHashMap<Key, Arc<Plan>>>,
+    plans: Memo<Plan>,
+    splits: Memo<Split>,
 }
 
-type Key = (Problem, Policy);
-/// A dispatcher's id, and one of its plans.
-type Slot = Option<(usize, Key, Arc<Plan>)>;
-
-/// Plans kept for all threads; above this number a plan is made anew when a thread has lost it.
-const MOST_PLANS: usize = 1 << 16;
-/// Plans that a thread finds without a lock, in a direct-mapped cache.
-const THREAD_SLOTS: usize = 512;
-
 thread_local! {
-    static THREAD_PLANS: RefCell<Vec<Slot>> = RefCell::new(vec![None; THREAD_SLOTS]);
+    static RECENT_PLANS: RefCell<Recent<Plan>> = const { RefCell::new(Recent::new()) };
+    static RECENT_SPLITS: RefCell<Recent<Split>> = const { RefCell::new(Recent::new()) };
 }
 
 impl Dispatcher {
@@ -137,7 +157,7 @@ impl Dispatcher {
     pub fn new(device: DeviceInfo) -> Self {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self { device, only_built: true, id, plans: RwLock::default() }
+        Self { device, only_built: true, id, plans: Memo::default(), splits: Memo::default() }
     }
 
     /// A dispatcher over the whole table, as if every kernel were built: for questions about a device that is not here.
@@ -155,30 +175,20 @@ impl Dispatcher {
     /// # Errors
     /// [`Error::Unsupported`] when no kernel runs it, [`Error::Forced`] when the one asked for by name does not.
     pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
-        let key = (*problem, policy);
-        let slot = FxBuildHasher.hash_one(key) as usize % THREAD_SLOTS;
-        THREAD_PLANS.with_borrow_mut(|slots| {
-            if let Some((id, slot_key, plan)) = &slots[slot] {
-                if *id == self.id && *slot_key == key {
-                    return Ok(plan.clone());
-                }
-            }
-            let plan = self.shared_plan(key)?;
-            slots[slot] = Some((self.id, key, plan.clone()));
-            Ok(plan)
-        })
+        self.with_plan(problem, policy, Arc::clone)
     }
 
-    fn shared_plan(&self, key: Key) -> Result<Arc<Plan>> {
-        if let Some(plan) = self.plans.read().unwrap().get(&key) {
-            return Ok(plan.clone());
-        }
-        let plan = Arc::new(self.choose(&key.0, key.1)?);
-        let mut plans = self.plans.write().unwrap();
-        if plans.len() >= MOST_PLANS {
-            return Ok(plan);
-        }
-        Ok(plans.entry(key).or_insert(plan).clone())
+    /// As [`Dispatcher::plan`], for one use of the plan. Where the thread had it before, this writes to no memory that other
+    /// threads use, not even to the plan's count of references: threads that run the same products do not wait for each other.
+    ///
+    /// # Errors
+    /// As for [`Dispatcher::plan`].
+    pub fn with_plan<T>(&self, problem: &Problem, policy: Policy, then: impl FnOnce(&Arc<Plan>) -> T) -> Result<T> {
+        self.plans.recall(&RECENT_PLANS, self.question(problem, policy), || self.choose(problem, policy), then)
+    }
+
+    fn question<'a>(&self, problem: &'a Problem, policy: Policy) -> Question<'a> {
+        Question { dispatcher: self.id, policy, problem }
     }
 
     fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
@@ -202,8 +212,8 @@ impl Dispatcher {
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
             dtype = %p.dtype, kernel = kernel.name, ?reason, estimate_us, "chosen"
         );
-        let calls = AtomicU64::new(0);
-        Ok(Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count: self.device.sm_count, calls })
+        let (sm_count, dispatcher, calls) = (self.device.sm_count, self.id, Counter::default());
+        Ok(Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count, dispatcher, policy, calls })
     }
 
     /// What every kernel of the table says to the canonical `problem`.
@@ -237,10 +247,18 @@ impl Dispatcher {
         if problem.epilogue.is_linear() {
             return Ok(Fusion::Full);
         }
+        let make = || {
+            let fusion = self.split(problem, policy)?;
+            Ok(Split { asked: *problem, dispatcher: self.id, policy, fusion })
+        };
+        self.splits.recall(&RECENT_SPLITS, self.question(problem, policy), make, |split| split.fusion)
+    }
+
+    fn split(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
         let estimate = |fusion: Fusion| -> Result<f64> {
             let (epilogue, passes) = problem.epilogue.keep(fusion);
-            let plan = self.plan(&Problem { epilogue, ..*problem }, policy)?;
-            Ok(plan.estimate_us + cost::elementwise_us(problem, passes, &self.device))
+            let estimate_us = self.with_plan(&Problem { epilogue, ..*problem }, policy, |plan| plan.estimate_us)?;
+            Ok(estimate_us + cost::elementwise_us(problem, passes, &self.device))
         };
         let bare = estimate(Fusion::None)?;
         let fused = [Fusion::Full, Fusion::BiasAct].map(|fusion| (fusion, estimate(fusion).unwrap_or(f64::INFINITY)));
@@ -259,7 +277,7 @@ impl Dispatcher {
 
     /// The plans made so far, with their call counts.
     pub fn plans(&self) -> Vec<Arc<Plan>> {
-        self.plans.read().unwrap().values().cloned().collect()
+        self.plans.all()
     }
 }
 

@@ -4,7 +4,7 @@ use crate::kernel::Fusion;
 use crate::operand::Operand;
 
 /// The function applied to `alpha * A @ B + bias`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// No function.

@@ -85,6 +85,15 @@ pub enum Error {
         error: String,
     },
 
+    /// A suite file is not what it should be.
+    #[error("{name}: {what}")]
+    Suite {
+        /// The file.
+        name: String,
+        /// The line, the field and what was expected there.
+        what: String,
+    },
+
     /// The vendor library failed.
     #[error("cuBLAS: {0}")]
     Vendor(String),

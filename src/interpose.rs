@@ -13,7 +13,8 @@
 //! an unmodified model runs through our dispatcher. Calls that we do not take go to the real function as they came. Linux
 //! (ELF) only; elsewhere, and where cuBLAS is loaded at run time, [`is_active`] is false and nothing changes.
 //!
-//! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls.
+//! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls. `trace` also writes the
+//! products to a benchmark suite: `TILEGEMM_TRACE` names the file, else it is `tilegemm-trace.toml` in the working folder.
 
 use crate::dispatch::Policy;
 use crate::error::{Error, Result};
@@ -24,133 +25,18 @@ use crate::vendor::{self, cublas};
 use candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
 use std::cell::Cell;
 use std::ffi::{c_int, c_longlong, c_void};
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
-/// What the interposer does with a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Mode {
-    /// Every call goes to cuBLAS.
-    Off = 1,
-    /// The dispatcher chooses; cuBLAS is one of its choices.
-    On = 2,
-    /// Our own kernels only: a call inside the contract that none of them takes is an error, so that a test suite cannot
-    /// pass on cuBLAS by accident.
-    Force = 3,
-    /// As `On`, and prints one line for each distinct product to stderr.
-    Trace = 4,
-}
+mod count;
+mod mode;
+mod record;
 
-static MODE: AtomicU8 = AtomicU8::new(0);
-
-/// The mode in force: that of [`set_mode`], else that of the environment variable `TILEGEMM`, else [`Mode::On`].
-pub fn mode() -> Mode {
-    match MODE.load(Ordering::Relaxed) {
-        1 => Mode::Off,
-        2 => Mode::On,
-        3 => Mode::Force,
-        4 => Mode::Trace,
-        _ => {
-            let mode = mode_from_env();
-            set_mode(mode);
-            mode
-        }
-    }
-}
-
-/// Sets the mode for the whole process.
-pub fn set_mode(mode: Mode) {
-    MODE.store(mode as u8, Ordering::Relaxed);
-}
-
-fn mode_from_env() -> Mode {
-    match std::env::var("TILEGEMM").as_deref() {
-        Err(_) | Ok("" | "on") => Mode::On,
-        Ok("off") => Mode::Off,
-        Ok("force") => Mode::Force,
-        Ok("trace") => Mode::Trace,
-        Ok(value) => {
-            eprintln!("candle-tilegemm: TILEGEMM={value} is not understood (off, on, force or trace); using on");
-            Mode::On
-        }
-    }
-}
-
-/// Why a call went to cuBLAS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Forwarded {
-    /// [`Mode::Off`].
-    Off,
-    /// The dispatcher chose cuBLAS.
-    Chosen,
-    /// alpha and beta are in device memory.
-    PointerMode,
-    /// Operand types that differ, or that no kernel here computes in.
-    Types,
-    /// An accumulator that is not f32.
-    ComputeType,
-    /// Sizes or strides that make no product; cuBLAS says what is wrong.
-    Arguments,
-    /// No kernel of this build takes it.
-    Unsupported,
-    /// Our launch failed.
-    Failed,
-}
-
-const REASONS: [Forwarded; 8] = [
-    Forwarded::Off,
-    Forwarded::Chosen,
-    Forwarded::PointerMode,
-    Forwarded::Types,
-    Forwarded::ComputeType,
-    Forwarded::Arguments,
-    Forwarded::Unsupported,
-    Forwarded::Failed,
-];
-
-static OURS: AtomicU64 = AtomicU64::new(0);
-static REFUSED: AtomicU64 = AtomicU64::new(0);
-static FORWARDED: [AtomicU64; REASONS.len()] = [const { AtomicU64::new(0) }; REASONS.len()];
-
-/// What happened to the calls so far.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Stats {
-    /// Ran on our kernels.
-    pub ours: u64,
-    /// Went to cuBLAS, by reason.
-    pub forwarded: Vec<(Forwarded, u64)>,
-    /// Were refused with an error, in [`Mode::Force`].
-    pub refused: u64,
-}
-
-impl Stats {
-    /// All calls.
-    pub fn calls(&self) -> u64 {
-        self.ours + self.refused + self.forwarded.iter().map(|(_, count)| count).sum::<u64>()
-    }
-
-    /// What was counted since `earlier`.
-    pub fn since(&self, earlier: &Stats) -> Stats {
-        let before = |reason| earlier.forwarded.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count);
-        let forwarded = self.forwarded.iter().map(|&(reason, count)| (reason, count - before(reason)));
-        Stats {
-            ours: self.ours - earlier.ours,
-            forwarded: forwarded.filter(|(_, count)| *count > 0).collect(),
-            refused: self.refused - earlier.refused,
-        }
-    }
-}
-
-/// The counters of this process.
-pub fn stats() -> Stats {
-    let count = |reason: Forwarded| (reason, FORWARDED[reason as usize].load(Ordering::Relaxed));
-    Stats {
-        ours: OURS.load(Ordering::Relaxed),
-        forwarded: REASONS.into_iter().map(count).filter(|(_, count)| *count > 0).collect(),
-        refused: REFUSED.load(Ordering::Relaxed),
-    }
-}
+use count::{count_forwarded, count_ours, count_refused};
+pub use count::{stats, Forwarded, Stats};
+#[doc(hidden)]
+pub use mode::set_dry_run;
+pub use mode::{mode, set_mode, Mode};
+pub use record::trace_to;
+pub(crate) use record::traced;
 
 thread_local! {
     static PROBING: Cell<bool> = const { Cell::new(false) };
@@ -247,7 +133,7 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     compute_type: c_int,
     algo: c_int,
 ) -> c_int {
-    if PROBING.get() {
+    if PROBING.get() || mode::is_dry_run() {
         return STATUS_SUCCESS;
     }
     let call = Call {
@@ -281,25 +167,35 @@ unsafe fn take(call: &Call) -> c_int {
     // SAFETY: alpha and beta are readable if the call is a valid one.
     let outcome = unsafe { call.problem() }.and_then(|problem| {
         // SAFETY: the caller's pointers are as cuBLAS needs them, which is what our launch needs.
-        unsafe { run(call, &problem, mode) }.map_err(|error| (reason_of(&error), Some(error)))
+        let outcome = unsafe { run(call, &problem, mode) };
+        if mode == Mode::Trace && matches!(outcome, Err(Error::Unsupported { .. } | Error::Forced { .. })) {
+            record::traced_unplanned(&problem);
+        }
+        outcome.map_err(|error| (reason_of(&error), Some(error)))
     });
     match outcome {
-        Ok(true) => {
-            OURS.fetch_add(1, Ordering::Relaxed);
+        Ok(Taken::Ours) => {
+            count_ours();
+            STATUS_SUCCESS
+        }
+        Ok(Taken::Folded) => {
+            count_forwarded(Forwarded::Chosen);
             STATUS_SUCCESS
         }
         // SAFETY: the call as it came.
-        Ok(false) => unsafe { forward(call, Forwarded::Chosen) },
+        Ok(Taken::No) => unsafe { forward(call, Forwarded::Chosen) },
         Err((reason, Some(error))) if mode == Mode::Force => {
-            REFUSED.fetch_add(1, Ordering::Relaxed);
+            count_refused();
             eprintln!(
                 "candle-tilegemm: TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"
             );
             STATUS_NOT_SUPPORTED
         }
         Err((reason, error)) => {
-            if let Some(error) = error {
-                report(reason, &error);
+            match error {
+                Some(error) => report(reason, &error),
+                None if mode == Mode::Trace => record::traced_outside([call.n, call.m, call.k], call.batch, reason),
+                None => {}
             }
             // SAFETY: the call as it came.
             unsafe { forward(call, reason) }
@@ -324,35 +220,48 @@ fn reason_of(error: &Error) -> Forwarded {
     }
 }
 
-/// Whether one of our kernels was launched; `false` when the dispatcher chose cuBLAS.
-unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<bool> {
+/// What became of a call inside the contract.
+enum Taken {
+    /// One of our kernels runs it.
+    Ours,
+    /// cuBLAS runs it, with a batch over one matrix made a single product: as a batch of 1024 single rows it takes 200 times
+    /// as long.
+    Folded,
+    /// The dispatcher chose cuBLAS, which is to get the call as it came.
+    No,
+}
+
+unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<Taken> {
     let policy = match crate::cuda::policy()? {
         policy if mode == Mode::Force && policy.forced().is_none() => Policy::own(),
         policy => policy,
     };
-    let plan = launch::dispatcher(launch::current_device()?)?.plan(problem, policy)?;
-    if mode == Mode::Trace && plan.calls() == 0 {
-        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated)", plan.kernel.name, plan.estimate_us);
-    }
-    if plan.kernel.family == Family::Cublas {
-        plan.count();
-        return Ok(false);
-    }
-    let mut stream = std::ptr::null_mut();
-    // SAFETY: the caller's handle, and a valid place to write to.
-    if unsafe { (cublas()?.get_stream)(call.handle, &mut stream) } != STATUS_SUCCESS {
-        return Err(Error::Vendor("cublasGetStream failed on the caller's handle".into()));
-    }
-    // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
-    let [a, b, c] = call.pointers;
-    let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
-    // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
-    unsafe { launch::launch(&plan, pointers, Queue { stream, cublas: call.handle })? };
-    Ok(true)
+    let dispatcher = launch::dispatcher(launch::current_device()?)?;
+    dispatcher.with_plan(problem, policy, |plan| {
+        if mode == Mode::Trace {
+            traced(problem, plan);
+        }
+        let vendor = plan.kernel.family == Family::Cublas;
+        if vendor && plan.canonical.problem.batch_count() == problem.batch_count() {
+            plan.count();
+            return Ok(Taken::No);
+        }
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the caller's handle, and a valid place to write to.
+        if unsafe { (cublas()?.get_stream)(call.handle, &mut stream) } != STATUS_SUCCESS {
+            return Err(Error::Vendor("cublasGetStream failed on the caller's handle".into()));
+        }
+        // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
+        let [a, b, c] = call.pointers;
+        let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
+        // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
+        unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
+        Ok(if vendor { Taken::Folded } else { Taken::Ours })
+    })?
 }
 
 unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
-    FORWARDED[reason as usize].fetch_add(1, Ordering::Relaxed);
+    count_forwarded(reason);
     let Ok(library) = cublas() else { return STATUS_NOT_INITIALIZED };
     let Call { handle, ops, m, n, k, alpha, beta, pointers, types, ld, strides, batch, compute_type, algo } = *call;
     // SAFETY: the call as it came.

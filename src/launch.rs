@@ -11,6 +11,8 @@ use once_cell::sync::OnceCell;
 use std::ffi::{c_void, CStr};
 use std::ptr::null_mut;
 
+pub use crate::vendor::VendorCall;
+
 /// Device pointers of one product, to the first element of the first matrix of the batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Pointers {
@@ -52,11 +54,13 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     if plan.canonical.problem.is_empty() {
         return Ok(());
     }
-    let args = arguments(plan, pointers, queue.stream);
+    let (a, b) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
+    let pointers = Pointers { a, b, ..pointers };
     if plan.kernel.family == Family::Cublas {
         // SAFETY: the caller's promises are those of `run`.
-        return unsafe { vendor::run(&plan.canonical.problem, &args, queue.cublas) };
+        return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
+    let args = arguments(plan, pointers, queue.stream);
     let kernel = linked(plan.kernel)?;
     let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
     // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until it returns, and the caller vouches for what
@@ -227,7 +231,6 @@ fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> 
 
 fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void) -> ffi::tg_gemm_args {
     let Problem { m, n, k, batch, a, b, d, epilogue, .. } = plan.canonical.problem;
-    let (a_ptr, b_ptr) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
     let bias = match epilogue.bias {
         Some(BiasAxis::M) => vector(pointers.bias, 1, 0),
         Some(BiasAxis::N) => vector(pointers.bias, 0, 1),
@@ -238,8 +241,8 @@ fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void) -> ffi::tg_ge
         n: n as i64,
         k: k as i64,
         batch: batch.map(|size| size as i64),
-        a: matrix(a_ptr, &a),
-        b: matrix(b_ptr, &b),
+        a: matrix(pointers.a, &a),
+        b: matrix(pointers.b, &b),
         c: epilogue.c.map_or(vector(null_mut(), 0, 0), |c| matrix(pointers.c, &c)),
         d: matrix(pointers.d, &d),
         bias,

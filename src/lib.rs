@@ -90,6 +90,10 @@ mod op;
 mod operand;
 pub mod problem;
 pub mod stats;
+#[cfg(any(feature = "cli", feature = "interpose"))]
+pub mod suite;
+#[cfg(any(feature = "cli", feature = "interpose"))]
+pub mod trace;
 #[cfg(feature = "cuda")]
 mod vendor;
 

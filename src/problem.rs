@@ -9,7 +9,7 @@ pub use crate::epilogue::{Activation, BiasAxis, Epilogue, Real};
 pub use crate::operand::{power_of_two_in, Batch, Operand, MAX_ALIGN};
 
 /// Element type of the operands and of the result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
     /// IEEE half precision.
@@ -64,7 +64,7 @@ impl std::str::FromStr for DType {
 ///
 /// The first letter is `n` when the rows of A (m x k) are contiguous, the second is `t` when the columns of B (k x n) are,
 /// that is when B is stored as n x k. `nt` is what a Linear layer computes: `x @ w^T`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
     /// a\[m,k\] @ b\[k,n\]

@@ -3,8 +3,8 @@
 //! The function is looked up in libcublas itself, not linked: with the interposer in the program, the linked symbol is ours.
 
 use crate::error::{Error, Result};
-use crate::ffi::{tg_gemm_args, tg_matrix};
-use crate::problem::{DType, F32Mode, Problem};
+use crate::launch::Pointers;
+use crate::problem::{DType, F32Mode, Operand, Problem};
 use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_longlong, c_void};
 
@@ -92,78 +92,148 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
     })
 }
 
-/// Runs a canonical problem: row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets B first.
-///
-/// # Safety
-/// As for [`crate::launch::launch`].
-pub(crate) unsafe fn run(problem: &Problem, args: &tg_gemm_args, handle: *mut c_void) -> Result<()> {
-    if handle.is_null() {
-        let help = "the plan needs a cuBLAS handle; pass one in Queue::cublas, or plan with Policy::own()";
-        return Err(Error::Vendor(help.into()));
+/// The arguments of one call, without its pointers: row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets B
+/// first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VendorCall {
+    /// Of B and A.
+    ops: [c_int; 2],
+    n: c_int,
+    m: c_int,
+    k: c_int,
+    /// Of B, A and D.
+    ld: [c_int; 3],
+    strides: [c_longlong; 3],
+    batch: c_int,
+    alpha: f64,
+    beta: f64,
+    dtype: DType,
+    f32_mode: F32Mode,
+}
+
+impl VendorCall {
+    /// The call for a canonical problem.
+    ///
+    /// # Errors
+    /// [`Error::Vendor`] when a size or stride does not fit the interface.
+    pub fn of(problem: &Problem) -> Result<Self> {
+        // Contiguous rows are cuBLAS's columns, untransposed.
+        let op = |operand: &Operand| match operand.col_stride {
+            1 => (OP_N, operand.row_stride),
+            stride => (OP_T, stride),
+        };
+        Self::new(problem, op(&problem.b), op(&problem.a))
     }
-    let gemm = cublas()?.gemm_strided_batched_ex;
-    let (data_type, compute_type) = types(problem);
-    let (op_b, ld_b) = op(&args.b);
-    let (op_a, ld_a) = op(&args.a);
-    let scalars32 = [args.alpha as f32, args.beta as f32];
-    let scalars64 = [args.alpha, args.beta];
-    let scalar = |index: usize| -> *const c_void {
-        if problem.dtype == DType::F64 {
-            (&raw const scalars64[index]).cast()
-        } else {
-            (&raw const scalars32[index]).cast()
+
+    /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with the
+    /// batch as it is asked for, and the first of the two forms that fits.
+    ///
+    /// # Errors
+    /// [`Error::Vendor`] when a size or stride does not fit the interface, or candle refuses the operands.
+    pub fn by_candle(problem: &Problem) -> Result<Self> {
+        let Problem { m, n, k, a, b, .. } = *problem;
+        let [m, n, k] = [m, n, k].map(|size| size as i64);
+        let refused = || Error::Vendor(format!("candle refuses {problem}: an operand is not contiguous"));
+        // Strides of a dimension of size 1 do not matter.
+        let fits = |stride: i64, expected: i64, size: i64| stride == expected || size == 1;
+        let op = |operand: &Operand, rows: i64, cols: i64| {
+            if fits(operand.col_stride, 1, cols) && fits(operand.row_stride, cols, rows) {
+                Ok((OP_N, cols))
+            } else if fits(operand.col_stride, rows, cols) && fits(operand.row_stride, 1, rows) {
+                Ok((OP_T, rows))
+            } else {
+                Err(refused())
+            }
+        };
+        Self::new(problem, op(&b, k, n)?, op(&a, m, k)?)
+    }
+
+    fn new(problem: &Problem, (op_b, ld_b): (c_int, i64), (op_a, ld_a): (c_int, i64)) -> Result<Self> {
+        let fit = |number: i64| {
+            c_int::try_from(number)
+                .map_err(|_| Error::Vendor(format!("{problem}: {number} does not fit its interface")))
+        };
+        let Problem { m, n, k, batch, a, b, d, epilogue, dtype, f32_mode } = *problem;
+        Ok(Self {
+            ops: [op_b, op_a],
+            n: fit(n as i64)?,
+            m: fit(m as i64)?,
+            k: fit(k as i64)?,
+            ld: [fit(ld_b)?, fit(ld_a)?, fit(d.row_stride)?],
+            strides: [b, a, d].map(|operand| operand.batch_stride[1]),
+            batch: fit((batch[0] * batch[1]) as i64)?,
+            alpha: epilogue.alpha(),
+            beta: epilogue.beta(),
+            dtype,
+            f32_mode,
+        })
+    }
+
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// [`Error::Vendor`] with cuBLAS's status.
+    ///
+    /// # Safety
+    /// As for [`crate::launch::launch`]; `handle` is a cuBLAS handle of the current device, set to the stream to use.
+    pub unsafe fn run(&self, pointers: Pointers, handle: *mut c_void) -> Result<()> {
+        if handle.is_null() {
+            let help = "the plan needs a cuBLAS handle; pass one in Queue::cublas, or plan with Policy::own()";
+            return Err(Error::Vendor(help.into()));
         }
-    };
-    // SAFETY: the caller vouches for pointers, extents and handle; the scalars live until the call returns.
-    let status = unsafe {
-        gemm(
-            handle,
-            op_b,
-            op_a,
-            args.n as c_int,
-            args.m as c_int,
-            args.k as c_int,
-            scalar(0),
-            args.b.ptr,
-            data_type,
-            ld_b,
-            args.b.batch_stride[1],
-            args.a.ptr,
-            data_type,
-            ld_a,
-            args.a.batch_stride[1],
-            scalar(1),
-            args.d.ptr,
-            data_type,
-            args.d.row_stride as c_int,
-            args.d.batch_stride[1],
-            (args.batch[0] * args.batch[1]) as c_int,
-            compute_type,
-            GEMM_DEFAULT_TENSOR_OP,
-        )
-    };
-    match status {
-        0 => Ok(()),
-        status => Err(Error::Vendor(format!("cublasGemmStridedBatchedEx returned status {status} for {problem}"))),
+        let gemm = cublas()?.gemm_strided_batched_ex;
+        let (data_type, compute_type) = self.types();
+        let scalars32 = [self.alpha as f32, self.beta as f32];
+        let scalars64 = [self.alpha, self.beta];
+        let scalar = |index: usize| -> *const c_void {
+            if self.dtype == DType::F64 {
+                (&raw const scalars64[index]).cast()
+            } else {
+                (&raw const scalars32[index]).cast()
+            }
+        };
+        // SAFETY: the caller vouches for pointers, extents and handle; the scalars live until the call returns.
+        let status = unsafe {
+            gemm(
+                handle,
+                self.ops[0],
+                self.ops[1],
+                self.n,
+                self.m,
+                self.k,
+                scalar(0),
+                pointers.b,
+                data_type,
+                self.ld[0],
+                self.strides[0],
+                pointers.a,
+                data_type,
+                self.ld[1],
+                self.strides[1],
+                scalar(1),
+                pointers.d,
+                data_type,
+                self.ld[2],
+                self.strides[2],
+                self.batch,
+                compute_type,
+                GEMM_DEFAULT_TENSOR_OP,
+            )
+        };
+        match status {
+            0 => Ok(()),
+            status => Err(Error::Vendor(format!("cublasGemmStridedBatchedEx returned status {status} for {self:?}"))),
+        }
     }
-}
 
-/// Data and compute type of a problem.
-fn types(problem: &Problem) -> (c_int, c_int) {
-    match (problem.dtype, problem.f32_mode) {
-        (DType::F16, _) => (CUDA_R_16F, COMPUTE_32F),
-        (DType::BF16, _) => (CUDA_R_16BF, COMPUTE_32F),
-        (DType::F32, F32Mode::Tf32) => (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
-        (DType::F32, _) => (CUDA_R_32F, COMPUTE_32F),
-        (DType::F64, _) => (CUDA_R_64F, COMPUTE_64F),
-    }
-}
-
-/// How cuBLAS is to read a row-major matrix: contiguous rows are its columns, untransposed.
-fn op(matrix: &tg_matrix) -> (c_int, c_int) {
-    if matrix.col_stride == 1 {
-        (OP_N, matrix.row_stride as c_int)
-    } else {
-        (OP_T, matrix.col_stride as c_int)
+    /// Data and compute type.
+    fn types(&self) -> (c_int, c_int) {
+        match (self.dtype, self.f32_mode) {
+            (DType::F16, _) => (CUDA_R_16F, COMPUTE_32F),
+            (DType::BF16, _) => (CUDA_R_16BF, COMPUTE_32F),
+            (DType::F32, F32Mode::Tf32) => (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
+            (DType::F32, _) => (CUDA_R_32F, COMPUTE_32F),
+            (DType::F64, _) => (CUDA_R_64F, COMPUTE_64F),
+        }
     }
 }

@@ -4,16 +4,21 @@ use crate::device::Gpu;
 use crate::Test;
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::interpose::{self, Mode};
-use candle_tilegemm::{Activation, Gemm, GemmExt};
+use candle_tilegemm::{suite, Activation, Gemm, GemmExt};
 
 pub fn tests() -> Vec<(String, Test)> {
     let wrap = |test: fn(&Device) -> Result<()>| -> Test {
         Box::new(move |gpu: &Gpu| test(&Device::Cuda(gpu.device.clone())).map_err(|e| e.to_string()))
     };
+    #[cfg_attr(not(candle_tests), allow(unused_mut))]
     let mut tests: Vec<(String, Test)> = vec![
         ("interposer_is_active".into(), wrap(interposer_is_active)),
         ("interposer_takes_every_layout".into(), wrap(interposer_takes_every_layout)),
         ("interposer_forwards_what_it_does_not_take".into(), wrap(interposer_forwards)),
+        ("vendor_call_is_candles".into(), wrap(vendor_call_is_candles)),
+        ("interposer_folds_a_broadcast".into(), wrap(interposer_folds_a_broadcast)),
+        ("trace_has_a_row_for_each_product".into(), wrap(trace_has_a_row_for_each_product)),
+        ("dry_run_launches_nothing".into(), wrap(dry_run_launches_nothing)),
         ("op_matches_cpu".into(), wrap(op_matches_cpu)),
         ("op_backward_matches_cpu".into(), wrap(op_backward_matches_cpu)),
         ("op_reads_views_without_copies".into(), wrap(op_reads_views)),
@@ -132,6 +137,131 @@ fn interposer_forwards(device: &Device) -> Result<()> {
     let expected = [(interpose::Forwarded::Off, 1), (interpose::Forwarded::ComputeType, 1)];
     if counted.forwarded != expected || counted.ours != 0 {
         candle::bail!("counted {counted:?}, expected {expected:?} forwarded");
+    }
+    Ok(())
+}
+
+/// Three products of candle's, one of them twice and one with a broadcast weight, and one of the op with an epilogue.
+fn trace_has_a_row_for_each_product(device: &Device) -> Result<()> {
+    let path = std::env::temp_dir().join(format!("tilegemm-gpu-trace-{}.toml", std::process::id()));
+    let on_device = |shape: &[usize], dtype| random(shape, dtype)?.to_device(device);
+    let products = || -> Result<()> {
+        let (x, w) = (on_device(&[5, 128], DType::BF16)?, on_device(&[256, 128], DType::BF16)?);
+        x.matmul(&w.t()?)?;
+        x.matmul(&w.t()?)?;
+        on_device(&[300, 64], DType::F16)?.matmul(&on_device(&[64, 32], DType::F16)?)?;
+        let (x, w) = (on_device(&[6, 16, 64], DType::F32)?, on_device(&[48, 64], DType::F32)?);
+        x.matmul(&w.t()?.broadcast_left(6)?)?;
+        let (x, w) = (on_device(&[2, 64], DType::F16)?, on_device(&[64, 64], DType::F16)?);
+        x.gemm(&w.t()?)?;
+        Ok(())
+    };
+    interpose::trace_to(&path);
+    let result = products();
+    interpose::set_mode(Mode::On);
+    result?;
+    let text = std::fs::read_to_string(&path)?;
+    std::fs::remove_file(&path)?;
+    let rows = suite::parse("trace", &text).map_err(candle::Error::wrap)?;
+    let got: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.class.as_str(), row.b_batch_stride)).collect();
+    let expected = [
+        ("trace-5x256x128-nt-bf16", "small", None),
+        ("trace-300x32x64-nn-f16", "prefill", None),
+        ("trace-16x48x64-nt-f32-b6", "broadcast", Some(0)),
+        ("trace-2x64x64-nt-f16", "decode", None),
+    ];
+    if got != expected {
+        candle::bail!("traced {got:?}, expected {expected:?}, from\n{text}");
+    }
+    Ok(())
+}
+
+/// A dry run succeeds, counts nothing and leaves the result unwritten; afterwards products are products again.
+fn dry_run_launches_nothing(device: &Device) -> Result<()> {
+    let ones = Tensor::ones((32, 32), DType::F32, device)?;
+    let before = interpose::stats();
+    interpose::set_dry_run(true);
+    let dry = (0..10).try_for_each(|_| ones.matmul(&ones).map(drop));
+    interpose::set_dry_run(false);
+    dry?;
+    let counted = interpose::stats().since(&before).calls();
+    if counted != 0 {
+        candle::bail!("{counted} calls went on to a kernel");
+    }
+    let sum = ones.matmul(&ones)?.sum_all()?.to_scalar::<f32>()?;
+    if sum != 32f32.powi(3) || interpose::stats().since(&before).calls() != 1 {
+        candle::bail!("after the dry run the product of ones sums up to {sum}");
+    }
+    Ok(())
+}
+
+/// A batch of single rows against one weight is one product, on whichever kernel.
+fn interposer_folds_a_broadcast(device: &Device) -> Result<()> {
+    for (dtype, n) in [(DType::BF16, 4096), (DType::F32, 96)] {
+        let rows = random(&[64, 1, 256], dtype)?.to_device(device)?;
+        let weight = random(&[n, 256], dtype)?.to_device(device)?.t()?.broadcast_left(64)?;
+        let before = interpose::stats();
+        let got = rows.matmul(&weight)?;
+        let counted = interpose::stats().since(&before);
+        if counted.calls() != 1 || counted.forwarded.iter().any(|(reason, _)| *reason != interpose::Forwarded::Chosen) {
+            candle::bail!("{dtype:?}: {counted:?}");
+        }
+        let folded = candle_tilegemm::stats::gemms();
+        if !folded.iter().any(|gemm| (gemm.n, gemm.k, gemm.batch) == (n, 256, 64) && gemm.calls > 0) {
+            candle::bail!("{dtype:?}: the product is not counted");
+        }
+        interpose::set_mode(Mode::Off);
+        let expected = rows.matmul(&weight);
+        interpose::set_mode(Mode::On);
+        assert_close(&format!("{dtype:?}"), &got, &expected?.to_device(&Device::Cpu)?, dtype)?;
+    }
+    Ok(())
+}
+
+/// The call that benchmarks time as stock candle gives candle's own result, bit by bit.
+fn vendor_call_is_candles(device: &Device) -> Result<()> {
+    use candle_tilegemm::launch::{Pointers, VendorCall};
+    use candle_tilegemm::{Layout, Problem};
+    let address = |t: &Tensor| -> Result<u64> {
+        use candle::cuda_backend::cudarc::driver::DevicePtr;
+        let (storage, _) = t.storage_and_layout();
+        let candle::Storage::Cuda(storage) = &*storage else { candle::bail!("not on the GPU") };
+        let stream = device.as_cuda_device()?.cuda_stream();
+        let address = storage.as_cuda_slice::<half::bf16>()?.device_ptr(&stream).0;
+        Ok(address)
+    };
+    let handle = device.as_cuda_device()?.cublas_handle();
+    for (m, n, k, batch, layout) in [
+        (64, 96, 128, 1, Layout::NT),
+        (64, 96, 128, 3, Layout::NN),
+        (64, 96, 128, 1, Layout::TN),
+        (64, 96, 128, 2, Layout::TT),
+        (1, 4096, 512, 1, Layout::NT),
+        (512, 64, 1, 1, Layout::NN),
+        (33, 1, 64, 1, Layout::NT),
+    ] {
+        let stored = |rows: usize, cols: usize, transposed: bool| -> Result<(Tensor, Tensor)> {
+            let shape = if transposed { [batch, cols, rows] } else { [batch, rows, cols] };
+            let stored = random(&shape, DType::BF16)?.to_device(device)?;
+            Ok((stored.clone(), if transposed { stored.t()? } else { stored }))
+        };
+        let (a, a_view) = stored(m, k, matches!(layout, Layout::TN | Layout::TT))?;
+        let (b, b_view) = stored(k, n, matches!(layout, Layout::NT | Layout::TT))?;
+        interpose::set_mode(Mode::Off);
+        let expected = a_view.matmul(&b_view);
+        interpose::set_mode(Mode::On);
+        let expected = expected?.to_dtype(DType::F32)?.flatten_all()?;
+        let d = Tensor::zeros((batch, m, n), DType::BF16, device)?;
+        let problem = Problem::dense(m, n, k, batch, layout, candle_tilegemm::DType::BF16);
+        let call = VendorCall::by_candle(&problem)?;
+        let [a, b, c] = [address(&a)? as _, address(&b)? as _, std::ptr::null()];
+        let pointers = Pointers { a, b, c, bias: std::ptr::null(), d: address(&d)? as _ };
+        // SAFETY: the tensors have the problem's extents and live until the comparison has waited.
+        unsafe { call.run(pointers, (*handle.handle()).cast())? };
+        let got = d.to_dtype(DType::F32)?.flatten_all()?;
+        if got.to_vec1::<f32>()? != expected.to_vec1::<f32>()? {
+            candle::bail!("{problem}: the results differ");
+        }
     }
     Ok(())
 }

@@ -1,0 +1,325 @@
+//! The format of benchmark suites, and what a trace writes in it.
+
+#![cfg(any(feature = "cli", feature = "interpose"))]
+
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
+use candle_tilegemm::suite::{self, Shape, ShapeEpilogue, Size};
+use candle_tilegemm::trace::{class_of, Recorded, Tracer, LEFT_OUT};
+use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+const COMMITTED: &str = include_str!("../benches/suite.toml");
+
+/// One row; eight lines.
+const ROW: &str = r#"[[shape]]
+id = "x"
+class = "c"
+m = 2
+n = 4
+k = 8
+layout = "nt"
+dtype = "bf16"
+"#;
+
+fn parse(text: &str) -> Vec<Shape> {
+    suite::parse("suite.toml", text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// A row that is asked for by the problem of another one, with what a problem does not know.
+fn of_problem(row: &Shape) -> Option<Shape> {
+    let shape = Shape::of(&row.problem(), row.id.clone(), row.class.clone())?;
+    Some(Shape { from: row.from.clone(), ..shape })
+}
+
+#[test]
+fn the_committed_suite_is_one() {
+    let rows = parse(COMMITTED);
+    assert!(rows.len() >= 124, "{} rows", rows.len());
+    let ids: HashSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    assert_eq!(ids.len(), rows.len());
+    assert_eq!(parse(&suite::to_toml(&rows)), rows);
+    for row in &rows {
+        let again = of_problem(row).unwrap_or_else(|| panic!("{} has no row", row.problem()));
+        assert_eq!(again.problem().canonical_strides(), row.problem().canonical_strides(), "{}", row.id);
+        // With K = 1 both layouts of an operand are the same.
+        if row.k.get() > 1 {
+            assert_eq!(&again, row);
+        }
+    }
+}
+
+/// A trace's classes are those of the suite, so that both are summed up alike.
+#[test]
+fn classes_of_a_trace_are_those_of_the_suite() {
+    let rows = parse(COMMITTED);
+    let problem = |m, batch, dtype| Problem::dense(m, 4096, 1024, batch, Layout::NT, dtype);
+    let mut broadcast = problem(64, 8, DType::F16);
+    broadcast.b.batch_stride = [0, 0];
+    let cases = [
+        (problem(1, 1, DType::BF16), "decode"),
+        (problem(4, 1, DType::F16), "decode"),
+        (problem(5, 1, DType::BF16), "small"),
+        (problem(64, 1, DType::BF16), "small"),
+        (problem(65, 1, DType::BF16), "mid"),
+        (problem(256, 1, DType::BF16), "mid"),
+        (problem(257, 1, DType::BF16), "prefill"),
+        (problem(1, 32, DType::F32), "attention"),
+        (problem(1, 1, DType::F32), "f32"),
+        (problem(1, 1, DType::F64), "f64"),
+        (broadcast, "broadcast"),
+    ];
+    for (problem, class) in cases {
+        assert_eq!(class_of(&problem), class, "{problem}");
+        assert!(rows.iter().any(|row| row.class == class), "the suite has no class {class}");
+    }
+    for row in rows.iter().filter(|row| ["decode", "small", "mid", "f64", "broadcast"].contains(&row.class.as_str())) {
+        assert_eq!(class_of(&row.problem()), row.class, "{}", row.id);
+    }
+}
+
+#[test]
+fn a_row_says_what_is_computed() {
+    let row = &parse(&format!(
+        "{ROW}batch = 3\na_batch_stride = 100\nb_batch_stride = 0\nsource = \"a model\"\n\
+         epilogue = {{ alpha = 0.5, beta = 2, bias = true, activation = \"gelu_erf\" }}\n"
+    ))[0];
+    let mut expected = Problem::dense(2, 4, 8, 3, Layout::NT, DType::BF16);
+    (expected.a.batch_stride, expected.b.batch_stride) = ([0, 100], [0, 0]);
+    expected.epilogue = Epilogue::new(0.5, 2.0);
+    expected.epilogue.bias = Some(BiasAxis::N);
+    expected.epilogue.activation = Activation::GeluErf;
+    expected.epilogue.c = Some(expected.d);
+    assert_eq!(row.problem(), expected);
+    assert_eq!((row.from.as_deref(), of_problem(row).as_ref()), (Some("a model"), Some(row)));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line_its_field_and_what_was_expected() {
+    let with = |old: &str, new: &str| ROW.replace(old, new);
+    let and = |more: &str| format!("{ROW}{more}\n");
+    let cases = [
+        (and("mm = 3"), ["line 9", "`mm`", "`m`, `n`, `k`"]),
+        (with("m = 2", "m = 0"), ["line 4", "m = 0", "expected 1 to 2147483647, a whole number"]),
+        (with("m = 2", "m = -1"), ["line 4", "m = -1", "expected 1 to 2147483647, a whole number"]),
+        (with("k = 8", "k = 2147483648"), ["line 6", "k = 2147483648", "expected 1 to 2147483647, a whole number"]),
+        (with("m = 2", "m = \"x\""), ["line 4", "m = \"x\"", "expected 1 to 2147483647, a whole number"]),
+        (with("m = 2", "m = 1.5"), ["line 4", "m = 1.5", "expected 1 to 2147483647, a whole number"]),
+        (and("batch = 0"), ["line 9", "batch = 0", "expected 1 to 2147483647, a whole number"]),
+        (with("\"nt\"", "\"xx\""), ["line 7", "unknown layout 'xx'", "expected nn, nt, tn or tt"]),
+        (with("\"nt\"", "\"any\""), ["line 7", "unknown layout 'any'", "expected nn, nt, tn or tt"]),
+        (with("dtype = \"bf16\"\n", ""), ["line 1", "missing field", "`dtype`"]),
+        (with("bf16", "int8"), ["line 8", "dtype = \"int8\"", "`f16`, `bf16`, `f32`, `f64`"]),
+        (format!("{ROW}\n{ROW}"), ["line 11", "field id", "the id of line 2 too; expected a unique one"]),
+        (and("epilogue = { activation = \"elu\" }"), ["line 9", "`elu`", "`gelu_erf`"]),
+        (and("epilogue = { gamma = 1.0 }"), ["line 9", "`gamma`", "`alpha`, `beta`, `bias`, `activation`"]),
+        (
+            and("batch = 3\na_batch_stride = -1"),
+            ["line 10", "a_batch_stride", "expected 0 to 4294967295, a whole number"],
+        ),
+        (and("batch = 3\na_batch_stride = 15"), ["line 10", "field a_batch_stride", "expected 0, or 16 and more"]),
+        (and("batch = 3\nb_batch_stride = 1"), ["line 10", "field b_batch_stride", "expected 0, or 32 and more"]),
+        (and("b_batch_stride = 0"), ["line 9", "field b_batch_stride", "expected no stride, or a batch"]),
+        (with("m = 2", "m = 2\nm = 3"), ["line 5", "m = 3", "duplicate key"]),
+        ("[[shapes]]\n".into(), ["line 1", "`shapes`", "expected `shape`"]),
+        ("a suite\n".into(), ["line 1", "a suite", "expected"]),
+        ("# nothing\n".into(), ["suite.toml", "expected at least one", "[[shape]]"]),
+    ];
+    for (text, expected) in cases {
+        let error = suite::parse("suite.toml", &text).unwrap_err().to_string();
+        assert!(error.starts_with("suite.toml: "), "{error}");
+        for words in expected {
+            assert!(error.contains(words), "no '{words}' in: {error}\nfor\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_problem_that_has_no_words_in_the_format_has_no_row() {
+    let dense = Problem::dense(8, 16, 32, 6, Layout::NT, DType::F32);
+    let single = Problem::dense(8, 16, 32, 1, Layout::NT, DType::F32);
+    let mut along_m = single;
+    along_m.epilogue.bias = Some(BiasAxis::M);
+    let mut exchanged = dense;
+    exchanged.batch = [2, 3];
+    exchanged.a.batch_stride = [256, 512];
+    let mut overlapping = dense;
+    overlapping.a.batch_stride = [0, 32];
+    let mut reversed = dense;
+    reversed.b.batch_stride = [0, -512];
+    let cases = [
+        ("padding", Problem { a: Operand { row_stride: 40, ..single.a }, ..single }),
+        ("no contiguous dimension", Problem { b: Operand { row_stride: 2, col_stride: 64, ..single.b }, ..single }),
+        ("a column-major result", Problem { d: Operand::col_major(8, [0, 0]), ..single }),
+        ("two batch dimensions", exchanged),
+        ("overlapping matrices", overlapping),
+        ("a batch that runs backwards", reversed),
+        ("a bias along M", along_m),
+        ("TF32", Problem { f32_mode: F32Mode::Tf32, ..single }),
+        ("no rows", Problem { m: 0, ..single }),
+    ];
+    for problem in [dense, single] {
+        assert!(Shape::of(&problem, "x".into(), "c".into()).is_some(), "{problem}");
+    }
+    for (what, problem) in cases {
+        assert_eq!(Shape::of(&problem, "x".into(), "c".into()), None, "{what}");
+    }
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![1..=4usize, 1..=70_000usize, Just(i32::MAX as usize)]
+}
+
+prop_compose! {
+    fn row()(
+        id in "[ -~]{0,12}",
+        class in "\\PC{0,6}",
+        [m, n, k] in [size(), size(), size()],
+        batch in prop_oneof![Just(1usize), 2..=5000usize],
+        layout in select(vec![Layout::NN, Layout::NT, Layout::TN, Layout::TT]),
+        dtype in select(vec![DType::F16, DType::BF16, DType::F32, DType::F64]),
+        // Broadcast, dense, or further apart than dense.
+        [a, b] in prop::array::uniform2(select(vec![Some(0), None, Some(1), Some(1000)])),
+        (alpha, beta) in (-1e3..1e3f64, prop_oneof![Just(0.0), -2.0..2.0f64]),
+        bias in any::<bool>(),
+        activation in select(Activation::ALL.to_vec()),
+        plain in any::<bool>(),
+        from in prop::option::of("\\PC{0,9}"),
+    ) -> Shape {
+        let size = |size: usize| Size::try_from(size).unwrap();
+        let stride = |more: Option<usize>, matrix: usize| match more? {
+            _ if batch == 1 => None,
+            0 => Some(0),
+            more => u32::try_from(matrix + more).ok(),
+        };
+        let epilogue = (!plain).then_some(ShapeEpilogue { alpha, beta, bias, activation });
+        let (a_batch_stride, b_batch_stride) = (stride(a, m * k), stride(b, n * k));
+        let (m, n, k, batch) = (size(m), size(n), size(k), size(batch));
+        Shape { id, class, m, n, k, batch, layout, dtype, a_batch_stride, b_batch_stride, epilogue, from }
+    }
+}
+
+proptest! {
+    /// Text and back gives the row; a problem and back gives one that asks for the same.
+    #[test]
+    fn rows_survive_text_and_problems(row in row()) {
+        prop_assert_eq!(&parse(&suite::to_toml(std::slice::from_ref(&row)))[0], &row);
+        let again = of_problem(&row).expect("every row is a problem that has a row");
+        prop_assert_eq!(again.problem().canonical_strides(), row.problem().canonical_strides());
+        if row.m.get().min(row.n.get()).min(row.k.get()) > 1 {
+            let epilogue = row.epilogue.filter(|epilogue| *epilogue != ShapeEpilogue::default());
+            prop_assert_eq!(again, Shape { epilogue, ..row });
+        }
+    }
+}
+
+/// A folder of its own for each test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("tilegemm-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("trace.toml")
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.file()).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn id(recorded: Option<Recorded>) -> Option<String> {
+    recorded.expect("a product that was not seen before").id
+}
+
+#[test]
+fn a_trace_has_a_row_for_each_distinct_product() {
+    let folder = Folder::new("rows");
+    std::fs::write(folder.file(), "what was there before").unwrap();
+    let mut tracer = Tracer::new(folder.file());
+    assert_eq!(folder.text(), "what was there before", "nothing is written before the first product");
+
+    let linear = Problem::dense(1, 4096, 1024, 1, Layout::NT, DType::BF16);
+    let mut attention = Problem::dense(64, 64, 128, 32, Layout::NN, DType::F32);
+    let first = tracer.record(&linear).unwrap();
+    assert_eq!(first.id.as_deref(), Some("trace-1x4096x1024-nt-bf16"));
+    assert_eq!(first.notes.len(), 1);
+    assert!(first.notes[0].contains(&folder.file().display().to_string()), "{:?}", first.notes);
+
+    // The same at another address, and with a stride that means nothing.
+    let elsewhere = Problem { a: Operand { pointer_align: 2, row_stride: 7777, ..linear.a }, ..linear };
+    assert_eq!(tracer.record(&elsewhere), None);
+    let second = tracer.record(&attention).unwrap();
+    assert_eq!((second.id.as_deref(), second.notes), (Some("trace-64x64x128-nn-f32-b32"), vec![]));
+
+    // The same sizes with other strides, and another epilogue.
+    attention.b.batch_stride = [0, 0];
+    assert_eq!(id(tracer.record(&attention)).unwrap(), "trace-64x64x128-nn-f32-b32-2");
+    attention.epilogue = Epilogue::new(0.125, 0.0);
+    assert_eq!(id(tracer.record(&attention)).unwrap(), "trace-64x64x128-nn-f32-b32-3");
+    assert_eq!(tracer.record(&attention), None);
+
+    let text = folder.text();
+    assert!(text.starts_with("# ") && text.contains("TILEGEMM=trace") && !text.contains("before"), "{text}");
+    let rows = parse(&text);
+    assert_eq!(
+        rows.iter().map(|row| row.class.as_str()).collect::<Vec<_>>(),
+        ["decode", "attention", "broadcast", "broadcast"]
+    );
+    assert_eq!((rows[0].problem(), rows[3].problem()), (linear, attention));
+    let program = std::env::current_exe().unwrap();
+    assert!(rows.iter().all(|row| row.from.as_deref() == program.file_stem().unwrap().to_str()), "{text}");
+    assert_eq!(tracer.left_out(), 0);
+}
+
+#[test]
+fn a_trace_says_what_it_leaves_out() {
+    let folder = Folder::new("left-out");
+    let mut tracer = Tracer::new(folder.file());
+    let mut padded = Problem::dense(8, 16, 32, 1, Layout::NT, DType::BF16);
+    padded.a.row_stride = 40;
+    let first = tracer.record(&padded).unwrap();
+    assert_eq!((first.id, first.notes.len()), (None, 2));
+    assert!(first.notes[1].contains("cannot express"), "{:?}", first.notes);
+    assert_eq!(tracer.record(&padded), None);
+    padded.a.row_stride = 48;
+    assert_eq!(tracer.record(&padded), Some(Recorded { id: None, notes: vec![] }), "said once");
+    assert!(tracer.leave_out("8x8x8: two\nlines".into()).is_some());
+    assert_eq!(tracer.leave_out("8x8x8: two\nlines".into()), None);
+    assert_eq!(
+        id(tracer.record(&Problem::dense(8, 16, 32, 1, Layout::NT, DType::BF16))).unwrap(),
+        "trace-8x16x32-nt-bf16"
+    );
+    assert_eq!(tracer.left_out(), 3);
+
+    let text = folder.text();
+    assert_eq!(parse(&text).len(), 1);
+    let comments: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(LEFT_OUT)).collect();
+    assert_eq!(comments.len(), 3, "{text}");
+    assert!(comments[0].contains("8x16x32 nt bf16") && comments[0].contains("[0, 0, 40, 1]"), "{text}");
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_says_so_once() {
+    let folder = Folder::new("unwritable");
+    let mut tracer = Tracer::new(folder.0.join("no-such-folder/trace.toml"));
+    let linear = |m| Problem::dense(m, 4096, 1024, 1, Layout::NT, DType::BF16);
+    let first = tracer.record(&linear(1)).unwrap();
+    let notes = first.notes.join("\n");
+    assert_eq!(first.id, None);
+    assert!(notes.contains("cannot write") && notes.contains("TILEGEMM_TRACE"), "{notes}");
+    assert_eq!(tracer.record(&linear(2)), Some(Recorded { id: None, notes: vec![] }));
+    assert_eq!(tracer.record(&linear(2)), None);
+}
