@@ -1,6 +1,8 @@
 //! Expands `csrc/kernels.toml`, compiles the kernels of the chosen archs into one static library, and provides the
 //! bindings. Never downloads, never asks for a GPU, writes to OUT_DIR only.
 
+#[path = "build/ladder.rs"]
+mod ladder;
 #[path = "build/table.rs"]
 mod table;
 #[path = "build/toolkit.rs"]
@@ -25,22 +27,29 @@ fn run() -> Result<()> {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     let csrc = manifest.join("csrc");
-    watch(&[&csrc, &manifest.join("build"), &manifest.join("src/bindings.rs")]);
+    let rungs = manifest.join("benches/ladder");
+    watch(&[&csrc, &rungs, &manifest.join("build"), &manifest.join("src/bindings.rs")]);
 
     let kernels = read_table(&csrc)?;
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs))?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
+    let mut nvcc = "no kernels".to_string();
     if has("cuda") && compiles_kernels() {
         let built: Vec<Kernel> = kernels.into_iter().filter(|kernel| is_built(kernel, &archs)).collect();
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;
+        nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
         units.push(units::registry(&built, &csrc, &out)?);
         let objects = units::compile(&units, &toolkit, &csrc, &out)?;
         archive(&objects, &out)?;
+        if has("bench") {
+            ladder::build(&rungs, &archs, has("cutile"), &toolkit, &out)?;
+        }
         link(&toolkit, &out);
     }
+    println!("cargo:rustc-env=TILEGEMM_NVCC_VERSION={nvcc}"); // for the records of `tilegemm bench`
     Ok(())
 }
 

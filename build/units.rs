@@ -16,9 +16,10 @@ const JOB_KIB: u64 = 3 << 20;
 pub struct Unit {
     /// What to call it in messages.
     pub title: String,
-    source: PathBuf,
-    rows: String,
-    flags: Vec<String>,
+    pub source: PathBuf,
+    /// The kernels as lines of TG_KERNEL; empty where the source names its own.
+    pub rows: String,
+    pub flags: Vec<String>,
 }
 
 /// The units of `kernels`, the slowest families first.
@@ -60,9 +61,7 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, out: &Path) -> Result<Unit, Str
 
 fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
     let capability = kernel.arch.trim_start_matches("sm");
-    // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
-    let mut flags: Vec<String> = ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-lineinfo", "-I"].map(String::from).to_vec();
-    flags.push(csrc.display().to_string());
+    let mut flags = common_flags(csrc);
     if kernel.family == "tile_gemm" {
         flags.extend(["-std=c++20".into(), "--enable-tile".into(), format!("-arch=sm_{capability}")]);
     } else {
@@ -71,6 +70,13 @@ fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
         flags.push(format!("-gencode=arch=compute_{capability},code=sm_{capability}"));
     }
     flags
+}
+
+/// What every CUDA source is compiled with; `include` is where its headers are.
+pub fn common_flags(include: &Path) -> Vec<String> {
+    // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
+    let flags = ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-lineinfo", "-I"].map(String::from);
+    flags.into_iter().chain([include.display().to_string()]).collect()
 }
 
 /// Compiles what is not there yet and gives the objects of all units.
