@@ -1,10 +1,7 @@
-//! Seeded random weights: the same tensor for the same name and device kind, of a size that keeps activations near 1.
+//! Seeded random weights: the same tensor for the same name and kind of device, of a size that keeps activations near 1.
 
 use candle::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
-use rand::rngs::StdRng;
-use rand::SeedableRng;
-use rand_distr::{Distribution, Normal};
 
 /// Gives every tensor that a model asks for.
 pub struct Seeded;
@@ -20,8 +17,8 @@ impl SimpleBackend for Seeded {
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         if device.is_cpu() {
-            let normal = Normal::new(0.0, std).map_err(candle::Error::wrap)?;
-            let values: Vec<f32> = normal.sample_iter(StdRng::seed_from_u64(seed)).take(shape.elem_count()).collect();
+            // Its generator takes no seed.
+            let values: Vec<f32> = uniform(seed).map(|x| std * x).take(shape.elem_count()).collect();
             return Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
         }
         device.set_seed(seed)?;
@@ -35,4 +32,15 @@ impl SimpleBackend for Seeded {
     fn contains_tensor(&self, _: &str) -> bool {
         true
     }
+}
+
+/// Numbers of mean 0 and variance 1, by splitmix64.
+fn uniform(seed: u64) -> impl Iterator<Item = f32> {
+    let states = std::iter::successors(Some(seed), |state| Some(state.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+    states.map(|state| {
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let unit = ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 24) as f32;
+        3f32.sqrt() * (2.0 * unit - 1.0)
+    })
 }

@@ -1,0 +1,132 @@
+//! candle-transformers' llama, unmodified: prefill, then decode of fixed tokens.
+
+use super::{timed, tokens, Case, Run, Workload};
+use crate::Result;
+use candle::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::llama::{Cache, Config, Llama};
+
+pub struct LlamaModel {
+    model: Llama,
+    config: Config,
+    dtype: DType,
+    device: Device,
+}
+
+/// Llama-3.2-1B.
+pub fn llama_1b() -> Config {
+    Config { tie_word_embeddings: true, ..shape(2048, 8192, 128_256, 16, 32, 8) }
+}
+
+/// Llama-3.1-8B.
+pub fn llama_8b() -> Config {
+    shape(4096, 14_336, 128_256, 32, 32, 8)
+}
+
+/// One that a CPU runs in a moment.
+pub fn tiny() -> Config {
+    Config { max_position_embeddings: 64, ..shape(64, 192, 256, 2, 4, 2) }
+}
+
+fn shape(hidden: usize, wide: usize, vocabulary: usize, layers: usize, heads: usize, kv_heads: usize) -> Config {
+    Config {
+        hidden_size: hidden,
+        intermediate_size: wide,
+        vocab_size: vocabulary,
+        num_hidden_layers: layers,
+        num_attention_heads: heads,
+        num_key_value_heads: kv_heads,
+        use_flash_attn: false,
+        rms_norm_eps: 1e-5,
+        rope_theta: 500_000.0,
+        bos_token_id: None,
+        eos_token_id: None,
+        rope_scaling: None,
+        max_position_embeddings: 131_072,
+        tie_word_embeddings: false,
+    }
+}
+
+/// Bytes that loading takes: the weights, and the largest of them in f32, in which random ones are made.
+pub fn bytes_to_load(config: &Config, dtype: DType) -> f64 {
+    let [hidden, wide, vocabulary, layers] =
+        [config.hidden_size, config.intermediate_size, config.vocab_size, config.num_hidden_layers].map(|x| x as f64);
+    let attention = 2.0 * hidden * hidden + 2.0 * hidden * kv_width(config);
+    let tables = if config.tie_word_embeddings { 1.0 } else { 2.0 } * vocabulary * hidden;
+    let parameters = tables + layers * (attention + 3.0 * hidden * wide + 2.0 * hidden) + hidden;
+    parameters * dtype.size_in_bytes() as f64 + vocabulary.max(wide) * hidden * 4.0
+}
+
+/// Bytes that a run takes at its peak, besides the weights, as candle-transformers 0.11.1 has it.
+///
+/// Its variables shadow each other, so tensors live to the end of their function: queries projected, contiguous and rotated,
+/// keys and values before and after they are repeated for the query's heads, all of them once more in f32, and the scores
+/// scaled, masked and normalised.
+pub fn bytes_to_run(config: &Config, dtype: DType, case: &Case) -> f64 {
+    let [batch, prompt, steps] = [case.batch, case.prompt, case.decode].map(|x| x as f64);
+    let [hidden, wide, vocabulary] =
+        [config.hidden_size, config.intermediate_size, config.vocab_size].map(|x| x as f64);
+    let [heads, layers] = [config.num_attention_heads, config.num_hidden_layers].map(|x| x as f64);
+    let kv = kv_width(config);
+    let size = dtype.size_in_bytes() as f64;
+    let upcast = if dtype == DType::F32 { 0.0 } else { 4.0 };
+    let (rows, context) = (batch * prompt, batch * (prompt + steps));
+
+    // The input and its norm, three queries, repeated keys and values, the result; the last four in f32 too.
+    let heads_of_all = rows * hidden * (8.0 * size + 4.0 * upcast);
+    let scores = 3.0 * batch * heads * prompt * prompt * 4.0;
+    let attention = heads_of_all + rows * kv * 3.0 * size + scores + prompt * prompt;
+    let mlp = rows * size * (5.0 * hidden + 4.0 * wide);
+    // For each new token, one layer at a time has its cache copied, repeated and upcast.
+    let step = context * (6.0 * kv * size + 2.0 * hidden * (size + upcast) + 3.0 * heads * 4.0);
+    let cache = 2.0 * layers * context * kv * size;
+    let logits = batch * vocabulary * (size + 4.0 * (steps + 2.0));
+    cache + logits + attention.max(mlp).max(step)
+}
+
+/// Length of a token's key, and of its value, over all heads.
+fn kv_width(config: &Config) -> f64 {
+    (config.hidden_size / config.num_attention_heads * config.num_key_value_heads) as f64
+}
+
+impl LlamaModel {
+    pub fn load(builder: VarBuilder, config: Config) -> Result<Self> {
+        let (dtype, device) = (builder.dtype(), builder.device().clone());
+        Ok(Self { model: Llama::load(builder, &config)?, config, dtype, device })
+    }
+}
+
+impl Workload for LlamaModel {
+    fn positions(&self) -> usize {
+        self.config.max_position_embeddings
+    }
+
+    fn decodes(&self) -> bool {
+        true
+    }
+
+    fn bytes_to_run(&self, case: &Case) -> f64 {
+        bytes_to_run(&self.config, self.dtype, case)
+    }
+
+    fn run(&self, case: &Case, keep: bool) -> candle::Result<Run> {
+        let (device, vocabulary) = (&self.device, self.config.vocab_size);
+        let mut cache = Cache::new(true, self.dtype, &self.config, device)?;
+        let prompt =
+            Tensor::from_vec(tokens(case.batch, case.prompt, 0, vocabulary), (case.batch, case.prompt), device)?;
+        let mut outputs = Vec::new();
+        let (logits, prefill) = timed(device, || self.model.forward(&prompt, 0, &mut cache))?;
+        outputs.extend(keep.then_some(logits));
+        let ((), decode) = timed(device, || {
+            for step in 0..case.decode {
+                let position = case.prompt + step;
+                let next = Tensor::from_vec(tokens(case.batch, 1, position, vocabulary), (case.batch, 1), device)?;
+                let logits = self.model.forward(&next, position, &mut cache)?;
+                outputs.extend(keep.then_some(logits));
+            }
+            Ok(())
+        })?;
+        let outputs = outputs.iter().map(|logits| logits.to_device(&Device::Cpu)).collect::<candle::Result<_>>()?;
+        Ok(Run { phases: [prefill, decode], outputs })
+    }
+}
