@@ -3,17 +3,18 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-FEATURES := cuda,sm90,cutile,interpose,cli
+FEATURES := cuda,sm90,cutile,bench
 # cudarc knows CUDA up to 13.4; candle's kernels are built by cudaforge, which takes one thread unless told.
 ENV := eval "$$(third_party/fetch.sh --env)"; \
   export CUDARC_CUDA_VERSION=$${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=$${CUDAFORGE_THREADS:-$$(nproc)} \
-  CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS="$$(scripts/candle_tests.sh)";
+  CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS="$$(scripts/candle_tests.sh)" \
+  TILEGEMM_GIT="$$(git describe --always --dirty 2>/dev/null || echo unknown)";
 
 .PHONY: help demo test fmt bench gpu-bundle toolchain
 help:
 	@echo "make demo        embed sentences with a real model, on the GPU if there is one"
 	@echo "make test        everything that can be checked on this machine; no GPU needed"
-	@echo "make bench       time every kernel against cuBLAS (needs a GPU)"
+	@echo "make bench       the benchmark suite (needs a GPU); make bench ARGS='--help' lists what it can do"
 	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.xz"
 	@echo "make fmt         format the sources"
 
@@ -27,7 +28,7 @@ toolchain:
 	third_party/fetch.sh
 
 bench: toolchain
-	$(ENV) cargo bench --profile dev --features $(FEATURES) --bench kernels
+	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- bench $(ARGS)
 
 gpu-bundle: toolchain
 	$(ENV) scripts/gpu_bundle.sh "$(FEATURES)"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|bench|llama|embed]..., all but embed by default.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|embed]..., all but embed
+# by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -9,13 +10,30 @@ if [[ -n $missing ]]; then
   exit 1
 fi
 export TILEGEMM_REQUIRE_GPU=1
-for step in "${@:-doctor test bench llama}"; do
+
+# The benchmark has to catch mistakes that are planted in it.
+planted() {
+  local out
+  out=$(mktemp)
+  ! ./tilegemm bench --only llama3-8b-o-m2048,square-2048-nt-f32 --arms own --plant short-k >"$out" ||
+    { cat "$out"; echo "run.sh: a kernel that skips its last K tile passed" >&2; exit 1; }
+  [[ $(grep -c "WRONG: planted" "$out") == 2 ]] || { cat "$out"; echo "run.sh: it is not said which arm is wrong" >&2; exit 1; }
+  ! grep -q "WRONG: own" "$out" || { cat "$out"; echo "run.sh: a right kernel is called wrong" >&2; exit 1; }
+  ! ./tilegemm bench --only llama3-8b-o-m2048 --arms own --plant zeros >"$out" ||
+    { cat "$out"; echo "run.sh: zeros were measured" >&2; exit 1; }
+  grep -q "not N(0, 1) data" "$out" || { cat "$out"; echo "run.sh: it is not said that the data is zeros" >&2; exit 1; }
+  echo "a kernel that skips its last K tile is called wrong, zeros are refused"
+}
+
+for step in "${@:-doctor test planted bench overhead llama}"; do
   for name in $step; do
     echo "== $name"
     case $name in
       doctor) ./tilegemm doctor ;;
       test) ./gpu ;;
-      bench) ./kernels ;;
+      bench) ./tilegemm bench --json bench.json --html bench.html ;;
+      planted) planted ;;
+      overhead) ./overhead --bench ;;
       llama) ./llama --config tiny --dtype bf16 && ./llama --config 1b --prompt 128 --decode 8 ;;
       embed) ./embed --device cuda ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;

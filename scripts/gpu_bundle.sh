@@ -7,10 +7,10 @@ bundle=target/gpu-bundle
 rm -rf "$bundle" && mkdir -p "$bundle"
 
 # The executables that cargo built, as `name path` lines.
-cargo build --locked --features "$features" --bins --examples --test gpu --bench kernels --message-format json |
+cargo build --locked --features "$features" --bins --examples --test gpu --bench overhead --message-format json |
   python3 -c '
 import json, sys
-wanted = {"gpu", "kernels", "embed", "llama", "tilegemm"}
+wanted = {"gpu", "overhead", "embed", "llama", "tilegemm"}
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable") and message["target"]["name"] in wanted:

@@ -4,7 +4,8 @@
 set -euo pipefail
 cuda=$1
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+page=$(mktemp --suffix=.html)
+trap 'rm -f "$log" "$page" "$page.log"' EXIT
 export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
@@ -30,6 +31,16 @@ tests --features cli
 tests --no-default-features
 cargo doc --locked --no-deps --lib
 
+step "the page of a record, in a browser"
+record=$(git ls-files 'benches/record/*/*.json' | tail -n 1)
+target/debug/tilegemm bench --from "$record" --html "$page" >/dev/null
+# A developer's system is theirs; CI's is bare.
+if [[ -n ${CI:-} ]] && ! command -v chromium >/dev/null && ((EUID == 0)) && command -v apt-get >/dev/null; then
+  { apt-get update && apt-get install -y --no-install-recommends chromium; } >"$page.log" 2>&1 || tail -n 5 "$page.log"
+fi
+rc=0; scripts/check_report.sh "$page" || rc=$?
+if ((rc == 3)); then echo "skipped: no Chromium"; elif ((rc)); then exit 1; fi
+
 step "bindings"
 cargo check --locked --no-default-features --features bindgen
 
@@ -40,7 +51,7 @@ done
 
 step "kernels, and what of the CUDA build runs here"
 tests --features "$cuda"
-cargo build --locked --features "$cuda" --bins --examples --bench kernels
+cargo build --locked --features "$cuda" --bins --examples --bench overhead
 
 step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh

@@ -129,7 +129,8 @@ fn run_time() -> Vec<Finding> {
 
 /// The environment variables that change what runs.
 fn settings() -> Vec<Finding> {
-    const NAMES: [&str; 4] = ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_VENDOR", "TILEGEMM_REQUIRE_GPU"];
+    const NAMES: [&str; 5] =
+        ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_REQUIRE_GPU", "TILEGEMM_TRACE", "TILEGEMM_VENDOR"];
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let (set, unset): (Vec<&str>, Vec<&str>) = NAMES.into_iter().partition(|name| is_set(name));
     let mut findings: Vec<Finding> = set

@@ -1,8 +1,10 @@
 //! `tilegemm`: which kernels there are, which one a product gets and why, and whether this machine can run them.
 
+mod bench;
 mod doctor;
 mod explain;
 mod kernels;
+mod trace;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::fmt;
@@ -21,6 +23,10 @@ enum Command {
     Kernels(kernels::Args),
     /// Say which kernel a product gets, and why no other
     Explain(explain::Args),
+    /// Time the dispatcher's choices against the vendor library and the roofline
+    Bench(Box<bench::Args>),
+    /// Run a program and write its products to a file that `bench` reads
+    Trace(trace::Args),
     /// Check what kernels need to be built and to run here
     Doctor,
 }
@@ -33,6 +39,26 @@ enum Failure {
     Error(Box<dyn std::error::Error>),
     /// As `Error`, and all has been said.
     Silent,
+    /// It takes a GPU that is not here, or a build for one: exit code 2.
+    NoDevice(String),
+    /// Ctrl-C ended it: exit code 130.
+    #[cfg(feature = "bench")]
+    Interrupted,
+    /// The program that it ran ended with this exit code.
+    Exit(u8),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(message) | Failure::NoDevice(message) => f.write_str(message),
+            Failure::Error(error) => error.fmt(f),
+            Failure::Silent => f.write_str("failed, as said before"),
+            #[cfg(feature = "bench")]
+            Failure::Interrupted => f.write_str("interrupted"),
+            Failure::Exit(code) => write!(f, "the program ended with exit code {code}"),
+        }
+    }
 }
 
 type Result<T = ()> = std::result::Result<T, Failure>;
@@ -47,11 +73,20 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Doctor => doctor::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Silent) => ExitCode::FAILURE,
+        #[cfg(feature = "bench")]
+        Err(Failure::Interrupted) => ExitCode::from(130),
+        Err(Failure::Exit(code)) => ExitCode::from(code),
+        Err(Failure::NoDevice(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
         // A reader that has seen enough, like `head`.
         Err(Failure::Error(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Error(error)) => {

@@ -1,0 +1,221 @@
+//! What is measured side by side: names of arms, and what each of them launches for a row.
+
+use super::lt::{CublasLt, LtProblem, Reduction};
+use super::operands::Operands;
+use super::timing::{Captured, Timer};
+use crate::Result;
+use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::launch::{self, Pointers, VendorCall};
+use candle_tilegemm::Problem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The arms that a run has unless `--arms` says otherwise.
+pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt", "cublaslt-any", "cublaslt-top1"];
+
+/// One arm.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arm {
+    /// What the dispatcher chooses.
+    Ours,
+    /// What it chooses with the vendor library off.
+    Own,
+    /// The fastest of our rows, found by timing them.
+    OwnBest,
+    /// `cublasGemmStridedBatchedEx` as candle calls it.
+    Candle,
+    /// The fastest algorithm that cuBLASLt's heuristic offers, with partial sums in f32.
+    CublasLt,
+    /// The same, also with partial sums in the type of the result.
+    CublasLtAny,
+    /// cuBLASLt's own first choice.
+    CublasLtTop1,
+    /// A kernel of the table.
+    Kernel(&'static KernelDesc),
+    /// The same as `Ours`, entered a second time.
+    Again,
+    /// A kernel that skips its last K tile, to see that it is caught.
+    Planted,
+}
+
+impl std::str::FromStr for Arm {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        Ok(match name {
+            "ours" => Arm::Ours,
+            "own" => Arm::Own,
+            "own-best" => Arm::OwnBest,
+            "candle" => Arm::Candle,
+            "cublaslt" => Arm::CublasLt,
+            "cublaslt-any" => Arm::CublasLtAny,
+            "cublaslt-top1" => Arm::CublasLtTop1,
+            name => Arm::Kernel(KernelDesc::by_name(name).ok_or_else(|| {
+                format!(
+                    "no arm or kernel is named '{name}'; expected {}, or a name from `tilegemm kernels`",
+                    DEFAULT.join(", ")
+                )
+            })?),
+        })
+    }
+}
+
+impl Arm {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Arm::Ours => "ours",
+            Arm::Own => "own",
+            Arm::OwnBest => "own-best",
+            Arm::Candle => "candle",
+            Arm::CublasLt => "cublaslt",
+            Arm::CublasLtAny => "cublaslt-any",
+            Arm::CublasLtTop1 => "cublaslt-top1",
+            Arm::Kernel(kernel) => kernel.name,
+            Arm::Again => "again",
+            Arm::Planted => "planted",
+        }
+    }
+}
+
+/// Something that computes the row.
+#[derive(Clone)]
+pub enum Runner<'a> {
+    Plan(Arc<Plan>),
+    Vendor(VendorCall),
+    Lt(Rc<LtProblem<'a>>, usize),
+}
+
+impl Runner<'_> {
+    /// What ran, for the record.
+    pub fn kernel(&self) -> String {
+        match self {
+            Runner::Plan(plan) => plan.kernel.name.into(),
+            Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
+            Runner::Lt(problem, index) => problem.name(*index),
+        }
+    }
+
+    /// Whether both launch the same with the same arguments, so that one time is that of both.
+    pub fn is_same(&self, other: &Runner) -> bool {
+        let vendor = |runner: &Runner| match runner {
+            Runner::Plan(plan) if plan.kernel.family == Family::Cublas => VendorCall::of(&plan.canonical.problem).ok(),
+            Runner::Vendor(call) => Some(*call),
+            _ => None,
+        };
+        match (self, other) {
+            (Runner::Lt(x, i), Runner::Lt(y, j)) => x.algorithms[*i].algo == y.algorithms[*j].algo,
+            (Runner::Plan(x), Runner::Plan(y)) => std::ptr::eq(x.kernel, y.kernel) && x.canonical == y.canonical,
+            _ => vendor(self).is_some() && vendor(self) == vendor(other),
+        }
+    }
+
+    /// # Safety
+    /// As for [`launch::launch`].
+    unsafe fn launch(&self, timer: &Timer, pointers: Pointers) -> Result {
+        // SAFETY: the caller's promises are passed on.
+        unsafe {
+            match self {
+                Runner::Plan(plan) => launch::launch(plan, pointers, timer.queue())?,
+                Runner::Vendor(call) => call.run(pointers, timer.queue().cublas)?,
+                Runner::Lt(problem, index) => problem.launch(*index, pointers)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Its launches over all copies of the operands, as a graph.
+    pub fn capture(&self, timer: &Timer, operands: &Operands) -> Result<Captured> {
+        timer.capture(operands.copies(), |copy| {
+            // SAFETY: the operands are the problem's, and outlive the graph.
+            unsafe { self.launch(timer, operands.pointers(copy)?) }
+        })
+    }
+}
+
+/// Finds out what each arm launches for one row.
+pub struct Resolver<'a> {
+    pub timer: &'a Timer,
+    pub dispatcher: &'a Dispatcher,
+    pub lt: &'a CublasLt,
+    pub problem: &'a Problem,
+    pub operands: &'a Operands,
+}
+
+impl<'a> Resolver<'a> {
+    /// What `arm` launches, or why it has no place in this row.
+    pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
+        let plan = |policy| -> Result<Runner<'a>> { Ok(Runner::Plan(self.dispatcher.plan(self.problem, policy)?)) };
+        match arm {
+            Arm::Ours | Arm::Again => plan(Policy::default()),
+            Arm::Own => plan(Policy::own()),
+            Arm::Kernel(kernel) => plan(Policy::force(kernel.name)?),
+            Arm::OwnBest => self.own_best(),
+            Arm::Candle if !self.problem.epilogue.is_linear() => {
+                Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
+            }
+            Arm::Candle => Ok(Runner::Vendor(VendorCall::by_candle(self.problem)?)),
+            Arm::CublasLt => self.lt_best(Reduction::F32),
+            Arm::CublasLtAny => self.lt_best(Reduction::Any),
+            Arm::CublasLtTop1 => {
+                let problem = self.lt.problem(self.problem, self.operands, Reduction::F32)?;
+                Ok(Runner::Lt(Rc::new(problem), 0))
+            }
+            Arm::Planted => self.planted(),
+        }
+    }
+
+    fn own_best(&self) -> Result<Runner<'a>> {
+        let ours = |kernel: &&KernelDesc| !matches!(kernel.family, Family::Cublas | Family::Reference);
+        let plan = |kernel: &KernelDesc| self.dispatcher.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
+        let candidates: Vec<_> = KERNELS.iter().filter(ours).filter_map(plan).map(Runner::Plan).collect();
+        if candidates.is_empty() {
+            return Err("no kernel of ours but the reference supports it".into());
+        }
+        self.fastest(candidates)
+    }
+
+    fn lt_best(&self, reduction: Reduction) -> Result<Runner<'a>> {
+        let problem = Rc::new(self.lt.problem(self.problem, self.operands, reduction)?);
+        self.fastest((0..problem.algorithms.len()).map(|index| Runner::Lt(problem.clone(), index)).collect())
+    }
+
+    /// The fastest of several: a glance at each, then a closer look at the best few in turns.
+    fn fastest(&self, candidates: Vec<Runner<'a>>) -> Result<Runner<'a>> {
+        const FINALISTS: usize = 4;
+        const ROUNDS: usize = 9;
+        let mut glances = Vec::new();
+        let mut best = f64::INFINITY;
+        for runner in candidates {
+            // An algorithm that the heuristic offers may still refuse to run.
+            let Ok(captured) = runner.capture(self.timer, self.operands) else { continue };
+            let mut us = captured.replay(self.timer)?;
+            if us < 1.3 * best {
+                us = us.min(self.timer.sample(&captured)?);
+            }
+            best = best.min(us);
+            glances.push((us, runner, captured));
+        }
+        glances.sort_by(|x, y| x.0.total_cmp(&y.0));
+        glances.truncate(FINALISTS);
+        glances.retain(|(us, ..)| *us < 1.2 * best);
+        let finalists: Vec<&Captured> = glances.iter().map(|(_, _, captured)| captured).collect();
+        let rounds = if finalists.len() > 1 { ROUNDS } else { 0 };
+        let samples = self.timer.interleave(&finalists, Duration::ZERO, rounds)?;
+        let medians = samples.iter().map(|samples| samples.median());
+        let best = medians.zip(glances).min_by(|x, y| x.0.total_cmp(&y.0));
+        Ok(best.ok_or("none of the candidates runs")?.1 .1)
+    }
+
+    /// The dispatcher's own choice for the sum without its last K tile.
+    fn planted(&self) -> Result<Runner<'a>> {
+        let whole = self.dispatcher.plan(self.problem, Policy::own())?;
+        let tile = whole.kernel.tile[2].max(1) as usize;
+        if self.problem.k <= tile {
+            return Err("K is a single tile".into());
+        }
+        let short = Problem { k: self.problem.k - tile, ..*self.problem };
+        Ok(Runner::Plan(self.dispatcher.plan(&short, Policy::force(whole.kernel.name)?)?))
+    }
+}

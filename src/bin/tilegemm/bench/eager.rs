@@ -1,0 +1,176 @@
+//! `--eager`: the whole call as a candle program makes it: allocation of the result, dispatch, launch. Wall-clock time of many
+//! calls in a row, over their number, so that the host's work hides behind the GPU's where there is enough of the latter.
+
+use super::arms::Arm;
+use super::operands::Operands;
+use super::timing::{Samples, Timer};
+use super::Args;
+use crate::Result;
+use candle::Tensor;
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::interpose::{self, Mode};
+use candle_tilegemm::problem::Operand;
+use candle_tilegemm::{Activation, Gemm, Problem};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a sample should take, in microseconds.
+const SAMPLE_US: f64 = 2000.0;
+const WARM_UP: Duration = Duration::from_millis(300);
+
+type Measured = Vec<(Arm, String, Samples)>;
+
+/// Times the arms that are candle calls: stock, ours, and ours without the vendor library.
+pub fn measure(
+    timer: &Timer,
+    problem: &Problem,
+    device: &DeviceInfo,
+    args: &Args,
+) -> Result<(Measured, BTreeMap<String, String>)> {
+    if !interpose::is_active() {
+        return Err(
+            "candle's calls do not arrive at the interposer in this build, so there is nothing to compare".into()
+        );
+    }
+    let operands = Operands::new(timer, problem, device.l2_bytes as usize, args.hot, 1.0)?;
+    let copies =
+        (0..operands.copies()).map(|copy| Views::of(problem, operands.inputs(copy))).collect::<Result<Vec<_>>>()?;
+    let mut absent = BTreeMap::new();
+    let mut arms = Vec::new();
+    for arm in args.arms() {
+        let call: Call = match arm {
+            Arm::Candle => Call { mode: Mode::Off, ours: false },
+            Arm::Ours | Arm::Again => Call { mode: Mode::On, ours: true },
+            Arm::Own if problem.epilogue.is_linear() => Call { mode: Mode::Force, ours: false },
+            _ => {
+                absent.insert(arm.name().into(), "is no candle call".into());
+                continue;
+            }
+        };
+        let calls = match call.repeat(timer, problem, &copies, 2 * copies.len()) {
+            Ok(us) => (SAMPLE_US / us).ceil().clamp(1.0, 2000.0) as usize,
+            Err(error) => {
+                absent.insert(arm.name().into(), error.to_string());
+                continue;
+            }
+        };
+        arms.push((arm, call, calls, Samples::default()));
+    }
+    let start = Instant::now();
+    let warm_up = WARM_UP * arms.len() as u32;
+    let mut round = 0;
+    while round < usize::from(args.samples) {
+        let counts = start.elapsed() >= warm_up;
+        for (_, call, calls, samples) in &mut arms {
+            let us = call.repeat(timer, problem, &copies, *calls)?;
+            std::thread::sleep(Duration::from_secs_f64(us * *calls as f64 * timer.pause / 1e6));
+            if counts {
+                samples.push(us);
+            }
+        }
+        round += usize::from(counts);
+    }
+    interpose::set_mode(Mode::On);
+    let named = |(arm, call, _, samples): (Arm, Call, usize, Samples)| (arm, call.name().into(), samples);
+    Ok((arms.into_iter().map(named).collect(), absent))
+}
+
+/// The operands as a candle program has them.
+struct Views {
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    bias: Tensor,
+}
+
+impl Views {
+    fn of(problem: &Problem, [a, b, c, bias]: [&Tensor; 4]) -> Result<Self> {
+        let Problem { m, n, k, .. } = *problem;
+        let view = |flat: &Tensor, operand: &Operand, rows: usize, cols: usize| -> Result<Tensor> {
+            let matrices = flat.elem_count() / (rows * cols);
+            let row_major = operand.col_stride == 1;
+            let shape = if row_major { (matrices, rows, cols) } else { (matrices, cols, rows) };
+            let stored = flat.reshape(shape)?;
+            let view = if row_major { stored } else { stored.t()? };
+            Ok(match problem.batch_count() {
+                1 => view.squeeze(0)?,
+                batch if matrices == 1 => view.broadcast_as((batch, rows, cols))?,
+                _ => view,
+            })
+        };
+        Ok(Self {
+            a: view(a, &problem.a, m, k)?,
+            b: view(b, &problem.b, k, n)?,
+            c: match &problem.epilogue.c {
+                Some(operand) => view(c, operand, m, n)?,
+                None => c.clone(),
+            },
+            bias: bias.clone(),
+        })
+    }
+}
+
+/// One way to compute the product.
+#[derive(Clone, Copy)]
+struct Call {
+    mode: Mode,
+    /// Through our op where there is an epilogue, as a user of the crate would.
+    ours: bool,
+}
+
+impl Call {
+    fn name(&self) -> &'static str {
+        match (self.mode, self.ours) {
+            (Mode::Off, _) => "candle matmul",
+            (Mode::Force, _) => "candle matmul, our kernels only",
+            _ => "candle matmul through the interposer",
+        }
+    }
+
+    /// Microseconds of one call of `calls` in a row.
+    fn repeat(&self, timer: &Timer, problem: &Problem, copies: &[Views], calls: usize) -> Result<f64> {
+        interpose::set_mode(self.mode);
+        timer.synchronize()?;
+        let start = Instant::now();
+        for call in 0..calls {
+            self.run(problem, &copies[call % copies.len()])?;
+        }
+        timer.synchronize()?;
+        Ok(start.elapsed().as_secs_f64() * 1e6 / calls as f64)
+    }
+
+    fn run(&self, problem: &Problem, views: &Views) -> Result<Tensor> {
+        let epilogue = &problem.epilogue;
+        if epilogue.is_linear() && epilogue.alpha() == 1.0 {
+            return Ok(views.a.matmul(&views.b)?);
+        }
+        if self.ours {
+            let mut gemm = Gemm::new().alpha(epilogue.alpha()).activation(epilogue.activation);
+            if epilogue.bias.is_some() {
+                gemm = gemm.bias(&views.bias);
+            }
+            if epilogue.reads_c() {
+                gemm = gemm.residual(&views.c).beta(epilogue.beta());
+            }
+            return Ok(gemm.forward(&views.a, &views.b)?);
+        }
+        let mut d = views.a.matmul(&views.b)?;
+        if epilogue.alpha() != 1.0 {
+            d = (d * epilogue.alpha())?;
+        }
+        if epilogue.bias.is_some() {
+            d = d.broadcast_add(&views.bias)?;
+        }
+        d = match epilogue.activation {
+            Activation::Identity => d,
+            Activation::Relu => d.relu()?,
+            Activation::GeluErf => d.gelu_erf()?,
+            Activation::GeluTanh => d.gelu()?,
+            Activation::Silu => d.silu()?,
+        };
+        if epilogue.reads_c() {
+            d = (d + (&views.c * epilogue.beta())?)?;
+        }
+        Ok(d)
+    }
+}

@@ -1,0 +1,90 @@
+//! Numbers and names as the page writes them. Whatever comes from a record passes through `escape`.
+
+/// What stands for a value that is not there.
+pub const NOTHING: &str = "\u{2013}";
+
+/// For HTML, its attributes, and the labels of Plotly, which know tags and entities too.
+pub fn escape(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, character| {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+        out
+    })
+}
+
+/// For the inside of a `<script>` that holds JSON: no `<` ends it early.
+pub fn in_script(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+/// Three digits or more; the unit stands elsewhere.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if !size.is_finite() => NOTHING.into(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+pub fn number_or_nothing(value: Option<f64>) -> String {
+    value.map_or(NOTHING.into(), number)
+}
+
+/// A ratio of times.
+pub fn times(ratio: Option<f64>) -> String {
+    ratio.map_or(NOTHING.into(), |ratio| format!("{ratio:.2}\u{d7}"))
+}
+
+pub fn percent(share: f64) -> String {
+    format!("{:.0}\u{a0}%", share * 100.0)
+}
+
+/// At most so many characters, with dots for what is missing.
+pub fn shorten(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}\u{2026}", &text[..end]),
+        None => text.into(),
+    }
+}
+
+/// `1 row`, `2 rows`.
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+pub fn duration(seconds: f64) -> String {
+    if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else {
+        format!("{:.0} min", seconds / 60.0)
+    }
+}
+
+/// Largest difference to the reference. A record has 1e300 for NaN and Inf.
+pub fn error(err: Option<f64>) -> String {
+    match err {
+        None => NOTHING.into(),
+        Some(err) if err.is_finite() && err < 1e300 => format!("{err:.1e}"),
+        Some(_) => "not a number".into(),
+    }
+}
+
+/// `tile_gemm_sm90_bf16_nt_256x256x64_2x1` is "tile 256x256x64": the family and the tile, as (family, tile).
+pub fn short_kernel(name: &str) -> (&str, Option<&str>) {
+    let is_tile = |part: &&str| part.split('x').count() == 3 && part.split('x').all(|size| size.parse::<u32>().is_ok());
+    let family = name.split('_').next().unwrap_or(name);
+    let family = family.char_indices().nth(14).map_or(family, |(end, _)| &family[..end]);
+    (family, name.split('_').find(is_tile).filter(|tile| tile.len() <= 14))
+}
+
+/// Whether the vendor library ran.
+pub fn is_vendor(kernel: &str) -> bool {
+    kernel.to_ascii_lowercase().starts_with("cublas")
+}

@@ -1,0 +1,313 @@
+//! A run over a suite: what each row needs, in which order, and what is written down.
+
+use super::arms::{Arm, Resolver, Runner};
+use super::card::Monitor;
+use super::check::Reference;
+use super::lt::CublasLt;
+use super::operands::{self, Operands};
+use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
+use super::timing::{Captured, Samples, Timer};
+use super::{eager, ladder, order, Args};
+use crate::Result;
+use candle::CudaDevice;
+use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::suite::Shape;
+use candle_tilegemm::{launch, DType, Layout, Problem};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Set by Ctrl-C: the run ends after the row in hand and is written down.
+pub static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Warm-up of each arm of a row.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// A row whose 10th and 90th percentile are farther apart than this share of the median is flagged.
+const MOST_SPREAD: f64 = 0.05;
+/// A row during which the clock fell by more than this share is flagged.
+const MOST_CLOCK_LOSS: f64 = 0.03;
+
+/// The card and all that measures it.
+pub struct Session {
+    pub timer: Timer,
+    pub dispatcher: Dispatcher,
+    monitor: Monitor,
+    lt: CublasLt,
+}
+
+/// Times of one row, before they are written down.
+struct Measured {
+    arms: Vec<(Arm, usize)>,
+    /// The distinct launches of the arms.
+    runners: Vec<(String, Samples, Option<f64>)>,
+    absent: BTreeMap<String, String>,
+    flags: Vec<String>,
+    card: Vec<report::Card>,
+}
+
+impl Session {
+    pub fn open(pause: f64) -> Result<Self> {
+        let device = CudaDevice::new_with_stream(0)?;
+        // SAFETY: one stream only; events of candle's allocator would end up in the captured graphs.
+        unsafe { device.disable_event_tracking() };
+        let info = launch::device_info(0)?;
+        launch::verify_library()?;
+        launch::verify_vendor()?;
+        let monitor = Monitor::new(&device)?;
+        let lt = CublasLt::new(&device)?;
+        Ok(Self { timer: Timer::new(device, pause), dispatcher: Dispatcher::new(info), monitor, lt })
+    }
+
+    pub fn machine(&self) -> Result<Machine> {
+        let info = self.dispatcher.device();
+        let driver = launch::driver_version()?;
+        let kernels = env!("TILEGEMM_NVCC_VERSION");
+        Ok(Machine {
+            gpu: info.name.clone(),
+            sms: info.sm_count,
+            driver: self.monitor.driver()?,
+            cuda: format!("{}.{} (driver), {kernels} (kernels)", driver / 1000, driver % 1000 / 10),
+            cublas: CublasLt::version(),
+            git: option_env!("TILEGEMM_GIT").unwrap_or("unknown").into(),
+            date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            clocks_mhz: self.monitor.clocks()?,
+            power_w: self.monitor.power_limit_w()?,
+        })
+    }
+
+    /// The whole suite, or as much of it as the budget and Ctrl-C leave.
+    pub fn run(&self, shapes: &[Shape], args: &Args) -> Result<Report> {
+        let start = Instant::now();
+        let mut left_out = BTreeMap::new();
+        let machine = self.machine()?;
+        let dtypes: Vec<DType> = shapes.iter().map(|shape| shape.dtype).collect();
+        let ceilings = self.ceilings(&dtypes)?;
+        let order = match args.budget {
+            Some(_) => order::by_information(shapes),
+            None => (0..shapes.len()).collect(),
+        };
+        let progress = progress(shapes.len());
+        let mut rows: Vec<(usize, Row)> = Vec::new();
+        let first_row = Instant::now();
+        for (done, &index) in order.iter().enumerate() {
+            let shape = &shapes[index];
+            progress.set_message(shape.id.clone());
+            let longest = first_row.elapsed() / done.max(1) as u32;
+            if STOP.load(Ordering::Relaxed) {
+                left_out.insert(shape.id.clone(), "interrupted".into());
+            } else if args.budget.is_some_and(|budget| start.elapsed() + longest > budget) {
+                left_out.insert(shape.id.clone(), "no time left in the budget".into());
+            } else if let Some(reason) = self.does_not_fit(&shape.problem(), args.hot)? {
+                left_out.insert(shape.id.clone(), reason);
+            } else {
+                match self.row(shape, args, &ceilings) {
+                    Ok(row) => {
+                        progress.suspend(|| super::table::print_row(&row))?;
+                        rows.push((index, row));
+                    }
+                    Err(error) => drop(left_out.insert(shape.id.clone(), format!("failed: {error}"))),
+                }
+            }
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        rows.sort_by_key(|(index, _)| *index);
+        let settings = Settings {
+            mode: if args.eager {
+                "eager"
+            } else if args.hot {
+                "hot"
+            } else {
+                "cold"
+            }
+            .into(),
+            samples: args.samples.into(),
+            pause: self.timer.pause,
+            seconds: start.elapsed().as_secs_f64(),
+        };
+        let rows = rows.into_iter().map(|(_, row)| row).collect();
+        Ok(Report { schema: SCHEMA, machine, settings, ceilings, rows, left_out })
+    }
+
+    fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
+        self.timer.synchronize()?;
+        let need = operands::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
+        let free = operands::free_bytes(self.timer.device())? as f64;
+        let gib = |bytes: f64| bytes / f64::from(1 << 30);
+        Ok((need > 0.95 * free).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free))))
+    }
+
+    /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each of the types.
+    pub fn ceilings(&self, dtypes: &[DType]) -> Result<Ceilings> {
+        let hbm_gbps = ladder::hbm_gbps(&self.timer)?;
+        let mut tflops = BTreeMap::new();
+        for dtype in [DType::BF16, DType::F16, DType::F32, DType::F64] {
+            let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
+            if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()
+            {
+                continue;
+            }
+            let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
+            let measured = self.measure(&problem, &arms, 11, true, None)?;
+            let best = measured.runners.iter().map(|(_, samples, _)| samples.median()).fold(f64::INFINITY, f64::min);
+            tflops.insert(dtype, digits(problem.flops() / best / 1e6));
+        }
+        Ok(Ceilings { hbm_gbps: digits(hbm_gbps), tflops })
+    }
+
+    fn row(&self, shape: &Shape, args: &Args, ceilings: &Ceilings) -> Result<Row> {
+        let problem = shape.problem();
+        let measured = if args.eager {
+            let (arms, absent) = eager::measure(&self.timer, &problem, self.dispatcher.device(), args)?;
+            let names = arms
+                .into_iter()
+                .enumerate()
+                .map(|(index, (arm, kernel, samples))| ((arm, index), (kernel, samples, None)));
+            let (arms, runners) = names.unzip();
+            Measured { arms, runners, absent, flags: Vec::new(), card: Vec::new() }
+        } else {
+            self.measure(&problem, &args.arms(), args.samples.into(), args.hot, Some(args))?
+        };
+        let mut flags = measured.flags.clone();
+        if args.hot {
+            flags.push("hot".into());
+        }
+        let mut arms = BTreeMap::new();
+        for (arm, index) in &measured.arms {
+            let (kernel, samples, err) = &measured.runners[*index];
+            if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
+                flags.push(format!("spread {}", arm.name()));
+            }
+            let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
+            arms.insert(
+                arm.name().into(),
+                report::Arm { us, us_p10, us_p90, kernel: kernel.clone(), err: err.map(digits) },
+            );
+        }
+        let Problem { m, n, k, dtype, .. } = problem;
+        Ok(Row {
+            id: shape.id.clone(),
+            class: shape.class.clone(),
+            m,
+            n,
+            k,
+            batch: problem.batch_count(),
+            layout: shape.layout,
+            dtype,
+            roof_us: digits(ceilings.roof_us(&problem)),
+            arms,
+            absent: measured.absent,
+            flags,
+            card: measured.card,
+        })
+    }
+
+    /// Resolves the arms, checks what they compute and times them in turns. `args` is none for the ceilings, which are not
+    /// checked.
+    fn measure(
+        &self,
+        problem: &Problem,
+        arms: &[Arm],
+        samples: usize,
+        hot: bool,
+        args: Option<&Args>,
+    ) -> Result<Measured> {
+        let plants_zeros = args.is_some_and(|args| args.plant == Some(super::Plant::Zeros));
+        let l2_bytes = self.dispatcher.device().l2_bytes as usize;
+        let operands = Operands::new(&self.timer, problem, l2_bytes, hot, if plants_zeros { 0.0 } else { 1.0 })?;
+        let resolver =
+            Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands: &operands };
+        let mut measured = Measured {
+            arms: Vec::new(),
+            runners: Vec::new(),
+            absent: BTreeMap::new(),
+            flags: Vec::new(),
+            card: Vec::new(),
+        };
+        let mut runners: Vec<(Runner, Captured)> = Vec::new();
+        for arm in arms {
+            let resolved = resolver.resolve(arm).and_then(|runner| {
+                // Arms that launch the same share one time. Not so the one whose point is to differ.
+                let same = runners.iter().position(|(other, _)| runner.is_same(other) && *arm != Arm::Again);
+                match same {
+                    Some(index) => Ok(index),
+                    None => {
+                        let captured = runner.capture(&self.timer, &operands)?;
+                        runners.push((runner, captured));
+                        Ok(runners.len() - 1)
+                    }
+                }
+            });
+            match resolved {
+                Ok(index) => measured.arms.push((arm.clone(), index)),
+                Err(error) => drop(measured.absent.insert(arm.name().into(), error.to_string())),
+            }
+        }
+        if runners.is_empty() {
+            return Err(format!("no arm runs it: {:?}", measured.absent).into());
+        }
+        let errors = match args {
+            Some(args) if !args.no_check => self.check(problem, &operands, &runners)?,
+            _ => vec![None; runners.len()],
+        };
+        let captured: Vec<&Captured> = runners.iter().map(|(_, captured)| captured).collect();
+        let warm_up = WARM_UP * captured.len() as u32;
+        let _ = self.timer.interleave(&captured, warm_up, 0)?;
+        let before = self.card_at_work(captured[0])?;
+        let times = self.timer.interleave(&captured, Duration::ZERO, samples)?;
+        let after = self.card_at_work(captured[0])?;
+        if f64::from(after.sm_mhz) < f64::from(before.sm_mhz) * (1.0 - MOST_CLOCK_LOSS) {
+            measured.flags.push("clocks".into());
+        }
+        measured.card = vec![before, after];
+        for (((runner, _), samples), error) in runners.iter().zip(times).zip(&errors) {
+            measured.runners.push((runner.kernel(), samples, error.map(|(error, _)| error)));
+        }
+        for (arm, index) in &measured.arms {
+            if errors[*index].is_some_and(|(error, tolerance)| error > tolerance) {
+                measured.flags.push(format!("wrong {}", arm.name()));
+            }
+        }
+        Ok(measured)
+    }
+
+    /// The error of each runner's graph, and what rounding explains.
+    fn check(
+        &self,
+        problem: &Problem,
+        operands: &Operands,
+        runners: &[(Runner, Captured)],
+    ) -> Result<Vec<Option<(f64, f64)>>> {
+        let reference = Reference::new(&self.timer, &self.dispatcher, problem, operands)?;
+        let judge = |(_, captured): &(Runner, Captured)| {
+            operands.poison(&self.timer)?;
+            captured.replay(&self.timer)?;
+            Ok(Some((reference.error_of(operands.first()[2])?, reference.tolerance)))
+        };
+        runners.iter().map(judge).collect()
+    }
+
+    /// What NVML says while a graph runs.
+    fn card_at_work(&self, arm: &Captured) -> Result<report::Card> {
+        arm.launch_for(&self.timer, Duration::from_millis(5))?;
+        let card = self.monitor.now()?;
+        self.timer.synchronize()?;
+        Ok(card)
+    }
+}
+
+impl Ceilings {
+    /// The least time that the measured ceilings allow.
+    fn roof_us(&self, problem: &Problem) -> f64 {
+        let memory = problem.bytes() / (self.hbm_gbps * 1e3);
+        let arithmetic = self.tflops.get(&problem.dtype).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
+        memory.max(arithmetic)
+    }
+}
+
+fn progress(rows: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
+    let progress = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
+    progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

@@ -1,0 +1,186 @@
+//! What a run of the benchmark leaves behind: the JSON record, schema 1.
+//!
+//! Times are microseconds of one product, median with 10th and 90th percentile. Fields that the schema of an older record
+//! lacks are empty. benches/README.md describes every field.
+
+use crate::Result;
+use candle_tilegemm::{DType, Layout};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub const SCHEMA: u32 = 1;
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: u32,
+    pub machine: Machine,
+    pub settings: Settings,
+    pub ceilings: Ceilings,
+    pub rows: Vec<Row>,
+    /// Rows of the suite that were not measured, and why.
+    #[serde(default)]
+    pub left_out: BTreeMap<String, String>,
+}
+
+/// Where it ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub gpu: String,
+    pub sms: u32,
+    pub driver: String,
+    /// The CUDA version of the driver, and of the toolkit that compiled the kernels.
+    pub cuda: String,
+    pub cublas: String,
+    /// The commit that the binary was built from.
+    pub git: String,
+    /// When the run began, UTC.
+    pub date: String,
+    pub clocks_mhz: Clocks,
+    /// Power limit.
+    pub power_w: f64,
+}
+
+/// Highest clocks of the card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Clocks {
+    pub sm: u32,
+    pub memory: u32,
+}
+
+/// How it was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `cold`, `hot` or `eager`.
+    pub mode: String,
+    /// Samples of every arm of a row.
+    pub samples: usize,
+    /// Pause after a sample, as a multiple of its length.
+    pub pause: f64,
+    pub seconds: f64,
+}
+
+/// What the card can do at best, as measured in the same run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    pub hbm_gbps: f64,
+    pub tflops: BTreeMap<DType, f64>,
+}
+
+/// One product.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub id: String,
+    pub class: String,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub batch: usize,
+    pub layout: Layout,
+    pub dtype: DType,
+    /// The least time that the ceilings allow.
+    pub roof_us: f64,
+    /// What was measured, by name of the arm.
+    pub arms: BTreeMap<String, Arm>,
+    /// Arms that have no time here, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent: BTreeMap<String, String>,
+    /// What to know before trusting the row: `spread ARM`, `wrong ARM`, `clocks`, `hot`.
+    pub flags: Vec<String>,
+    /// The card before and after the row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub card: Vec<Card>,
+}
+
+/// One arm of a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arm {
+    pub us: f64,
+    pub us_p10: f64,
+    pub us_p90: f64,
+    /// What ran.
+    pub kernel: String,
+    /// Largest difference to the reference, over the reference's root mean square. Absent with `--no-check`; a number that
+    /// JSON cannot hold (NaN, Inf) is written as 1e300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub err: Option<f64>,
+}
+
+/// What NVML says of the card.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Card {
+    pub sm_mhz: u32,
+    pub power_w: f64,
+    pub temperature_c: u32,
+}
+
+impl Report {
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let schema = serde_json::from_str::<serde_json::Value>(&text)
+            .map_err(|e| format!("{} is not JSON: {e}", path.display()))?["schema"]
+            .as_u64();
+        if schema != Some(SCHEMA.into()) {
+            let have = schema.map_or("none".into(), |schema| schema.to_string());
+            let name = path.display();
+            return Err(format!(
+                "{name}: schema {have}, this command reads {SCHEMA}; record it again with `tilegemm bench --json`"
+            )
+            .into());
+        }
+        Ok(serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?)
+    }
+
+    #[cfg(feature = "bench")]
+    pub fn save(&self, path: &Path) -> Result {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
+        }
+        let rows = self.rows.iter().map(serde_json::to_string).collect::<std::result::Result<Vec<_>, _>>()?;
+        let frame = serde_json::to_string_pretty(&Self { rows: Vec::new(), ..self.clone() })?;
+        // A line for each row: small, and a change of one row is a change of one line.
+        let text = frame.replacen("\"rows\": []", &format!("\"rows\": [\n    {}\n  ]", rows.join(",\n    ")), 1);
+        Ok(std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?)
+    }
+}
+
+impl Row {
+    /// Whether an arm computed something else than the product: such a row counts nowhere.
+    pub fn is_wrong(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("wrong "))
+    }
+
+    /// How much faster `arm` is than `other`, where both were measured.
+    pub fn speedup(&self, arm: &str, other: &str) -> Option<f64> {
+        Some(self.arms.get(other)?.us / self.arms.get(arm)?.us)
+    }
+
+    /// Time of `arm` over the roofline.
+    pub fn over_roof(&self, arm: &str) -> Option<f64> {
+        Some(self.arms.get(arm)?.us / self.roof_us)
+    }
+
+    /// Floating-point operations of the product.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch as f64
+    }
+
+    /// FLOP per byte that must move, dense operands once each.
+    pub fn intensity(&self) -> f64 {
+        let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
+        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bytes() as f64)
+    }
+}
+
+/// A figure with as many digits as a measurement can have.
+#[cfg(feature = "bench")]
+pub fn digits(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
+}
+
+/// Geometric mean; `None` of nothing.
+pub fn geomean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value.ln(), count + 1));
+    (count > 0).then(|| (sum / f64::from(count)).exp())
+}
