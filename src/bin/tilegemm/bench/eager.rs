@@ -47,7 +47,10 @@ pub fn measure(
                 continue;
             }
         };
-        let calls = match call.repeat(timer, problem, &copies, 2 * copies.len()) {
+        // The first calls load modules and plan; the second estimate counts.
+        let estimate = call.repeat(timer, problem, &copies, copies.len());
+        let estimate = estimate.and_then(|_| call.repeat(timer, problem, &copies, 2 * copies.len()));
+        let calls = match estimate {
             Ok(us) => (SAMPLE_US / us).ceil().clamp(1.0, 2000.0) as usize,
             Err(error) => {
                 absent.insert(arm.name().into(), error.to_string());
