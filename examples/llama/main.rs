@@ -7,6 +7,7 @@
 //! ```
 
 mod report;
+mod shapes;
 mod weights;
 
 use anyhow::{ensure, Context, Result};
@@ -120,7 +121,11 @@ impl Model {
         let (config, builder) = match &args.weights {
             Some(dir) => load_weights(dir, dtype, device)?,
             None => {
-                let config = named_config(&args.config, (args.prompt + args.decode) as usize);
+                let config = match args.config.as_str() {
+                    "1b" => shapes::llama_1b(),
+                    "8b" => shapes::llama_8b(),
+                    _ => shapes::tiny(),
+                };
                 let backend = Box::new(weights::Seeded);
                 (config, VarBuilder::from_backend(backend, dtype, device.clone()))
             }
@@ -155,31 +160,6 @@ impl Model {
         self.device.synchronize()?;
         run.times.1 = start.elapsed().as_secs_f64();
         Ok(run)
-    }
-}
-
-/// Shapes of Llama-3.2-1B and Llama-3.1-8B, and one that a CPU runs in a moment.
-fn named_config(name: &str, length: usize) -> Config {
-    let (hidden, intermediate, vocabulary, layers, heads, kv_heads) = match name {
-        "1b" => (2048, 8192, 128_256, 16, 32, 8),
-        "8b" => (4096, 14_336, 128_256, 32, 32, 8),
-        _ => (128, 384, 512, 2, 4, 2),
-    };
-    Config {
-        hidden_size: hidden,
-        intermediate_size: intermediate,
-        vocab_size: vocabulary,
-        num_hidden_layers: layers,
-        num_attention_heads: heads,
-        num_key_value_heads: kv_heads,
-        use_flash_attn: false,
-        rms_norm_eps: 1e-5,
-        rope_theta: 500_000.0,
-        bos_token_id: None,
-        eos_token_id: None,
-        rope_scaling: None,
-        max_position_embeddings: length.max(4096),
-        tie_word_embeddings: name == "1b",
     }
 }
 

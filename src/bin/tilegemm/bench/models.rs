@@ -7,6 +7,8 @@
 mod llama;
 mod minilm;
 mod record;
+#[path = "../../../../examples/llama/shapes.rs"]
+mod shapes;
 #[cfg(test)]
 mod tests;
 #[path = "../../../../examples/llama/weights.rs"]
@@ -18,7 +20,7 @@ use candle::{Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm::interpose::{self, Mode, Stats};
 use candle_tilegemm::{launch, DType};
-use candle_transformers::models::llama::LlamaConfig;
+use candle_transformers::models::llama::{Config, LlamaConfig};
 use indicatif::{ProgressBar, ProgressStyle};
 use llama::LlamaModel;
 use minilm::MiniLm;
@@ -205,9 +207,9 @@ impl Options<'_> {
         }
         let config = match (&self.weights, self.model) {
             (Some(folder), _) => read_config::<LlamaConfig>(folder)?.into_config(false),
-            (None, Model::Llama1b) => llama::llama_1b(),
-            (None, Model::Llama8b) => llama::llama_8b(),
-            (None, _) => llama::tiny(),
+            (None, Model::Llama1b) => shapes::llama_1b(),
+            (None, Model::Llama8b) => shapes::llama_8b(),
+            (None, _) => Config { max_position_embeddings: 64, ..shapes::tiny() },
         };
         // candle-transformers panics where a layer does not fit.
         let need = llama::bytes_to_load(&config, dtype) + RESERVE;

@@ -1,5 +1,5 @@
 use super::*;
-use candle_transformers::models::{bert, llama::Config};
+use candle_transformers::models::bert;
 
 fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|failure| match failure {
@@ -102,7 +102,7 @@ fn sizes_of_the_llamas() {
         let largest = config.vocab_size as f64 * config.hidden_size as f64;
         (llama::bytes_to_load(config, bf16) - 4.0 * largest) / 2.0
     };
-    let (small, large) = (llama::llama_1b(), llama::llama_8b());
+    let (small, large) = (shapes::llama_1b(), shapes::llama_8b());
     assert_eq!(parameters(&small), 1_235_814_400.0); // as their model cards have it
     assert_eq!(parameters(&large), 8_030_261_248.0);
     // 16 x 2048 tokens of the 8B: scores of 25.8 GB and a cache of 4.4 GB in the main; of one token: nearly nothing.
