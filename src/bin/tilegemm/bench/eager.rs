@@ -2,40 +2,35 @@
 //! calls in a row, over their number, so that the host's work hides behind the GPU's where there is enough of the latter.
 
 use super::arms::Arm;
+use super::check::Reference;
+use super::measure::{Error, Measured, Run};
 use super::operands::Operands;
 use super::timing::{Samples, Timer};
 use super::Args;
 use crate::Result;
 use candle::Tensor;
-use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::interpose::{self, Mode};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{Activation, Gemm, Problem};
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a sample should take, in microseconds.
 const SAMPLE_US: f64 = 2000.0;
 const WARM_UP: Duration = Duration::from_millis(300);
 
-type Measured = Vec<(Arm, String, Samples)>;
-
 /// Times the arms that are candle calls: stock, ours, and ours without the vendor library.
-pub fn measure(
-    timer: &Timer,
-    problem: &Problem,
-    device: &DeviceInfo,
-    args: &Args,
-) -> Result<(Measured, BTreeMap<String, String>)> {
+pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: &Args) -> Result<Measured> {
     if !interpose::is_active() {
         return Err(
             "candle's calls do not arrive at the interposer in this build, so there is nothing to compare".into()
         );
     }
-    let operands = Operands::new(timer, problem, device.l2_bytes as usize, args.hot, 1.0)?;
+    let operands = Operands::new(timer, problem, dispatcher.device().l2_bytes as usize, args.hot, 1.0)?;
     let copies =
         (0..operands.copies()).map(|copy| Views::of(problem, operands.inputs(copy))).collect::<Result<Vec<_>>>()?;
-    let mut absent = BTreeMap::new();
+    let reference = if args.no_check { None } else { Some(Reference::new(timer, dispatcher, problem, &operands)?) };
+    let mut measured = Measured::default();
     let mut arms = Vec::new();
     for arm in args.arms() {
         let call: Call = match arm {
@@ -43,7 +38,7 @@ pub fn measure(
             Arm::Ours | Arm::Again => Call { mode: Mode::On, ours: true },
             Arm::Own if problem.epilogue.is_linear() => Call { mode: Mode::Force, ours: false },
             _ => {
-                absent.insert(arm.name().into(), "is no candle call".into());
+                measured.absent.insert(arm.name().into(), "is no candle call".into());
                 continue;
             }
         };
@@ -53,7 +48,7 @@ pub fn measure(
         let calls = match estimate {
             Ok(us) => (SAMPLE_US / us).ceil().clamp(1.0, 2000.0) as usize,
             Err(error) => {
-                absent.insert(arm.name().into(), error.to_string());
+                measured.absent.insert(arm.name().into(), error.to_string());
                 continue;
             }
         };
@@ -73,9 +68,18 @@ pub fn measure(
         }
         round += usize::from(counts);
     }
+    for (index, (arm, call, _, samples)) in arms.into_iter().enumerate() {
+        interpose::set_mode(call.mode);
+        let d = call.run(problem, &copies[0])?.flatten_all()?;
+        let error = |reference: &Reference| -> Result<Error> {
+            Ok(Error { error: reference.error_of(&d)?, tolerance: reference.tolerance })
+        };
+        let error = reference.as_ref().map(error).transpose()?;
+        measured.runs.push(Run { kernel: call.name().into(), samples, error });
+        measured.arms.push((arm, index));
+    }
     interpose::set_mode(Mode::On);
-    let named = |(arm, call, _, samples): (Arm, Call, usize, Samples)| (arm, call.name().into(), samples);
-    Ok((arms.into_iter().map(named).collect(), absent))
+    Ok(measured)
 }
 
 /// The operands as a candle program has them.

@@ -37,13 +37,31 @@ pub struct Session {
 }
 
 /// Times of one row, before they are written down.
-struct Measured {
-    arms: Vec<(Arm, usize)>,
-    /// The distinct launches of the arms.
-    runners: Vec<(String, Samples, Option<f64>)>,
-    absent: BTreeMap<String, String>,
+#[derive(Default)]
+pub struct Measured {
+    /// Each with its place in `runs`.
+    pub arms: Vec<(Arm, usize)>,
+    /// What the arms run; arms that run the same share one.
+    pub runs: Vec<Run>,
+    /// Arms without a time, and why.
+    pub absent: BTreeMap<String, String>,
     flags: Vec<String>,
     card: Vec<report::Card>,
+}
+
+/// What was measured of one kernel or call.
+pub struct Run {
+    pub kernel: String,
+    pub samples: Samples,
+    /// `None` where nothing was compared.
+    pub error: Option<Error>,
+}
+
+/// The distance to the right result, and what rounding explains.
+#[derive(Clone, Copy)]
+pub struct Error {
+    pub error: f64,
+    pub tolerance: f64,
 }
 
 impl Session {
@@ -93,10 +111,10 @@ impl Session {
         for (done, &index) in order.iter().enumerate() {
             let shape = &shapes[index];
             progress.set_message(shape.id.clone());
-            let longest = first_row.elapsed() / done.max(1) as u32;
+            let per_row = first_row.elapsed() / done.max(1) as u32;
             if STOP.load(Ordering::Relaxed) {
                 left_out.insert(shape.id.clone(), "interrupted".into());
-            } else if args.budget.is_some_and(|budget| start.elapsed() + longest > budget) {
+            } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
                 left_out.insert(shape.id.clone(), "no time left in the budget".into());
             } else if let Some(reason) = self.does_not_fit(&shape.problem(), args.hot)? {
                 left_out.insert(shape.id.clone(), reason);
@@ -150,7 +168,7 @@ impl Session {
             }
             let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
             let measured = self.measure(&problem, &arms, 11, true, None)?;
-            let best = measured.runners.iter().map(|(_, samples, _)| samples.median()).fold(f64::INFINITY, f64::min);
+            let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
             tflops.insert(dtype, digits(problem.flops() / best / 1e6));
         }
         Ok(Ceilings { hbm_gbps: digits(hbm_gbps), tflops })
@@ -159,13 +177,7 @@ impl Session {
     fn row(&self, shape: &Shape, args: &Args, ceilings: &Ceilings) -> Result<Row> {
         let problem = shape.problem();
         let measured = if args.eager {
-            let (arms, absent) = eager::measure(&self.timer, &problem, self.dispatcher.device(), args)?;
-            let names = arms
-                .into_iter()
-                .enumerate()
-                .map(|(index, (arm, kernel, samples))| ((arm, index), (kernel, samples, None)));
-            let (arms, runners) = names.unzip();
-            Measured { arms, runners, absent, flags: Vec::new(), card: Vec::new() }
+            eager::measure(&self.timer, &self.dispatcher, &problem, args)?
         } else {
             self.measure(&problem, &args.arms(), args.samples.into(), args.hot, Some(args))?
         };
@@ -175,15 +187,16 @@ impl Session {
         }
         let mut arms = BTreeMap::new();
         for (arm, index) in &measured.arms {
-            let (kernel, samples, err) = &measured.runners[*index];
+            let Run { kernel, samples, error } = &measured.runs[*index];
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
+            if error.is_some_and(|error| error.error > error.tolerance) {
+                flags.push(format!("wrong {}", arm.name()));
+            }
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
-            arms.insert(
-                arm.name().into(),
-                report::Arm { us, us_p10, us_p90, kernel: kernel.clone(), err: err.map(digits) },
-            );
+            let err = error.map(|error| digits(error.error));
+            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel: kernel.clone(), err });
         }
         let Problem { m, n, k, dtype, .. } = problem;
         Ok(Row {
@@ -218,13 +231,7 @@ impl Session {
         let operands = Operands::new(&self.timer, problem, l2_bytes, hot, if plants_zeros { 0.0 } else { 1.0 })?;
         let resolver =
             Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands: &operands };
-        let mut measured = Measured {
-            arms: Vec::new(),
-            runners: Vec::new(),
-            absent: BTreeMap::new(),
-            flags: Vec::new(),
-            card: Vec::new(),
-        };
+        let mut measured = Measured::default();
         let mut runners: Vec<(Runner, Captured)> = Vec::new();
         for arm in arms {
             let resolved = resolver.resolve(arm).and_then(|runner| {
@@ -261,14 +268,9 @@ impl Session {
             measured.flags.push("clocks".into());
         }
         measured.card = vec![before, after];
-        for (((runner, _), samples), error) in runners.iter().zip(times).zip(&errors) {
-            measured.runners.push((runner.kernel(), samples, error.map(|(error, _)| error)));
-        }
-        for (arm, index) in &measured.arms {
-            if errors[*index].is_some_and(|(error, tolerance)| error > tolerance) {
-                measured.flags.push(format!("wrong {}", arm.name()));
-            }
-        }
+        let runs = runners.iter().zip(times).zip(errors);
+        measured.runs =
+            runs.map(|(((runner, _), samples), error)| Run { kernel: runner.kernel(), samples, error }).collect();
         Ok(measured)
     }
 
@@ -278,12 +280,12 @@ impl Session {
         problem: &Problem,
         operands: &Operands,
         runners: &[(Runner, Captured)],
-    ) -> Result<Vec<Option<(f64, f64)>>> {
+    ) -> Result<Vec<Option<Error>>> {
         let reference = Reference::new(&self.timer, &self.dispatcher, problem, operands)?;
         let judge = |(_, captured): &(Runner, Captured)| {
             operands.poison(&self.timer)?;
             captured.replay(&self.timer)?;
-            Ok(Some((reference.error_of(operands.first()[2])?, reference.tolerance)))
+            Ok(Some(Error { error: reference.error_of(operands.first()[2])?, tolerance: reference.tolerance }))
         };
         runners.iter().map(judge).collect()
     }
