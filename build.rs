@@ -43,7 +43,7 @@ fn run() -> Result<()> {
         let mut units = units::units(&built, &csrc, &toolkit);
         units.push(units::registry(&built, &csrc, &out)?);
         let objects = units::compile(&units, &toolkit, &csrc, &out)?;
-        archive(&objects, &out)?;
+        units::archive(&objects, &out.join("libtilegemm_kernels.a"))?;
         if has("bench") {
             ladder::build(&rungs, &archs, has("cutile"), &toolkit, &out)?;
         }
@@ -165,18 +165,6 @@ fn generate_bindings(header: &Path, target: &Path) -> Result<()> {
             format!("bindgen: {e}; set LIBCLANG_PATH to a folder with libclang (third_party/fetch.sh libclang)")
         })?;
     bindings.write_to_file(target).map_err(|e| format!("cannot write {}: {e}", target.display()))
-}
-
-fn archive(objects: &[PathBuf], out: &Path) -> Result<()> {
-    let library = out.join("libtilegemm_kernels.a");
-    let _ = std::fs::remove_file(&library); // `ar` would keep the members of an earlier build
-    let ar = env("AR").unwrap_or_else(|| "ar".into());
-    let status = std::process::Command::new(&ar).arg("crs").arg(&library).args(objects).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{ar} failed with {status}")),
-        Err(e) => Err(format!("cannot run {ar} ({e}); install binutils or set AR")),
-    }
 }
 
 fn link(toolkit: &Toolkit, out: &Path) {

@@ -3,8 +3,7 @@
 
 use crate::toolkit::Toolkit;
 use crate::units::{self, Unit};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 const LIBRARY: &str = "tilegemm_ladder";
 
@@ -12,7 +11,7 @@ const LIBRARY: &str = "tilegemm_ladder";
 pub fn build(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit, out: &Path) -> Result<(), String> {
     let out = out.join("ladder");
     let objects = units::compile(&ladder_units(sources, archs, cutile, toolkit), toolkit, sources, &out)?;
-    archive(&objects, toolkit, &out)?;
+    units::archive(&objects, &out.join(format!("lib{LIBRARY}.a")))?;
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static={LIBRARY}");
     Ok(())
@@ -42,17 +41,4 @@ fn ladder_units(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit) 
     units.extend(["simt.cu", "wmma.cu", "stream.cu"].map(|file| unit(file, portable.clone())));
     units.push(unit("rungs.cpp", has));
     units
-}
-
-fn archive(objects: &[PathBuf], toolkit: &Toolkit, out: &Path) -> Result<(), String> {
-    let library = out.join(format!("lib{LIBRARY}.a"));
-    let _ = std::fs::remove_file(&library); // the members of an earlier build would stay
-    let status = Command::new(&toolkit.nvcc).arg("--lib").args(objects).arg("-o").arg(&library).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => {
-            Err(format!("nvcc --lib failed with {status} on {}; install binutils for `ar`", library.display()))
-        }
-        Err(e) => Err(format!("cannot run {}: {e}", toolkit.nvcc.display())),
-    }
 }

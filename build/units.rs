@@ -2,7 +2,7 @@
 //! that went into it.
 
 use crate::table::Kernel;
-use crate::toolkit::Toolkit;
+use crate::toolkit::{env, Toolkit};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -173,6 +173,18 @@ fn headers_hash(csrc: &Path) -> Result<Vec<u8>, String> {
         hash.update(read(&header)?);
     }
     Ok(hash.finalize().to_vec())
+}
+
+/// Puts objects into a static library.
+pub fn archive(objects: &[PathBuf], library: &Path) -> Result<(), String> {
+    let _ = std::fs::remove_file(library); // `ar` would keep the members of an earlier build
+    let ar = env("AR").unwrap_or_else(|| "ar".into());
+    let status = Command::new(&ar).arg("crs").arg(library).args(objects).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{ar} failed with {status}")),
+        Err(e) => Err(format!("cannot run {ar} ({e}); install binutils or set AR")),
+    }
 }
 
 fn remove_stale(objects: &Path, keep: &[PathBuf]) {

@@ -1,7 +1,6 @@
 //! `--compare A.json B.json`: what got faster or slower from one record to the next.
 
 use super::report::{Report, Row};
-use super::table;
 use comfy_table::{presets::ASCII_MARKDOWN, Table};
 
 /// A change below this share is noise, whatever the percentiles say: two runs of the same binary differ by as much.
@@ -31,9 +30,8 @@ struct Change {
 impl Comparison {
     /// Compares `arm` of both records, and tells what is wrong only in the second.
     pub fn new(first: &Report, second: &Report, arm: &str) -> Self {
-        let pairs: Vec<(&Row, &Row)> = table::sound(first)
-            .filter_map(|row| Some((row, table::sound(second).find(|other| other.id == row.id)?)))
-            .collect();
+        let pairs: Vec<(&Row, &Row)> =
+            first.sound().filter_map(|row| Some((row, second.sound().find(|other| other.id == row.id)?))).collect();
         let mut drifts: Vec<f64> =
             pairs.iter().filter_map(|(x, y)| Some(y.arms.get("candle")?.us / x.arms.get("candle")?.us)).collect();
         drifts.sort_by(f64::total_cmp);

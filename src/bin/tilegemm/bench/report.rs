@@ -116,6 +116,11 @@ pub struct Card {
 }
 
 impl Report {
+    /// Rows whose times may be summed up: those in which no arm is wrong.
+    pub fn sound(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| !row.is_wrong())
+    }
+
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let schema = serde_json::from_str::<serde_json::Value>(&text)
@@ -143,6 +148,18 @@ impl Report {
         let text = frame.replacen("\"rows\": []", &format!("\"rows\": [\n    {}\n  ]", rows.join(",\n    ")), 1);
         Ok(std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?)
     }
+}
+
+/// Rows by class, in the order in which classes first come.
+pub fn by_class<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Vec<&'a Row>)> {
+    let mut classes: Vec<(&str, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        match classes.iter_mut().find(|(class, _)| *class == row.class) {
+            Some((_, rows)) => rows.push(row),
+            None => classes.push((&row.class, vec![row])),
+        }
+    }
+    classes
 }
 
 impl Row {

@@ -1,6 +1,6 @@
 //! The record on a terminal.
 
-use super::report::{geomean, Report, Row};
+use super::report::{by_class, geomean, Report, Row};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use std::collections::BTreeMap;
 
@@ -12,11 +12,6 @@ pub fn print_row(row: &Row) -> crate::Result {
     let arms: Vec<String> = arms.iter().map(|(name, arm)| format!("{name} {:.1}", arm.us)).collect();
     let flags = if row.flags.is_empty() { String::new() } else { format!("  [{}]", row.flags.join(", ")) };
     crate::print(format_args!("{:<28} roof {:>8.1}  {}{flags}", row.id, row.roof_us, arms.join("  ")))
-}
-
-/// Rows whose times may be summed up: those in which no arm is wrong.
-pub fn sound(report: &Report) -> impl Iterator<Item = &Row> {
-    report.rows.iter().filter(|row| !row.is_wrong())
 }
 
 /// The summary: a line for each class, and one for all.
@@ -35,15 +30,8 @@ pub fn summary(report: &Report) -> String {
     for column in table.column_iter_mut().skip(1).take(5) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let mut classes: Vec<(&str, Vec<&Row>)> = Vec::new();
-    for row in sound(report) {
-        match classes.iter_mut().find(|(class, _)| *class == row.class) {
-            Some((_, rows)) => rows.push(row),
-            None => classes.push((&row.class, vec![row])),
-        }
-    }
-    let all: Vec<&Row> = sound(report).collect();
-    for (class, rows) in classes.iter().chain([&("all", all)]) {
+    let all: Vec<&Row> = report.sound().collect();
+    for (class, rows) in by_class(report.sound()).iter().chain([&("all", all)]) {
         table.add_row(summary_line(class, rows));
     }
     format!("{table}")

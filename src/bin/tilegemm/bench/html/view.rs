@@ -1,7 +1,7 @@
 //! What the page says of a record: which rows count, and what they add up to.
 
 use super::text::is_vendor;
-use crate::bench::report::{geomean, Report, Row};
+use crate::bench::report::{by_class, geomean, Report, Row};
 
 pub const CANDLE: &str = "candle";
 pub const CUBLASLT: &str = "cublaslt";
@@ -40,7 +40,7 @@ pub struct Class<'a> {
 
 impl<'a> View<'a> {
     pub fn new(report: &'a Report) -> Self {
-        let sound: Vec<&Row> = report.rows.iter().filter(|row| !row.is_wrong()).collect();
+        let sound: Vec<&Row> = report.sound().collect();
         let mut arms: Vec<&str> = report.rows.iter().flat_map(|row| row.arms.keys().map(String::as_str)).collect();
         let known = [CANDLE, CUBLASLT, OURS, OWN_BEST];
         arms.sort_by_key(|arm| (known.iter().position(|name| name == arm).unwrap_or(known.len()), *arm));
@@ -55,14 +55,8 @@ impl<'a> View<'a> {
 
     /// In the order of the suite.
     pub fn classes(&self) -> Vec<Class<'a>> {
-        let mut classes: Vec<Class> = Vec::new();
-        for row in &self.sound {
-            match classes.iter_mut().find(|class| class.name == row.class) {
-                Some(class) => class.rows.push(row),
-                None => classes.push(Class { name: &row.class, rows: vec![row] }),
-            }
-        }
-        classes
+        let classes = by_class(self.sound.iter().copied());
+        classes.into_iter().map(|(name, rows)| Class { name, rows }).collect()
     }
 
     /// Who is the fastest, over the sound rows that have all contenders: the best kernel of this crate, and the baselines.
