@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 5] = ["cublas", "reference", "simt_gemm", "sm90_gemm", "tile_gemm"];
+const FAMILIES: [&str; 7] = ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_gemm", "tile_gemm"];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
@@ -189,7 +189,19 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
     }
     match row.family.as_str() {
-        "sm90_gemm" if row.arch != ["sm90a"] => Err("field `arch`: sm90_gemm is written for [\"sm90a\"]".into()),
+        "sm90_gemm" | "sm90_skinny" if row.arch != ["sm90a"] => {
+            Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
+        }
+        "gemv" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
+            Err("field `arch`: gemv needs sm90 or newer".into())
+        }
+        "gemv" | "sm90_skinny" if row.layout != ["nt"] => Err(format!("field `layout`: {} reads [\"nt\"]", row.family)),
+        "gemv" if row.tile[0] != 4 || !row.tile[2].is_multiple_of(256) => {
+            Err(format!("field `tile` is {:?}; gemv has [4, N, a multiple of 256]", row.tile))
+        }
+        "sm90_skinny" if row.tile[..2] != [128, 64] || !row.tile[2].is_multiple_of(64) => {
+            Err(format!("field `tile` is {:?}; sm90_skinny has [128, 64, a multiple of 64]", row.tile))
+        }
         "sm90_gemm" if row.schedule == "none" => {
             Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())
         }

@@ -68,6 +68,10 @@ fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
         flags.extend(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
         flags.extend(["-I".into(), toolkit.cutlass_include.display().to_string()]);
         flags.push(format!("-gencode=arch=compute_{capability},code=sm_{capability}"));
+        // CuTe picks the widest wgmma it knows that divides the tile: 32 wide for 160, unless it may know them all.
+        if kernel.family == "sm90_gemm" && !matches!(kernel.tile[1], 8 | 16 | 32 | 64 | 96 | 128 | 192 | 256) {
+            flags.push("-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED".into());
+        }
     }
     flags
 }

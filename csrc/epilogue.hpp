@@ -40,12 +40,19 @@ struct Epilogue {
   explicit Epilogue(const tg_gemm_args& args)
       : alpha(Acc(args.alpha)), beta(Acc(args.beta)), activation(args.activation), bias(args.bias), c(args.c) {}
 
+  // Whether the product is all there is to do.
+  bool is_plain() const { return alpha == Acc(1) && beta == Acc(0) && !bias.ptr && activation == TG_IDENTITY; }
+
   __device__ T operator()(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
+    return T(unrounded(acc, i, j, batch0, batch1));
+  }
+
+  __device__ Acc unrounded(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
     Acc x = alpha * acc;
     if (bias.ptr) x += load(bias, i, j, batch0, batch1);
     x = activate(activation, x);
     if (beta != Acc(0)) x += beta * load(c, i, j, batch0, batch1);
-    return T(x);
+    return x;
   }
 
  private:

@@ -5,28 +5,14 @@
 // products of the other. TMA fills what lies outside of a matrix with zeros, so M and K may be anything. It drops what
 // is stored there too, but by pieces of 16 bytes (seen on an H100): N must fill the last piece of a row of D. Pointers
 // and strides are multiples of 16 bytes as well.
-#include <cudaTypedefs.h>
-
-#include <atomic>
 #include <climits>
 
+// Kernels wait for the one before them where their loads begin, and let the next one start where they end.
+#define CUTLASS_ENABLE_GDC_FOR_SM90 1
+
+#include "sm90.hpp"
+
 #include "cutlass/cuda_host_adapter.hpp"
-
-namespace tilegemm {
-
-// A function of the driver, looked up once.
-template <class Function>
-Function driver_function(const char* name) {
-  static const Function function = [name] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<Function>(found);
-  }();
-  return function;
-}
-
-}  // namespace tilegemm
 
 // CUTLASS's own macro looks the function up by name for each descriptor of each launch.
 #undef CUTLASS_CUDA_DRIVER_WRAPPER_CALL
@@ -79,13 +65,6 @@ struct Sm90 {
   using Kernel = cutlass::gemm::kernel::GemmUniversal<Problem, Mainloop, Epilogue, cutlass::gemm::PersistentScheduler>;
 };
 
-// Takes the two batch dimensions as one, which needs them to be a single run of strides. False: they are not.
-inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[2], int64_t* stride) {
-  *stride = batch[1] == 1 ? matrix.batch_stride[0] : matrix.batch_stride[1];
-  if (batch[0] == 1 && batch[1] == 1) *stride = 0;
-  return batch[0] == 1 || batch[1] == 1 || matrix.batch_stride[0] == batch[1] * matrix.batch_stride[1];
-}
-
 // The CuTe stride of an operand: the contiguous mode is static, the other one and the batch are set. False: TMA cannot
 // address the operand.
 template <class Element, class Stride>
@@ -127,19 +106,6 @@ inline int default_swizzle(int64_t clusters_m, int64_t clusters_n) {
     if (clusters_m % swizzle == 0 && clusters_n % swizzle == 0) return swizzle;
   }
   return 1;
-}
-
-// Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.
-template <class Kernel>
-cudaError_t allow_shared_memory(const void* kernel, int bytes) {
-  static std::atomic<uint64_t> allowed{0};  // one bit per device
-  int device;
-  if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  const uint64_t bit = device < 64 ? uint64_t(1) << device : 0;
-  if (allowed.load(std::memory_order_relaxed) & bit) return cudaSuccess;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
-  return error;
 }
 
 template <class Row>
@@ -191,18 +157,10 @@ tg_status launch(const tg_gemm_args* args) {
   if (const cudaError_t error = allow_shared_memory<Kernel>(kernel, Kernel::SharedStorageSize)) return cuda_status(error);
   typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
 
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {Row::cluster_m, Row::cluster_n, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = Kernel::get_grid_shape(params);
-  config.blockDim = Kernel::get_block_shape();
-  config.dynamicSmemBytes = Kernel::SharedStorageSize;
-  config.stream = cudaStream_t(args->stream);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
   void* kernel_params[] = {&params};
-  return cuda_status(cudaLaunchKernelExC(&config, kernel, kernel_params));
+  const Launch launch(*args, Kernel::get_grid_shape(params), Kernel::get_block_shape(), Kernel::SharedStorageSize,
+                      dim3(Row::cluster_m, Row::cluster_n, 1));
+  return launch(kernel, kernel_params);
 }
 
 }  // namespace tilegemm

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 1
+#define TG_ABI_VERSION 2
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -58,6 +58,7 @@ typedef struct tg_gemm_args {
   tg_raster raster;
   int32_t swizzle;   /* tiles per group of the raster; 0: the kernel's own choice */
   int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
+  int32_t overlap;   /* not 0: may start while the kernel before it in the stream still runs, where the kernel knows how */
   void *stream;      /* cudaStream_t */
 } tg_gemm_args;
 

@@ -113,7 +113,7 @@ impl Rates {
     pub fn of(name: &str, capability: u16, sm_count: u32) -> Self {
         match name {
             // Measured: cuBLAS bf16 8192^3, a read-only stream kernel, candle f32 8192^3.
-            _ if name.contains("H100") && sm_count >= 132 => Self::new(3000.0, 800.0, 52.0, 60.0),
+            _ if name.contains("H100") && sm_count >= 132 => Self::new(3120.0, 800.0, 52.0, 60.0),
             // Same die; bandwidth from a device-to-device copy.
             _ if name.contains("H200") => Self::new(4300.0, 790.0, 52.0, 60.0),
             // Datasheet, at 80 % for what is sustained.

@@ -10,7 +10,16 @@ use crate::problem::{DType, Problem};
 
 /// Launch, scheduling, the first loads and the drain of the last tile, in microseconds. This and the constants below are
 /// fitted to benches/record.
-const LAUNCH_US: f64 = 4.5;
+const LAUNCH_US: f64 = 3.7;
+/// The same where the kernel overlaps the one before it.
+const OVERLAPPED_LAUNCH_US: f64 = 2.5;
+/// The same of the kernels for few rows, which overlap the kernel before them and have weights brought into L2 meanwhile.
+const GEMV_US: f64 = 1.2;
+const SKINNY_US: f64 = 1.4;
+/// What a multiprocessor full of the skinny kernel pulls, GB/s: its shared memory over the latency of memory.
+const SKINNY_SM_GBPS: f64 = 160.0;
+/// cuBLAS's least time.
+const VENDOR_US: f64 = 3.0;
 /// What L2 gives to all multiprocessors together, GB/s; nothing else bounds the small tiles at 4096^3.
 const L2_GBPS: f64 = 11_000.0;
 /// What one multiprocessor pulls, GB/s, where each has a single tile: with few tiles that is what limits a skinny product.
@@ -26,7 +35,10 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
     match kernel.family {
         Family::Cublas => vendor_us(problem, device),
         Family::Reference => LAUNCH_US + problem.flops() / (REFERENCE_TFLOPS * 1e6),
-        Family::SimtGemm | Family::Sm90Gemm | Family::TileGemm => LAUNCH_US + tiled_us(kernel, problem, device),
+        Family::SimtGemm | Family::TileGemm => LAUNCH_US + tiled_us(kernel, problem, device),
+        Family::Sm90Gemm => OVERLAPPED_LAUNCH_US + tiled_us(kernel, problem, device),
+        Family::Gemv => gemv_us(kernel, problem, device),
+        Family::Sm90Skinny => skinny_us(kernel, problem, device),
     }
 }
 
@@ -57,19 +69,53 @@ fn peak_tflops(dtype: DType, device: &DeviceInfo) -> f64 {
 
 fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let [tile_m, tile_n, tile_k] = kernel.tile.map(f64::from);
-    let tiles = (problem.m as f64 / tile_m).ceil() * (problem.n as f64 / tile_n).ceil() * problem.batch_count() as f64;
-    let blocks_per_tile = if kernel.family == Family::TileGemm { kernel.cluster.iter().product::<u32>() } else { 1 };
-    let slots = f64::from(device.sm_count / blocks_per_tile);
+    let [cluster_m, cluster_n] = kernel.cluster.map(f64::from);
+    let shares_tile = kernel.family == Family::TileGemm;
+    let blocks_per_tile = if shares_tile { cluster_m * cluster_n } else { 1.0 };
+    // Whole clusters run, also where some of their tiles lie outside of D.
+    let (along_m, along_n) = if shares_tile { (1.0, 1.0) } else { (cluster_m, cluster_n) };
+    let count = |extent: usize, tile: f64, cluster: f64| (extent as f64 / (tile * cluster)).ceil() * cluster;
+    let batch = problem.batch_count() as f64;
+    let tiles = count(problem.m, tile_m, along_m) * count(problem.n, tile_n, along_n) * batch;
+    let slots = (f64::from(device.sm_count) / blocks_per_tile).floor();
     let waves = (tiles / slots).ceil();
     let depth = (problem.k as f64 / tile_k).ceil() * tile_k;
 
     let peak_per_slot = peak_tflops(problem.dtype, device) * 1e6 / slots; // FLOP per microsecond
-    let arithmetic = waves * 2.0 * tile_m * tile_n * depth / (peak_per_slot * efficiency(kernel));
-    let tile_bytes = (tile_m + tile_n) * depth * problem.dtype.bytes() as f64;
+    let tile_us = 2.0 * tile_m * tile_n * depth / (peak_per_slot * efficiency(kernel)) + epilogue_us(kernel);
+    // cuTile masks every load of a tile that D cuts off.
+    let cut_off = if shares_tile && problem.m as f64 % tile_m != 0.0 { 0.6 } else { 0.0 };
+    let arithmetic = (waves + cut_off) * tile_us;
+    // The blocks of a cluster share what they have in common of A and B.
+    let tile_bytes = (tile_m / along_n + tile_n / along_m) * depth * problem.dtype.bytes() as f64;
     let l2 = tiles * tile_bytes / (L2_GBPS * 1e3);
-    let single = tile_bytes / (SM_LOAD_GBPS * 1e3 * f64::from(blocks_per_tile));
+    let single = tile_bytes / (SM_LOAD_GBPS * 1e3 * blocks_per_tile);
     let load = if waves > 1.0 { l2 } else { l2.max(single) };
-    overlapped(&[arithmetic, load, memory_us(problem, device)])
+    overlapped(&[arithmetic, load, 1.05 * memory_us(problem, device)])
+}
+
+/// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications.
+fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
+    let idle = (k / chunk).ceil() * chunk / k;
+    let further = problem.m as f64 - 1.0;
+    GEMV_US + 0.25 * further + memory_us(problem, device) * idle * (1.0 + 0.004 * further)
+}
+
+/// As sm90_skinny.cu splits K and fills a multiprocessor with blocks; a store and a share of the loads for every row.
+fn skinny_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let [_, tile_n, tile_k] = kernel.tile.map(f64::from);
+    let (sms, m) = (f64::from(device.sm_count), problem.m as f64);
+    let tiles = (problem.n as f64 / tile_n).ceil() * problem.batch_count() as f64;
+    let fits = |split: f64| tiles * split <= if split > 2.0 { 0.9 * sms } else { sms };
+    let splits = [8.0, 4.0, 2.0].into_iter().find(|&split| fits(split) && problem.k as f64 >= 2.0 * split * tile_k);
+    let split = splits.unwrap_or(1.0);
+    let residents = if problem.m <= 48 || (problem.m <= 64 && split == 1.0) { 2.0 } else { 1.0 };
+    let bytes = ((m / 8.0).ceil() * 8.0 + tile_n) * problem.k as f64 / split * problem.dtype.bytes() as f64;
+    let waves = (tiles * split / (residents * sms)).ceil();
+    let memory = memory_us(problem, device);
+    let load = waves * residents * bytes / (SKINNY_SM_GBPS * 1e3);
+    SKINNY_US + overlapped(&[1.04 * memory, load]) + m / 64.0 * (1.0 + 0.03 * memory)
 }
 
 /// Time of activities that run side by side: that of the longest, and a little more where another is nearly as long, since
@@ -79,26 +125,33 @@ fn overlapped(times: &[f64]) -> f64 {
     times.iter().map(|time| time.powi(4)).sum::<f64>().powf(0.25)
 }
 
-/// Share of the arithmetic peak that a full grid reaches where nothing else bounds it: ping-pong 674 of 750 TFLOP/s, SIMT 45
-/// of 52.
+/// What a multiprocessor does of its share of the sustained peak between two epilogues: tensor cores at the clock that power
+/// allows do more than what a whole 8192^3 shows, ping-pong's do less, with its epilogues in the time; SIMT 45 of 52 TFLOP/s.
 fn efficiency(kernel: &KernelDesc) -> f64 {
     match (kernel.family, kernel.schedule) {
         (Family::SimtGemm, _) => 0.86,
-        (_, "pingpong") => 0.9,
-        _ => 1.0,
+        (_, "pingpong") => 0.95,
+        _ => 1.06,
     }
 }
 
-/// cuBLAS by its distance from the roofline, launch apart: between what benches/record shows on sixteen shapes and an earlier
-/// run over 98 Llama shapes on another card, which was 5 to 15 % slower.
+/// What a tile's epilogue takes where nothing hides it: 3500 cycles in recordings.
+fn epilogue_us(kernel: &KernelDesc) -> f64 {
+    match (kernel.family, kernel.schedule) {
+        (Family::SimtGemm, _) | (_, "pingpong") => 0.0,
+        _ => 2.2,
+    }
+}
+
+/// cuBLAS by its distance from the roofline, launch apart, as benches/record has it.
 fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let rows = problem.m.min(problem.n);
     let factor = match (problem.dtype, rows) {
         (DType::F32, 2..=64) => 2.0,
-        (_, 0..=64) => 1.29,
-        (DType::F16 | DType::BF16, 65..=256) => 1.2,
-        (DType::F16 | DType::BF16, _) => 1.08,
+        (_, 0..=128) => 1.06,
+        (DType::F16 | DType::BF16, 129..=256) => 1.2,
+        (DType::F16 | DType::BF16, _) => 1.015,
         _ => 1.1,
     };
-    LAUNCH_US + roofline_us(problem, device) * factor
+    VENDOR_US + roofline_us(problem, device) * factor
 }

@@ -14,6 +14,10 @@ pub enum Family {
     Reference,
     /// `simt_gemm.cu`: CuTe, f32 on FMA units.
     SimtGemm,
+    /// `gemv.cu`: a few rows, on the CUDA cores.
+    Gemv,
+    /// `sm90_skinny.cu`: up to 128 rows, TMA and WGMMA with the operands exchanged.
+    Sm90Skinny,
     /// `sm90_gemm.cu`: CUTLASS 3, TMA and WGMMA.
     Sm90Gemm,
     /// `tile_gemm.cu`: cuTile C++.
@@ -136,6 +140,16 @@ pub enum Rejection {
         /// The missing part.
         what: &'static str,
     },
+    /// It is written for fewer.
+    #[error("takes at most {most} {what}, the problem has {have}")]
+    TooMany {
+        /// Rows or matrices.
+        what: &'static str,
+        /// The problem's.
+        have: usize,
+        /// What the kernel takes.
+        most: usize,
+    },
     /// It takes a single batch stride per operand.
     #[error("takes one batch dimension, the operands need two")]
     Batch,
@@ -195,6 +209,7 @@ impl KernelDesc {
         if problem.layout() != self.layout {
             return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
         }
+        self.supports_count(problem)?;
         // The SIMT kernel indexes element by element; the others hand a matrix with contiguous rows to TMA or cuBLAS.
         if self.family == Family::SimtGemm {
             return self.supports_alignment(&problem.alignments()[..2]);
@@ -212,11 +227,26 @@ impl KernelDesc {
         if !spans(b.row_stride, b.col_stride, problem.k, problem.n) {
             return Err(Rejection::Overlap { operand: "B" });
         }
-        if self.family != Family::TileGemm && problem.batch[0] > 1 {
+        if !matches!(self.family, Family::TileGemm | Family::Gemv) && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
-        self.supports_alignment(&problem.alignments())?;
+        // Those for few rows store element by element.
+        let alignments = problem.alignments();
+        let few = matches!(self.family, Family::Gemv | Family::Sm90Skinny);
+        self.supports_alignment(if few { &alignments[..2] } else { &alignments })?;
         self.supports_row_length(problem)
+    }
+
+    fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {
+        if !matches!(self.family, Family::Gemv | Family::Sm90Skinny) {
+            return Ok(());
+        }
+        const GRID_Y: usize = 65_535;
+        let limits = [("rows", problem.m, self.tile[0] as usize), ("matrices", problem.batch_count(), GRID_Y)];
+        match limits.into_iter().find(|(_, have, most)| have > most) {
+            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
+            None => Ok(()),
+        }
     }
 
     /// TMA moves whole 16-byte pieces of a row. Loads clip what is past the end, but a store from CUTLASS's epilogue does
@@ -228,6 +258,7 @@ impl KernelDesc {
         let rows: &[_] = match self.family {
             Family::Sm90Gemm => &[("N", problem.n)],
             Family::TileGemm => &[("N", problem.n), a_row, b_row],
+            Family::Gemv => &[("K", problem.k)],
             _ => &[],
         };
         match rows.iter().find(|(_, length)| length % multiple as usize != 0) {

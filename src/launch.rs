@@ -60,7 +60,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
         // SAFETY: the caller's promises are those of `run`.
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
-    let args = arguments(plan, pointers, queue.stream);
+    let args = arguments(plan, pointers, queue.stream, overlap()?);
     let kernel = linked(plan.kernel)?;
     let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
     // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until it returns, and the caller vouches for what
@@ -229,7 +229,19 @@ fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> 
     }
 }
 
-fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void) -> ffi::tg_gemm_args {
+/// Whether kernels may start while the one before them still runs: `TILEGEMM_PDL=on|off`.
+fn overlap() -> Result<bool> {
+    static OVERLAP: OnceCell<bool> = OnceCell::new();
+    OVERLAP
+        .get_or_try_init(|| match std::env::var("TILEGEMM_PDL").as_deref() {
+            Err(_) | Ok("" | "on") => Ok(true),
+            Ok("off") => Ok(false),
+            Ok(value) => Err(Error::BadSetting { name: "TILEGEMM_PDL", value: value.into(), expected: "on or off" }),
+        })
+        .copied()
+}
+
+fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void, overlap: bool) -> ffi::tg_gemm_args {
     let Problem { m, n, k, batch, a, b, d, epilogue, .. } = plan.canonical.problem;
     let bias = match epilogue.bias {
         Some(BiasAxis::M) => vector(pointers.bias, 1, 0),
@@ -252,6 +264,7 @@ fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void) -> ffi::tg_ge
         raster: ffi::tg_raster::TG_RASTER_AUTO,
         swizzle: 0,
         sm_count: plan.sm_count as i32,
+        overlap: overlap.into(),
         stream,
     }
 }

@@ -46,7 +46,7 @@
 //! let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
 //! let problem = Problem::dense(2048, 28672, 4096, 1, Layout::NT, DType::BF16);
 //! let plan = dispatcher.plan(&problem, Policy::own())?;
-//! assert_eq!(plan.kernel.name, "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8");
+//! assert_eq!(plan.kernel.name, "sm90_gemm_bf16_nt_256x160x64_2x1_cooperative");
 //! println!("{}", dispatcher.explain(&problem, Policy::default()));
 //! # Ok::<(), candle_tilegemm::Error>(())
 //! ```

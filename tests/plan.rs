@@ -144,6 +144,30 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
 }
 
 #[test]
+fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
+    const GEMV: &str = "gemv_sm90_bf16_nt_4x2x512_1x1";
+    const SKINNY: &str = "sm90_skinny_bf16_nt_128x64x128_1x1";
+    let own = |problem: &Problem| plan(problem, Policy::own()).kernel.name;
+    assert_eq!((own(&bf16(1, 4096, 4096)), own(&bf16(4, 128_256, 4096))), (GEMV, GEMV));
+    assert_eq!((own(&bf16(8, 4096, 4096)), own(&bf16(64, 4096, 14_336))), (SKINNY, SKINNY));
+    // N may be anything, and rows of D need no alignment.
+    assert_eq!((own(&bf16(3, 4095, 4096)), own(&bf16(33, 4095, 4096))), (GEMV, SKINNY));
+    let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, DType::BF16);
+    let short = Problem { k: 4090, ..bf16(2, 4096, 4096) };
+    let cases = [
+        (GEMV, bf16(5, 4096, 4096), "takes at most 4 rows, the problem has 5"),
+        (GEMV, many, "takes at most 65535 matrices, the problem has 70000"),
+        (GEMV, short, "K is 4090, a multiple of 8 needed"),
+        (GEMV, bf16(1, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
+        (SKINNY, bf16(129, 4096, 4096), "takes at most 128 rows, the problem has 129"),
+        (SKINNY, bf16(64, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
+    ];
+    for (name, problem, text) in cases {
+        assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
+    }
+}
+
+#[test]
 fn a_column_major_result_exchanges_the_operands() {
     let mut problem = bf16(512, 1024, 2048);
     problem.d = Operand::col_major(512, [0, 0]);
@@ -176,7 +200,7 @@ fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
     }
     assert_eq!(problem.canonical().problem.batch, [2, 3]);
     assert_eq!(verdict(&problem, "cublas_bf16_nt"), Err(Rejection::Batch));
-    assert!(verdict(&problem, "tile_gemm_sm90_bf16_nt_64x64x64_1x1_w4").is_ok());
+    assert!(verdict(&problem, "tile_gemm_sm90_bf16_nt_128x128x64_1x1_w4").is_ok());
     plan(&problem, Policy::default());
 }
 

@@ -58,6 +58,8 @@ type BadRow<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
 fn every_kind_of_bad_row_has_its_error() {
     const TILE: (&str, &str) = ("family", r#""tile_gemm""#);
     const SIMT: (&str, &str) = ("family", r#""simt_gemm""#);
+    const GEMV: (&str, &str) = ("family", r#""gemv""#);
+    const SKINNY: (&str, &str) = ("family", r#""sm90_skinny""#);
     const CUBLAS: (&str, &str) = ("family", r#""cublas""#);
     let cases: &[BadRow] = &[
         // Words that are not known, with those that are.
@@ -93,6 +95,12 @@ fn every_kind_of_bad_row_has_its_error() {
         (&[("arch", r#"["sm90a", "sm100a"]"#)], &["`arch`", r#"["sm90a"]"#]),
         (&[("schedule", "")], &["`schedule`", "cooperative or pingpong"]),
         (&[SIMT, ("dtype", r#"["f32", "f64"]"#)], &["`dtype`", r#"["f32"]"#]),
+        (&[GEMV, ("arch", r#"["sm80"]"#)], &["`arch`", "sm90 or newer"]),
+        (&[GEMV, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
+        (&[GEMV, ("tile", "[8, 2, 512]")], &["`tile` is [8, 2, 512]", "[4, N,"]),
+        (&[SKINNY, ("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
+        (&[SKINNY, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
+        (&[SKINNY, ("tile", "[128, 128, 64]")], &["`tile` is [128, 128, 64]", "[128, 64,"]),
         (&[CUBLAS], &["`arch` means nothing for cublas", "remove it"]),
     ];
     for (changes, expected) in cases {

@@ -198,5 +198,9 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     }
     // More tiles than multiprocessors, deep K, and whatever a model has.
     sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
+    if matches!(kernel.family, Family::Gemv | Family::Sm90Skinny) {
+        // N that is no multiple of anything, K split many ways, more columns than run at a time.
+        sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);
+    }
     sizes
 }

@@ -129,8 +129,8 @@ fn run_time() -> Vec<Finding> {
 
 /// The environment variables that change what runs.
 fn settings() -> Vec<Finding> {
-    const NAMES: [&str; 5] =
-        ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_REQUIRE_GPU", "TILEGEMM_TRACE", "TILEGEMM_VENDOR"];
+    const NAMES: [&str; 6] =
+        ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_PDL", "TILEGEMM_REQUIRE_GPU", "TILEGEMM_TRACE", "TILEGEMM_VENDOR"];
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let (set, unset): (Vec<&str>, Vec<&str>) = NAMES.into_iter().partition(|name| is_set(name));
     let mut findings: Vec<Finding> = set
@@ -147,7 +147,7 @@ fn setting(name: &'static str, value: &str) -> Finding {
     let what = format!("{name}={value}");
     let broken = |error: String| Finding::problem(Status::Broken, "set", &what, error);
     match name {
-        "TILEGEMM_FORCE" | "TILEGEMM_VENDOR" if !cfg!(feature = "cuda") => {
+        "TILEGEMM_FORCE" | "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !cfg!(feature = "cuda") => {
             Finding::problem(Status::Warn, "set", &what, "does nothing without the feature `cuda`")
         }
         "TILEGEMM" if !["off", "on", "force", "trace"].contains(&value) => {
@@ -163,7 +163,9 @@ fn setting(name: &'static str, value: &str) -> Finding {
             }
             Ok(_) => Finding::ok("set", what),
         },
-        "TILEGEMM_VENDOR" if !["on", "off"].contains(&value) => broken("is not understood; set it to on or off".into()),
+        "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !["on", "off"].contains(&value) => {
+            broken("is not understood; set it to on or off".into())
+        }
         _ => Finding::ok("set", what),
     }
 }

@@ -46,8 +46,9 @@ fn summary_line(class: &str, rows: &[&Row]) -> Vec<String> {
     for winner in rows.iter().filter_map(|row| winner(row)) {
         *wins.entry(winner).or_default() += 1;
     }
-    let judged = wins.values().sum::<usize>().max(1) as f64;
-    let share = |arm: &str| format!("{:.0} %", 100.0 * *wins.get(arm).unwrap_or(&0) as f64 / judged);
+    let judged = wins.values().sum::<usize>();
+    let share = |arm: &str| format!("{:.0} %", 100.0 * *wins.get(arm).unwrap_or(&0) as f64 / judged as f64);
+    let winners = ["own-best", "candle", "cublaslt"].map(share).join(", ");
     vec![
         class.into(),
         rows.len().to_string(),
@@ -56,7 +57,7 @@ fn summary_line(class: &str, rows: &[&Row]) -> Vec<String> {
         speedup("own-best", "cublaslt"),
         number(geomean(rows.iter().filter_map(|row| row.over_roof("ours")))),
         worst,
-        [share("own-best"), share("candle"), share("cublaslt")].join(", "),
+        if judged == 0 { "-".into() } else { winners },
     ]
 }
 

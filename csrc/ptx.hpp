@@ -1,0 +1,103 @@
+// What PTX has and CUDA C++ lacks, for kernels from Hopper on. Names are those of the PTX ISA.
+#pragma once
+#include <cstdint>
+
+namespace tilegemm {
+
+// ---- Programmatic dependent launch -----------------------------------------------------------------------------------
+//
+// A kernel launched with programmatic stream serialization starts when all blocks of the kernel before it have called
+// launch_dependents() or ended. It must touch nothing that depends on that kernel before griddepcontrol_wait(), which
+// returns when the kernel before has ended and its writes can be seen. Two rules keep chains of kernels right:
+//
+// - Every block waits, so that a kernel that has ended implies that all before it have.
+// - Before waiting, memory is not read; but it may be prefetched into L2, which is where a later write ends up, too.
+//
+// Both do nothing in a kernel that was launched without the attribute.
+
+// Lets the next kernel of the stream start.
+__device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// ---- Caches ----------------------------------------------------------------------------------------------------------
+
+// Fixed L2 policies, as createpolicy.fractional makes them of a whole access.
+constexpr uint64_t evict_first = 0x12F0000000000000, evict_last = 0x14F0000000000000;
+
+// Asks for `bytes` bytes to be in L2; both multiples of 16.
+__device__ inline void prefetch_l2(const void* from, int bytes, uint64_t policy) {
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy)
+               : "memory");
+}
+
+// ---- Barriers in shared memory ---------------------------------------------------------------------------------------
+//
+// Addresses are those of shared memory, 32 bits.
+
+__device__ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers known to the other blocks of the cluster and to TMA.
+__device__ inline void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Arrives, and lets the phase last until `bytes` more bytes have come.
+__device__ inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ inline void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Waits for the end of the phase of this parity. A fresh barrier passes a wait for parity 1.
+__device__ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  do {
+    asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  } while (!done);
+}
+
+// ---- Clusters --------------------------------------------------------------------------------------------------------
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ inline uint32_t map_shared(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Stores to another block without waiting; the barrier there counts the bytes.
+__device__ inline void store_async(uint32_t to, uint32_t barrier, float4 v) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(to),
+               "r"(barrier), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
+// Every warp of the cluster arrives, whole, and waits.
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// ---- Tensor memory access --------------------------------------------------------------------------------------------
+
+__device__ inline void prefetch_tensor_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// A box of a three-dimensional tensor to shared memory; the barrier counts its bytes.
+__device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+
+}  // namespace tilegemm
