@@ -10,11 +10,12 @@ ENV := eval "$$(third_party/fetch.sh --env)"; \
   CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS="$$(scripts/candle_tests.sh)" \
   TILEGEMM_GIT="$$(git describe --always --dirty 2>/dev/null || echo unknown)";
 
-.PHONY: help demo test fmt bench gpu-bundle toolchain
+.PHONY: help demo test fmt bench tune gpu-bundle toolchain
 help:
 	@echo "make demo        embed sentences with a real model, on the GPU if there is one"
 	@echo "make test        everything that can be checked on this machine; no GPU needed"
 	@echo "make bench       the benchmark suite (needs a GPU); make bench ARGS='--help' lists what it can do"
+	@echo "make tune        a measured table for this GPU; make tune ARGS='--help' lists what it can do"
 	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.xz"
 	@echo "make fmt         format the sources"
 
@@ -29,6 +30,9 @@ toolchain:
 
 bench: toolchain
 	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- bench $(ARGS)
+
+tune: toolchain
+	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- tune $(ARGS)
 
 gpu-bundle: toolchain
 	$(ENV) scripts/gpu_bundle.sh "$(FEATURES)"

@@ -7,6 +7,8 @@ mod ladder;
 mod table;
 #[path = "build/toolkit.rs"]
 mod toolkit;
+#[path = "build/tuning.rs"]
+mod tuning;
 #[path = "build/units.rs"]
 mod units;
 
@@ -28,11 +30,14 @@ fn run() -> Result<()> {
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     let csrc = manifest.join("csrc");
     let rungs = manifest.join("benches/ladder");
-    watch(&[&csrc, &rungs, &manifest.join("build"), &manifest.join("src/bindings.rs")]);
+    let tables = manifest.join("tuning");
+    watch(&[&csrc, &rungs, &tables, &manifest.join("build"), &manifest.join("src/bindings.rs")]);
 
     let kernels = read_table(&csrc)?;
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs))?;
+    let rows: String = kernels.iter().map(|kernel| format!("{}{}\n", kernel.cpp(), kernel.epilogue)).collect();
+    units::write(&out.join("tuning.rs"), &tuning::rust(&rows, &csrc, &tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
     let mut nvcc = "no kernels".to_string();

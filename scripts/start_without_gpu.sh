@@ -15,6 +15,8 @@ gpu_test=$(ls -t $bin/deps/gpu-* | grep -v '\.d$' | head -n 1)
 $bin/tilegemm explain 16 4096 4096 | grep -q "roofline" || fail "tilegemm explain does not work without a GPU"
 rc=0; $bin/tilegemm bench --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm bench exits with $rc without a device, not 2"
+rc=0; $bin/tilegemm tune --only rope &>/dev/null || rc=$?
+((rc == 2)) || fail "tilegemm tune exits with $rc without a device, not 2"
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 ! $bin/tilegemm doctor >"$report" || fail "tilegemm doctor finds nothing wrong with a CUDA build that has no device"

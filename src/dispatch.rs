@@ -1,12 +1,14 @@
 //! What is chosen: from a [`Problem`] to a [`Plan`], and the reasons.
 //!
-//! [`Dispatcher::plan`] is pure: the same problem, device and policy give the same plan, with or without a GPU.
+//! [`Dispatcher::plan`] is pure: the same problem, device, policy and measured tables give the same plan, with or without a
+//! GPU.
 
 use crate::arch::DeviceInfo;
 use crate::cost;
 use crate::error::{Error, Result};
 use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
+use crate::tuning::{Among, Entry, Host, Tables, Tuning};
 use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,6 +71,8 @@ impl Policy {
 pub enum Reason {
     /// Asked for by name.
     Forced,
+    /// The fastest by a measured table.
+    Tuned,
     /// The lowest estimate of those that support the problem.
     Estimate,
 }
@@ -136,10 +140,22 @@ pub struct Candidate {
     pub verdict: std::result::Result<f64, Rejection>,
 }
 
+/// What a measured table says to a problem.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuned {
+    /// The table's name.
+    pub table: String,
+    /// Its entry.
+    pub entry: Entry,
+    /// Why the entry's kernel is passed over, if it cannot run.
+    pub rejection: Option<Rejection>,
+}
+
 /// Chooses kernels for one device.
 #[derive(Debug)]
 pub struct Dispatcher {
     device: DeviceInfo,
+    tables: Tables,
     /// Only kernels that are linked in; off for questions about a device that is not here.
     only_built: bool,
     id: usize,
@@ -153,16 +169,58 @@ thread_local! {
 }
 
 impl Dispatcher {
-    /// A dispatcher over the kernels of this build, for a device that is here.
+    /// A dispatcher over the kernels of this build, for a device that is here, with the measured table that ships for it.
     pub fn new(device: DeviceInfo) -> Self {
-        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self { device, only_built: true, id, plans: Memo::default(), splits: Memo::default() }
+        let tables = Tables::shipped(&Host::here(&device));
+        Self::with_tables(device, true, tables)
     }
 
     /// A dispatcher over the whole table, as if every kernel were built: for questions about a device that is not here.
     pub fn hypothetical(device: DeviceInfo) -> Self {
-        Self { only_built: false, ..Self::new(device) }
+        let tables = Tables::shipped(&Host::hypothetical(&device));
+        Self::with_tables(device, false, tables)
+    }
+
+    fn with_tables(device: DeviceInfo, only_built: bool, tables: Tables) -> Self {
+        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Self { device, tables, only_built, id, plans: Memo::default(), splits: Memo::default() }
+    }
+
+    /// With a table that is asked before the others.
+    ///
+    /// # Errors
+    /// [`Error::Tuning`] where it was not measured on such a device.
+    pub fn with_tuning(self, tuning: Tuning) -> Result<Self> {
+        let host = self.host();
+        Ok(Self::with_tables(self.device, self.only_built, self.tables.before(tuning, &host)?))
+    }
+
+    /// Without measured tables: the cost model alone.
+    pub fn without_tuning(self) -> Self {
+        Self::with_tables(self.device, self.only_built, Tables::default())
+    }
+
+    /// With the user's table and the one that ships, as `TILEGEMM_TUNING=<file>|off` asks for them: see [`crate::tuning`].
+    ///
+    /// # Errors
+    /// [`Error::Tuning`] where the file that it names is refused.
+    pub fn with_user_tuning(self) -> Result<Self> {
+        let host = self.host();
+        Ok(Self::with_tables(self.device, self.only_built, self.tables.with_users(&host)?))
+    }
+
+    /// What measured tables are held against.
+    fn host(&self) -> Host {
+        match self.only_built {
+            true => Host::here(&self.device),
+            false => Host::hypothetical(&self.device),
+        }
+    }
+
+    /// The measured tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
     }
 
     /// The device it chooses for.
@@ -203,8 +261,9 @@ impl Dispatcher {
             },
             None => {
                 let candidates = self.candidates(&canonical.problem, policy);
-                let (kernel, estimate) = fastest(&candidates).ok_or_else(|| unsupported(asked, &candidates))?;
-                (kernel, estimate, Reason::Estimate)
+                let tuned = self.tuned(&canonical.problem, policy, &candidates);
+                let decided = self.decide(&canonical.problem, &candidates, &tuned);
+                decided.ok_or_else(|| unsupported(asked, &candidates))?
             }
         };
         let p = &canonical.problem;
@@ -220,6 +279,40 @@ impl Dispatcher {
     fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
         let judge = |kernel| Candidate { kernel, verdict: self.judge(kernel, problem, policy) };
         KERNELS.iter().map(judge).collect()
+    }
+
+    /// What the measured tables say, up to the first entry whose kernel can run.
+    fn tuned(&self, problem: &Problem, policy: Policy, candidates: &[Candidate]) -> Vec<Tuned> {
+        if policy.forced.is_some() {
+            return Vec::new();
+        }
+        let mut tuned = Vec::new();
+        for (table, entry) in self.tables.lookup(problem, Among::with_vendor(policy.vendor)) {
+            let rejection = candidates[entry.kernel.index()].verdict.as_ref().err().cloned();
+            let runs = rejection.is_none();
+            tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
+            if runs {
+                break;
+            }
+        }
+        tuned
+    }
+
+    /// The kernel to take, its expected time, and why.
+    fn decide(
+        &self,
+        problem: &Problem,
+        candidates: &[Candidate],
+        tuned: &[Tuned],
+    ) -> Option<(&'static KernelDesc, f64, Reason)> {
+        let (kernel, us) = fastest(candidates)?;
+        Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
+            // By as much less than the estimate's choice as was measured: its own estimate was just found to be wrong.
+            Some(Tuned { entry, .. }) => {
+                (entry.kernel, (us / entry.gain).max(cost::roofline_us(problem, &self.device)), Reason::Tuned)
+            }
+            None => (kernel, us, Reason::Estimate),
+        })
     }
 
     fn judge(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<f64, Rejection> {
@@ -270,9 +363,15 @@ impl Dispatcher {
     pub fn explain(&self, problem: &Problem, policy: Policy) -> Explanation {
         let canonical = problem.canonical();
         let candidates = self.candidates(&canonical.problem, policy);
-        let chosen = policy.forced().or_else(|| Some(fastest(&candidates)?.0));
+        let tuned = self.tuned(&canonical.problem, policy, &candidates);
+        let decided = || self.decide(&canonical.problem, &candidates, &tuned);
+        let (chosen, reason) = match policy.forced() {
+            Some(kernel) => (Some(kernel), Some(Reason::Forced)),
+            None => decided().map(|(kernel, _, reason)| (kernel, reason)).unzip(),
+        };
         let roofline_us = cost::roofline_us(&canonical.problem, &self.device);
-        Explanation { device: self.device.clone(), asked: *problem, canonical, candidates, chosen, roofline_us }
+        let device = self.device.clone();
+        Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, reason, roofline_us }
     }
 
     /// The plans made so far, with their call counts.
@@ -310,8 +409,12 @@ pub struct Explanation {
     pub canonical: Canonical,
     /// Every kernel of the table.
     pub candidates: Vec<Candidate>,
+    /// What measured tables say, up to the entry that counts.
+    pub tuned: Vec<Tuned>,
     /// The one that would run.
     pub chosen: Option<&'static KernelDesc>,
+    /// Why that one.
+    pub reason: Option<Reason>,
     /// The least time that arithmetic and memory allow, in microseconds.
     pub roofline_us: f64,
 }

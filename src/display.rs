@@ -1,8 +1,9 @@
 //! How problems and explanations read.
 
-use crate::dispatch::Explanation;
+use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
 use crate::problem::{Activation, Problem};
+use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
@@ -33,12 +34,25 @@ impl Display for Problem {
     }
 }
 
+impl Display for Tuned {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Entry { m: [first, last], kernel, gain, .. } = self.entry;
+        writeln!(f, "measured: {kernel} is {gain} times as fast as the choice without")?;
+        write!(f, "  the entry for M {first} to {last} of {}", self.table)?;
+        match &self.rejection {
+            Some(rejection) => write!(f, "\n  which is passed over: {rejection}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         self.write_question(f)?;
         if self.asked.is_empty() {
             return writeln!(f, "there is nothing to compute: no kernel is launched");
         }
+        self.tuned.iter().try_for_each(|tuned| writeln!(f, "{tuned}"))?;
         self.write_able(f)?;
         self.write_rejected(f)
     }

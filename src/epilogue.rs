@@ -135,6 +135,15 @@ impl Epilogue {
         !self.reads_c() && self.bias.is_none() && self.activation == Activation::Identity
     }
 
+    /// What a kernel must fuse to do all of it.
+    pub fn fusion(&self) -> Fusion {
+        match self {
+            _ if self.reads_c() => Fusion::Full,
+            _ if self.is_linear() => Fusion::None,
+            _ => Fusion::BiasAct,
+        }
+    }
+
     /// What a kernel with this fusion does of it, and how many elementwise kernels do the rest.
     pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
         let rest_c = usize::from(self.reads_c());

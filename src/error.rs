@@ -2,6 +2,7 @@
 
 use crate::kernel::Rejection;
 use crate::problem::Problem;
+use crate::tuning::Refusal;
 
 /// The result of this crate's own operations; candle's side converts the error into [`candle::Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -92,6 +93,15 @@ pub enum Error {
         name: String,
         /// The line, the field and what was expected there.
         what: String,
+    },
+
+    /// A measured table is not to be used here.
+    #[error("{name} {refusal}")]
+    Tuning {
+        /// The table.
+        name: String,
+        /// Why not.
+        refusal: Refusal,
     },
 
     /// The vendor library failed.

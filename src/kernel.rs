@@ -25,7 +25,7 @@ pub enum Family {
 }
 
 /// How much of an [`crate::problem::Epilogue`] a kernel applies itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fusion {
     /// alpha only.

@@ -78,14 +78,14 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
 ///
 /// # Errors
 /// [`Error::NoDevice`] without a driver or a device of that ordinal, [`Error::Abi`] and [`Error::TableMismatch`] when the
-/// linked kernels are not those of the table.
+/// linked kernels are not those of the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is refused.
 pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
     const MOST_DEVICES: usize = 64;
     static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
     let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
     cell.get_or_try_init(|| {
         library()?;
-        let dispatcher = Dispatcher::new(device_info(ordinal)?);
+        let dispatcher = Dispatcher::new(device_info(ordinal)?).with_user_tuning()?;
         crate::stats::register(ordinal);
         Ok(dispatcher)
     })

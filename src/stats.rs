@@ -50,6 +50,44 @@ pub(crate) fn register(ordinal: usize) {
     ORDINALS.lock().unwrap().push(ordinal);
 }
 
+/// A measured table of a device in use.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct TableUse {
+    /// Ordinal of the device.
+    pub device: usize,
+    /// The table's name.
+    pub table: String,
+    /// How many entries it has; none of one that is refused.
+    pub entries: usize,
+    /// Why it is refused, if it is.
+    pub refused: Option<String>,
+}
+
+/// The measured tables of the devices that products ran on so far, in the order in which they are asked, and those that were
+/// refused.
+pub fn tables() -> Vec<TableUse> {
+    #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
+    let mut tables = Vec::new();
+    #[cfg(feature = "cuda")]
+    for device in ORDINALS.lock().unwrap().clone() {
+        let Ok(dispatcher) = crate::launch::dispatcher(device) else { continue };
+        let found = dispatcher.tables();
+        tables.extend(found.used().map(|tuning| TableUse {
+            device,
+            table: tuning.name().into(),
+            entries: tuning.entries().len(),
+            refused: None,
+        }));
+        tables.extend(found.refused().iter().filter_map(|error| match error {
+            crate::Error::Tuning { name, refusal } => {
+                Some(TableUse { device, table: name.clone(), entries: 0, refused: Some(refusal.to_string()) })
+            }
+            _ => None,
+        }));
+    }
+    tables
+}
+
 /// Every product that ran in this process so far, through the op, the layers or the interposer; the most frequent first.
 ///
 /// Counts of shapes beyond the first 65,536 distinct ones of a device are not kept.

@@ -23,6 +23,7 @@ fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
     {
         command.env_remove(name);
     }
+    command.env("TILEGEMM_TUNING", "off");
     let output = command.envs(settings.iter().copied()).args(args).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }

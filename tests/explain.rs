@@ -7,7 +7,7 @@ use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
 use candle_tilegemm::{Activation, DType, Layout, Problem};
 
 fn h100() -> Dispatcher {
-    Dispatcher::hypothetical(DeviceInfo::h100())
+    Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
 fn bf16(m: usize, n: usize, k: usize) -> Problem {

@@ -8,7 +8,7 @@ use candle_tilegemm::{cost, Activation, DType, Error, Layout, Problem};
 use std::sync::Arc;
 
 fn h100() -> Dispatcher {
-    Dispatcher::hypothetical(DeviceInfo::h100())
+    Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
 fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
@@ -104,7 +104,7 @@ fn no_plan_of_our_own_policy_is_for_the_vendor_library() {
 
 #[test]
 fn other_gpus_get_kernels_that_run_there() {
-    let a100 = Dispatcher::hypothetical(DeviceInfo::a100());
+    let a100 = Dispatcher::hypothetical(DeviceInfo::a100()).without_tuning();
     let plan = a100.plan(&bf16(512, 4096, 4096), Policy::own()).unwrap();
     assert_eq!(plan.kernel.arch.capability, 80, "{}", plan.kernel);
     let verdict = |name| KernelDesc::by_name(name).unwrap().supports(&bf16(512, 4096, 4096), a100.device());

@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 mod gpu;
 mod toolkits;
+mod tuning;
 
 use crate::kernels::built_for;
 use crate::{Failure, Result};
@@ -63,7 +64,12 @@ impl Display for Finding {
 }
 
 pub fn run() -> Result {
-    let needed_to_run = [("this build", build()), ("to run it", run_time()), ("settings", settings())];
+    let needed_to_run = [
+        ("this build", build()),
+        ("to run it", run_time()),
+        ("settings", settings()),
+        ("measured tables", tuning::findings()),
+    ];
     for (title, findings) in &needed_to_run {
         print_section(title, findings)?;
     }

@@ -93,6 +93,10 @@ pub fn run(args: &Args) -> Result {
     }
     let policy = args.force.unwrap_or(if args.own { Policy::own() } else { Policy::default() });
     let dispatcher = if args.built { Dispatcher::new(device) } else { Dispatcher::hypothetical(device) };
+    let dispatcher = dispatcher.with_user_tuning()?;
+    for refused in dispatcher.tables().refused() {
+        eprintln!("warning: not used: {refused}");
+    }
     let split = Split::of(&problem, &dispatcher, policy);
     let explanation = dispatcher.explain(&split.problem, policy);
     if args.json {
@@ -168,6 +172,10 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         Ok(us) => json!({ "kernel": candidate.kernel.name, "estimate_us": us }),
         Err(rejection) => json!({ "kernel": candidate.kernel.name, "rejection": rejection.to_string() }),
     });
+    let tuned = explanation.tuned.iter().map(|tuned| {
+        let rejection = tuned.rejection.as_ref().map(|rejection| rejection.to_string());
+        json!({ "table": tuned.table, "entry": tuned.entry, "rejection": rejection })
+    });
     json!({
         "device": explanation.device,
         "asked": explanation.asked.to_string(),
@@ -175,6 +183,8 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         "swapped": explanation.canonical.swapped,
         "roofline_us": explanation.roofline_us,
         "chosen": explanation.chosen.map(|kernel| kernel.name),
+        "reason": explanation.reason,
+        "tuned": tuned.collect::<Vec<_>>(),
         "elementwise_kernels": split.passes,
         "elementwise_us": split.passes_us,
         "candidates": candidates.collect::<Vec<_>>(),

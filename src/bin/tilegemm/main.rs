@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod kernels;
 mod trace;
+mod tune;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::fmt;
@@ -27,6 +28,7 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Run a program and write its products to a file that `bench` reads
     Trace(trace::Args),
+    Tune(tune::Args),
     /// Check what kernels need to be built and to run here
     Doctor,
 }
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Doctor => doctor::run(),
     };
     match result {

@@ -7,9 +7,10 @@ use super::lt::CublasLt;
 use super::operands::{self, Operands};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
 use super::timing::{Captured, Samples, Timer};
-use super::{eager, ladder, order, Args};
+use super::{eager, ladder, order, Args, Plant};
 use crate::Result;
 use candle::CudaDevice;
+use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
 use candle_tilegemm::{launch, DType, Layout, Problem};
@@ -34,6 +35,17 @@ pub struct Session {
     pub dispatcher: Dispatcher,
     monitor: Monitor,
     lt: CublasLt,
+}
+
+/// How a product is measured.
+pub struct How {
+    pub samples: usize,
+    /// One copy of the operands.
+    pub hot: bool,
+    /// Whether results are compared with the reference.
+    pub check: bool,
+    /// Of the data; 1, but for zeros as a planted mistake.
+    pub scale: f64,
 }
 
 /// Times of one row, before they are written down.
@@ -64,8 +76,28 @@ pub struct Error {
     pub tolerance: f64,
 }
 
+impl Run {
+    /// Whether it computed something else than the product.
+    pub fn is_wrong(&self) -> bool {
+        self.error.is_some_and(|error| error.error > error.tolerance)
+    }
+}
+
+impl Measured {
+    /// What was measured of an arm.
+    pub fn run_of(&self, arm: &Arm) -> Option<&Run> {
+        let (_, index) = self.arms.iter().find(|(other, _)| other == arm)?;
+        self.runs.get(*index)
+    }
+}
+
 impl Session {
+    /// With the dispatcher that programs have here.
     pub fn open(pause: f64) -> Result<Self> {
+        Self::with(pause, |info| Ok(Dispatcher::new(info).with_user_tuning()?))
+    }
+
+    pub fn with(pause: f64, dispatcher: impl FnOnce(DeviceInfo) -> Result<Dispatcher>) -> Result<Self> {
         let device = CudaDevice::new_with_stream(0)?;
         // SAFETY: one stream only; events of candle's allocator would end up in the captured graphs.
         unsafe { device.disable_event_tracking() };
@@ -74,7 +106,7 @@ impl Session {
         launch::verify_vendor()?;
         let monitor = Monitor::new(&device)?;
         let lt = CublasLt::new(&device)?;
-        Ok(Self { timer: Timer::new(device, pause), dispatcher: Dispatcher::new(info), monitor, lt })
+        Ok(Self { timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, monitor, lt })
     }
 
     pub fn machine(&self) -> Result<Machine> {
@@ -143,12 +175,14 @@ impl Session {
             samples: args.samples.into(),
             pause: self.timer.pause,
             seconds: start.elapsed().as_secs_f64(),
+            tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
         };
         let rows = rows.into_iter().map(|(_, row)| row).collect();
         Ok(Report { schema: SCHEMA, machine, settings, ceilings, rows, left_out })
     }
 
-    fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
+    /// What keeps a product from being measured, if anything does.
+    pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
         self.timer.synchronize()?;
         let need = operands::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
         let free = operands::free_bytes(self.timer.device())? as f64;
@@ -167,7 +201,8 @@ impl Session {
                 continue;
             }
             let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
-            let measured = self.measure(&problem, &arms, 11, true, None)?;
+            let how = How { samples: 11, hot: true, check: false, scale: 1.0 };
+            let measured = self.measure(&problem, &arms, &how)?;
             let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
             tflops.insert(dtype, digits(problem.flops() / best / 1e6));
         }
@@ -179,7 +214,7 @@ impl Session {
         let measured = if args.eager {
             eager::measure(&self.timer, &self.dispatcher, &problem, args)?
         } else {
-            self.measure(&problem, &args.arms(), args.samples.into(), args.hot, Some(args))?
+            self.measure(&problem, &args.arms(), &args.how())?
         };
         let mut flags = measured.flags.clone();
         if args.hot {
@@ -187,11 +222,12 @@ impl Session {
         }
         let mut arms = BTreeMap::new();
         for (arm, index) in &measured.arms {
-            let Run { kernel, samples, error } = &measured.runs[*index];
+            let run = &measured.runs[*index];
+            let Run { kernel, samples, error } = run;
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
-            if error.is_some_and(|error| error.error > error.tolerance) {
+            if run.is_wrong() {
                 flags.push(format!("wrong {}", arm.name()));
             }
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
@@ -216,19 +252,10 @@ impl Session {
         })
     }
 
-    /// Resolves the arms, checks what they compute and times them in turns. `args` is none for the ceilings, which are not
-    /// checked.
-    fn measure(
-        &self,
-        problem: &Problem,
-        arms: &[Arm],
-        samples: usize,
-        hot: bool,
-        args: Option<&Args>,
-    ) -> Result<Measured> {
-        let plants_zeros = args.is_some_and(|args| args.plant == Some(super::Plant::Zeros));
+    /// Resolves the arms, checks what they compute and times them in turns, on operands of their own.
+    pub fn measure(&self, problem: &Problem, arms: &[Arm], how: &How) -> Result<Measured> {
         let l2_bytes = self.dispatcher.device().l2_bytes as usize;
-        let operands = Operands::new(&self.timer, problem, l2_bytes, hot, if plants_zeros { 0.0 } else { 1.0 })?;
+        let operands = Operands::new(&self.timer, problem, l2_bytes, how.hot, how.scale)?;
         let resolver =
             Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands: &operands };
         let mut measured = Measured::default();
@@ -254,15 +281,15 @@ impl Session {
         if runners.is_empty() {
             return Err(format!("no arm runs it: {:?}", measured.absent).into());
         }
-        let errors = match args {
-            Some(args) if !args.no_check => self.check(problem, &operands, &runners)?,
-            _ => vec![None; runners.len()],
+        let errors = match how.check {
+            true => self.check(problem, &operands, &runners)?,
+            false => vec![None; runners.len()],
         };
         let captured: Vec<&Captured> = runners.iter().map(|(_, captured)| captured).collect();
         let warm_up = WARM_UP * captured.len() as u32;
         let _ = self.timer.interleave(&captured, warm_up, 0)?;
         let before = self.card_at_work(captured[0])?;
-        let times = self.timer.interleave(&captured, Duration::ZERO, samples)?;
+        let times = self.timer.interleave(&captured, Duration::ZERO, how.samples)?;
         let after = self.card_at_work(captured[0])?;
         if f64::from(after.sm_mhz) < f64::from(before.sm_mhz) * (1.0 - MOST_CLOCK_LOSS) {
             measured.flags.push("clocks".into());
@@ -299,6 +326,14 @@ impl Session {
     }
 }
 
+impl Args {
+    /// How a row is measured.
+    fn how(&self) -> How {
+        let scale = if self.plant == Some(Plant::Zeros) { 0.0 } else { 1.0 };
+        How { samples: self.samples.into(), hot: self.hot, check: !self.no_check, scale }
+    }
+}
+
 impl Ceilings {
     /// The least time that the measured ceilings allow.
     fn roof_us(&self, problem: &Problem) -> f64 {
@@ -308,7 +343,8 @@ impl Ceilings {
     }
 }
 
-fn progress(rows: usize) -> ProgressBar {
+/// A bar on stderr.
+pub fn progress(rows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
     let progress = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
     progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

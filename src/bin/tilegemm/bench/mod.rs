@@ -1,7 +1,7 @@
 //! `tilegemm bench`: times what the dispatcher chooses against the vendor library and the roofline.
 
 #[cfg(feature = "bench")]
-mod arms;
+pub mod arms;
 #[cfg(feature = "bench")]
 mod card;
 #[cfg(feature = "bench")]
@@ -15,17 +15,17 @@ mod ladder;
 #[cfg(feature = "bench")]
 mod lt;
 #[cfg(feature = "bench")]
-mod measure;
+pub mod measure;
 #[cfg(feature = "bench")]
 mod models;
 #[cfg(feature = "bench")]
 mod operands;
 #[cfg(feature = "bench")]
-mod order;
+pub mod order;
 mod report;
 #[cfg(feature = "bench")]
-mod run;
-mod table;
+pub mod run;
+pub mod table;
 #[cfg(feature = "bench")]
 mod timing;
 
@@ -122,40 +122,37 @@ pub fn run(args: &Args) -> Result {
     if let Some(path) = &args.from {
         return show(&Report::load(path)?, args);
     }
-    let shapes = args.shapes()?;
+    let shapes = shapes(args.suite.as_deref(), &args.only)?;
     measure(args, &shapes)
 }
 
-impl Args {
-    /// The rows of the suite that are asked for.
-    fn shapes(&self) -> Result<Vec<Shape>> {
-        let shapes = match &self.suite {
-            None => suite::parse("benches/suite.toml", SUITE),
-            Some(path) => {
-                let text = std::fs::read_to_string(path);
-                let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
-                suite::parse(&path.display().to_string(), &text)
-            }
-        };
-        let mut shapes = shapes.map_err(|error| Failure::Usage(error.to_string()))?;
-        let wanted =
-            |text: &String, shape: &Shape| shape.id.contains(text.as_str()) || shape.class.contains(text.as_str());
-        shapes.retain(|shape| self.only.is_empty() || self.only.iter().any(|text| wanted(text, shape)));
-        if shapes.is_empty() {
-            return Err(Failure::Usage(format!("no id or class of the suite contains {}", self.only.join(" or "))));
+/// The rows of a suite, of this crate's unless there is another, whose id or class contains one of `only`.
+pub fn shapes(suite: Option<&Path>, only: &[String]) -> Result<Vec<Shape>> {
+    let shapes = match suite {
+        None => suite::parse("benches/suite.toml", SUITE),
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+            suite::parse(&path.display().to_string(), &text)
         }
-        Ok(shapes)
+    };
+    let mut shapes = shapes.map_err(|error| Failure::Usage(error.to_string()))?;
+    let wanted = |text: &String, shape: &Shape| shape.id.contains(text.as_str()) || shape.class.contains(text.as_str());
+    shapes.retain(|shape| only.is_empty() || only.iter().any(|text| wanted(text, shape)));
+    if shapes.is_empty() {
+        return Err(Failure::Usage(format!("no id or class of the suite contains {}", only.join(" or "))));
     }
+    Ok(shapes)
 }
 
-fn pause(text: &str) -> std::result::Result<f64, String> {
+pub fn pause(text: &str) -> std::result::Result<f64, String> {
     match text.parse() {
         Ok(pause) if (0.0..=100.0).contains(&pause) => Ok(pause),
         _ => Err("expected a number from 0 to 100".into()),
     }
 }
 
-fn duration(text: &str) -> std::result::Result<Duration, String> {
+pub fn duration(text: &str) -> std::result::Result<Duration, String> {
     let duration: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; expected something like 8m or 90s"))?;
     Duration::try_from(duration).map_err(|e| e.to_string())
 }

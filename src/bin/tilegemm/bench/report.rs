@@ -59,6 +59,9 @@ pub struct Settings {
     /// Pause after a sample, as a multiple of its length.
     pub pause: f64,
     pub seconds: f64,
+    /// The measured tables that the dispatcher asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<String>,
 }
 
 /// What the card can do at best, as measured in the same run.

@@ -69,7 +69,7 @@ pub fn measure(args: &Args, shapes: &[Shape]) -> Result {
 }
 
 /// The first Ctrl-C ends the run after the row in hand, the second at once.
-fn stop_at_ctrl_c() -> Result {
+pub fn stop_at_ctrl_c() -> Result {
     ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(130);

@@ -89,14 +89,17 @@ pub fn remarks(report: &Report) -> String {
     if let Some((agree, of)) = again(report) {
         lines.push(format!("the same kernel as two arms: {agree} of {of} rows agree within 1 %"));
     }
+    lines.extend(left_out(&report.left_out));
+    lines.join("\n")
+}
+
+/// A line for each reason, from reasons by id.
+pub fn left_out(rows: &BTreeMap<String, String>) -> Vec<String> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (id, reason) in &report.left_out {
+    for (id, reason) in rows {
         reasons.entry(reason).or_default().push(id);
     }
-    for (reason, ids) in reasons {
-        lines.push(format!("left out ({reason}): {}", ids.join(", ")));
-    }
-    lines.join("\n")
+    reasons.into_iter().map(|(reason, ids)| format!("left out ({reason}): {}", ids.join(", "))).collect()
 }
 
 /// Rows in which the arms `ours` and `again`, which are the same, agree within 1 %.

@@ -87,7 +87,10 @@ fn device(ordinal: usize) -> Vec<Finding> {
         return vec![Finding::problem(Status::Missing, "device", text, remedy)];
     }
     let mut findings = vec![Finding::ok("device", format!("{text}: {count} of our kernels run there"))];
-    let dispatcher = Dispatcher::new(device);
+    let dispatcher = match Dispatcher::new(device.clone()).with_user_tuning() {
+        Ok(dispatcher) => dispatcher,
+        Err(_) => Dispatcher::new(device), // `measured tables` says why
+    };
     findings
         .extend(EXAMPLES.map(|(m, n, k, dtype)| example(&dispatcher, &Problem::dense(m, n, k, 1, Layout::NT, dtype))));
     findings

@@ -1,0 +1,89 @@
+//! Which measured tables are asked, and which are not and why.
+
+use super::{Finding, Status};
+use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::tuning::{cache_file, shipped, Refusal, Tuning};
+use candle_tilegemm::Error;
+
+const SUBJECT: &str = "tables";
+
+pub fn findings() -> Vec<Finding> {
+    let mut findings = on_devices();
+    let setting = std::env::var_os("TILEGEMM_TUNING").filter(|value| !value.is_empty());
+    match setting.as_deref().map(|value| value.to_string_lossy()) {
+        Some(value) if value == "off" => findings.push(Finding::ok("set", "TILEGEMM_TUNING=off: none is asked")),
+        Some(value) => findings.push(Finding::ok("set", format!("TILEGEMM_TUNING={value}"))),
+        None => findings.push(Finding::ok("not set", "TILEGEMM_TUNING")),
+    }
+    findings
+}
+
+/// For each device, what its dispatcher asks.
+#[cfg(feature = "cuda")]
+fn on_devices() -> Vec<Finding> {
+    use candle_tilegemm::launch;
+    let devices = (0..launch::device_count().unwrap_or(0)).filter_map(|ordinal| launch::device_info(ordinal).ok());
+    let findings: Vec<Finding> = devices.flat_map(|device| of(Dispatcher::new(device))).collect();
+    if findings.is_empty() {
+        without_device()
+    } else {
+        findings
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_devices() -> Vec<Finding> {
+    without_device()
+}
+
+/// What can be said of the tables alone.
+fn without_device() -> Vec<Finding> {
+    let shipped = shipped().map(|table| match table {
+        Ok(tuning) => Finding::ok(SUBJECT, format!("{tuning} ships for {}", tuning.origin().gpu)),
+        Err((name, refusal)) => refused(name, &refusal, Status::Warn),
+    });
+    let mut findings: Vec<Finding> = shipped.collect();
+    let named = std::env::var_os("TILEGEMM_TUNING").filter(|value| !value.is_empty() && value != "off");
+    if let Some(path) = named {
+        findings.push(match Tuning::load(path.as_ref()) {
+            Ok(tuning) => Finding::ok(SUBJECT, format!("{tuning} is for {}", tuning.origin().gpu)),
+            Err(error) => of_error(&error, Status::Broken),
+        });
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(SUBJECT, "none ships with this version"));
+    }
+    findings
+}
+
+#[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+fn of(dispatcher: Dispatcher) -> Vec<Finding> {
+    let gpu = dispatcher.device().name.clone();
+    let dispatcher = match dispatcher.with_user_tuning() {
+        Ok(dispatcher) => dispatcher,
+        Err(error) => return vec![of_error(&error, Status::Broken)],
+    };
+    let tables = dispatcher.tables();
+    let used = tables.used().map(|tuning| Finding::ok(SUBJECT, format!("{tuning} is asked")));
+    let refused = tables.refused().iter().map(|error| of_error(error, Status::Warn));
+    let mut findings: Vec<Finding> = used.chain(refused).collect();
+    if findings.is_empty() {
+        let place = cache_file(&gpu).map_or("TILEGEMM_TUNING".into(), |path| path.display().to_string());
+        findings.push(Finding::ok(SUBJECT, format!("none for {gpu}: the cost model decides; looked for {place}")));
+    }
+    findings
+}
+
+fn of_error(error: &Error, status: Status) -> Finding {
+    match error {
+        Error::Tuning { name, refusal } => refused(name, refusal, status),
+        error => Finding::problem(status, SUBJECT, "cannot be read", error.to_string()),
+    }
+}
+
+/// A refusal says what to do after its semicolon.
+fn refused(name: &str, refusal: &Refusal, status: Status) -> Finding {
+    let text = refusal.to_string();
+    let (what, remedy) = text.rsplit_once("; ").unwrap_or((&text, "measure it again with `tilegemm tune`"));
+    Finding::problem(status, SUBJECT, format!("{name} {what}"), remedy)
+}

@@ -1,0 +1,172 @@
+//! A run over a suite: which products, in which order, and what is written down.
+
+use super::contest::{self, Outcome};
+use super::output::Output;
+use super::Args;
+use crate::bench::measure::{progress, Session, STOP};
+use crate::bench::run::stop_at_ctrl_c;
+use crate::bench::{order, table};
+use crate::{Failure, Result};
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::launch;
+use candle_tilegemm::suite::Shape;
+use candle_tilegemm::tuning::{Among, Entry, Host, Key, Origin, Point, Tuning};
+use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What was found so far.
+#[derive(Default)]
+struct Found {
+    points: BTreeMap<Key, Vec<Point>>,
+    wrong: Vec<String>,
+    /// Rows that were not measured, and why.
+    left_out: BTreeMap<String, String>,
+}
+
+pub fn run(args: &Args, shapes: &[Shape]) -> Result {
+    if let Err(error) = launch::device_count() {
+        return Err(Failure::NoDevice(format!("{error}; a table is measured on the GPU that it is for")));
+    }
+    let session = Session::with(args.pause, baseline)?;
+    let host = Host::here(session.dispatcher.device());
+    let output = Output::reserve(args, &host.gpu)?;
+    let mut table = output.start(args, origin(&session)?, &host)?;
+    stop_at_ctrl_c()?;
+    let found = search(&session, args, shapes)?;
+
+    for (key, points) in &found.points {
+        table.replace(*key, points);
+    }
+    let measured = |entry: &&Entry| found.points.contains_key(&entry.key);
+    crate::print(format_args!("\n{}", as_text(table.entries().iter().filter(measured))))?;
+    for line in table::left_out(&found.left_out).iter().chain(&found.wrong) {
+        crate::print(line)?;
+    }
+    if found.points.is_empty() {
+        crate::print("nothing was measured, and nothing is written")?;
+    } else {
+        output.write(&table)?;
+        say_where(args, &output, &table)?;
+    }
+    let failed = found.left_out.values().any(|reason| reason.starts_with("failed"));
+    match STOP.load(Ordering::Relaxed) {
+        _ if failed || !found.wrong.is_empty() => Err(Failure::Silent),
+        true => Err(Failure::Interrupted),
+        false => Ok(()),
+    }
+}
+
+/// What runs without the table that is made: the one that ships, unless TILEGEMM_TUNING=off, and the cost model.
+fn baseline(device: DeviceInfo) -> Result<Dispatcher> {
+    let dispatcher = Dispatcher::new(device);
+    let off = std::env::var_os("TILEGEMM_TUNING").is_some_and(|value| value == "off");
+    Ok(if off { dispatcher.without_tuning() } else { dispatcher })
+}
+
+fn origin(session: &Session) -> Result<Origin> {
+    let machine = session.machine()?;
+    let here = Origin::of_this_build(session.dispatcher.device());
+    Ok(Origin { driver: machine.driver, cublas: machine.cublas, git: machine.git, date: machine.date, ..here })
+}
+
+/// The whole suite, or as much of it as the budget and Ctrl-C leave.
+fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
+    let shapes = distinct(shapes);
+    let order = match args.budget {
+        Some(_) => order::by_information(&shapes),
+        None => (0..shapes.len()).collect(),
+    };
+    let progress = progress(shapes.len());
+    let mut found = Found::default();
+    let start = Instant::now();
+    for (done, shape) in order.into_iter().map(|index| &shapes[index]).enumerate() {
+        progress.set_message(shape.id.clone());
+        let per_row = start.elapsed() / done.max(1) as u32;
+        let reason = if STOP.load(Ordering::Relaxed) {
+            Some("interrupted".into())
+        } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
+            Some("no time left in the budget".into())
+        } else if key(shape, Among::All).is_none() {
+            Some("a table cannot express it".into())
+        } else {
+            session.does_not_fit(&shape.problem(), false)?
+        };
+        let outcome = match reason {
+            Some(reason) => Err(reason),
+            None => contest::hold(session, &shape.problem(), args).map_err(|error| format!("failed: {error}")),
+        };
+        match outcome {
+            Ok(outcome) => {
+                progress.suspend(|| print_outcome(shape, &outcome))?;
+                found.add(shape, outcome);
+            }
+            Err(reason) => drop(found.left_out.insert(shape.id.clone(), reason)),
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(found)
+}
+
+fn key(shape: &Shape, among: Among) -> Option<Key> {
+    Key::of(&shape.problem().canonical().problem, among)
+}
+
+/// The first row of those that a table cannot tell apart.
+fn distinct(shapes: &[Shape]) -> Vec<Shape> {
+    let mut seen = BTreeSet::new();
+    let is_new = |shape: &&Shape| match key(shape, Among::All) {
+        Some(key) => seen.insert((key, shape.problem().canonical().problem.m)),
+        None => true,
+    };
+    shapes.iter().filter(is_new).cloned().collect()
+}
+
+impl Found {
+    fn add(&mut self, shape: &Shape, outcome: Outcome) {
+        for (among, point) in outcome.points {
+            if let Some(key) = key(shape, among) {
+                self.points.entry(key).or_default().push(point);
+            }
+        }
+        self.wrong
+            .extend(outcome.wrong.iter().map(|kernel| format!("WRONG: {kernel} in {}: it is not entered", shape.id)));
+    }
+}
+
+/// A line for a product, as soon as it is measured.
+fn print_outcome(shape: &Shape, outcome: &Outcome) -> Result {
+    let words = |(among, point): &(Among, Point)| {
+        let among = if *among == Among::All { "all" } else { "own" };
+        match point.won() {
+            Some((kernel, gain)) => format!("{among}: {kernel} {gain:.3}x"),
+            None => format!("{among}: as chosen"),
+        }
+    };
+    let words: Vec<String> = outcome.points.iter().map(words).collect();
+    crate::print(format_args!("{:<28} {}", shape.id, words.join("  ")))
+}
+
+fn as_text<'a>(entries: impl Iterator<Item = &'a Entry>) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(["product", "M", "kernel", "gain"]);
+    for Entry { key, m: [first, last], kernel, gain } in entries {
+        table.add_row([key.to_string(), format!("{first} - {last}"), kernel.to_string(), format!("{gain:.3}")]);
+    }
+    for column in table.column_iter_mut().skip(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn say_where(args: &Args, output: &Output, table: &Tuning) -> Result {
+    let path = output.path().display();
+    crate::print(format_args!("written: {table}"))?;
+    match args.out {
+        Some(_) => crate::print(format_args!("use it with TILEGEMM_TUNING={path}")),
+        None => crate::print("it is asked from now on; TILEGEMM_TUNING=off switches it off"),
+    }
+}

@@ -1,0 +1,127 @@
+//! Where a table was made, and whether that is where it is used.
+
+use super::{Refusal, KERNELS_HASH};
+use crate::arch::DeviceInfo;
+use serde::{Deserialize, Serialize};
+
+/// How a table was made: its head.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Version of this crate.
+    pub crate_version: String,
+    /// Hash of the kernels' code.
+    pub kernels: String,
+    /// The GPU model, as the driver names it.
+    pub gpu: String,
+    /// Version of the driver.
+    pub driver: String,
+    /// CUDA version of the compiler of the kernels.
+    pub cuda: String,
+    /// Version of the vendor library; for the reader.
+    pub cublas: String,
+    /// The commit that the kernels were built from; for the reader.
+    pub git: String,
+    /// UTC; for the reader.
+    pub date: String,
+}
+
+impl Origin {
+    /// Crate, kernels and GPU as they are here, and the rest as far as this build knows it.
+    pub fn of_this_build(device: &DeviceInfo) -> Self {
+        let unknown = || "unknown".to_string();
+        let Host { gpu, driver, cuda } = Host::here(device);
+        Self {
+            crate_version: env!("CARGO_PKG_VERSION").into(),
+            kernels: KERNELS_HASH.into(),
+            gpu,
+            driver: driver.unwrap_or_else(unknown),
+            cuda: cuda.unwrap_or_else(unknown),
+            cublas: unknown(),
+            git: unknown(),
+            date: unknown(),
+        }
+    }
+
+    /// Whether it was made by this crate with these kernels.
+    pub(super) fn fits_build(&self) -> Result<(), Refusal> {
+        let (crate_version, kernels) = (env!("CARGO_PKG_VERSION"), KERNELS_HASH);
+        if self.crate_version != crate_version {
+            return Err(Refusal::CrateVersion { have: self.crate_version.clone(), need: crate_version.into() });
+        }
+        if self.kernels != kernels {
+            return Err(Refusal::Kernels { have: self.kernels.clone(), need: kernels.into() });
+        }
+        Ok(())
+    }
+
+    /// Whether it was made on such a machine.
+    pub(super) fn fits(&self, host: &Host) -> Result<(), Refusal> {
+        if self.gpu != host.gpu {
+            return Err(Refusal::Gpu { have: self.gpu.clone(), need: host.gpu.clone() });
+        }
+        if let Some(driver) = host.driver.as_ref().filter(|driver| branch(driver) != branch(&self.driver)) {
+            return Err(Refusal::Driver { have: branch(&self.driver).into(), need: branch(driver).into() });
+        }
+        if let Some(cuda) = host.cuda.as_ref().filter(|cuda| **cuda != self.cuda) {
+            return Err(Refusal::Cuda { have: self.cuda.clone(), need: cuda.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// 580 of 580.159.04: what comes later in a branch are corrections.
+fn branch(driver: &str) -> &str {
+    driver.split('.').next().unwrap_or(driver)
+}
+
+/// What a table is held against: a machine, or one that is imagined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// The GPU model, as the driver names it.
+    pub gpu: String,
+    /// Version of the driver; `None` where there is none, or it does not tell.
+    pub driver: Option<String>,
+    /// CUDA version of the compiler of this build's kernels; `None` of a build without kernels.
+    pub cuda: Option<String>,
+}
+
+impl Host {
+    /// A device that is not here: no driver, and no kernels.
+    pub fn hypothetical(device: &DeviceInfo) -> Self {
+        Self { gpu: device.name.clone(), driver: None, cuda: None }
+    }
+
+    /// A device of this machine, with the driver and this build's kernels.
+    pub fn here(device: &DeviceInfo) -> Self {
+        if !cfg!(feature = "cuda") {
+            return Self::hypothetical(device);
+        }
+        // build.rs sets it to words where it compiled none.
+        let cuda = env!("TILEGEMM_NVCC_VERSION");
+        let cuda = cuda.starts_with(|first: char| first.is_ascii_digit()).then(|| cuda.to_string());
+        let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+        Self { gpu: device.name.clone(), driver: driver.as_deref().and_then(driver_version), cuda }
+    }
+}
+
+/// From `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Nov ...`; that of the open modules has further words.
+fn driver_version(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
+    let is_version = |word: &&str| word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    line.split_whitespace().find(is_version).map(String::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::driver_version;
+
+    #[test]
+    fn the_driver_is_read_from_proc() {
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Jun  3 10:00:00 UTC 2026\n\
+                      GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build  (dvs@host)\n";
+        assert_eq!(driver_version(closed).as_deref(), Some("580.159.04"));
+        assert_eq!(driver_version(open).as_deref(), Some("575.57.08"));
+        assert_eq!(driver_version("GCC version: 12.3.0\n"), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Which tables there are for a device: the one that ships, and the user's.
+
+use super::{Among, Entry, Host, Refusal, Tuning, SHIPPED};
+use crate::error::{Error, Result};
+use crate::problem::Problem;
+use once_cell::sync::Lazy;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The measured tables of a dispatcher: those that it asks, and those that were refused.
+#[derive(Debug, Default)]
+pub struct Tables {
+    used: Vec<Arc<Tuning>>,
+    refused: Vec<Error>,
+}
+
+/// The tables of this crate's folder `tuning`, each verified against this build.
+pub fn shipped() -> impl Iterator<Item = std::result::Result<Arc<Tuning>, (&'static str, Refusal)>> {
+    type Parsed = std::result::Result<Arc<Tuning>, (&'static str, Refusal)>;
+    static PARSED: Lazy<Vec<Parsed>> = Lazy::new(|| {
+        let parse = |&(name, text): &(&'static str, &str)| super::read(name, text).map(Arc::new).map_err(|e| (name, e));
+        SHIPPED.iter().map(parse).collect()
+    });
+    PARSED.iter().cloned()
+}
+
+/// Where `tilegemm tune` writes the table of a GPU model unless told otherwise, and where it is looked for:
+/// `candle-tilegemm/<model>.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither is known.
+pub fn cache_file(gpu: &str) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // The XDG Base Directory Specification has relative ones ignored.
+    let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    let cache = cache.or_else(|| Some(set("HOME")?.join(".cache")))?;
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+    Some(cache.join("candle-tilegemm").join(gpu.chars().map(plain).collect::<String>() + ".json"))
+}
+
+/// What `TILEGEMM_TUNING` asks for.
+enum Setting {
+    /// No table at all.
+    Off,
+    /// This one before the one that ships.
+    File(PathBuf),
+    /// Nothing: the one in the cache, if it is there.
+    Unset,
+}
+
+impl Setting {
+    fn from_env() -> Self {
+        match std::env::var_os("TILEGEMM_TUNING") {
+            Some(value) if value == "off" => Setting::Off,
+            Some(value) if !value.is_empty() => Setting::File(value.into()),
+            _ => Setting::Unset,
+        }
+    }
+}
+
+impl Tables {
+    /// The table that ships for this GPU model.
+    pub(crate) fn shipped(host: &Host) -> Self {
+        let mut tables = Self::default();
+        for table in shipped() {
+            match table {
+                Ok(tuning) if tuning.origin().gpu == host.gpu => match tuning.verify(host) {
+                    Ok(()) => tables.used.push(tuning),
+                    Err(error) => tables.refuse(error),
+                },
+                Ok(_) => {}
+                Err((name, refusal)) => tables.refuse(Error::Tuning { name: name.into(), refusal }),
+            }
+        }
+        tables
+    }
+
+    /// With the user's table, or without any, as `TILEGEMM_TUNING` asks for it.
+    ///
+    /// # Errors
+    /// [`Error::Tuning`] where the file that it names is refused. One in the cache that is refused is left out, with a warning.
+    pub(crate) fn with_users(self, host: &Host) -> Result<Self> {
+        match Setting::from_env() {
+            Setting::Off => Ok(Self::default()),
+            Setting::File(path) => self.before(Tuning::load(&path)?, host),
+            Setting::Unset => Ok(self.with_cached(host)),
+        }
+    }
+
+    fn with_cached(mut self, host: &Host) -> Self {
+        let Some(path) = cache_file(&host.gpu).filter(|path| path.exists()) else { return self };
+        match load_for(&path, host) {
+            Ok(tuning) => self.used.insert(0, Arc::new(tuning)),
+            Err(error) => self.refuse(error),
+        }
+        self
+    }
+
+    /// With one that is asked first.
+    ///
+    /// # Errors
+    /// [`Error::Tuning`] where it is not for this host.
+    pub(crate) fn before(mut self, tuning: Tuning, host: &Host) -> Result<Self> {
+        tuning.verify(host)?;
+        self.used.insert(0, Arc::new(tuning));
+        Ok(self)
+    }
+
+    fn refuse(&mut self, error: Error) {
+        tracing::warn!(target: "tilegemm::tuning", %error, "a measured table is not used");
+        self.refused.push(error);
+    }
+
+    /// Those that are asked, the first first.
+    pub fn used(&self) -> impl Iterator<Item = &Tuning> {
+        self.used.iter().map(Arc::as_ref)
+    }
+
+    /// Those that are not, and why.
+    pub fn refused(&self) -> &[Error] {
+        &self.refused
+    }
+
+    /// What each of them has for the canonical `problem`.
+    pub(crate) fn lookup<'a>(
+        &'a self,
+        problem: &'a Problem,
+        among: Among,
+    ) -> impl Iterator<Item = (&'a Tuning, &'a Entry)> {
+        self.used().filter_map(move |tuning| Some((tuning, tuning.lookup(problem, among)?)))
+    }
+}
+
+fn load_for(path: &Path, host: &Host) -> Result<Tuning> {
+    let tuning = Tuning::load(path)?;
+    tuning.verify(host)?;
+    Ok(tuning)
+}
