@@ -35,14 +35,16 @@ fn run() -> Result<()> {
 
     let kernels = read_table(&csrc)?;
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
-    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs))?;
+    let profile = profile()?;
+    let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
+    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
     let rows: String = kernels.iter().map(|kernel| format!("{}{}\n", kernel.cpp(), kernel.epilogue)).collect();
     units::write(&out.join("tuning.rs"), &tuning::rust(&rows, &csrc, &tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
     let mut nvcc = "no kernels".to_string();
     if has("cuda") && compiles_kernels() {
-        let built: Vec<Kernel> = kernels.into_iter().filter(|kernel| is_built(kernel, &archs)).collect();
+        let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
@@ -116,14 +118,35 @@ fn chosen_archs() -> Result<Vec<u16>> {
         .collect()
 }
 
-fn is_built(kernel: &Kernel, archs: &[u16]) -> bool {
-    (kernel.family == "cublas" || archs.contains(&kernel.capability()))
+/// How many of the kernels are compiled.
+#[derive(Clone, Copy, PartialEq)]
+enum Profile {
+    /// All.
+    Full,
+    /// A few, for development: whatever the others do, these do too, only slower.
+    Fast,
+}
+
+fn profile() -> Result<Profile> {
+    match env("TILEGEMM_PROFILE").as_deref() {
+        None | Some("full") => Ok(Profile::Full),
+        Some("fast") => Ok(Profile::Fast),
+        Some(other) => Err(format!("TILEGEMM_PROFILE={other} is not understood; set it to full or fast, or unset it")),
+    }
+}
+
+fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
+    if kernel.family == "cublas" {
+        return has("cuda");
+    }
+    archs.contains(&kernel.capability())
         && (kernel.family != "tile_gemm" || has("cutile"))
+        && (profile == Profile::Full || kernel.fast)
 }
 
 /// The static tables that `src/kernel.rs` includes.
-fn rust_table(kernels: &[Kernel], archs: &[u16]) -> String {
-    let rows: String = kernels.iter().map(Kernel::rust).collect();
+fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> bool) -> String {
+    let rows: String = kernels.iter().map(|kernel| kernel.rust(is_built(kernel))).collect();
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\

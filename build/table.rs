@@ -33,6 +33,8 @@ struct Row {
     #[serde(default = "no_schedule")]
     schedule: String,
     epilogue: String,
+    #[serde(default)]
+    fast: bool,
     why: String,
 }
 
@@ -68,6 +70,8 @@ pub struct Kernel {
     pub align: u32,
     pub schedule: String,
     pub epilogue: String,
+    /// Whether the build profile `fast` has it.
+    pub fast: bool,
     pub why: String,
     /// Line of the row in the table.
     pub line: usize,
@@ -130,6 +134,7 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
                     align: if row.align == 0 { dtype_bytes(dtype) } else { row.align },
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
+                    fast: row.fast,
                     why: row.why.clone(),
                     line,
                 });
@@ -255,11 +260,11 @@ impl Kernel {
     }
 
     /// Its descriptor in Rust (`KernelDesc` in kernel.rs).
-    pub fn rust(&self) -> String {
+    pub fn rust(&self, built: bool) -> String {
         format!(
             "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
              layout: Layout::{}, tile: {:?}, cluster: {:?}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, \
-             schedule: {:?}, why: {:?} }},\n",
+             schedule: {:?}, why: {:?}, built: {built} }},\n",
             self.name,
             camel_case(&self.family),
             self.capability(),

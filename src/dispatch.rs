@@ -318,12 +318,7 @@ impl Dispatcher {
     fn judge(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<f64, Rejection> {
         kernel.supports(problem, &self.device)?;
         if self.only_built && !kernel.is_built() {
-            let feature = match kernel.family {
-                Family::Cublas => "cuda".into(),
-                Family::TileGemm if !cfg!(feature = "cutile") => "cutile".into(),
-                _ => format!("sm{}", kernel.arch.capability),
-            };
-            return Err(Rejection::NotBuilt { feature });
+            return Err(kernel.not_built());
         }
         if kernel.family == Family::Cublas && !policy.vendor {
             return Err(Rejection::VendorOff);

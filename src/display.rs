@@ -157,7 +157,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::NotBuilt { feature } => {
             (Nearness::Switch, "not in this build; enable the features ".into(), feature.clone())
         }
-        Rejection::VendorOff => (Nearness::Switch, rejection.to_string(), String::new()),
+        Rejection::VendorOff | Rejection::NotInProfile => (Nearness::Switch, rejection.to_string(), String::new()),
         Rejection::Layout { have, need } => {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }

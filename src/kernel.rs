@@ -65,6 +65,8 @@ pub struct KernelDesc {
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,
+    #[serde(skip)]
+    built: bool,
 }
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
@@ -86,6 +88,9 @@ pub enum Rejection {
         /// The Cargo feature that builds it.
         feature: String,
     },
+    /// It was left out of this build, which is for development.
+    #[error("left out by TILEGEMM_PROFILE=fast; build without that")]
+    NotInProfile,
     /// It computes in another type.
     #[error("computes in {have}, the problem is in {need}")]
     DType {
@@ -178,11 +183,20 @@ impl KernelDesc {
         (std::ptr::from_ref(self) as usize - KERNELS.as_ptr() as usize) / size_of::<Self>()
     }
 
-    /// Whether it is in this build: its arch feature and its family's feature are on.
+    /// Whether it is in this build: its arch feature and its family's feature are on, and the build profile has it.
     pub fn is_built(&self) -> bool {
-        let arch =
-            self.family == Family::Cublas && cfg!(feature = "cuda") || BUILT_ARCHS.contains(&self.arch.capability);
-        arch && (self.family != Family::TileGemm || cfg!(feature = "cutile"))
+        self.built
+    }
+
+    /// What would bring it into the build.
+    pub(crate) fn not_built(&self) -> Rejection {
+        let feature = match self.family {
+            Family::Cublas => "cuda".into(),
+            Family::TileGemm if !cfg!(feature = "cutile") => "cutile".into(),
+            _ if BUILT_ARCHS.contains(&self.arch.capability) => return Rejection::NotInProfile,
+            _ => format!("sm{}", self.arch.capability),
+        };
+        Rejection::NotBuilt { feature }
     }
 
     /// Whether it can run `problem`, which must be canonical, on `device`. This is the one statement of what a kernel

@@ -156,6 +156,20 @@ fn the_real_table_is_what_the_crate_plans_over() {
 }
 
 #[test]
+fn the_fast_profile_has_something_for_every_problem() {
+    let rows = table::parse(include_str!("../csrc/kernels.toml")).unwrap();
+    let families = |arch: &str, fast: bool| -> HashSet<(String, String)> {
+        let rows = rows.iter().filter(|row| row.arch.trim_end_matches('a') == arch && (row.fast || !fast));
+        rows.map(|row| (row.family.clone(), row.dtype.clone())).collect()
+    };
+    for arch in ["sm80", "sm89", "sm90", "sm100", "sm120"] {
+        assert_eq!(families(arch, true), families(arch, false), "{arch}");
+    }
+    let on_hopper = |fast: bool| rows.iter().filter(|row| row.capability() == 90 && (row.fast || !fast)).count();
+    assert!(on_hopper(true) < 32 && on_hopper(false) <= 48, "{} of {}", on_hopper(true), on_hopper(false));
+}
+
+#[test]
 fn a_kernel_is_found_by_its_name_and_knows_its_place() {
     for (index, kernel) in KERNELS.iter().enumerate() {
         assert_eq!(KernelDesc::by_name(kernel.name), Some(kernel));
