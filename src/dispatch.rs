@@ -52,16 +52,21 @@ impl Policy {
         if let Some(name) = std::env::var("TILEGEMM_FORCE").ok().filter(|name| !name.is_empty()) {
             return Self::force(&name);
         }
-        match std::env::var("TILEGEMM_VENDOR").as_deref() {
-            Err(_) | Ok("" | "on") => Ok(Self::default()),
-            Ok("off") => Ok(Self::own()),
-            Ok(value) => Err(Error::BadSetting { name: "TILEGEMM_VENDOR", value: value.into(), expected: "on or off" }),
-        }
+        Ok(if is_on("TILEGEMM_VENDOR")? { Self::default() } else { Self::own() })
     }
 
     /// The kernel asked for by name.
     pub fn forced(&self) -> Option<&'static KernelDesc> {
         self.forced.map(|index| &KERNELS[index])
+    }
+}
+
+/// A switch of the environment; on unless it says off.
+pub(crate) fn is_on(name: &'static str) -> Result<bool> {
+    match std::env::var(name).as_deref() {
+        Err(_) | Ok("" | "on") => Ok(true),
+        Ok("off") => Ok(false),
+        Ok(value) => Err(Error::BadSetting { name, value: value.into(), expected: "on or off" }),
     }
 }
 

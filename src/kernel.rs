@@ -246,13 +246,16 @@ impl KernelDesc {
         }
         // Those for few rows store element by element.
         let alignments = problem.alignments();
-        let few = matches!(self.family, Family::Gemv | Family::Sm90Skinny);
-        self.supports_alignment(if few { &alignments[..2] } else { &alignments })?;
+        self.supports_alignment(if self.is_for_few_rows() { &alignments[..2] } else { &alignments })?;
         self.supports_row_length(problem)
     }
 
+    fn is_for_few_rows(&self) -> bool {
+        matches!(self.family, Family::Gemv | Family::Sm90Skinny)
+    }
+
     fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {
-        if !matches!(self.family, Family::Gemv | Family::Sm90Skinny) {
+        if !self.is_for_few_rows() {
             return Ok(());
         }
         const GRID_Y: usize = 65_535;

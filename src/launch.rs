@@ -1,7 +1,7 @@
 //! From a [`Plan`] and device pointers to a running kernel. With `ffi`, `vendor` and `interpose`, the only unsafe code.
 
 use crate::arch::{DeviceInfo, Rates};
-use crate::dispatch::{Dispatcher, Plan};
+use crate::dispatch::{is_on, Dispatcher, Plan};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::kernel::{Family, KernelDesc, KERNELS};
@@ -232,13 +232,7 @@ fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> 
 /// Whether kernels may start while the one before them still runs: `TILEGEMM_PDL=on|off`.
 fn overlap() -> Result<bool> {
     static OVERLAP: OnceCell<bool> = OnceCell::new();
-    OVERLAP
-        .get_or_try_init(|| match std::env::var("TILEGEMM_PDL").as_deref() {
-            Err(_) | Ok("" | "on") => Ok(true),
-            Ok("off") => Ok(false),
-            Ok(value) => Err(Error::BadSetting { name: "TILEGEMM_PDL", value: value.into(), expected: "on or off" }),
-        })
-        .copied()
+    OVERLAP.get_or_try_init(|| is_on("TILEGEMM_PDL")).copied()
 }
 
 fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void, overlap: bool) -> ffi::tg_gemm_args {

@@ -64,6 +64,5 @@ fn measure(args: &Args, shapes: &[Shape]) -> Result {
 
 #[cfg(not(feature = "bench"))]
 fn measure(_: &Args, _: &[Shape]) -> Result {
-    let help = "this build cannot measure; build it with `--features cuda,sm90,cutile,bench`";
-    Err(crate::Failure::NoDevice(help.into()))
+    Err(crate::Failure::NoDevice(bench::CANNOT_MEASURE.into()))
 }

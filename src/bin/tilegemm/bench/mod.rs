@@ -183,7 +183,9 @@ fn measure(args: &Args, shapes: &[Shape]) -> Result {
 }
 
 #[cfg(not(feature = "bench"))]
+pub const CANNOT_MEASURE: &str = "this build cannot measure; build it with `--features cuda,sm90,cutile,bench`";
+
+#[cfg(not(feature = "bench"))]
 fn measure(_: &Args, _: &[Shape]) -> Result {
-    let help = "this build cannot measure; build it with `--features cuda,sm90,cutile,bench`";
-    Err(Failure::NoDevice(format!("{help}, or read a record with --from or --compare")))
+    Err(Failure::NoDevice(format!("{CANNOT_MEASURE}, or read a record with --from or --compare")))
 }
