@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 7] = ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_gemm", "tile_gemm"];
+const FAMILIES: [&str; 8] =
+    ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_wave", "sm90_gemm", "tile_gemm"];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
@@ -24,6 +25,8 @@ struct Row {
     tile: [u32; 3],
     #[serde(default = "one_block")]
     cluster: [u32; 2],
+    #[serde(default = "whole_k")]
+    split: u32,
     #[serde(default)]
     stages: u32,
     #[serde(default)]
@@ -40,6 +43,10 @@ struct Row {
 
 fn one_block() -> [u32; 2] {
     [1, 1]
+}
+
+fn whole_k() -> u32 {
+    1
 }
 
 fn no_schedule() -> String {
@@ -65,6 +72,7 @@ pub struct Kernel {
     pub layout: String,
     pub tile: [u32; 3],
     pub cluster: [u32; 2],
+    pub split: u32,
     pub stages: u32,
     pub warps: u32,
     pub align: u32,
@@ -129,6 +137,7 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
                     layout: layout.clone(),
                     tile: row.tile,
                     cluster: row.cluster,
+                    split: row.split,
                     stages: row.stages,
                     warps: row.warps,
                     align: if row.align == 0 { dtype_bytes(dtype) } else { row.align },
@@ -144,7 +153,7 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
     Ok(kernels)
 }
 
-/// family [arch] dtype layout [tile cluster] [schedule] [w<warps>] [align<bytes>]
+/// family [arch] dtype layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
 fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     let mut parts = vec![row.family.clone()];
     if !arch.is_empty() && !row.family.starts_with("sm") {
@@ -154,6 +163,9 @@ fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     if row.tile != [0; 3] {
         parts.push(row.tile.map(|x| x.to_string()).join("x"));
         parts.push(row.cluster.map(|x| x.to_string()).join("x"));
+    }
+    if row.split > 1 {
+        parts.push(format!("s{}", row.split));
     }
     if row.schedule != "none" {
         parts.push(row.schedule.clone());
@@ -193,19 +205,31 @@ fn check(row: &Row) -> Result<(), String> {
     if row.cluster.contains(&0) || row.cluster.iter().product::<u32>() > 8 {
         return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
     }
+    let most_parts = if row.family == "sm90_wave" { 2 } else { 1 };
+    if !(1..=most_parts).contains(&row.split) {
+        return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
+    }
     match row.family.as_str() {
-        "sm90_gemm" | "sm90_skinny" if row.arch != ["sm90a"] => {
+        "sm90_gemm" | "sm90_skinny" | "sm90_wave" if row.arch != ["sm90a"] => {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
         }
         "gemv" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
             Err("field `arch`: gemv needs sm90 or newer".into())
         }
-        "gemv" | "sm90_skinny" if row.layout != ["nt"] => Err(format!("field `layout`: {} reads [\"nt\"]", row.family)),
+        "gemv" | "sm90_skinny" | "sm90_wave" if row.layout != ["nt"] => {
+            Err(format!("field `layout`: {} reads [\"nt\"]", row.family))
+        }
         "gemv" if row.tile[0] != 4 || !row.tile[2].is_multiple_of(256) => {
             Err(format!("field `tile` is {:?}; gemv has [4, N, a multiple of 256]", row.tile))
         }
         "sm90_skinny" if row.tile[..2] != [128, 64] || !row.tile[2].is_multiple_of(64) => {
             Err(format!("field `tile` is {:?}; sm90_skinny has [128, 64, a multiple of 64]", row.tile))
+        }
+        "sm90_wave" if !wave_tile(row.tile) => {
+            Err(format!("field `tile` is {:?}; sm90_wave has [128 or 192, a width of wgmma.hpp, 64 or 128]", row.tile))
+        }
+        "sm90_wave" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
+            Err(format!("field `cluster` is {:?}; sm90_wave has [1, 1] or [2, 1]", row.cluster))
         }
         "sm90_gemm" if row.schedule == "none" => {
             Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())
@@ -216,6 +240,11 @@ fn check(row: &Row) -> Result<(), String> {
         "simt_gemm" if row.dtype != ["f32"] => Err("field `dtype`: simt_gemm computes in [\"f32\"]".into()),
         _ => Ok(()),
     }
+}
+
+/// The tiles that sm90_wave.cu and wgmma.hpp know.
+fn wave_tile([m, n, k]: [u32; 3]) -> bool {
+    [128, 192].contains(&m) && [48, 64, 96, 128, 144, 224].contains(&n) && [64, 128].contains(&k)
 }
 
 fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String> {
@@ -247,11 +276,12 @@ impl Kernel {
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {})\n",
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {})\n",
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
             self.layout.to_uppercase(),
+            self.split,
             self.stages,
             self.warps,
             self.align,
@@ -263,7 +293,7 @@ impl Kernel {
     pub fn rust(&self, built: bool) -> String {
         format!(
             "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
-             layout: Layout::{}, tile: {:?}, cluster: {:?}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, \
+             layout: Layout::{}, tile: {:?}, cluster: {:?}, split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, \
              schedule: {:?}, why: {:?}, built: {built} }},\n",
             self.name,
             camel_case(&self.family),
@@ -273,6 +303,7 @@ impl Kernel {
             if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
             self.tile,
             self.cluster,
+            self.split,
             self.stages,
             self.warps,
             self.align,

@@ -30,6 +30,13 @@ __host__ __device__ inline T activate(tg_activation activation, T x) {
   }
 }
 
+// `activate` with a constant for activation.
+template <tg_activation activation, class T, int count>
+__host__ __device__ inline void activate_each(T (&x)[count]) {
+#pragma unroll
+  for (int e = 0; e < count; e++) x[e] = activate(activation, x[e]);
+}
+
 // The epilogue of one problem, passed to a kernel by value. `T`: inputs and output, `Acc`: accumulator.
 template <class T, class Acc>
 struct Epilogue {
@@ -53,6 +60,31 @@ struct Epilogue {
     x = activate(activation, x);
     if (beta != Acc(0)) x += beta * load(c, i, j, batch0, batch1);
     return x;
+  }
+
+  // The same of several elements at (i[e], j[e]) in place: what they read is asked for at once, and the activation is
+  // chosen once. Elements outside of D (`inside`) read nothing.
+  template <int count>
+  __device__ void each(Acc (&x)[count], const int (&i)[count], const int (&j)[count], const bool (&inside)[count],
+                       int64_t batch0, int64_t batch1) const {
+#pragma unroll
+    for (int e = 0; e < count; e++) x[e] *= alpha;
+    const auto add = [&](const tg_matrix& matrix, Acc factor) {
+      Acc y[count];
+#pragma unroll
+      for (int e = 0; e < count; e++) y[e] = inside[e] ? load(matrix, i[e], j[e], batch0, batch1) : Acc(0);
+#pragma unroll
+      for (int e = 0; e < count; e++) x[e] += factor * y[e];
+    };
+    if (bias.ptr) add(bias, Acc(1));
+    switch (activation) {
+      case TG_RELU: activate_each<TG_RELU>(x); break;
+      case TG_GELU_ERF: activate_each<TG_GELU_ERF>(x); break;
+      case TG_GELU_TANH: activate_each<TG_GELU_TANH>(x); break;
+      case TG_SILU: activate_each<TG_SILU>(x); break;
+      default: break;
+    }
+    if (beta != Acc(0)) add(c, beta);
   }
 
  private:

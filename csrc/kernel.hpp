@@ -34,7 +34,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace tilegemm
 
 #ifndef TG_KERNEL
-#define TG_KERNEL(NAME, ARCH, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, STAGES, WARPS, ALIGN, SCHEDULE) \
+#define TG_KERNEL(NAME, ARCH, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, SCHEDULE) \
   namespace tilegemm {                                                                                                \
   struct NAME##_row {                                                                                                 \
     static constexpr int arch = ARCH;                                                                                 \
@@ -42,7 +42,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
     static constexpr tg_layout layout = LAYOUT;                                                                       \
     static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
     static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                                \
-    static constexpr int stages = STAGES, warps = WARPS, align = ALIGN;                                               \
+    static constexpr int split = SPLIT, stages = STAGES, warps = WARPS, align = ALIGN;                                \
     static constexpr Schedule schedule = Schedule::SCHEDULE;                                                          \
   };                                                                                                                  \
   }                                                                                                                   \

@@ -19,10 +19,19 @@ namespace tilegemm {
 __device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// ---- Matrices --------------------------------------------------------------------------------------------------------
+
+// 8 x 8 numbers of 16 bits, two of a row in each lane, transposed. For whole warps.
+__device__ inline uint32_t movmatrix(uint32_t matrix) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
 // ---- Caches ----------------------------------------------------------------------------------------------------------
 
 // Fixed L2 policies, as createpolicy.fractional makes them of a whole access.
-constexpr uint64_t evict_first = 0x12F0000000000000, evict_last = 0x14F0000000000000;
+constexpr uint64_t evict_normal = 0x1000000000000000, evict_first = 0x12F0000000000000, evict_last = 0x14F0000000000000;
 
 // Asks for `bytes` bytes to be in L2; both multiples of 16.
 __device__ inline void prefetch_l2(const void* from, int bytes, uint64_t policy) {
@@ -50,6 +59,11 @@ __device__ inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) 
 
 __device__ inline void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// The same of a barrier of any block of the cluster (map_shared).
+__device__ inline void mbarrier_arrive_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Waits for the end of the phase of this parity. A fresh barrier passes a wait for parity 1.
@@ -98,6 +112,22 @@ __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
       : "memory");
+}
+
+// The same to that place in every block of `blocks`, a bit for each; the barrier of each counts the bytes.
+__device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z,
+                                          uint64_t policy, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(blocks),
+      "l"(policy)
+      : "memory");
+}
+
+// Asks for a box to be in L2.
+__device__ inline void tma_prefetch(const void* map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y), "r"(z)
+               : "memory");
 }
 
 }  // namespace tilegemm

@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 
 #include <atomic>
+#include <type_traits>
 
 #include "kernel.hpp"
 
@@ -25,6 +26,25 @@ inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[
   *stride = batch[1] == 1 ? matrix.batch_stride[0] : matrix.batch_stride[1];
   if (batch[0] == 1 && batch[1] == 1) *stride = 0;
   return batch[0] == 1 || batch[1] == 1 || matrix.batch_stride[0] == batch[1] * matrix.batch_stride[1];
+}
+
+// A K-major operand as TMA sees it: K x rows x batch, in swizzled boxes of 128 bytes x `box_rows`. False: TMA cannot
+// address it.
+template <class T>
+bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int64_t rows, int64_t k,
+                const int64_t (&batch)[2], int box_rows) {
+  int64_t batch_stride;
+  if (!merge_batch_strides(matrix, batch, &batch_stride)) return false;
+  if (rows == 1) leading = (k + 7) / 8 * 8;  // means nothing, and may be anything
+  const cuuint64_t extents[] = {cuuint64_t(k), cuuint64_t(rows), cuuint64_t(batch[0] * batch[1])};
+  const cuuint64_t strides[] = {cuuint64_t(leading) * sizeof(T), cuuint64_t(batch_stride) * sizeof(T)};
+  const cuuint32_t box[] = {128 / sizeof(T), cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
+  constexpr auto type =
+      std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
+  return encode && encode(map, type, 3, matrix.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.

@@ -75,8 +75,7 @@ __device__ inline void store_fragment(const float4& v, T* d, int m0, int n0, con
   const uint32_t halves[2] = {pack(T(v.x), T(v.y)), pack(T(v.z), T(v.w))};
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    uint32_t turned;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(halves[i]));
+    const uint32_t turned = movmatrix(halves[i]);
     if (row >= p.m || column + 8 * i >= p.n) continue;
     if (p.pairs && column + 8 * i + 1 < p.n) {
       *reinterpret_cast<uint32_t*>(to + 8 * i) = turned;
@@ -128,11 +127,12 @@ __global__ void __launch_bounds__(threads)
     if (split > 1) cluster_arrive_relaxed();
     else __syncthreads();
     if (lane == 0) {
+      const uint32_t bytes = C::w_bytes + C::boxes * p.m * 128;
       griddepcontrol_wait();
       for (int i = 0, s = 0, parity = 1; i < count; i++) {
         mbarrier_wait(empty + 8 * s, parity);
         const uint32_t to = ring + s * C::stage_bytes, barrier = full + 8 * s;
-        mbarrier_arrive_expect(barrier, C::stage_bytes);
+        mbarrier_arrive_expect(barrier, bytes);
 #pragma unroll
         for (int j = 0; j < C::boxes; j++) {
           const int k = (first + i) * C::depth + j * C::box;
@@ -223,25 +223,6 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// A K-major operand as TMA sees it: K x rows x batch, in swizzled boxes of 128 bytes x `box_rows`. False: TMA cannot
-// address it.
-template <class T>
-bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int64_t rows, int64_t k,
-                const int64_t (&batch)[2], int box_rows) {
-  int64_t batch_stride;
-  if (!merge_batch_strides(matrix, batch, &batch_stride)) return false;
-  if (rows == 1) leading = (k + 7) / 8 * 8;  // means nothing, and may be anything
-  const cuuint64_t extents[] = {cuuint64_t(k), cuuint64_t(rows), cuuint64_t(batch[0] * batch[1])};
-  const cuuint64_t strides[] = {cuuint64_t(leading) * sizeof(T), cuuint64_t(batch_stride) * sizeof(T)};
-  const cuuint32_t box[] = {128 / sizeof(T), cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
-  constexpr auto type =
-      std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, type, 3, matrix.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 // Parts of K: as many as there are multiprocessors for, but each with two stages at least.
 int choose_split_log2(int64_t tiles, int64_t k, int depth, int sm_count) {
   int log2 = 0;
@@ -256,8 +237,9 @@ tg_status launch_rows(const tg_gemm_args& args) {
   using C = Config<Row, A_ROWS>;
   using T = typename C::Element;
   CUtensorMap w_map, a_map;
+  // Rows of a box that are not in A would take as long as those that are.
   if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows) ||
-      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, C::a_rows)) {
+      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, int(args.m))) {
     return TG_UNSUPPORTED;
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];

@@ -13,8 +13,10 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t address) {
 }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Ends a group and waits until at most `pending` groups are under way.
+template <int pending = 0>
 __device__ inline void wgmma_commit_and_wait() {
-  asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
 // Keeps the compiler from moving uses of the accumulators across a fence or a wait.
@@ -30,9 +32,13 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_S3 TG_WGMMA_S2 ", %12, %13, %14, %15"
 #define TG_WGMMA_S5 TG_WGMMA_S3 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TG_WGMMA_S7 TG_WGMMA_S5 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define TG_WGMMA_S9 TG_WGMMA_S7 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TG_WGMMA_S8 TG_WGMMA_S7 ", %32, %33, %34, %35"
+#define TG_WGMMA_S9 TG_WGMMA_S8 ", %36, %37, %38, %39"
 #define TG_WGMMA_S11 TG_WGMMA_S9 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TG_WGMMA_S15 TG_WGMMA_S11 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TG_WGMMA_S17 TG_WGMMA_S15 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define TG_WGMMA_S22 TG_WGMMA_S17 ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
+#define TG_WGMMA_S27 TG_WGMMA_S22 ", %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define TG_WGMMA_F(i) "+f"(d[4 * i]), "+f"(d[4 * i + 1]), "+f"(d[4 * i + 2]), "+f"(d[4 * i + 3])
 #define TG_WGMMA_O0 TG_WGMMA_F(0)
 #define TG_WGMMA_O1 TG_WGMMA_O0, TG_WGMMA_F(1)
@@ -40,36 +46,43 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_O3 TG_WGMMA_O2, TG_WGMMA_F(3)
 #define TG_WGMMA_O5 TG_WGMMA_O3, TG_WGMMA_F(4), TG_WGMMA_F(5)
 #define TG_WGMMA_O7 TG_WGMMA_O5, TG_WGMMA_F(6), TG_WGMMA_F(7)
-#define TG_WGMMA_O9 TG_WGMMA_O7, TG_WGMMA_F(8), TG_WGMMA_F(9)
+#define TG_WGMMA_O8 TG_WGMMA_O7, TG_WGMMA_F(8)
+#define TG_WGMMA_O9 TG_WGMMA_O8, TG_WGMMA_F(9)
 #define TG_WGMMA_O11 TG_WGMMA_O9, TG_WGMMA_F(10), TG_WGMMA_F(11)
 #define TG_WGMMA_O15 TG_WGMMA_O11, TG_WGMMA_F(12), TG_WGMMA_F(13), TG_WGMMA_F(14), TG_WGMMA_F(15)
+#define TG_WGMMA_O17 TG_WGMMA_O15, TG_WGMMA_F(16), TG_WGMMA_F(17)
+#define TG_WGMMA_O22 TG_WGMMA_O17, TG_WGMMA_F(18), TG_WGMMA_F(19), TG_WGMMA_F(20), TG_WGMMA_F(21), TG_WGMMA_F(22)
+#define TG_WGMMA_O27 TG_WGMMA_O22, TG_WGMMA_F(23), TG_WGMMA_F(24), TG_WGMMA_F(25), TG_WGMMA_F(26), TG_WGMMA_F(27)
 // X, Y: the numbers of the operands behind the accumulators.
 #define TG_WGMMA_ASM(N, LAST, X, Y, TYPE)                                                                             \
   asm volatile("{\n .reg .pred p;\n setp.eq.u32 p, 0, 0;\n"                                                           \
                " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST "}, %" #X ", %" #Y \
                ", p, 1, 1, 0, 0;\n}"                                                                                  \
                : TG_WGMMA_O##LAST                                                                                     \
-               : "l"(w), "l"(a))
+               : "l"(p), "l"(q))
 #define TG_WGMMA_ROWS(N, LAST, X, Y)                                                                                  \
   if constexpr (rows == N) {                                                                                          \
     if constexpr (std::is_same_v<Element, __half>) TG_WGMMA_ASM(N, LAST, X, Y, "f16");                                \
     else TG_WGMMA_ASM(N, LAST, X, Y, "bf16");                                                                         \
   }
 
-// d += 64 rows of W times `rows` rows of A over 16 of K.
+// d += 64 rows of P times `rows` rows of Q over 16 of K.
 template <class Element, int rows>
-__device__ inline void wgmma(float (&d)[rows / 2], uint64_t w, uint64_t a) {
-  static_assert(rows == 8 || rows == 16 || rows == 24 || rows == 32 || rows == 48 || rows == 64 || rows == 80 ||
-                rows == 96 || rows == 128);
+__device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
+  static_assert(rows == 8 || rows == 16 || rows == 24 || rows == 32 || rows == 48 || rows == 64 || rows == 72 ||
+                rows == 80 || rows == 96 || rows == 128 || rows == 144 || rows == 224);
   TG_WGMMA_ROWS(8, 0, 4, 5)
   TG_WGMMA_ROWS(16, 1, 8, 9)
   TG_WGMMA_ROWS(24, 2, 12, 13)
   TG_WGMMA_ROWS(32, 3, 16, 17)
   TG_WGMMA_ROWS(48, 5, 24, 25)
   TG_WGMMA_ROWS(64, 7, 32, 33)
+  TG_WGMMA_ROWS(72, 8, 36, 37)
   TG_WGMMA_ROWS(80, 9, 40, 41)
   TG_WGMMA_ROWS(96, 11, 48, 49)
   TG_WGMMA_ROWS(128, 15, 64, 65)
+  TG_WGMMA_ROWS(144, 17, 72, 73)
+  TG_WGMMA_ROWS(224, 27, 112, 113)
 }
 
 }  // namespace tilegemm

@@ -18,6 +18,8 @@ pub enum Family {
     Gemv,
     /// `sm90_skinny.cu`: up to 128 rows, TMA and WGMMA with the operands exchanged.
     Sm90Skinny,
+    /// `sm90_wave.cu`: some 65 to 512 rows, TMA and WGMMA in one wave of tiles.
+    Sm90Wave,
     /// `sm90_gemm.cu`: CUTLASS 3, TMA and WGMMA.
     Sm90Gemm,
     /// `tile_gemm.cu`: cuTile C++.
@@ -53,6 +55,8 @@ pub struct KernelDesc {
     pub tile: [u32; 3],
     /// Blocks of a cluster along M and N.
     pub cluster: [u32; 2],
+    /// Parts of K that the blocks of a cluster add up.
+    pub split: u32,
     /// Pipeline depth; 0: as many as shared memory holds.
     pub stages: u32,
     /// Worker warps; 0: the family's own number.
@@ -244,22 +248,24 @@ impl KernelDesc {
         if !matches!(self.family, Family::TileGemm | Family::Gemv) && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
-        // Those for few rows store element by element.
+        // Those written in CUDA store element by element where they have to.
         let alignments = problem.alignments();
-        self.supports_alignment(if self.is_for_few_rows() { &alignments[..2] } else { &alignments })?;
+        self.supports_alignment(if self.stores_any_row() { &alignments[..2] } else { &alignments })?;
         self.supports_row_length(problem)
     }
 
-    fn is_for_few_rows(&self) -> bool {
-        matches!(self.family, Family::Gemv | Family::Sm90Skinny)
+    fn stores_any_row(&self) -> bool {
+        matches!(self.family, Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave)
     }
 
     fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {
-        if !self.is_for_few_rows() {
-            return Ok(());
-        }
         const GRID_Y: usize = 65_535;
-        let limits = [("rows", problem.m, self.tile[0] as usize), ("matrices", problem.batch_count(), GRID_Y)];
+        let rows = match self.family {
+            Family::Gemv | Family::Sm90Skinny => self.tile[0] as usize,
+            Family::Sm90Wave => usize::MAX,
+            _ => return Ok(()),
+        };
+        let limits = [("rows", problem.m, rows), ("matrices", problem.batch_count(), GRID_Y)];
         match limits.into_iter().find(|(_, have, most)| have > most) {
             Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
             None => Ok(()),

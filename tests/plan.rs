@@ -114,7 +114,7 @@ fn other_gpus_get_kernels_that_run_there() {
 
 #[test]
 fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
-    const NAME: &str = "tile_gemm_sm90_bf16_nt_128x128x64_1x1_w4";
+    const NAME: &str = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
     let dense = bf16(512, 1024, 1024);
     let padded = Operand { row_stride: 1025, ..dense.a };
     let shifted = Operand { pointer_align: 2, ..dense.b };
@@ -149,7 +149,7 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
     const SKINNY: &str = "sm90_skinny_bf16_nt_128x64x128_1x1";
     let own = |problem: &Problem| plan(problem, Policy::own()).kernel.name;
     assert_eq!((own(&bf16(1, 4096, 4096)), own(&bf16(4, 128_256, 4096))), (GEMV, GEMV));
-    assert_eq!((own(&bf16(8, 4096, 4096)), own(&bf16(64, 4096, 14_336))), (SKINNY, SKINNY));
+    assert_eq!((own(&bf16(8, 4096, 4096)), own(&bf16(16, 6144, 4096))), (SKINNY, SKINNY));
     // N may be anything, and rows of D need no alignment.
     assert_eq!((own(&bf16(3, 4095, 4096)), own(&bf16(33, 4095, 4096))), (GEMV, SKINNY));
     let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, DType::BF16);
@@ -165,6 +165,31 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
     for (name, problem, text) in cases {
         assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
     }
+}
+
+#[test]
+fn a_few_hundred_rows_get_the_wave_made_for_them() {
+    const WAVES: [(usize, usize, usize, &str); 6] = [
+        (128, 6144, 4096, "sm90_wave_bf16_nt_128x48x128_1x1"),
+        (65, 4096, 14_336, "sm90_wave_bf16_nt_128x64x128_1x1_s2"),
+        (192, 6144, 4096, "sm90_wave_bf16_nt_192x96x64_2x1"),
+        (512, 4096, 14_336, "sm90_wave_bf16_nt_128x128x64_2x1"),
+        (256, 4096, 14_336, "sm90_wave_bf16_nt_128x144x64_2x1_s2"),
+        (256, 28_672, 4096, "sm90_wave_bf16_nt_128x224x64_2x1"),
+    ];
+    for (m, n, k, name) in WAVES {
+        assert_eq!(plan(&bf16(m, n, k), Policy::own()).kernel.name, name, "{m}x{n}x{k}");
+    }
+    let name = WAVES[5].3;
+    // N may be anything, rows of D need no alignment, and C is fused.
+    let mut problem = bf16(300, 4095, 4096);
+    problem.epilogue = Epilogue::new(1.0, 1.0);
+    problem.epilogue.c = Some(problem.d);
+    assert!(verdict(&problem, name).is_ok());
+    let many = Problem::dense(65, 64, 128, 70_000, Layout::NT, DType::BF16);
+    assert_eq!(verdict(&many, name).unwrap_err().to_string(), "takes at most 65535 matrices, the problem has 70000");
+    let short = verdict(&bf16(300, 4096, 4095), name).unwrap_err();
+    assert_eq!(short.to_string(), "A is aligned to 2 bytes, 16 needed");
 }
 
 #[test]
@@ -200,7 +225,7 @@ fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
     }
     assert_eq!(problem.canonical().problem.batch, [2, 3]);
     assert_eq!(verdict(&problem, "cublas_bf16_nt"), Err(Rejection::Batch));
-    assert!(verdict(&problem, "tile_gemm_sm90_bf16_nt_128x128x64_1x1_w4").is_ok());
+    assert!(verdict(&problem, "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8").is_ok());
     plan(&problem, Policy::default());
 }
 

@@ -60,6 +60,8 @@ fn every_kind_of_bad_row_has_its_error() {
     const SIMT: (&str, &str) = ("family", r#""simt_gemm""#);
     const GEMV: (&str, &str) = ("family", r#""gemv""#);
     const SKINNY: (&str, &str) = ("family", r#""sm90_skinny""#);
+    const WAVE: (&str, &str) = ("family", r#""sm90_wave""#);
+    const WAVE_TILE: (&str, &str) = ("tile", "[128, 96, 64]");
     const CUBLAS: (&str, &str) = ("family", r#""cublas""#);
     let cases: &[BadRow] = &[
         // Words that are not known, with those that are.
@@ -101,6 +103,11 @@ fn every_kind_of_bad_row_has_its_error() {
         (&[SKINNY, ("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
         (&[SKINNY, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
         (&[SKINNY, ("tile", "[128, 128, 64]")], &["`tile` is [128, 128, 64]", "[128, 64,"]),
+        (&[WAVE, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
+        (&[WAVE, ("tile", "[128, 100, 64]")], &["`tile` is [128, 100, 64]", "[128 or 192,"]),
+        (&[WAVE, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
+        (&[WAVE, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),
+        (&[("split", "2")], &["`split` is 2", "sm90_gemm has 1 to 1"]),
         (&[CUBLAS], &["`arch` means nothing for cublas", "remove it"]),
     ];
     for (changes, expected) in cases {
@@ -113,6 +120,12 @@ fn every_kind_of_bad_row_has_its_error() {
         assert!((3..last).contains(&error.line), "{changes:?}: line {} is outside of the row", error.line);
         assert!(error.to_string().starts_with(&format!("kernels.toml, line {}: ", error.line)), "{error}");
     }
+}
+
+#[test]
+fn a_split_of_k_is_in_the_name() {
+    let wave = [("family", r#""sm90_wave""#), ("tile", "[128, 64, 128]"), ("split", "2"), ("schedule", "")];
+    assert_eq!(parse(&wave).unwrap()[0].name, "sm90_wave_bf16_nt_128x64x128_2x1_s2");
 }
 
 #[test]
@@ -150,6 +163,7 @@ fn the_real_table_is_what_the_crate_plans_over() {
     assert_eq!(planned.iter().collect::<HashSet<_>>().len(), planned.len(), "names are unique");
     for (row, kernel) in rows.iter().zip(KERNELS) {
         assert_eq!((row.tile, row.cluster, row.align), (kernel.tile, kernel.cluster, kernel.align), "{kernel}");
+        assert_eq!((row.split, row.stages, row.warps), (kernel.split, kernel.stages, kernel.warps), "{kernel}");
         assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.dtype.name(), kernel.layout.name()), "{kernel}");
         assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");
     }

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
 
 /// What to vary beside the sizes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -155,28 +156,33 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         return Err(format!("built for {}, which this device does not run", kernel.arch));
     }
     let dispatcher = Dispatcher::new(gpu.info.clone());
-    let mut compared = 0;
+    let mut cases = Vec::new();
     for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
         // Every variant on a few sizes, and every size plain.
         let variants = if index % 5 == 0 { Variant::all(kernel.dtype) } else { vec![Variant::PLAIN] };
         for variant in variants {
             let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
-            if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_err() {
-                continue;
-            }
-            for data in [Data::Normal, Data::Integers, Data::NonFinite] {
-                let operands = operands::<T>(&problem, variant.offset, data, index as u64);
-                oracle::compare(gpu, kernel.name, &problem, &operands, data)
-                    .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))?;
-                compared += 1;
+            if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok() {
+                cases.extend(
+                    [Data::Normal, Data::Integers, Data::NonFinite].map(|data| (index, problem, variant, data)),
+                );
             }
         }
     }
     // A kernel that supports nothing of all this would pass without having run.
-    if compared < 40 {
-        Err(format!("only {compared} comparisons were made"))
+    if cases.len() < 40 {
+        return Err(format!("only {} comparisons to make", cases.len()));
+    }
+    let compare = |&(index, problem, variant, data): &(usize, Problem, Variant, Data)| {
+        let operands = operands::<T>(&problem, variant.offset, data, index as u64);
+        oracle::compare(gpu, kernel.name, &problem, &operands, data)
+            .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))
+    };
+    // Numbers are drawn and compared by all cores at once. A cuBLAS handle belongs to one thread at a time.
+    if kernel.family == Family::Cublas {
+        cases.iter().try_for_each(compare)
     } else {
-        Ok(())
+        cases.par_iter().try_for_each(compare)
     }
 }
 
@@ -198,6 +204,12 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     }
     // More tiles than multiprocessors, deep K, and whatever a model has.
     sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
+    if kernel.family == Family::Sm90Wave {
+        // Every width of exchanged tiles, K in parts of uneven length, tiles moved back, clusters that march, and N and D's rows
+        // of any length.
+        sizes.extend([(65, 1021, 1096), (77, 515, 136), (96, 4100, 520), (129, 1000, 4104), (193, 6150, 264)]);
+        sizes.extend([(257, 1021, 136), (300, 203, 1032), (512, 20_000, 264), (385, 4096, 72), (128, 28_680, 520)]);
+    }
     if matches!(kernel.family, Family::Gemv | Family::Sm90Skinny) {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.
         sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);

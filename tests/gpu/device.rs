@@ -66,6 +66,7 @@ impl Gpu {
     /// D after the named kernel has run on the operands.
     pub fn run<T: Element>(&self, kernel: &str, problem: &Problem, operands: &Operands<T>) -> Result<Vec<T>, String> {
         let text = |e: candle::Error| e.to_string();
+        self.device.cuda_stream().context().bind_to_thread().map_err(|e| e.to_string())?;
         let dispatcher = Dispatcher::new(self.info.clone());
         let policy = Policy::force(kernel).map_err(|e| e.to_string())?;
         let plan = dispatcher.plan(problem, policy).map_err(|e| e.to_string())?;
