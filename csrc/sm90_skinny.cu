@@ -6,8 +6,8 @@
 // rings fit, so that one loads while the other stores. Where tiles are few, the blocks of a cluster split K. Their sums meet in distributed
 // shared memory and are added in a fixed order: no workspace, the same bits every time.
 //
-// The kernel may start while the one before it still runs (ptx.hpp). Bringing weights into L2 before the wait, as gemv.cu
-// does, gains nothing here: a ring of 100 KB is soon asked for.
+// The kernel may start while the one before it still runs (ptx.hpp), and has two stages of weights brought into L2 meanwhile;
+// more displace each other.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -45,8 +45,12 @@ struct Config {
   static constexpr int stages(int split, int residents) {
     return std::min(most_stages, (shared_per_block(residents) - barriers_bytes - inbox_bytes(split)) / stage_bytes);
   }
-  // Blocks that share a multiprocessor. A split of many rows has few blocks, with large stages: one deep ring is better.
-  static constexpr int residents(int split) { return stages(split, 2) < 3 || (split > 1 && a_rows >= 64) ? 1 : 2; }
+  // Blocks that share a multiprocessor: two, so that the next kernel's can load while this one's still store. But one deep
+  // ring is better for a split of many rows, with its large stages, and for one that fills the device: there two blocks of a
+  // kernel may come to share a multiprocessor and leave another without.
+  static constexpr int residents(int split, bool full) {
+    return stages(split, 2) < 3 || (split > 1 && (a_rows >= 64 || full)) ? 1 : 2;
+  }
   static_assert(stages(most_split, 1) >= 3 && stages(1, 1) * stage_bytes >= fragments * fragment_bytes);
 };
 
@@ -54,7 +58,7 @@ struct Place {
   tg_matrix d;
   int m, n, k, batch1;
   int split_log2;  // blocks that split K; divisions would delay the first load
-  int stages;
+  int stages, prefetch;  // of the ring; of W, to go to L2 before the kernel before this one ends
   bool pairs;  // two numbers of a row of D may be stored as one word
   bool plain;  // the product is all there is to do
 };
@@ -128,6 +132,10 @@ __global__ void __launch_bounds__(threads)
     else __syncthreads();
     if (lane == 0) {
       const uint32_t bytes = C::w_bytes + C::boxes * p.m * 128;
+      for (int i = 0; i < min(count, p.prefetch); i++) {
+#pragma unroll
+        for (int j = 0; j < C::boxes; j++) tma_prefetch(&w_map, (first + i) * C::depth + j * C::box, row0, batch);
+      }
       griddepcontrol_wait();
       for (int i = 0, s = 0, parity = 1; i < count; i++) {
         mbarrier_wait(empty + 8 * s, parity);
@@ -155,7 +163,7 @@ __global__ void __launch_bounds__(threads)
     __syncthreads();
   }
   float sum[A_ROWS / 2] = {};
-  for (int i = 0, s = 0, parity = 0; i < count; i++) {
+  for (int i = 0, s = 0, before = 0, parity = 0; i < count; i++) {
     mbarrier_wait(full + 8 * s, parity);
     const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
     wgmma_pin(sum);
@@ -166,11 +174,14 @@ __global__ void __launch_bounds__(threads)
       wgmma<T, A_ROWS>(sum, wgmma_descriptor(w + j / per_box * C::w_box_bytes + j % per_box * 32),
                        wgmma_descriptor(a + j / per_box * C::a_box_bytes + j % per_box * 32));
     }
-    wgmma_commit_and_wait();
+    wgmma_commit_and_wait<1>();
     wgmma_pin(sum);
-    if (lane == 0) mbarrier_arrive(empty + 8 * s);
+    if (i > 0 && lane == 0) mbarrier_arrive(empty + 8 * before);
+    before = s;
     if (++s == stages) s = 0, parity ^= 1;
   }
+  wgmma_commit_and_wait();
+  wgmma_pin(sum);
 
   T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
   if (split == 1 && p.plain) {
@@ -244,13 +255,14 @@ tg_status launch_rows(const tg_gemm_args& args) {
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
   const int split_log2 = choose_split_log2(tiles * batches, args.k, C::depth, args.sm_count), split = 1 << split_log2;
-  const int residents = C::residents(split), stages = C::stages(split, residents);
+  const bool full = tiles * batches * split > args.sm_count * 9 / 10;
+  const int residents = C::residents(split, full), stages = C::stages(split, residents);
   const tg_matrix& d = args.d;
   const bool pairs = reinterpret_cast<uintptr_t>(d.ptr) % 4 == 0 && d.batch_stride[0] % 2 == 0 &&
                      d.batch_stride[1] % 2 == 0 && (args.m == 1 || d.row_stride % 2 == 0);
   Epilogue<T, float> epilogue(args);
   Place place{d, int(args.m), int(args.n), int(args.k), int(args.batch[1]), split_log2, stages,
-              pairs, epilogue.is_plain()};
+              args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 
   const void* kernel = reinterpret_cast<const void*>(skinny<Row, A_ROWS>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, shared_per_block(1))) return cuda_status(error);

@@ -14,20 +14,26 @@ const LAUNCH_US: f64 = 3.7;
 /// The same where the kernel overlaps the one before it.
 const OVERLAPPED_LAUNCH_US: f64 = 2.5;
 /// The same of the kernels for few rows, which overlap the kernel before them and have weights brought into L2 meanwhile.
-const GEMV_US: f64 = 1.2;
-const SKINNY_US: f64 = 1.4;
-/// What a multiprocessor full of the skinny kernel pulls, GB/s: its shared memory over the latency of memory.
-const SKINNY_SM_GBPS: f64 = 160.0;
-/// The same of the kernels for one wave, fitted to 45 recordings (mean error 3 %, at most 11 %).
-const WAVE_US: f64 = 1.5;
+const GEMV_US: f64 = 0.85;
+const SKINNY_US: f64 = 1.14;
+/// What a second part of K costs, and more than two: the way through distributed shared memory. Fitted with what follows to 37
+/// recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
+const SKINNY_SPLIT_US: [f64; 2] = [0.45, 0.55];
+/// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
+const SKINNY_STAGE_US: f64 = 1.22;
+/// To store a row of a tile, microseconds.
+const SKINNY_ROW_US: f64 = 0.0235;
+/// The same of the kernels for one wave, fitted to 147 recordings of 5 to 768 rows (mean error 2.4 %, at most 10 %).
+const WAVE_US: f64 = 1.64;
 /// What a second part of K costs: the way through distributed shared memory.
-const WAVE_SPLIT_US: f64 = 0.73;
-/// What one multiprocessor takes in and what L2 gives to all, multicast counted once, GB/s, and the clock, GHz.
-const WAVE_SM_GBPS: f64 = 121.0;
-const WAVE_L2_GBPS: f64 = 13_500.0;
-const WAVE_GHZ: f64 = 1.7;
+const WAVE_SPLIT_US: f64 = 0.36;
+/// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
+const WAVE_STAGE_US: f64 = 0.89;
+/// What L2 gives to all, multicast counted once, GB/s, and the clock, GHz.
+const WAVE_L2_GBPS: f64 = 15_200.0;
+const WAVE_GHZ: f64 = 1.69;
 /// Nothing hides the stores of a tile, microseconds for each byte.
-const WAVE_STORE_US: f64 = 6.2e-5;
+const WAVE_STORE_US: f64 = 5.1e-5;
 /// cuBLAS's least time.
 const VENDOR_US: f64 = 3.0;
 /// What L2 gives to all multiprocessors together, GB/s; nothing else bounds the small tiles at 4096^3.
@@ -109,24 +115,33 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
     let idle = (k / chunk).ceil() * chunk / k;
-    let further = problem.m as f64 - 1.0;
-    GEMV_US + 0.25 * further + memory_us(problem, device) * idle * (1.0 + 0.004 * further)
+    let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, device));
+    GEMV_US + 1.01 * idle * memory + further * (0.1 + 0.004 * memory)
 }
 
-/// As sm90_skinny.cu splits K and fills a multiprocessor with blocks; a store and a share of the loads for every row.
+/// As sm90_skinny.cu splits K and fills a multiprocessor with blocks.
 fn skinny_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let [_, tile_n, tile_k] = kernel.tile.map(f64::from);
-    let (sms, m) = (f64::from(device.sm_count), problem.m as f64);
+    let (sms, m, k) = (f64::from(device.sm_count), problem.m as f64, problem.k as f64);
     let tiles = (problem.n as f64 / tile_n).ceil() * problem.batch_count() as f64;
     let fits = |split: f64| tiles * split <= if split > 2.0 { 0.9 * sms } else { sms };
-    let splits = [8.0, 4.0, 2.0].into_iter().find(|&split| fits(split) && problem.k as f64 >= 2.0 * split * tile_k);
-    let split = splits.unwrap_or(1.0);
-    let residents = if problem.m <= 48 || (problem.m <= 64 && split == 1.0) { 2.0 } else { 1.0 };
-    let bytes = ((m / 8.0).ceil() * 8.0 + tile_n) * problem.k as f64 / split * problem.dtype.bytes() as f64;
-    let waves = (tiles * split / (residents * sms)).ceil();
-    let memory = memory_us(problem, device);
-    let load = waves * residents * bytes / (SKINNY_SM_GBPS * 1e3);
-    SKINNY_US + overlapped(&[1.04 * memory, load]) + m / 64.0 * (1.0 + 0.03 * memory)
+    let split = [8.0, 4.0, 2.0].into_iter().find(|&split| fits(split) && k >= 2.0 * split * tile_k).unwrap_or(1.0);
+    let rows = [8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 80.0, 96.0].into_iter().find(|&rows| m <= rows).unwrap_or(128.0);
+    let inbox = if split > 1.0 { rows * tile_n * 4.0 } else { 0.0 };
+    let stage = (rows + tile_n) * tile_k * problem.dtype.bytes() as f64;
+    let stages = |residents: f64| ((228.0 * 1024.0 / residents - 1300.0 - inbox) / stage).floor().clamp(1.0, 16.0);
+    let blocks = tiles * split;
+    let deep = split > 1.0 && (rows >= 64.0 || blocks > 0.9 * sms);
+    let residents = if deep || stages(2.0) < 3.0 { 1.0 } else { 2.0 };
+    let at_once = residents * sms;
+    let turns = (blocks / at_once).ceil();
+    let ring = turns * k / (split * tile_k) * SKINNY_STAGE_US / stages(residents);
+    let uneven = if blocks > sms { 0.2 * (1.0 - blocks / at_once).max(0.0) } else { 0.0 };
+    let memory = 1.016 * memory_us(problem, device) * (1.0 + uneven);
+    // How well the two overlap: the 3.4-norm, by the fit.
+    let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);
+    let split_us = if split > 2.0 { SKINNY_SPLIT_US[1] } else { SKINNY_SPLIT_US[0] * (split - 1.0) };
+    SKINNY_US + loads + split_us + turns * residents.min((blocks / sms).ceil()) * m * SKINNY_ROW_US
 }
 
 /// The kernel for one wave, never faster than with some rows fewer: where even tiles make it so, by a little, a few
@@ -134,8 +149,7 @@ fn skinny_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64
 fn wave_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let fewer = (0..4).map(|i| (problem.m / 64).saturating_sub(i) * 64).filter(|&m| m > 0);
     let us = |m| cut_wave_us(kernel, &Problem { m, ..*problem }, device);
-    // Fewer than 65 rows were not recorded: they are taken for 80.
-    fewer.chain([problem.m.max(80)]).map(us).fold(0.0, f64::max)
+    fewer.chain([problem.m]).map(us).fold(0.0, f64::max)
 }
 
 /// As sm90_wave.cu cuts a product up.
@@ -163,19 +177,23 @@ fn cut_wave_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f
     let splits = kernel.split > 1 || pair > share;
     let fits = 2.0 * tiles <= most_residents * sms * if share > 1.0 { 0.9 } else { 1.0 };
     let parts = if splits && fits && k >= 4.0 * depth { 2.0 } else { 1.0 };
-    let residents = if tiles * parts > sms { most_residents } else { 1.0 };
+    let blocks = tiles * parts;
+    let residents = if blocks > sms { most_residents } else { 1.0 };
     let at_once = residents * sms * if share * parts > 2.0 { 0.9 } else { 1.0 };
     // Tiles that one multiprocessor gets, and their height.
-    let turns = residents * (tiles * parts / at_once).ceil();
+    let turns = residents * (blocks / at_once).ceil();
     let height = (m / m_tiles).ceil();
-    let line = k / parts * bytes;
-    let load = turns * (height + width) * line / (WAVE_SM_GBPS * 1e3);
-    let l2 = tiles * parts * (height + width / share) * line / (WAVE_L2_GBPS * 1e3);
+    let stages = (228.0 * 1024.0 / residents - 1300.0) / ((exchanged.unwrap_or(rows) + width) * depth * bytes);
+    let ring = turns / residents * k / (parts * depth) * WAVE_STAGE_US / stages.floor().clamp(1.0, 16.0);
+    let l2 = blocks * (height + width / share) * k / parts * bytes / (WAVE_L2_GBPS * 1e3);
     let products = turns * cycles * k / (16.0 * parts) / (WAVE_GHZ * 1e3);
-    // They overlap better than elsewhere: the 5.3-norm, by the fit.
-    let sum: f64 = [memory_us(problem, device), load, l2, products].map(|time| time.powf(5.3)).iter().sum();
+    // Blocks that not all multiprocessors have two of load unevenly.
+    let uneven = if blocks > sms { 0.185 * (1.0 - blocks / at_once).max(0.0) } else { 0.0 };
+    let memory = memory_us(problem, device) * (1.0 + uneven);
+    // How well they overlap: the 3.1-norm, by the fit.
+    let sum: f64 = [memory, ring, l2, products].map(|time| time.powf(3.1)).iter().sum();
     let split = if parts > 1.0 { WAVE_SPLIT_US } else { 0.0 };
-    let us = split + sum.powf(1.0 / 5.3) + turns * height * width * bytes * WAVE_STORE_US;
+    let us = split + sum.powf(1.0 / 3.1) + turns * height * width * bytes * WAVE_STORE_US;
     // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
     WAVE_US + us.max(1.06 * roofline_us(problem, device))
 }
