@@ -9,6 +9,8 @@ const FAMILIES: [&str; 8] =
     ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_wave", "sm90_gemm", "tile_gemm"];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
+/// `native`, which means the dtype itself, is what a row has without the field.
+const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
 const SCHEDULES: [&str; 3] = ["none", "cooperative", "pingpong"];
 const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
@@ -20,6 +22,8 @@ struct Row {
     #[serde(default)]
     arch: Vec<String>,
     dtype: Vec<String>,
+    #[serde(default = "native")]
+    math: String,
     layout: Vec<String>,
     #[serde(default)]
     tile: [u32; 3],
@@ -49,6 +53,10 @@ fn whole_k() -> u32 {
     1
 }
 
+fn native() -> String {
+    "native".into()
+}
+
 fn no_schedule() -> String {
     "none".into()
 }
@@ -69,6 +77,7 @@ pub struct Kernel {
     /// `sm90a`; empty for the vendor library.
     pub arch: String,
     pub dtype: String,
+    pub math: String,
     pub layout: String,
     pub tile: [u32; 3],
     pub cluster: [u32; 2],
@@ -134,6 +143,7 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
                     family: row.family.clone(),
                     arch: arch.clone(),
                     dtype: dtype.clone(),
+                    math: row.math.clone(),
                     layout: layout.clone(),
                     tile: row.tile,
                     cluster: row.cluster,
@@ -153,13 +163,17 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
     Ok(kernels)
 }
 
-/// family [arch] dtype layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
+/// family [arch] dtype [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
 fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     let mut parts = vec![row.family.clone()];
     if !arch.is_empty() && !row.family.starts_with("sm") {
         parts.push(arch.into());
     }
-    parts.extend([dtype.into(), layout.into()]);
+    parts.push(dtype.into());
+    if row.math != "native" {
+        parts.push(row.math.clone());
+    }
+    parts.push(layout.into());
     if row.tile != [0; 3] {
         parts.push(row.tile.map(|x| x.to_string()).join("x"));
         parts.push(row.cluster.map(|x| x.to_string()).join("x"));
@@ -182,6 +196,7 @@ fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
 fn check(row: &Row) -> Result<(), String> {
     one_of("family", std::slice::from_ref(&row.family), &FAMILIES)?;
     one_of("dtype", &row.dtype, &DTYPES)?;
+    one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
     one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;
     one_of("epilogue", std::slice::from_ref(&row.epilogue), &EPILOGUES)?;
@@ -190,6 +205,13 @@ fn check(row: &Row) -> Result<(), String> {
     }
     if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
+    }
+    let is_native = ["cublas", "reference", "simt_gemm", "gemv"].contains(&row.family.as_str());
+    if row.math != "native" && is_native {
+        return Err(format!("field `math`: {} multiplies in the dtype itself; remove it", row.family));
+    }
+    if row.math != "native" && row.dtype != ["f32"] {
+        return Err(format!("field `math`: {} is a way to multiply [\"f32\"]", row.math));
     }
     if row.family == "cublas" {
         return if row.arch.is_empty() {
@@ -276,10 +298,11 @@ impl Kernel {
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {})\n",
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {})\n",
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
+            self.math.to_uppercase(),
             self.layout.to_uppercase(),
             self.split,
             self.stages,
@@ -293,13 +316,14 @@ impl Kernel {
     pub fn rust(&self, built: bool) -> String {
         format!(
             "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
-             layout: Layout::{}, tile: {:?}, cluster: {:?}, split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, \
-             schedule: {:?}, why: {:?}, built: {built} }},\n",
+             math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, split: {}, stages: {}, warps: {}, align: {}, \
+             fusion: Fusion::{}, schedule: {:?}, why: {:?}, built: {built} }},\n",
             self.name,
             camel_case(&self.family),
             self.capability(),
             self.arch.ends_with('a'),
             self.dtype.to_uppercase(),
+            camel_case(&self.math),
             if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
             self.tile,
             self.cluster,

@@ -34,11 +34,13 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace tilegemm
 
 #ifndef TG_KERNEL
-#define TG_KERNEL(NAME, ARCH, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, SCHEDULE) \
+#define TG_KERNEL(NAME, ARCH, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
+                  SCHEDULE)                                                                                           \
   namespace tilegemm {                                                                                                \
   struct NAME##_row {                                                                                                 \
     static constexpr int arch = ARCH;                                                                                 \
     static constexpr tg_dtype dtype = DTYPE;                                                                          \
+    static constexpr tg_math math = MATH;                                                                             \
     static constexpr tg_layout layout = LAYOUT;                                                                       \
     static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
     static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                                \
@@ -46,13 +48,13 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
     static constexpr Schedule schedule = Schedule::SCHEDULE;                                                          \
   };                                                                                                                  \
   }                                                                                                                   \
-  TG_DESCRIBE(NAME, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                               \
+  TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                         \
               tilegemm::launch<tilegemm::NAME##_row>)
 #endif
 
 // The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of this.
-#define TG_DESCRIBE(NAME, DTYPE, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                      \
+#define TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
   extern "C" {                                                                                                        \
   extern const tg_kernel NAME;                                                                                        \
-  const tg_kernel NAME = {#NAME, DTYPE, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN, LAUNCH};      \
+  const tg_kernel NAME = {#NAME, DTYPE, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN, LAUNCH}; \
   }

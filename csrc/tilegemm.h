@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 2
+#define TG_ABI_VERSION 3
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -25,6 +25,10 @@ typedef enum tg_status {
 } tg_status;
 
 typedef enum tg_dtype { TG_F16 = 0, TG_BF16 = 1, TG_F32 = 2, TG_F64 = 3 } tg_dtype;
+
+/* How a kernel multiplies. TG_NATIVE: in the dtype itself, which for f32 is fused multiply-adds. The others are for f32: inputs
+ * rounded to TF32; or three bf16 parts of each input and six products of them, with no more error than fused multiply-adds. */
+typedef enum tg_math { TG_NATIVE = 0, TG_TF32 = 1, TG_BF16X6 = 2 } tg_math;
 
 /* Layouts of (A, B), row-major: the first letter is `n` when A's rows are contiguous (m x k, K-major), the second `t` when
  * B's columns are (n x k transposed, K-major). TG_ANY: any strides. */
@@ -66,6 +70,7 @@ typedef struct tg_gemm_args {
 typedef struct tg_kernel {
   const char *name;
   tg_dtype dtype;
+  tg_math math;
   tg_layout layout;
   int32_t tile[3];
   int32_t cluster[2];

@@ -5,8 +5,8 @@
 //! promises. The constants say where they come from.
 
 use crate::arch::DeviceInfo;
-use crate::kernel::{Family, KernelDesc};
-use crate::problem::{DType, Problem};
+use crate::kernel::{Family, KernelDesc, Math};
+use crate::problem::{DType, F32Mode, Problem};
 
 /// Launch, scheduling, the first loads and the drain of the last tile, in microseconds. This and the constants below are
 /// fitted to benches/record.
@@ -59,10 +59,15 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
     }
 }
 
-/// The least time that arithmetic and device memory allow, in microseconds.
+/// The least time that arithmetic and device memory allow, in microseconds; for f32 by the fastest arithmetic that its mode admits.
 pub fn roofline_us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    let arithmetic = problem.flops() / (peak_tflops(problem.dtype, device) * 1e6);
-    arithmetic.max(memory_us(problem, device))
+    let admitted = [Math::Native, Math::Tf32, Math::Bf16x6].into_iter().filter(|math| problem.f32_mode.admits(*math));
+    let times = admitted.map(|math| arithmetic_us(problem, math, device));
+    times.fold(f64::INFINITY, f64::min).max(memory_us(problem, device))
+}
+
+fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) -> f64 {
+    problem.flops() / (peak_tflops(problem.dtype, math, device) * 1e6)
 }
 
 /// Time of `passes` elementwise kernels over D, which is what an epilogue costs that no GEMM kernel fuses.
@@ -76,11 +81,14 @@ fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     problem.bytes() / (device.rates.hbm_gbps * 1e3)
 }
 
-fn peak_tflops(dtype: DType, device: &DeviceInfo) -> f64 {
-    match dtype {
-        DType::F16 | DType::BF16 => device.rates.half_tflops,
-        DType::F32 => device.rates.f32_tflops,
-        DType::F64 => device.rates.f64_tflops,
+fn peak_tflops(dtype: DType, math: Math, device: &DeviceInfo) -> f64 {
+    match (dtype, math) {
+        (DType::F16 | DType::BF16, _) => device.rates.half_tflops,
+        (DType::F32, Math::Native) => device.rates.f32_tflops,
+        // Tensor cores take half as many TF32 products in a cycle.
+        (DType::F32, Math::Tf32) => device.rates.half_tflops / 2.0,
+        (DType::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
+        (DType::F64, _) => device.rates.f64_tflops,
     }
 }
 
@@ -98,7 +106,7 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
     let waves = (tiles / slots).ceil();
     let depth = (problem.k as f64 / tile_k).ceil() * tile_k;
 
-    let peak_per_slot = peak_tflops(problem.dtype, device) * 1e6 / slots; // FLOP per microsecond
+    let peak_per_slot = peak_tflops(problem.dtype, kernel.math, device) * 1e6 / slots; // FLOP per microsecond
     let tile_us = 2.0 * tile_m * tile_n * depth / (peak_per_slot * efficiency(kernel)) + epilogue_us(kernel);
     // cuTile masks every load of a tile that D cuts off.
     let cut_off = if shares_tile && problem.m as f64 % tile_m != 0.0 { 0.6 } else { 0.0 };
@@ -234,5 +242,6 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F16 | DType::BF16, _) => 1.015,
         _ => 1.1,
     };
-    VENDOR_US + roofline_us(problem, device) * factor
+    let math = if problem.f32_mode == F32Mode::Tf32 { Math::Tf32 } else { Math::Native };
+    VENDOR_US + arithmetic_us(problem, math, device).max(memory_us(problem, device)) * factor
 }

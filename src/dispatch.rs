@@ -274,7 +274,7 @@ impl Dispatcher {
         let p = &canonical.problem;
         tracing::debug!(
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
-            dtype = %p.dtype, kernel = kernel.name, ?reason, estimate_us, "chosen"
+            dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, ?reason, estimate_us, "chosen"
         );
         let (sm_count, dispatcher, calls) = (self.device.sm_count, self.id, Counter::default());
         Ok(Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count, dispatcher, policy, calls })

@@ -2,7 +2,7 @@
 
 use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
-use crate::problem::{Activation, Problem};
+use crate::problem::{Activation, DType, F32Mode, Problem};
 use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
@@ -14,6 +14,9 @@ impl Display for Problem {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Problem { m, n, k, .. } = self;
         write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.dtype)?;
+        if self.dtype == DType::F32 && self.f32_mode != F32Mode::default() {
+            write!(f, " {}", self.f32_mode)?;
+        }
         if self.batch_count() != 1 {
             write!(f, " batch {}", self.batch_count())?;
         }
@@ -62,6 +65,9 @@ impl Explanation {
     fn write_question(&self, f: &mut Formatter<'_>) -> Result {
         let (device, canonical) = (&self.device, &self.canonical);
         writeln!(f, "{} on {} ({} SMs)", self.asked, device.name, device.sm_count)?;
+        if self.asked.dtype == DType::F32 {
+            writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
+        }
         if canonical.swapped {
             writeln!(f, "D is column-major: A and B are exchanged and every matrix transposed")?;
         }
@@ -120,6 +126,14 @@ impl Explanation {
     }
 }
 
+fn meaning(mode: F32Mode) -> &'static str {
+    match mode {
+        F32Mode::Accurate => "kernels with no more error than cuBLAS SGEMM",
+        F32Mode::Strict => "fused multiply-adds only",
+        F32Mode::Tf32 => "inputs may be rounded to TF32",
+    }
+}
+
 fn write_names(f: &mut Formatter<'_>, kernels: &[&KernelDesc]) -> Result {
     const SHOWN: usize = 4;
     let names: Vec<&str> = kernels.iter().take(SHOWN).map(|kernel| kernel.name).collect();
@@ -156,6 +170,9 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
     match rejection {
         Rejection::NotBuilt { feature } => {
             (Nearness::Switch, "not in this build; enable the features ".into(), feature.clone())
+        }
+        Rejection::Precision { asked, offers } => {
+            (Nearness::Switch, format!("the f32 mode is {asked}; these multiply as "), offers.to_string())
         }
         Rejection::VendorOff | Rejection::NotInProfile => (Nearness::Switch, rejection.to_string(), String::new()),
         Rejection::Layout { have, need } => {

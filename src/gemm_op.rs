@@ -1,7 +1,7 @@
 //! The custom op behind [`crate::Gemm`]: from candle's layouts to a problem, forward on both devices, backward.
 
 use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
-use crate::{cpu, Gemm, GemmExt};
+use crate::{cpu, Gemm};
 use candle::{CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, D};
 
 /// What the third input of the op is.
@@ -17,6 +17,8 @@ pub(crate) struct GemmOp {
     pub alpha: f64,
     pub beta: f64,
     pub activation: Activation,
+    /// As the call asks for it.
+    pub f32_mode: Option<F32Mode>,
     pub third: Option<Third>,
     /// A contiguous residual beside a bias; no gradient reaches it.
     pub residual: Option<Tensor>,
@@ -85,12 +87,16 @@ fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Opera
     Operand { row_stride: *row_stride as i64, col_stride: *col_stride as i64, batch_stride, pointer_align }
 }
 
-fn f32_mode() -> F32Mode {
-    #[cfg(feature = "cuda")]
-    if candle::cuda_backend::gemm_reduced_precision_f32() {
-        return F32Mode::Tf32;
-    }
-    F32Mode::Accurate
+/// The mode that counts where a call asks for `asked`; without it that of a `matmul` of candle through the interposer.
+#[cfg(feature = "cuda")]
+fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
+    let asked = asked.or(candle::cuda_backend::gemm_reduced_precision_f32().then_some(F32Mode::Tf32));
+    Ok(asked.map_or_else(crate::f32_mode, Ok)?)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
+    Ok(asked.unwrap_or_default())
 }
 
 /// What the address of a layout's first element is a multiple of, in an allocation that is aligned well.
@@ -126,7 +132,7 @@ impl GemmOp {
             b: operand(rhs, batch.strides[1], align[1]),
             d,
             epilogue,
-            f32_mode: f32_mode(),
+            f32_mode: if dtype == DType::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() },
         })
     }
 
@@ -148,13 +154,23 @@ impl GemmOp {
         let grad = match self.activation {
             Activation::Identity => grad.clone(),
             activation => {
-                let product = Gemm::new().alpha(self.alpha);
+                let product = self.product().alpha(self.alpha);
                 let product = if let Some(bias) = bias { product.bias(bias) } else { product };
                 (grad * derivative(activation, &product.forward(lhs, rhs)?)?)?
             }
         };
         let scaled = if self.alpha == 1.0 { grad.clone() } else { grad.affine(self.alpha, 0.0)? };
-        Ok([scaled.gemm(&rhs.t()?)?, lhs.t()?.gemm(&scaled)?, grad])
+        let product = self.product();
+        Ok([product.forward(&scaled, &rhs.t()?)?, product.forward(&lhs.t()?, &scaled)?, grad])
+    }
+
+    /// The plain product, as exact as this one.
+    fn product(&self) -> Gemm {
+        let product = Gemm::new();
+        match self.f32_mode {
+            Some(mode) => product.f32_mode(mode),
+            None => product,
+        }
     }
 }
 

@@ -13,6 +13,12 @@
 //! an unmodified model runs through our dispatcher. Calls that we do not take go to the real function as they came. Linux
 //! (ELF) only; elsewhere, and where cuBLAS is loaded at run time, [`is_active`] is false and nothing changes.
 //!
+//! What f32 products have to be is in the compute type of a call: `CUBLAS_COMPUTE_32F_FAST_TF32`, which candle passes where
+//! `set_gemm_reduced_precision_f32` asks for it, is [`F32Mode::Tf32`], and `CUBLAS_COMPUTE_32F_PEDANTIC` is [`F32Mode::Strict`]. The
+//! mode of the process ([`set_f32_mode`](crate::set_f32_mode), `TILEGEMM_F32`) is what `CUBLAS_COMPUTE_32F` means, which candle
+//! passes else: `TILEGEMM_F32=tf32` makes those calls TF32 and `strict` keeps them to fused multiply-adds, and neither changes a
+//! call that says itself what it wants. A call that goes to cuBLAS outside of the contract goes as it came.
+//!
 //! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls. `trace` also writes the
 //! products to a benchmark suite: `TILEGEMM_TRACE` names the file, else it is `tilegemm-trace.toml` in the working folder.
 
@@ -20,6 +26,7 @@ use crate::dispatch::Policy;
 use crate::error::{Error, Result};
 use crate::kernel::Family;
 use crate::launch::{self, Pointers, Queue};
+use crate::precision::compute_type;
 use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
 use crate::vendor::{self, cublas};
 use candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
@@ -178,7 +185,7 @@ unsafe fn take(call: &Call) -> c_int {
             count_ours();
             STATUS_SUCCESS
         }
-        Ok(Taken::Folded) => {
+        Ok(Taken::Changed) => {
             count_forwarded(Forwarded::Chosen);
             STATUS_SUCCESS
         }
@@ -224,9 +231,9 @@ fn reason_of(error: &Error) -> Forwarded {
 enum Taken {
     /// One of our kernels runs it.
     Ours,
-    /// cuBLAS runs it, with a batch over one matrix made a single product: as a batch of 1024 single rows it takes 200 times
-    /// as long.
-    Folded,
+    /// cuBLAS runs it, but not as the call has it: with a batch over one matrix made a single product (as a batch of 1024
+    /// single rows it takes 200 times as long), or in TF32 because the process asks for that.
+    Changed,
     /// The dispatcher chose cuBLAS, which is to get the call as it came.
     No,
 }
@@ -242,7 +249,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<Taken> {
             traced(problem, plan);
         }
         let vendor = plan.kernel.family == Family::Cublas;
-        if vendor && plan.canonical.problem.batch_count() == problem.batch_count() {
+        if vendor && call.is_as_planned(&plan.canonical.problem) {
             plan.count();
             return Ok(Taken::No);
         }
@@ -256,7 +263,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<Taken> {
         let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
         // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
         unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
-        Ok(if vendor { Taken::Folded } else { Taken::Ours })
+        Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }
 
@@ -309,7 +316,11 @@ impl Call {
             return not_ours(Forwarded::PointerMode);
         }
         let Some(dtype) = self.dtype() else { return not_ours(Forwarded::Types) };
-        let Some(f32_mode) = self.f32_mode() else { return not_ours(Forwarded::ComputeType) };
+        let Some(asked) = F32Mode::of_compute_type(self.compute_type) else { return not_ours(Forwarded::ComputeType) };
+        let f32_mode = match dtype {
+            DType::F32 => asked.map_or_else(crate::f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
+            _ => F32Mode::default(),
+        };
         if [self.m, self.n, self.k, self.batch].into_iter().chain(self.ld).any(|x| x < 0) {
             return not_ours(Forwarded::Arguments);
         }
@@ -353,15 +364,9 @@ impl Call {
         }
     }
 
-    /// All our kernels accumulate in f32, which is at least as exact as every f32 compute type.
-    fn f32_mode(&self) -> Option<F32Mode> {
-        match self.compute_type {
-            vendor::COMPUTE_32F | vendor::COMPUTE_32F_FAST_16F | vendor::COMPUTE_32F_FAST_16BF => {
-                Some(F32Mode::Accurate)
-            }
-            vendor::COMPUTE_32F_PEDANTIC => Some(F32Mode::Strict),
-            vendor::COMPUTE_32F_FAST_TF32 => Some(F32Mode::Tf32),
-            _ => None,
-        }
+    /// Whether cuBLAS does what was planned when it gets the call as it came.
+    fn is_as_planned(&self, canonical: &Problem) -> bool {
+        let same_batch = canonical.batch_count() == self.batch as usize;
+        same_batch && (canonical.f32_mode != F32Mode::Tf32 || self.compute_type == compute_type::F32_FAST_TF32)
     }
 }

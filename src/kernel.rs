@@ -1,8 +1,10 @@
 //! What can run it: the rows of `csrc/kernels.toml`, and which problems each of them supports.
 
 use crate::arch::{Arch, DeviceInfo};
-use crate::problem::{DType, Layout, Problem};
+use crate::problem::{DType, F32Mode, Layout, Problem};
 use std::fmt;
+
+pub use crate::precision::Math;
 
 /// The source a kernel is compiled from, which fixes what it can do beyond its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
@@ -49,6 +51,8 @@ pub struct KernelDesc {
     pub arch: Arch,
     /// Inputs and output.
     pub dtype: DType,
+    /// How it multiplies.
+    pub math: Math,
     /// Layout of (A, B).
     pub layout: Layout,
     /// M, N, K of an output tile and a pipeline stage; zeros for the vendor library.
@@ -102,6 +106,22 @@ pub enum Rejection {
         have: DType,
         /// The problem's.
         need: DType,
+    },
+    /// It is not exact enough.
+    #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]
+    Precision {
+        /// The problem's mode.
+        asked: F32Mode,
+        /// The kernel's arithmetic.
+        offers: Math,
+    },
+    /// Its sums are too short to be as exact as fused multiply-adds, or any faster.
+    #[error("K is {have}, at least {least} needed to multiply f32 as bf16x6")]
+    ShortSums {
+        /// The problem's K.
+        have: usize,
+        /// What the kernel needs.
+        least: usize,
     },
     /// It reads another layout.
     #[error("reads {have}, the operands are {need}")]
@@ -176,6 +196,9 @@ pub enum Rejection {
     VendorOff,
 }
 
+/// Splitting into parts leaves out products of the lowest ones, which is less than the rounding of sums from this K on.
+const LEAST_SPLIT_K: usize = 64;
+
 impl KernelDesc {
     /// The kernel of this name, from the table.
     pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
@@ -212,12 +235,23 @@ impl KernelDesc {
         if self.dtype != problem.dtype {
             return Err(Rejection::DType { have: self.dtype, need: problem.dtype });
         }
+        self.supports_precision(problem)?;
         self.supports_layout(problem)?;
         self.supports_epilogue(problem)?;
         if problem.k == 0 && self.family != Family::Reference {
             return Err(Rejection::EmptyK);
         }
         self.supports_extent(problem)
+    }
+
+    fn supports_precision(&self, problem: &Problem) -> Result<(), Rejection> {
+        if !problem.f32_mode.admits(self.math) {
+            return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });
+        }
+        if self.math == Math::Bf16x6 && problem.k < LEAST_SPLIT_K {
+            return Err(Rejection::ShortSums { have: problem.k, least: LEAST_SPLIT_K });
+        }
+        Ok(())
     }
 
     fn supports_layout(&self, problem: &Problem) -> Result<(), Rejection> {

@@ -4,7 +4,7 @@ use crate::arch::{DeviceInfo, Rates};
 use crate::dispatch::{is_on, Dispatcher, Plan};
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::kernel::{Family, KernelDesc, KERNELS};
+use crate::kernel::{Family, KernelDesc, Math, KERNELS};
 use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
 use crate::vendor;
 use once_cell::sync::OnceCell;
@@ -215,6 +215,7 @@ fn mismatch(kernel: &KernelDesc, what: String) -> Error {
 fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> {
     let fields = [
         ("dtype", linked.dtype.0 as i64, dtype(row.dtype).0 as i64),
+        ("math", linked.math.0 as i64, math(row.math).0 as i64),
         ("layout", linked.layout.0 as i64, layout(row.layout).0 as i64),
         ("tile M", linked.tile[0].into(), row.tile[0].into()),
         ("tile N", linked.tile[1].into(), row.tile[1].into()),
@@ -282,6 +283,14 @@ fn dtype(dtype: DType) -> ffi::tg_dtype {
         DType::BF16 => ffi::tg_dtype::TG_BF16,
         DType::F32 => ffi::tg_dtype::TG_F32,
         DType::F64 => ffi::tg_dtype::TG_F64,
+    }
+}
+
+fn math(math: Math) -> ffi::tg_math {
+    match math {
+        Math::Native => ffi::tg_math::TG_NATIVE,
+        Math::Tf32 => ffi::tg_math::TG_TF32,
+        Math::Bf16x6 => ffi::tg_math::TG_BF16X6,
     }
 }
 

@@ -55,8 +55,8 @@
 //! # Numerics
 //!
 //! Products are summed in f32, in f64 for f64, and rounded once. The result of a kernel is the same from run to run. C is not
-//! read when beta is 0; NaN and Inf propagate as IEEE 754 has it. f32 is multiplied in f32; TF32 is only used where candle's
-//! `set_gemm_reduced_precision_f32` asks for it, and then by cuBLAS.
+//! read when beta is 0; NaN and Inf propagate as IEEE 754 has it. How exact f32 products are is an [`F32Mode`]: by default no
+//! kernel is taken whose error is above that of cuBLAS's SGEMM, and TF32 is only used where it is asked for.
 //!
 //! # Safety
 //!
@@ -89,6 +89,7 @@ pub mod nn;
 #[cfg(feature = "candle")]
 mod op;
 mod operand;
+mod precision;
 pub mod problem;
 pub mod stats;
 #[cfg(any(feature = "cli", feature = "interpose"))]
@@ -102,4 +103,5 @@ mod vendor;
 pub use error::{Error, Result};
 #[cfg(feature = "candle")]
 pub use op::{Gemm, GemmExt};
+pub use precision::{f32_mode, set_f32_mode};
 pub use problem::{Activation, DType, F32Mode, Layout, Problem};

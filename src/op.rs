@@ -6,7 +6,7 @@
 
 use crate::gemm_op::{kernel_dtype, readable, GemmOp, Third};
 use crate::kernel::Fusion;
-use crate::problem::Activation;
+use crate::problem::{Activation, F32Mode};
 use candle::{Error, Result, Shape, Tensor};
 
 /// `gemm`, for tensors.
@@ -57,11 +57,12 @@ pub struct Gemm {
     bias: Option<Tensor>,
     residual: Option<Tensor>,
     activation: Activation,
+    f32_mode: Option<F32Mode>,
 }
 
 impl Default for Gemm {
     fn default() -> Self {
-        Self { alpha: 1.0, beta: 1.0, bias: None, residual: None, activation: Activation::Identity }
+        Self { alpha: 1.0, beta: 1.0, bias: None, residual: None, activation: Activation::Identity, f32_mode: None }
     }
 }
 
@@ -98,6 +99,23 @@ impl Gemm {
     /// Scales the residual; 1 unless set.
     pub fn beta(mut self, beta: f64) -> Self {
         self.beta = beta;
+        self
+    }
+
+    /// How exact the product has to be, in f32 and on a GPU; its gradients too. Unless set, TF32 where candle's
+    /// `set_gemm_reduced_precision_f32` asks for it, else the mode of the process ([`f32_mode`](crate::f32_mode)).
+    ///
+    /// ```
+    /// use candle::{Device, Tensor};
+    /// use candle_tilegemm::{F32Mode, Gemm};
+    ///
+    /// let x = Tensor::randn(0f32, 1f32, (3, 4), &Device::Cpu)?;
+    /// let logits = Gemm::new().f32_mode(F32Mode::Strict).forward(&x, &x.t()?)?;
+    /// assert_eq!(logits.dims(), [3, 3]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn f32_mode(mut self, mode: F32Mode) -> Self {
+        self.f32_mode = Some(mode);
         self
     }
 
@@ -153,6 +171,7 @@ impl Gemm {
             alpha: self.alpha,
             beta: self.beta,
             activation: if fusion >= Fusion::BiasAct { self.activation } else { Activation::Identity },
+            f32_mode: self.f32_mode,
             third: match (bias, residual) {
                 (Some(_), _) => Some(Third::Bias),
                 (None, Some(_)) => Some(Third::Residual),

@@ -7,6 +7,7 @@ use std::fmt;
 
 pub use crate::epilogue::{Activation, BiasAxis, Epilogue, Real};
 pub use crate::operand::{power_of_two_in, Batch, Operand, MAX_ALIGN};
+pub use crate::precision::F32Mode;
 
 /// Element type of the operands and of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -109,19 +110,6 @@ impl std::str::FromStr for Layout {
     }
 }
 
-/// How exact an f32 product has to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum F32Mode {
-    /// Any kernel whose error is at most that of a cuBLAS SGEMM.
-    #[default]
-    Accurate,
-    /// Fused multiply-adds in f32 only.
-    Strict,
-    /// Inputs rounded to TF32; what candle's `set_gemm_reduced_precision_f32` asks for.
-    Tf32,
-}
-
 /// One matrix product, for a batch of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
@@ -143,7 +131,8 @@ pub struct Problem {
     pub d: Operand,
     /// What is done to the product before it is stored.
     pub epilogue: Epilogue,
-    /// How exact an f32 product has to be.
+    /// How exact an f32 product has to be. The op and the interposer put the mode of the process here
+    /// ([`f32_mode`](crate::f32_mode)), where a call asks for none.
     pub f32_mode: F32Mode,
 }
 
@@ -236,7 +225,7 @@ impl Problem {
     }
 
     /// The form that kernels are chosen for: strides of size-1 dimensions dropped, batch dimensions that lie behind each
-    /// other merged, a batch over one broadcast B folded into M, and D row-major.
+    /// other merged, a batch over one broadcast B folded into M, D row-major, and an f32 mode for f32 only.
     pub fn canonical(&self) -> Canonical {
         let mut problem = self.canonical_strides();
         let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1;
@@ -245,6 +234,9 @@ impl Problem {
         }
         problem.merge_batch();
         problem.fold_batch_into_m();
+        if problem.dtype != DType::F32 {
+            problem.f32_mode = F32Mode::default();
+        }
         Canonical { problem: problem.canonical_strides(), swapped }
     }
 

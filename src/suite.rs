@@ -14,9 +14,11 @@
 //! epilogue = { alpha = 1.0, beta = 0.0, bias = true, activation = "gelu_erf" } # each optional
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
+//!
+//! How exact f32 products have to be is a setting of the run: `tilegemm bench --f32 MODE`.
 
 use crate::error::{Error, Result};
-use crate::problem::{Activation, BiasAxis, DType, Epilogue, Layout, Operand, Problem, MAX_ALIGN};
+use crate::problem::{Activation, BiasAxis, DType, Epilogue, F32Mode, Layout, Operand, Problem, MAX_ALIGN};
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -150,10 +152,10 @@ fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Resu
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
-/// A product without what its pointers are multiples of, and without strides that mean nothing: what two rows of a suite
-/// differ by.
+/// A product without what its pointers are multiples of, without strides that mean nothing, and without its f32 mode, which is a
+/// setting of the run: what two rows of a suite differ by.
 pub(crate) fn without_alignment(problem: &Problem) -> Problem {
-    let mut problem = problem.canonical_strides();
+    let mut problem = Problem { f32_mode: F32Mode::default(), ..problem.canonical_strides() };
     let operands = [&mut problem.a, &mut problem.b, &mut problem.d].into_iter().chain(problem.epilogue.c.as_mut());
     operands.for_each(|operand| operand.pointer_align = MAX_ALIGN);
     problem
@@ -181,7 +183,7 @@ impl Shape {
     }
 
     /// The row that asks for `problem`, or `None` when the format cannot express it: two batch dimensions, operands with
-    /// padding between their rows, matrices that overlap, a bias along M, an f32 mode other than the usual one.
+    /// padding between their rows, matrices that overlap, a bias along M.
     pub fn of(problem: &Problem, id: String, class: String) -> Option<Self> {
         let problem = without_alignment(problem);
         let size = |size: usize| Size::try_from(size).ok();

@@ -1,7 +1,7 @@
 //! The products of a running program as a benchmark suite: a row of [`crate::suite`] for each distinct one.
 //!
 //! The interposer records in it when the environment has `TILEGEMM=trace`; `tilegemm trace -- PROGRAM` sets that up. Products
-//! are distinct by sizes, strides, element type, epilogue and f32 mode; the alignment of their pointers makes no difference.
+//! are distinct by sizes, strides, element type and epilogue; the alignment of their pointers and the f32 mode make no difference.
 
 use crate::problem::{DType, Problem};
 use crate::suite::{self, Shape};
@@ -159,8 +159,7 @@ fn create(path: &Path, program: &str) -> io::Result<File> {
 fn describe(problem: &Problem) -> String {
     let strides = [("A", problem.a), ("B", problem.b), ("D", problem.d)]
         .map(|(name, o)| format!("{name} {:?}", [o.batch_stride[0], o.batch_stride[1], o.row_stride, o.col_stride]));
-    let mode = if problem.dtype == DType::F32 { format!(", {:?}", problem.f32_mode) } else { String::new() };
-    format!("{problem}, strides {}{mode}", strides.join(" "))
+    format!("{problem}, strides {}", strides.join(" "))
 }
 
 /// The class of `benches/suite.toml` that a product falls into, by the first of these that is true:

@@ -43,6 +43,7 @@
 //! - **What is asked.** A key is the canonical problem without its rows: see [`Key`]. `among` is `all` for the default
 //!   [`Policy`](crate::dispatch::Policy), and `own` for the one without the vendor library. The two are measured against what
 //!   each of them would choose, and neither answers for the other.
+//!   An f32 product in another mode than `accurate` is another product: its entry has `"f32": "strict"` or `"tf32"`.
 //! - **Rows.** Both ends of `m` were measured, and so were all points of the suite between them, with the same winner. A step
 //!   from one measured point to the next is at most [`MOST_STEP`], and nothing is said of rows outside: see [`Point`].
 //! - **Gain.** How many times as fast the kernel was as what the dispatcher chose without the table: the least of two
@@ -101,11 +102,18 @@ impl Among {
     }
 }
 
+fn is_usual(mode: &F32Mode) -> bool {
+    *mode == F32Mode::default()
+}
+
 /// What an entry answers, but for the rows: a canonical problem by all that decides which kernel is fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// Inputs and output.
     pub dtype: DType,
+    /// How exact an f32 product has to be; in the file where it is not the usual mode.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub f32: F32Mode,
     /// Of A and B.
     pub layout: Layout,
     /// Columns of the result.
@@ -124,14 +132,15 @@ pub struct Key {
 
 impl Key {
     /// The key of a canonical problem. `None` for what no table speaks of: nothing to compute, strides without a contiguous
-    /// dimension, two batch dimensions, operands that a batch shares, f32 modes other than the usual one.
+    /// dimension, two batch dimensions, operands that a batch shares.
     pub fn of(problem: &Problem, among: Among) -> Option<Self> {
-        let Problem { n, k, batch, dtype, .. } = *problem;
+        let Problem { n, k, batch, dtype, f32_mode: f32, .. } = *problem;
         let is_dense =
             batch[0] == 1 && (batch[1] == 1 || ![problem.a, problem.b].iter().any(|o| o.batch_stride[1] == 0));
-        let is_usual = is_dense && problem.layout() != Layout::Any && problem.f32_mode == F32Mode::default();
-        (is_usual && !problem.is_empty() && k > 0).then(|| Self {
+        let is_known = is_dense && problem.layout() != Layout::Any;
+        (is_known && !problem.is_empty() && k > 0).then(|| Self {
             dtype,
+            f32,
             layout: problem.layout(),
             n,
             k,
@@ -145,8 +154,11 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key { dtype, layout, n, k, batch, aligned, epilogue, among } = self;
+        let Key { dtype, f32, layout, n, k, batch, aligned, epilogue, among } = self;
         write!(f, "Mx{n}x{k} {layout} {dtype}")?;
+        if !is_usual(f32) {
+            write!(f, " {f32}")?;
+        }
         if *batch != 1 {
             write!(f, " batch {batch}")?;
         }

@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::launch::Pointers;
+use crate::precision::compute_type;
 use crate::problem::{DType, F32Mode, Operand, Problem};
 use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_longlong, c_void};
@@ -43,15 +44,7 @@ pub(crate) const CUDA_R_32F: c_int = 0;
 pub(crate) const CUDA_R_64F: c_int = 1;
 pub(crate) const CUDA_R_16F: c_int = 2;
 pub(crate) const CUDA_R_16BF: c_int = 14;
-pub(crate) const COMPUTE_32F: c_int = 68;
-#[cfg(feature = "interpose")]
-pub(crate) const COMPUTE_32F_PEDANTIC: c_int = 69;
-#[cfg(feature = "interpose")]
-pub(crate) const COMPUTE_32F_FAST_16F: c_int = 74;
-#[cfg(feature = "interpose")]
-pub(crate) const COMPUTE_32F_FAST_16BF: c_int = 75;
 pub(crate) const COMPUTE_64F: c_int = 70;
-pub(crate) const COMPUTE_32F_FAST_TF32: c_int = 77;
 const GEMM_DEFAULT_TENSOR_OP: c_int = 99;
 
 /// The functions of libcublas that we call.
@@ -229,10 +222,10 @@ impl VendorCall {
     /// Data and compute type.
     fn types(&self) -> (c_int, c_int) {
         match (self.dtype, self.f32_mode) {
-            (DType::F16, _) => (CUDA_R_16F, COMPUTE_32F),
-            (DType::BF16, _) => (CUDA_R_16BF, COMPUTE_32F),
-            (DType::F32, F32Mode::Tf32) => (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
-            (DType::F32, _) => (CUDA_R_32F, COMPUTE_32F),
+            (DType::F16, _) => (CUDA_R_16F, compute_type::F32),
+            (DType::BF16, _) => (CUDA_R_16BF, compute_type::F32),
+            (DType::F32, F32Mode::Tf32) => (CUDA_R_32F, compute_type::F32_FAST_TF32),
+            (DType::F32, _) => (CUDA_R_32F, compute_type::F32),
             (DType::F64, _) => (CUDA_R_64F, COMPUTE_64F),
         }
     }

@@ -18,10 +18,8 @@ struct Outcome {
 /// Runs `tilegemm` with these arguments and settings, and none from outside.
 fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
-    for name in
-        ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_VENDOR", "TILEGEMM_PDL", "TILEGEMM_REQUIRE_GPU", "TILEGEMM_TRACE"]
-    {
-        command.env_remove(name);
+    for name in ["", "_F32", "_FORCE", "_VENDOR", "_PDL", "_REQUIRE_GPU", "_TRACE"] {
+        command.env_remove(format!("TILEGEMM{name}"));
     }
     command.env("TILEGEMM_TUNING", "off");
     let output = command.envs(settings.iter().copied()).args(args).output().unwrap();
@@ -103,6 +101,36 @@ fn explain_splits_an_epilogue_as_the_op_does() {
 }
 
 #[test]
+fn the_f32_mode_is_that_of_the_option_else_of_the_environment() {
+    let mode = |settings: &[(&str, &str)], options: &[&str]| {
+        let args = [&["explain", "512", "512", "512", "--dtype", "f32", "--json"], options].concat();
+        let Outcome { code, stdout, stderr } = tilegemm_with(settings, &args);
+        assert_eq!((code, stderr.as_str()), (0, ""));
+        serde_json::from_str::<Value>(&stdout).unwrap()["f32"].clone()
+    };
+    assert_eq!(mode(&[], &[]), "accurate");
+    assert_eq!(mode(&[("TILEGEMM_F32", "")], &[]), "accurate");
+    assert_eq!(mode(&[("TILEGEMM_F32", "strict")], &[]), "strict");
+    assert_eq!(mode(&[("TILEGEMM_F32", "strict")], &["--f32", "tf32"]), "tf32");
+    assert_eq!(mode(&[("TILEGEMM_F32", "nonsense")], &["--f32", "accurate"]), "accurate", "it does not count");
+    assert_eq!(json(&["explain", "512", "512", "512", "--json"])["f32"], Value::Null, "bf16 has none");
+
+    let text = stdout(&["explain", "512", "512", "512", "--dtype", "f32", "--f32", "tf32"]);
+    assert!(text.contains("nt f32 tf32 on NVIDIA H100") && text.contains("f32 mode tf32: "), "{text}");
+    for (name, value, expected) in [
+        ("TILEGEMM_F32", "TF32", "TILEGEMM_F32=TF32 is not understood; expected accurate, strict or tf32"),
+        ("TILEGEMM_F32", "fast", "TILEGEMM_F32=fast is not understood; expected accurate, strict or tf32"),
+    ] {
+        let refused = tilegemm_with(&[(name, value)], &["explain", "512", "512", "512", "--dtype", "f32"]);
+        assert_eq!((refused.code, refused.stderr.trim_end()), (1, format!("error: {expected}").as_str()));
+        let report = tilegemm_with(&[(name, value)], &["doctor"]);
+        assert_eq!(report.code, 1);
+        assert!(report.stdout.contains(&format!("{name}={value}")), "{}", report.stdout);
+        assert!(report.stdout.contains("is not understood; expected"), "{}", report.stdout);
+    }
+}
+
+#[test]
 fn explain_folds_one_weight_for_a_batch() {
     let text = stdout(&["explain", "128", "4096", "1024", "--batch", "16", "--broadcast"]);
     assert!(text.contains("run as 2048x4096x1024 nt bf16"), "{text}");
@@ -132,6 +160,8 @@ fn a_command_line_that_makes_no_sense_is_refused_with_exit_code_2() {
         ("explain 8 8 8 --batch 0", "0 is not in 1.."),
         ("explain 8 8 8 --layout xx", "possible values: nn, nt, tn, tt"),
         ("explain 8 8 8 --dtype int8", "possible values: f16, bf16, f32, f64"),
+        ("explain 8 8 8 --f32 fast", "possible values: accurate, strict, tf32"),
+        ("bench --from x.json --f32 tf32", "cannot be used with"),
         ("explain 8 8 8 --device v100", "possible values: h100, h200, a100, this"),
         ("explain 8 8 8 --activation elu", "possible values: identity, relu, gelu-erf, gelu-tanh, silu"),
         ("explain 8 8 8 --force sm90_gemm", "no kernel is named 'sm90_gemm'; `tilegemm kernels` lists the names"),

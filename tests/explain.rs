@@ -2,9 +2,9 @@
 
 use candle_tilegemm::arch::{Arch, DeviceInfo};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::{Rejection, KERNELS};
+use candle_tilegemm::kernel::{Math, Rejection, KERNELS};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, Layout, Problem};
+use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
@@ -94,6 +94,11 @@ fn every_rejection_says_what_is_needed() {
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
         (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
         (Rejection::DType { have: DType::F32, need: DType::F16 }, "computes in f32, the problem is in f16"),
+        (
+            Rejection::Precision { asked: F32Mode::Strict, offers: Math::Bf16x6 },
+            "multiplies f32 as bf16x6, the f32 mode is strict",
+        ),
+        (Rejection::ShortSums { have: 60, least: 64 }, "K is 60, at least 64 needed to multiply f32 as bf16x6"),
         (Rejection::Layout { have: Layout::NT, need: Layout::Any }, "reads nt, the operands are any"),
         (Rejection::Alignment { operand: "B", need: 16, have: 2 }, "B is aligned to 2 bytes, 16 needed"),
         (Rejection::RowLength { dimension: "K", have: 1020, multiple: 8 }, "K is 1020, a multiple of 8 needed"),

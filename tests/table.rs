@@ -62,12 +62,14 @@ fn every_kind_of_bad_row_has_its_error() {
     const SKINNY: (&str, &str) = ("family", r#""sm90_skinny""#);
     const WAVE: (&str, &str) = ("family", r#""sm90_wave""#);
     const WAVE_TILE: (&str, &str) = ("tile", "[128, 96, 64]");
+    const F32: (&str, &str) = ("dtype", r#"["f32"]"#);
     const CUBLAS: (&str, &str) = ("family", r#""cublas""#);
     let cases: &[BadRow] = &[
         // Words that are not known, with those that are.
         (&[("family", r#""sm91_gemm""#)], &["`family`", "'sm91_gemm'", "sm90_gemm", "tile_gemm"]),
         (&[("arch", r#"["sm90a", "sm70"]"#)], &["`arch`", "'sm70'", "sm80", "sm120"]),
         (&[("dtype", r#"["fp16"]"#)], &["`dtype`", "'fp16'", "f16, bf16, f32, f64"]),
+        (&[F32, ("math", r#""bf16x9""#)], &["`math`", "'bf16x9'", "native, tf32, bf16x6"]),
         (&[("layout", r#"["nnn"]"#)], &["`layout`", "'nnn'", "nn, nt, tn, tt, any"]),
         (&[("schedule", r#""pingping""#)], &["`schedule`", "'pingping'", "cooperative, pingpong"]),
         (&[("epilogue", r#""bias""#)], &["`epilogue`", "'bias'", "none, bias_act, full"]),
@@ -93,6 +95,9 @@ fn every_kind_of_bad_row_has_its_error() {
         (&[("align", "3")], &["`align` is 3", "0, 1, 2, 4, 8 or 16"]),
         (&[("align", "32")], &["`align` is 32", "0, 1, 2, 4, 8 or 16"]),
         // What a family cannot do.
+        (&[("math", r#""tf32""#)], &["`math`", r#"["f32"]"#]),
+        (&[SIMT, F32, ("math", r#""bf16x6""#)], &["`math`", "simt_gemm", "remove it"]),
+        (&[CUBLAS, ("arch", ""), F32, ("math", r#""tf32""#)], &["`math`", "cublas", "remove it"]),
         (&[("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
         (&[("arch", r#"["sm90a", "sm100a"]"#)], &["`arch`", r#"["sm90a"]"#]),
         (&[("schedule", "")], &["`schedule`", "cooperative or pingpong"]),
@@ -126,6 +131,16 @@ fn every_kind_of_bad_row_has_its_error() {
 fn a_split_of_k_is_in_the_name() {
     let wave = [("family", r#""sm90_wave""#), ("tile", "[128, 64, 128]"), ("split", "2"), ("schedule", "")];
     assert_eq!(parse(&wave).unwrap()[0].name, "sm90_wave_bf16_nt_128x64x128_2x1_s2");
+}
+
+#[test]
+fn how_f32_is_multiplied_is_in_the_name() {
+    let kernel = parse(&[("dtype", r#"["f32"]"#), ("math", r#""bf16x6""#)]).unwrap().remove(0);
+    assert_eq!(kernel.name, "sm90_gemm_f32_bf16x6_nt_128x256x64_2x1_cooperative");
+    assert!(kernel.cpp().contains(", 90, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
+    assert!(kernel.rust(true).contains("dtype: DType::F32, math: Math::Bf16x6, layout"), "{}", kernel.rust(true));
+    let plain = parse(&[("dtype", r#"["f32"]"#)]).unwrap().remove(0);
+    assert_eq!((plain.math.as_str(), plain.name.contains("native")), ("native", false));
 }
 
 #[test]
@@ -165,6 +180,7 @@ fn the_real_table_is_what_the_crate_plans_over() {
         assert_eq!((row.tile, row.cluster, row.align), (kernel.tile, kernel.cluster, kernel.align), "{kernel}");
         assert_eq!((row.split, row.stages, row.warps), (kernel.split, kernel.stages, kernel.warps), "{kernel}");
         assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.dtype.name(), kernel.layout.name()), "{kernel}");
+        assert_eq!(row.math, kernel.math.to_string(), "{kernel}");
         assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");
     }
 }

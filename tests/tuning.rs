@@ -241,17 +241,35 @@ fn an_entry_answers_nothing_but_its_key() {
         change(&|p| p.a.pointer_align = 8),
         change(&|p| p.epilogue.bias = Some(BiasAxis::N)),
         change(&|p| (p.epilogue, p.epilogue.c) = (Epilogue::new(1.0, 1.0), Some(p.d))),
-        change(&|p| p.f32_mode = F32Mode::Tf32),
     ];
     for problem in unlike {
         assert_eq!(kernel(&tuned, &problem, Policy::default()).1, Reason::Estimate, "{problem}");
     }
     let scaled = change(&|p| p.epilogue = Epilogue::new(0.125, 0.0));
     assert_eq!(kernel(&tuned, &scaled, Policy::default()).1, Reason::Tuned, "a scale costs nothing");
+    let strict = change(&|p| p.f32_mode = F32Mode::Strict);
+    assert_eq!(kernel(&tuned, &strict, Policy::default()).1, Reason::Tuned, "bf16 has no f32 mode");
     // A batch of rows against one weight is the product that it is run as.
     let mut rows = Problem::dense(1, 4096, 4096, 64, Layout::NT, DType::BF16);
     rows.b.batch_stride = [0, 0];
     assert_eq!(kernel(&tuned, &rows, Policy::default()).1, Reason::Tuned);
+}
+
+#[test]
+fn each_f32_mode_has_entries_of_its_own() {
+    let f32 = |f32_mode| Problem { f32_mode, ..Problem::dense(64, 4096, 4096, 1, Layout::NT, DType::F32) };
+    let strict = f32(F32Mode::Strict);
+    let simt = KernelDesc::by_name("simt_gemm_sm90_f32_nt_128x128x8_1x1").unwrap();
+    let mut table = empty("t");
+    table.replace(key(&strict, Among::All), &[won(64, simt)]);
+    let text = table.to_text();
+    assert!(text.contains(r#""dtype":"f32","f32":"strict","layout":"nt""#), "{text}");
+    assert_eq!(table.entries()[0].key.to_string(), "Mx4096x4096 nt f32 strict");
+    let tuned = model().with_tuning(Tuning::parse("t", &text).unwrap()).unwrap();
+    assert_eq!(kernel(&tuned, &strict, Policy::default()), (simt, Reason::Tuned));
+    for mode in [F32Mode::Accurate, F32Mode::Tf32] {
+        assert_eq!(kernel(&tuned, &f32(mode), Policy::default()).1, Reason::Estimate, "{mode}");
+    }
 }
 
 #[test]
@@ -404,8 +422,10 @@ prop_compose! {
         among in prop::sample::select(vec![Among::All, Among::Own]),
         (n, k, batch) in (1usize..100_000, 1usize..100_000, 1usize..2000),
         aligned in any::<bool>(),
+        f32 in prop::sample::select(F32Mode::ALL.to_vec()),
     ) -> Key {
-        Key { dtype, layout, n, k, batch, aligned, epilogue, among }
+        let f32 = if dtype == DType::F32 { f32 } else { F32Mode::default() };
+        Key { dtype, f32, layout, n, k, batch, aligned, epilogue, among }
     }
 }
 

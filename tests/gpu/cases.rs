@@ -3,9 +3,9 @@
 use crate::device::{Element, Gpu, Operands};
 use crate::oracle;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::kernel::{Family, KernelDesc};
+use candle_tilegemm::kernel::{Family, KernelDesc, Math};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, Layout, Problem};
+use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -162,6 +162,8 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         let variants = if index % 5 == 0 { Variant::all(kernel.dtype) } else { vec![Variant::PLAIN] };
         for variant in variants {
             let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
+            let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
+            let problem = Problem { f32_mode, ..problem };
             if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok() {
                 cases.extend(
                     [Data::Normal, Data::Integers, Data::NonFinite].map(|data| (index, problem, variant, data)),

@@ -4,7 +4,7 @@ use crate::device::Gpu;
 use crate::Test;
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::interpose::{self, Mode};
-use candle_tilegemm::{suite, Activation, Gemm, GemmExt};
+use candle_tilegemm::{set_f32_mode, suite, Activation, F32Mode, Gemm, GemmExt};
 
 pub fn tests() -> Vec<(String, Test)> {
     let wrap = |test: fn(&Device) -> Result<()>| -> Test {
@@ -18,6 +18,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("vendor_call_is_candles".into(), wrap(vendor_call_is_candles)),
         ("interposer_folds_a_broadcast".into(), wrap(interposer_folds_a_broadcast)),
         ("trace_has_a_row_for_each_product".into(), wrap(trace_has_a_row_for_each_product)),
+        ("products_are_as_exact_as_asked".into(), wrap(products_are_as_exact_as_asked)),
         ("dry_run_launches_nothing".into(), wrap(dry_run_launches_nothing)),
         ("op_matches_cpu".into(), wrap(op_matches_cpu)),
         ("op_backward_matches_cpu".into(), wrap(op_backward_matches_cpu)),
@@ -193,6 +194,44 @@ fn dry_run_launches_nothing(device: &Device) -> Result<()> {
         candle::bail!("after the dry run the product of ones sums up to {sum}");
     }
     Ok(())
+}
+
+/// Through the interposer and the op, by candle's flag, by the process and by the call. At this size TF32 is chosen where it may be.
+fn products_are_as_exact_as_asked(device: &Device) -> Result<()> {
+    use candle::cuda_backend::set_gemm_reduced_precision_f32 as set_candles_flag;
+    let (a, b) = (random(&[2048, 1024], DType::F32)?, random(&[1024, 2048], DType::F32)?);
+    let expected = a.to_dtype(DType::F64)?.matmul(&b.to_dtype(DType::F64)?)?;
+    let (a, b) = (a.to_device(device)?, b.to_device(device)?);
+    let gemm = |mode: Option<F32Mode>| {
+        let gemm = Gemm::new();
+        mode.map_or(gemm.clone(), |mode| gemm.f32_mode(mode)).forward(&a, &b)
+    };
+    let check = |what: &str, got: Result<Tensor>, tf32: bool| {
+        let error = relative_error(&got?, &expected)?;
+        let allowed = if tf32 { 1e-5..2e-3 } else { 0.0..2e-6 };
+        if allowed.contains(&error) {
+            Ok(())
+        } else {
+            candle::bail!("{what}: relative error {error:.2e}, expected {allowed:?}")
+        }
+    };
+    let run = || {
+        for (mode, flag) in F32Mode::ALL.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+            set_f32_mode(mode);
+            set_candles_flag(flag);
+            let tf32 = flag || mode == F32Mode::Tf32;
+            check(&format!("matmul, {mode}, flag {flag}"), a.matmul(&b), tf32)?;
+            check(&format!("gemm, {mode}, flag {flag}"), gemm(None), tf32)?;
+            for asked in F32Mode::ALL {
+                check(&format!("gemm in {asked}, {mode}, flag {flag}"), gemm(Some(asked)), asked == F32Mode::Tf32)?;
+            }
+        }
+        Ok(())
+    };
+    let result = run();
+    set_candles_flag(false);
+    set_f32_mode(F32Mode::Accurate);
+    result
 }
 
 /// A batch of single rows against one weight is one product, on whichever kernel.

@@ -9,6 +9,7 @@ use crate::kernels::built_for;
 use crate::{Failure, Result};
 use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::kernel::KERNELS;
+use candle_tilegemm::Error;
 use std::fmt::{self, Display};
 
 /// How a finding is rated.
@@ -135,8 +136,15 @@ fn run_time() -> Vec<Finding> {
 
 /// The environment variables that change what runs.
 fn settings() -> Vec<Finding> {
-    const NAMES: [&str; 6] =
-        ["TILEGEMM", "TILEGEMM_FORCE", "TILEGEMM_PDL", "TILEGEMM_REQUIRE_GPU", "TILEGEMM_TRACE", "TILEGEMM_VENDOR"];
+    const NAMES: [&str; 7] = [
+        "TILEGEMM",
+        "TILEGEMM_F32",
+        "TILEGEMM_FORCE",
+        "TILEGEMM_PDL",
+        "TILEGEMM_REQUIRE_GPU",
+        "TILEGEMM_TRACE",
+        "TILEGEMM_VENDOR",
+    ];
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let (set, unset): (Vec<&str>, Vec<&str>) = NAMES.into_iter().partition(|name| is_set(name));
     let mut findings: Vec<Finding> = set
@@ -152,6 +160,13 @@ fn settings() -> Vec<Finding> {
 fn setting(name: &'static str, value: &str) -> Finding {
     let what = format!("{name}={value}");
     let broken = |error: String| Finding::problem(Status::Broken, "set", &what, error);
+    let read = match name {
+        "TILEGEMM_F32" => candle_tilegemm::f32_mode().map(drop),
+        _ => Ok(()),
+    };
+    if let Err(Error::BadSetting { expected, .. }) = read {
+        return broken(format!("is not understood; expected {expected}"));
+    }
     match name {
         "TILEGEMM_FORCE" | "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !cfg!(feature = "cuda") => {
             Finding::problem(Status::Warn, "set", &what, "does nothing without the feature `cuda`")

@@ -31,6 +31,8 @@ pub struct Args {
     /// Element type of operands and result
     #[arg(long, default_value = "bf16", value_parser = one_of::<DType>(["f16", "bf16", "f32", "f64"]))]
     dtype: DType,
+    #[command(flatten)]
+    f32: crate::F32,
     /// For which GPU; `this` is the first one of this machine
     #[arg(long, default_value = "h100", value_parser = ["h100", "h200", "a100", "this"])]
     device: String,
@@ -85,7 +87,7 @@ fn size() -> clap::builder::RangedI64ValueParser<u32> {
 
 pub fn run(args: &Args) -> Result {
     let device = device(&args.device)?;
-    let problem = args.problem();
+    let problem = args.problem()?;
     if problem.bytes() > device.memory_bytes as f64 {
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
         let (need, have) = (gib(problem.bytes()), gib(device.memory_bytes as f64));
@@ -113,7 +115,7 @@ pub fn run(args: &Args) -> Result {
 }
 
 impl Args {
-    fn problem(&self) -> Problem {
+    fn problem(&self) -> Result<Problem> {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(|size| size as usize);
         let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
         if self.broadcast {
@@ -121,7 +123,8 @@ impl Args {
         }
         problem.epilogue.bias = self.bias.then_some(BiasAxis::N);
         problem.epilogue.activation = self.activation;
-        problem
+        problem.f32_mode = self.f32.mode()?;
+        Ok(problem)
     }
 }
 
@@ -176,9 +179,11 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         let rejection = tuned.rejection.as_ref().map(|rejection| rejection.to_string());
         json!({ "table": tuned.table, "entry": tuned.entry, "rejection": rejection })
     });
+    let Problem { dtype, f32_mode, .. } = explanation.asked;
     json!({
         "device": explanation.device,
         "asked": explanation.asked.to_string(),
+        "f32": (dtype == DType::F32).then_some(f32_mode),
         "canonical": explanation.canonical.problem.to_string(),
         "swapped": explanation.canonical.swapped,
         "roofline_us": explanation.roofline_us,

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use candle_tilegemm::arch::Arch;
-use candle_tilegemm::kernel::{Fusion, KernelDesc, BUILT_ARCHS, KERNELS};
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Math, BUILT_ARCHS, KERNELS};
 use candle_tilegemm::DType;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
@@ -102,7 +102,7 @@ fn row_table(kernels: &[&KernelDesc]) -> Result<Table> {
         table.add_row([
             format!("{}\n{}", family(kernel)?, kernel.schedule.trim_start_matches("none")),
             distinct(row, |kernel| kernel.arch),
-            distinct(row, |kernel| kernel.dtype),
+            dtypes(row),
             distinct(row, |kernel| kernel.layout),
             tile(kernel),
             join(kernel.cluster, "x"),
@@ -128,8 +128,18 @@ fn new_table(header: &[&str]) -> Table {
 
 /// Whether two neighbours were expanded from one row of kernels.toml.
 fn same_row(x: &KernelDesc, y: &KernelDesc) -> bool {
-    let row = |kernel: &KernelDesc| (kernel.family, kernel.tile, kernel.cluster, kernel.schedule, kernel.why);
+    let row =
+        |kernel: &KernelDesc| (kernel.family, kernel.math, kernel.tile, kernel.cluster, kernel.schedule, kernel.why);
     row(x) == row(y)
+}
+
+/// Element types, and how they are multiplied where that is in another one.
+fn dtypes(row: &[&KernelDesc]) -> String {
+    let names = distinct(row, |kernel| kernel.dtype);
+    match row[0].math {
+        Math::Native => names,
+        math => format!("{names}\n{math}"),
+    }
 }
 
 /// Its name in kernels.toml.

@@ -7,6 +7,8 @@ mod kernels;
 mod trace;
 mod tune;
 
+use candle_tilegemm::F32Mode;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::fmt;
 use std::process::ExitCode;
@@ -16,6 +18,26 @@ use std::process::ExitCode;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+/// How exact f32 products are asked to be.
+#[derive(clap::Args)]
+struct F32 {
+    /// How exact f32 products have to be: as cuBLAS SGEMM, by fused multiply-adds only, or TF32 [default: TILEGEMM_F32, else
+    /// accurate]
+    #[arg(long = "f32", value_name = "MODE", value_parser = modes())]
+    mode: Option<F32Mode>,
+}
+
+fn modes() -> impl TypedValueParser<Value = F32Mode> {
+    PossibleValuesParser::new(F32Mode::ALL.map(F32Mode::name)).try_map(|name| name.parse())
+}
+
+impl F32 {
+    /// The mode of this process: the one that is asked for, else that of the environment.
+    fn mode(&self) -> Result<F32Mode> {
+        Ok(self.mode.map_or_else(candle_tilegemm::f32_mode, Ok)?)
+    }
 }
 
 #[derive(Subcommand)]

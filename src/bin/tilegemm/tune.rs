@@ -32,6 +32,8 @@ pub struct Args {
     /// Only rows whose id or class contains this; several with commas
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
+    #[command(flatten)]
+    f32: crate::F32,
     /// Fit the run into this time, e.g. 10m: the most informative rows first
     #[arg(long, value_name = "TIME", value_parser = bench::duration)]
     budget: Option<Duration>,

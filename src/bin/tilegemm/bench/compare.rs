@@ -1,6 +1,7 @@
 //! `--compare A.json B.json`: what got faster or slower from one record to the next.
 
 use super::report::{Report, Row};
+use candle_tilegemm::F32Mode;
 use comfy_table::{presets::ASCII_MARKDOWN, Table};
 
 /// A change below this share is noise, whatever the percentiles say: two runs of the same binary differ by as much.
@@ -15,6 +16,8 @@ pub struct Comparison {
     /// Rows that both have, and how the time of each arm changed.
     changes: Vec<Change>,
     only_in_one: Vec<String>,
+    /// How exact f32 products had to be, where that differs.
+    f32: Option<[F32Mode; 2]>,
 }
 
 struct Change {
@@ -60,7 +63,8 @@ impl Comparison {
             .chain(second_ids.iter().filter(|id| lacks(&first_ids, id)))
             .cloned()
             .collect();
-        Self { drift, changes, only_in_one }
+        let f32 = first.settings.f32.zip(second.settings.f32).filter(|(x, y)| x != y).map(|(x, y)| [x, y]);
+        Self { drift, changes, only_in_one, f32 }
     }
 
     /// Rows that got slower beyond noise.
@@ -97,6 +101,9 @@ impl std::fmt::Display for Comparison {
         if self.drift != 1.0 {
             let percent = 100.0 * (self.drift - 1.0);
             writeln!(f, "the second card's drift ({percent:+.1} %, from the arm candle) is taken out")?;
+        }
+        if let Some([first, second]) = self.f32 {
+            writeln!(f, "f32 products are {first} in the first and {second} in the second")?;
         }
         if !self.only_in_one.is_empty() {
             writeln!(f, "only in one record: {}", self.only_in_one.join(", "))?;

@@ -7,7 +7,7 @@ use candle::cuda_backend::cudarc::driver::sys::CUstream;
 use candle::{CudaDevice, Device, Tensor};
 use candle_tilegemm::launch::Pointers;
 use candle_tilegemm::problem::{BiasAxis, Operand};
-use candle_tilegemm::{Activation, DType, Problem};
+use candle_tilegemm::{Activation, DType, F32Mode, Problem};
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of_val, MaybeUninit};
 use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
@@ -63,7 +63,7 @@ impl CublasLt {
     pub fn problem(&self, problem: &Problem, operands: &Operands, reduction: Reduction) -> Result<LtProblem<'_>> {
         let problem = problem.canonical().problem;
         let (epilogue, bias) = epilogue(&problem)?;
-        let (data, compute, scale) = types(problem.dtype);
+        let (data, compute, scale) = types(&problem);
         let desc = result::create_matmul_desc(compute, scale)?;
         let mut this =
             LtProblem { lt: self, problem, desc, layouts: [std::ptr::null_mut(); 3], algorithms: Vec::new() };
@@ -261,12 +261,13 @@ fn op(operand: &Operand) -> (c_int, i64) {
     }
 }
 
-fn types(dtype: DType) -> (sys::cudaDataType, sys::cublasComputeType_t, sys::cudaDataType) {
-    use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F};
+fn types(problem: &Problem) -> (sys::cudaDataType, sys::cublasComputeType_t, sys::cudaDataType) {
+    use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_64F};
     use sys::cudaDataType_t::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
-    match dtype {
+    match problem.dtype {
         DType::F16 => (CUDA_R_16F, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         DType::BF16 => (CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        DType::F32 if problem.f32_mode == F32Mode::Tf32 => (CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F),
         DType::F32 => (CUDA_R_32F, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         DType::F64 => (CUDA_R_64F, CUBLAS_COMPUTE_64F, CUDA_R_64F),
     }

@@ -13,7 +13,7 @@ use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, DType, Layout, Problem};
+use candle_tilegemm::{launch, DType, F32Mode, Layout, Problem};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +31,8 @@ const MOST_CLOCK_LOSS: f64 = 0.03;
 
 /// The card and all that measures it.
 pub struct Session {
+    /// How exact f32 products have to be, of every arm.
+    pub f32_mode: F32Mode,
     pub timer: Timer,
     pub dispatcher: Dispatcher,
     monitor: Monitor,
@@ -93,11 +95,18 @@ impl Measured {
 
 impl Session {
     /// With the dispatcher that programs have here.
-    pub fn open(pause: f64) -> Result<Self> {
-        Self::with(pause, |info| Ok(Dispatcher::new(info).with_user_tuning()?))
+    pub fn open(pause: f64, f32_mode: F32Mode) -> Result<Self> {
+        Self::with(pause, f32_mode, |info| Ok(Dispatcher::new(info).with_user_tuning()?))
     }
 
-    pub fn with(pause: f64, dispatcher: impl FnOnce(DeviceInfo) -> Result<Dispatcher>) -> Result<Self> {
+    pub fn with(
+        pause: f64,
+        f32_mode: F32Mode,
+        dispatcher: impl FnOnce(DeviceInfo) -> Result<Dispatcher>,
+    ) -> Result<Self> {
+        // For the arms that are calls of candle, stock ones included.
+        candle_tilegemm::set_f32_mode(f32_mode);
+        candle::cuda_backend::set_gemm_reduced_precision_f32(f32_mode == F32Mode::Tf32);
         let device = CudaDevice::new_with_stream(0)?;
         // SAFETY: one stream only; events of candle's allocator would end up in the captured graphs.
         unsafe { device.disable_event_tracking() };
@@ -106,7 +115,12 @@ impl Session {
         launch::verify_vendor()?;
         let monitor = Monitor::new(&device)?;
         let lt = CublasLt::new(&device)?;
-        Ok(Self { timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, monitor, lt })
+        Ok(Self { f32_mode, timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, monitor, lt })
+    }
+
+    /// The product of a row, as exact as this run has it.
+    pub fn problem(&self, shape: &Shape) -> Problem {
+        Problem { f32_mode: self.f32_mode, ..shape.problem() }
     }
 
     pub fn machine(&self) -> Result<Machine> {
@@ -148,7 +162,7 @@ impl Session {
                 left_out.insert(shape.id.clone(), "interrupted".into());
             } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
                 left_out.insert(shape.id.clone(), "no time left in the budget".into());
-            } else if let Some(reason) = self.does_not_fit(&shape.problem(), args.hot)? {
+            } else if let Some(reason) = self.does_not_fit(&self.problem(shape), args.hot)? {
                 left_out.insert(shape.id.clone(), reason);
             } else {
                 match self.row(shape, args, &ceilings) {
@@ -175,6 +189,7 @@ impl Session {
             samples: args.samples.into(),
             pause: self.timer.pause,
             seconds: start.elapsed().as_secs_f64(),
+            f32: dtypes.contains(&DType::F32).then_some(self.f32_mode),
             tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
         };
         let rows = rows.into_iter().map(|(_, row)| row).collect();
@@ -196,6 +211,7 @@ impl Session {
         let mut tflops = BTreeMap::new();
         for dtype in [DType::BF16, DType::F16, DType::F32, DType::F64] {
             let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
+            let problem = Problem { f32_mode: self.f32_mode, ..problem };
             if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()
             {
                 continue;
@@ -210,7 +226,7 @@ impl Session {
     }
 
     fn row(&self, shape: &Shape, args: &Args, ceilings: &Ceilings) -> Result<Row> {
-        let problem = shape.problem();
+        let problem = self.problem(shape);
         let measured = if args.eager {
             eager::measure(&self.timer, &self.dispatcher, &problem, args)?
         } else {

@@ -50,6 +50,8 @@ pub struct Args {
     /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, or names of kernels
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
+    #[command(flatten)]
+    f32: crate::F32,
     /// Samples of each arm and row
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(5..=1000))]
     samples: u16,
@@ -75,10 +77,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Read a record instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "eager", "hot", "aa", "budget", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "mode", "eager", "hot", "aa", "budget", "json"])]
     from: Option<PathBuf>,
     /// What got faster or slower from the first record to the second; fails on a regression
-    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "from", "json", "html"])]
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "mode", "from", "json", "html"])]
     compare: Vec<PathBuf>,
     /// The classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
     #[arg(long)]

@@ -4,7 +4,7 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::Result;
-use candle_tilegemm::{DType, Layout};
+use candle_tilegemm::{DType, F32Mode, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,6 +59,9 @@ pub struct Settings {
     /// Pause after a sample, as a multiple of its length.
     pub pause: f64,
     pub seconds: f64,
+    /// How exact f32 products had to be, of every arm; absent without such rows, and in older records, where they were strict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f32: Option<F32Mode>,
     /// The measured tables that the dispatcher asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tuning: Vec<String>,

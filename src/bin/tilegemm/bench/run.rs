@@ -7,7 +7,7 @@ use super::report::{Ceilings, Machine, SCHEMA};
 use super::{ladder, show, Args, Plant};
 use crate::{Failure, Result};
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, DType};
+use candle_tilegemm::{launch, DType, F32Mode};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn measure(args: &Args, shapes: &[Shape]) -> Result {
     if let Some(model) = &args.model {
         return model_bench(model, args);
     }
-    let session = Session::open(args.pause)?;
+    let session = Session::open(args.pause, args.f32.mode()?)?;
     if args.ladder {
         return climb(&session, args);
     }
@@ -102,11 +102,14 @@ fn climb(session: &Session, args: &Args) -> Result {
 struct ModelRecord {
     schema: u32,
     machine: Machine,
+    /// How exact f32 products had to be, stock's included.
+    f32: F32Mode,
     model: ModelReport,
 }
 
 fn model_bench(model: &str, args: &Args) -> Result {
-    let machine = Session::open(args.pause)?.machine()?;
+    let f32_mode = args.f32.mode()?;
+    let machine = Session::open(args.pause, f32_mode)?.machine()?;
     let options = Options {
         model: Model::from_str(model, false).map_err(Failure::Usage)?,
         prompts: args.prompt.clone(),
@@ -119,7 +122,7 @@ fn model_bench(model: &str, args: &Args) -> Result {
     };
     let report = models::run(&options)?;
     crate::print(models::table(&report))?;
-    save(&ModelRecord { schema: SCHEMA, machine, model: report }, args.json.as_deref())
+    save(&ModelRecord { schema: SCHEMA, machine, f32: f32_mode, model: report }, args.json.as_deref())
 }
 
 fn save(record: &impl Serialize, path: Option<&Path>) -> Result {

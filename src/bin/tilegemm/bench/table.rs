@@ -73,7 +73,8 @@ pub fn remarks(report: &Report) -> String {
     let mut lines = Vec::new();
     let ceilings = &report.ceilings;
     let tflops: Vec<String> = ceilings.tflops.iter().map(|(dtype, tflops)| format!("{dtype} {tflops:.0}")).collect();
-    lines.push(format!("ceilings: {:.0} GB/s; TFLOP/s at 8192^3: {}", ceilings.hbm_gbps, tflops.join(", ")));
+    let mode = report.settings.f32.map_or(String::new(), |mode| format!("; f32 products: {mode}"));
+    lines.push(format!("ceilings: {:.0} GB/s; TFLOP/s at 8192^3: {}{mode}", ceilings.hbm_gbps, tflops.join(", ")));
     for row in &report.rows {
         for flag in row.flags.iter().filter(|flag| flag.starts_with("wrong ")) {
             let arm = flag.trim_start_matches("wrong ");

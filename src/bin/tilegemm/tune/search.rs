@@ -30,7 +30,7 @@ pub fn run(args: &Args, shapes: &[Shape]) -> Result {
     if let Err(error) = launch::device_count() {
         return Err(Failure::NoDevice(format!("{error}; a table is measured on the GPU that it is for")));
     }
-    let session = Session::with(args.pause, baseline)?;
+    let session = Session::with(args.pause, args.f32.mode()?, baseline)?;
     let host = Host::here(session.dispatcher.device());
     let output = Output::reserve(args, &host.gpu)?;
     let mut table = output.start(args, origin(&session)?, &host)?;
@@ -74,7 +74,7 @@ fn origin(session: &Session) -> Result<Origin> {
 
 /// The whole suite, or as much of it as the budget and Ctrl-C leave.
 fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
-    let shapes = distinct(shapes);
+    let shapes = distinct(session, shapes);
     let order = match args.budget {
         Some(_) => order::by_information(&shapes),
         None => (0..shapes.len()).collect(),
@@ -89,19 +89,19 @@ fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
             Some("interrupted".into())
         } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
             Some("no time left in the budget".into())
-        } else if key(shape, Among::All).is_none() {
+        } else if key(session, shape, Among::All).is_none() {
             Some("a table cannot express it".into())
         } else {
-            session.does_not_fit(&shape.problem(), false)?
+            session.does_not_fit(&session.problem(shape), false)?
         };
         let outcome = match reason {
             Some(reason) => Err(reason),
-            None => contest::hold(session, &shape.problem(), args).map_err(|error| format!("failed: {error}")),
+            None => contest::hold(session, &session.problem(shape), args).map_err(|error| format!("failed: {error}")),
         };
         match outcome {
             Ok(outcome) => {
                 progress.suspend(|| print_outcome(shape, &outcome))?;
-                found.add(shape, outcome);
+                found.add(session, shape, outcome);
             }
             Err(reason) => drop(found.left_out.insert(shape.id.clone(), reason)),
         }
@@ -111,14 +111,14 @@ fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
     Ok(found)
 }
 
-fn key(shape: &Shape, among: Among) -> Option<Key> {
-    Key::of(&shape.problem().canonical().problem, among)
+fn key(session: &Session, shape: &Shape, among: Among) -> Option<Key> {
+    Key::of(&session.problem(shape).canonical().problem, among)
 }
 
 /// The first row of those that a table cannot tell apart.
-fn distinct(shapes: &[Shape]) -> Vec<Shape> {
+fn distinct(session: &Session, shapes: &[Shape]) -> Vec<Shape> {
     let mut seen = BTreeSet::new();
-    let is_new = |shape: &&Shape| match key(shape, Among::All) {
+    let is_new = |shape: &&Shape| match key(session, shape, Among::All) {
         Some(key) => seen.insert((key, shape.problem().canonical().problem.m)),
         None => true,
     };
@@ -126,9 +126,9 @@ fn distinct(shapes: &[Shape]) -> Vec<Shape> {
 }
 
 impl Found {
-    fn add(&mut self, shape: &Shape, outcome: Outcome) {
+    fn add(&mut self, session: &Session, shape: &Shape, outcome: Outcome) {
         for (among, point) in outcome.points {
-            if let Some(key) = key(shape, among) {
+            if let Some(key) = key(session, shape, among) {
                 self.points.entry(key).or_default().push(point);
             }
         }

@@ -30,6 +30,7 @@ pub fn machine(view: &View) -> String {
             "samples",
             format!("{} of each arm, pause {}\u{d7}, {}", settings.samples, settings.pause, duration(settings.seconds)),
         ),
+        ("f32", settings.f32.map_or("as cuBLAS by default".into(), |mode| mode.to_string())),
         ("memory ceiling", positive(ceilings.hbm_gbps, "GB/s")),
     ];
     let tflops: Vec<_> = ceilings.tflops.iter().filter(|(_, tflops)| **tflops > 0.0).collect();

@@ -1,0 +1,219 @@
+//! How f32 products are multiplied: what is asked for, and what a kernel does.
+
+use crate::error::{Error, Result};
+use once_cell::sync::OnceCell;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// How exact an f32 product has to be; products in other types have nothing to choose.
+///
+/// What counts is, in this order: the call ([`Gemm::f32_mode`](crate::Gemm::f32_mode), [`Problem::f32_mode`](crate::Problem::f32_mode),
+/// for the op and the interposer also TF32 by candle's `set_gemm_reduced_precision_f32`), the process ([`set_f32_mode`]), the
+/// environment (`TILEGEMM_F32=accurate|strict|tf32`), and else [`F32Mode::Accurate`].
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::dispatch::{Dispatcher, Policy};
+/// use candle_tilegemm::kernel::Math;
+/// use candle_tilegemm::{DType, F32Mode, Layout, Problem};
+///
+/// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+/// let dense = Problem::dense(4096, 4096, 4096, 1, Layout::NT, DType::F32);
+/// let strict = Problem { f32_mode: F32Mode::Strict, ..dense };
+/// assert_eq!(dispatcher.plan(&strict, Policy::own())?.kernel.math, Math::Native); // fused multiply-adds
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum F32Mode {
+    /// Any kernel whose error is at most that of a cuBLAS SGEMM.
+    #[default]
+    Accurate,
+    /// Fused multiply-adds in f32 only.
+    Strict,
+    /// Inputs may be rounded to TF32; what candle's `set_gemm_reduced_precision_f32` asks for.
+    Tf32,
+}
+
+impl F32Mode {
+    /// All of them.
+    pub const ALL: [F32Mode; 3] = [F32Mode::Accurate, F32Mode::Strict, F32Mode::Tf32];
+
+    /// The name used in the environment and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            F32Mode::Accurate => "accurate",
+            F32Mode::Strict => "strict",
+            F32Mode::Tf32 => "tf32",
+        }
+    }
+
+    /// Whether a product in this mode may be multiplied so.
+    pub const fn admits(self, math: Math) -> bool {
+        match (self, math) {
+            (_, Math::Native) | (F32Mode::Tf32, _) | (F32Mode::Accurate, Math::Bf16x6) => true,
+            (F32Mode::Strict, Math::Tf32 | Math::Bf16x6) | (F32Mode::Accurate, Math::Tf32) => false,
+        }
+    }
+
+    /// What a call of cuBLAS asks for by its compute type: a mode of its own, or (`Some(None)`) that of the process. `None` for
+    /// a compute type that does not accumulate in f32.
+    #[cfg(any(feature = "interpose", test))]
+    pub(crate) fn of_compute_type(number: i32) -> Option<Option<F32Mode>> {
+        match number {
+            // The other two allow less, not more, than f32.
+            compute_type::F32 | compute_type::F32_FAST_16F | compute_type::F32_FAST_16BF => Some(None),
+            compute_type::F32_PEDANTIC => Some(Some(F32Mode::Strict)),
+            compute_type::F32_FAST_TF32 => Some(Some(F32Mode::Tf32)),
+            _ => None,
+        }
+    }
+}
+
+/// `cublasComputeType_t`, where the accumulator is f32.
+#[cfg(any(feature = "cuda", test))]
+pub(crate) mod compute_type {
+    #![cfg_attr(not(any(feature = "interpose", test)), allow(dead_code))]
+    pub const F32: i32 = 68;
+    pub const F32_PEDANTIC: i32 = 69;
+    pub const F32_FAST_16F: i32 = 74;
+    pub const F32_FAST_16BF: i32 = 75;
+    pub const F32_FAST_TF32: i32 = 77;
+}
+
+impl fmt::Display for F32Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for F32Mode {
+    type Err = String;
+
+    fn from_str(s: &str) -> std::result::Result<Self, String> {
+        let found = F32Mode::ALL.into_iter().find(|mode| mode.name() == s);
+        found.ok_or_else(|| format!("unknown f32 mode '{s}'; expected accurate, strict or tf32"))
+    }
+}
+
+/// How a kernel multiplies: the field `math` of kernels.toml.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Math {
+    /// In the type of its operands; for f32 that is fused multiply-adds.
+    #[default]
+    Native,
+    /// f32 operands rounded to TF32, on tensor cores.
+    Tf32,
+    /// f32 operands as three bf16 parts each, six products of them on tensor cores: no more error than fused multiply-adds.
+    Bf16x6,
+}
+
+impl fmt::Display for Math {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Math::Native => "native",
+            Math::Tf32 => "tf32",
+            Math::Bf16x6 => "bf16x6",
+        })
+    }
+}
+
+/// 0: not set; else one more than the mode.
+static PROCESS: AtomicU8 = AtomicU8::new(0);
+
+/// Sets the mode of this process: of f32 products that do not ask for one themselves.
+///
+/// It holds for the op, the layers and the interposer from the next product on. What a CUDA graph has captured stays as it is.
+///
+/// ```
+/// use candle_tilegemm::{f32_mode, set_f32_mode, F32Mode};
+///
+/// set_f32_mode(F32Mode::Strict);
+/// assert_eq!(f32_mode()?, F32Mode::Strict);
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
+pub fn set_f32_mode(mode: F32Mode) {
+    PROCESS.store(mode as u8 + 1, Ordering::Relaxed);
+}
+
+/// The mode of this process: that of [`set_f32_mode`], else that of the environment variable `TILEGEMM_F32`, else
+/// [`F32Mode::Accurate`].
+///
+/// # Errors
+/// [`Error::BadSetting`] when the variable counts and holds something else.
+pub fn f32_mode() -> Result<F32Mode> {
+    match PROCESS.load(Ordering::Relaxed) {
+        0 => from_env(),
+        set => Ok(F32Mode::ALL[usize::from(set) - 1]),
+    }
+}
+
+/// Read once, for it is asked for each product.
+fn from_env() -> Result<F32Mode> {
+    static MODE: OnceCell<F32Mode> = OnceCell::new();
+    MODE.get_or_try_init(|| parse(&std::env::var("TILEGEMM_F32").unwrap_or_default())).copied()
+}
+
+fn parse(value: &str) -> Result<F32Mode> {
+    if value.is_empty() {
+        return Ok(F32Mode::default());
+    }
+    let bad = |_| Error::BadSetting { name: "TILEGEMM_F32", value: value.into(), expected: "accurate, strict or tf32" };
+    value.parse().map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{compute_type, f32_mode, parse, set_f32_mode, F32Mode, Math};
+
+    #[test]
+    fn a_setting_is_a_mode_or_an_error_that_says_what_it_may_be() {
+        for mode in F32Mode::ALL {
+            assert_eq!(parse(mode.name()).unwrap(), mode);
+            assert_eq!(serde_json::to_string(&mode).unwrap(), format!("\"{mode}\""));
+        }
+        assert_eq!(parse("").unwrap(), F32Mode::Accurate);
+        for bad in ["TF32", "fast", "on", " strict"] {
+            let text = parse(bad).unwrap_err().to_string();
+            assert_eq!(text, format!("TILEGEMM_F32={bad} is not understood; expected accurate, strict or tf32"));
+        }
+    }
+
+    #[test]
+    fn the_process_comes_before_the_environment() {
+        for mode in F32Mode::ALL {
+            set_f32_mode(mode);
+            assert_eq!(f32_mode().unwrap(), mode);
+        }
+    }
+
+    #[test]
+    fn modes_admit_what_is_as_exact_as_they_ask() {
+        use F32Mode::{Accurate, Strict};
+        let admitted = |mode: F32Mode| [Math::Native, Math::Bf16x6, Math::Tf32].map(|math| mode.admits(math));
+        assert_eq!(admitted(Strict), [true, false, false]);
+        assert_eq!(admitted(Accurate), [true, true, false]);
+        assert_eq!(admitted(F32Mode::Tf32), [true, true, true]);
+    }
+
+    #[test]
+    fn a_compute_type_is_a_mode_or_leaves_it_to_the_process() {
+        // The numbers of cublas_api.h, and what candle passes: 77 with its flag for reduced precision, else 68.
+        let cases = [
+            (68, Some(None)),
+            (74, Some(None)),
+            (75, Some(None)),
+            (69, Some(Some(F32Mode::Strict))),
+            (77, Some(Some(F32Mode::Tf32))),
+            (64, None), // f16
+            (70, None), // f64
+            (72, None), // i32
+        ];
+        for (number, asked) in cases {
+            assert_eq!(F32Mode::of_compute_type(number), asked, "{number}");
+        }
+        assert_eq!((compute_type::F32, compute_type::F32_FAST_TF32), (68, 77));
+    }
+}

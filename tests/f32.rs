@@ -1,0 +1,142 @@
+//! How exact f32 products are: which kernels a mode admits, and what they cost.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::kernel::{Family, KernelDesc, Math, Rejection, KERNELS};
+use candle_tilegemm::problem::Operand;
+use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use std::sync::Arc;
+
+fn h100() -> Dispatcher {
+    Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
+}
+
+fn f32(m: usize, n: usize, k: usize, f32_mode: F32Mode) -> Problem {
+    Problem { f32_mode, ..Problem::dense(m, n, k, 1, Layout::NT, DType::F32) }
+}
+
+/// A row of the table with another arithmetic.
+fn with_math(math: Math) -> KernelDesc {
+    let mut kernel = KERNELS.iter().find(|k| k.family == Family::SimtGemm && k.layout == Layout::NT).unwrap().clone();
+    kernel.math = math;
+    (kernel.arch.capability, kernel.arch.exact) = (90, true);
+    kernel
+}
+
+/// Sizes that the kernels of every mode are for, and some that none is.
+fn sweep() -> impl Iterator<Item = Problem> {
+    let sizes = [(1, 4096, 4096, 1), (4096, 4096, 4096, 1), (2048, 2048, 128, 32), (333, 777, 555, 1), (64, 64, 1, 3)];
+    let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
+    let dense = move |(m, n, k, batch)| layouts.map(|layout| Problem::dense(m, n, k, batch, layout, DType::F32));
+    let in_all_modes = |dense: Problem| F32Mode::ALL.map(|f32_mode| Problem { f32_mode, ..dense });
+    sizes.into_iter().flat_map(dense).flat_map(in_all_modes)
+}
+
+#[test]
+fn a_mode_rejects_what_is_less_exact() {
+    use F32Mode::{Accurate, Strict, Tf32};
+    let device = DeviceInfo::h100();
+    let cases = [
+        (Math::Native, Strict, None),
+        (Math::Native, Accurate, None),
+        (Math::Native, Tf32, None),
+        (Math::Bf16x6, Strict, Some("multiplies f32 as bf16x6, the f32 mode is strict")),
+        (Math::Bf16x6, Accurate, None),
+        (Math::Bf16x6, Tf32, None),
+        (Math::Tf32, Strict, Some("multiplies f32 as tf32, the f32 mode is strict")),
+        (Math::Tf32, Accurate, Some("multiplies f32 as tf32, the f32 mode is accurate")),
+        (Math::Tf32, Tf32, None),
+    ];
+    for (math, mode, expected) in cases {
+        let verdict = with_math(math).supports(&f32(512, 512, 512, mode), &device);
+        assert_eq!(verdict.err().map(|rejection| rejection.to_string()).as_deref(), expected, "{math} in {mode}");
+    }
+}
+
+#[test]
+fn short_sums_are_not_split_into_parts() {
+    let verdict = |math, k, mode| with_math(math).supports(&f32(512, 512, k, mode), &DeviceInfo::h100());
+    for mode in [F32Mode::Accurate, F32Mode::Tf32] {
+        assert_eq!(verdict(Math::Bf16x6, 60, mode), Err(Rejection::ShortSums { have: 60, least: 64 }));
+        assert_eq!(verdict(Math::Bf16x6, 64, mode), Ok(()));
+    }
+    assert_eq!(verdict(Math::Tf32, 4, F32Mode::Tf32), Ok(()));
+}
+
+#[test]
+fn plans_keep_to_the_mode() {
+    let dispatcher = h100();
+    for problem in sweep() {
+        for policy in [Policy::default(), Policy::own()] {
+            let plan = dispatcher.plan(&problem, policy).unwrap();
+            assert!(problem.f32_mode.admits(plan.kernel.math), "{problem}: {}", plan.kernel);
+        }
+    }
+}
+
+#[test]
+fn every_mode_is_planned_for_itself() {
+    let dispatcher = h100();
+    let plans = F32Mode::ALL.map(|mode| dispatcher.plan(&f32(512, 1024, 1024, mode), Policy::default()).unwrap());
+    for (index, mode) in F32Mode::ALL.into_iter().enumerate() {
+        assert_eq!((plans[index].asked.f32_mode, plans[index].canonical.problem.f32_mode), (mode, mode));
+        let again = dispatcher.plan(&f32(512, 1024, 1024, mode), Policy::default()).unwrap();
+        assert!(Arc::ptr_eq(&plans[index], &again), "{mode} is planned anew");
+    }
+    // D = A @ B of a column-major D is D^T = B^T @ A^T in the same mode.
+    let mut transposed = f32(512, 1024, 1024, F32Mode::Strict);
+    transposed.d = Operand::col_major(512, [0, 0]);
+    assert_eq!(transposed.canonical().problem.f32_mode, F32Mode::Strict);
+}
+
+#[test]
+fn other_types_have_no_mode() {
+    let dispatcher = h100();
+    for dtype in [DType::F16, DType::BF16, DType::F64] {
+        let dense = Problem::dense(512, 1024, 1024, 1, Layout::NT, dtype);
+        let plan = dispatcher.plan(&dense, Policy::default()).unwrap();
+        for f32_mode in F32Mode::ALL {
+            let asked = Problem { f32_mode, ..dense };
+            assert_eq!(asked.canonical(), dense.canonical());
+            assert_eq!(dispatcher.plan(&asked, Policy::default()).unwrap().kernel, plan.kernel);
+            assert_eq!(asked.to_string(), dense.to_string());
+        }
+    }
+}
+
+#[test]
+fn the_vendor_library_and_the_roofline_know_the_mode() {
+    let (dispatcher, device) = (h100(), DeviceInfo::h100());
+    let cublas = Policy::force("cublas_f32_nt").unwrap();
+    let us = F32Mode::ALL.map(|mode| {
+        let problem = f32(4096, 4096, 4096, mode);
+        let (vendor, roofline) =
+            (dispatcher.plan(&problem, cublas).unwrap().estimate_us, cost::roofline_us(&problem, &device));
+        assert!(vendor > roofline, "{mode}: {vendor} us, {roofline} us");
+        (vendor, roofline)
+    });
+    let [accurate, strict, tf32] = us;
+    assert_eq!(accurate.0, strict.0, "SGEMM in both");
+    assert!(tf32.0 < strict.0 / 4.0);
+    // 2 * 4096^3 operations at 52, 800 / 6 and 800 / 2 TFLOP/s.
+    let expected = [2643.0, 1030.8, 343.6];
+    for (roofline, expected) in [strict.1, accurate.1, tf32.1].into_iter().zip(expected) {
+        assert!((roofline - expected).abs() < 1.0, "{roofline} us, expected {expected}");
+    }
+}
+
+#[test]
+fn an_explanation_names_the_mode() {
+    let explain = |problem: &Problem| h100().explain(problem, Policy::default()).to_string();
+    let cases = [
+        (F32Mode::Accurate, "512x512x512 nt f32 on", "f32 mode accurate: kernels with no more error than cuBLAS SGEMM"),
+        (F32Mode::Strict, "512x512x512 nt f32 strict on", "f32 mode strict: fused multiply-adds only"),
+        (F32Mode::Tf32, "512x512x512 nt f32 tf32 on", "f32 mode tf32: inputs may be rounded to TF32"),
+    ];
+    for (mode, asked, meaning) in cases {
+        let text = explain(&f32(512, 512, 512, mode));
+        assert!(text.starts_with(asked) && text.contains(meaning), "{text}");
+    }
+    let bf16 = explain(&Problem::dense(512, 512, 512, 1, Layout::NT, DType::BF16));
+    assert!(!bf16.contains("f32 mode"), "{bf16}");
+}
