@@ -58,6 +58,46 @@ tg_status tg_device(int32_t ordinal, tg_device_info* info) {
   return TG_OK;
 }
 
+tg_status tg_stream_id(void* stream, uint64_t* id) {
+  unsigned long long number = 0;
+  const tg_status status = tilegemm::cuda_status(cudaStreamGetId(cudaStream_t(stream), &number));
+  *id = number;
+  return status;
+}
+
+int32_t tg_stream_is_capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(cudaStream_t(stream), &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
+  cudaGetLastError();  // the default stream, while another one is captured; not an error of the next launch
+  return 1;
+}
+
+tg_status tg_allocate(uint64_t bytes, void** pointer) {
+  // cudaMalloc would make a capture invalid that another thread has begun in global mode.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  tg_status status = tilegemm::cuda_status(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (status != TG_OK) return status;
+  status = tilegemm::cuda_status(cudaMalloc(pointer, bytes));
+  if (status != TG_OK) cudaGetLastError();  // it is told by the status; the next launch did not fail
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return status;
+}
+
+tg_status tg_event(void** event) {
+  cudaEvent_t made = nullptr;
+  const tg_status status = tilegemm::cuda_status(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+  *event = made;
+  return status;
+}
+
+tg_status tg_wait(void* stream, void* event) {
+  return tilegemm::cuda_status(cudaStreamWaitEvent(cudaStream_t(stream), cudaEvent_t(event), 0));
+}
+
+tg_status tg_record(void* stream, void* event) {
+  return tilegemm::cuda_status(cudaEventRecord(cudaEvent_t(event), cudaStream_t(stream)));
+}
+
 const char* tg_last_cuda_error(void) {
   thread_local char text[256];
   std::snprintf(text, sizeof(text), "%s: %s", cudaGetErrorName(last_error), cudaGetErrorString(last_error));

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 3
+#define TG_ABI_VERSION 4
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -64,6 +64,20 @@ typedef struct tg_gemm_args {
   int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
   int32_t overlap;   /* not 0: may start while the kernel before it in the stream still runs, where the kernel knows how */
   void *stream;      /* cudaStream_t */
+
+  /* Device memory at 256 bytes, for the kernels of this call to pass on to each other; null for kernels other than those of
+   * TG_BF16X6. It holds at least, for each matrix of the batch, with K rounded up to 64 and N to 8,
+   *     6 * N * K bytes: three bf16 planes of B, and for TG_TN and TG_TT also 4 * M * K bytes: A transposed.
+   * Larger products come in pieces, as calls of their own: some matrices of the batch, or a part of one, cut along N and M at
+   * multiples of tile * cluster. The caller puts no other kernel into the stream between those of a call. What a call finds in
+   * the workspace means nothing.
+   *
+   * With `overlap`, a kernel may start while the one before it in the stream still runs: the one that fills the workspace while
+   * that of the product before still reads it. So every thread passes griddepcontrol.wait before it touches the workspace,
+   * reads included, and every kernel of a call has threads that pass it: it waits for the end of the kernel before, and that
+   * is the end of all before it only where that one has waited, too. */
+  void *workspace;
+  uint64_t workspace_bytes;
 } tg_gemm_args;
 
 /* What a built kernel says of itself; checked against kernels.toml when the library is loaded. */
@@ -98,6 +112,17 @@ int32_t tg_device_count(void);
 tg_status tg_driver_version(int32_t *version);
 tg_status tg_current_device(int32_t *ordinal);
 tg_status tg_device(int32_t ordinal, tg_device_info *info);
+
+/* CUDA's number of a stream of the current device. Unlike its handle, no other stream of the process ever has it. */
+tg_status tg_stream_id(void *stream, uint64_t *id);
+/* Whether a stream is being captured into a graph, or cannot tell. */
+int32_t tg_stream_is_capturing(void *stream);
+/* Memory of the current device that is never freed, and a cudaEvent_t. Ends no capture, on whatever stream and thread. */
+tg_status tg_allocate(uint64_t bytes, void **pointer);
+tg_status tg_event(void **event);
+/* Has a stream wait for an event, if that has ever been recorded; records it. */
+tg_status tg_wait(void *stream, void *event);
+tg_status tg_record(void *stream, void *event);
 
 /* The CUDA error behind the latest TG_CUDA_ERROR of this thread, as "cudaErrorName: description". */
 const char *tg_last_cuda_error(void);

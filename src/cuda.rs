@@ -37,6 +37,14 @@ pub(crate) fn fusion(device: &CudaDevice, problem: &Problem) -> Result<Fusion> {
     Ok(launch::dispatcher(ordinal(device))?.fuse(problem, policy()?)?)
 }
 
+/// Allocates the workspace of the device's stream: its size in bytes.
+pub(crate) fn prepare(device: &CudaDevice) -> Result<u64> {
+    let stream = device.cuda_stream();
+    stream.context().bind_to_thread().w()?;
+    // SAFETY: the stream is the device's own, and the device is the thread's current one.
+    Ok(unsafe { launch::prepare(stream.cu_stream().cast())? })
+}
+
 type Input<'a> = (&'a CudaStorage, &'a Layout);
 
 /// Computes `op`; `third` is its bias or residual.
@@ -91,13 +99,15 @@ fn forward_as<T: CudaDType + DeviceRepr>(
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
         stream.context().bind_to_thread().w()?;
         launch::dispatcher(ordinal(&device))?.with_plan(&problem, policy()?, |plan| {
-            #[cfg(feature = "interpose")]
-            if crate::interpose::mode() == crate::interpose::Mode::Trace {
-                crate::interpose::traced(&problem, plan);
-            }
             // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and
             // stream and handle are the device's own.
-            unsafe { launch::launch(plan, pointers, queue) }
+            unsafe {
+                #[cfg(feature = "interpose")]
+                if crate::interpose::mode() == crate::interpose::Mode::Trace {
+                    crate::interpose::traced(&problem, plan, launch::ready(plan, queue.stream)?);
+                }
+                launch::launch(plan, pointers, queue)
+            }
         })??;
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
+use crate::workspace::{self, Need};
 use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,35 +25,44 @@ pub(crate) use counter::Counter;
 pub struct Policy {
     /// Whether the vendor library is a candidate.
     pub vendor: bool,
+    /// Bytes of device memory that a kernel may count on beside the operands ([`crate::workspace`]).
+    pub workspace: u64,
     /// Position in [`KERNELS`] of the one kernel to take.
     forced: Option<usize>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { vendor: true, forced: None }
+        Self { vendor: true, workspace: workspace::DEFAULT_BYTES, forced: None }
     }
 }
 
 impl Policy {
     /// Our own kernels only.
     pub fn own() -> Self {
-        Self { vendor: false, forced: None }
+        Self { vendor: false, ..Self::default() }
     }
 
     /// The kernel of this name and no other.
     pub fn force(name: &str) -> Result<Self> {
         let forced = KERNELS.iter().position(|kernel| kernel.name == name);
         let forced = forced.ok_or_else(|| Error::UnknownKernel(name.into()))?;
-        Ok(Self { vendor: true, forced: Some(forced) })
+        Ok(Self { forced: Some(forced), ..Self::default() })
     }
 
-    /// From `TILEGEMM_FORCE=<kernel>` and `TILEGEMM_VENDOR=on|off`.
+    /// From `TILEGEMM_FORCE=<kernel>`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
     pub fn from_env() -> Result<Self> {
-        if let Some(name) = std::env::var("TILEGEMM_FORCE").ok().filter(|name| !name.is_empty()) {
-            return Self::force(&name);
-        }
-        Ok(if is_on("TILEGEMM_VENDOR")? { Self::default() } else { Self::own() })
+        let policy = match std::env::var("TILEGEMM_FORCE").ok().filter(|name| !name.is_empty()) {
+            Some(name) => Self::force(&name)?,
+            None if is_on("TILEGEMM_VENDOR")? => Self::default(),
+            None => Self::own(),
+        };
+        Ok(policy.with_workspace(workspace::bytes()?))
+    }
+
+    /// With another limit for the device memory that a kernel may count on; 0 for none.
+    pub fn with_workspace(self, bytes: u64) -> Self {
+        Self { workspace: bytes, ..self }
     }
 
     /// The kernel asked for by name.
@@ -97,6 +107,10 @@ pub struct Plan {
     pub estimate_us: f64,
     /// Multiprocessors that it may fill.
     pub sm_count: u32,
+    /// Device memory that the kernel needs beside the operands.
+    pub workspace: Need,
+    /// What runs where a stream has no workspace.
+    without: Option<Arc<Plan>>,
     dispatcher: usize,
     policy: Policy,
     calls: Counter,
@@ -107,6 +121,12 @@ impl Plan {
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self) {
         self.calls.count();
+    }
+
+    /// What runs in its place on a stream that has no workspace ([`crate::workspace`]): the plan of the same problem for a kernel
+    /// that needs none. `None` of a kernel that was asked for by name, and of one that needs none itself.
+    pub fn without_workspace(&self) -> Option<&Plan> {
+        self.without.as_deref()
     }
 
     /// How often it was launched.
@@ -276,8 +296,26 @@ impl Dispatcher {
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
             dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, ?reason, estimate_us, "chosen"
         );
+        let workspace = kernel.workspace(p);
+        let without = match policy.forced {
+            None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
+            _ => None,
+        };
         let (sm_count, dispatcher, calls) = (self.device.sm_count, self.id, Counter::default());
-        Ok(Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count, dispatcher, policy, calls })
+        let asked = *asked;
+        Ok(Plan {
+            asked,
+            canonical,
+            kernel,
+            reason,
+            estimate_us,
+            sm_count,
+            workspace,
+            without,
+            dispatcher,
+            policy,
+            calls,
+        })
     }
 
     /// What every kernel of the table says to the canonical `problem`.
@@ -327,6 +365,10 @@ impl Dispatcher {
         }
         if kernel.family == Family::Cublas && !policy.vendor {
             return Err(Rejection::VendorOff);
+        }
+        let Need { least, .. } = kernel.workspace(problem);
+        if least > policy.workspace {
+            return Err(Rejection::Workspace { need: least, have: policy.workspace });
         }
         Ok(cost::estimate_us(kernel, problem, &self.device))
     }

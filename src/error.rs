@@ -3,6 +3,7 @@
 use crate::kernel::Rejection;
 use crate::problem::Problem;
 use crate::tuning::Refusal;
+use crate::workspace::Lack;
 
 /// The result of this crate's own operations; candle's side converts the error into [`candle::Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -102,6 +103,15 @@ pub enum Error {
         name: String,
         /// Why not.
         refusal: Refusal,
+    },
+
+    /// A kernel needs a workspace that its stream has not, and nothing runs in its place.
+    #[error("there is no workspace for {what}: {lack}")]
+    Workspace {
+        /// A kernel, or a stream that was to get one.
+        what: &'static str,
+        /// Why not.
+        lack: Lack,
     },
 
     /// The vendor library failed.

@@ -240,29 +240,31 @@ enum Taken {
 
 unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<Taken> {
     let policy = match crate::cuda::policy()? {
-        policy if mode == Mode::Force && policy.forced().is_none() => Policy::own(),
+        policy if mode == Mode::Force && policy.forced().is_none() => Policy::own().with_workspace(policy.workspace),
         policy => policy,
     };
     let dispatcher = launch::dispatcher(launch::current_device()?)?;
     dispatcher.with_plan(problem, policy, |plan| {
-        if mode == Mode::Trace {
-            traced(problem, plan);
-        }
-        let vendor = plan.kernel.family == Family::Cublas;
-        if vendor && call.is_as_planned(&plan.canonical.problem) {
-            plan.count();
-            return Ok(Taken::No);
-        }
         let mut stream = std::ptr::null_mut();
         // SAFETY: the caller's handle, and a valid place to write to.
         if unsafe { (cublas()?.get_stream)(call.handle, &mut stream) } != STATUS_SUCCESS {
             return Err(Error::Vendor("cublasGetStream failed on the caller's handle".into()));
         }
+        // SAFETY: the stream of the caller's handle.
+        let ready = unsafe { launch::ready(plan, stream)? };
+        if mode == Mode::Trace {
+            traced(problem, plan, ready);
+        }
+        let vendor = ready.kernel.family == Family::Cublas;
+        if vendor && call.is_as_planned(&ready.canonical.problem) {
+            ready.count();
+            return Ok(Taken::No);
+        }
         // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
         let [a, b, c] = call.pointers;
         let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
         // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
-        unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
+        unsafe { launch::launch(ready, pointers, Queue { stream, cublas: call.handle })? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }

@@ -2,6 +2,7 @@
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::problem::{DType, F32Mode, Layout, Problem};
+use crate::workspace::{self, Need};
 use std::fmt;
 
 pub use crate::precision::Math;
@@ -123,6 +124,14 @@ pub enum Rejection {
         /// What the kernel needs.
         least: usize,
     },
+    /// It needs more device memory beside the operands than there is.
+    #[error("needs a workspace of {}, there are {} (TILEGEMM_WORKSPACE)", mib(*need), mib(*have))]
+    Workspace {
+        /// What the kernel needs at least, in bytes.
+        need: u64,
+        /// What the policy allows.
+        have: u64,
+    },
     /// It reads another layout.
     #[error("reads {have}, the operands are {need}")]
     Layout {
@@ -196,6 +205,14 @@ pub enum Rejection {
     VendorOff,
 }
 
+fn mib(bytes: u64) -> String {
+    match bytes as f64 / f64::from(1 << 20) {
+        0.0 => "0 MiB".into(),
+        small if small < 10.0 => format!("{:.1} MiB", small.max(0.1)),
+        large => format!("{large:.0} MiB"),
+    }
+}
+
 /// Splitting into parts leaves out products of the lowest ones, which is less than the rounding of sums from this K on.
 const LEAST_SPLIT_K: usize = 64;
 
@@ -242,6 +259,11 @@ impl KernelDesc {
             return Err(Rejection::EmptyK);
         }
         self.supports_extent(problem)
+    }
+
+    /// Device memory that it needs beside the operands of the canonical `problem`.
+    pub fn workspace(&self, problem: &Problem) -> Need {
+        workspace::need(self, problem)
     }
 
     fn supports_precision(&self, problem: &Problem) -> Result<(), Rejection> {

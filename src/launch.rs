@@ -7,9 +7,14 @@ use crate::ffi;
 use crate::kernel::{Family, KernelDesc, Math, KERNELS};
 use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
 use crate::vendor;
+use crate::workspace::cut::{Cut, Piece};
+use crate::workspace::streams::Workspace;
+use crate::workspace::Lack;
 use once_cell::sync::OnceCell;
 use std::ffi::{c_void, CStr};
 use std::ptr::null_mut;
+
+mod own;
 
 pub use crate::vendor::VendorCall;
 
@@ -28,6 +33,22 @@ pub struct Pointers {
     pub d: *mut c_void,
 }
 
+impl Pointers {
+    /// Those of a piece of the product.
+    fn of_piece(self, piece: &Piece) -> Self {
+        let size = piece.problem.dtype.bytes() as i64;
+        let at = |pointer: *const c_void, elements: i64| pointer.wrapping_byte_offset((elements * size) as isize);
+        let offsets = piece.offsets();
+        Self {
+            a: at(self.a, offsets.a),
+            b: at(self.b, offsets.b),
+            c: at(self.c, offsets.c),
+            bias: if self.bias.is_null() { self.bias } else { at(self.bias, offsets.bias) },
+            d: at(self.d, offsets.d).cast_mut(),
+        }
+    }
+}
+
 /// Where to launch.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
@@ -38,10 +59,12 @@ pub struct Queue {
     pub cublas: *mut c_void,
 }
 
-/// Launches a plan on the current device. Allocates nothing and does not wait.
+/// Launches a plan on the current device, or what runs in its place where the stream lacks the workspace that its kernel needs
+/// ([`ready`]). Does not wait, and allocates nothing but that workspace, once.
 ///
 /// # Errors
-/// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does. Nothing has run then.
+/// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does: nothing has run then, or a part of a
+/// product that is computed in pieces. [`Error::Workspace`] when there is none and the plan has nothing in its place.
 ///
 /// # Safety
 /// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
@@ -50,22 +73,111 @@ pub struct Queue {
 /// - D overlaps none of the others, except C where both have the same layout.
 /// - The stream and the handle in `queue` are what they say.
 pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
-    plan.count();
     if plan.canonical.problem.is_empty() {
+        plan.count();
         return Ok(());
     }
+    // SAFETY: the caller's stream is one of the current device.
+    let (plan, workspace) = unsafe { resolve(plan, queue.stream)? };
+    plan.count();
     let (a, b) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
     let pointers = Pointers { a, b, ..pointers };
     if plan.kernel.family == Family::Cublas {
         // SAFETY: the caller's promises are those of `run`.
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
-    let args = arguments(plan, pointers, queue.stream, overlap()?);
+    let problem = &plan.canonical.problem;
+    let overlap = overlap()?;
+    let args = |problem: &Problem, pointers| ffi::tg_gemm_args {
+        sm_count: plan.sm_count as i32,
+        overlap: overlap.into(),
+        stream: queue.stream,
+        workspace: workspace.map_or(null_mut(), |workspace| workspace.memory.address as *mut c_void),
+        workspace_bytes: workspace.map_or(0, |workspace| workspace.bytes),
+        ..arguments(problem, pointers)
+    };
+    let Some(workspace) = workspace else {
+        // SAFETY: the caller vouches for what the arguments point to.
+        return unsafe { call(plan, &args(problem, pointers)) };
+    };
+    let cut = Cut::new(plan.kernel, problem, workspace.bytes).ok_or_else(|| {
+        let lack = Lack::Small { need: plan.workspace.least, have: workspace.bytes };
+        Error::Workspace { what: plan.kernel.name, lack }
+    })?;
+    let launch_all = || {
+        cut.pieces(problem).try_for_each(|piece| {
+            // SAFETY: as above, for a part of each operand.
+            unsafe { call(plan, &args(&piece.problem, pointers.of_piece(&piece))) }
+        })
+    };
+    // SAFETY: the caller's stream, and its workspace.
+    unsafe { own::in_turn(workspace, queue.stream, launch_all) }
+}
+
+/// The plan that [`launch`] runs for `plan` on this stream: `plan` itself, or [`Plan::without_workspace`] where its kernel needs
+/// a workspace which the stream has not and cannot get.
+///
+/// # Errors
+/// As for [`launch`].
+///
+/// # Safety
+/// `stream` is one of the current device.
+pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { resolve(plan, stream)? }.0)
+}
+
+/// Allocates the workspace of a stream of the current device, unless it has one, and makes the device's dispatcher: what the
+/// first launch would do otherwise. Without it, a product whose first launch on a stream is captured into a CUDA graph runs
+/// without a workspace. With candle, [`prepare`](crate::prepare) does it.
+///
+/// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
+///
+/// # Errors
+/// Those of [`dispatcher`], and [`Error::Workspace`] with the reason why there can be none.
+///
+/// # Safety
+/// `stream` is one of the current device.
+pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
+    dispatcher(current_device()?)?;
+    // SAFETY: the caller's promise.
+    let lack = match unsafe { own::workspace(stream, true)? } {
+        Ok(workspace) if workspace.is_shared() => Lack::ManyStreams,
+        Ok(workspace) => return Ok(workspace.bytes),
+        Err(Lack::Off) => return Ok(0),
+        Err(lack) => lack,
+    };
+    Err(Error::Workspace { what: "the stream alone", lack })
+}
+
+/// What is to run, and its workspace if it needs one.
+unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'static Workspace>)> {
+    let need = plan.workspace.least;
+    if need == 0 {
+        return Ok((plan, None));
+    }
+    // SAFETY: the caller's promise.
+    let lack = match unsafe { own::workspace(stream, false)? } {
+        Ok(workspace) if workspace.bytes >= need => return Ok((plan, Some(workspace))),
+        Ok(workspace) => Lack::Small { need, have: workspace.bytes },
+        Err(lack) => lack,
+    };
+    let kernel = plan.kernel.name;
+    let Some(without) = plan.without_workspace() else { return Err(Error::Workspace { what: kernel, lack }) };
+    tracing::warn!(target: "tilegemm::workspace", kernel, instead = without.kernel.name, %lack, "no workspace");
+    Ok((without, None))
+}
+
+/// Calls a kernel's launch function.
+///
+/// # Safety
+/// The pointers of `args` are as [`launch`] has them.
+unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
     let kernel = linked(plan.kernel)?;
     let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
     // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until it returns, and the caller vouches for what
     // it points to.
-    match unsafe { function(&args) } {
+    match unsafe { function(args) } {
         ffi::tg_status::TG_OK => Ok(()),
         ffi::tg_status::TG_UNSUPPORTED => {
             Err(Error::Refused { kernel: plan.kernel.name, problem: Box::new(plan.canonical.problem) })
@@ -236,8 +348,9 @@ fn overlap() -> Result<bool> {
     OVERLAP.get_or_try_init(|| is_on("TILEGEMM_PDL")).copied()
 }
 
-fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void, overlap: bool) -> ffi::tg_gemm_args {
-    let Problem { m, n, k, batch, a, b, d, epilogue, .. } = plan.canonical.problem;
+/// The problem and its operands; where and how to launch is left open.
+fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_args {
+    let Problem { m, n, k, batch, a, b, d, epilogue, .. } = *problem;
     let bias = match epilogue.bias {
         Some(BiasAxis::M) => vector(pointers.bias, 1, 0),
         Some(BiasAxis::N) => vector(pointers.bias, 0, 1),
@@ -258,9 +371,11 @@ fn arguments(plan: &Plan, pointers: Pointers, stream: *mut c_void, overlap: bool
         activation: activation(epilogue.activation),
         raster: ffi::tg_raster::TG_RASTER_AUTO,
         swizzle: 0,
-        sm_count: plan.sm_count as i32,
-        overlap: overlap.into(),
-        stream,
+        sm_count: 0,
+        overlap: 0,
+        stream: null_mut(),
+        workspace: null_mut(),
+        workspace_bytes: 0,
     }
 }
 

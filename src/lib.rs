@@ -58,6 +58,11 @@
 //! read when beta is 0; NaN and Inf propagate as IEEE 754 has it. How exact f32 products are is an [`F32Mode`]: by default no
 //! kernel is taken whose error is above that of cuBLAS's SGEMM, and TF32 is only used where it is asked for.
 //!
+//! # Memory
+//!
+//! A launch allocates nothing, but for one [`workspace`] of 128 MiB on each stream that f32 products need it on; [`prepare`]
+//! allocates it beforehand.
+//!
 //! # Safety
 //!
 //! Kernels are launched in the module `launch`, the C boundary is in `ffi`, `vendor` and `interpose`; there is no unsafe code
@@ -99,9 +104,10 @@ pub mod trace;
 pub mod tuning;
 #[cfg(feature = "cuda")]
 mod vendor;
+pub mod workspace;
 
 pub use error::{Error, Result};
 #[cfg(feature = "candle")]
-pub use op::{Gemm, GemmExt};
+pub use op::{prepare, Gemm, GemmExt};
 pub use precision::{f32_mode, set_f32_mode};
 pub use problem::{Activation, DType, F32Mode, Layout, Problem};

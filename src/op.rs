@@ -7,7 +7,7 @@
 use crate::gemm_op::{kernel_dtype, readable, GemmOp, Third};
 use crate::kernel::Fusion;
 use crate::problem::{Activation, F32Mode};
-use candle::{Error, Result, Shape, Tensor};
+use candle::{Device, Error, Result, Shape, Tensor};
 
 /// `gemm`, for tensors.
 pub trait GemmExt {
@@ -210,6 +210,31 @@ impl Gemm {
             }
         }
         Ok(())
+    }
+}
+
+/// Gets a device ready for f32 products: allocates the workspace ([`crate::workspace`]) of the stream that candle has there.
+///
+/// The first product that needs one does it otherwise. Call it before that may fail, that is before device memory is full and
+/// before products are captured into a CUDA graph. A device of `Device::new_cuda` has a stream on each thread, so each thread
+/// calls it for its own.
+///
+/// Returns the size in bytes; 0 on the CPU, and where `TILEGEMM_WORKSPACE=0` switches it off.
+///
+/// ```
+/// use candle::Device;
+///
+/// assert_eq!(candle_tilegemm::prepare(&Device::Cpu)?, 0);
+/// # Ok::<(), candle::Error>(())
+/// ```
+///
+/// # Errors
+/// A device without a driver or kernels, and [`crate::Error::Workspace`] with the reason why there can be none.
+pub fn prepare(device: &Device) -> Result<u64> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => crate::cuda::prepare(device),
+        _ => Ok(0),
     }
 }
 

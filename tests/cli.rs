@@ -18,7 +18,7 @@ struct Outcome {
 /// Runs `tilegemm` with these arguments and settings, and none from outside.
 fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
-    for name in ["", "_F32", "_FORCE", "_VENDOR", "_PDL", "_REQUIRE_GPU", "_TRACE"] {
+    for name in ["", "_F32", "_FORCE", "_VENDOR", "_PDL", "_REQUIRE_GPU", "_TRACE", "_WORKSPACE"] {
         command.env_remove(format!("TILEGEMM{name}"));
     }
     command.env("TILEGEMM_TUNING", "off");
@@ -120,6 +120,7 @@ fn the_f32_mode_is_that_of_the_option_else_of_the_environment() {
     for (name, value, expected) in [
         ("TILEGEMM_F32", "TF32", "TILEGEMM_F32=TF32 is not understood; expected accurate, strict or tf32"),
         ("TILEGEMM_F32", "fast", "TILEGEMM_F32=fast is not understood; expected accurate, strict or tf32"),
+        ("TILEGEMM_WORKSPACE", "1G", "TILEGEMM_WORKSPACE=1G is not understood; expected a number of MiB, 0 for none"),
     ] {
         let refused = tilegemm_with(&[(name, value)], &["explain", "512", "512", "512", "--dtype", "f32"]);
         assert_eq!((refused.code, refused.stderr.trim_end()), (1, format!("error: {expected}").as_str()));

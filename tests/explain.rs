@@ -99,6 +99,14 @@ fn every_rejection_says_what_is_needed() {
             "multiplies f32 as bf16x6, the f32 mode is strict",
         ),
         (Rejection::ShortSums { have: 60, least: 64 }, "K is 60, at least 64 needed to multiply f32 as bf16x6"),
+        (
+            Rejection::Workspace { need: 3 << 19, have: 0 },
+            "needs a workspace of 1.5 MiB, there are 0 MiB (TILEGEMM_WORKSPACE)",
+        ),
+        (
+            Rejection::Workspace { need: 300 << 20, have: 128 << 20 },
+            "needs a workspace of 300 MiB, there are 128 MiB (TILEGEMM_WORKSPACE)",
+        ),
         (Rejection::Layout { have: Layout::NT, need: Layout::Any }, "reads nt, the operands are any"),
         (Rejection::Alignment { operand: "B", need: 16, have: 2 }, "B is aligned to 2 bytes, 16 needed"),
         (Rejection::RowLength { dimension: "K", have: 1020, multiple: 8 }, "K is 1020, a multiple of 8 needed"),

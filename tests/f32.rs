@@ -1,4 +1,4 @@
-//! How exact f32 products are: which kernels a mode admits, and what they cost.
+//! How exact f32 products are: which kernels a mode admits, and what is planned without a workspace.
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
@@ -64,12 +64,22 @@ fn short_sums_are_not_split_into_parts() {
 }
 
 #[test]
-fn plans_keep_to_the_mode() {
+fn plans_keep_to_the_mode_and_to_what_memory_there_is() {
     let dispatcher = h100();
     for problem in sweep() {
-        for policy in [Policy::default(), Policy::own()] {
+        for policy in [Policy::default(), Policy::own(), Policy::default().with_workspace(0)] {
             let plan = dispatcher.plan(&problem, policy).unwrap();
             assert!(problem.f32_mode.admits(plan.kernel.math), "{problem}: {}", plan.kernel);
+            assert_eq!(plan.workspace, plan.kernel.workspace(&plan.canonical.problem));
+            assert!(plan.workspace.least <= policy.workspace, "{problem}: {}", plan.kernel);
+            match plan.without_workspace() {
+                Some(without) => {
+                    let same = dispatcher.plan(&problem, policy.with_workspace(0)).unwrap();
+                    assert!(std::ptr::eq(without, Arc::as_ptr(&same)), "{problem}");
+                    assert_eq!(without.workspace.least, 0, "{problem}: {}", without.kernel);
+                }
+                None => assert_eq!(plan.workspace.least, 0, "{problem}: nothing in place of {}", plan.kernel),
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{set_mode, Forwarded, Mode};
 use crate::dispatch::Plan;
+use crate::kernel::Rejection;
 use crate::problem::Problem;
 use crate::trace::{Recorded, Tracer};
 use std::path::PathBuf;
@@ -25,11 +26,17 @@ fn with_tracer(record: impl FnOnce(&mut Tracer) -> Option<Recorded>) -> bool {
     recorded.is_some()
 }
 
-/// Records a product that comes with a plan.
-pub(crate) fn traced(problem: &Problem, plan: &Plan) {
+/// Records a product that comes with a plan, and what is launched for it.
+pub(crate) fn traced(problem: &Problem, plan: &Plan, ready: &Plan) {
     // The same product at pointers of another alignment is the same row, but may get another kernel.
-    if with_tracer(|tracer| tracer.record(problem)) || plan.calls() == 0 {
-        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated)", plan.kernel.name, plan.estimate_us);
+    if with_tracer(|tracer| tracer.record(problem)) || ready.calls() == 0 {
+        let instead = if std::ptr::eq(plan, ready) {
+            String::new()
+        } else {
+            let lack = Rejection::Workspace { need: plan.workspace.least, have: 0 };
+            format!("; {} {lack} on this stream", plan.kernel)
+        };
+        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated{instead})", ready.kernel, ready.estimate_us);
     }
 }
 

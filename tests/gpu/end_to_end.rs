@@ -2,6 +2,7 @@
 
 use crate::device::Gpu;
 use crate::Test;
+use candle::cuda_backend::WrapErr;
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::interpose::{self, Mode};
 use candle_tilegemm::{set_f32_mode, suite, Activation, F32Mode, Gemm, GemmExt};
@@ -19,6 +20,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("interposer_folds_a_broadcast".into(), wrap(interposer_folds_a_broadcast)),
         ("trace_has_a_row_for_each_product".into(), wrap(trace_has_a_row_for_each_product)),
         ("products_are_as_exact_as_asked".into(), wrap(products_are_as_exact_as_asked)),
+        ("a_stream_keeps_its_workspace".into(), wrap(a_stream_keeps_its_workspace)),
         ("dry_run_launches_nothing".into(), wrap(dry_run_launches_nothing)),
         ("op_matches_cpu".into(), wrap(op_matches_cpu)),
         ("op_backward_matches_cpu".into(), wrap(op_backward_matches_cpu)),
@@ -232,6 +234,29 @@ fn products_are_as_exact_as_asked(device: &Device) -> Result<()> {
     set_candles_flag(false);
     set_f32_mode(F32Mode::Accurate);
     result
+}
+
+/// Asked for again and again it takes no more memory. The kernels' tests may have given away all that there are.
+fn a_stream_keeps_its_workspace(device: &Device) -> Result<()> {
+    let free = || Ok::<_, candle::Error>(device.as_cuda_device()?.cuda_stream().context().mem_get_info().w()?.0);
+    let prepare = |device: &Device| match candle_tilegemm::prepare(device) {
+        Err(error) if error.to_string().contains("have one of their own") => Ok(None),
+        bytes => bytes.map(Some),
+    };
+    let all = Some(candle_tilegemm::workspace::bytes()?);
+    for device in [device, &Device::new_cuda_with_stream(0)?] {
+        let bytes = prepare(device)?;
+        let left = free()?;
+        for _ in 0..4 {
+            if prepare(device)? != bytes || bytes.is_some() && bytes != all {
+                candle::bail!("{bytes:?} bytes at first, and then others");
+            }
+        }
+        if left.saturating_sub(free()?) as u64 >= bytes.unwrap_or(u64::MAX).max(1) {
+            candle::bail!("a workspace was allocated again");
+        }
+    }
+    Ok(())
 }
 
 /// A batch of single rows against one weight is one product, on whichever kernel.

@@ -136,7 +136,7 @@ fn run_time() -> Vec<Finding> {
 
 /// The environment variables that change what runs.
 fn settings() -> Vec<Finding> {
-    const NAMES: [&str; 7] = [
+    const NAMES: [&str; 8] = [
         "TILEGEMM",
         "TILEGEMM_F32",
         "TILEGEMM_FORCE",
@@ -144,6 +144,7 @@ fn settings() -> Vec<Finding> {
         "TILEGEMM_REQUIRE_GPU",
         "TILEGEMM_TRACE",
         "TILEGEMM_VENDOR",
+        "TILEGEMM_WORKSPACE",
     ];
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let (set, unset): (Vec<&str>, Vec<&str>) = NAMES.into_iter().partition(|name| is_set(name));
@@ -162,6 +163,7 @@ fn setting(name: &'static str, value: &str) -> Finding {
     let broken = |error: String| Finding::problem(Status::Broken, "set", &what, error);
     let read = match name {
         "TILEGEMM_F32" => candle_tilegemm::f32_mode().map(drop),
+        "TILEGEMM_WORKSPACE" => candle_tilegemm::workspace::bytes().map(drop),
         _ => Ok(()),
     };
     if let Err(Error::BadSetting { expected, .. }) = read {

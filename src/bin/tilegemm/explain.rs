@@ -5,7 +5,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Explanation, Policy};
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{cost, Activation, DType, Layout, Problem};
+use candle_tilegemm::{cost, workspace, Activation, DType, Layout, Problem};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
 use std::fmt;
@@ -94,6 +94,7 @@ pub fn run(args: &Args) -> Result {
         return Err(Failure::Usage(format!("{problem} takes {need:.0} GiB, but {} has {have:.0}", device.name)));
     }
     let policy = args.force.unwrap_or(if args.own { Policy::own() } else { Policy::default() });
+    let policy = policy.with_workspace(workspace::bytes()?);
     let dispatcher = if args.built { Dispatcher::new(device) } else { Dispatcher::hypothetical(device) };
     let dispatcher = dispatcher.with_user_tuning()?;
     for refused in dispatcher.tables().refused() {

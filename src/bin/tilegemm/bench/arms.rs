@@ -7,7 +7,7 @@ use crate::Result;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
-use candle_tilegemm::Problem;
+use candle_tilegemm::{workspace, Problem};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,7 +146,7 @@ pub struct Resolver<'a> {
 impl<'a> Resolver<'a> {
     /// What `arm` launches, or why it has no place in this row.
     pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
-        let plan = |policy| -> Result<Runner<'a>> { Ok(Runner::Plan(self.dispatcher.plan(self.problem, policy)?)) };
+        let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
             Arm::Own => plan(Policy::own()),
@@ -166,9 +166,14 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    /// With the workspace that the session's stream has, so that what is planned is what runs.
+    fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
+        Ok(self.dispatcher.plan(problem, policy.with_workspace(workspace::bytes()?))?)
+    }
+
     fn own_best(&self) -> Result<Runner<'a>> {
         let ours = |kernel: &&KernelDesc| !matches!(kernel.family, Family::Cublas | Family::Reference);
-        let plan = |kernel: &KernelDesc| self.dispatcher.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
+        let plan = |kernel: &KernelDesc| self.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
         let candidates: Vec<_> = KERNELS.iter().filter(ours).filter_map(plan).map(Runner::Plan).collect();
         if candidates.is_empty() {
             return Err("no kernel of ours but the reference supports it".into());
@@ -210,12 +215,12 @@ impl<'a> Resolver<'a> {
 
     /// The dispatcher's own choice for the sum without its last K tile.
     fn planted(&self) -> Result<Runner<'a>> {
-        let whole = self.dispatcher.plan(self.problem, Policy::own())?;
+        let whole = self.plan(self.problem, Policy::own())?;
         let tile = whole.kernel.tile[2].max(1) as usize;
         if self.problem.k <= tile {
             return Err("K is a single tile".into());
         }
         let short = Problem { k: self.problem.k - tile, ..*self.problem };
-        Ok(Runner::Plan(self.dispatcher.plan(&short, Policy::force(whole.kernel.name)?)?))
+        Ok(Runner::Plan(self.plan(&short, Policy::force(whole.kernel.name)?)?))
     }
 }

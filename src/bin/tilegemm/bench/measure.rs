@@ -9,7 +9,7 @@ use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHE
 use super::timing::{Captured, Samples, Timer};
 use super::{eager, ladder, order, Args, Plant};
 use crate::Result;
-use candle::CudaDevice;
+use candle::{CudaDevice, Device};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
@@ -110,6 +110,7 @@ impl Session {
         let device = CudaDevice::new_with_stream(0)?;
         // SAFETY: one stream only; events of candle's allocator would end up in the captured graphs.
         unsafe { device.disable_event_tracking() };
+        candle_tilegemm::prepare(&Device::Cuda(device.clone()))?;
         let info = launch::device_info(0)?;
         launch::verify_library()?;
         launch::verify_vendor()?;

@@ -1,0 +1,111 @@
+//! A product in pieces that fit into a workspace.
+
+use super::{Share, COLUMNS};
+use crate::kernel::KernelDesc;
+use crate::problem::{BiasAxis, Operand, Problem};
+
+/// How a product is cut up: the most matrices, rows and columns of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(super) matrices: usize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+impl Cut {
+    /// Into pieces of which each fits into `bytes`: some matrices of the batch, else a matrix, else rows and columns of one.
+    /// `None` when not even the smallest fits.
+    pub fn new(kernel: &KernelDesc, problem: &Problem, bytes: u64) -> Option<Self> {
+        let Problem { m, n, .. } = *problem;
+        let whole = Self { matrices: problem.batch_count(), rows: m, columns: n };
+        let Some(share) = Share::of(kernel, problem) else { return Some(whole) };
+        let matrix = share.matrices(m, n, 1).max(1);
+        if matrix <= bytes {
+            let matrices = usize::try_from(bytes / matrix).unwrap_or(usize::MAX).min(whole.matrices);
+            return Some(Self { matrices, ..whole });
+        }
+        let [least_m, least_n] = [m.min(share.step[0]), n.min(share.step[1])];
+        if share.matrices(least_m, least_n, 1) > bytes {
+            return None;
+        }
+        // Half for each of A and B, and what one of them leaves for the other.
+        let for_a = bytes - share.columns(n).min(bytes / 2);
+        let for_a = for_a.clamp(share.rows(least_m), bytes - share.columns(least_n));
+        let rows = even(m, for_a.checked_div(share.row), share.step[0]);
+        let columns = (bytes - share.rows(rows)).checked_div(share.column);
+        let columns = even(n, columns.map(|most| most / COLUMNS as u64 * COLUMNS as u64), share.step[1]);
+        Some(Self { matrices: 1, rows, columns })
+    }
+
+    /// The pieces of `problem`, in an order in which they can run.
+    pub fn pieces(self, problem: &Problem) -> impl Iterator<Item = Piece> + '_ {
+        let [outer, inner] = problem.batch;
+        // A piece has one outer matrix, or all of them.
+        let (outers, matrices) = match self.matrices >= problem.batch_count() {
+            true => (outer, inner),
+            false => (1, self.matrices.min(inner)),
+        };
+        let starts = |extent: usize, step: usize| (0..extent).step_by(step.max(1));
+        starts(outer, outers).flat_map(move |o| {
+            starts(inner, matrices).flat_map(move |i| {
+                starts(problem.m, self.rows).flat_map(move |row| {
+                    starts(problem.n, self.columns).map(move |column| {
+                        let batch = [outers, matrices.min(inner - i)];
+                        let (m, n) = (self.rows.min(problem.m - row), self.columns.min(problem.n - column));
+                        Piece { problem: Problem { m, n, batch, ..*problem }, first: [o, i, row, column] }
+                    })
+                })
+            })
+        })
+    }
+}
+
+/// Parts of `extent` of at most `most`, as even as multiples of `step` can be: that many in each.
+fn even(extent: usize, most: Option<u64>, step: usize) -> usize {
+    let most = most.map_or(extent, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    if extent <= most {
+        return extent;
+    }
+    let parts = extent.div_ceil((most / step).max(1) * step);
+    extent.div_ceil(parts).next_multiple_of(step)
+}
+
+/// A part of a product, as a product of its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Piece {
+    pub problem: Problem,
+    /// Its first outer and inner matrix, row and column.
+    pub(super) first: [usize; 4],
+}
+
+/// Where the operands of a [`Piece`] begin, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Offsets {
+    pub a: i64,
+    pub b: i64,
+    pub c: i64,
+    pub bias: i64,
+    pub d: i64,
+}
+
+impl Piece {
+    pub fn offsets(&self) -> Offsets {
+        let [outer, inner, row, column] = self.first.map(|index| index as i64);
+        let at = |operand: &Operand, row: i64, column: i64| {
+            let [outer_stride, inner_stride] = operand.batch_stride;
+            outer * outer_stride + inner * inner_stride + row * operand.row_stride + column * operand.col_stride
+        };
+        let Problem { a, b, d, epilogue, .. } = &self.problem;
+        Offsets {
+            a: at(a, row, 0),
+            b: at(b, 0, column),
+            c: epilogue.c.map_or(0, |c| at(&c, row, column)),
+            bias: match epilogue.bias {
+                Some(BiasAxis::M) => row,
+                Some(BiasAxis::N) => column,
+                None => 0,
+            },
+            d: at(d, row, column),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+use super::cut::Cut;
+use super::streams::{Memory, Stream, Streams};
+use super::{need, parse, Lack, Need, DEFAULT_BYTES, MOST_STREAMS};
+use crate::kernel::{Family, KernelDesc, Math, KERNELS};
+use crate::problem::{BiasAxis, Operand};
+use crate::{DType, Layout, Problem};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Barrier;
+
+const MIB: u64 = 1 << 20;
+
+/// A kernel that splits f32 into bf16 parts; the rest of the row is any.
+fn bf16x6(layout: Layout, tile: [u32; 3], cluster: [u32; 2]) -> KernelDesc {
+    let mut kernel = KERNELS.iter().find(|kernel| kernel.family == Family::SimtGemm).unwrap().clone();
+    (kernel.math, kernel.layout, kernel.tile, kernel.cluster) = (Math::Bf16x6, layout, tile, cluster);
+    kernel
+}
+
+fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem {
+    Problem::dense(m, n, k, batch, layout, DType::F32)
+}
+
+#[test]
+fn a_setting_is_a_number_of_mib_or_an_error() {
+    assert_eq!((parse("").unwrap(), parse("0").unwrap(), parse("64").unwrap()), (DEFAULT_BYTES, 0, 64 * MIB));
+    for bad in ["-1", "64MiB", "off", "1.5", "99999999999"] {
+        let text = parse(bad).unwrap_err().to_string();
+        assert_eq!(text, format!("TILEGEMM_WORKSPACE={bad} is not understood; expected a number of MiB, 0 for none"));
+    }
+}
+
+#[test]
+fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
+    let need = |layout, m, n, k, batch| need(&bf16x6(layout, [128, 128, 64], [2, 1]), &dense(m, n, k, batch, layout));
+    // K = 70 is rounded up to 128.
+    assert_eq!(need(Layout::NT, 512, 1024, 70, 3), Need { least: 6 * 128 * 128, best: 3 * 6 * 1024 * 128 });
+    assert_eq!(need(Layout::NN, 512, 1024, 64, 1), Need { least: 6 * 128 * 64, best: 6 * 1024 * 64 });
+    let (least, best) = ((6 * 128 + 4 * 256) * 64, (6 * 1024 + 4 * 512) * 64);
+    assert_eq!(need(Layout::TN, 512, 1024, 64, 1), Need { least, best });
+    assert_eq!(need(Layout::TT, 512, 1024, 64, 2), Need { least, best: 2 * best });
+    // A product smaller than a tile needs no more than it is; N is rounded up to 8.
+    assert_eq!(need(Layout::NT, 3, 5, 64, 1), Need { least: 6 * 8 * 64, best: 6 * 8 * 64 });
+    assert_eq!(need(Layout::NT, 0, 512, 64, 1), Need::default(), "nothing to compute");
+    // No overflow, only more than there can be.
+    assert_eq!(need(Layout::NT, 1, i32::MAX as usize, i32::MAX as usize, 1 << 20).best, u64::MAX);
+    for kernel in KERNELS.iter().filter(|kernel| kernel.math == Math::Native) {
+        assert_eq!(super::need(kernel, &dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
+    }
+}
+
+#[test]
+fn a_product_is_cut_as_little_as_it_takes_and_evenly() {
+    let cut = |layout, m, n, k, batch, bytes| {
+        let cut = Cut::new(&bf16x6(layout, [128, 128, 64], [1, 1]), &dense(m, n, k, batch, layout), bytes)?;
+        Some((cut.matrices, cut.rows, cut.columns))
+    };
+    // 100.7 MB of planes fit, 402 MB take three or four pieces.
+    assert_eq!(cut(Layout::NT, 4096, 4096, 4096, 1, 128 * MIB), Some((1, 4096, 4096)));
+    assert_eq!(cut(Layout::NT, 8192, 8192, 8192, 1, 128 * MIB), Some((1, 8192, 2048)));
+    // Whole matrices of a batch before parts of one.
+    assert_eq!(cut(Layout::NN, 2048, 2048, 128, 32, 128 * MIB), Some((32, 2048, 2048)));
+    assert_eq!(cut(Layout::NN, 2048, 2048, 128, 32, 10 * MIB), Some((6, 2048, 2048)));
+    // A transposed A takes what the planes of B leave, and half where both want more.
+    assert_eq!(cut(Layout::TN, 4096, 1024, 4096, 1, 64 * MIB), Some((1, 2048, 1024)));
+    assert_eq!(cut(Layout::TN, 8192, 8192, 8192, 1, 128 * MIB), Some((1, 2048, 1280)));
+    // The smallest piece, and nothing.
+    let least = 6 * 128 * 8192;
+    assert_eq!(cut(Layout::NT, 512, 512, 8192, 1, least), Some((1, 512, 128)));
+    assert_eq!(cut(Layout::NT, 512, 512, 8192, 1, least - 1), None);
+}
+
+/// Every problem, layout and size of a workspace that is at least what is needed: the pieces are within it, and each element
+/// of D is in one of them, computed from where its operands lie.
+#[test]
+fn the_pieces_fit_and_make_up_the_product() {
+    for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
+        let kernel = bf16x6(layout, [16, 8, 64], [2, 1]);
+        for (m, n, k, batch) in [(1, 1, 1, [1, 1]), (33, 20, 70, [1, 5]), (100, 9, 64, [2, 3]), (64, 64, 100, [1, 1])] {
+            let mut problem = dense(m, n, k, batch[0] * batch[1], layout);
+            problem.batch = batch;
+            for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
+                let matrix = operand.batch_stride[1];
+                operand.batch_stride = [matrix * batch[1] as i64, matrix];
+            }
+            problem.epilogue.bias = Some(BiasAxis::N);
+            problem.epilogue.c = Some(Operand { row_stride: 1000, ..problem.d });
+            let Need { least, best } = need(&kernel, &problem);
+            for bytes in (least..best + best / 3).step_by((best as usize / 7).max(1)).chain([least, best]) {
+                check(&kernel, &problem, bytes);
+            }
+            assert_eq!(Cut::new(&kernel, &problem, best).unwrap().pieces(&problem).count(), 1);
+            assert_eq!(Cut::new(&kernel, &problem, least - 1), None);
+        }
+    }
+}
+
+fn check(kernel: &KernelDesc, problem: &Problem, bytes: u64) {
+    let what = format!("{problem} {:?} in {bytes} bytes", problem.batch);
+    let mut seen = HashSet::new();
+    for piece in Cut::new(kernel, problem, bytes).expect(&what).pieces(problem) {
+        let part = piece.problem;
+        assert!(need(kernel, &part).best <= bytes, "{what}: {part} needs more");
+        let offsets = piece.offsets();
+        for matrix in 0..part.batch_count() {
+            let (outer, inner) = (matrix / part.batch[1], matrix % part.batch[1]);
+            let (first_outer, first_inner) = (piece.first[0] + outer, piece.first[1] + inner);
+            for (i, j) in (0..part.m).flat_map(|i| (0..part.n).map(move |j| (i, j))) {
+                let (row, column) = (piece.first[2] + i, piece.first[3] + j);
+                assert!(seen.insert((first_outer, first_inner, row, column)), "{what}: computed twice");
+                let at = |o: &Operand, [outer, inner, row, column]: [usize; 4]| {
+                    let index = |index: usize, stride: i64| index as i64 * stride;
+                    let batch = index(outer, o.batch_stride[0]) + index(inner, o.batch_stride[1]);
+                    batch + index(row, o.row_stride) + index(column, o.col_stride)
+                };
+                let (here, there) = ([outer, inner, i, j], [first_outer, first_inner, row, column]);
+                let row_of = |[o, i, row, _]: [usize; 4]| [o, i, row, 0];
+                let column_of = |[o, i, _, column]: [usize; 4]| [o, i, 0, column];
+                let c = problem.epilogue.c.unwrap();
+                assert_eq!(offsets.a + at(&part.a, row_of(here)), at(&problem.a, row_of(there)), "{what}: A");
+                assert_eq!(offsets.b + at(&part.b, column_of(here)), at(&problem.b, column_of(there)), "{what}: B");
+                assert_eq!(offsets.c + at(&c, here), at(&c, there), "{what}: C");
+                assert_eq!(offsets.d + at(&part.d, here), at(&problem.d, there), "{what}: D");
+                assert_eq!(offsets.bias + j as i64, column as i64, "{what}: bias");
+            }
+        }
+    }
+    assert_eq!(seen.len(), problem.m * problem.n * problem.batch_count(), "{what}: D is not complete");
+}
+
+/// `Streams` with an allocator that counts, or fails.
+struct Allocations {
+    streams: Streams,
+    made: usize,
+}
+
+impl Allocations {
+    fn of(&mut self, stream: Stream, capturing: bool) -> Result<usize, Lack> {
+        self.ask(stream, 64 * MIB, false, capturing, true)
+    }
+
+    fn ask(&mut self, stream: Stream, bytes: u64, again: bool, capturing: bool, works: bool) -> Result<usize, Lack> {
+        let made = &mut self.made;
+        let allocate = |shared| match works {
+            true => {
+                *made += 1;
+                Ok(Memory { address: *made, event: usize::from(shared) })
+            }
+            false => Err("cudaErrorMemoryAllocation".to_string()),
+        };
+        let workspace = self.streams.workspace(stream, bytes, again, || capturing, allocate)?;
+        assert_eq!((workspace.bytes, workspace.is_shared()), (64 * MIB, workspace.memory.event > 0));
+        Ok(workspace.memory.address)
+    }
+}
+
+fn none() -> Allocations {
+    Allocations { streams: Streams::default(), made: 0 }
+}
+
+#[test]
+fn each_stream_of_each_device_has_one_and_keeps_it() {
+    let mut all = none();
+    assert_eq!((all.of((0, 7), false), all.of((0, 8), false), all.of((1, 7), false)), (Ok(1), Ok(2), Ok(3)));
+    for capturing in [false, true] {
+        assert_eq!((all.of((0, 7), capturing), all.of((1, 7), capturing)), (Ok(1), Ok(3)));
+    }
+    assert_eq!(all.made, 3);
+}
+
+#[test]
+fn a_stream_that_is_being_captured_gets_none_until_it_is_not() {
+    let mut all = none();
+    assert_eq!(all.of((0, 7), true), Err(Lack::Capturing));
+    assert_eq!(all.of((0, 7), false), Ok(1));
+}
+
+#[test]
+fn memory_that_ran_out_is_asked_for_again_only_where_that_is_wanted() {
+    let mut all = none();
+    let failed = Err(Lack::Failed("cudaErrorMemoryAllocation".into()));
+    assert_eq!(all.ask((0, 7), 64 * MIB, false, false, false), failed);
+    assert_eq!(all.of((0, 7), false), failed, "tried for each product");
+    assert_eq!(all.ask((0, 7), 64 * MIB, true, false, true), Ok(1));
+    assert_eq!(all.of((0, 7), true), Ok(1));
+}
+
+#[test]
+fn streams_without_end_share_one_more() {
+    let mut all = none();
+    for stream in 0..MOST_STREAMS {
+        assert_eq!(all.of((0, stream as u64), false), Ok(stream + 1));
+    }
+    assert_eq!(all.of((0, 100), true), Err(Lack::Capturing));
+    for stream in 100..200 {
+        assert_eq!(all.of((0, stream), false), Ok(MOST_STREAMS + 1));
+    }
+    assert_eq!((all.of((0, 3), false), all.of((1, 100), false)), (Ok(4), Ok(MOST_STREAMS + 2)));
+    assert_eq!(none().ask((0, 200), 0, false, false, true), Err(Lack::Off));
+}
+
+#[test]
+fn a_workspace_that_is_shared_is_one_that_has_an_event() {
+    let streams = Streams::default();
+    let of = |number| {
+        let memory = |shared| Ok(Memory { address: 256, event: if shared { 7 } else { 0 } });
+        streams.workspace((0, number), MIB, false, || false, memory).unwrap()
+    };
+    assert!((0..8).all(|number| !of(number).is_shared()) && of(8).is_shared() && std::ptr::eq(of(8), of(9)));
+}
+
+#[test]
+fn threads_that_share_a_stream_launch_one_product_after_the_other() {
+    let streams = Streams::default();
+    let (inside, start) = (AtomicUsize::new(0), Barrier::new(4));
+    let launch = || {
+        start.wait();
+        for _ in 0..1000 {
+            let workspace =
+                streams.workspace((0, 7), MIB, false, || false, |_| Ok(Memory { address: 256, event: 0 })).unwrap();
+            let _launching = workspace.launching();
+            assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two at a time");
+            inside.fetch_sub(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(launch))));
+}
