@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 8] =
-    ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_wave", "sm90_gemm", "tile_gemm"];
+const FAMILIES: [&str; 9] =
+    ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_wave", "sm90_gemm", "sm90_bf16x6", "tile_gemm"];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// `native`, which means the dtype itself, is what a row has without the field.
@@ -170,7 +170,7 @@ fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
         parts.push(arch.into());
     }
     parts.push(dtype.into());
-    if row.math != "native" {
+    if row.math != "native" && !row.family.ends_with(&row.math) {
         parts.push(row.math.clone());
     }
     parts.push(layout.into());
@@ -232,7 +232,7 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
     }
     match row.family.as_str() {
-        "sm90_gemm" | "sm90_skinny" | "sm90_wave" if row.arch != ["sm90a"] => {
+        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" if row.arch != ["sm90a"] => {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
         }
         "gemv" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
@@ -250,8 +250,14 @@ fn check(row: &Row) -> Result<(), String> {
         "sm90_wave" if !wave_tile(row.tile) => {
             Err(format!("field `tile` is {:?}; sm90_wave has [128 or 192, a width of wgmma.hpp, 64 or 128]", row.tile))
         }
-        "sm90_wave" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
-            Err(format!("field `cluster` is {:?}; sm90_wave has [1, 1] or [2, 1]", row.cluster))
+        "sm90_bf16x6" if row.math != "bf16x6" => {
+            Err(format!("field `math` is {}; sm90_bf16x6 multiplies as bf16x6", row.math))
+        }
+        "sm90_bf16x6" if row.tile[0] != 128 || ![64, 128].contains(&row.tile[1]) || row.tile[2] != 32 => {
+            Err(format!("field `tile` is {:?}; sm90_bf16x6 has [128, 64 or 128, 32]", row.tile))
+        }
+        "sm90_wave" | "sm90_bf16x6" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
+            Err(format!("field `cluster` is {:?}; {} has [1, 1] or [2, 1]", row.cluster, row.family))
         }
         "sm90_gemm" if row.schedule == "none" => {
             Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())

@@ -75,6 +75,22 @@ __device__ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
+// ---- Blocks ----------------------------------------------------------------------------------------------------------
+
+// A warp group's registers for each thread, given back or asked for.
+template <int count>
+__device__ inline void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
+template <int count>
+__device__ inline void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
+
+// Barriers of the block by number, 0 being that of __syncthreads(): of `threads` threads some wait, the others only arrive.
+__device__ inline void bar_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline void bar_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // ---- Clusters --------------------------------------------------------------------------------------------------------
 
 __device__ inline uint32_t cluster_rank() {
@@ -123,6 +139,29 @@ __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t
       "l"(policy)
       : "memory");
 }
+
+// A box of a four-dimensional tensor.
+__device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, int w, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
+      : "memory");
+}
+
+// The same from shared memory, of what is inside of the tensor; by whole pieces of 16 bytes. What the thread has written
+// there, or seen written, needs a fence_proxy_async() before. Stores run on by themselves; a thread's stores so far make
+// up a group, and tma_store_wait_read() returns when shared memory has been read for all but its latest `pending` ones.
+__device__ inline void tma_store(const void* map, uint32_t from, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map), "r"(from),
+               "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+__device__ inline void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int pending = 0>
+__device__ inline void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Asks for a box to be in L2.
 __device__ inline void tma_prefetch(const void* map, int x, int y, int z) {

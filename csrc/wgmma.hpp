@@ -1,4 +1,5 @@
-// wgmma with both operands in shared memory, K-major, as TMA lays them down with 128-byte swizzle.
+// wgmma with operands in shared memory, K-major, as TMA lays them down with 128-byte swizzle; or the first one in registers
+// and the second one in rows of 64 bytes.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -12,12 +13,20 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t address) {
   return (uint64_t(1) << 62) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 16) | ((address & 0x3FFFF) >> 4);
 }
 
+// The same of rows of 64 bytes, with 64-byte swizzle.
+__device__ inline uint64_t wgmma_descriptor_64(uint32_t address) {
+  return (uint64_t(2) << 62) | (uint64_t(512 >> 4) << 32) | (uint64_t(1) << 16) | ((address & 0x3FFFF) >> 4);
+}
+
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Ends a group and waits until at most `pending` groups are under way.
 template <int pending = 0>
 __device__ inline void wgmma_commit_and_wait() {
   asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
+
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 // Keeps the compiler from moving uses of the accumulators across a fence or a wait.
 template <int size>
@@ -83,6 +92,22 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
   TG_WGMMA_ROWS(128, 15, 64, 65)
   TG_WGMMA_ROWS(144, 17, 72, 73)
   TG_WGMMA_ROWS(224, 27, 112, 113)
+}
+
+// P0 to P3, Q, ADD: the numbers of the operands behind the accumulators.
+#define TG_WGMMA_REGISTERS_ASM(N, LAST, P0, P1, P2, P3, Q, ADD)                                                       \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
+               " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" TG_WGMMA_S##LAST "}, {%" #P0 ", %" #P1 ", %" #P2 \
+               ", %" #P3 "}, %" #Q ", p, 1, 1, 0;\n}"                                                                 \
+               : TG_WGMMA_O##LAST                                                                                     \
+               : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(q), "r"(add))
+
+// d = (add ? d : 0) + 64 rows of P, a warp's fragments of which are in its registers, times `rows` rows of Q over 16 of K; bf16.
+template <int rows>
+__device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
+  static_assert(rows == 64 || rows == 128);
+  if constexpr (rows == 64) TG_WGMMA_REGISTERS_ASM(64, 7, 32, 33, 34, 35, 36, 37);
+  else TG_WGMMA_REGISTERS_ASM(128, 15, 64, 65, 66, 67, 68, 69);
 }
 
 }  // namespace tilegemm

@@ -6,7 +6,7 @@
 
 use crate::arch::DeviceInfo;
 use crate::kernel::{Family, KernelDesc, Math};
-use crate::problem::{DType, F32Mode, Problem};
+use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 
 /// Launch, scheduling, the first loads and the drain of the last tile, in microseconds. This and the constants below are
 /// fitted to benches/record.
@@ -34,6 +34,11 @@ const WAVE_L2_GBPS: f64 = 15_200.0;
 const WAVE_GHZ: f64 = 1.69;
 /// Nothing hides the stores of a tile, microseconds for each byte.
 const WAVE_STORE_US: f64 = 5.1e-5;
+/// sm90_bf16x6, fitted to recordings of its drafts: launches; what preparing operands reads and writes, GB/s; a k-block and
+/// an epilogue of a tile of 128 and of 64 columns.
+const BF16X6_US: f64 = 1.2;
+const PREPARE_GBPS: f64 = 2900.0;
+const BF16X6_TILE_US: [(f64, f64); 2] = [(0.963, 1.3), (0.585, 0.8)];
 /// cuBLAS's least time.
 const VENDOR_US: f64 = 3.0;
 /// What L2 gives to all multiprocessors together, GB/s; nothing else bounds the small tiles at 4096^3.
@@ -56,6 +61,7 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Gemv => gemv_us(kernel, problem, device),
         Family::Sm90Skinny => skinny_us(kernel, problem, device),
         Family::Sm90Wave => wave_us(kernel, problem, device),
+        Family::Sm90Bf16x6 => bf16x6_us(kernel, problem, device),
     }
 }
 
@@ -204,6 +210,37 @@ fn cut_wave_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f
     let us = split + sum.powf(1.0 / 3.1) + turns * height * width * bytes * WAVE_STORE_US;
     // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
     WAVE_US + us.max(1.06 * roofline_us(problem, device))
+}
+
+/// As sm90_bf16x6.cu prepares and multiplies: planes of B, a copy of A where its K is not contiguous, tiles in turns.
+fn bf16x6_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let [tile_m, tile_n, tile_k] = kernel.tile.map(|x| x as usize);
+    let pair = kernel.cluster[0] as usize;
+    let Problem { m, n, k, batch, .. } = *problem;
+    let distinct = |operand: &Operand| -> f64 {
+        let along = batch.iter().zip(operand.batch_stride).map(|(&count, stride)| if stride == 0 { 1 } else { count });
+        along.product::<usize>() as f64
+    };
+    let b_elements = distinct(&problem.b) * (n * k) as f64;
+    let copied = matches!(kernel.layout, Layout::TN | Layout::TT);
+    let a_bytes = if copied { 8.0 * distinct(&problem.a) * (m * k) as f64 } else { 0.0 };
+    let prepare = (10.0 * b_elements + a_bytes) / (PREPARE_GBPS * 1e3);
+
+    let clusters = m.div_ceil(tile_m * pair) * n.div_ceil(tile_n) * problem.batch_count();
+    let turns = clusters.div_ceil((device.sm_count as usize / pair).max(1)) as f64;
+    let (block, epilogue) = BF16X6_TILE_US[usize::from(tile_n == 64)];
+    // How often sums leave the tensor cores and go to the total, by K.
+    let sums = match k {
+        0..96 => 1.6,
+        96..256 => 1.15,
+        256..512 => 1.07,
+        _ => 1.035,
+    };
+    let arithmetic = turns * (k.div_ceil(tile_k) as f64 * block * sums + epilogue);
+    // Planes are read instead of B.
+    let memory = memory_us(problem, device) + 2.0 * b_elements / (device.rates.hbm_gbps * 1e3);
+    let us = BF16X6_US + prepare + overlapped(&[arithmetic, memory]);
+    us.max(roofline_us(problem, device))
 }
 
 /// Time of activities that run side by side: that of the longest, and a little more where another is nearly as long, since

@@ -25,6 +25,8 @@ pub enum Family {
     Sm90Wave,
     /// `sm90_gemm.cu`: CUTLASS 3, TMA and WGMMA.
     Sm90Gemm,
+    /// `sm90_bf16x6.cu`: f32 by six products of bf16 parts, TMA and WGMMA.
+    Sm90Bf16x6,
     /// `tile_gemm.cu`: cuTile C++.
     TileGemm,
 }
@@ -301,17 +303,19 @@ impl KernelDesc {
         if !spans(b.row_stride, b.col_stride, problem.k, problem.n) {
             return Err(Rejection::Overlap { operand: "B" });
         }
-        if !matches!(self.family, Family::TileGemm | Family::Gemv) && problem.batch[0] > 1 {
+        if !matches!(self.family, Family::TileGemm | Family::Gemv | Family::Sm90Bf16x6) && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
-        // Those written in CUDA store element by element where they have to.
+        // Those written in CUDA store element by element where they have to. What sm90_bf16x6 brings into another form
+        // beforehand is read so, too.
         let alignments = problem.alignments();
-        self.supports_alignment(if self.stores_any_row() { &alignments[..2] } else { &alignments })?;
+        self.supports_alignment(match (self.family, self.layout) {
+            (Family::Sm90Bf16x6, Layout::NN | Layout::NT) => &alignments[..1],
+            (Family::Sm90Bf16x6, _) => &[],
+            (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave, _) => &alignments[..2],
+            _ => &alignments,
+        })?;
         self.supports_row_length(problem)
-    }
-
-    fn stores_any_row(&self) -> bool {
-        matches!(self.family, Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave)
     }
 
     fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {

@@ -85,6 +85,56 @@ fn plans_keep_to_the_mode_and_to_what_memory_there_is() {
 }
 
 #[test]
+fn large_products_are_split_into_parts_where_they_may_be() {
+    let dispatcher = h100();
+    let dense = |m, n, k, batch, layout| Problem::dense(m, n, k, batch, layout, DType::F32);
+    let split = [
+        dense(4096, 4096, 4096, 1, Layout::NT),
+        dense(2048, 2048, 2048, 1, Layout::TN),
+        dense(1024, 1024, 1024, 1, Layout::NN),
+        dense(1021, 1023, 1024, 1, Layout::TT),
+        dense(2048, 2048, 128, 32, Layout::NT),
+        dense(2048, 128, 2048, 32, Layout::NN),
+        dense(16_384, 3072, 768, 1, Layout::NT),
+    ];
+    let family = |problem: &Problem, policy| dispatcher.plan(problem, policy).unwrap().kernel.family;
+    for problem in split {
+        for policy in [Policy::default(), Policy::own()] {
+            assert_eq!(family(&problem, policy), Family::Sm90Bf16x6, "{problem}");
+            assert_ne!(family(&problem, policy.with_workspace(0)), Family::Sm90Bf16x6, "{problem}");
+            let strict = Problem { f32_mode: F32Mode::Strict, ..problem };
+            assert_ne!(family(&strict, policy), Family::Sm90Bf16x6, "{problem}");
+        }
+    }
+    for (m, n, k) in [(1, 4096, 4096), (16, 4096, 4096), (4096, 4096, 63), (128, 128, 128)] {
+        let problem = dense(m, n, k, 1, Layout::NT);
+        assert_ne!(family(&problem, Policy::default()), Family::Sm90Bf16x6, "{problem}");
+    }
+}
+
+/// TMA reads A where its K is contiguous; all else goes through registers on its way.
+#[test]
+fn parts_are_made_of_operands_of_any_alignment() {
+    let verdict = |layout: Layout, change: fn(&mut Problem)| {
+        let mut problem = Problem::dense(512, 512, 512, 1, layout, DType::F32);
+        change(&mut problem);
+        let kernel = KernelDesc::by_name(&format!("sm90_bf16x6_f32_{layout}_128x128x32_2x1")).unwrap();
+        kernel.supports(&problem, &DeviceInfo::h100())
+    };
+    let misaligned = Err(Rejection::Alignment { operand: "A", need: 16, have: 4 });
+    for (layout, of_a) in
+        [(Layout::NN, misaligned.clone()), (Layout::NT, misaligned), (Layout::TN, Ok(())), (Layout::TT, Ok(()))]
+    {
+        assert_eq!(verdict(layout, |problem| problem.a.pointer_align = 4), of_a, "A of {layout}");
+        assert_eq!(verdict(layout, |problem| problem.b.pointer_align = 4), Ok(()), "B of {layout}");
+        assert_eq!(verdict(layout, |problem| problem.d.row_stride = 515), Ok(()), "D of {layout}");
+        assert_eq!(verdict(layout, |problem| problem.n = 509), Ok(()), "N of {layout}");
+        assert_eq!(verdict(layout, |problem| problem.k = 509), Ok(()), "K of {layout}");
+        assert_eq!(verdict(layout, |problem| problem.batch = [2, 3]), Ok(()), "two batch dimensions of {layout}");
+    }
+}
+
+#[test]
 fn every_mode_is_planned_for_itself() {
     let dispatcher = h100();
     let plans = F32Mode::ALL.map(|mode| dispatcher.plan(&f32(512, 1024, 1024, mode), Policy::default()).unwrap());

@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{cost, Activation, DType, Error, Layout, Problem};
+use candle_tilegemm::{cost, Activation, DType, Error, F32Mode, Layout, Problem};
 use std::sync::Arc;
 
 fn h100() -> Dispatcher {
@@ -17,6 +17,10 @@ fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
 
 fn bf16(m: usize, n: usize, k: usize) -> Problem {
     linear(m, n, k, DType::BF16)
+}
+
+fn strict(m: usize, n: usize, k: usize) -> Problem {
+    Problem { f32_mode: F32Mode::Strict, ..linear(m, n, k, DType::F32) }
 }
 
 fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
@@ -63,8 +67,9 @@ fn shapes_get_the_kernels_made_for_them() {
         }
     }
     let cases = [
-        ("f32", linear(512, 1024, 1024, DType::F32), Policy::own(), vec![Family::SimtGemm]),
-        ("f32", linear(512, 1024, 1024, DType::F32), Policy::default(), vec![Family::SimtGemm, Family::Cublas]),
+        ("f32", linear(512, 1024, 1024, DType::F32), Policy::default(), vec![Family::Sm90Bf16x6]),
+        ("strict f32", strict(512, 1024, 1024), Policy::own(), vec![Family::SimtGemm]),
+        ("strict f32", strict(512, 1024, 1024), Policy::default(), vec![Family::SimtGemm, Family::Cublas]),
         ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm]),
         ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec![Family::Cublas, Family::Reference]),
         ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec![Family::Reference]),

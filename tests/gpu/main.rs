@@ -5,6 +5,7 @@
 mod cases;
 mod device;
 mod end_to_end;
+mod exactness;
 mod oracle;
 
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
@@ -49,6 +50,7 @@ fn all() -> Vec<(String, Test)> {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
         (kernel.name.to_string(), test)
     }));
+    tests.extend(exactness::tests());
     tests.extend(end_to_end::tests());
     tests
 }

@@ -1,0 +1,259 @@
+//! How exact the kernels are that multiply f32 by parts: errors against f64 beside those of cuBLAS's SGEMM, what is not finite,
+//! and what is exact.
+
+use crate::cases::{self, Variant};
+use crate::device::{Gpu, Operands};
+use crate::Test;
+use candle_tilegemm::kernel::{KernelDesc, Math, KERNELS};
+use candle_tilegemm::{DType, Problem};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use std::sync::OnceLock;
+
+pub fn tests() -> Vec<(String, Test)> {
+    let mut tests: Vec<(String, Test)> = Vec::new();
+    for kernel in KERNELS.iter().filter(|kernel| kernel.math == Math::Bf16x6 && kernel.is_built()) {
+        tests.push((format!("{kernel}_is_as_exact_as_sgemm"), Box::new(move |gpu| is_as_exact_as_sgemm(gpu, kernel))));
+        tests.push((format!("{kernel}_special_values"), Box::new(move |gpu| special_values(gpu, kernel))));
+        tests.push((format!("{kernel}_keeps_what_is_exact"), Box::new(move |gpu| keeps_what_is_exact(gpu, kernel))));
+    }
+    tests
+}
+
+/// What the numbers are like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    /// N(0, 1).
+    Normal,
+    /// Uniform in 0 ... 1: all errors of a sum have one sign.
+    Positive,
+    /// Each product is followed by its opposite, but for the last bits.
+    Cancelling,
+    /// N(0, 1) times 1e-15 ... 1e15.
+    Wide,
+    /// Rows times 1e-30 ... 1e30, columns times 1e-30 ... 1e4; where the result is above 1e-30.
+    Scaled,
+    /// Whole numbers up to 30: sums are exact.
+    Integers,
+    /// Whole numbers up to a million.
+    LargeIntegers,
+    /// 1.003 ... 1.004: all low parts have one sign.
+    Narrow,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Normal,
+    Kind::Positive,
+    Kind::Cancelling,
+    Kind::Wide,
+    Kind::Scaled,
+    Kind::Integers,
+    Kind::LargeIntegers,
+    Kind::Narrow,
+];
+/// Around the places where the way to add up changes, and what models have.
+const DEPTHS: [usize; 9] = [64, 92, 96, 128, 252, 256, 512, 768, 4096];
+const SIZE: usize = 512;
+
+/// `SIZE` rows (or columns, for side 1) of `k` numbers.
+fn vectors(kind: Kind, side: u64, k: usize) -> Vec<f32> {
+    let row = |row: usize| {
+        let mut rng = StdRng::seed_from_u64(1_000_003 * side + 1009 * k as u64 + row as u64);
+        let decades: f64 = if side == 0 { rng.random_range(-30.0..30.0) } else { rng.random_range(-30.0..4.0) };
+        let mut before = 0.0;
+        let draw = move |p: usize| {
+            let normal: f64 = StandardNormal.sample(&mut rng);
+            let x = match kind {
+                Kind::Normal => normal,
+                Kind::Positive => rng.random_range(0.0..1.0),
+                // The second of a pair: as the first, or its opposite.
+                Kind::Cancelling if p % 2 == 1 && side == 0 => before,
+                Kind::Cancelling if p % 2 == 1 => -before * (1.0 + f64::from(rng.random_range(0..16)) / 1_048_576.0),
+                Kind::Cancelling => normal,
+                Kind::Wide => normal * 10f64.powf(rng.random_range(-15.0..15.0)),
+                Kind::Scaled => normal * 10f64.powf(decades),
+                Kind::Integers => f64::from(rng.random_range(-30..=30)),
+                Kind::LargeIntegers => f64::from(rng.random_range(-1_048_576..=1_048_576)),
+                Kind::Narrow => rng.random_range(1.003..1.004),
+            };
+            before = f64::from(x as f32);
+            x as f32
+        };
+        (0..k).map(draw).collect::<Vec<f32>>()
+    };
+    (0..SIZE).into_par_iter().flat_map_iter(row).collect()
+}
+
+/// Numbers, and what their products are.
+struct Case {
+    kind: Kind,
+    k: usize,
+    a: Vec<f32>,
+    b: Vec<f32>,
+    /// A @ B and |A| @ |B| in f64.
+    exact: Vec<(f64, f64)>,
+}
+
+impl Case {
+    fn new(kind: Kind, k: usize) -> Self {
+        let (a, b) = (vectors(kind, 0, k), vectors(kind, 1, k));
+        let exact = a.par_chunks(k).flat_map_iter(|a| b.chunks(k).map(move |b| dot(a, b))).collect();
+        Self { kind, k, a, b, exact }
+    }
+
+    /// The largest error over |A| @ |B|, and the root of the mean square.
+    fn errors(&self, d: &[f32]) -> [f64; 2] {
+        let (mut most, mut squares, mut count) = (0f64, 0.0, 0.0);
+        for (&d, &(exact, size)) in d.iter().zip(&self.exact) {
+            if self.kind == Kind::Scaled && !(1e-30..1e37).contains(&size) {
+                continue;
+            }
+            let error = (f64::from(d) - exact).abs();
+            // NaN is as large an error as can be: `min` gives the other number.
+            let error = if error == 0.0 { 0.0 } else { (error / size).min(1.0) };
+            (most, squares, count) = (most.max(error), squares + error * error, count + 1.0);
+        }
+        [most, (squares / f64::max(count, 1.0)).sqrt()]
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
+    // Eight sums, which the processor can have under way at once.
+    let mut sums = [(0.0, 0.0); 8];
+    for (a, b) in a.chunks(8).zip(b.chunks(8)) {
+        for (sum, (&x, &y)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            let product = f64::from(x) * f64::from(y);
+            *sum = (sum.0 + product, sum.1 + product.abs());
+        }
+    }
+    sums.iter().fold((0.0, 0.0), |total, sum| (total.0 + sum.0, total.1 + sum.1))
+}
+
+/// Every kind at every depth, computed once for all kernels.
+fn all_cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    let make = || KINDS.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect();
+    CASES.get_or_init(make)
+}
+
+/// The product of rows of A and columns of B, both given K by K, as `kernel` computes it in its layout.
+fn product(gpu: &Gpu, name: &str, problem: &Problem, a: &[f32], b: &[f32]) -> Result<Vec<f32>, String> {
+    let lay_out = |values: &[f32], line_stride: i64, k_stride: i64| {
+        let mut out = vec![f32::NAN; values.len()];
+        for (line, values) in values.chunks(problem.k).enumerate() {
+            for (p, &value) in values.iter().enumerate() {
+                out[(line as i64 * line_stride + p as i64 * k_stride) as usize] = value;
+            }
+        }
+        out
+    };
+    let operands = Operands {
+        a: lay_out(a, problem.a.row_stride, problem.a.col_stride),
+        b: lay_out(b, problem.b.col_stride, problem.b.row_stride),
+        c: vec![f32::NAN],
+        bias: vec![f32::NAN],
+        d: vec![f32::NAN; problem.m * problem.n],
+        offsets: [0; 4],
+    };
+    gpu.run(name, problem, &operands)
+}
+
+fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
+    cases::problem(m, n, k, kernel.layout, DType::F32, Variant::PLAIN)
+}
+
+/// Root mean square at most SGEMM's; the maximum, which is a matter of luck, at most a fifth above it.
+fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
+    let sgemm = format!("cublas_f32_{}", kernel.layout);
+    let mut worse = Vec::new();
+    for case in all_cases() {
+        let problem = dense(kernel, SIZE, SIZE, case.k);
+        let errors = |name: &str| Ok::<_, String>(case.errors(&product(gpu, name, &problem, &case.a, &case.b)?));
+        let ([most, rms], [sgemm_most, sgemm_rms]) = (errors(kernel.name)?, errors(&sgemm)?);
+        if most > 1.2 * sgemm_most || rms > sgemm_rms {
+            let Case { kind, k, .. } = case;
+            worse.push(format!("{kind:?} K {k}: {most:.2e}/{rms:.2e}, SGEMM {sgemm_most:.2e}/{sgemm_rms:.2e}"));
+        }
+    }
+    if worse.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("largest error and root mean square over |A| @ |B|: {}", worse.join("; ")))
+    }
+}
+
+/// Infinities, NaN, zeros times infinity and numbers that round to infinity in bf16, alone in a row and not.
+fn special_values(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
+    const MOST: f32 = f32::MAX;
+    let (m, n) = (384, 264);
+    for k in [64, 160, 520] {
+        let problem = dense(kernel, m, n, k);
+        let mut rng = StdRng::seed_from_u64(5);
+        let mut normal = |count: usize| (0..count).map(|_| StandardNormal.sample(&mut rng)).collect::<Vec<f32>>();
+        let (mut a, mut b) = (normal(m * k), normal(n * k));
+        let inf = f32::INFINITY;
+        let in_a = [(3, 5, inf), (4, 5, inf), (4, 6, -inf), (10, 7, f32::NAN), (133, 60, inf), (134, 60, 1e-45)];
+        let in_b = [(20, 9, -inf), (30, 5, 0.0), (31, 5, -0.0), (40, 5, 1.0), (41, 5, 1e-30), (50, 11, f32::NAN)];
+        in_a.into_iter().for_each(|(row, p, x)| a[row * k + p] = x);
+        in_b.into_iter().for_each(|(column, p, x)| b[column * k + p] = x);
+        b[200 * k..202 * k].fill(0.0);
+        // Rows with one number.
+        for (i, x) in [MOST, -MOST, 3.39e38, 3.3895e38, 1e38, 3.4e38].into_iter().enumerate() {
+            a[(60 + i) * k..(61 + i) * k].fill(0.0);
+            a[(60 + i) * k + 33 + i] = x;
+        }
+        for column in (0..100).filter(|column| ![20, 50].contains(column)) {
+            b[column * k + 33..column * k + 39].copy_from_slice(&[0.5, 1.0, 1.0, 0.25, 4.0, 1.0]);
+        }
+        // Rows whose parts of sums stay finite.
+        for p in 0..k {
+            a[70 * k + p] = if p % 2 == 0 { -3e35 } else { 3e35 };
+        }
+        a[71 * k..72 * k].fill(0.0);
+        let d = product(gpu, kernel.name, &problem, &a, &b)?;
+        for (index, &got) in d.iter().enumerate() {
+            let (row, column) = (index / n, index % n);
+            let (exact, size) = dot(&a[row * k..(row + 1) * k], &b[column * k..(column + 1) * k]);
+            let expected = exact as f32;
+            // As near to the largest number as that it depends on the last bit.
+            let over = exact.abs() / f64::from(MOST);
+            let either = (0.999..1.001).contains(&over) && over != 1.0;
+            let is_right = if exact.is_nan() {
+                got.is_nan()
+            } else if expected.is_infinite() {
+                got == expected || either
+            } else {
+                (f64::from(got) - exact).abs() <= 2e-6 * size + 1e-42 || either
+            };
+            if !is_right {
+                return Err(format!("K {k}: D[{row}, {column}] is {got}, expected {exact}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A times a permutation gives the numbers of A, bit by bit; small whole numbers give whole numbers (cases.rs has these, too).
+fn keeps_what_is_exact(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
+    for k in [64, 128, 300, 1024] {
+        let problem = dense(kernel, 200, k, k);
+        let mut rng = StdRng::seed_from_u64(9);
+        let any = |_| StandardNormal.sample(&mut rng);
+        let a: Vec<f32> = (0..200 * k).map(any).map(|x: f32| x * 1e-20).collect();
+        let column_of = |p: usize| (p * 7 + 3) % k; // 7 divides no K of these
+        let mut b = vec![0.0; k * k];
+        (0..k).for_each(|p| b[column_of(p) * k + p] = 1.0);
+        let d = product(gpu, kernel.name, &problem, &a, &b)?;
+        for row in 0..200 {
+            for p in 0..k {
+                let (got, expected) = (d[row * k + column_of(p)], a[row * k + p]);
+                if got.to_bits() != expected.to_bits() {
+                    return Err(format!("K {k}: {expected:e} in row {row} became {got:e}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
