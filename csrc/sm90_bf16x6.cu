@@ -5,9 +5,10 @@
 // What is left out is below 2^-25 of |A| |B|. Tensor cores multiply bf16 exactly, but cut off what they add up at 24 bits.
 // Three things keep that small:
 //
-// - The small products come first, and sums stay in a tensor core for 16 or 32 of K only; then they are added to `sum` in
-//   f32, rounded to nearest.
-// - Every few times `sum` goes to a total in shared memory, by an addition whose error is where the next `sum` starts.
+// - The small products come first, and sums stay in a tensor core for 32 of K only, or 16; then they are added to `sum` in f32,
+//   rounded to nearest.
+// - What such an addition loses is where the next sum in the tensor core starts. Or, since that costs more than the addition, a
+//   few sums are added plainly, and then go to a total in shared memory, by an addition whose error is where `sum` goes on.
 // - At the end D gets half of what is cut off on average, proportional to it: less than half a unit of its last place, so that
 //   a result that was exact stays so.
 //
@@ -27,8 +28,15 @@ namespace tilegemm {
 namespace {
 
 // How sums are cut up, so that the error is at most SGEMM's for any kind of data and however that splits K (docs/f32.md).
-constexpr int64_t least_k_of_long_steps = 96;
-constexpr int sums_for(int64_t k) { return k < 256 ? 1 : k < 512 ? 2 : 4; }
+// At each K the fastest of those that are. cuBLAS's error at 512 x 512, where it splits K the most, is the yardstick.
+template <int width, int cluster>
+struct Ways {
+  using Short = Config<width, cluster, 16, false>;  // K < 128
+  using Exact = Config<width, cluster, 32, true>;   // K < 2048
+  using Long = Config<width, cluster, 32, false>;
+};
+constexpr int64_t least_of_exact = 128, least_of_long = 2048;
+constexpr int sums_for(int64_t k) { return k < least_of_exact ? 2 : k < 8192 ? 8 : 16; }
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
 
@@ -83,21 +91,21 @@ tg_status run(const tg_gemm_args& args, const CUtensorMap& a_map, const CUtensor
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::math == TG_BF16X6 && Row::dtype == TG_F32 && Row::cluster_n == 1);
-  using Long = Config<Row::tile_n, Row::cluster_m, 32>;
-  using Short = Config<Row::tile_n, Row::cluster_m, 16>;
-  static_assert(Row::tile_m == Long::height && Row::tile_k == Long::depth);
+  using Add = Ways<Row::tile_n, Row::cluster_m>;
+  using Tiles = typename Add::Long;
+  static_assert(Row::tile_m == Tiles::height && Row::tile_k == Tiles::depth);
   constexpr bool a_is_ready = a_is_k_major(Row::layout), b_in_rows = b_is_k_major(Row::layout);
   const tg_gemm_args& args = *problem;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
-  const int64_t m_clusters = ceil_div(m, Long::height * Long::cluster), n_tiles = ceil_div(n, Long::width);
+  const int64_t m_clusters = ceil_div(m, Tiles::height * Tiles::cluster), n_tiles = ceil_div(n, Tiles::width);
   constexpr int64_t most = INT_MAX / 4;
   if (k == 0 || m > most || n > most || k > most || 3 * batches > most || m_clusters * n_tiles > most / batches) {
     return TG_UNSUPPORTED;
   }
   const bool contiguous = (a_is_ready ? args.a.col_stride : args.a.row_stride) == 1 &&
                           (b_in_rows ? args.b.row_stride : args.b.col_stride) == 1;
-  if (!contiguous || args.sm_count < Long::cluster) return TG_UNSUPPORTED;
+  if (!contiguous || args.sm_count < Tiles::cluster) return TG_UNSUPPORTED;
 
   // The workspace: planes of B, then A's copy.
   const Distinct of_a(args.a, args.batch), of_b(args.b, args.batch);
@@ -127,9 +135,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t a_inner = a_is_ready ? args.a.batch_stride[1] : m * copy_k;
   constexpr auto f32 = CU_TENSOR_MAP_DATA_TYPE_FLOAT32, bf16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   if (!tensor_map<4>(&a_map, f32, 4, a_is_ready ? args.a.ptr : copy, {k, m, of_a.count[1], of_a.count[0]},
-                     {a_stride, a_inner, a_outer}, 128, Long::height) ||
+                     {a_stride, a_inner, a_outer}, 128, Tiles::height) ||
       !tensor_map<3>(&b_map, bf16, 2, planes, {plane_k, n, 3 * of_b.all()}, {plane_k, n * plane_k}, 64,
-                     Long::width / Long::cluster)) {
+                     Tiles::width / Tiles::cluster)) {
     return TG_UNSUPPORTED;
   }
   const tg_matrix& d = args.d;
@@ -138,7 +146,7 @@ tg_status launch(const tg_gemm_args* problem) {
                      tensor_map<4>(&d_map, f32, 4, d.ptr, {n, m, args.batch[1], args.batch[0]},
                                    {d.row_stride, d.batch_stride[1], d.batch_stride[0]}, 128, 16);
   Place place{args.a, args.b, args.d, int(m), int(n), int(k), int(args.batch[1]), int(m_clusters), int(n_tiles),
-              int(m_clusters * n_tiles * batches), args.swizzle > 0 ? args.swizzle : 8, {}, {}, sums_for(k), k >= 256, whole};
+              int(m_clusters * n_tiles * batches), args.swizzle > 0 ? args.swizzle : 8, {}, {}, sums_for(k), 1, k >= 256, whole};
   of_a.moves(place.a_moves), of_b.moves(place.b_moves);
 
   const int64_t blocks = std::max<int64_t>(a.work, b_in_rows ? ceil_div(b.work, prepare_threads) : b.work);
@@ -147,8 +155,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_status status =
       Launch(args, grid, dim3(prepare_threads), 0)(reinterpret_cast<const void*>(prepare_both), parameters);
   if (status != TG_OK) return status;
-  if (k < least_k_of_long_steps) return run<Short>(args, a_map, b_map, d_map, place);
-  return run<Long>(args, a_map, b_map, d_map, place);
+  if (k < least_of_exact) return run<typename Add::Short>(args, a_map, b_map, d_map, place);
+  if (k < least_of_long) return run<typename Add::Exact>(args, a_map, b_map, d_map, place);
+  return run<typename Add::Long>(args, a_map, b_map, d_map, place);
 }
 
 }  // namespace tilegemm

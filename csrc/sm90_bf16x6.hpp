@@ -9,10 +9,12 @@
 namespace tilegemm {
 namespace {
 
-// Step: sums leave the tensor cores every so many of K.
-template <int Width, int Cluster, int Step>
+// Step: sums leave the tensor cores every so many of K. Exact: additions to `sum` are exact, by what they pass on; else there
+// are totals.
+template <int Width, int Cluster, int Step, bool Exact>
 struct Config {
   static constexpr int height = 128, width = Width, depth = 32, cluster = Cluster, step = Step;  // blocks of a cluster share B
+  static constexpr bool exact = Exact;
   static constexpr int warp_groups = 2, consumers = 128 * warp_groups, threads = consumers + 128;
   static constexpr int a_bytes = height * depth * 4, part_bytes = width * depth * 2, stage_bytes = a_bytes + 3 * part_bytes;
   static constexpr int stages = width == 128 ? 4 : 6;
@@ -32,6 +34,7 @@ struct Place {
   int strip;                       // they go along M in strips this wide along N
   int a_moves[2], b_moves[2];      // distance in matrices of A, and of planes, along the batch; 0 where it is broadcast
   int sums;                        // in a total
+  float one;                       // 1
   bool take_turns;
   bool whole;                      // D is the product alone, and TMA can store it
 };
@@ -46,6 +49,23 @@ __device__ __forceinline__ void add_to(float (&sum)[size], float (&d)[size]) {
 #pragma unroll
   for (int i = 0; i < size; i++) sum[i] += d[i];
   wgmma_pin(sum);
+}
+
+// The same, and d is what rounding lost, exactly if |sum| >= |d| (Fast2Sum), else no more than it would have been. The sum is
+// formed twice, by an addition and by a multiplication with a 1 that the compiler does not know, in one piece: otherwise
+// ptxas keeps the old sum beside the new one, in as many registers again.
+template <int size>
+__device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size], float one) {
+  wgmma_pin(d);
+#pragma unroll
+  for (int i = 0; i < size; i++) {
+    asm volatile(
+        "{\n .reg .f32 s, t;\n add.rn.f32 s, %0, %1;\n sub.rn.f32 t, s, %0;\n fma.rn.f32 %0, %1, %2, %0;\n"
+        " sub.rn.f32 %1, %1, t;\n}"
+        : "+f"(sum[i]), "+f"(d[i]) : "f"(one));
+  }
+  wgmma_pin(sum);
+  wgmma_pin(d);
 }
 
 // An element of the product, by fused multiply-adds along K.
@@ -249,42 +269,63 @@ __global__ void __launch_bounds__(C::threads, 1)
     for (int t = first; t < p.tiles; t += step) {
 #pragma unroll
       for (int i = 0; i < size; i++) sum[i] = 0;
-      int left = p.sums;
-      bool has_total = false;
-      // To the total, exactly: what its rounding loses is the new sum. The last one gives the result.
+      if constexpr (C::exact) {
+#pragma unroll
+        for (int i = 0; i < size; i++) d[i] = 0;
+      }
+      [[maybe_unused]] int left = p.sums;
+      [[maybe_unused]] bool has_total = false;
+      // To the total, exactly: what its rounding loses is the new sum (TwoSum). The last one gives the result.
       const auto to_total = [&](bool last) __attribute__((always_inline)) {
         if (!has_total && !last) {  // the tile before may be on its way out
           if (lane == 0) tma_store_wait_read();
           __syncwarp();
         }
+        float total[size];
 #pragma unroll
         for (int i = 0; i < size; i += 4) {
-          const uint32_t at = total_at + i * 128;
-          float old[4] = {}, total[4];
+          total[i] = total[i + 1] = total[i + 2] = total[i + 3] = 0;
           if (has_total) {
             asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(old[0]), "=f"(old[1]), "=f"(old[2]), "=f"(old[3]) : "r"(at) : "memory");
+                         : "=f"(total[i]), "=f"(total[i + 1]), "=f"(total[i + 2]), "=f"(total[i + 3])
+                         : "r"(total_at + i * 128) : "memory");
           }
+        }
 #pragma unroll
-          for (int e = 0; e < 4; e++) {
-            float& x = sum[i + e];
-            total[e] = __fadd_rn(old[e], x);
-            const float of_x = __fsub_rn(total[e], old[e]), of_old = __fsub_rn(total[e], of_x);
-            x = __fadd_rn(__fsub_rn(old[e], of_old), __fsub_rn(x, of_x));
-            if (last) x = __fadd_rn(total[e], __fmaf_rn(total[e], given_back, x));
-          }
-          if (!last) {
-            asm volatile("st.shared.v4.f32 [%4], {%0, %1, %2, %3};" ::"f"(total[0]), "f"(total[1]), "f"(total[2]),
-                         "f"(total[3]), "r"(at)
+        for (int i = 0; i < size; i++) {
+          const float old = total[i], x = sum[i];
+          total[i] = __fadd_rn(old, x);
+          const float of_x = __fsub_rn(total[i], old), of_old = __fsub_rn(total[i], of_x);
+          sum[i] = __fadd_rn(__fsub_rn(old, of_old), __fsub_rn(x, of_x));
+          if (last) sum[i] = __fadd_rn(total[i], __fmaf_rn(total[i], given_back, sum[i]));
+        }
+        if (!last) {
+#pragma unroll
+          for (int i = 0; i < size; i += 4) {
+            asm volatile("st.shared.v4.f32 [%4], {%0, %1, %2, %3};" ::"f"(total[i]), "f"(total[i + 1]), "f"(total[i + 2]),
+                         "f"(total[i + 3]), "r"(total_at + i * 128)
                          : "memory");
           }
         }
         wgmma_pin(sum);
         has_total = true;
       };
+      // Takes a sum from the tensor cores, where the next one starts with nothing, or with what this one lost.
       const auto take = [&]() __attribute__((always_inline)) {
-        add_to(sum, d);
-        if (--left == 0) to_total(false), left = p.sums;
+        if constexpr (C::exact) {
+          add_exactly(sum, d, p.one);
+        } else {
+          add_to(sum, d);
+          if (--left == 0) to_total(false), left = p.sums;
+        }
+      };
+      const auto result = [&]() __attribute__((always_inline)) {
+        if constexpr (C::exact) {
+#pragma unroll
+          for (int i = 0; i < size; i++) sum[i] = __fadd_rn(sum[i], __fmaf_rn(sum[i], given_back, d[i]));
+        } else {
+          to_total(true);
+        }
       };
 
       mbarrier_wait(full + 8 * s, parity);
@@ -298,7 +339,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           for (int j = 0; j < 2; j++) {
             begin_turn();
 #pragma unroll
-            for (int i = 0; i < 6; i++) product(f[j], b, j, i, i > 0);
+            for (int i = 0; i < 6; i++) product(f[j], b, j, i, i > 0 || C::exact);
             end_turn();
             if (j == 0) {
               load(f[1], 1);
@@ -324,7 +365,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
           for (int i = 0; i < 6; i++) {
 #pragma unroll
-            for (int j = 0; j < 2; j++) product(f[j], b, j, i, i + j > 0);
+            for (int j = 0; j < 2; j++) product(f[j], b, j, i, i + j > 0 || C::exact);
           }
           end_turn();
           next_stage();
@@ -342,7 +383,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           block(two[1], two[0], kb + 2 < k_blocks);
         }
       }
-      to_total(true);
+      result();
 
       float zero = 0;
 #pragma unroll

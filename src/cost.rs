@@ -229,12 +229,12 @@ fn bf16x6_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64
     let clusters = m.div_ceil(tile_m * pair) * n.div_ceil(tile_n) * problem.batch_count();
     let turns = clusters.div_ceil((device.sm_count as usize / pair).max(1)) as f64;
     let (block, epilogue) = BF16X6_TILE_US[usize::from(tile_n == 64)];
-    // How often sums leave the tensor cores and go to the total, by K.
+    // What the way to add up costs that the kernel takes for this K.
     let sums = match k {
-        0..96 => 1.6,
-        96..256 => 1.15,
-        256..512 => 1.07,
-        _ => 1.035,
+        0..128 => 2.0,
+        128..2048 => 1.17,
+        2048..8192 => 1.08,
+        _ => 1.045,
     };
     let arithmetic = turns * (k.div_ceil(tile_k) as f64 * block * sums + epilogue);
     // Planes are read instead of B.

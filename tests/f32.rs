@@ -112,6 +112,32 @@ fn large_products_are_split_into_parts_where_they_may_be() {
     }
 }
 
+/// Times of the drafts, of the scheme that each K has (docs/f32.md).
+#[test]
+fn estimates_of_products_in_parts_are_near_what_was_recorded() {
+    let dispatcher = h100();
+    let recorded = [
+        (4096, 4096, 4096, 1, Layout::NT, 1143.0),
+        (2048, 2048, 2048, 1, Layout::NT, 152.0),
+        (1024, 1024, 1024, 1, Layout::NT, 30.1),
+        (2048, 2048, 128, 32, Layout::NT, 399.0),
+        (2048, 128, 2048, 32, Layout::NN, 323.0),
+        (16_384, 3072, 768, 1, Layout::NT, 689.0),
+        (512, 512, 64, 384, Layout::NT, 313.0),
+        (4096, 4096, 4096, 1, Layout::NN, 1146.0),
+        (4096, 4096, 4096, 1, Layout::TN, 1194.0),
+        (2048, 2048, 2048, 1, Layout::TN, 165.0),
+    ];
+    for (m, n, k, batch, layout, us) in recorded {
+        let problem = Problem::dense(m, n, k, batch, layout, DType::F32);
+        let candidates = dispatcher.explain(&problem, Policy::own()).candidates;
+        let of_family = candidates.iter().filter(|candidate| candidate.kernel.family == Family::Sm90Bf16x6);
+        let estimates = of_family.filter_map(|candidate| candidate.verdict.as_ref().ok());
+        let estimate = estimates.copied().fold(f64::INFINITY, f64::min);
+        assert!((estimate / us - 1.0).abs() < 0.1, "{problem}: {estimate} us, recorded {us} us");
+    }
+}
+
 /// TMA reads A where its K is contiguous; all else goes through registers on its way.
 #[test]
 fn parts_are_made_of_operands_of_any_alignment() {

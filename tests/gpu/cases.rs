@@ -213,18 +213,17 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(257, 1021, 136), (300, 203, 1032), (512, 20_000, 264), (385, 4096, 72), (128, 28_680, 520)]);
     }
     if kernel.family == Family::Sm90Bf16x6 {
-        // Both ways to add up and all numbers of sums in a total, one and many tiles, edges of the planes; K and N of any length
-        // where the layout allows them.
+        // All ways to add up, one and many tiles, edges of the planes; K and N of any length where the layout allows them.
         sizes.extend([(1, 1, 64), (130, 68, 64), (257, 129, 96), (129, 70, 100), (300, 264, 160), (128, 128, 256)]);
         sizes.extend([
             (64, 1000, 260),
             (333, 333, 333),
             (1000, 36, 516),
-            (259, 131, 132),
+            (513, 65, 2080),
             (2048, 2112, 96),
             (1, 4096, 1024),
         ]);
-        sizes.extend([(513, 65, 2080), (77, 40, 65), (200, 515, 67), (4, 3, 95), (640, 388, 256), (500, 130, 8200)]);
+        sizes.extend([(259, 131, 132), (77, 40, 65), (200, 515, 67), (4, 3, 95), (640, 388, 256), (500, 130, 8200)]);
     }
     if matches!(kernel.family, Family::Gemv | Family::Sm90Skinny) {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.

@@ -54,7 +54,7 @@ const KINDS: [Kind; 8] = [
     Kind::Narrow,
 ];
 /// Around the places where the way to add up changes, and what models have.
-const DEPTHS: [usize; 9] = [64, 92, 96, 128, 252, 256, 512, 768, 4096];
+const DEPTHS: [usize; 9] = [64, 96, 124, 128, 256, 512, 2044, 2048, 8192];
 const SIZE: usize = 512;
 
 /// `SIZE` rows (or columns, for side 1) of `k` numbers.
