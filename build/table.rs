@@ -5,8 +5,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 9] =
-    ["cublas", "reference", "simt_gemm", "gemv", "sm90_skinny", "sm90_wave", "sm90_gemm", "sm90_bf16x6", "tile_gemm"];
+const FAMILIES: [&str; 11] = [
+    "cublas",
+    "reference",
+    "simt_gemm",
+    "outer",
+    "gemv",
+    "gevm",
+    "sm90_skinny",
+    "sm90_wave",
+    "sm90_gemm",
+    "sm90_bf16x6",
+    "tile_gemm",
+];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// `native`, which means the dtype itself, is what a row has without the field.
@@ -235,14 +246,19 @@ fn check(row: &Row) -> Result<(), String> {
         "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" if row.arch != ["sm90a"] => {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
         }
-        "gemv" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
-            Err("field `arch`: gemv needs sm90 or newer".into())
+        "gemv" | "gevm" | "outer" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
+            Err(format!("field `arch`: {} needs sm90 or newer", row.family))
         }
         "gemv" | "sm90_skinny" | "sm90_wave" if row.layout != ["nt"] => {
             Err(format!("field `layout`: {} reads [\"nt\"]", row.family))
         }
-        "gemv" if row.tile[0] != 4 || !row.tile[2].is_multiple_of(256) => {
-            Err(format!("field `tile` is {:?}; gemv has [4, N, a multiple of 256]", row.tile))
+        "gevm" if row.layout != ["nn"] => Err("field `layout`: gevm reads [\"nn\"]".into()),
+        "outer" if row.layout != ["any"] => Err("field `layout`: outer reads [\"any\"]".into()),
+        "gemv" if row.tile[0] != if row.dtype == ["f32"] { 16 } else { 4 } || !row.tile[2].is_multiple_of(256) => {
+            Err(format!("field `tile` is {:?}; gemv has [4, N, a multiple of 256], [16, ...] in f32", row.tile))
+        }
+        "gevm" if row.dtype.iter().any(|dtype| row.tile != [4, 128 / dtype_bytes(dtype), 32]) => {
+            Err(format!("field `tile` is {:?}; gevm has [4, 64, 32], and [4, 32, 32] in f32", row.tile))
         }
         "sm90_skinny" if row.tile[..2] != [128, 64] || !row.tile[2].is_multiple_of(64) => {
             Err(format!("field `tile` is {:?}; sm90_skinny has [128, 64, a multiple of 64]", row.tile))
@@ -265,7 +281,9 @@ fn check(row: &Row) -> Result<(), String> {
         "tile_gemm" if !row.tile.iter().all(|x| x.is_power_of_two()) => {
             Err(format!("field `tile` is {:?}; tiles of cuTile C++ are powers of two", row.tile))
         }
-        "simt_gemm" if row.dtype != ["f32"] => Err("field `dtype`: simt_gemm computes in [\"f32\"]".into()),
+        "simt_gemm" | "outer" if row.dtype != ["f32"] => {
+            Err(format!("field `dtype`: {} computes in [\"f32\"]", row.family))
+        }
         _ => Ok(()),
     }
 }

@@ -113,6 +113,12 @@ __device__ inline void store_async(uint32_t to, uint32_t barrier, float4 v) {
                : "memory");
 }
 
+__device__ inline void store_async(uint32_t to, uint32_t barrier, float v) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(v),
+               "r"(barrier)
+               : "memory");
+}
+
 // Every warp of the cluster arrives, whole, and waits.
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }

@@ -15,7 +15,15 @@ const LAUNCH_US: f64 = 3.7;
 const OVERLAPPED_LAUNCH_US: f64 = 2.5;
 /// The same of the kernels for few rows, which overlap the kernel before them and have weights brought into L2 meanwhile.
 const GEMV_US: f64 = 0.85;
+const GEMV_SHORT_US: f64 = 0.8;
+const GEVM_US: f64 = 1.2;
+const OUTER_US: f64 = 0.8;
 const SKINNY_US: f64 = 1.14;
+/// What a block of gevm pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
+const GEVM_BLOCK_GBPS: f64 = 52.0;
+const GEVM_ROW: f64 = 0.3;
+/// How much longer outer's stores take number by number.
+const OUTER_SINGLE: f64 = 2.0;
 /// What a second part of K costs, and more than two: the way through distributed shared memory. Fitted with what follows to 37
 /// recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
 const SKINNY_SPLIT_US: [f64; 2] = [0.45, 0.55];
@@ -59,6 +67,8 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::SimtGemm | Family::TileGemm => LAUNCH_US + tiled_us(kernel, problem, device),
         Family::Sm90Gemm => OVERLAPPED_LAUNCH_US + tiled_us(kernel, problem, device),
         Family::Gemv => gemv_us(kernel, problem, device),
+        Family::Gevm => gevm_us(kernel, problem, device),
+        Family::Outer => outer_us(problem, device),
         Family::Sm90Skinny => skinny_us(kernel, problem, device),
         Family::Sm90Wave => wave_us(kernel, problem, device),
         Family::Sm90Bf16x6 => bf16x6_us(kernel, problem, device),
@@ -125,12 +135,35 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
     overlapped(&[arithmetic, load, 1.05 * memory_us(problem, device)])
 }
 
-/// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications.
+/// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications. Above
+/// eight rows gemv_wide.hpp takes over, for which further ones make no difference (estimated, not measured yet).
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
+    let (further, memory) = (problem.m.min(9) as f64 - 1.0, memory_us(problem, device));
+    if problem.m <= 4 && problem.k * problem.dtype.bytes() <= 512 {
+        return GEMV_SHORT_US + 0.2 * further + memory;
+    }
     let idle = (k / chunk).ceil() * chunk / k;
-    let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, device));
-    GEMV_US + 1.01 * idle * memory + further * (0.1 + 0.004 * memory)
+    GEMV_US + 1.01 * idle * memory + further * (0.05 * problem.dtype.bytes() as f64 + 0.004 * memory)
+}
+
+/// As gevm.cu splits K over a cluster: memory, or what the busiest multiprocessor pulls where blocks are few.
+fn gevm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let [_, tile_n, tile_k] = kernel.tile.map(f64::from);
+    let (sms, k, bytes) = (f64::from(device.sm_count), problem.k as f64, problem.dtype.bytes() as f64);
+    let tiles = (problem.n as f64 / tile_n).ceil() * problem.batch_count() as f64;
+    let fits = |blocks: f64| tiles * blocks <= if blocks > 2.0 { 0.5 * sms } else { sms };
+    let deep = |blocks: f64| k > 4.0 * tile_k * blocks; // 16 warps, each with half a tile of K at least
+    let cluster = [2.0, 4.0, 8.0].into_iter().take_while(|&blocks| fits(blocks) && deep(blocks)).last().unwrap_or(1.0);
+    let further = problem.m.min(4) as f64 - 1.0;
+    let rate = GEVM_BLOCK_GBPS / (1.0 + GEVM_ROW * further * 2.0 / bytes);
+    let load = (tiles * cluster / sms).ceil() * k / cluster * tile_n * bytes / (rate * 1e3);
+    GEVM_US + overlapped(&[memory_us(problem, device), load])
+}
+
+fn outer_us(problem: &Problem, device: &DeviceInfo) -> f64 {
+    let vectors = problem.d.col_stride == 1 && problem.n.is_multiple_of(4) && problem.d.align(problem.dtype) == 16;
+    OUTER_US + memory_us(problem, device) * if vectors { 1.0 } else { OUTER_SINGLE }
 }
 
 /// As sm90_skinny.cu splits K and fills a multiprocessor with blocks.
@@ -272,7 +305,8 @@ fn epilogue_us(kernel: &KernelDesc) -> f64 {
 fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let rows = problem.m.min(problem.n);
     let factor = match (problem.dtype, rows) {
-        (DType::F32, 2..=64) => 2.0,
+        (DType::F32, 2..=5) if problem.k > 1 => 1.35,
+        (DType::F32, 6..=64) if problem.k > 1 => 2.0,
         (_, 0..=128) => 1.06,
         (DType::F16 | DType::BF16, 129..=192 | 257..=512) => 1.07,
         (DType::F16 | DType::BF16, 193..=256) => 1.2,
@@ -280,5 +314,13 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         _ => 1.1,
     };
     let math = if problem.f32_mode == F32Mode::Tf32 { Math::Tf32 } else { Math::Native };
-    VENDOR_US + arithmetic_us(problem, math, device).max(memory_us(problem, device)) * factor
+    // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k.
+    let serial_ns = match (problem.dtype, rows) {
+        (DType::F32, 2..=5) if math == Math::Native => 4.0,
+        (DType::F32, 6..=64) if math == Math::Native => 5.0,
+        (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
+        _ => 0.0,
+    };
+    let roofline = arithmetic_us(problem, math, device).max(memory_us(problem, device));
+    VENDOR_US + overlapped(&[roofline * factor, 1e-3 * serial_ns * problem.k as f64])
 }

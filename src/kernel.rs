@@ -19,6 +19,10 @@ pub enum Family {
     SimtGemm,
     /// `gemv.cu`: a few rows, on the CUDA cores.
     Gemv,
+    /// `gevm.cu`: a few rows with the rows of B contiguous, on the CUDA cores.
+    Gevm,
+    /// `outer.cu`: K = 1 in f32.
+    Outer,
     /// `sm90_skinny.cu`: up to 128 rows, TMA and WGMMA with the operands exchanged.
     Sm90Skinny,
     /// `sm90_wave.cu`: some 65 to 512 rows, TMA and WGMMA in one wave of tiles.
@@ -202,6 +206,12 @@ pub enum Rejection {
     /// There is nothing to multiply.
     #[error("K is 0")]
     EmptyK,
+    /// It multiplies without adding up.
+    #[error("takes a K of 1, the problem has {have}")]
+    Sum {
+        /// The problem's K.
+        have: usize,
+    },
     /// The vendor library is switched off.
     #[error("the vendor library is switched off")]
     VendorOff,
@@ -260,6 +270,9 @@ impl KernelDesc {
         if problem.k == 0 && self.family != Family::Reference {
             return Err(Rejection::EmptyK);
         }
+        if problem.k != 1 && self.family == Family::Outer {
+            return Err(Rejection::Sum { have: problem.k });
+        }
         self.supports_extent(problem)
     }
 
@@ -280,7 +293,7 @@ impl KernelDesc {
 
     fn supports_layout(&self, problem: &Problem) -> Result<(), Rejection> {
         if self.layout == Layout::Any {
-            return Ok(());
+            return self.supports_count(problem);
         }
         if problem.layout() != self.layout {
             return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
@@ -303,15 +316,17 @@ impl KernelDesc {
         if !spans(b.row_stride, b.col_stride, problem.k, problem.n) {
             return Err(Rejection::Overlap { operand: "B" });
         }
-        if !matches!(self.family, Family::TileGemm | Family::Gemv | Family::Sm90Bf16x6) && problem.batch[0] > 1 {
+        let any_batch = matches!(self.family, Family::TileGemm | Family::Gemv | Family::Gevm | Family::Sm90Bf16x6);
+        if !any_batch && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
-        // Those written in CUDA store element by element where they have to. What sm90_bf16x6 brings into another form
-        // beforehand is read so, too.
+        // Those written in CUDA store element by element where they have to, and one loads A so. What sm90_bf16x6 brings
+        // into another form beforehand is read so, too.
         let alignments = problem.alignments();
         self.supports_alignment(match (self.family, self.layout) {
             (Family::Sm90Bf16x6, Layout::NN | Layout::NT) => &alignments[..1],
             (Family::Sm90Bf16x6, _) => &[],
+            (Family::Gevm, _) => &alignments[1..2],
             (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave, _) => &alignments[..2],
             _ => &alignments,
         })?;
@@ -321,8 +336,8 @@ impl KernelDesc {
     fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {
         const GRID_Y: usize = 65_535;
         let rows = match self.family {
-            Family::Gemv | Family::Sm90Skinny => self.tile[0] as usize,
-            Family::Sm90Wave => usize::MAX,
+            Family::Gemv | Family::Gevm | Family::Sm90Skinny => self.tile[0] as usize,
+            Family::Outer | Family::Sm90Wave => usize::MAX,
             _ => return Ok(()),
         };
         let limits = [("rows", problem.m, rows), ("matrices", problem.batch_count(), GRID_Y)];
@@ -339,7 +354,7 @@ impl KernelDesc {
         let a_row = if problem.a.col_stride == 1 { ("K", problem.k) } else { ("M", problem.m) };
         let b_row = if problem.b.row_stride == 1 { ("K", problem.k) } else { ("N", problem.n) };
         let rows: &[_] = match self.family {
-            Family::Sm90Gemm => &[("N", problem.n)],
+            Family::Gevm | Family::Sm90Gemm => &[("N", problem.n)],
             Family::TileGemm => &[("N", problem.n), a_row, b_row],
             Family::Gemv => &[("K", problem.k)],
             _ => &[],

@@ -115,6 +115,7 @@ fn every_rejection_says_what_is_needed() {
         (Rejection::Epilogue { what: "a bias" }, "does not fuse a bias"),
         (Rejection::Batch, "takes one batch dimension, the operands need two"),
         (Rejection::EmptyK, "K is 0"),
+        (Rejection::Sum { have: 64 }, "takes a K of 1, the problem has 64"),
         (Rejection::VendorOff, "the vendor library is switched off"),
     ];
     for (rejection, text) in cases {

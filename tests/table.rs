@@ -59,6 +59,9 @@ fn every_kind_of_bad_row_has_its_error() {
     const TILE: (&str, &str) = ("family", r#""tile_gemm""#);
     const SIMT: (&str, &str) = ("family", r#""simt_gemm""#);
     const GEMV: (&str, &str) = ("family", r#""gemv""#);
+    const GEVM: (&str, &str) = ("family", r#""gevm""#);
+    const OUTER: (&str, &str) = ("family", r#""outer""#);
+    const NEWER: (&str, &str) = ("arch", r#"["sm90"]"#);
     const SKINNY: (&str, &str) = ("family", r#""sm90_skinny""#);
     const WAVE: (&str, &str) = ("family", r#""sm90_wave""#);
     const WAVE_TILE: (&str, &str) = ("tile", "[128, 96, 64]");
@@ -107,6 +110,12 @@ fn every_kind_of_bad_row_has_its_error() {
         (&[GEMV, ("arch", r#"["sm80"]"#)], &["`arch`", "sm90 or newer"]),
         (&[GEMV, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
         (&[GEMV, ("tile", "[8, 2, 512]")], &["`tile` is [8, 2, 512]", "[4, N,"]),
+        (&[GEMV, ("tile", "[4, 2, 256]"), ("dtype", r#"["f32"]"#)], &["`tile` is [4, 2, 256]", "[16, ...] in f32"]),
+        (&[GEVM, ("arch", r#"["sm89"]"#)], &["`arch`", "gevm needs sm90 or newer"]),
+        (&[GEVM, NEWER, ("layout", r#"["nt"]"#)], &["`layout`", r#"["nn"]"#]),
+        (&[GEVM, NEWER, ("layout", r#"["nn"]"#)], &["`tile` is [128, 256, 64]", "[4, 64, 32]"]),
+        (&[OUTER, NEWER, ("layout", r#"["tn"]"#)], &["`layout`", r#"["any"]"#]),
+        (&[OUTER, NEWER, ("layout", r#"["any"]"#)], &["`dtype`", r#"outer computes in ["f32"]"#]),
         (&[SKINNY, ("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
         (&[SKINNY, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
         (&[SKINNY, ("tile", "[128, 128, 64]")], &["`tile` is [128, 128, 64]", "[128, 64,"]),
@@ -207,8 +216,13 @@ fn the_fast_profile_has_something_for_every_problem() {
     for arch in ["sm80", "sm89", "sm90", "sm100", "sm120"] {
         assert_eq!(families(arch, true), families(arch, false), "{arch}");
     }
-    let on_hopper = |fast: bool| rows.iter().filter(|row| row.capability() == 90 && (row.fast || !fast)).count();
-    assert!(on_hopper(true) < 32 && on_hopper(false) <= 56, "{} of {}", on_hopper(true), on_hopper(false));
+    let on_hopper = |fast: bool, half: bool| {
+        let rows = rows.iter().filter(|row| row.capability() == 90 && (row.fast || !fast));
+        rows.filter(|row| ["bf16", "f16"].contains(&row.dtype.as_str()) == half).count()
+    };
+    let (half, single) = (on_hopper(false, true), on_hopper(false, false));
+    assert!(half <= 48 && single <= 16, "{half} kernels of bf16 and f16, {single} of f32 and f64");
+    assert!(on_hopper(true, true) + on_hopper(true, false) < 32);
 }
 
 #[test]

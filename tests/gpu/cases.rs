@@ -3,7 +3,7 @@
 use crate::device::{Element, Gpu, Operands};
 use crate::oracle;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::kernel::{Family, KernelDesc, Math};
+use candle_tilegemm::kernel::{Family, KernelDesc, Math, KERNELS};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
 use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
 use half::{bf16, f16};
@@ -229,5 +229,53 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.
         sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);
     }
+    if kernel.family == Family::Gemv {
+        // Every way to share a warp among short rows; all numbers of rows; parts of K and of W that are left over.
+        sizes.extend([(1, 4099, 64), (4, 1001, 128), (2, 333, 256), (3, 70_001, 8), (4, 77, 96), (1, 20_003, 128)]);
+        sizes.extend([(3, 300, 776), (5, 131, 1000), (6, 64, 640), (8, 1023, 4104), (12, 1021, 520), (11, 9001, 136)]);
+        sizes.extend([(9, 7, 8192), (13, 4096, 1032), (16, 515, 3080), (10, 1024, 24), (16, 9001, 768), (14, 2, 4096)]);
+    }
+    if kernel.family == Family::Gevm {
+        // Any K, also one that splits A's rows off their alignment; few columns, so that clusters split K; many.
+        sizes.extend([(1, 128, 1001), (4, 64, 2600), (3, 8, 515), (2, 136, 4096), (4, 1000, 77), (1, 64, 8191)]);
+        sizes.extend([(2, 9000, 300), (4, 128, 12_000), (3, 264, 33), (1, 16, 1), (4, 4096, 640), (2, 512, 1026)]);
+    }
+    if kernel.family == Family::Outer {
+        sizes.extend([
+            (4096, 64, 1),
+            (3001, 37, 1),
+            (100, 260, 1),
+            (5, 1026, 1),
+            (70, 1, 1),
+            (1, 300, 1),
+            (129, 16, 1),
+        ]);
+    }
     sizes
+}
+
+/// With a single product for each element there is nothing to round but that: K = 1 has one right answer.
+pub fn outer_is_simt_to_the_bit(gpu: &Gpu) -> Result<(), String> {
+    let built = |family| {
+        let reads = |layout| matches!(layout, Layout::TN | Layout::Any);
+        let mut kernels = KERNELS.iter().filter(|k| k.is_built() && k.arch.runs_on(gpu.info.capability));
+        let kernel = kernels.find(|k| k.family == family && reads(k.layout) && k.align == 4);
+        kernel.ok_or(format!("no kernel of {family:?} is built"))
+    };
+    let (outer, simt) = (built(Family::Outer)?, built(Family::SimtGemm)?);
+    for (m, n) in [(4096, 64), (3001, 37)] {
+        for alpha in [1.0, -0.3] {
+            let problem = problem(m, n, 1, Layout::TN, DType::F32, Variant { alpha, ..Variant::PLAIN });
+            let mut operands = operands::<f32>(&problem, 0, Data::NonFinite, 1);
+            (operands.a[0], operands.a[1], operands.b[0]) = (-0.0, 1e-40, 3e38);
+            let bits = |kernel: &KernelDesc| -> Result<Vec<u32>, String> {
+                let d = gpu.run(kernel.name, &problem, &operands)?;
+                Ok(d.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect())
+            };
+            if bits(outer)? != bits(simt)? {
+                return Err(format!("{problem}: {outer} and {simt} differ"));
+            }
+        }
+    }
+    Ok(())
 }

@@ -44,6 +44,7 @@ fn all() -> Vec<(String, Test)> {
         ("reference_bf16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16>)),
         ("reference_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<f32>)),
         ("reference_f64_against_f64".into(), Box::new(oracle::reference_against_f64::<f64>)),
+        ("outer_is_simt_to_the_bit".into(), Box::new(cases::outer_is_simt_to_the_bit)),
     ];
     let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.family != Family::Reference);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
