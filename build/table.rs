@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 11] = [
+const FAMILIES: [&str; 12] = [
     "cublas",
     "reference",
     "simt_gemm",
@@ -16,6 +16,7 @@ const FAMILIES: [&str; 11] = [
     "sm90_wave",
     "sm90_gemm",
     "sm90_bf16x6",
+    "sm90_tf32",
     "tile_gemm",
 ];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
@@ -243,7 +244,7 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
     }
     match row.family.as_str() {
-        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" if row.arch != ["sm90a"] => {
+        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" | "sm90_tf32" if row.arch != ["sm90a"] => {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
         }
         "gemv" | "gevm" | "outer" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
@@ -275,6 +276,14 @@ fn check(row: &Row) -> Result<(), String> {
         "sm90_wave" | "sm90_bf16x6" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
             Err(format!("field `cluster` is {:?}; {} has [1, 1] or [2, 1]", row.cluster, row.family))
         }
+        "sm90_tf32" if row.math != "tf32" => {
+            Err(format!("field `math` is {}; sm90_tf32 multiplies as tf32", row.math))
+        }
+        "sm90_tf32" if !row.layout.iter().all(|layout| tf32_tile(layout, row.tile, row.cluster)) => Err(format!(
+            "fields `tile` and `cluster` are {:?} and {:?}; sm90_tf32 has [128, W, 32] and [1 or 2, 1], or [W, 128, 32] and \
+             [1, 1 or 2], which nn needs; W is 64, 256 or, for nt, 192",
+            row.tile, row.cluster
+        )),
         "sm90_gemm" if row.schedule == "none" => {
             Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())
         }
@@ -291,6 +300,14 @@ fn check(row: &Row) -> Result<(), String> {
 /// The tiles that sm90_wave.cu and wgmma.hpp know.
 fn wave_tile([m, n, k]: [u32; 3]) -> bool {
     [128, 192].contains(&m) && [48, 64, 96, 128, 144, 224].contains(&n) && [64, 128].contains(&k)
+}
+
+/// The tiles that sm90_tf32.cu knows. It exchanges the operands for nn, and where the tile's M is not 128.
+fn tf32_tile(layout: &str, [m, n, k]: [u32; 3], [cluster_m, cluster_n]: [u32; 2]) -> bool {
+    let exchanged = layout == "nn" || m != 128;
+    let (p, q, pair, alone) = if exchanged { (n, m, cluster_n, cluster_m) } else { (m, n, cluster_m, cluster_n) };
+    let widths: &[u32] = if layout == "nt" { &[64, 192, 256] } else { &[64, 256] };
+    p == 128 && k == 32 && widths.contains(&q) && pair <= 2 && alone == 1
 }
 
 fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String> {

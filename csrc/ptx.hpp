@@ -91,6 +91,20 @@ __device__ inline void bar_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// ---- Shared memory ---------------------------------------------------------------------------------------------------
+
+__device__ inline uint32_t load_shared(uint32_t from) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
+__device__ inline void store_shared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ inline void store_shared(uint32_t to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
 // ---- Clusters --------------------------------------------------------------------------------------------------------
 
 __device__ inline uint32_t cluster_rank() {
@@ -154,12 +168,27 @@ __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, 
       : "memory");
 }
 
+// The same to that place in every block of `blocks`, a bit for each.
+__device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, int w,
+                                          uint64_t policy, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w),
+      "h"(blocks), "l"(policy)
+      : "memory");
+}
+
 // The same from shared memory, of what is inside of the tensor; by whole pieces of 16 bytes. What the thread has written
 // there, or seen written, needs a fence_proxy_async() before. Stores run on by themselves; a thread's stores so far make
 // up a group, and tma_store_wait_read() returns when shared memory has been read for all but its latest `pending` ones.
 __device__ inline void tma_store(const void* map, uint32_t from, int x, int y, int z, int w) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map), "r"(from),
                "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+__device__ inline void tma_store(const void* map, uint32_t from, int x, int y, int z, int w, uint64_t policy) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;"
+               ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
                : "memory");
 }
 __device__ inline void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

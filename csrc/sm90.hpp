@@ -47,6 +47,30 @@ bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int6
                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+// Matrices of f32 as TMA sees them: `lines` lines of `length` contiguous elements, `stride` elements apart, in two batch
+// dimensions.
+struct Lines {
+  void* ptr;
+  int64_t length, lines, stride;
+  int64_t batch[2], batch_stride[2];
+};
+
+// In swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even. False: TMA cannot
+// address it.
+inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_lines, bool round) {
+  const int64_t stride = of.lines == 1 ? (of.length + 3) / 4 * 4 : of.stride;  // of one line: means nothing
+  const cuuint64_t extents[] = {cuuint64_t(of.length), cuuint64_t(of.lines), cuuint64_t(of.batch[1]),
+                                cuuint64_t(of.batch[0])};
+  const cuuint64_t strides[] = {cuuint64_t(stride) * 4, cuuint64_t(of.batch_stride[1]) * 4,
+                                cuuint64_t(of.batch_stride[0]) * 4};
+  const cuuint32_t box[] = {32, cuuint32_t(box_lines), 1, 1}, steps[] = {1, 1, 1, 1};
+  const auto type = round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
+  return encode && encode(map, type, 4, of.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 // Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.
 template <class Kernel>
 cudaError_t allow_shared_memory(const void* kernel, int bytes) {

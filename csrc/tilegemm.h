@@ -65,9 +65,10 @@ typedef struct tg_gemm_args {
   int32_t overlap;   /* not 0: may start while the kernel before it in the stream still runs, where the kernel knows how */
   void *stream;      /* cudaStream_t */
 
-  /* Device memory at 256 bytes, for the kernels of this call to pass on to each other; null for kernels other than those of
-   * TG_BF16X6. It holds at least, for each matrix of the batch, with K rounded up to 64 and N to 8,
-   *     6 * N * K bytes: three bf16 planes of B, and for TG_TN and TG_TT also 4 * M * K bytes: A transposed.
+  /* Device memory at 256 bytes, for the kernels of this call to pass on to each other; null for those that pass on nothing. It
+   * holds at least, for each matrix of the batch, with K rounded up to 64 and N to 8,
+   *     TG_BF16X6: 6 * N * K bytes: three bf16 planes of B, and for TG_TN and TG_TT also 4 * M * K bytes: A transposed;
+   *     TG_TF32, for TG_TN: 4 * N * K bytes: B transposed; where tile[0] is not 128, 4 * M * K bytes instead: A transposed.
    * Larger products come in pieces, as calls of their own: some matrices of the batch, or a part of one, cut along N and M at
    * multiples of tile * cluster. The caller puts no other kernel into the stream between those of a call. What a call finds in
    * the workspace means nothing.

@@ -47,7 +47,9 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_S15 TG_WGMMA_S11 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define TG_WGMMA_S17 TG_WGMMA_S15 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define TG_WGMMA_S22 TG_WGMMA_S17 ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
+#define TG_WGMMA_S23 TG_WGMMA_S22 ", %92, %93, %94, %95"
 #define TG_WGMMA_S27 TG_WGMMA_S22 ", %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define TG_WGMMA_S31 TG_WGMMA_S27 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define TG_WGMMA_F(i) "+f"(d[4 * i]), "+f"(d[4 * i + 1]), "+f"(d[4 * i + 2]), "+f"(d[4 * i + 3])
 #define TG_WGMMA_O0 TG_WGMMA_F(0)
 #define TG_WGMMA_O1 TG_WGMMA_O0, TG_WGMMA_F(1)
@@ -61,7 +63,9 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_O15 TG_WGMMA_O11, TG_WGMMA_F(12), TG_WGMMA_F(13), TG_WGMMA_F(14), TG_WGMMA_F(15)
 #define TG_WGMMA_O17 TG_WGMMA_O15, TG_WGMMA_F(16), TG_WGMMA_F(17)
 #define TG_WGMMA_O22 TG_WGMMA_O17, TG_WGMMA_F(18), TG_WGMMA_F(19), TG_WGMMA_F(20), TG_WGMMA_F(21), TG_WGMMA_F(22)
+#define TG_WGMMA_O23 TG_WGMMA_O22, TG_WGMMA_F(23)
 #define TG_WGMMA_O27 TG_WGMMA_O22, TG_WGMMA_F(23), TG_WGMMA_F(24), TG_WGMMA_F(25), TG_WGMMA_F(26), TG_WGMMA_F(27)
+#define TG_WGMMA_O31 TG_WGMMA_O27, TG_WGMMA_F(28), TG_WGMMA_F(29), TG_WGMMA_F(30), TG_WGMMA_F(31)
 // X, Y: the numbers of the operands behind the accumulators.
 #define TG_WGMMA_ASM(N, LAST, X, Y, TYPE)                                                                             \
   asm volatile("{\n .reg .pred p;\n setp.eq.u32 p, 0, 0;\n"                                                           \
@@ -108,6 +112,37 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint
   static_assert(rows == 64 || rows == 128);
   if constexpr (rows == 64) TG_WGMMA_REGISTERS_ASM(64, 7, 32, 33, 34, 35, 36, 37);
   else TG_WGMMA_REGISTERS_ASM(128, 15, 64, 65, 66, 67, 68, 69);
+}
+
+// ---- TF32 ------------------------------------------------------------------------------------------------------------
+//
+// f32 in shared memory or registers, of which wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds them off.
+
+// Q, ADD: the numbers of these operands behind the accumulators; P: the operand itself.
+#define TG_WGMMA_TF32(N, LAST, P, Q, ADD, ...)                                                                        \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
+               " wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" TG_WGMMA_S##LAST "}, " P ", %" #Q          \
+               ", p, 1, 1;\n}"                                                                                        \
+               : TG_WGMMA_O##LAST                                                                                     \
+               : __VA_ARGS__, "l"(q), "r"(add))
+
+// d = (add ? d : 0) + 64 rows of P times `rows` rows of Q over 8 of K.
+template <int rows>
+__device__ __forceinline__ void wgmma_tf32(float (&d)[rows / 2], uint64_t p, uint64_t q, int add) {
+  static_assert(rows == 64 || rows == 192 || rows == 256);
+  if constexpr (rows == 64) TG_WGMMA_TF32(64, 7, "%32", 33, 34, "l"(p));
+  if constexpr (rows == 192) TG_WGMMA_TF32(192, 23, "%96", 97, 98, "l"(p));
+  if constexpr (rows == 256) TG_WGMMA_TF32(256, 31, "%128", 129, 130, "l"(p));
+}
+
+// The same with P in registers: lane 4 g + q of a warp has rows g and g + 8 of its 16, of K q and then q + 4.
+template <int rows>
+__device__ __forceinline__ void wgmma_tf32(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
+  static_assert(rows == 64 || rows == 256);
+#define TG_WGMMA_P "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3])
+  if constexpr (rows == 64) TG_WGMMA_TF32(64, 7, "{%32, %33, %34, %35}", 36, 37, TG_WGMMA_P);
+  if constexpr (rows == 256) TG_WGMMA_TF32(256, 31, "{%128, %129, %130, %131}", 132, 133, TG_WGMMA_P);
+#undef TG_WGMMA_P
 }
 
 }  // namespace tilegemm

@@ -31,6 +31,8 @@ pub enum Family {
     Sm90Gemm,
     /// `sm90_bf16x6.cu`: f32 by six products of bf16 parts, TMA and WGMMA.
     Sm90Bf16x6,
+    /// `sm90_tf32.cu`: f32 by one TF32 product, TMA and WGMMA.
+    Sm90Tf32,
     /// `tile_gemm.cu`: cuTile C++.
     TileGemm,
 }
@@ -123,8 +125,10 @@ pub enum Rejection {
         offers: Math,
     },
     /// Its sums are too short to be as exact as fused multiply-adds, or any faster.
-    #[error("K is {have}, at least {least} needed to multiply f32 as bf16x6")]
+    #[error("K is {have}, at least {least} needed to multiply f32 as {math}")]
     ShortSums {
+        /// The kernel's arithmetic.
+        math: Math,
         /// The problem's K.
         have: usize,
         /// What the kernel needs.
@@ -227,6 +231,8 @@ fn mib(bytes: u64) -> String {
 
 /// Splitting into parts leaves out products of the lowest ones, which is less than the rounding of sums from this K on.
 const LEAST_SPLIT_K: usize = 64;
+/// One pipeline stage. Memory decides how fast shorter sums are, so they stay exact: candle's RoPE tables have K = 1.
+const LEAST_TF32_K: usize = 32;
 
 impl KernelDesc {
     /// The kernel of this name, from the table.
@@ -281,12 +287,23 @@ impl KernelDesc {
         workspace::need(self, problem)
     }
 
+    /// Whether `sm90_tf32.cu` takes B for the side of wgmma that has 128 rows.
+    pub(crate) fn exchanges_operands(&self) -> bool {
+        self.family == Family::Sm90Tf32 && (self.layout == Layout::NN || self.tile[0] != 128)
+    }
+
     fn supports_precision(&self, problem: &Problem) -> Result<(), Rejection> {
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });
         }
-        if self.math == Math::Bf16x6 && problem.k < LEAST_SPLIT_K {
-            return Err(Rejection::ShortSums { have: problem.k, least: LEAST_SPLIT_K });
+        let (math, have) = (self.math, problem.k);
+        let least = match math {
+            Math::Native => 0,
+            Math::Tf32 => LEAST_TF32_K,
+            Math::Bf16x6 => LEAST_SPLIT_K,
+        };
+        if have < least {
+            return Err(Rejection::ShortSums { math, have, least });
         }
         Ok(())
     }
@@ -316,7 +333,10 @@ impl KernelDesc {
         if !spans(b.row_stride, b.col_stride, problem.k, problem.n) {
             return Err(Rejection::Overlap { operand: "B" });
         }
-        let any_batch = matches!(self.family, Family::TileGemm | Family::Gemv | Family::Gevm | Family::Sm90Bf16x6);
+        let any_batch = matches!(
+            self.family,
+            Family::TileGemm | Family::Gemv | Family::Gevm | Family::Sm90Bf16x6 | Family::Sm90Tf32
+        );
         if !any_batch && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
@@ -347,14 +367,14 @@ impl KernelDesc {
         }
     }
 
-    /// TMA moves whole 16-byte pieces of a row. Loads clip what is past the end, but a store from CUTLASS's epilogue does
-    /// not, and cuTile proves TMA only for operands whose contiguous extent is a multiple.
+    /// TMA moves whole 16-byte pieces of a row. Loads clip what is past the end, but stores do not, and cuTile proves TMA only
+    /// for operands whose contiguous extent is a multiple.
     fn supports_row_length(&self, problem: &Problem) -> Result<(), Rejection> {
         let multiple = self.align / self.dtype.bytes() as u32;
         let a_row = if problem.a.col_stride == 1 { ("K", problem.k) } else { ("M", problem.m) };
         let b_row = if problem.b.row_stride == 1 { ("K", problem.k) } else { ("N", problem.n) };
         let rows: &[_] = match self.family {
-            Family::Gevm | Family::Sm90Gemm => &[("N", problem.n)],
+            Family::Gevm | Family::Sm90Gemm | Family::Sm90Tf32 => &[("N", problem.n)],
             Family::TileGemm => &[("N", problem.n), a_row, b_row],
             Family::Gemv => &[("K", problem.k)],
             _ => &[],

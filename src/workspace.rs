@@ -1,10 +1,11 @@
 //! Device memory that kernels need beside the operands: how much, and how a product is cut up to do with less.
 //!
-//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, and what comes of that lies in a
-//! workspace. There is one for each device and stream, of [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says
-//! otherwise. It is allocated when the first such kernel is launched on the stream, or by [`prepare`](crate::prepare), and neither
-//! moved nor freed before the process ends, so that a CUDA graph which has captured its address can be replayed. Streams beyond
-//! the first [`MOST_STREAMS`] of a device share one more: their products wait for each other.
+//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, one that multiplies as TF32
+//! ([`Math::Tf32`]) transposes one where none is K-major, and what comes of that lies in a workspace. There is one for each
+//! device and stream, of [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when
+//! the first such kernel is launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the
+//! process ends, so that a CUDA graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`]
+//! of a device share one more: their products wait for each other.
 //!
 //! A product that needs more is computed in pieces. Where there is none (no memory, or the stream is being captured and has none of
 //! its own), the product runs as it would with [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a
@@ -104,14 +105,18 @@ const COLUMNS: usize = 8;
 
 impl Share {
     fn of(kernel: &KernelDesc, problem: &Problem) -> Option<Self> {
-        if kernel.math != Math::Bf16x6 {
-            return None;
-        }
         let depth = problem.k.next_multiple_of(DEPTH) as u64;
-        // Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous.
-        let row = if matches!(kernel.layout, Layout::TN | Layout::TT) { 4 * depth } else { 0 };
+        let (row, column) = match (kernel.math, kernel.layout) {
+            // Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous.
+            (Math::Bf16x6, Layout::TN | Layout::TT) => (4 * depth, 6 * depth),
+            (Math::Bf16x6, _) => (0, 6 * depth),
+            // B transposed, or A where the operands are exchanged.
+            (Math::Tf32, Layout::TN) if kernel.exchanges_operands() => (4 * depth, 0),
+            (Math::Tf32, Layout::TN) => (0, 4 * depth),
+            _ => return None,
+        };
         let [m, n] = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
-        Some(Self { row, column: 6 * depth, step: [m, n.next_multiple_of(COLUMNS)] })
+        Some(Self { row, column, step: [m, n.next_multiple_of(COLUMNS)] })
     }
 
     fn rows(&self, rows: usize) -> u64 {

@@ -98,7 +98,10 @@ fn every_rejection_says_what_is_needed() {
             Rejection::Precision { asked: F32Mode::Strict, offers: Math::Bf16x6 },
             "multiplies f32 as bf16x6, the f32 mode is strict",
         ),
-        (Rejection::ShortSums { have: 60, least: 64 }, "K is 60, at least 64 needed to multiply f32 as bf16x6"),
+        (
+            Rejection::ShortSums { math: Math::Bf16x6, have: 60, least: 64 },
+            "K is 60, at least 64 needed to multiply f32 as bf16x6",
+        ),
         (
             Rejection::Workspace { need: 3 << 19, have: 0 },
             "needs a workspace of 1.5 MiB, there are 0 MiB (TILEGEMM_WORKSPACE)",

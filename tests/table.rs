@@ -68,6 +68,9 @@ fn every_kind_of_bad_row_has_its_error() {
     const PARTS: (&str, &str) = ("family", r#""sm90_bf16x6""#);
     const BF16X6: (&str, &str) = ("math", r#""bf16x6""#);
     const F32: (&str, &str) = ("dtype", r#"["f32"]"#);
+    const TF32: (&str, &str) = ("family", r#""sm90_tf32""#);
+    const ROUNDED: (&str, &str) = ("math", r#""tf32""#);
+    const TF32_TILE: (&str, &str) = ("tile", "[128, 256, 32]");
     const CUBLAS: (&str, &str) = ("family", r#""cublas""#);
     let cases: &[BadRow] = &[
         // Words that are not known, with those that are.
@@ -131,6 +134,15 @@ fn every_kind_of_bad_row_has_its_error() {
             &[PARTS, F32, BF16X6, ("tile", "[128, 64, 32]"), ("cluster", "[1, 2]")],
             &["`cluster` is [1, 2]", "sm90_bf16x6"],
         ),
+        (&[TF32, F32], &["`math` is native", "tf32"]),
+        (&[TF32, F32, ROUNDED, ("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
+        (&[TF32, F32, ROUNDED], &["[128, 256, 64]", "[128, W, 32]"]),
+        (
+            &[TF32, F32, ROUNDED, ("tile", "[128, 192, 32]"), ("layout", r#"["nt", "tt"]"#)],
+            &["[128, 192, 32]", "for nt, 192"],
+        ),
+        (&[TF32, F32, ROUNDED, TF32_TILE, ("layout", r#"["nn"]"#)], &["[128, 256, 32]", "which nn needs"]),
+        (&[TF32, F32, ROUNDED, TF32_TILE, ("cluster", "[1, 2]")], &["[1, 2]", "[1 or 2, 1]"]),
         (&[CUBLAS], &["`arch` means nothing for cublas", "remove it"]),
     ];
     for (changes, expected) in cases {
@@ -157,9 +169,15 @@ fn how_f32_is_multiplied_is_in_the_name() {
     assert_eq!(kernel.name, "sm90_gemm_f32_bf16x6_nt_128x256x64_2x1_cooperative");
     assert!(kernel.cpp().contains(", 90, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
     assert!(kernel.rust(true).contains("dtype: DType::F32, math: Math::Bf16x6, layout"), "{}", kernel.rust(true));
-    let of_family = [("family", r#""sm90_bf16x6""#), ("dtype", r#"["f32"]"#), ("math", r#""bf16x6""#)];
-    let kernel = parse(&[&of_family[..], &[("tile", "[128, 64, 32]"), ("schedule", "")]].concat()).unwrap().remove(0);
-    assert_eq!(kernel.name, "sm90_bf16x6_f32_nt_128x64x32_2x1");
+    for (family, math, tile, cluster, name) in [
+        ("sm90_bf16x6", "bf16x6", "[128, 64, 32]", "[2, 1]", "sm90_bf16x6_f32_nt_128x64x32_2x1"),
+        ("sm90_tf32", "tf32", "[256, 128, 32]", "[1, 2]", "sm90_tf32_f32_nt_256x128x32_1x2"),
+    ] {
+        let (family, math) = (format!("{family:?}"), format!("{math:?}"));
+        let row = [("family", &*family), ("math", &*math), ("tile", tile), ("cluster", cluster)];
+        let kernel = parse(&[&row[..], &[("dtype", r#"["f32"]"#), ("schedule", "")]].concat()).unwrap().remove(0);
+        assert_eq!(kernel.name, name);
+    }
     let plain = parse(&[("dtype", r#"["f32"]"#)]).unwrap().remove(0);
     assert_eq!((plain.math.as_str(), plain.name.contains("native")), ("native", false));
 }

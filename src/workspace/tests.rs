@@ -17,6 +17,13 @@ fn bf16x6(layout: Layout, tile: [u32; 3], cluster: [u32; 2]) -> KernelDesc {
     kernel
 }
 
+/// A kernel that transposes B, or A where the first number is not 128.
+fn tf32(tile: [u32; 3], cluster: [u32; 2]) -> KernelDesc {
+    let mut kernel = KernelDesc::by_name("sm90_tf32_f32_tn_128x256x32_2x1").unwrap().clone();
+    (kernel.tile, kernel.cluster) = (tile, cluster);
+    kernel
+}
+
 fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem {
     Problem::dense(m, n, k, batch, layout, DType::F32)
 }
@@ -50,6 +57,23 @@ fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
 }
 
 #[test]
+fn tf32_transposes_one_operand_where_none_is_k_major() {
+    let (b, a) = (tf32([128, 256, 32], [2, 1]), tf32([256, 128, 32], [1, 2]));
+    let need = |kernel, m, n, k, batch| need(kernel, &dense(m, n, k, batch, Layout::TN));
+    assert_eq!(need(&b, 512, 1024, 70, 3), Need { least: 4 * 256 * 128, best: 3 * 4 * 1024 * 128 });
+    assert_eq!(need(&a, 512, 1024, 70, 3), Need { least: 4 * 256 * 128, best: 3 * 4 * 512 * 128 });
+    let cut = |kernel| {
+        let cut = Cut::new(kernel, &dense(8192, 8192, 8192, 1, Layout::TN), 128 * MIB).unwrap();
+        (cut.matrices, cut.rows, cut.columns)
+    };
+    assert_eq!((cut(&b), cut(&a)), ((1, 8192, 4096), (1, 4096, 8192)));
+    let others = KERNELS.iter().filter(|kernel| kernel.math == Math::Tf32 && kernel.layout != Layout::TN);
+    for kernel in others {
+        assert_eq!(super::need(kernel, &dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
+    }
+}
+
+#[test]
 fn a_product_is_cut_as_little_as_it_takes_and_evenly() {
     let cut = |layout, m, n, k, batch, bytes| {
         let cut = Cut::new(&bf16x6(layout, [128, 128, 64], [1, 1]), &dense(m, n, k, batch, layout), bytes)?;
@@ -74,10 +98,12 @@ fn a_product_is_cut_as_little_as_it_takes_and_evenly() {
 /// of D is in one of them, computed from where its operands lie.
 #[test]
 fn the_pieces_fit_and_make_up_the_product() {
-    for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
-        let kernel = bf16x6(layout, [16, 8, 64], [2, 1]);
+    let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
+    let mut kernels = layouts.map(|layout| bf16x6(layout, [16, 8, 64], [2, 1])).to_vec();
+    kernels.extend([tf32([128, 8, 32], [1, 1]), tf32([16, 128, 32], [1, 2])]);
+    for kernel in &kernels {
         for (m, n, k, batch) in [(1, 1, 1, [1, 1]), (33, 20, 70, [1, 5]), (100, 9, 64, [2, 3]), (64, 64, 100, [1, 1])] {
-            let mut problem = dense(m, n, k, batch[0] * batch[1], layout);
+            let mut problem = dense(m, n, k, batch[0] * batch[1], kernel.layout);
             problem.batch = batch;
             for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
                 let matrix = operand.batch_stride[1];
@@ -85,12 +111,12 @@ fn the_pieces_fit_and_make_up_the_product() {
             }
             problem.epilogue.bias = Some(BiasAxis::N);
             problem.epilogue.c = Some(Operand { row_stride: 1000, ..problem.d });
-            let Need { least, best } = need(&kernel, &problem);
+            let Need { least, best } = need(kernel, &problem);
             for bytes in (least..best + best / 3).step_by((best as usize / 7).max(1)).chain([least, best]) {
-                check(&kernel, &problem, bytes);
+                check(kernel, &problem, bytes);
             }
-            assert_eq!(Cut::new(&kernel, &problem, best).unwrap().pieces(&problem).count(), 1);
-            assert_eq!(Cut::new(&kernel, &problem, least - 1), None);
+            assert_eq!(Cut::new(kernel, &problem, best).unwrap().pieces(&problem).count(), 1);
+            assert_eq!(Cut::new(kernel, &problem, least - 1), None);
         }
     }
 }

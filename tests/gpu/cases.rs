@@ -225,6 +225,11 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         ]);
         sizes.extend([(259, 131, 132), (77, 40, 65), (200, 515, 67), (4, 3, 95), (640, 388, 256), (500, 130, 8200)]);
     }
+    if kernel.family == Family::Sm90Tf32 {
+        // M in steps of four, where rows of A are columns; more tiles than run at a time, of pairs of blocks, too; the last with
+        // every variant.
+        sizes.extend([(124, 260, 100), (260, 516, 1000), (2100, 4100, 68), (516, 132, 2052), (1300, 3204, 100)]);
+    }
     if matches!(kernel.family, Family::Gemv | Family::Sm90Skinny) {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.
         sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);

@@ -1,0 +1,135 @@
+// Hopper: f32 products by one TF32 wgmma, in all four layouts; the host side of sm90_tf32.hpp.
+//
+// Inputs are rounded to TF32, to nearest even, as TMA loads them: 11 bits of significand, all of f32's exponents. Sums are
+// f32, as tensor cores add: towards zero. What rounds to more than the largest number becomes Inf; Inf and NaN stay.
+//
+// One side of a tile is 128: wgmma's M side. Where that is the tile's M, the operands stay as they are; else they are
+// exchanged, which is what nn needs. tn transposes the other one into the workspace: B, or A where they are exchanged.
+#include <climits>
+
+#include "sm90_tf32.hpp"
+
+namespace tilegemm {
+namespace {
+
+// Matrices of `lines` lines of `length` contiguous elements.
+Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, int64_t stride, const int64_t (&batch)[2]) {
+  return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
+}
+Lines lines_of_d(const tg_gemm_args& args) { return lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch); }
+
+bool is_tma_operand(const Lines& of) {
+  const auto is_multiple = [](int64_t elements) { return elements >= 0 && elements % 4 == 0; };
+  const bool apart = of.lines == 1 || (of.stride >= of.length && is_multiple(of.stride));
+  return reinterpret_cast<uintptr_t>(of.ptr) % 16 == 0 && apart && is_multiple(of.batch_stride[0]) &&
+         is_multiple(of.batch_stride[1]);
+}
+
+// How Q is transposed, as many matrices as differ, and in `q` then what lies in the workspace. False: there is no room.
+bool move_to_workspace(const tg_gemm_args& args, Lines* q, Transpose* t) {
+  const int64_t k = q->lines, s = q->length, pitch = ceil_div(k, 32) * 32, plane = s * pitch;
+  const int64_t differ[] = {q->batch_stride[0] ? q->batch[0] : 1, q->batch_stride[1] ? q->batch[1] : 1};
+  const uint64_t bytes = uint64_t(plane * differ[0] * differ[1]) * sizeof(float);
+  if (!args.workspace || bytes > args.workspace_bytes) return false;
+  *t = {static_cast<const float*>(q->ptr), static_cast<float*>(args.workspace), int(k), int(s), int(pitch), q->stride,
+        {q->batch_stride[0], q->batch_stride[1]}, {int(differ[0]), int(differ[1])}};
+  const int64_t outer = differ[0] > 1 ? differ[1] * plane : 0, inner = differ[1] > 1 ? plane : 0;
+  *q = {args.workspace, k, s, pitch, {q->batch[0], q->batch[1]}, {outer, inner}};
+  return true;
+}
+
+tg_status launch_transpose(const tg_gemm_args& args, Transpose t) {
+  const int64_t matrices = int64_t(t.batch[0]) * t.batch[1];
+  const int64_t blocks = ceil_div(ceil_div(t.s, 32) * (t.pitch / 32) * matrices, transpose_warps);
+  // It starts when the kernel before has ended: sooner, its blocks would crowd on the multiprocessors that are free first,
+  // which takes longer (3 % of 2048^3 on an H100). The product then overlaps its end.
+  tg_gemm_args after = args;
+  after.overlap = 0;
+  void* parameters[] = {&t};
+  const dim3 grid(unsigned(std::min<int64_t>(blocks, 4 * args.sm_count)));
+  return Launch(after, grid, dim3(32 * transpose_warps), 0)(reinterpret_cast<const void*>(transpose), parameters);
+}
+
+// The order of tiles. Strips of eight along S, of four where all tiles run at the same time, are the best or within 1 % of it
+// (H100). But narrow tiles that run at the same time should have P in common with their neighbours, most of what they load.
+void set_order(const tg_gemm_args& args, bool exchange, bool narrow, bool one_wave, Work* w) {
+  w->along_s = !narrow || !one_wave, w->strip = one_wave ? 4 : 8;
+  if (args.raster != TG_RASTER_AUTO) w->along_s = (args.raster == TG_RASTER_ALONG_M) == exchange;
+  if (args.swizzle > 0) w->strip = args.swizzle;
+}
+
+template <class C>
+tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes) {
+  const int64_t r = C::exchange ? args.n : args.m, s = C::exchange ? args.m : args.n;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  const int64_t r_tiles = ceil_div(r, C::p_rows * C::share), s_tiles = ceil_div(s, C::q_rows);
+  if (r_tiles * s_tiles > INT_MAX / 16 / batches || args.sm_count < C::share) return TG_UNSUPPORTED;
+  const int64_t total = r_tiles * s_tiles * batches, at_once = args.sm_count / C::share;
+
+  const Epilogue<float, float> epilogue(args);
+  Work work{int(r), int(s), int(ceil_div(args.k, C::depth)), int(args.batch[1]), int(r_tiles), int(s_tiles), int(total)};
+  work.bare = !epilogue.bias.ptr && epilogue.activation == TG_IDENTITY && epilogue.beta == 0;
+  set_order(args, C::exchange, C::q_rows < C::p_rows, total <= at_once, &work);
+  // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
+  const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
+  work.load_policy = large_d ? evict_last : evict_normal, work.store_policy = large_d ? evict_first : evict_normal;
+
+  Transpose into_workspace;
+  if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
+  const Lines d = lines_of_d(args);
+  CUtensorMap p_map, q_map, d_map;
+  if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows, true) || !tensor_map(&q_map, q, C::q_slice, true) ||
+      !tensor_map(&d_map, d, C::panel_rows, false)) {
+    return TG_UNSUPPORTED;
+  }
+  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
+  if (transposes) {
+    if (const tg_status status = launch_transpose(args, into_workspace)) return status;
+  }
+  void* parameters[] = {&p_map, &q_map, &d_map, &work, const_cast<Epilogue<float, float>*>(&epilogue)};
+  const dim3 grid(unsigned(std::min(total, at_once) * C::share));
+  return Launch(args, grid, dim3(C::threads), C::shared_bytes, dim3(C::share))(kernel, parameters);
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  constexpr bool exchange = Row::layout == TG_NN || Row::tile_m != 128;
+  constexpr int width = exchange ? Row::tile_m : Row::tile_n, share = exchange ? Row::cluster_n : Row::cluster_m;
+  static_assert(Row::dtype == TG_F32 && Row::math == TG_TF32 && (exchange ? Row::tile_n : Row::tile_m) == 128);
+  static_assert(Row::tile_k == 32 && Row::cluster_m * Row::cluster_n == share);
+  constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
+  constexpr bool p_k_major = exchange ? b_k_major : a_k_major, q_k_major = exchange ? a_k_major : b_k_major;
+
+  const tg_gemm_args& args = *problem;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
+  if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
+  if ((a_k_major ? args.a.col_stride : args.a.row_stride) != 1 || (b_k_major ? args.b.row_stride : args.b.col_stride) != 1 ||
+      args.d.col_stride != 1 || args.n % 4 != 0) {
+    return TG_UNSUPPORTED;
+  }
+  const Lines a = a_k_major ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
+                            : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch);
+  const Lines b = b_k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
+                            : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
+  if (!is_tma_operand(a) || !is_tma_operand(b) || !is_tma_operand(lines_of_d(args))) return TG_UNSUPPORTED;
+
+  const Lines &p = exchange ? b : a, &q = exchange ? a : b;
+  using Shared = Config<!p_k_major, width, exchange, share>;
+  if constexpr (Shared::registers && width == 256) {
+    // Nothing to share, or all tiles at the same time: two blocks that wait for each other are 2 % slower then (2048^3).
+    using Alone = Config<true, width, exchange, 1>;
+    const int64_t r_tiles = ceil_div(exchange ? args.n : args.m, Alone::p_rows);
+    const int64_t tiles = r_tiles * ceil_div(exchange ? args.m : args.n, width);
+    if (r_tiles == 1 || tiles <= args.sm_count / batches) return run<Alone>(args, p, q, !q_k_major);
+  }
+  return run<Shared>(args, p, q, !q_k_major);
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

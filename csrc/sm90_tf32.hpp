@@ -1,0 +1,384 @@
+// Hopper: f32 products by one TF32 wgmma, the device side.
+//
+// C[R, S] = P[R, K] @ Q[S, K]^T. wgmma's M side, P, and its N side, Q, are A and B; or, exchanged, B and A, and then C is D
+// transposed. wgmma reads TF32 K-major only. So
+//
+//     P   K-major: by wgmma out of shared memory       MN-major ([K, R] in memory): through registers
+//     Q   K-major: by wgmma out of shared memory       MN-major: transposed into the workspace beforehand
+//
+// TMA rounds to TF32 on the way in. Blocks are persistent: a producer thread keeps a ring of loads full, two warp groups
+// multiply, 64 rows of P each. The blocks of a cluster have neighbouring rows of P and share each load of Q by multicast.
+// D leaves through small panels of shared memory and TMA, while the loads of the next tile are under way.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+
+#include "epilogue.hpp"
+#include "ptx.hpp"
+#include "sm90.hpp"
+#include "wgmma.hpp"
+
+namespace tilegemm {
+namespace {
+
+// ---- Transposition into the workspace --------------------------------------------------------------------------------
+
+struct Transpose {
+  const float* from;  // [k][s], lines `stride` apart
+  float* to;          // [s][pitch] for each matrix, one behind the other; pitch: k up to a multiple of 32
+  int k, s, pitch;
+  int64_t stride, batch_stride[2];
+  int batch[2];
+};
+
+constexpr int transpose_warps = 8;
+
+// Four neighbours of a line, as far as `left` goes.
+__device__ inline float4 load_four(const float* from, int left) {
+  if (left >= 4) return __ldg(reinterpret_cast<const float4*>(from));
+  return make_float4(left > 0 ? from[0] : 0, left > 1 ? from[1] : 0, left > 2 ? from[2] : 0, 0);
+}
+
+// Each warp transposes blocks of 32 of K x 32 of S in its registers: lane 8 r + q loads the lines 4 r + i and 16 + 4 r + i,
+// columns 4 q on, so that it has four neighbours along K. Reads and writes whole sectors.
+__global__ void __launch_bounds__(32 * transpose_warps) transpose(const __grid_constant__ Transpose t) {
+  launch_dependents();
+  const int columns = (t.s + 31) / 32, in_matrix = columns * (t.pitch / 32), blocks = in_matrix * t.batch[0] * t.batch[1];
+  const int lane = threadIdx.x % 32, q = lane % 8, r = lane / 8;
+  for (int i = blockIdx.x * transpose_warps + threadIdx.x / 32; i < blocks; i += gridDim.x * transpose_warps) {
+    const int z = i / in_matrix, z0 = z / t.batch[1], j = i - z * in_matrix, line = j / columns;
+    const int k0 = line * 32, s = (j - line * columns) * 32 + 4 * q;
+    const float* const from = t.from + z0 * t.batch_stride[0] + (z - z0 * t.batch[1]) * t.batch_stride[1] + s;
+    float4 x[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int k = k0 + 16 * h + 4 * r + e;
+        x[h][e] = load_four(from + k * t.stride, k < t.k ? t.s - s : 0);
+      }
+    }
+    float* const to = t.to + (int64_t(z) * t.s + s) * t.pitch + k0 + 4 * r;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const float4(&y)[4] = x[h];
+      const float4 lines[4] = {{y[0].x, y[1].x, y[2].x, y[3].x}, {y[0].y, y[1].y, y[2].y, y[3].y},
+                               {y[0].z, y[1].z, y[2].z, y[3].z}, {y[0].w, y[1].w, y[2].w, y[3].w}};
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        if (s + e < t.s) __stcg(reinterpret_cast<float4*>(to + e * int64_t(t.pitch) + 16 * h), lines[e]);
+      }
+    }
+  }
+}
+
+// ---- The product -----------------------------------------------------------------------------------------------------
+
+// One shape of tile: 128 rows of P, `Width` of Q; `Registers`: P goes through them; `Share`: blocks of a cluster.
+template <bool Registers, int Width, bool Exchange, int Share>
+struct Config {
+  static constexpr bool registers = Registers, exchange = Exchange;
+  static constexpr int depth = 32;  // of K: 128 bytes, the width of a swizzled box
+  static constexpr int p_rows = 128, q_rows = Width, share = Share, q_slice = q_rows / share;
+  static constexpr int consumer_warps = 8, threads = 32 * (consumer_warps + 4);
+  static constexpr int p_bytes = p_rows * 128, q_bytes = q_rows * 128, stage_bytes = p_bytes + q_bytes;
+  static constexpr int box_bytes = 32 * 128;  // of P where it goes through registers: 32 of K by 32 rows
+  static_assert(q_slice % 8 == 0 && share <= 2 && q_rows % 32 == 0);
+
+  // D leaves in panels of 32 columns: 16 rows of D by each warp; exchanged, 32 rows by each two. So that one is filled while
+  // others are read, there are two or, where that costs no stage, four.
+  static constexpr int panel_rows = exchange ? 32 : 16, panel_bytes = panel_rows * 128;
+  static constexpr int panel_owners = consumer_warps * 16 / panel_rows, panels = q_rows / 32;
+  static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages;
+  static constexpr int stages_with(int buffers) {
+    return std::min(most_stages, (shared_most - barriers_bytes - panel_owners * buffers * panel_bytes) / stage_bytes);
+  }
+  static constexpr int buffers = stages_with(4) == stages_with(2) ? 4 : 2, stages = stages_with(buffers);
+  static constexpr int panels_bytes = panel_owners * buffers * panel_bytes;
+  static constexpr int shared_bytes = stages * stage_bytes + panels_bytes + barriers_bytes;
+  static_assert(stages >= 3);
+
+  // A multiprocessor's 512 registers for one thread of each warp group.
+  static constexpr int consumer_registers = 232, producer_registers = 40;
+};
+
+// How the tiles of D are gone through, and what is done with them.
+struct Work {
+  int r, s, k_blocks, batch1;
+  int r_tiles, s_tiles, total;  // tiles along R in clusters; clusters in all, of all matrices
+  int strip;                    // clusters go along R (`along_s`: along S) in strips of this width
+  bool along_s;
+  bool bare;                    // alpha is all there is to do
+  uint64_t load_policy, store_policy;
+};
+
+struct Place {
+  int r_tile, s_tile, batch0, batch1;
+};
+__device__ inline Place place_of(const Work& w, int cluster) {
+  const int in_matrix = w.r_tiles * w.s_tiles, z = cluster / in_matrix, t = cluster - z * in_matrix;
+  const int length = w.along_s ? w.s_tiles : w.r_tiles, across = w.along_s ? w.r_tiles : w.s_tiles;
+  const int strip = t / (length * w.strip), first = strip * w.strip, width = min(w.strip, across - first);
+  const int u = t - first * length, at = u / width, side = first + u - at * width;
+  const int batch0 = z / w.batch1;
+  return {w.along_s ? side : at, w.along_s ? at : side, batch0, z - batch0 * w.batch1};
+}
+
+// Where a warp's part of a tile belongs: its first row of P, the tile's first of Q.
+struct Part {
+  int r, s, batch0, batch1;
+};
+
+// A warp's sums to D, which TMA finishes by itself. `buffer`: the panel that is next, kept from tile to tile.
+template <class C>
+__device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CUtensorMap& d_map, const Work& w,
+                                           const Epilogue<float, float>& epilogue, const Part& part, uint32_t panels_at,
+                                           int& buffer) {
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+  const bool leads = lane == 0 && (!C::exchange || warp % 2 == 0);
+  const auto sync = [&] {
+    if constexpr (C::exchange) bar_sync(1 + warp / 2, 64);
+    else __syncwarp();
+  };
+  const int d_row = C::exchange ? part.s : part.r, d_column = C::exchange ? part.r - warp % 2 * 16 : part.s;
+
+  // Panel `c`, sums v[0] to v[15] of each lane; what `change(panel, row, column)` makes of it goes to D.
+  const auto store = [&](const float* v, int c, const auto& change) __attribute__((always_inline)) {
+    const uint32_t panel = panels_at + buffer * C::panel_bytes;
+    if (leads) tma_store_wait_read<C::buffers - 1>();
+    sync();
+    if constexpr (C::exchange) {
+      const uint32_t at = panel + 2 * q * 128 + (uint32_t((4 * (warp % 2) + g / 4) ^ (2 * q)) << 4) + g % 4 * 4;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        store_shared(at + j * 1024, v[4 * j]);
+        store_shared((at ^ 16) + j * 1024 + 128, v[4 * j + 1]);
+        store_shared((at ^ 32) + j * 1024, v[4 * j + 2]);
+        store_shared((at ^ 48) + j * 1024 + 128, v[4 * j + 3]);
+      }
+    } else {
+      const bool odd = g % 2;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {  // odd rows in another order: no bank conflicts
+        float x[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[e] = odd ? v[(j ^ 2) * 4 + e] : v[j * 4 + e];
+        const uint32_t at = panel + g * 128 + (((2 * (odd ? j ^ 2 : j) + q / 2) ^ g) << 4) + q % 2 * 8;
+        store_shared(at, x[0], x[1]);
+        store_shared(at + 1024, x[2], x[3]);
+      }
+    }
+    const int row = d_row + (C::exchange ? 32 * c : 0), column = d_column + (C::exchange ? 0 : 32 * c);
+    change(panel, row, column);
+    fence_proxy_async();
+    sync();
+    if (leads) {
+      const int rows = C::exchange ? w.s : w.r, columns = C::exchange ? w.r : w.s;
+      if (row < rows && column < columns) {
+        tma_store(&d_map, panel, column, row, part.batch1, part.batch0, w.store_policy);
+      }
+      tma_store_commit();
+    }
+    buffer = buffer + 1 == C::buffers ? 0 : buffer + 1;
+  };
+
+  if (w.bare) {
+    if (epilogue.alpha != 1) {
+#pragma unroll
+      for (int i = 0; i < C::q_rows / 2; i++) sum[i] *= epilogue.alpha;
+    }
+#pragma unroll
+    for (int c = 0; c < C::panels; c++) store(sum + 16 * c, c, [](uint32_t, int, int) {});
+    return;
+  }
+  // A loop over the panels, since unrolled the epilogue would be too large. In a panel the warp has 16 rows, a lane a column.
+#pragma unroll 1
+  for (int c = 0; c < C::panels; c++) {
+    float v[16] = {};
+#pragma unroll
+    for (int i = 0; i < C::panels; i++) {
+#pragma unroll
+      for (int e = 0; e < 16; e++) v[e] = i == c ? sum[16 * i + e] : v[e];
+    }
+    store(v, c, [&](uint32_t panel, int row, int column) __attribute__((always_inline)) {
+      const int first = C::exchange ? warp % 2 * 16 : 0;
+      const uint32_t at = panel + first * 128 + lane % 4 * 4;
+      const auto place = [&](int e) { return at + e * 128 + ((lane / 4 ^ e % 8) << 4); };
+      float x[16];
+      int i[16], j[16];
+      bool inside[16];
+      sync();
+#pragma unroll
+      for (int e = 0; e < 16; e++) {
+        x[e] = __uint_as_float(load_shared(place(e)));
+        i[e] = row + first + e, j[e] = column + lane;
+        inside[e] = i[e] < (C::exchange ? w.s : w.r) && j[e] < (C::exchange ? w.r : w.s);
+      }
+      epilogue.each(x, i, j, inside, part.batch0, part.batch1);
+#pragma unroll
+      for (int e = 0; e < 16; e++) store_shared(place(e), x[e]);
+    });
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::threads, 1)
+    multiply(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+             const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Work w,
+             const __grid_constant__ Epilogue<float, float> epilogue) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), panels_at = ring + C::stages * C::stage_bytes;
+  const uint32_t full = panels_at + C::panels_bytes, empty = full + 8 * C::stages;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int rank = C::share > 1 ? int(cluster_rank()) : 0;
+  const int first = blockIdx.x / C::share, step = gridDim.x / C::share;
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < C::stages; s++) {
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, C::consumer_warps * C::share);
+    }
+    fence_mbarrier_init();
+  }
+  __syncwarp();
+  if constexpr (C::share > 1) {
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+
+  if (warp >= C::consumer_warps) {
+    setmaxnreg_dec<C::producer_registers>();
+    if (warp == C::consumer_warps && lane == 0) {
+      prefetch_tensor_map(&p_map);
+      prefetch_tensor_map(&q_map);
+      prefetch_tensor_map(&d_map);
+      launch_dependents();  // early: the next kernel's blocks find no room beside those of this one
+      griddepcontrol_wait();
+      int s = 0, parity = 1;
+      for (int t = first; t < w.total; t += step) {
+        const Place place = place_of(w, t);
+        const int batch0 = place.batch0, batch1 = place.batch1;
+        const int p_row = (place.r_tile * C::share + rank) * C::p_rows, q_row = place.s_tile * C::q_rows + rank * C::q_slice;
+        // Boxes of P that lie outside are left out: their rows are not stored, and TMA would take as long for them.
+        const int boxes = C::registers ? min(4, max(0, (w.r - p_row + 31) / 32)) : 0;
+        const uint32_t bytes = C::q_bytes + (C::registers ? boxes * C::box_bytes : C::p_bytes);
+        for (int k = 0; k < w.k_blocks * C::depth; k += C::depth) {
+          const uint32_t p = ring + s * C::stage_bytes, q = p + C::p_bytes + rank * (C::q_slice * 128), barrier = full + 8 * s;
+          mbarrier_wait(empty + 8 * s, parity);
+          mbarrier_arrive_expect(barrier, bytes);
+          if constexpr (C::registers) {
+            for (int i = 0; i < boxes; i++) {
+              tma_load(&p_map, p + i * C::box_bytes, barrier, p_row + 32 * i, k, batch1, batch0, w.load_policy);
+            }
+          } else {
+            tma_load(&p_map, p, barrier, k, p_row, batch1, batch0, w.load_policy);
+          }
+          if constexpr (C::share > 1) {
+            tma_load_multicast(&q_map, q, barrier, k, q_row, batch1, batch0, w.load_policy, (1 << C::share) - 1);
+          } else {
+            tma_load(&q_map, q, barrier, k, q_row, batch1, batch0, w.load_policy);
+          }
+          if (++s == C::stages) s = 0, parity ^= 1;
+        }
+      }
+    }
+    __syncwarp();
+  } else {
+    setmaxnreg_inc<C::consumer_registers>();
+    float sum[C::q_rows / 2];
+    // The first product overwrites them; volatile, so that it is not done before there are as many registers.
+#pragma unroll
+    for (int i = 0; i < C::q_rows / 2; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sum[i]));
+
+    // P through registers: boxes of 32 of K by 32 rows, swizzled. Of each eight along K this lane wants q and q + 4; that odd
+    // lanes read the second one first keeps the warp off bank conflicts.
+    const int g = lane / 4, q = lane % 4, k_first = q ^ q % 2 * 4;
+    const bool second_first = q % 2;
+    const uint32_t p_line = ring + warp / 2 * C::box_bytes + k_first * 128 +
+                            (uint32_t((warp % 2 * 4 + g / 4) ^ k_first) << 4) + g % 4 * 4;
+    const auto fetch = [&](uint32_t (&f)[4], int s, int k8) __attribute__((always_inline)) {
+      const uint32_t at = p_line + s * C::stage_bytes + k8 * 1024;
+      const uint32_t x0 = load_shared(at), x1 = load_shared(at ^ 0x20);
+      const uint32_t y0 = load_shared(at ^ 0x240), y1 = load_shared(at ^ 0x260);
+      f[0] = second_first ? y0 : x0, f[1] = second_first ? y1 : x1;
+      f[2] = second_first ? x0 : y0, f[3] = second_first ? x1 : y1;
+#pragma unroll
+      for (int e = 0; e < 4; e++) asm volatile("" : "+r"(f[e])::"memory");  // here, not between a fence and its products
+    };
+
+    // Lane i tells the i-th block of those that share Q that a stage is free.
+    const uint32_t empty_there = C::share > 1 && lane < C::share ? map_shared(empty, lane) : empty;
+    const auto release = [&](int s) {
+      if constexpr (C::share > 1) {
+        if (lane < C::share) mbarrier_arrive_cluster(empty_there + 8 * s);
+      } else {
+        if (lane == 0) mbarrier_arrive(empty_there + 8 * s);
+      }
+    };
+    const uint64_t p0 = wgmma_descriptor(ring + warp / 4 * (64 * 128)), q0 = wgmma_descriptor(ring + C::p_bytes);
+    const uint32_t my_panels = panels_at + (C::exchange ? warp / 2 : warp) * (C::buffers * C::panel_bytes);
+    int buffer = 0, s = 0, parity = 0;
+    const auto next_stage = [&] { if (++s == C::stages) s = 0, parity ^= 1; };
+
+    for (int t = first; t < w.total; t += step) {
+      const Place place = place_of(w, t);
+      Part part{(place.r_tile * C::share + rank) * C::p_rows + warp * 16, place.s_tile * C::q_rows, place.batch0, place.batch1};
+      // Divisions take a while: here they are done under the first loads.
+      asm volatile("" : "+r"(part.r), "+r"(part.s), "+r"(part.batch0), "+r"(part.batch1));
+      int before = 0;
+      if constexpr (C::registers) {
+        // Three products under way, the parts of P for the next one on their way to registers.
+        uint32_t f[4][4];
+        mbarrier_wait(full + 8 * s, parity);
+        fetch(f[0], s, 0);
+        for (int i = 0; i < w.k_blocks; i++) {
+          const int now = s;
+          next_stage();
+#pragma unroll
+          for (int j = 0; j < 4; j++) {
+            if (j < 3) {
+              fetch(f[j + 1], now, j + 1);
+            } else if (i + 1 < w.k_blocks) {
+              mbarrier_wait(full + 8 * s, parity);
+              fetch(f[0], s, 0);
+            }
+            wgmma_fence();
+            wgmma_tf32<C::q_rows>(sum, f[j], q0 + uint32_t(now) * (C::stage_bytes >> 4) + 2 * j, j ? 1 : i);
+            wgmma_commit_and_wait<2>();
+            if (j == 1 && i > 0) release(before);
+          }
+          before = now;
+        }
+      } else {
+        for (int i = 0; i < w.k_blocks; i++) {
+          mbarrier_wait(full + 8 * s, parity);
+          const uint32_t stage = uint32_t(s) * (C::stage_bytes >> 4);
+          wgmma_fence();
+#pragma unroll
+          for (int j = 0; j < 4; j++) wgmma_tf32<C::q_rows>(sum, p0 + stage + 2 * j, q0 + stage + 2 * j, j ? 1 : i);
+          wgmma_commit_and_wait<1>();
+          if (i > 0) release(before);
+          before = s;
+          next_stage();
+        }
+      }
+      wgmma_wait();
+      wgmma_pin(sum);
+      release(before);
+
+      griddepcontrol_wait();  // of the threads that read C and the bias and write D
+      store_tile<C>(sum, d_map, w, epilogue, part, my_panels, buffer);
+    }
+    if (lane == 0) tma_store_wait_read<0>();  // shared memory stays until it has been read
+    __syncwarp();
+  }
+  if constexpr (C::share > 1) {  // as long as the other block may signal here
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
+}  // namespace
+}  // namespace tilegemm
