@@ -1,8 +1,7 @@
 // f32 as three bf16 parts: x = a + b + c, each the bf16 nearest to what is left. The parts are exact together (3 x 8 bits, and
 // signs for what rounding up takes back), down to bf16's least subnormal 2^-133, under which they end.
 //
-// The operand that comes from shared memory is split beforehand, into planes of one part each; so is, as f32, an operand whose
-// K is not contiguous brought into K-major order. Both are the business of `prepare`.
+// The operand that comes from shared memory is split beforehand, into planes of one part each: the business of `prepare`.
 #pragma once
 #include "ptx.hpp"
 
@@ -33,17 +32,15 @@ constexpr int plane_group = 32;
 // The first of the elements 8 t + e, e = 0, 1 and t = 0 ... 3, at positions 8 c and up.
 __device__ __forceinline__ int first_element(int c) { return c / 4 * 32 + c % 4 / 2 * 4 + c % 2 * 2; }
 
-enum class Form { none, planes_of_rows, planes_of_columns, copy_of_columns };
-
-// What to prepare: matrices of `rows` x `k`, with contiguous K (of_rows) or contiguous `rows`. `pitch`: elements between the
-// rows of what comes of it.
+// What to prepare: matrices of `rows` x `k`, with contiguous K (`in_rows`) or contiguous `rows`. `pitch`: elements between the
+// rows of a plane.
 struct Unprepared {
   const float* from;
   int64_t stride, batch_stride[2];  // of the dimension that is not contiguous
   void* to;
   int rows, k, pitch, batch1;
-  Form form;
-  bool wide;      // 16 bytes (of_columns) or 8 (of_rows) can be read at once
+  bool in_rows;
+  bool wide;      // 8 bytes (`in_rows`) or 16 can be read at once
   unsigned work;  // items of eight elements, or tiles of 64 x 64; all matrices
 
   __device__ __forceinline__ const float* matrix(unsigned i) const {
@@ -83,12 +80,8 @@ __device__ __forceinline__ void split_rows(const Unprepared& u, unsigned item) {
 
 // 64 of K x 64 rows, by way of `tile`: [k][row], where chunks of four rows are exchanged so that neither side has bank
 // conflicts.
-template <bool copy>
-__device__ __forceinline__ void transpose(const Unprepared& u, unsigned item, float* tile) {
-  const auto at = [](int k, int row) {
-    const int twist = copy ? k / 4 % 8 : k / 2 % 4 + k / 32 * 4;
-    return k * 64 + ((row / 4 ^ twist) << 2) + row % 4;
-  };
+__device__ __forceinline__ void split_columns(const Unprepared& u, unsigned item, float* tile) {
+  const auto at = [](int k, int row) { return k * 64 + ((row / 4 ^ (k / 2 % 4 + k / 32 * 4)) << 2) + row % 4; };
   const unsigned along_rows = (u.rows + 63) / 64, along_k = (u.k + 63) / 64, matrix = item / (along_rows * along_k);
   item -= matrix * along_rows * along_k;
   const int k0 = item / along_rows * 64, row0 = item % along_rows * 64, thread = threadIdx.x;
@@ -109,28 +102,16 @@ __device__ __forceinline__ void transpose(const Unprepared& u, unsigned item, fl
 #pragma unroll
   for (int j = 0; j < 4; j++) *reinterpret_cast<float4*>(tile + at(thread / 16 + 16 * j, thread % 16 * 4)) = v[j];
   __syncthreads();
-  if constexpr (copy) {
-    float* const to = static_cast<float*>(u.to) + size_t(matrix) * u.rows * u.pitch;
+  const unsigned per_row = u.pitch / 8;
+  const size_t plane = size_t(u.rows) * per_row;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int n = thread + 256 * j, k = (n % 8 + n / 512 * 8) * 4, row = n / 8 % 64;
-      if (row0 + row < u.rows && k0 + k < u.pitch) {
-        *reinterpret_cast<float4*>(to + size_t(row0 + row) * u.pitch + k0 + k) =
-            make_float4(tile[at(k, row)], tile[at(k + 1, row)], tile[at(k + 2, row)], tile[at(k + 3, row)]);
-      }
-    }
-  } else {
-    const unsigned per_row = u.pitch / 8;
-    const size_t plane = size_t(u.rows) * per_row;
+  for (int j = 0; j < 2; j++) {
+    const int n = thread + 256 * j, c = n % 8, row = n / 8, k = first_element(c);
+    if (row0 + row < u.rows && k0 + 8 * c < u.pitch) {
+      float x[8];
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-      const int n = thread + 256 * j, c = n % 8, row = n / 8, k = first_element(c);
-      if (row0 + row < u.rows && k0 + 8 * c < u.pitch) {
-        float x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = tile[at(k + i / 2 * 8 + i % 2, row)];
-        store_parts(x, u.to, matrix * 3 * plane + size_t(row0 + row) * per_row + k0 / 8 + c, plane);
-      }
+      for (int i = 0; i < 8; i++) x[i] = tile[at(k + i / 2 * 8 + i % 2, row)];
+      store_parts(x, u.to, matrix * 3 * plane + size_t(row0 + row) * per_row + k0 / 8 + c, plane);
     }
   }
 }
@@ -139,13 +120,11 @@ constexpr int prepare_threads = 256;
 
 // By the blocks of a grid, `prepare_threads` in each; `tile`: 64 x 64.
 __device__ __forceinline__ void prepare(const Unprepared& u, float* tile) {
-  if (u.form == Form::copy_of_columns) {
-    for (unsigned i = blockIdx.x; i < u.work; i += gridDim.x) transpose<true>(u, i, tile);
-  } else if (u.form == Form::planes_of_columns) {
-    for (unsigned i = blockIdx.x; i < u.work; i += gridDim.x) transpose<false>(u, i, tile);
-  } else if (u.form == Form::planes_of_rows) {
+  if (u.in_rows) {
     const unsigned threads = gridDim.x * prepare_threads;
     for (unsigned i = blockIdx.x * prepare_threads + threadIdx.x; i < u.work; i += threads) split_rows(u, i);
+  } else {
+    for (unsigned i = blockIdx.x; i < u.work; i += gridDim.x) split_columns(u, i, tile);
   }
 }
 

@@ -54,15 +54,19 @@ struct Lines {
   int64_t length, lines, stride;
   int64_t batch[2], batch_stride[2];
 };
+inline Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, int64_t stride, const int64_t (&batch)[2]) {
+  return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
+}
 
 // In swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even. False: TMA cannot
 // address it.
 inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_lines, bool round) {
-  const int64_t stride = of.lines == 1 ? (of.length + 3) / 4 * 4 : of.stride;  // of one line: means nothing
+  // The stride of an extent of 1 means nothing, and may be anything.
+  const int64_t stride = of.lines == 1 ? (of.length + 3) / 4 * 4 : of.stride;
+  const auto batch_stride = [&](int i) { return cuuint64_t(of.batch[i] == 1 ? 0 : of.batch_stride[i]) * 4; };
   const cuuint64_t extents[] = {cuuint64_t(of.length), cuuint64_t(of.lines), cuuint64_t(of.batch[1]),
                                 cuuint64_t(of.batch[0])};
-  const cuuint64_t strides[] = {cuuint64_t(stride) * 4, cuuint64_t(of.batch_stride[1]) * 4,
-                                cuuint64_t(of.batch_stride[0]) * 4};
+  const cuuint64_t strides[] = {cuuint64_t(stride) * 4, batch_stride(1), batch_stride(0)};
   const cuuint32_t box[] = {32, cuuint32_t(box_lines), 1, 1}, steps[] = {1, 1, 1, 1};
   const auto type = round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");

@@ -55,23 +55,15 @@ struct Distinct {
   void moves(int (&of)[2]) const { of[0] = count[0] > 1 ? int(count[1]) : 0, of[1] = count[1] > 1; }
 };
 
-// Rows, `strides[0]` from one to the next, in batches; boxes of as many bytes of a row as shared memory is swizzled by, and
-// `box_rows` high. False: TMA cannot address it.
-template <int rank>
-bool tensor_map(CUtensorMap* map, CUtensorMapDataType type, int size, const void* data, const int64_t (&extents)[rank],
-                const int64_t (&strides)[rank - 1], int box_bytes, int box_rows) {
-  cuuint64_t shape[rank], bytes[rank - 1];
-  cuuint32_t box[rank] = {cuuint32_t(box_bytes / size), cuuint32_t(box_rows)}, steps[rank];
-  for (int i = 0; i < rank; i++) {
-    shape[i] = cuuint64_t(extents[i]), steps[i] = 1;
-    if (i > 1) box[i] = 1;
-    // The stride of an extent of 1 means nothing, and may be anything.
-    if (i > 0) bytes[i - 1] = cuuint64_t(extents[i] == 1 ? round_up(extents[0] * size, 16) : strides[i - 1] * size);
-  }
+// Planes of B: boxes of 64 bytes of a row, as shared memory is swizzled, and `box_rows` high.
+bool tensor_map(CUtensorMap* map, void* planes, int64_t plane_k, int64_t rows, int64_t count, int box_rows) {
+  const cuuint64_t extents[] = {cuuint64_t(plane_k), cuuint64_t(rows), cuuint64_t(count)};
+  const cuuint64_t strides[] = {cuuint64_t(plane_k) * 2, cuuint64_t(rows * plane_k) * 2};
+  const cuuint32_t box[] = {32, cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
   const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, type, rank, const_cast<void*>(data), shape, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, planes, extents, strides, box, steps,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 template <class C>
@@ -108,52 +100,41 @@ tg_status launch(const tg_gemm_args* problem) {
   if (!contiguous || args.sm_count < Tiles::cluster) return TG_UNSUPPORTED;
 
   // The workspace: planes of B, then A's copy.
-  const Distinct of_a(args.a, args.batch), of_b(args.b, args.batch);
-  const int64_t plane_k = round_up(k, plane_group), copy_k = round_up(k, 4);
-  const int64_t plane_bytes = round_up(of_b.all() * 3 * n * plane_k * 2, 256);
-  const int64_t copy_bytes = a_is_ready ? 0 : of_a.all() * m * copy_k * 4;
-  if (!args.workspace || args.workspace_bytes < uint64_t(plane_bytes + copy_bytes)) return TG_UNSUPPORTED;
-  void* const planes = args.workspace;
-  void* const copy = static_cast<char*>(args.workspace) + plane_bytes;
-
-  const auto unprepared = [&](const tg_matrix& x, int64_t stride, void* to, int64_t rows, int64_t pitch, const Distinct& of,
-                              Form form) {
-    const bool in_rows = form == Form::planes_of_rows;
-    const int64_t work = form == Form::none ? 0
-                         : in_rows          ? of.all() * rows * pitch / 8
-                                            : of.all() * ceil_div(rows, 64) * ceil_div(k, 64);
-    return Unprepared{static_cast<const float*>(x.ptr), stride, {x.batch_stride[0], x.batch_stride[1]}, to, int(rows), int(k),
-                      int(pitch), int(of.count[1]), form, is_multiple(x, stride, in_rows ? 2 : 4), unsigned(work)};
-  };
-  Unprepared a = unprepared(args.a, args.a.col_stride, copy, m, copy_k, of_a, a_is_ready ? Form::none : Form::copy_of_columns);
-  Unprepared b = b_in_rows ? unprepared(args.b, args.b.col_stride, planes, n, plane_k, of_b, Form::planes_of_rows)
-                           : unprepared(args.b, args.b.row_stride, planes, n, plane_k, of_b, Form::planes_of_columns);
+  const Distinct of_b(args.b, args.batch);
+  const int64_t plane_k = round_up(k, plane_group), plane_bytes = round_up(of_b.all() * 3 * n * plane_k * 2, 256);
+  if (!args.workspace || args.workspace_bytes < uint64_t(plane_bytes)) return TG_UNSUPPORTED;
+  tg_gemm_args behind_planes = args;
+  behind_planes.workspace = static_cast<char*>(args.workspace) + plane_bytes;
+  behind_planes.workspace_bytes -= uint64_t(plane_bytes);
+  Lines a = a_is_ready ? lines_of(args.a, m, k, args.a.row_stride, args.batch)
+                       : lines_of(args.a, k, m, args.a.col_stride, args.batch);
+  Transpose a_copy{};
+  if (!a_is_ready && !move_to_workspace(behind_planes, &a, &a_copy)) return TG_UNSUPPORTED;
+  const int64_t b_stride = b_in_rows ? args.b.col_stride : args.b.row_stride;
+  const int64_t b_work = of_b.all() * (b_in_rows ? n * plane_k / 8 : ceil_div(n, 64) * ceil_div(k, 64));
+  Unprepared b{static_cast<const float*>(args.b.ptr), b_stride, {args.b.batch_stride[0], args.b.batch_stride[1]},
+               args.workspace, int(n), int(k), int(plane_k), int(of_b.count[1]), b_in_rows,
+               is_multiple(args.b, b_stride, b_in_rows ? 2 : 4), unsigned(b_work)};
 
   CUtensorMap a_map, b_map, d_map{};
-  const int64_t a_stride = a_is_ready ? args.a.row_stride : copy_k;
-  const int64_t a_outer = a_is_ready ? args.a.batch_stride[0] : of_a.count[1] * m * copy_k;
-  const int64_t a_inner = a_is_ready ? args.a.batch_stride[1] : m * copy_k;
-  constexpr auto f32 = CU_TENSOR_MAP_DATA_TYPE_FLOAT32, bf16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  if (!tensor_map<4>(&a_map, f32, 4, a_is_ready ? args.a.ptr : copy, {k, m, of_a.count[1], of_a.count[0]},
-                     {a_stride, a_inner, a_outer}, 128, Tiles::height) ||
-      !tensor_map<3>(&b_map, bf16, 2, planes, {plane_k, n, 3 * of_b.all()}, {plane_k, n * plane_k}, 64,
-                     Tiles::width / Tiles::cluster)) {
+  if (!tensor_map(&a_map, a, Tiles::height, false) ||
+      !tensor_map(&b_map, args.workspace, plane_k, n, 3 * of_b.all(), Tiles::width / Tiles::cluster)) {
     return TG_UNSUPPORTED;
   }
   const tg_matrix& d = args.d;
   const bool whole = Epilogue<float, float>(args).is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
                      is_multiple(d, m == 1 ? 0 : d.row_stride, 4) &&
-                     tensor_map<4>(&d_map, f32, 4, d.ptr, {n, m, args.batch[1], args.batch[0]},
-                                   {d.row_stride, d.batch_stride[1], d.batch_stride[0]}, 128, 16);
+                     tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
   Place place{args.a, args.b, args.d, int(m), int(n), int(k), int(args.batch[1]), int(m_clusters), int(n_tiles),
-              int(m_clusters * n_tiles * batches), args.swizzle > 0 ? args.swizzle : 8, {}, {}, sums_for(k), 1, k >= 256, whole};
-  of_a.moves(place.a_moves), of_b.moves(place.b_moves);
+              int(m_clusters * n_tiles * batches), args.swizzle > 0 ? args.swizzle : 8, {}, sums_for(k), 1, k >= 256, whole};
+  of_b.moves(place.b_moves);
 
-  const int64_t blocks = std::max<int64_t>(a.work, b_in_rows ? ceil_div(b.work, prepare_threads) : b.work);
-  void* parameters[] = {&a, &b};
+  const int64_t a_blocks = ceil_div(a_copy.squares, transpose_threads / 32);
+  const int64_t blocks = std::max(a_blocks, b_in_rows ? ceil_div(b_work, prepare_threads) : b_work);
+  void* parameters[] = {&a_copy, &b};
   const dim3 grid(unsigned(std::min<int64_t>(blocks, 16 * args.sm_count)));
   const tg_status status =
-      Launch(args, grid, dim3(prepare_threads), 0)(reinterpret_cast<const void*>(prepare_both), parameters);
+      Launch(args, grid, dim3(prepare_threads), 0)(reinterpret_cast<const void*>(prepare_both<!a_is_ready>), parameters);
   if (status != TG_OK) return status;
   if (k < least_of_exact) return run<typename Add::Short>(args, a_map, b_map, d_map, place);
   if (k < least_of_long) return run<typename Add::Exact>(args, a_map, b_map, d_map, place);

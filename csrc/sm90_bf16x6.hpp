@@ -4,6 +4,7 @@
 #include "epilogue.hpp"
 #include "kernel.hpp"
 #include "ptx.hpp"
+#include "transpose.hpp"
 #include "wgmma.hpp"
 
 namespace tilegemm {
@@ -32,7 +33,7 @@ struct Place {
   int m, n, k, batch1;
   int m_clusters, n_tiles, tiles;  // tiles of clusters; all matrices
   int strip;                       // they go along M in strips this wide along N
-  int a_moves[2], b_moves[2];      // distance in matrices of A, and of planes, along the batch; 0 where it is broadcast
+  int b_moves[2];                  // distance in matrices of planes along the batch; 0 where B is broadcast
   int sums;                        // in a total
   float one;                       // 1
   bool take_turns;
@@ -187,13 +188,12 @@ __global__ void __launch_bounds__(C::threads, 1)
       for (int t = first; t < p.tiles; t += step) {
         const Tile tile(p, t);
         const int row = (tile.m * C::cluster + rank) * C::height, column = tile.n * C::width;
-        const int a0 = tile.batch0 * p.a_moves[0], a1 = tile.batch1 * p.a_moves[1];
         const int planes = 3 * (tile.batch0 * p.b_moves[0] + tile.batch1 * p.b_moves[1]);
         for (int kb = 0; kb < k_blocks; kb++) {
           const uint32_t a = ring + s * C::stage_bytes, b = a + C::a_bytes, barrier = full + 8 * s;
           mbarrier_wait(empty + 8 * s, parity);
           mbarrier_arrive_expect(barrier, C::stage_bytes);
-          tma_load(&a_map, a, barrier, kb * C::depth, row, a1, a0, evict_normal);
+          tma_load(&a_map, a, barrier, kb * C::depth, row, tile.batch1, tile.batch0, evict_normal);
 #pragma unroll
           for (int part = 0; part < 3; part++) {
             if constexpr (C::cluster > 1) {
@@ -432,13 +432,14 @@ __global__ void __launch_bounds__(C::threads, 1)
 }
 
 // Of A a copy, if anything; of B planes.
-__global__ void __launch_bounds__(prepare_threads)
-    prepare_both(const __grid_constant__ Unprepared a, const __grid_constant__ Unprepared b) {
+template <bool copies_a>
+__global__ void __launch_bounds__(prepare_threads, 4)
+    prepare_both(const __grid_constant__ Transpose a, const __grid_constant__ Unprepared b) {
   __shared__ __align__(16) float tile[64 * 64];
   // The workspace may be in use until the kernel before this one has ended, and the operands may be what that writes.
   griddepcontrol_wait();
   launch_dependents();
-  prepare(a, tile);
+  if constexpr (copies_a) transpose_all(a);
   prepare(b, tile);
 }
 

@@ -12,10 +12,6 @@
 namespace tilegemm {
 namespace {
 
-// Matrices of `lines` lines of `length` contiguous elements.
-Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, int64_t stride, const int64_t (&batch)[2]) {
-  return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
-}
 Lines lines_of_d(const tg_gemm_args& args) { return lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch); }
 
 bool is_tma_operand(const Lines& of) {
@@ -23,31 +19,6 @@ bool is_tma_operand(const Lines& of) {
   const bool apart = of.lines == 1 || (of.stride >= of.length && is_multiple(of.stride));
   return reinterpret_cast<uintptr_t>(of.ptr) % 16 == 0 && apart && is_multiple(of.batch_stride[0]) &&
          is_multiple(of.batch_stride[1]);
-}
-
-// How Q is transposed, as many matrices as differ, and in `q` then what lies in the workspace. False: there is no room.
-bool move_to_workspace(const tg_gemm_args& args, Lines* q, Transpose* t) {
-  const int64_t k = q->lines, s = q->length, pitch = ceil_div(k, 32) * 32, plane = s * pitch;
-  const int64_t differ[] = {q->batch_stride[0] ? q->batch[0] : 1, q->batch_stride[1] ? q->batch[1] : 1};
-  const uint64_t bytes = uint64_t(plane * differ[0] * differ[1]) * sizeof(float);
-  if (!args.workspace || bytes > args.workspace_bytes) return false;
-  *t = {static_cast<const float*>(q->ptr), static_cast<float*>(args.workspace), int(k), int(s), int(pitch), q->stride,
-        {q->batch_stride[0], q->batch_stride[1]}, {int(differ[0]), int(differ[1])}};
-  const int64_t outer = differ[0] > 1 ? differ[1] * plane : 0, inner = differ[1] > 1 ? plane : 0;
-  *q = {args.workspace, k, s, pitch, {q->batch[0], q->batch[1]}, {outer, inner}};
-  return true;
-}
-
-tg_status launch_transpose(const tg_gemm_args& args, Transpose t) {
-  const int64_t matrices = int64_t(t.batch[0]) * t.batch[1];
-  const int64_t blocks = ceil_div(ceil_div(t.s, 32) * (t.pitch / 32) * matrices, transpose_warps);
-  // It starts when the kernel before has ended: sooner, its blocks would crowd on the multiprocessors that are free first,
-  // which takes longer (3 % of 2048^3 on an H100). The product then overlaps its end.
-  tg_gemm_args after = args;
-  after.overlap = 0;
-  void* parameters[] = {&t};
-  const dim3 grid(unsigned(std::min<int64_t>(blocks, 4 * args.sm_count)));
-  return Launch(after, grid, dim3(32 * transpose_warps), 0)(reinterpret_cast<const void*>(transpose), parameters);
 }
 
 // The order of tiles. Strips of eight along S, of four where all tiles run at the same time, are the best or within 1 % of it

@@ -16,63 +16,11 @@
 #include "epilogue.hpp"
 #include "ptx.hpp"
 #include "sm90.hpp"
+#include "transpose.hpp"
 #include "wgmma.hpp"
 
 namespace tilegemm {
 namespace {
-
-// ---- Transposition into the workspace --------------------------------------------------------------------------------
-
-struct Transpose {
-  const float* from;  // [k][s], lines `stride` apart
-  float* to;          // [s][pitch] for each matrix, one behind the other; pitch: k up to a multiple of 32
-  int k, s, pitch;
-  int64_t stride, batch_stride[2];
-  int batch[2];
-};
-
-constexpr int transpose_warps = 8;
-
-// Four neighbours of a line, as far as `left` goes.
-__device__ inline float4 load_four(const float* from, int left) {
-  if (left >= 4) return __ldg(reinterpret_cast<const float4*>(from));
-  return make_float4(left > 0 ? from[0] : 0, left > 1 ? from[1] : 0, left > 2 ? from[2] : 0, 0);
-}
-
-// Each warp transposes blocks of 32 of K x 32 of S in its registers: lane 8 r + q loads the lines 4 r + i and 16 + 4 r + i,
-// columns 4 q on, so that it has four neighbours along K. Reads and writes whole sectors.
-__global__ void __launch_bounds__(32 * transpose_warps) transpose(const __grid_constant__ Transpose t) {
-  launch_dependents();
-  const int columns = (t.s + 31) / 32, in_matrix = columns * (t.pitch / 32), blocks = in_matrix * t.batch[0] * t.batch[1];
-  const int lane = threadIdx.x % 32, q = lane % 8, r = lane / 8;
-  for (int i = blockIdx.x * transpose_warps + threadIdx.x / 32; i < blocks; i += gridDim.x * transpose_warps) {
-    const int z = i / in_matrix, z0 = z / t.batch[1], j = i - z * in_matrix, line = j / columns;
-    const int k0 = line * 32, s = (j - line * columns) * 32 + 4 * q;
-    const float* const from = t.from + z0 * t.batch_stride[0] + (z - z0 * t.batch[1]) * t.batch_stride[1] + s;
-    float4 x[2][4];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int k = k0 + 16 * h + 4 * r + e;
-        x[h][e] = load_four(from + k * t.stride, k < t.k ? t.s - s : 0);
-      }
-    }
-    float* const to = t.to + (int64_t(z) * t.s + s) * t.pitch + k0 + 4 * r;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const float4(&y)[4] = x[h];
-      const float4 lines[4] = {{y[0].x, y[1].x, y[2].x, y[3].x}, {y[0].y, y[1].y, y[2].y, y[3].y},
-                               {y[0].z, y[1].z, y[2].z, y[3].z}, {y[0].w, y[1].w, y[2].w, y[3].w}};
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        if (s + e < t.s) __stcg(reinterpret_cast<float4*>(to + e * int64_t(t.pitch) + 16 * h), lines[e]);
-      }
-    }
-  }
-}
-
-// ---- The product -----------------------------------------------------------------------------------------------------
 
 // One shape of tile: 128 rows of P, `Width` of Q; `Registers`: P goes through them; `Share`: blocks of a cluster.
 template <bool Registers, int Width, bool Exchange, int Share>
