@@ -3,7 +3,7 @@
 use super::{check, current_device, last_cuda_error};
 use crate::error::Result;
 use crate::ffi;
-use crate::workspace::streams::{Memory, Stream, Streams, Workspace};
+use crate::workspace::streams::{Memory, Numbers, Stream, Streams, Workspace};
 use crate::workspace::{self, Lack, MOST_STREAMS};
 use once_cell::sync::Lazy;
 use std::cell::RefCell;
@@ -24,25 +24,35 @@ pub(super) unsafe fn workspace(
     again: bool,
 ) -> Result<std::result::Result<&'static Workspace, Lack>> {
     static STREAMS: Lazy<Streams> = Lazy::new(Streams::default);
+    static NUMBERS: Lazy<Numbers> = Lazy::new(Numbers::default);
     let bytes = workspace::bytes()?;
     if bytes == 0 {
         return Ok(Err(Lack::Off));
     }
-    let mut number = 0;
-    // SAFETY: the caller's stream, and a valid place to write to.
-    check("cudaStreamGetId", unsafe { ffi::tg_stream_id(stream, &mut number) })?;
-    let key = (current_device()?, number);
     // SAFETY: the caller's stream.
-    let is_capturing = || unsafe { ffi::tg_stream_is_capturing(stream) } != 0;
+    let is_capturing = unsafe { ffi::tg_stream_is_capturing(stream) } != 0;
+    let device = current_device()?;
+    // CUDA does not tell the number of a stream that is being captured, and asking for it ends the capture.
+    let number = if is_capturing {
+        NUMBERS.get(device, stream as usize)
+    } else {
+        let mut number = 0;
+        // SAFETY: the caller's stream, and a valid place to write to.
+        check("cudaStreamGetId", unsafe { ffi::tg_stream_id(stream, &mut number) })?;
+        Some(number)
+    };
+    let Some(number) = number else { return Ok(Err(Lack::Capturing)) };
+    let key = (device, number);
     let used = USED.with_borrow(|used| used.iter().find(|(stream, _)| *stream == key).map(|(_, workspace)| *workspace));
     let found = match used {
         Some(workspace) => Ok(workspace),
-        None => STREAMS.workspace(key, bytes, again, is_capturing, |shared| allocate(bytes, shared)),
+        None => STREAMS.workspace(key, bytes, again, || is_capturing, |shared| allocate(bytes, shared)),
     };
     Ok(match found {
         // A graph would have to wait for what is no part of it.
-        Ok(workspace) if workspace.is_shared() && is_capturing() => Err(Lack::ManyStreams),
+        Ok(workspace) if workspace.is_shared() && is_capturing => Err(Lack::ManyStreams),
         Ok(workspace) if used.is_none() => {
+            NUMBERS.set(device, stream as usize, number);
             USED.with_borrow_mut(|used| {
                 used.truncate(MOST_STREAMS);
                 used.insert(0, (key, workspace));

@@ -3,11 +3,40 @@
 use super::{Lack, MOST_STREAMS};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
+use std::thread::ThreadId;
 
 /// A stream: ordinal of its device, and CUDA's number for it. No two streams of a process ever have the same, whereas a handle
 /// is used again once its stream is destroyed, and that of the per-thread stream, which candle takes, means another one on
 /// each thread.
 pub(crate) type Stream = (usize, u64);
+
+/// The handle of the per-thread default stream.
+const PER_THREAD: usize = 2;
+
+/// Ordinal of the device, handle, and the thread where the handle means another stream on each.
+type Handle = (usize, usize, Option<ThreadId>);
+
+/// The numbers of the streams that have a workspace, by handle: what is known of a stream while it is captured.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers(Mutex<HashMap<Handle, u64>>);
+
+impl Numbers {
+    pub fn get(&self, device: usize, handle: usize) -> Option<u64> {
+        self.map().get(&Self::key(device, handle)).copied()
+    }
+
+    pub fn set(&self, device: usize, handle: usize, number: u64) {
+        self.map().insert(Self::key(device, handle), number);
+    }
+
+    fn key(device: usize, handle: usize) -> Handle {
+        (device, handle, (handle == PER_THREAD).then(|| std::thread::current().id()))
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<Handle, u64>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// In place of the number of a stream: all of a device that came too late for a workspace of their own.
 const LATE: u64 = u64::MAX;

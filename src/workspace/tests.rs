@@ -1,5 +1,5 @@
 use super::cut::Cut;
-use super::streams::{Memory, Stream, Streams};
+use super::streams::{Memory, Numbers, Stream, Streams};
 use super::{need, parse, Lack, Need, DEFAULT_BYTES, MOST_STREAMS};
 use crate::kernel::{Family, KernelDesc, Math, KERNELS};
 use crate::problem::{BiasAxis, Operand};
@@ -199,6 +199,18 @@ fn a_stream_that_is_being_captured_gets_none_until_it_is_not() {
     let mut all = none();
     assert_eq!(all.of((0, 7), true), Err(Lack::Capturing));
     assert_eq!(all.of((0, 7), false), Ok(1));
+}
+
+#[test]
+fn the_number_of_a_stream_is_known_while_it_is_captured() {
+    let numbers = Numbers::default();
+    numbers.set(0, 1000, 7);
+    numbers.set(0, 2, 8); // the per-thread default stream: another one on each thread
+    let others = std::thread::scope(|scope| scope.spawn(|| [numbers.get(0, 1000), numbers.get(0, 2)]).join().unwrap());
+    assert_eq!((numbers.get(0, 2), others), (Some(8), [Some(7), None]));
+    assert_eq!((numbers.get(1, 1000), numbers.get(0, 1001)), (None, None));
+    numbers.set(0, 1000, 9);
+    assert_eq!(numbers.get(0, 1000), Some(9), "its handle is another stream's now");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The GPU under test: memory with guard bands, and launches of named kernels.
 
 use candle::backend::{BackendDevice, BackendStorage};
-use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DriverError};
 use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
@@ -65,6 +66,37 @@ impl Gpu {
 
     /// D after the named kernel has run on the operands.
     pub fn run<T: Element>(&self, kernel: &str, problem: &Problem, operands: &Operands<T>) -> Result<Vec<T>, String> {
+        self.run_by(kernel, problem, operands, |launch, _| launch())
+    }
+
+    /// The same from a CUDA graph, after a launch without one whose result is overwritten.
+    pub fn run_captured<T: Element>(
+        &self,
+        kernel: &str,
+        problem: &Problem,
+        operands: &Operands<T>,
+    ) -> Result<Vec<T>, String> {
+        self.run_by(kernel, problem, operands, |launch, d| {
+            launch()?;
+            let stream = self.device.cuda_stream();
+            let text = |e: DriverError| e.to_string();
+            stream.memcpy_htod(&operands.d, d).map_err(text)?;
+            stream.synchronize().map_err(text)?;
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
+            let launched = launch();
+            let graph = stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+            launched?;
+            graph.map_err(text)?.ok_or("nothing was captured")?.launch().map_err(text)
+        })
+    }
+
+    fn run_by<T: Element>(
+        &self,
+        kernel: &str,
+        problem: &Problem,
+        operands: &Operands<T>,
+        how: impl FnOnce(&dyn Fn() -> Result<(), String>, &mut CudaSlice<T>) -> Result<(), String>,
+    ) -> Result<Vec<T>, String> {
         let text = |e: candle::Error| e.to_string();
         self.device.cuda_stream().context().bind_to_thread().map_err(|e| e.to_string())?;
         let dispatcher = Dispatcher::new(self.info.clone());
@@ -72,7 +104,7 @@ impl Gpu {
         let plan = dispatcher.plan(problem, policy).map_err(|e| e.to_string())?;
         let upload = |values: &Vec<T>| self.device.clone_htod(values).map_err(text);
         let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload(&operands.c)?);
-        let (bias, d) = (upload(&operands.bias)?, upload(&operands.d)?);
+        let (bias, mut d) = (upload(&operands.bias)?, upload(&operands.d)?);
         let stream = self.device.cuda_stream();
         let at = |slice: &CudaSlice<T>, offset: usize| slice.device_ptr(&stream).0 + (offset * size_of::<T>()) as u64;
         let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
@@ -86,7 +118,7 @@ impl Gpu {
         let handle = self.device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
         // SAFETY: the buffers hold what the problem spans, and live until the copy below has waited for the stream.
-        unsafe { launch::launch(&plan, pointers, queue).map_err(|e| e.to_string())? };
+        how(&|| unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string()), &mut d)?;
         let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
         let values = storage.to_cpu_storage().map_err(|e| format!("{problem}: {e}"))?;
         Ok(values.as_slice::<T>().map_err(text)?.to_vec())

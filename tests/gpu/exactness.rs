@@ -19,6 +19,9 @@ pub fn tests() -> Vec<(String, Test)> {
         tests.push((format!("{kernel}_special_values"), Box::new(move |gpu| special_values(gpu, kernel))));
         tests.push((format!("{kernel}_keeps_what_is_exact"), Box::new(move |gpu| keeps_what_is_exact(gpu, kernel))));
     }
+    for kernel in KERNELS.iter().filter(|kernel| kernel.math != Math::Native && kernel.is_built()) {
+        tests.push((format!("{kernel}_in_a_graph"), Box::new(move |gpu| in_a_graph(gpu, kernel))));
+    }
     tests
 }
 
@@ -140,6 +143,10 @@ fn all_cases() -> &'static [Case] {
 
 /// The product of rows of A and columns of B, both given K by K, as `kernel` computes it in its layout.
 fn product(gpu: &Gpu, name: &str, problem: &Problem, a: &[f32], b: &[f32]) -> Result<Vec<f32>, String> {
+    gpu.run(name, problem, &operands(problem, a, b))
+}
+
+fn operands(problem: &Problem, a: &[f32], b: &[f32]) -> Operands<f32> {
     let lay_out = |values: &[f32], line_stride: i64, k_stride: i64| {
         let mut out = vec![f32::NAN; values.len()];
         for (line, values) in values.chunks(problem.k).enumerate() {
@@ -149,15 +156,14 @@ fn product(gpu: &Gpu, name: &str, problem: &Problem, a: &[f32], b: &[f32]) -> Re
         }
         out
     };
-    let operands = Operands {
+    Operands {
         a: lay_out(a, problem.a.row_stride, problem.a.col_stride),
         b: lay_out(b, problem.b.col_stride, problem.b.row_stride),
         c: vec![f32::NAN],
         bias: vec![f32::NAN],
         d: vec![f32::NAN; problem.m * problem.n],
         offsets: [0; 4],
-    };
-    gpu.run(name, problem, &operands)
+    }
 }
 
 fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
@@ -181,6 +187,20 @@ fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("largest error and root mean square over |A| @ |B|: {}", worse.join("; ")))
+    }
+}
+
+/// What a kernel writes into the workspace of its stream, it finds there in a graph, too.
+fn in_a_graph(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
+    let problem = dense(kernel, 300, 264, 160);
+    let mut rng = StdRng::seed_from_u64(3);
+    let mut normal = |count: usize| (0..count).map(|_| StandardNormal.sample(&mut rng)).collect::<Vec<f32>>();
+    let operands = operands(&problem, &normal(300 * 160), &normal(264 * 160));
+    let expected = gpu.run(kernel.name, &problem, &operands)?;
+    let got = gpu.run_captured(kernel.name, &problem, &operands)?;
+    match got.iter().zip(&expected).position(|(got, expected)| got.to_bits() != expected.to_bits()) {
+        Some(i) => Err(format!("element {i} of D is {}, {} without a graph", got[i], expected[i])),
+        None => Ok(()),
     }
 }
 
