@@ -24,7 +24,7 @@ const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// `native`, which means the dtype itself, is what a row has without the field.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
-const SCHEDULES: [&str; 3] = ["none", "cooperative", "pingpong"];
+const SCHEDULES: [&str; 4] = ["none", "cooperative", "pingpong", "exchanged"];
 const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 
 #[derive(Debug, Clone, Deserialize)]
@@ -41,6 +41,8 @@ struct Row {
     tile: [u32; 3],
     #[serde(default = "one_block")]
     cluster: [u32; 2],
+    #[serde(default)]
+    widths: Vec<u32>,
     #[serde(default = "whole_k")]
     split: u32,
     #[serde(default)]
@@ -93,6 +95,7 @@ pub struct Kernel {
     pub layout: String,
     pub tile: [u32; 3],
     pub cluster: [u32; 2],
+    pub widths: Vec<u32>,
     pub split: u32,
     pub stages: u32,
     pub warps: u32,
@@ -159,6 +162,7 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
                     layout: layout.clone(),
                     tile: row.tile,
                     cluster: row.cluster,
+                    widths: row.widths.clone(),
                     split: row.split,
                     stages: row.stages,
                     warps: row.warps,
@@ -264,17 +268,15 @@ fn check(row: &Row) -> Result<(), String> {
         "sm90_skinny" if row.tile[..2] != [128, 64] || !row.tile[2].is_multiple_of(64) => {
             Err(format!("field `tile` is {:?}; sm90_skinny has [128, 64, a multiple of 64]", row.tile))
         }
-        "sm90_wave" if !wave_tile(row.tile) => {
-            Err(format!("field `tile` is {:?}; sm90_wave has [128 or 192, a width of wgmma.hpp, 64 or 128]", row.tile))
-        }
+        "sm90_wave" => check_wave(row),
         "sm90_bf16x6" if row.math != "bf16x6" => {
             Err(format!("field `math` is {}; sm90_bf16x6 multiplies as bf16x6", row.math))
         }
         "sm90_bf16x6" if row.tile[0] != 128 || ![64, 128].contains(&row.tile[1]) || row.tile[2] != 32 => {
             Err(format!("field `tile` is {:?}; sm90_bf16x6 has [128, 64 or 128, 32]", row.tile))
         }
-        "sm90_wave" | "sm90_bf16x6" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
-            Err(format!("field `cluster` is {:?}; {} has [1, 1] or [2, 1]", row.cluster, row.family))
+        "sm90_bf16x6" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
+            Err(format!("field `cluster` is {:?}; sm90_bf16x6 has [1, 1] or [2, 1]", row.cluster))
         }
         "sm90_tf32" if row.math != "tf32" => {
             Err(format!("field `math` is {}; sm90_tf32 multiplies as tf32", row.math))
@@ -284,6 +286,8 @@ fn check(row: &Row) -> Result<(), String> {
              [1, 1 or 2], which nn needs; W is 64, 256 or, for nt, 192",
             row.tile, row.cluster
         )),
+        _ if !row.widths.is_empty() => Err(format!("field `widths`: {} has one, in `tile`; remove it", row.family)),
+        _ if row.schedule == "exchanged" => Err(format!("field `schedule`: {} exchanges nothing", row.family)),
         "sm90_gemm" if row.schedule == "none" => {
             Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())
         }
@@ -297,9 +301,28 @@ fn check(row: &Row) -> Result<(), String> {
     }
 }
 
-/// The tiles that sm90_wave.cu and wgmma.hpp know.
-fn wave_tile([m, n, k]: [u32; 3]) -> bool {
-    [128, 192].contains(&m) && [48, 64, 96, 128, 144, 224].contains(&n) && [64, 128].contains(&k)
+/// What sm90_wave.cu and wgmma.hpp know.
+fn check_wave(row: &Row) -> Result<(), String> {
+    const WIDTHS: [u32; 15] = [48, 64, 72, 80, 96, 104, 112, 128, 136, 144, 160, 176, 192, 200, 224];
+    let [m, n, k] = row.tile;
+    let (what, fits, widest) = match row.schedule.as_str() {
+        "exchanged" => ("[its widest, 64, 128 or 192, 64 or 128] where exchanged", [64, 128, 192].contains(&n), m),
+        "none" => ("[128, its widest, 64 or 128]", m == 128, n),
+        _ => return Err("field `schedule`: sm90_wave has none or exchanged".into()),
+    };
+    if row.widths.is_empty()
+        || !row.widths.is_sorted_by(|a, b| a < b)
+        || !row.widths.iter().all(|width| WIDTHS.contains(width))
+    {
+        return Err(format!("field `widths` is {:?}; expected some of {WIDTHS:?}, in their order", row.widths));
+    }
+    if !fits || ![64, 128].contains(&k) || row.widths.last() != Some(&widest) {
+        return Err(format!("field `tile` is {:?}; sm90_wave has {what}", row.tile));
+    }
+    if ![[1, 1], [2, 1]].contains(&row.cluster) {
+        return Err(format!("field `cluster` is {:?}; sm90_wave has [1, 1] or [2, 1]", row.cluster));
+    }
+    Ok(())
 }
 
 /// The tiles that sm90_tf32.cu knows. It exchanges the operands for nn, and where the tile's M is not 128.
@@ -336,10 +359,11 @@ impl Kernel {
 
     /// Its line in a unit's list of rows (TG_KERNEL in kernel.hpp).
     pub fn cpp(&self) -> String {
+        let widths: Vec<String> = self.widths.iter().map(u32::to_string).collect();
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {})\n",
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
@@ -349,7 +373,8 @@ impl Kernel {
             self.stages,
             self.warps,
             self.align,
-            self.schedule
+            self.schedule,
+            widths.join(", ")
         )
     }
 
@@ -357,8 +382,8 @@ impl Kernel {
     pub fn rust(&self, built: bool) -> String {
         format!(
             "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
-             math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, split: {}, stages: {}, warps: {}, align: {}, \
-             fusion: Fusion::{}, schedule: {:?}, why: {:?}, built: {built} }},\n",
+             math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, split: {}, stages: {}, warps: {}, \
+             align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, built: {built} }},\n",
             self.name,
             camel_case(&self.family),
             self.capability(),
@@ -368,6 +393,7 @@ impl Kernel {
             if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
             self.tile,
             self.cluster,
+            self.widths,
             self.split,
             self.stages,
             self.warps,

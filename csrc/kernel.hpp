@@ -18,7 +18,10 @@ template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulat
 template <> struct scalar<TG_F32> { using type = float; using accumulator = float; };
 template <> struct scalar<TG_F64> { using type = double; using accumulator = double; };
 
-enum class Schedule { none, cooperative, pingpong };
+enum class Schedule { none, cooperative, pingpong, exchanged };
+
+// A list of numbers as a type.
+template <int... numbers> struct Widths {};
 
 constexpr bool a_is_k_major(tg_layout layout) { return layout == TG_NN || layout == TG_NT; }
 constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout == TG_TT; }
@@ -35,7 +38,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 #ifndef TG_KERNEL
 #define TG_KERNEL(NAME, ARCH, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
-                  SCHEDULE)                                                                                           \
+                  SCHEDULE, ...)                                                                                      \
   namespace tilegemm {                                                                                                \
   struct NAME##_row {                                                                                                 \
     static constexpr int arch = ARCH;                                                                                 \
@@ -46,6 +49,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
     static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                                \
     static constexpr int split = SPLIT, stages = STAGES, warps = WARPS, align = ALIGN;                                \
     static constexpr Schedule schedule = Schedule::SCHEDULE;                                                          \
+    using widths = Widths<__VA_ARGS__>;                                                                               \
   };                                                                                                                  \
   }                                                                                                                   \
   TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                         \

@@ -35,6 +35,7 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
   for (int i = 0; i < size; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Accumulators of 8 columns each, up to the last: their names, and their registers.
 #define TG_WGMMA_S0 "%0, %1, %2, %3"
 #define TG_WGMMA_S1 TG_WGMMA_S0 ", %4, %5, %6, %7"
 #define TG_WGMMA_S2 TG_WGMMA_S1 ", %8, %9, %10, %11"
@@ -44,11 +45,16 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_S8 TG_WGMMA_S7 ", %32, %33, %34, %35"
 #define TG_WGMMA_S9 TG_WGMMA_S8 ", %36, %37, %38, %39"
 #define TG_WGMMA_S11 TG_WGMMA_S9 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TG_WGMMA_S15 TG_WGMMA_S11 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TG_WGMMA_S17 TG_WGMMA_S15 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define TG_WGMMA_S22 TG_WGMMA_S17 ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
-#define TG_WGMMA_S23 TG_WGMMA_S22 ", %92, %93, %94, %95"
-#define TG_WGMMA_S27 TG_WGMMA_S22 ", %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define TG_WGMMA_S12 TG_WGMMA_S11 ", %48, %49, %50, %51"
+#define TG_WGMMA_S13 TG_WGMMA_S12 ", %52, %53, %54, %55"
+#define TG_WGMMA_S15 TG_WGMMA_S13 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TG_WGMMA_S16 TG_WGMMA_S15 ", %64, %65, %66, %67"
+#define TG_WGMMA_S17 TG_WGMMA_S16 ", %68, %69, %70, %71"
+#define TG_WGMMA_S19 TG_WGMMA_S17 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define TG_WGMMA_S21 TG_WGMMA_S19 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define TG_WGMMA_S23 TG_WGMMA_S21 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TG_WGMMA_S24 TG_WGMMA_S23 ", %96, %97, %98, %99"
+#define TG_WGMMA_S27 TG_WGMMA_S24 ", %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define TG_WGMMA_S31 TG_WGMMA_S27 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define TG_WGMMA_F(i) "+f"(d[4 * i]), "+f"(d[4 * i + 1]), "+f"(d[4 * i + 2]), "+f"(d[4 * i + 3])
 #define TG_WGMMA_O0 TG_WGMMA_F(0)
@@ -60,11 +66,16 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_O8 TG_WGMMA_O7, TG_WGMMA_F(8)
 #define TG_WGMMA_O9 TG_WGMMA_O8, TG_WGMMA_F(9)
 #define TG_WGMMA_O11 TG_WGMMA_O9, TG_WGMMA_F(10), TG_WGMMA_F(11)
-#define TG_WGMMA_O15 TG_WGMMA_O11, TG_WGMMA_F(12), TG_WGMMA_F(13), TG_WGMMA_F(14), TG_WGMMA_F(15)
-#define TG_WGMMA_O17 TG_WGMMA_O15, TG_WGMMA_F(16), TG_WGMMA_F(17)
-#define TG_WGMMA_O22 TG_WGMMA_O17, TG_WGMMA_F(18), TG_WGMMA_F(19), TG_WGMMA_F(20), TG_WGMMA_F(21), TG_WGMMA_F(22)
-#define TG_WGMMA_O23 TG_WGMMA_O22, TG_WGMMA_F(23)
-#define TG_WGMMA_O27 TG_WGMMA_O22, TG_WGMMA_F(23), TG_WGMMA_F(24), TG_WGMMA_F(25), TG_WGMMA_F(26), TG_WGMMA_F(27)
+#define TG_WGMMA_O12 TG_WGMMA_O11, TG_WGMMA_F(12)
+#define TG_WGMMA_O13 TG_WGMMA_O12, TG_WGMMA_F(13)
+#define TG_WGMMA_O15 TG_WGMMA_O13, TG_WGMMA_F(14), TG_WGMMA_F(15)
+#define TG_WGMMA_O16 TG_WGMMA_O15, TG_WGMMA_F(16)
+#define TG_WGMMA_O17 TG_WGMMA_O16, TG_WGMMA_F(17)
+#define TG_WGMMA_O19 TG_WGMMA_O17, TG_WGMMA_F(18), TG_WGMMA_F(19)
+#define TG_WGMMA_O21 TG_WGMMA_O19, TG_WGMMA_F(20), TG_WGMMA_F(21)
+#define TG_WGMMA_O23 TG_WGMMA_O21, TG_WGMMA_F(22), TG_WGMMA_F(23)
+#define TG_WGMMA_O24 TG_WGMMA_O23, TG_WGMMA_F(24)
+#define TG_WGMMA_O27 TG_WGMMA_O24, TG_WGMMA_F(25), TG_WGMMA_F(26), TG_WGMMA_F(27)
 #define TG_WGMMA_O31 TG_WGMMA_O27, TG_WGMMA_F(28), TG_WGMMA_F(29), TG_WGMMA_F(30), TG_WGMMA_F(31)
 // X, Y: the numbers of the operands behind the accumulators.
 #define TG_WGMMA_ASM(N, LAST, X, Y, TYPE)                                                                             \
@@ -83,7 +94,8 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 template <class Element, int rows>
 __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
   static_assert(rows == 8 || rows == 16 || rows == 24 || rows == 32 || rows == 48 || rows == 64 || rows == 72 ||
-                rows == 80 || rows == 96 || rows == 128 || rows == 144 || rows == 224);
+                rows == 80 || rows == 96 || rows == 104 || rows == 112 || rows == 128 || rows == 136 || rows == 144 ||
+                rows == 160 || rows == 176 || rows == 192 || rows == 200 || rows == 224);
   TG_WGMMA_ROWS(8, 0, 4, 5)
   TG_WGMMA_ROWS(16, 1, 8, 9)
   TG_WGMMA_ROWS(24, 2, 12, 13)
@@ -93,8 +105,15 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
   TG_WGMMA_ROWS(72, 8, 36, 37)
   TG_WGMMA_ROWS(80, 9, 40, 41)
   TG_WGMMA_ROWS(96, 11, 48, 49)
+  TG_WGMMA_ROWS(104, 12, 52, 53)
+  TG_WGMMA_ROWS(112, 13, 56, 57)
   TG_WGMMA_ROWS(128, 15, 64, 65)
+  TG_WGMMA_ROWS(136, 16, 68, 69)
   TG_WGMMA_ROWS(144, 17, 72, 73)
+  TG_WGMMA_ROWS(160, 19, 80, 81)
+  TG_WGMMA_ROWS(176, 21, 88, 89)
+  TG_WGMMA_ROWS(192, 23, 96, 97)
+  TG_WGMMA_ROWS(200, 24, 100, 101)
   TG_WGMMA_ROWS(224, 27, 112, 113)
 }
 

@@ -9,6 +9,7 @@ use crate::kernel::{Family, KernelDesc, Math};
 use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 
 mod tf32;
+mod wave;
 
 /// Launch, scheduling, the first loads and the drain of the last tile, in microseconds. This and the constants below are
 /// fitted to benches/record.
@@ -33,17 +34,6 @@ const SKINNY_SPLIT_US: [f64; 2] = [0.45, 0.55];
 const SKINNY_STAGE_US: f64 = 1.22;
 /// To store a row of a tile, microseconds.
 const SKINNY_ROW_US: f64 = 0.0235;
-/// The same of the kernels for one wave, fitted to 147 recordings of 5 to 768 rows (mean error 2.4 %, at most 10 %).
-const WAVE_US: f64 = 1.64;
-/// What a second part of K costs: the way through distributed shared memory.
-const WAVE_SPLIT_US: f64 = 0.36;
-/// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
-const WAVE_STAGE_US: f64 = 0.89;
-/// What L2 gives to all, multicast counted once, GB/s, and the clock, GHz.
-const WAVE_L2_GBPS: f64 = 15_200.0;
-const WAVE_GHZ: f64 = 1.69;
-/// Nothing hides the stores of a tile, microseconds for each byte.
-const WAVE_STORE_US: f64 = 5.1e-5;
 /// sm90_bf16x6, fitted to recordings of its drafts: launches; what preparing operands reads and writes, GB/s; a k-block and
 /// an epilogue of a tile of 128 and of 64 columns.
 const BF16X6_US: f64 = 1.2;
@@ -72,7 +62,7 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Gevm => gevm_us(kernel, problem, device),
         Family::Outer => outer_us(problem, device),
         Family::Sm90Skinny => skinny_us(kernel, problem, device),
-        Family::Sm90Wave => wave_us(kernel, problem, device),
+        Family::Sm90Wave => wave::us(kernel, problem, device),
         Family::Sm90Bf16x6 => bf16x6_us(kernel, problem, device),
         Family::Sm90Tf32 => tf32::us(kernel, problem, device),
     }
@@ -195,60 +185,6 @@ fn skinny_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64
     SKINNY_US + loads + split_us + turns * residents.min((blocks / sms).ceil()) * m * SKINNY_ROW_US
 }
 
-/// The kernel for one wave, never faster than with some rows fewer: where even tiles make it so, by a little, a few
-/// rows more would change the kernel to and fro.
-fn wave_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    let fewer = (0..4).map(|i| (problem.m / 64).saturating_sub(i) * 64).filter(|&m| m > 0);
-    let us = |m| cut_wave_us(kernel, &Problem { m, ..*problem }, device);
-    fewer.chain([problem.m]).map(us).fold(0.0, f64::max)
-}
-
-/// As sm90_wave.cu cuts a product up.
-fn cut_wave_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    let [tile_m, tile_n, tile_k] = kernel.tile;
-    let (width, depth, pair) = (f64::from(tile_n), f64::from(tile_k), f64::from(kernel.cluster[0]));
-    let (m, k, sms) = (problem.m as f64, problem.k as f64, f64::from(device.sm_count));
-    let bytes = problem.dtype.bytes() as f64;
-    let tiles_of_a = |rows: f64| match (m / rows).ceil() {
-        tiles if tiles > 1.0 => (tiles / pair).ceil() * pair,
-        _ => 1.0,
-    };
-    let exchanged = [72.0, 80.0, 96.0].into_iter().find(|&rows| tile_n == 64 && m <= rows);
-    let higher = tile_m == 192 && 192.0 * tiles_of_a(192.0) < 128.0 * tiles_of_a(128.0);
-    let rows = exchanged.unwrap_or(if higher { 192.0 } else { 128.0 });
-    // wgmma's cycles for 16 of K: its arithmetic, or what it reads of shared memory.
-    let n_side = exchanged.unwrap_or(width);
-    let warp_groups = if exchanged.is_some() { 1.0 } else { rows / 64.0 };
-    let cycles = warp_groups * (n_side / 2.0).max(16.0 + n_side / 4.0);
-
-    let m_tiles = tiles_of_a(rows);
-    let tiles = m_tiles * (problem.n as f64 / width).ceil() * problem.batch_count() as f64;
-    let share = if m_tiles > 1.0 { pair } else { 1.0 };
-    let most_residents = if rows == 72.0 { 2.0 } else { 1.0 };
-    let splits = kernel.split > 1 || pair > share;
-    let fits = 2.0 * tiles <= most_residents * sms * if share > 1.0 { 0.9 } else { 1.0 };
-    let parts = if splits && fits && k >= 4.0 * depth { 2.0 } else { 1.0 };
-    let blocks = tiles * parts;
-    let residents = if blocks > sms { most_residents } else { 1.0 };
-    let at_once = residents * sms * if share * parts > 2.0 { 0.9 } else { 1.0 };
-    // Tiles that one multiprocessor gets, and their height.
-    let turns = residents * (blocks / at_once).ceil();
-    let height = (m / m_tiles).ceil();
-    let stages = (228.0 * 1024.0 / residents - 1300.0) / ((exchanged.unwrap_or(rows) + width) * depth * bytes);
-    let ring = turns / residents * k / (parts * depth) * WAVE_STAGE_US / stages.floor().clamp(1.0, 16.0);
-    let l2 = blocks * (height + width / share) * k / parts * bytes / (WAVE_L2_GBPS * 1e3);
-    let products = turns * cycles * k / (16.0 * parts) / (WAVE_GHZ * 1e3);
-    // Blocks that not all multiprocessors have two of load unevenly.
-    let uneven = if blocks > sms { 0.185 * (1.0 - blocks / at_once).max(0.0) } else { 0.0 };
-    let memory = memory_us(problem, device) * (1.0 + uneven);
-    // How well they overlap: the 3.1-norm, by the fit.
-    let sum: f64 = [memory, ring, l2, products].map(|time| time.powf(3.1)).iter().sum();
-    let split = if parts > 1.0 { WAVE_SPLIT_US } else { 0.0 };
-    let us = split + sum.powf(1.0 / 3.1) + turns * height * width * bytes * WAVE_STORE_US;
-    // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
-    WAVE_US + us.max(1.06 * roofline_us(problem, device))
-}
-
 /// As sm90_bf16x6.cu prepares and multiplies: planes of B, a copy of A where its K is not contiguous, tiles in turns.
 fn bf16x6_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let [tile_m, tile_n, tile_k] = kernel.tile.map(|x| x as usize);
@@ -315,8 +251,9 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F32, 2..=5) if problem.k > 1 => 1.35,
         (DType::F32, 6..=64) if problem.k > 1 => 2.0,
         (_, 0..=128) => 1.06,
-        (DType::F16 | DType::BF16, 129..=192 | 257..=512) => 1.07,
+        (DType::F16 | DType::BF16, 129..=192) => 1.03,
         (DType::F16 | DType::BF16, 193..=256) => 1.2,
+        (DType::F16 | DType::BF16, 257..=512) => 1.04,
         (DType::F16 | DType::BF16, _) => 1.015,
         _ => 1.1,
     };
@@ -325,6 +262,9 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F32, 2..=5) => 4.0,
         (DType::F32, 6..=64) => 5.0,
         (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
+        (DType::F16 | DType::BF16, 65..=128) => 2.0,
+        (DType::F16 | DType::BF16, 129..=256) => 2.8,
+        (DType::F16 | DType::BF16, 257..=384) => 4.5,
         _ => 0.0,
     };
     let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));

@@ -25,7 +25,7 @@ pub enum Family {
     Outer,
     /// `sm90_skinny.cu`: up to 128 rows, TMA and WGMMA with the operands exchanged.
     Sm90Skinny,
-    /// `sm90_wave.cu`: some 65 to 512 rows, TMA and WGMMA in one wave of tiles.
+    /// `sm90_wave.cu`: some 65 to 800 rows, TMA and WGMMA in one wave of tiles.
     Sm90Wave,
     /// `sm90_gemm.cu`: CUTLASS 3, TMA and WGMMA.
     Sm90Gemm,
@@ -68,6 +68,8 @@ pub struct KernelDesc {
     pub tile: [u32; 3],
     /// Blocks of a cluster along M and N.
     pub cluster: [u32; 2],
+    /// Widths of tiles that the launch chooses from; empty: that of `tile`.
+    pub widths: &'static [u32],
     /// Parts of K that the blocks of a cluster add up.
     pub split: u32,
     /// Pipeline depth; 0: as many as shared memory holds.
@@ -78,7 +80,7 @@ pub struct KernelDesc {
     pub align: u32,
     /// What it fuses.
     pub fusion: Fusion,
-    /// Schedule, where the family has several.
+    /// Schedule, where the family has several; `exchanged`: B is on the tensor cores' M side.
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,

@@ -245,18 +245,34 @@ fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
 
 #[test]
 fn a_few_hundred_rows_get_the_wave_made_for_them() {
-    const WAVES: [(usize, usize, usize, &str); 6] = [
-        (48, 6144, 4096, "sm90_wave_bf16_nt_128x48x128_1x1"),
-        (65, 4096, 14_336, "sm90_wave_bf16_nt_128x64x128_1x1_s2"),
-        (192, 6144, 4096, "sm90_wave_bf16_nt_192x96x64_2x1"),
-        (512, 4096, 14_336, "sm90_wave_bf16_nt_128x128x64_2x1"),
-        (256, 4096, 14_336, "sm90_wave_bf16_nt_128x144x64_2x1_s2"),
-        (256, 28_672, 4096, "sm90_wave_bf16_nt_128x224x64_2x1"),
+    const NARROW: &str = "sm90_wave_bf16_nt_128x96x128_2x1";
+    const WIDE: &str = "sm90_wave_bf16_nt_128x224x64_2x1_s2";
+    const HALVES: &str = "sm90_wave_bf16_nt_192x64x128_1x1_s2_exchanged";
+    const QUARTERS: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
+    const TALL: &str = "sm90_wave_bf16_nt_200x192x64_2x1_exchanged";
+    const WAVES: [(usize, usize, usize, &str); 11] = [
+        (48, 6144, 4096, NARROW),
+        (256, 6144, 4096, NARROW),
+        (65, 4096, 14_336, HALVES),
+        (129, 4096, 4096, HALVES),
+        (257, 4096, 4096, QUARTERS),
+        (512, 4096, 14_336, QUARTERS),
+        (385, 6144, 4096, TALL),
+        (777, 6144, 4096, TALL),
+        (256, 4096, 14_336, WIDE),
+        (128, 28_672, 4096, WIDE),
+        (512, 28_672, 4096, WIDE),
     ];
     for (m, n, k, name) in WAVES {
         assert_eq!(plan(&bf16(m, n, k), Policy::own()).kernel.name, name, "{m}x{n}x{k}");
     }
-    let name = WAVES[5].3;
+    // Where cuBLAS was 7 to 28 % slower.
+    for (m, n, k) in
+        [(129, 4096, 4096), (257, 4096, 4096), (192, 4096, 14_336), (384, 4096, 14_336), (256, 28_672, 4096)]
+    {
+        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, Family::Sm90Wave, "{m}x{n}x{k}");
+    }
+    let name = WIDE;
     // N may be anything, rows of D need no alignment, and C is fused.
     let mut problem = bf16(300, 4095, 4096);
     problem.epilogue = Epilogue::new(1.0, 1.0);
@@ -266,6 +282,24 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     assert_eq!(verdict(&many, name).unwrap_err().to_string(), "takes at most 65535 matrices, the problem has 70000");
     let short = verdict(&bf16(300, 4096, 4095), name).unwrap_err();
     assert_eq!(short.to_string(), "A is aligned to 2 bytes, 16 needed");
+}
+
+/// wgmma multiplies 8 rows more at a time, which costs up to 4 %; widths that are not compiled may double that.
+#[test]
+fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
+    const LAYERS: [(usize, usize, usize); 2] = [(4096, 4096, 800), (6144, 4096, 256)];
+    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.dtype == DType::BF16);
+    let device = DeviceInfo::h100();
+    for (n, k, most) in LAYERS {
+        let best = |m| {
+            let estimates = exchanged.clone().map(|kernel| cost::estimate_us(kernel, &bf16(m, n, k), &device));
+            estimates.fold(f64::INFINITY, f64::min)
+        };
+        for m in 5..most {
+            let step = best(m + 1) / best(m);
+            assert!(step < 1.095, "{m} and {} rows of {n}x{k}: {step}", m + 1);
+        }
+    }
 }
 
 #[test]

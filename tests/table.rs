@@ -64,9 +64,12 @@ fn every_kind_of_bad_row_has_its_error() {
     const NEWER: (&str, &str) = ("arch", r#"["sm90"]"#);
     const SKINNY: (&str, &str) = ("family", r#""sm90_skinny""#);
     const WAVE: (&str, &str) = ("family", r#""sm90_wave""#);
-    const WAVE_TILE: (&str, &str) = ("tile", "[128, 96, 64]");
     const PARTS: (&str, &str) = ("family", r#""sm90_bf16x6""#);
     const BF16X6: (&str, &str) = ("math", r#""bf16x6""#);
+    const PLAIN: (&str, &str) = ("schedule", "");
+    const EXCHANGED: (&str, &str) = ("schedule", r#""exchanged""#);
+    const WIDTHS: (&str, &str) = ("widths", "[96, 224]");
+    const WAVE_TILE: (&str, &str) = ("tile", "[128, 224, 64]");
     const F32: (&str, &str) = ("dtype", r#"["f32"]"#);
     const TF32: (&str, &str) = ("family", r#""sm90_tf32""#);
     const ROUNDED: (&str, &str) = ("math", r#""tf32""#);
@@ -123,9 +126,16 @@ fn every_kind_of_bad_row_has_its_error() {
         (&[SKINNY, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
         (&[SKINNY, ("tile", "[128, 128, 64]")], &["`tile` is [128, 128, 64]", "[128, 64,"]),
         (&[WAVE, ("layout", r#"["nn"]"#)], &["`layout`", r#"["nt"]"#]),
-        (&[WAVE, ("tile", "[128, 100, 64]")], &["`tile` is [128, 100, 64]", "[128 or 192,"]),
-        (&[WAVE, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
-        (&[WAVE, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),
+        (&[WAVE], &["`schedule`", "none or exchanged"]),
+        (&[WAVE, PLAIN], &["`widths` is []", "some of [48, 64"]),
+        (&[WAVE, PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
+        (&[WAVE, PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [48, 64"]),
+        (&[WAVE, PLAIN, WIDTHS, ("tile", "[128, 96, 64]")], &["`tile` is [128, 96, 64]", "[128, its widest,"]),
+        (&[WAVE, EXCHANGED, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64, 128 or 192"]),
+        (&[WAVE, PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
+        (&[WAVE, PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),
+        (&[WIDTHS], &["`widths`", "sm90_gemm has one", "remove it"]),
+        (&[EXCHANGED], &["`schedule`", "sm90_gemm exchanges nothing"]),
         (&[("split", "2")], &["`split` is 2", "sm90_gemm has 1 to 1"]),
         (&[PARTS, F32], &["`math` is native", "bf16x6"]),
         (&[PARTS, F32, BF16X6, ("arch", r#"["sm90"]"#)], &["`arch`", r#"["sm90a"]"#]),
@@ -158,9 +168,15 @@ fn every_kind_of_bad_row_has_its_error() {
 }
 
 #[test]
-fn a_split_of_k_is_in_the_name() {
-    let wave = [("family", r#""sm90_wave""#), ("tile", "[128, 64, 128]"), ("split", "2"), ("schedule", "")];
-    assert_eq!(parse(&wave).unwrap()[0].name, "sm90_wave_bf16_nt_128x64x128_2x1_s2");
+fn a_split_of_k_and_exchanged_operands_are_in_the_name() {
+    let tile = ("tile", "[136, 128, 64]");
+    let fields = [("family", r#""sm90_wave""#), tile, ("split", "2"), ("widths", "[72, 136]")];
+    let wave = |schedule| parse(&[&fields[..], &[("schedule", schedule)]].concat());
+    let kernel = wave(r#""exchanged""#).unwrap().remove(0);
+    assert_eq!(kernel.name, "sm90_wave_bf16_nt_136x128x64_2x1_s2_exchanged");
+    assert!(kernel.cpp().ends_with(", 2, 0, 0, 2, exchanged, 72, 136)\n"), "{}", kernel.cpp());
+    assert!(kernel.rust(true).contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(true));
+    assert!(parse(&[]).unwrap()[0].cpp().ends_with(", cooperative, )\n"));
 }
 
 #[test]
@@ -218,6 +234,7 @@ fn the_real_table_is_what_the_crate_plans_over() {
     for (row, kernel) in rows.iter().zip(KERNELS) {
         assert_eq!((row.tile, row.cluster, row.align), (kernel.tile, kernel.cluster, kernel.align), "{kernel}");
         assert_eq!((row.split, row.stages, row.warps), (kernel.split, kernel.stages, kernel.warps), "{kernel}");
+        assert_eq!(row.widths, kernel.widths, "{kernel}");
         assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.dtype.name(), kernel.layout.name()), "{kernel}");
         assert_eq!(row.math, kernel.math.to_string(), "{kernel}");
         assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");

@@ -42,6 +42,8 @@ impl Variant {
         activation: Activation::Identity,
         column_major_d: false,
     };
+    pub const FULL: Variant =
+        Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..Variant::PLAIN };
 
     /// Everything that a kernel may be asked for.
     fn all(dtype: DType) -> Vec<Variant> {
@@ -62,7 +64,7 @@ impl Variant {
             Variant { bias: Some(BiasAxis::N), ..plain },
             Variant { bias: Some(BiasAxis::M), ..plain },
             Variant { column_major_d: true, bias: Some(BiasAxis::N), ..plain },
-            Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..plain },
+            Variant::FULL,
         ];
         variants.extend(Activation::ALL.map(|activation| Variant { activation, bias: Some(BiasAxis::N), ..plain }));
         variants
@@ -158,8 +160,14 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
     let dispatcher = Dispatcher::new(gpu.info.clone());
     let mut cases = Vec::new();
     for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
-        // Every variant on a few sizes, and every size plain.
-        let variants = if index % 5 == 0 { Variant::all(kernel.dtype) } else { vec![Variant::PLAIN] };
+        // Every variant on a few sizes, and every size plain. sm90_wave.cu has a kernel for each width of tiles: all that an
+        // epilogue can be on all of its sizes, and every variant on those that are not large.
+        let is_wave = kernel.family == Family::Sm90Wave;
+        let variants = match index % 5 == 0 && !(is_wave && m * n + n * k > 2_500_000) {
+            true => Variant::all(kernel.dtype),
+            false if is_wave => vec![Variant::PLAIN, Variant::FULL],
+            false => vec![Variant::PLAIN],
+        };
         for variant in variants {
             let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
             let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
@@ -207,10 +215,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     // More tiles than multiprocessors, deep K, and whatever a model has.
     sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
     if kernel.family == Family::Sm90Wave {
-        // Every width of exchanged tiles, K in parts of uneven length, tiles moved back, clusters that march, and N and D's rows
-        // of any length.
-        sizes.extend([(65, 1021, 1096), (77, 515, 136), (96, 4100, 520), (129, 1000, 4104), (193, 6150, 264)]);
-        sizes.extend([(257, 1021, 136), (300, 203, 1032), (512, 20_000, 264), (385, 4096, 72), (128, 28_680, 520)]);
+        sizes.extend(wave_sizes(kernel));
     }
     if kernel.family == Family::Sm90Bf16x6 {
         // All ways to add up, one and many tiles, edges of the planes; K and N of any length where the layout allows them.
@@ -283,4 +288,24 @@ pub fn outer_is_simt_to_the_bit(gpu: &Gpu) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What a launch of sm90_wave.cu can be. It chooses for the number of tiles and an H100's 132 multiprocessors.
+fn wave_sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
+    // K in parts of uneven length, tiles moved back, N and D's rows of any length, a second tile of A that is all but empty.
+    let mut sizes = vec![(65, 1021, 1096), (77, 515, 136), (129, 1000, 4104), (300, 203, 1032), (256, 200, 8200)];
+    // Clusters that march over the tiles.
+    sizes.extend([(70, 200, 8200), (512, 20_000, 136), (128, 28_680, 136), (257, 14_336, 72), (777, 6147, 72)]);
+    // Each width: one and two tiles of A, with K whole, and in halves where it is long enough for that.
+    let (exchanged, long) = (kernel.schedule == "exchanged", if kernel.cluster[0] > 1 { 8200 } else { 520 });
+    for &width in kernel.widths {
+        let (width, tile_n) = (width as usize, kernel.tile[1] as usize);
+        let (rows, columns) = if exchanged { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
+        sizes.extend([(rows - 3, 130 * columns - 5, 136), (2 * rows - 3, 66 * columns - 5, 136)]);
+        if kernel.split > 1 {
+            let [one, two] = if exchanged { [46, 23] } else { [66, 29] };
+            sizes.extend([(rows - 3, one * columns - 5, long), (2 * rows - 3, two * columns - 5, long)]);
+        }
+    }
+    sizes
 }

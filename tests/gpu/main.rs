@@ -3,6 +3,7 @@
 //! Without a device each test is reported as ignored, loudly; with `TILEGEMM_REQUIRE_GPU=1` that is a failure.
 
 mod cases;
+mod chains;
 mod device;
 mod end_to_end;
 mod exactness;
@@ -51,6 +52,7 @@ fn all() -> Vec<(String, Test)> {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
         (kernel.name.to_string(), test)
     }));
+    tests.extend(chains::tests());
     tests.extend(exactness::tests());
     tests.extend(end_to_end::tests());
     tests
