@@ -49,7 +49,7 @@ fn run() -> Result<()> {
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
         units.push(units::registry(&built, &csrc, &out)?);
-        let objects = units::compile(&units, &toolkit, &csrc, &out)?;
+        let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, &out.join("libtilegemm_kernels.a"))?;
         if has("bench") {
             ladder::build(&rungs, &archs, has("cutile"), &toolkit, &out)?;

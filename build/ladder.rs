@@ -10,7 +10,7 @@ const LIBRARY: &str = "tilegemm_ladder";
 /// Compiles what this build can have of the ladder and has cargo link it.
 pub fn build(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit, out: &Path) -> Result<(), String> {
     let out = out.join("ladder");
-    let objects = units::compile(&ladder_units(sources, archs, cutile, toolkit), toolkit, sources, &out)?;
+    let objects = units::compile(&ladder_units(sources, archs, cutile, toolkit), toolkit, &out)?;
     units::archive(&objects, &out.join(format!("lib{LIBRARY}.a")))?;
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static={LIBRARY}");

@@ -84,13 +84,12 @@ pub fn common_flags(include: &Path) -> Vec<String> {
 }
 
 /// Compiles what is not there yet and gives the objects of all units.
-pub fn compile(units: &[Unit], toolkit: &Toolkit, csrc: &Path, out: &Path) -> Result<Vec<PathBuf>, String> {
+pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<PathBuf>, String> {
     let objects = out.join("objects");
     std::fs::create_dir_all(&objects).map_err(|e| format!("cannot create {}: {e}", objects.display()))?;
-    let headers = headers_hash(csrc)?;
     let paths: Vec<PathBuf> = units
         .iter()
-        .map(|unit| Ok(objects.join(format!("{}.o", unit.hash(toolkit, &headers)?))))
+        .map(|unit| Ok(objects.join(format!("{}.o", unit.hash(toolkit)?))))
         .collect::<Result<_, String>>()?;
     let missing: Vec<(&Unit, &PathBuf)> = units.iter().zip(&paths).filter(|(_, path)| !path.exists()).collect();
     if !missing.is_empty() {
@@ -134,11 +133,9 @@ fn jobs() -> usize {
 }
 
 impl Unit {
-    fn hash(&self, toolkit: &Toolkit, headers: &[u8]) -> Result<String, String> {
+    fn hash(&self, toolkit: &Toolkit) -> Result<String, String> {
         let mut hash = Sha256::new();
-        hash.update(headers);
-        hash.update(read(&self.source)?);
-        for text in self.flags.iter().chain([&self.rows, &toolkit.version_text]) {
+        for text in sources(&self.source)?.iter().chain(&self.flags).chain([&self.rows, &toolkit.version_text]) {
             hash.update(text);
             hash.update([0]);
         }
@@ -166,17 +163,22 @@ impl Unit {
     }
 }
 
-/// A hash of everything that any unit may include.
-fn headers_hash(csrc: &Path) -> Result<Vec<u8>, String> {
-    let entries = std::fs::read_dir(csrc).map_err(|e| format!("cannot list {}: {e}", csrc.display()))?;
-    let mut headers: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    headers.retain(|path| path.extension().is_some_and(|ext| ext == "h" || ext == "hpp" || ext == "cuh"));
-    headers.sort();
-    let mut hash = Sha256::new();
-    for header in headers {
-        hash.update(read(&header)?);
+/// `source` and, in turn, the files of its directory that they include.
+fn sources(source: &Path) -> Result<Vec<String>, String> {
+    let mut paths = vec![source.to_path_buf()];
+    let mut texts = Vec::new();
+    while let Some(path) = paths.get(texts.len()) {
+        let text = String::from_utf8(read(path)?).map_err(|e| format!("{}: {e}", path.display()))?;
+        let included = text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.strip_suffix('"'));
+        let included: Vec<PathBuf> = included.map(|name| source.with_file_name(name)).collect();
+        for path in included {
+            if path.exists() && !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        texts.push(text);
     }
-    Ok(hash.finalize().to_vec())
+    Ok(texts)
 }
 
 /// Puts objects into a static library.
