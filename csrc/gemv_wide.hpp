@@ -70,15 +70,9 @@ __global__ void __launch_bounds__(block_warps* lanes, 1)
   const int k_first = part * C::k, k_step = split * C::k;
   int first_row = int(blockIdx.x) * tile_rows, k = k_first;
   point(first_row);
-  // Registers hold one chunk of weights; the one after it is asked for, too.
-  const auto prefetch = [&](int first, int k) {
-    const int n = first + team * C::rows + lane;
-    if (lane < C::rows && n < p.n && k < p.k) {
-      prefetch_l2(w - lane * width<float> + n * w_stride + k, min(C::k, p.k - k) * 4, evict_first);
-    }
-  };
-  prefetch(first_row, k);
-  prefetch(first_row, k + k_step);
+  if (lane <= min(last_row, C::rows - 1) && k < p.k) {
+    prefetch_l2(row - lane * width<float> + lane * w_stride + k, min(C::k, p.k - k) * 4, evict_first);
+  }
   griddepcontrol_wait();
 #pragma unroll
   for (int step = 0; step < C::steps; step++) {
@@ -134,11 +128,6 @@ __global__ void __launch_bounds__(block_warps* lanes, 1)
       if (first_row < p.n) point(first_row);
     }
     const bool more = first_row < p.n;
-    if (next + k_step < p.k) {
-      prefetch(first_row, next + k_step);
-    } else {
-      prefetch(first_row + row_step, k_first);
-    }
     copy_async_wait<C::stages - 2>();
     __syncthreads();
     copy(stage == 0 ? C::stages - 1 : stage - 1);  // the stage that all have left
