@@ -41,6 +41,7 @@ type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
 fn all() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> = vec![
         ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
+        ("workspaces_in_graphs".into(), Box::new(exactness::workspaces_in_graphs)),
         ("reference_f16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16>)),
         ("reference_bf16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16>)),
         ("reference_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<f32>)),
