@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 13] = [
     "cublas",
     "reference",
     "simt_gemm",
@@ -17,6 +17,7 @@ const FAMILIES: [&str; 12] = [
     "sm90_gemm",
     "sm90_bf16x6",
     "sm90_tf32",
+    "sm90_sgemm",
     "tile_gemm",
 ];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
@@ -222,7 +223,8 @@ fn check(row: &Row) -> Result<(), String> {
     if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
     }
-    let is_native = ["cublas", "reference", "simt_gemm", "gemv"].contains(&row.family.as_str());
+    const NATIVE: [&str; 5] = ["cublas", "reference", "simt_gemm", "gemv", "sm90_sgemm"];
+    let is_native = NATIVE.contains(&row.family.as_str());
     if row.math != "native" && is_native {
         return Err(format!("field `math`: {} multiplies in the dtype itself; remove it", row.family));
     }
@@ -248,7 +250,9 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
     }
     match row.family.as_str() {
-        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" | "sm90_tf32" if row.arch != ["sm90a"] => {
+        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm"
+            if row.arch != ["sm90a"] =>
+        {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
         }
         "gemv" | "gevm" | "outer" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
@@ -286,6 +290,16 @@ fn check(row: &Row) -> Result<(), String> {
              [1, 1 or 2], which nn needs; W is 64, 256 or, for nt, 192",
             row.tile, row.cluster
         )),
+        "sm90_sgemm" if ![[128, 256, 16], [256, 128, 16], [128, 128, 32]].contains(&row.tile) => Err(format!(
+            "field `tile` is {:?}; sm90_sgemm has [128, 256, 16], [256, 128, 16] and [128, 128, 32]",
+            row.tile
+        )),
+        "sm90_sgemm" if row.tile == [256, 128, 16] && row.layout.iter().any(|layout| layout == "tn") => {
+            Err("field `layout`: sm90_sgemm reads tn with the tiles [128, 256, 16] and [128, 128, 32]".into())
+        }
+        "sm90_sgemm" if row.cluster != [1, 1] => {
+            Err(format!("field `cluster` is {:?}; sm90_sgemm has [1, 1]", row.cluster))
+        }
         _ if !row.widths.is_empty() => Err(format!("field `widths`: {} has one, in `tile`; remove it", row.family)),
         _ if row.schedule == "exchanged" => Err(format!("field `schedule`: {} exchanges nothing", row.family)),
         "sm90_gemm" if row.schedule == "none" => {
@@ -294,7 +308,7 @@ fn check(row: &Row) -> Result<(), String> {
         "tile_gemm" if !row.tile.iter().all(|x| x.is_power_of_two()) => {
             Err(format!("field `tile` is {:?}; tiles of cuTile C++ are powers of two", row.tile))
         }
-        "simt_gemm" | "outer" if row.dtype != ["f32"] => {
+        "simt_gemm" | "outer" | "sm90_sgemm" if row.dtype != ["f32"] => {
             Err(format!("field `dtype`: {} computes in [\"f32\"]", row.family))
         }
         _ => Ok(()),

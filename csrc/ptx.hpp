@@ -75,6 +75,19 @@ __device__ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
+// Whether the phase of this parity has ended, the same for the whole warp: its threads never part here, as they may in a
+// loop of their own. What comes after may then be for whole warps (mma), or one thread may tell that all have read.
+__device__ inline bool mbarrier_try_warp(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return __all_sync(~0u, done);
+}
+__device__ inline void mbarrier_wait_warp(uint32_t barrier, uint32_t parity) {
+  while (!mbarrier_try_warp(barrier, parity)) {
+  }
+}
+
 // ---- Blocks ----------------------------------------------------------------------------------------------------------
 
 // A warp group's registers for each thread, given back or asked for.
@@ -103,6 +116,35 @@ __device__ inline void store_shared(uint32_t to, float x) {
 }
 __device__ inline void store_shared(uint32_t to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+// Loads from here on are not ordered with other accesses of memory by the compiler, only with each other and with barriers.
+
+__device__ inline float4 load_shared_4(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from));
+  return v;
+}
+__device__ inline float2 load_shared_2(uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from));
+  return v;
+}
+__device__ inline double load_shared_double(uint32_t from) {
+  double v;
+  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(from));
+  return v;
+}
+__device__ inline void store_shared_4(uint32_t to, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
+// The same number, of which the compiler knows nothing: it would work out again, in a main loop, what came of the index of the
+// thread. For whole warps.
+__device__ inline uint32_t opaque(uint32_t x) {
+  uint32_t y;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(y) : "r"(x));
+  return y;
 }
 
 // ---- Clusters --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-// Brings an operand whose K is not contiguous into K-major order, in the workspace, for kernels that can read it no other way.
+// Brings an operand whose K is not contiguous into K-major order, in the workspace, for kernels that can read it no other way;
+// or, with its lines for K, a K-major one into lines along M or N.
 #pragma once
 #include <algorithm>
 
@@ -62,9 +63,12 @@ __device__ __forceinline__ void transpose_all(const Transpose& t) {
   for (unsigned i = blockIdx.x * warps + threadIdx.x / 32; i < t.squares; i += gridDim.x * warps) transpose_square(t, i);
 }
 
-__global__ void __launch_bounds__(transpose_threads) transpose(const __grid_constant__ Transpose t) {
+// One or two operands.
+__global__ void __launch_bounds__(transpose_threads)
+    transpose(const __grid_constant__ Transpose t, const __grid_constant__ Transpose other) {
   launch_dependents();
   transpose_all(t);
+  transpose_all(other);
 }
 
 // What makes `to` of the matrices of `of`, or of as many as there are along each dimension that has different ones.
@@ -90,13 +94,13 @@ inline bool move_to_workspace(const tg_gemm_args& args, Lines* q, Transpose* t) 
 }
 
 // Before the product, which may start while it runs.
-inline tg_status launch_transpose(const tg_gemm_args& args, Transpose t) {
+inline tg_status launch_transpose(const tg_gemm_args& args, Transpose t, Transpose other = {}) {
   // It starts when the kernel before has ended: sooner, its blocks would crowd on the multiprocessors that are free first,
   // which takes longer (3 % of a TF32 product of 2048^3 on an H100). The product then overlaps its end.
   tg_gemm_args after = args;
   after.overlap = 0;
-  const int64_t blocks = ceil_div(t.squares, transpose_threads / 32);
-  void* parameters[] = {&t};
+  const int64_t blocks = ceil_div(std::max(t.squares, other.squares), transpose_threads / 32);
+  void* parameters[] = {&t, &other};
   const dim3 grid(unsigned(std::min<int64_t>(blocks, 4 * args.sm_count)));
   return Launch(after, grid, dim3(transpose_threads), 0)(reinterpret_cast<const void*>(transpose), parameters);
 }

@@ -4,6 +4,8 @@
 //! loads, whichever is longer, and the whole no less than what device memory needs. Estimates rank kernels; they are not
 //! promises. The constants say where they come from.
 
+mod fma;
+
 use crate::arch::DeviceInfo;
 use crate::kernel::{Family, KernelDesc, Math};
 use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
@@ -65,6 +67,7 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Sm90Wave => wave::us(kernel, problem, device),
         Family::Sm90Bf16x6 => bf16x6_us(kernel, problem, device),
         Family::Sm90Tf32 => tf32::us(kernel, problem, device),
+        Family::Sm90Sgemm => fma::sgemm_us(kernel, problem, device),
     }
 }
 

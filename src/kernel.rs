@@ -33,6 +33,8 @@ pub enum Family {
     Sm90Bf16x6,
     /// `sm90_tf32.cu`: f32 by one TF32 product, TMA and WGMMA.
     Sm90Tf32,
+    /// `sm90_sgemm.cu`: f32 by fused multiply-adds, TMA.
+    Sm90Sgemm,
     /// `tile_gemm.cu`: cuTile C++.
     TileGemm,
 }
@@ -294,6 +296,18 @@ impl KernelDesc {
         self.family == Family::Sm90Tf32 && (self.layout == Layout::NN || self.tile[0] != 128)
     }
 
+    /// Whether A and B of `problem` are transposed into the workspace, as f32.
+    pub(crate) fn transposes(&self, problem: &Problem) -> [bool; 2] {
+        match (self.family, self.layout) {
+            (Family::Sm90Tf32, Layout::TN) => [self.exchanges_operands(), !self.exchanges_operands()],
+            (Family::Sm90Sgemm, layout) if self.tile[1] == 256 => {
+                [matches!(layout, Layout::NN | Layout::NT), matches!(layout, Layout::NT | Layout::TT)]
+            }
+            (Family::Sm90Sgemm, Layout::NT) => [problem.m < problem.n, problem.m >= problem.n],
+            _ => [false, false],
+        }
+    }
+
     fn supports_precision(&self, problem: &Problem) -> Result<(), Rejection> {
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });
@@ -335,19 +349,23 @@ impl KernelDesc {
         if !spans(b.row_stride, b.col_stride, problem.k, problem.n) {
             return Err(Rejection::Overlap { operand: "B" });
         }
-        let any_batch = matches!(
-            self.family,
-            Family::TileGemm | Family::Gemv | Family::Gevm | Family::Sm90Bf16x6 | Family::Sm90Tf32
-        );
-        if !any_batch && problem.batch[0] > 1 {
+        let one_batch =
+            matches!(self.family, Family::Cublas | Family::Sm90Skinny | Family::Sm90Wave | Family::Sm90Gemm);
+        if one_batch && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
         // Those written in CUDA store element by element where they have to, and one loads A so. What sm90_bf16x6 brings
-        // into another form beforehand is read so, too.
+        // into another form beforehand is read so, too, and what sm90_sgemm transposes.
         let alignments = problem.alignments();
         self.supports_alignment(match (self.family, self.layout) {
             (Family::Sm90Bf16x6, Layout::NN | Layout::NT) => &alignments[..1],
             (Family::Sm90Bf16x6, _) => &[],
+            (Family::Sm90Sgemm, _) => match self.transposes(problem) {
+                [false, false] => &alignments[..2],
+                [false, true] => &alignments[..1],
+                [true, false] => &alignments[1..2],
+                [true, true] => &[],
+            },
             (Family::Gevm, _) => &alignments[1..2],
             (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave, _) => &alignments[..2],
             _ => &alignments,

@@ -1,7 +1,7 @@
 //! Device memory that kernels need beside the operands: how much, and how a product is cut up to do with less.
 //!
 //! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, one that multiplies as TF32
-//! ([`Math::Tf32`]) transposes one where none is K-major, and what comes of that lies in a workspace. There is one for each
+//! ([`Math::Tf32`]) transposes one where none is K-major, those of `sm90_sgemm` transpose what is, and what comes of that lies in a workspace. There is one for each
 //! device and stream, of [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when
 //! the first such kernel is launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the
 //! process ends, so that a CUDA graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`]
@@ -15,7 +15,7 @@
 //! which it was captured: replay it there, or in order with what runs there.
 
 use crate::error::{Error, Result};
-use crate::kernel::KernelDesc;
+use crate::kernel::{Family, KernelDesc};
 use crate::precision::Math;
 use crate::problem::{Layout, Problem};
 use once_cell::sync::OnceCell;
@@ -95,36 +95,38 @@ pub struct Need {
 struct Share {
     row: u64,
     column: u64,
+    /// Rows and columns are rounded up to these.
+    lines: [usize; 2],
     step: [usize; 2],
 }
 
 /// K is rounded up to this.
 const DEPTH: usize = 64;
-/// Columns are rounded up to this, so that rows of planes of a row-major B are multiples of 16 bytes.
-const COLUMNS: usize = 8;
 
 impl Share {
     fn of(kernel: &KernelDesc, problem: &Problem) -> Option<Self> {
         let depth = problem.k.next_multiple_of(DEPTH) as u64;
-        let (row, column) = match (kernel.math, kernel.layout) {
+        let [row, column] = match (kernel.math, kernel.layout) {
             // Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous.
-            (Math::Bf16x6, Layout::TN | Layout::TT) => (4 * depth, 6 * depth),
-            (Math::Bf16x6, _) => (0, 6 * depth),
-            // B transposed, or A where the operands are exchanged.
-            (Math::Tf32, Layout::TN) if kernel.exchanges_operands() => (4 * depth, 0),
-            (Math::Tf32, Layout::TN) => (0, 4 * depth),
-            _ => return None,
+            (Math::Bf16x6, Layout::TN | Layout::TT) => [4 * depth, 6 * depth],
+            (Math::Bf16x6, _) => [0, 6 * depth],
+            _ => kernel.transposes(problem).map(|transposed| if transposed { 4 * depth } else { 0 }),
         };
-        let [m, n] = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
-        Some(Self { row, column, step: [m, n.next_multiple_of(COLUMNS)] })
+        if row + column == 0 {
+            return None;
+        }
+        // Rows of planes of a row-major B are multiples of 16 bytes; what is transposed to have K outside has lines of 32.
+        let lines = if kernel.family == Family::Sm90Sgemm { [32, 32] } else { [1, 8] };
+        let step = [0, 1].map(|i| ((kernel.tile[i] * kernel.cluster[i]) as usize).next_multiple_of(lines[i]));
+        Some(Self { row, column, lines, step })
     }
 
     fn rows(&self, rows: usize) -> u64 {
-        self.row.saturating_mul(rows as u64)
+        self.row.saturating_mul(rows.next_multiple_of(self.lines[0]) as u64)
     }
 
     fn columns(&self, columns: usize) -> u64 {
-        self.column.saturating_mul(columns.next_multiple_of(COLUMNS) as u64)
+        self.column.saturating_mul(columns.next_multiple_of(self.lines[1]) as u64)
     }
 
     fn matrices(&self, rows: usize, columns: usize, matrices: usize) -> u64 {

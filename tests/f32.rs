@@ -141,6 +141,90 @@ fn estimates_of_products_in_parts_are_near_what_was_recorded() {
     }
 }
 
+/// What runs an operand that is in lines along K, and what an alignment does to it.
+#[test]
+fn strict_products_have_kernels_of_their_own_in_all_layouts() {
+    let dispatcher = h100();
+    let dense = |m, n, k, batch, layout| Problem {
+        f32_mode: F32Mode::Strict,
+        ..Problem::dense(m, n, k, batch, layout, DType::F32)
+    };
+    let kernel = |problem: &Problem, policy| dispatcher.plan(problem, policy).unwrap().kernel;
+    for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
+        for (m, n, k, batch) in
+            [(4096, 4096, 4096, 1), (1024, 1024, 1024, 1), (2048, 1536, 384, 1), (2048, 2048, 128, 32)]
+        {
+            let problem = dense(m, n, k, batch, layout);
+            assert_eq!(kernel(&problem, Policy::own()).family, Family::Sm90Sgemm, "{problem}");
+            let without = kernel(&problem, Policy::own().with_workspace(0));
+            let native = without.family == Family::Sm90Sgemm || layout == Layout::NT;
+            assert!(native && without.workspace(&problem).best == 0, "{problem}: {without}");
+        }
+    }
+    // Large ones with operands in columns, narrow ones as they lie, few tiles with K in parts.
+    let cases = [
+        (dense(4096, 4096, 4096, 1, Layout::TN), "sm90_sgemm_f32_tn_128x256x16_1x1"),
+        (dense(2048, 128, 2048, 32, Layout::NN), "sm90_sgemm_f32_nn_256x128x16_1x1"),
+        (dense(16_384, 768, 3072, 1, Layout::NT), "sm90_sgemm_f32_nt_256x128x16_1x1"),
+        (dense(1024, 1024, 1024, 1, Layout::NN), "sm90_sgemm_f32_nn_128x128x32_1x1"),
+    ];
+    for (problem, name) in cases {
+        assert_eq!(kernel(&problem, Policy::own()).name, name, "{problem}");
+    }
+}
+
+/// Times of the drafts on an H100, and of the kernels that they became where they read as those do.
+#[test]
+fn estimates_of_strict_products_are_near_what_was_recorded() {
+    let dispatcher = h100();
+    let recorded = [
+        ("tn_128x256x16", 4096, 4096, 4096, 1, 2604.0),
+        ("nn_256x128x16", 4096, 4096, 4096, 1, 2690.0),
+        ("tt_256x128x16", 4096, 4096, 4096, 1, 2736.0),
+        ("nn_256x128x16", 2048, 2048, 2048, 1, 338.0),
+        ("nn_256x128x16", 2048, 128, 2048, 32, 695.0),
+        ("nn_256x128x16", 512, 64, 512, 384, 309.0),
+        ("nn_128x128x32", 1024, 1024, 1024, 1, 55.4),
+    ];
+    for (row, m, n, k, batch, us) in recorded {
+        let kernel = KernelDesc::by_name(&format!("sm90_sgemm_f32_{row}_1x1")).unwrap();
+        let dense = Problem::dense(m, n, k, batch, kernel.layout, DType::F32);
+        let problem = Problem { f32_mode: F32Mode::Strict, ..dense }.canonical().problem;
+        let estimate = cost::estimate_us(kernel, &problem, dispatcher.device());
+        assert!((estimate / us - 1.0f64).abs() < 0.05, "{problem}: {kernel} {estimate} us, recorded {us} us");
+    }
+}
+
+#[test]
+fn operands_that_are_transposed_beforehand_need_no_alignment_but_a_workspace() {
+    let verdict = |name: &str, misalign: fn(&mut Problem)| {
+        let kernel = KernelDesc::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
+        let mut problem = Problem::dense(512, 256, 512, 1, kernel.layout, DType::F32);
+        misalign(&mut problem);
+        kernel.supports(&problem, &DeviceInfo::h100()).is_ok()
+    };
+    for (name, of_a, of_b) in [
+        ("nt_128x256x16", true, true),
+        ("nn_128x256x16", true, false),
+        ("tt_128x256x16", false, true),
+        ("tn_128x256x16", false, false),
+        ("nt_256x128x16", false, true),
+        ("nn_256x128x16", false, false),
+        ("tt_128x128x32", false, false),
+    ] {
+        assert_eq!(verdict(name, |problem| problem.a.pointer_align = 4), of_a, "A of {name}");
+        assert_eq!(verdict(name, |problem| problem.b.pointer_align = 4), of_b, "B of {name}");
+        assert!(verdict(name, |problem| problem.d.pointer_align = 4), "D of {name}");
+        let kernel = KernelDesc::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
+        let problem = Problem::dense(512, 256, 512, 1, kernel.layout, DType::F32);
+        let lines = if of_a { 512 } else { 0 } + if of_b { 256 } else { 0 };
+        assert_eq!(kernel.workspace(&problem).best, 4 * 512 * lines, "{name}");
+    }
+    let kernel = KernelDesc::by_name("sm90_sgemm_f32_nt_128x128x32_1x1").unwrap();
+    let wide = Problem::dense(100, 512, 64, 2, Layout::NT, DType::F32);
+    assert_eq!(kernel.workspace(&wide).best, 2 * 4 * 64 * 128, "the smaller one, A, rounded up to 32 rows");
+}
+
 /// TMA reads A where its K is contiguous; all else goes through registers on its way.
 #[test]
 fn parts_are_made_of_operands_of_any_alignment() {

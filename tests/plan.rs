@@ -68,8 +68,8 @@ fn shapes_get_the_kernels_made_for_them() {
     }
     let cases = [
         ("f32", linear(1024, 1024, 1024, DType::F32), Policy::default(), vec![Family::Sm90Bf16x6]),
-        ("strict f32", strict(512, 1024, 1024), Policy::own(), vec![Family::SimtGemm]),
-        ("strict f32", strict(512, 1024, 1024), Policy::default(), vec![Family::SimtGemm, Family::Cublas]),
+        ("strict f32", strict(512, 1024, 1024), Policy::own(), vec![Family::Sm90Sgemm]),
+        ("strict f32", strict(512, 1024, 1024), Policy::default(), vec![Family::Sm90Sgemm, Family::Cublas]),
         ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm]),
         ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec![Family::Cublas, Family::Reference]),
         ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec![Family::Reference]),

@@ -1,6 +1,6 @@
 //! A product in pieces that fit into a workspace.
 
-use super::{Share, COLUMNS};
+use super::Share;
 use crate::kernel::KernelDesc;
 use crate::problem::{BiasAxis, Operand, Problem};
 
@@ -31,9 +31,8 @@ impl Cut {
         // Half for each of A and B, and what one of them leaves for the other.
         let for_a = bytes - share.columns(n).min(bytes / 2);
         let for_a = for_a.clamp(share.rows(least_m), bytes - share.columns(least_n));
-        let rows = even(m, for_a.checked_div(share.row), share.step[0]);
-        let columns = (bytes - share.rows(rows)).checked_div(share.column);
-        let columns = even(n, columns.map(|most| most / COLUMNS as u64 * COLUMNS as u64), share.step[1]);
+        let rows = even(m, for_a.checked_div(share.row), share.lines[0], share.step[0]);
+        let columns = even(n, (bytes - share.rows(rows)).checked_div(share.column), share.lines[1], share.step[1]);
         Some(Self { matrices: 1, rows, columns })
     }
 
@@ -60,9 +59,9 @@ impl Cut {
     }
 }
 
-/// Parts of `extent` of at most `most`, as even as multiples of `step` can be: that many in each.
-fn even(extent: usize, most: Option<u64>, step: usize) -> usize {
-    let most = most.map_or(extent, |most| usize::try_from(most).unwrap_or(usize::MAX));
+/// Parts of `extent` of at most `most`, in multiples of `lines`, as even as multiples of `step` can be: that many in each.
+fn even(extent: usize, most: Option<u64>, lines: usize, step: usize) -> usize {
+    let most = most.map_or(extent, |most| usize::try_from(most / lines as u64 * lines as u64).unwrap_or(usize::MAX));
     if extent <= most {
         return extent;
     }

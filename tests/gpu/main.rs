@@ -7,6 +7,7 @@ mod chains;
 mod device;
 mod end_to_end;
 mod exactness;
+mod fma;
 mod oracle;
 
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
@@ -55,6 +56,7 @@ fn all() -> Vec<(String, Test)> {
     }));
     tests.extend(chains::tests());
     tests.extend(exactness::tests());
+    tests.extend(fma::tests());
     tests.extend(end_to_end::tests());
     tests
 }

@@ -1,0 +1,89 @@
+//! Kernels of fused multiply-adds: how sm90_sgemm.cu cuts a product up, and what that takes.
+
+use super::{memory_us, overlapped, roofline_us};
+use crate::arch::DeviceInfo;
+use crate::kernel::KernelDesc;
+use crate::problem::{Layout, Operand, Problem};
+use crate::workspace::DEFAULT_BYTES;
+
+/// Beside what tiles take, fitted to recordings of drafts, like all that follows.
+const LAUNCH_US: f64 = 2.5;
+/// Transposing: a launch that overlaps nothing, and what it reads and writes, GB/s.
+const TRANSPOSE_US: f64 = 2.0;
+const TRANSPOSE_GBPS: f64 = 2700.0;
+/// FMAs at the full clock, of those that a library sustains.
+const FMA_PEAK: f64 = 66.8 / 52.0;
+/// K that a tile begins and ends in the time of, and that splitting K takes on top.
+const EDGE_K: usize = 16;
+const SPLIT_K: usize = 16;
+/// What K is split by.
+const UNIT: usize = 32;
+
+/// A tile as the launch sees it; `sm90_sgemm.cu` has the same numbers.
+struct Tile {
+    rows: usize,
+    columns: usize,
+    /// Of the FMA units, that the whole kernel keeps busy where K is long.
+    speed: f64,
+    residents: usize,
+    splits: bool,
+}
+
+const fn tile(rows: usize, columns: usize, speed: f64) -> Tile {
+    Tile { rows, columns, speed, residents: 1, splits: false }
+}
+
+const IN_COLUMNS: [Tile; 1] = [tile(128, 256, 0.82)];
+const IN_LINES: [Tile; 4] =
+    [tile(128, 256, 0.79), tile(256, 128, 0.78), tile(128, 192, 0.75), Tile { residents: 2, ..tile(256, 64, 0.69) }];
+const IN_PARTS: [Tile; 2] =
+    [Tile { splits: true, ..tile(128, 128, 0.68) }, Tile { splits: true, ..tile(128, 96, 0.65) }];
+
+pub(super) fn sgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let tiles: &[Tile] = match kernel.tile {
+        [_, 256, _] => &IN_COLUMNS,
+        [256, ..] => &IN_LINES,
+        _ => &IN_PARTS,
+    };
+    let Problem { m, n, .. } = *problem;
+    let exchanges = match kernel.layout {
+        Layout::TT => kernel.tile[1] != 256,
+        Layout::NT => kernel.tile[1] != 256 && m < n,
+        _ => false,
+    };
+    let (m, n) = if exchanges { (n, m) } else { (m, n) };
+    let sms = device.sm_count as usize;
+    // Multiply-adds of the busiest multiprocessor, as if it did them at full speed.
+    let work = tiles.iter().flat_map(|tile| (0..if tile.splits { 4 } else { 1 }).map(move |log2| (tile, log2)));
+    let work = work.filter(|(_, log2)| *log2 == 0 || problem.k >= 64 << log2).map(|(tile, log2)| {
+        let tiles = m.div_ceil(tile.rows) * n.div_ceil(tile.columns) * problem.batch_count();
+        let reached = if log2 > 1 { sms * 10 / 11 } else { sms };
+        let turns = tiles.div_ceil(((reached * tile.residents) >> log2).max(1)) * tile.residents;
+        let k = problem.k.div_ceil(UNIT << log2) * UNIT + EDGE_K + if log2 > 0 { SPLIT_K } else { 0 };
+        (turns * tile.rows * tile.columns * k) as f64 / tile.speed
+    });
+    let peak = device.rates.f32_tflops * FMA_PEAK * 1e6 / sms as f64; // FLOP per microsecond and multiprocessor
+    let arithmetic = 2.0 * work.fold(f64::INFINITY, f64::min) / peak;
+    let us = LAUNCH_US + transpose_us(kernel, problem) + overlapped(&[arithmetic, memory_us(problem, device)]);
+    us.max(roofline_us(problem, device))
+}
+
+/// Copies into the workspace. Where that does not hold both, a piece has half of it for each, and both are copied for
+/// every piece of the other one.
+fn transpose_us(kernel: &KernelDesc, problem: &Problem) -> f64 {
+    let Problem { m, n, k, batch, .. } = *problem;
+    let bytes = |operand: &Operand, lines: usize| -> f64 {
+        let distinct =
+            batch.iter().zip(operand.batch_stride).map(|(&count, stride)| if stride == 0 { 1 } else { count });
+        (4 * lines * k * distinct.product::<usize>()) as f64
+    };
+    let [of_a, of_b] = kernel.transposes(problem);
+    let a = if of_a { bytes(&problem.a, m) } else { 0.0 };
+    let b = if of_b { bytes(&problem.b, n) } else { 0.0 };
+    if !of_a && !of_b {
+        return 0.0;
+    }
+    let half = DEFAULT_BYTES as f64 / 2.0;
+    let pieces = |bytes: f64| if a + b > 2.0 * half { (bytes / half).ceil().max(1.0) } else { 1.0 };
+    TRANSPOSE_US + 2.0 * (a * pieces(b) + b * pieces(a)) / (TRANSPOSE_GBPS * 1e3)
+}
