@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 14] = [
     "cublas",
     "reference",
     "simt_gemm",
@@ -18,6 +18,7 @@ const FAMILIES: [&str; 13] = [
     "sm90_bf16x6",
     "sm90_tf32",
     "sm90_sgemm",
+    "sm90_dgemm",
     "tile_gemm",
 ];
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
@@ -223,7 +224,7 @@ fn check(row: &Row) -> Result<(), String> {
     if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
     }
-    const NATIVE: [&str; 5] = ["cublas", "reference", "simt_gemm", "gemv", "sm90_sgemm"];
+    const NATIVE: [&str; 6] = ["cublas", "reference", "simt_gemm", "gemv", "sm90_sgemm", "sm90_dgemm"];
     let is_native = NATIVE.contains(&row.family.as_str());
     if row.math != "native" && is_native {
         return Err(format!("field `math`: {} multiplies in the dtype itself; remove it", row.family));
@@ -250,7 +251,7 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
     }
     match row.family.as_str() {
-        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm"
+        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm" | "sm90_dgemm"
             if row.arch != ["sm90a"] =>
         {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
@@ -297,8 +298,11 @@ fn check(row: &Row) -> Result<(), String> {
         "sm90_sgemm" if row.tile == [256, 128, 16] && row.layout.iter().any(|layout| layout == "tn") => {
             Err("field `layout`: sm90_sgemm reads tn with the tiles [128, 256, 16] and [128, 128, 32]".into())
         }
-        "sm90_sgemm" if row.cluster != [1, 1] => {
-            Err(format!("field `cluster` is {:?}; sm90_sgemm has [1, 1]", row.cluster))
+        "sm90_dgemm" if ![[128, 128, 16], [64, 128, 16]].contains(&row.tile) => {
+            Err(format!("field `tile` is {:?}; sm90_dgemm has [64 or 128, 128, 16]", row.tile))
+        }
+        "sm90_sgemm" | "sm90_dgemm" if row.cluster != [1, 1] => {
+            Err(format!("field `cluster` is {:?}; {} has [1, 1]", row.cluster, row.family))
         }
         _ if !row.widths.is_empty() => Err(format!("field `widths`: {} has one, in `tile`; remove it", row.family)),
         _ if row.schedule == "exchanged" => Err(format!("field `schedule`: {} exchanges nothing", row.family)),
@@ -311,6 +315,7 @@ fn check(row: &Row) -> Result<(), String> {
         "simt_gemm" | "outer" | "sm90_sgemm" if row.dtype != ["f32"] => {
             Err(format!("field `dtype`: {} computes in [\"f32\"]", row.family))
         }
+        "sm90_dgemm" if row.dtype != ["f64"] => Err("field `dtype`: sm90_dgemm computes in [\"f64\"]".into()),
         _ => Ok(()),
     }
 }

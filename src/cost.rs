@@ -68,6 +68,7 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Sm90Bf16x6 => bf16x6_us(kernel, problem, device),
         Family::Sm90Tf32 => tf32::us(kernel, problem, device),
         Family::Sm90Sgemm => fma::sgemm_us(kernel, problem, device),
+        Family::Sm90Dgemm => fma::dgemm_us(kernel, problem, device),
     }
 }
 

@@ -35,6 +35,8 @@ pub enum Family {
     Sm90Tf32,
     /// `sm90_sgemm.cu`: f32 by fused multiply-adds, TMA.
     Sm90Sgemm,
+    /// `sm90_dgemm.cu`: f64 on tensor cores, TMA.
+    Sm90Dgemm,
     /// `tile_gemm.cu`: cuTile C++.
     TileGemm,
 }
@@ -367,7 +369,7 @@ impl KernelDesc {
                 [true, true] => &[],
             },
             (Family::Gevm, _) => &alignments[1..2],
-            (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave, _) => &alignments[..2],
+            (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave | Family::Sm90Dgemm, _) => &alignments[..2],
             _ => &alignments,
         })?;
         self.supports_row_length(problem)

@@ -71,8 +71,9 @@ fn shapes_get_the_kernels_made_for_them() {
         ("strict f32", strict(512, 1024, 1024), Policy::own(), vec![Family::Sm90Sgemm]),
         ("strict f32", strict(512, 1024, 1024), Policy::default(), vec![Family::Sm90Sgemm, Family::Cublas]),
         ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm]),
-        ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec![Family::Cublas, Family::Reference]),
-        ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec![Family::Reference]),
+        ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec![Family::Cublas, Family::Sm90Dgemm]),
+        ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec![Family::Sm90Dgemm]),
+        ("odd f64", linear(512, 1024, 1023, DType::F64), Policy::own(), vec![Family::Reference]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec![Family::Cublas, Family::Reference]),
         ("K = 0", bf16(512, 1024, 0), Policy::default(), vec![Family::Reference]),
     ];
@@ -241,6 +242,33 @@ fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
             assert!((us / measured - 1.0f64).abs() < most, "{problem}: {us:.1} us, measured {measured} us");
         }
     }
+}
+
+/// Times of the draft kernels on an H100.
+#[test]
+fn estimates_of_f64_are_near_what_was_recorded() {
+    let recorded = [
+        ("nt_128x128x16", 2048, 2048, 2048, 1, 295.1),
+        ("nn_128x128x16", 2048, 2048, 2048, 1, 292.8),
+        ("tn_128x128x16", 2048, 2048, 2048, 1, 284.6),
+        ("tt_128x128x16", 2048, 2048, 2048, 1, 292.1),
+        ("nt_128x128x16", 4096, 4096, 4096, 1, 2240.9),
+        ("nn_128x128x16", 4096, 4096, 4096, 1, 2324.7),
+        ("nt_128x128x16", 3000, 3000, 3000, 1, 1041.1),
+        ("nt_64x128x16", 3000, 3000, 3000, 1, 975.6),
+        ("nt_64x128x16", 1024, 1024, 1024, 1, 43.6),
+        ("nn_64x128x16", 1024, 1024, 1024, 1, 40.6),
+        ("nt_64x128x16", 1024, 1024, 256, 16, 174.4),
+    ];
+    for (row, m, n, k, batch, us) in recorded {
+        let kernel = KernelDesc::by_name(&format!("sm90_dgemm_f64_{row}_1x1")).unwrap();
+        let problem = Problem::dense(m, n, k, batch, kernel.layout, DType::F64).canonical().problem;
+        let estimate = cost::estimate_us(kernel, &problem, &DeviceInfo::h100());
+        assert!((estimate / us - 1.0f64).abs() < 0.06, "{problem}: {kernel} {estimate} us, recorded {us} us");
+    }
+    let own = |m, n, k| plan(&linear(m, n, k, DType::F64), Policy::own()).kernel.name;
+    assert_eq!(own(2048, 2048, 2048), "sm90_dgemm_f64_nt_128x128x16_1x1");
+    assert_eq!(own(1024, 1024, 1024), "sm90_dgemm_f64_nt_64x128x16_1x1");
 }
 
 #[test]

@@ -76,6 +76,8 @@ fn every_kind_of_bad_row_has_its_error() {
     const TF32_TILE: (&str, &str) = ("tile", "[128, 256, 32]");
     const SGEMM: (&str, &str) = ("family", r#""sm90_sgemm""#);
     const FMA_TILE: (&str, &str) = ("tile", "[256, 128, 16]");
+    const DGEMM: (&str, &str) = ("family", r#""sm90_dgemm""#);
+    const F64_TILE: (&str, &str) = ("tile", "[64, 128, 16]");
     const CUBLAS: (&str, &str) = ("family", r#""cublas""#);
     let cases: &[BadRow] = &[
         // Words that are not known, with those that are.
@@ -164,6 +166,11 @@ fn every_kind_of_bad_row_has_its_error() {
         ),
         (&[SGEMM, F32, FMA_TILE], &["`cluster` is [2, 1]", "sm90_sgemm has [1, 1]"]),
         (&[SGEMM, FMA_TILE, ("cluster", "")], &["`dtype`", r#"sm90_sgemm computes in ["f32"]"#]),
+        (&[DGEMM, F32, BF16X6], &["`math`", "sm90_dgemm", "remove it"]),
+        (&[DGEMM, NEWER], &["`arch`", r#"["sm90a"]"#]),
+        (&[DGEMM], &["`tile` is [128, 256, 64]", "[64 or 128, 128, 16]"]),
+        (&[DGEMM, F64_TILE], &["`cluster` is [2, 1]", "sm90_dgemm has [1, 1]"]),
+        (&[DGEMM, F64_TILE, ("cluster", "")], &["`dtype`", r#"["f64"]"#]),
         (&[CUBLAS], &["`arch` means nothing for cublas", "remove it"]),
     ];
     for (changes, expected) in cases {

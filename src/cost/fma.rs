@@ -1,4 +1,5 @@
-//! Kernels of fused multiply-adds: how sm90_sgemm.cu cuts a product up, and what that takes.
+//! Kernels of fused multiply-adds, by FMA units or tensor cores: how sm90_sgemm.cu and sm90_dgemm.cu cut a product up, and
+//! what that takes.
 
 use super::{memory_us, overlapped, roofline_us};
 use crate::arch::DeviceInfo;
@@ -11,8 +12,11 @@ const LAUNCH_US: f64 = 2.5;
 /// Transposing: a launch that overlaps nothing, and what it reads and writes, GB/s.
 const TRANSPOSE_US: f64 = 2.0;
 const TRANSPOSE_GBPS: f64 = 2700.0;
-/// FMAs at the full clock, of those that a library sustains.
+/// Multiply-adds at the full clock, of those that a library sustains: of FMA units, of tensor cores in f64.
 const FMA_PEAK: f64 = 66.8 / 52.0;
+const F64_PEAK: f64 = 66.8 / 60.0;
+/// Of the latter, what tiles of 128 and of 64 rows keep busy, and the K that their epilogues take the time of.
+const F64_TILES: [(f64, f64); 2] = [(0.935, 64.0), (0.88, 32.0)];
 /// K that a tile begins and ends in the time of, and that splitting K takes on top.
 const EDGE_K: usize = 16;
 const SPLIT_K: usize = 16;
@@ -65,6 +69,18 @@ pub(super) fn sgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceIn
     let peak = device.rates.f32_tflops * FMA_PEAK * 1e6 / sms as f64; // FLOP per microsecond and multiprocessor
     let arithmetic = 2.0 * work.fold(f64::INFINITY, f64::min) / peak;
     let us = LAUNCH_US + transpose_us(kernel, problem) + overlapped(&[arithmetic, memory_us(problem, device)]);
+    us.max(roofline_us(problem, device))
+}
+
+pub(super) fn dgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let [rows, columns, depth] = kernel.tile.map(|x| x as usize);
+    let (speed, edge) = F64_TILES[usize::from(rows == 64)];
+    let sms = device.sm_count as usize;
+    let tiles = problem.m.div_ceil(rows) * problem.n.div_ceil(columns) * problem.batch_count();
+    let k = problem.k.next_multiple_of(depth) as f64 + edge;
+    let peak = device.rates.f64_tflops * F64_PEAK * 1e6 / sms as f64;
+    let arithmetic = 2.0 * (tiles.div_ceil(sms) * rows * columns) as f64 * k / (peak * speed);
+    let us = LAUNCH_US + overlapped(&[arithmetic, memory_us(problem, device)]);
     us.max(roofline_us(problem, device))
 }
 

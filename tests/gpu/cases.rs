@@ -253,6 +253,18 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(1, 1, 1), (131, 133, 52), (2049, 64, 36), (64, 2052, 44), (5000, 1028, 20), (1030, 5001, 33)]);
         sizes.extend([(256, 384, 64), (100, 92, 2052), (130, 500, 1000), (64, 128, 4100), (512, 512, 516), (3, 7, 9)]);
     }
+    if kernel.family == Family::Sm90Dgemm {
+        // N of any length, more tiles than multiprocessors, a ring that goes round many times.
+        sizes.extend([
+            (1, 1, 2),
+            (131, 133, 52),
+            (2049, 64, 36),
+            (1500, 1501, 18),
+            (64, 1030, 34),
+            (130, 257, 3000),
+            (3, 7, 10),
+        ]);
+    }
     if matches!(kernel.family, Family::Gemv | Family::Sm90Skinny) {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.
         sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);

@@ -15,6 +15,7 @@ pub fn tests() -> Vec<(String, Test)> {
         let test: Test = match kernel.family {
             Family::Sm90Sgemm if splits => Box::new(move |gpu| is_repeatable(gpu, kernel)),
             Family::Sm90Sgemm => Box::new(move |gpu| is_a_chain(gpu, kernel, f32::mul_add, |x| x.to_bits().into())),
+            Family::Sm90Dgemm => Box::new(move |gpu| is_a_chain(gpu, kernel, f64::mul_add, f64::to_bits)),
             _ => return None,
         };
         Some((format!("{kernel}_{}", if splits { "is_repeatable" } else { "is_a_chain" }), test))
