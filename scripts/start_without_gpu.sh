@@ -18,6 +18,8 @@ rc=0; $bin/tilegemm bench --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm bench exits with $rc without a device, not 2"
 rc=0; $bin/tilegemm tune --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm tune exits with $rc without a device, not 2"
+rc=0; $bin/tilegemm f32 &>/dev/null || rc=$?
+((rc == 2)) || fail "tilegemm f32 exits with $rc without a device, not 2"
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 ! $bin/tilegemm doctor >"$report" || fail "tilegemm doctor finds nothing wrong with a CUDA build that has no device"

@@ -1,13 +1,18 @@
 //! How exact the kernels are that multiply f32 by parts: errors against f64 beside those of cuBLAS's SGEMM, what is not finite,
 //! and what is exact.
 
+// The same numbers as in the tables of `tilegemm f32`.
+#[path = "../../src/bin/tilegemm/f32_tables/data.rs"]
+mod data;
+
 use crate::cases::{self, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::kernel::{KernelDesc, Math, KERNELS};
 use candle_tilegemm::{DType, F32Mode, Problem};
+use data::{Kind, SIZE};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use std::sync::OnceLock;
@@ -22,68 +27,12 @@ pub fn tests() -> Vec<(String, Test)> {
     tests
 }
 
-/// What the numbers are like.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    /// N(0, 1).
-    Normal,
-    /// Uniform in 0 ... 1: all errors of a sum have one sign.
-    Positive,
-    /// Each product is followed by its opposite, but for the last bits.
-    Cancelling,
-    /// N(0, 1) times 1e-15 ... 1e15.
-    Wide,
-    /// Rows times 1e-30 ... 1e30, columns times 1e-30 ... 1e4; where the result is above 1e-30.
-    Scaled,
-    /// Whole numbers up to 30: sums are exact.
-    Integers,
-    /// Whole numbers up to a million.
-    LargeIntegers,
-    /// 1.003 ... 1.004: all low parts have one sign.
-    Narrow,
-}
-
-const KINDS: [Kind; 8] = [
-    Kind::Normal,
-    Kind::Positive,
-    Kind::Cancelling,
-    Kind::Wide,
-    Kind::Scaled,
-    Kind::Integers,
-    Kind::LargeIntegers,
-    Kind::Narrow,
-];
 /// Around the places where the way to add up changes, and what models have.
 const DEPTHS: [usize; 9] = [64, 96, 124, 128, 256, 512, 2044, 2048, 8192];
-const SIZE: usize = 512;
 
 /// `SIZE` rows (or columns, for side 1) of `k` numbers.
 fn vectors(kind: Kind, side: u64, k: usize) -> Vec<f32> {
-    let row = |row: usize| {
-        let mut rng = StdRng::seed_from_u64(1_000_003 * side + 1009 * k as u64 + row as u64);
-        let decades: f64 = if side == 0 { rng.random_range(-30.0..30.0) } else { rng.random_range(-30.0..4.0) };
-        let mut before = 0.0;
-        let draw = move |p: usize| {
-            let normal: f64 = StandardNormal.sample(&mut rng);
-            let x = match kind {
-                Kind::Normal => normal,
-                Kind::Positive => rng.random_range(0.0..1.0),
-                // The second of a pair: as the first, or its opposite.
-                Kind::Cancelling if p % 2 == 1 && side == 0 => before,
-                Kind::Cancelling if p % 2 == 1 => -before * (1.0 + f64::from(rng.random_range(0..16)) / 1_048_576.0),
-                Kind::Cancelling => normal,
-                Kind::Wide => normal * 10f64.powf(rng.random_range(-15.0..15.0)),
-                Kind::Scaled => normal * 10f64.powf(decades),
-                Kind::Integers => f64::from(rng.random_range(-30..=30)),
-                Kind::LargeIntegers => f64::from(rng.random_range(-1_048_576..=1_048_576)),
-                Kind::Narrow => rng.random_range(1.003..1.004),
-            };
-            before = f64::from(x as f32);
-            x as f32
-        };
-        (0..k).map(draw).collect::<Vec<f32>>()
-    };
-    (0..SIZE).into_par_iter().flat_map_iter(row).collect()
+    (0..SIZE).into_par_iter().flat_map_iter(|index| kind.vector(side, k, index)).collect()
 }
 
 /// Numbers, and what their products are.
@@ -105,17 +54,7 @@ impl Case {
 
     /// The largest error over |A| @ |B|, and the root of the mean square.
     fn errors(&self, d: &[f32]) -> [f64; 2] {
-        let (mut most, mut squares, mut count) = (0f64, 0.0, 0.0);
-        for (&d, &(exact, size)) in d.iter().zip(&self.exact) {
-            if self.kind == Kind::Scaled && !(1e-30..1e37).contains(&size) {
-                continue;
-            }
-            let error = (f64::from(d) - exact).abs();
-            // NaN is as large an error as can be: `min` gives the other number.
-            let error = if error == 0.0 { 0.0 } else { (error / size).min(1.0) };
-            (most, squares, count) = (most.max(error), squares + error * error, count + 1.0);
-        }
-        [most, (squares / f64::max(count, 1.0)).sqrt()]
+        self.kind.errors(d, self.exact.iter().copied())
     }
 }
 
@@ -134,7 +73,7 @@ fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
 /// Every kind at every depth, computed once for all kernels.
 fn all_cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
-    let make = || KINDS.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect();
+    let make = || Kind::ALL.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect();
     CASES.get_or_init(make)
 }
 
@@ -177,7 +116,7 @@ fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
         let ([most, rms], [sgemm_most, sgemm_rms]) = (errors(kernel.name)?, errors(&sgemm)?);
         if most > 1.2 * sgemm_most || rms > sgemm_rms {
             let Case { kind, k, .. } = case;
-            worse.push(format!("{kind:?} K {k}: {most:.2e}/{rms:.2e}, SGEMM {sgemm_most:.2e}/{sgemm_rms:.2e}"));
+            worse.push(format!("{kind}, K {k}: {most:.2e}/{rms:.2e}, SGEMM {sgemm_most:.2e}/{sgemm_rms:.2e}"));
         }
     }
     if worse.is_empty() {

@@ -73,7 +73,8 @@ fn activations() -> impl TypedValueParser<Value = Activation> {
         .map(move |name| named(name).map_or(Activation::Identity, |(_, activation)| activation))
 }
 
-fn one_of<T>(names: [&'static str; 4]) -> impl TypedValueParser<Value = T>
+/// One of these names, listed where it is none.
+pub fn one_of<T>(names: [&'static str; 4]) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
 {

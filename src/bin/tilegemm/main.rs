@@ -3,6 +3,7 @@
 mod bench;
 mod doctor;
 mod explain;
+mod f32_tables;
 mod kernels;
 mod trace;
 mod tune;
@@ -51,6 +52,7 @@ enum Command {
     /// Run a program and write its products to a file that `bench` reads
     Trace(trace::Args),
     Tune(tune::Args),
+    F32(f32_tables::Args),
     /// Check what kernels need to be built and to run here
     Doctor,
 }
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::F32(args) => f32_tables::run(&args),
         Command::Doctor => doctor::run(),
     };
     match result {

@@ -7,7 +7,7 @@ use crate::Result;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
-use candle_tilegemm::{workspace, Problem};
+use candle_tilegemm::{workspace, F32Mode, Problem};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,10 @@ pub enum Arm {
     OwnBest,
     /// `cublasGemmStridedBatchedEx` as candle calls it.
     Candle,
+    /// `Own` in this f32 mode, whatever that of the run is.
+    OwnIn(F32Mode),
+    /// `Candle` in this f32 mode: SGEMM, unless that is TF32.
+    CandleIn(F32Mode),
     /// The fastest algorithm that cuBLASLt's heuristic offers, with partial sums in f32.
     CublasLt,
     /// The same, also with partial sums in the type of the result.
@@ -52,6 +56,11 @@ impl std::str::FromStr for Arm {
             "cublaslt" => Arm::CublasLt,
             "cublaslt-any" => Arm::CublasLtAny,
             "cublaslt-top1" => Arm::CublasLtTop1,
+            "own-accurate" => Arm::OwnIn(F32Mode::Accurate),
+            "own-strict" => Arm::OwnIn(F32Mode::Strict),
+            "own-tf32" => Arm::OwnIn(F32Mode::Tf32),
+            "candle-strict" => Arm::CandleIn(F32Mode::Strict),
+            "candle-tf32" => Arm::CandleIn(F32Mode::Tf32),
             name => Arm::Kernel(KernelDesc::by_name(name).ok_or_else(|| {
                 format!(
                     "no arm or kernel is named '{name}'; expected {}, or a name from `tilegemm kernels`",
@@ -72,9 +81,22 @@ impl Arm {
             Arm::CublasLt => "cublaslt",
             Arm::CublasLtAny => "cublaslt-any",
             Arm::CublasLtTop1 => "cublaslt-top1",
+            Arm::OwnIn(F32Mode::Accurate) => "own-accurate",
+            Arm::OwnIn(F32Mode::Strict) => "own-strict",
+            Arm::OwnIn(F32Mode::Tf32) => "own-tf32",
+            Arm::CandleIn(F32Mode::Tf32) => "candle-tf32",
+            Arm::CandleIn(F32Mode::Accurate | F32Mode::Strict) => "candle-strict",
             Arm::Kernel(kernel) => kernel.name,
             Arm::Again => "again",
             Arm::Planted => "planted",
+        }
+    }
+
+    /// What it is asked to compute: the row, in the f32 mode of the arm where it has one.
+    pub fn problem(&self, row: &Problem) -> Problem {
+        match *self {
+            Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => Problem { f32_mode, ..*row },
+            _ => *row,
         }
     }
 }
@@ -125,6 +147,13 @@ impl Runner<'_> {
         Ok(())
     }
 
+    /// Computes the product of the first copy of the operands, and waits for it.
+    pub fn run(&self, timer: &Timer, operands: &Operands) -> Result {
+        // SAFETY: the operands are the problem's, and outlive the launch.
+        unsafe { self.launch(timer, operands.pointers(0)?)? };
+        timer.synchronize()
+    }
+
     /// Its launches over all copies of the operands, as a graph.
     pub fn capture(&self, timer: &Timer, operands: &Operands) -> Result<Captured> {
         timer.capture(operands.copies(), |copy| {
@@ -139,6 +168,7 @@ pub struct Resolver<'a> {
     pub timer: &'a Timer,
     pub dispatcher: &'a Dispatcher,
     pub lt: &'a CublasLt,
+    /// As the arm has it ([`Arm::problem`]).
     pub problem: &'a Problem,
     pub operands: &'a Operands,
 }
@@ -149,13 +179,13 @@ impl<'a> Resolver<'a> {
         let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
-            Arm::Own => plan(Policy::own()),
+            Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
             Arm::Kernel(kernel) => plan(Policy::force(kernel.name)?),
             Arm::OwnBest => self.own_best(),
-            Arm::Candle if !self.problem.epilogue.is_linear() => {
+            Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
             }
-            Arm::Candle => Ok(Runner::Vendor(VendorCall::by_candle(self.problem)?)),
+            Arm::Candle | Arm::CandleIn(_) => Ok(Runner::Vendor(VendorCall::by_candle(self.problem)?)),
             Arm::CublasLt => self.lt_best(Reduction::F32),
             Arm::CublasLtAny => self.lt_best(Reduction::Any),
             Arm::CublasLtTop1 => {

@@ -27,22 +27,7 @@ pub struct Reference {
 
 impl Reference {
     pub fn new(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, operands: &Operands) -> Result<Self> {
-        let [a, b, d, c, bias] = operands.first();
-        let exact = |tensor: &Tensor| tensor.to_dtype(CandleDType::F64);
-        let (a, b, c, bias) = (exact(a)?, exact(b)?, exact(c)?, exact(bias)?);
-        let d = Tensor::zeros(d.elem_count(), CandleDType::F64, &Device::Cuda(timer.device().clone()))?;
-        let problem64 = Problem { dtype: DType::F64, ..*problem };
-        let plan = dispatcher.plan(&problem64, Policy::force(judge(dispatcher, &problem64, problem)?.name)?)?;
-        let pointers = Pointers {
-            a: address(&a)? as _,
-            b: address(&b)? as _,
-            c: if problem.epilogue.reads_c() { address(&c)? as _ } else { std::ptr::null() },
-            bias: if problem.epilogue.bias.is_some() { address(&bias)? as _ } else { std::ptr::null() },
-            d: address(&d)? as _,
-        };
-        // SAFETY: the tensors have the problem's extents in f64, and live until the synchronisation.
-        unsafe { launch::launch(&plan, pointers, timer.queue())? };
-        timer.synchronize()?;
+        let d = product_in_f64(timer, dispatcher, problem, operands)?;
         let rms = d.sqr()?.mean_all()?.to_scalar::<f64>()?.sqrt();
         if !(rms.is_finite() && rms > 0.0) {
             return Err(
@@ -64,6 +49,32 @@ impl Reference {
     }
 }
 
+/// D of the first copy of the operands, computed in f64.
+pub fn product_in_f64(
+    timer: &Timer,
+    dispatcher: &Dispatcher,
+    problem: &Problem,
+    operands: &Operands,
+) -> Result<Tensor> {
+    let [a, b, d, c, bias] = operands.first();
+    let exact = |tensor: &Tensor| tensor.to_dtype(CandleDType::F64);
+    let (a, b, c, bias) = (exact(a)?, exact(b)?, exact(c)?, exact(bias)?);
+    let d = Tensor::zeros(d.elem_count(), CandleDType::F64, &Device::Cuda(timer.device().clone()))?;
+    let problem64 = Problem { dtype: DType::F64, ..*problem };
+    let plan = dispatcher.plan(&problem64, Policy::force(judge(dispatcher, &problem64, problem)?.name)?)?;
+    let pointers = Pointers {
+        a: address(&a)? as _,
+        b: address(&b)? as _,
+        c: if problem.epilogue.reads_c() { address(&c)? as _ } else { std::ptr::null() },
+        bias: if problem.epilogue.bias.is_some() { address(&bias)? as _ } else { std::ptr::null() },
+        d: address(&d)? as _,
+    };
+    // SAFETY: the tensors have the problem's extents in f64, and live until the synchronisation.
+    unsafe { launch::launch(&plan, pointers, timer.queue())? };
+    timer.synchronize()?;
+    Ok(d)
+}
+
 /// The kernel that computes the reference.
 fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Result<&'static KernelDesc> {
     let vendor = asked.flops() > SMALL_FLOP && asked.epilogue.is_linear() && asked.dtype != DType::F64;
@@ -79,7 +90,7 @@ fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Resul
 
 /// Rounding of the result, which reaches 6 times the mean, and of sums of K terms in f32: their errors grow like sqrt(K).
 /// A kernel that skips one K tile is beyond it for every K of the suite.
-fn tolerance(problem: &Problem) -> f64 {
+pub fn tolerance(problem: &Problem) -> f64 {
     let (result, sum) = match problem.dtype {
         // Inputs lose up to 2^-10 each where they are truncated, and the tensor cores' accumulators truncate, too.
         DType::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),

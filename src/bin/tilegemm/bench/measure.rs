@@ -2,7 +2,7 @@
 
 use super::arms::{Arm, Resolver, Runner};
 use super::card::Monitor;
-use super::check::Reference;
+use super::check::{tolerance, Reference};
 use super::lt::CublasLt;
 use super::operands::{self, Operands};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
@@ -269,23 +269,27 @@ impl Session {
         })
     }
 
+    /// Finds out what arms launch for a product of these operands.
+    pub fn resolver<'a>(&'a self, problem: &'a Problem, operands: &'a Operands) -> Resolver<'a> {
+        Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands }
+    }
+
     /// Resolves the arms, checks what they compute and times them in turns, on operands of their own.
     pub fn measure(&self, problem: &Problem, arms: &[Arm], how: &How) -> Result<Measured> {
         let l2_bytes = self.dispatcher.device().l2_bytes as usize;
         let operands = Operands::new(&self.timer, problem, l2_bytes, how.hot, how.scale)?;
-        let resolver =
-            Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands: &operands };
+        let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
-        let mut runners: Vec<(Runner, Captured)> = Vec::new();
-        for arm in arms {
-            let resolved = resolver.resolve(arm).and_then(|runner| {
+        let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
+        for (arm, problem) in arms.iter().zip(&problems) {
+            let resolved = self.resolver(problem, &operands).resolve(arm).and_then(|runner| {
                 // Arms that launch the same share one time. Not so the one whose point is to differ.
-                let same = runners.iter().position(|(other, _)| runner.is_same(other) && *arm != Arm::Again);
+                let same = runners.iter().position(|(other, ..)| runner.is_same(other) && *arm != Arm::Again);
                 match same {
                     Some(index) => Ok(index),
                     None => {
                         let captured = runner.capture(&self.timer, &operands)?;
-                        runners.push((runner, captured));
+                        runners.push((runner, captured, problem));
                         Ok(runners.len() - 1)
                     }
                 }
@@ -302,7 +306,7 @@ impl Session {
             true => self.check(problem, &operands, &runners)?,
             false => vec![None; runners.len()],
         };
-        let captured: Vec<&Captured> = runners.iter().map(|(_, captured)| captured).collect();
+        let captured: Vec<&Captured> = runners.iter().map(|(_, captured, _)| captured).collect();
         let warm_up = WARM_UP * captured.len() as u32;
         let _ = self.timer.interleave(&captured, warm_up, 0)?;
         let before = self.card_at_work(captured[0])?;
@@ -314,7 +318,7 @@ impl Session {
         measured.card = vec![before, after];
         let runs = runners.iter().zip(times).zip(errors);
         measured.runs =
-            runs.map(|(((runner, _), samples), error)| Run { kernel: runner.kernel(), samples, error }).collect();
+            runs.map(|(((runner, ..), samples), error)| Run { kernel: runner.kernel(), samples, error }).collect();
         Ok(measured)
     }
 
@@ -323,13 +327,13 @@ impl Session {
         &self,
         problem: &Problem,
         operands: &Operands,
-        runners: &[(Runner, Captured)],
+        runners: &[(Runner, Captured, &Problem)],
     ) -> Result<Vec<Option<Error>>> {
         let reference = Reference::new(&self.timer, &self.dispatcher, problem, operands)?;
-        let judge = |(_, captured): &(Runner, Captured)| {
+        let judge = |(_, captured, problem): &(Runner, Captured, &Problem)| {
             operands.poison(&self.timer)?;
             captured.replay(&self.timer)?;
-            Ok(Some(Error { error: reference.error_of(operands.first()[2])?, tolerance: reference.tolerance }))
+            Ok(Some(Error { error: reference.error_of(operands.first()[2])?, tolerance: tolerance(problem) }))
         };
         runners.iter().map(judge).collect()
     }

@@ -5,7 +5,7 @@ pub mod arms;
 #[cfg(feature = "bench")]
 mod card;
 #[cfg(feature = "bench")]
-mod check;
+pub mod check;
 mod compare;
 #[cfg(feature = "bench")]
 mod eager;
@@ -19,10 +19,10 @@ pub mod measure;
 #[cfg(feature = "bench")]
 mod models;
 #[cfg(feature = "bench")]
-mod operands;
+pub mod operands;
 #[cfg(feature = "bench")]
 pub mod order;
-mod report;
+pub mod report;
 #[cfg(feature = "bench")]
 pub mod run;
 pub mod table;
@@ -47,7 +47,8 @@ pub struct Args {
     /// Only rows whose id or class contains this; several with commas
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, or names of kernels
+    /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE in that
+    /// f32 mode, or names of kernels
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
     #[command(flatten)]
@@ -115,6 +116,22 @@ pub struct Args {
 enum Plant {
     ShortK,
     Zeros,
+}
+
+#[cfg(feature = "bench")]
+#[derive(clap::Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[cfg(feature = "bench")]
+impl Args {
+    /// What a command line says after `tilegemm bench`.
+    pub fn of(words: &[&str]) -> Self {
+        let words = ["tilegemm bench"].iter().chain(words);
+        <CommandLine as clap::Parser>::parse_from(words).args
+    }
 }
 
 pub fn run(args: &Args) -> Result {

@@ -87,6 +87,18 @@ impl Operands {
         Ok(operands)
     }
 
+    /// One copy, of these numbers: A and B as they lie in memory, for a product without an epilogue.
+    pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
+        let zeros = |count: usize| Tensor::zeros(count.max(1), a.dtype(), a.device());
+        let [a_count, b_count, d, c, bias] = elements(problem);
+        let (a, b) = (a.flatten_all()?, b.flatten_all()?);
+        if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
+            return Err(format!("{problem} takes {a_count} and {b_count} numbers, not those").into());
+        }
+        let copy = Copy { a, b, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
+        Ok(Self { problem: *problem, copies: vec![copy] })
+    }
+
     pub fn copies(&self) -> usize {
         self.copies.len()
     }
