@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|embed]..., all but embed
-# by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|embed|encode]..., all but
+# embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -36,6 +36,11 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
       overhead) ./overhead --bench ;;
       llama) ./llama --config tiny --dtype bf16 && ./llama --config 1b --prompt 128 --decode 8 ;;
       embed) ./embed --device cuda ;;
+      encode)
+        for model in minilm bert-base; do
+          ./tilegemm bench --model $model --prompt 512 --batch 32 --runs 15 --json "encode-$model.json"
+        done
+        ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;
     esac
   done

@@ -16,6 +16,8 @@ gpu_test=$(ls -t $bin/deps/gpu-* | grep -v '\.d$' | head -n 1)
 $bin/tilegemm explain 16 4096 4096 | grep "roofline" >/dev/null || fail "tilegemm explain does not work without a GPU"
 rc=0; $bin/tilegemm bench --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm bench exits with $rc without a device, not 2"
+$bin/tilegemm bench --model tiny-bert --prompt 8 --batch 2 2>/dev/null | grep "nothing to compare" >/dev/null ||
+  fail "tilegemm bench --model tiny-bert does not run on the CPU"
 rc=0; $bin/tilegemm tune --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm tune exits with $rc without a device, not 2"
 rc=0; $bin/tilegemm f32 &>/dev/null || rc=$?

@@ -86,8 +86,8 @@ pub struct Args {
     /// The classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
     #[arg(long)]
     ladder: bool,
-    /// A model: prefill and decode, stock candle and ours in turns
-    #[arg(long, value_name = "MODEL", value_parser = ["minilm", "llama3-1b", "llama3-8b"])]
+    /// A model: prefill and decode, stock candle and ours in turns, and the errors of both; the tiny ones run on the CPU
+    #[arg(long, value_name = "MODEL", value_parser = ["minilm", "bert-base", "llama3-1b", "llama3-8b", "tiny", "tiny-bert"])]
     model: Option<String>,
     /// Prompt lengths of --model
     #[arg(long, value_delimiter = ',', default_values_t = [128, 2048])]

@@ -2,11 +2,12 @@
 //!
 //! Model and weights are the same for both arms; what differs is the interposer's mode. To tell what products cost, each arm
 //! also runs with products that launch nothing: the difference is their time, on the host too. Tokens are fixed, so that no
-//! run depends on what another computed.
+//! run depends on what another computed. The outputs of both are compared with the same in f64.
 
+mod bert;
 mod llama;
-mod minilm;
 mod record;
+mod reference;
 #[path = "../../../../examples/llama/shapes.rs"]
 mod shapes;
 #[cfg(test)]
@@ -16,14 +17,14 @@ mod weights;
 
 use super::timing::Samples;
 use crate::{Failure, Result};
+use bert::Bert;
 use candle::{Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm::interpose::{self, Mode, Stats};
-use candle_tilegemm::{launch, DType};
+use candle_tilegemm::{launch, stats, DType};
 use candle_transformers::models::llama::{Config, LlamaConfig};
 use indicatif::{ProgressBar, ProgressStyle};
 use llama::LlamaModel;
-use minilm::MiniLm;
 pub use record::{table, ModelReport};
 use record::{Agreement, Arm, Gemms, Phase, Row, SCHEMA};
 use std::collections::BTreeMap;
@@ -42,6 +43,9 @@ pub enum Model {
     /// all-MiniLM-L6-v2, f32: one forward, as it is an encoder
     #[value(name = "minilm")]
     MiniLm,
+    /// The shape of BERT-base, f32
+    #[value(name = "bert-base")]
+    BertBase,
     /// Llama-3.2-1B
     #[value(name = "llama3-1b")]
     Llama1b,
@@ -49,18 +53,40 @@ pub enum Model {
     #[value(name = "llama3-8b")]
     Llama8b,
     /// A llama of two small layers on the CPU, where both arms are the same
-    #[value(name = "tiny", hide = true)]
+    #[value(name = "tiny")]
     Tiny,
+    /// A BERT of two small layers on the CPU
+    #[value(name = "tiny-bert")]
+    TinyBert,
 }
 
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Model::MiniLm => "minilm",
+            Model::BertBase => "bert-base",
             Model::Llama1b => "llama3-1b",
             Model::Llama8b => "llama3-8b",
             Model::Tiny => "tiny",
+            Model::TinyBert => "tiny-bert",
         })
+    }
+}
+
+impl Model {
+    /// It is there to try this without a GPU.
+    pub fn on_cpu(self) -> bool {
+        matches!(self, Model::Tiny | Model::TinyBert)
+    }
+
+    /// The shape of an encoder; `None` for a llama.
+    fn encoder(self) -> Option<bert::Config> {
+        match self {
+            Model::MiniLm => Some(bert::all_minilm_l6_v2()),
+            Model::BertBase => Some(bert::Config::default()),
+            Model::TinyBert => Some(bert::tiny()),
+            _ => None,
+        }
     }
 }
 
@@ -73,7 +99,7 @@ pub struct Options<'a> {
     pub decode: u32,
     /// Measured runs of each arm, taken in turns.
     pub runs: u32,
-    /// bf16 for llamas and f32 for MiniLM unless given.
+    /// bf16 for llamas and f32 for encoders unless given.
     pub dtype: Option<DType>,
     /// A folder with config.json and *.safetensors, in place of random weights.
     pub weights: Option<PathBuf>,
@@ -104,6 +130,8 @@ trait Workload {
     fn bytes_to_run(&self, case: &Case) -> f64;
     /// Prefill and decode. `keep`: with the outputs of every step, on the CPU.
     fn run(&self, case: &Case, keep: bool) -> candle::Result<Run>;
+    /// What `run` keeps, computed in f64; `None` for a model of which it is not known how.
+    fn reference(&self, case: &Case) -> candle::Result<Option<Vec<Tensor>>>;
 }
 
 struct Run {
@@ -161,7 +189,7 @@ pub fn run(options: &Options) -> Result<ModelReport> {
 }
 
 fn open(model: Model) -> Result<(Device, String)> {
-    if model == Model::Tiny {
+    if model.on_cpu() {
         return Ok((Device::Cpu, "CPU".into()));
     }
     let gpu = launch::device_info(0)?.name;
@@ -177,8 +205,9 @@ impl Options<'_> {
         match self.dtype.unwrap_or(if llama { DType::BF16 } else { DType::F32 }) {
             DType::F64 => Err(Failure::Usage("models are measured in bf16, f16 or f32, not in f64".into())),
             // Its mask is (1 - mask) * f32::MIN, and for a token that is 0 * -inf in these types.
-            dtype if self.model == Model::MiniLm && dtype != DType::F32 => {
-                let reason = format!("candle-transformers' BertModel yields NaN in {dtype}; --model minilm takes f32");
+            dtype if self.model.encoder().is_some() && dtype != DType::F32 => {
+                let model = self.model;
+                let reason = format!("candle-transformers' BertModel yields NaN in {dtype}; --model {model} takes f32");
                 Err(Failure::Usage(reason))
             }
             dtype => Ok(dtype),
@@ -198,12 +227,9 @@ impl Options<'_> {
             None => Ok(VarBuilder::from_backend(Box::new(weights::Seeded), dtype, device.clone())),
             Some(folder) => open_weights(folder, dtype, device),
         };
-        if self.model == Model::MiniLm {
-            let config = match &self.weights {
-                None => minilm::all_minilm_l6_v2(),
-                Some(folder) => read_config(folder)?,
-            };
-            return Ok(Box::new(MiniLm::load(builder()?, config)?));
+        if let Some(shape) = self.model.encoder() {
+            let config = self.weights.as_ref().map_or(Ok(shape), |folder| read_config(folder))?;
+            return Ok(Box::new(Bert::load(builder()?, config)?));
         }
         let config = match (&self.weights, self.model) {
             (Some(folder), _) => read_config::<LlamaConfig>(folder)?.into_config(false),
@@ -336,7 +362,7 @@ impl Bench<'_> {
         self.bar.set_length(runs * cases.len() as u64);
         for (case, done) in cases.iter().zip(1..) {
             self.bar.set_message(case.to_string());
-            match self.measure_if_possible(case)? {
+            match self.measure_if_possible(case, &mut report.left_out)? {
                 Ok(row) => report.rows.push(row),
                 Err(reason) => drop(report.left_out.insert(case.to_string(), reason)),
             }
@@ -347,7 +373,11 @@ impl Bench<'_> {
     }
 
     /// The row, or why there is none.
-    fn measure_if_possible(&self, case: &Case) -> Result<std::result::Result<Row, String>> {
+    fn measure_if_possible(
+        &self,
+        case: &Case,
+        left_out: &mut BTreeMap<String, String>,
+    ) -> Result<std::result::Result<Row, String>> {
         if self.options.stopped() {
             return Ok(Err(STOPPED.into()));
         }
@@ -356,21 +386,23 @@ impl Bench<'_> {
             let (need, free) = (need / GIB, free / GIB);
             return Ok(Err(format!("takes {need:.1} GiB beside the weights, and {free:.1} GiB of the card are free")));
         }
-        match self.measure(case) {
+        match self.measure(case, left_out) {
             Ok(row) => Ok(row.ok_or(STOPPED.into())),
             Err(failure) => Ok(Err(out_of_memory(&failure).ok_or(failure)?)),
         }
     }
 
     /// `None` when it was stopped before all arms had a run.
-    fn measure(&self, case: &Case) -> Result<Option<Row>> {
+    fn measure(&self, case: &Case, left_out: &mut BTreeMap<String, String>) -> Result<Option<Row>> {
         let mut warm = Vec::new();
+        let before = stats::gemms();
         for (_, mode) in arms() {
             if self.options.stopped() {
                 return Ok(None);
             }
             warm.push(self.once((mode, false), case, true)?);
         }
+        let products = record::products(&before, stats::gemms());
         let mut times = vec![Times::default(); self.turns().len()];
         for _ in 0..self.options.runs {
             let Some(round) = self.round(case)? else { break };
@@ -383,7 +415,9 @@ impl Bench<'_> {
         if times[0][0].len() == 0 {
             return Ok(None);
         }
-        let mut row = Row { prompt: case.prompt, batch: case.batch, decode: case.decode, arms: BTreeMap::new() };
+        let reference = self.reference(case, left_out)?;
+        let Case { prompt, batch, decode } = *case;
+        let mut row = Row { prompt, batch, decode, arms: BTreeMap::new(), products };
         for (index, ((name, _), run)) in arms().into_iter().zip(&warm).enumerate() {
             let (wet, dry) = (&times[index], times.get(index + warm.len()));
             let phase = |index: usize, tokens: usize, forwards: usize| {
@@ -396,9 +430,24 @@ impl Bench<'_> {
             } else {
                 Some(Agreement::between(&warm[0].outputs, &run.outputs, self.model.decodes())?)
             };
-            row.arms.insert(name.into(), Arm { prefill: phase(0, case.prompt, 1), decode, agreement });
+            let errors =
+                reference.as_ref().map(|reference| record::errors(&run.outputs, reference, self.model.decodes()));
+            let errors = errors.transpose()?.unwrap_or_default();
+            row.arms.insert(name.into(), Arm { prefill: phase(0, case.prompt, 1), decode, agreement, errors });
         }
         Ok(Some(row))
+    }
+
+    /// The outputs in f64, where the model has them and they fit onto the card.
+    fn reference(&self, case: &Case, left_out: &mut BTreeMap<String, String>) -> Result<Option<Vec<Tensor>>> {
+        let _guard = self.device.is_cuda().then(|| Interposed::set(Mode::Off, false));
+        let failure = match self.model.reference(case) {
+            Ok(reference) => return Ok(reference),
+            Err(error) => Failure::from(error),
+        };
+        let reason = out_of_memory(&failure).ok_or(failure)?;
+        left_out.insert(format!("errors of {case}"), reason);
+        Ok(None)
     }
 
     /// What a round consists of: each arm, and where products can be left out, each arm without them.

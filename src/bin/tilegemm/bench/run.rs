@@ -39,14 +39,19 @@ pub fn measure(args: &Args, shapes: &[Shape]) -> Result {
     for name in &args.arms {
         name.parse::<Arm>().map_err(Failure::Usage)?;
     }
+    let model = args.model.as_ref().map(|name| Model::from_str(name, false).map_err(Failure::Usage)).transpose()?;
+    if let Some(model) = model.filter(|model| model.on_cpu()) {
+        return model_bench(model, args, None);
+    }
     if let Err(error) = launch::device_count() {
         return Err(Failure::NoDevice(format!(
             "{error}; records of other machines can be read with --from and --compare"
         )));
     }
     stop_at_ctrl_c()?;
-    if let Some(model) = &args.model {
-        return model_bench(model, args);
+    if let Some(model) = model {
+        let machine = Session::open(args.pause, args.f32.mode()?)?.machine()?;
+        return model_bench(model, args, Some(machine));
     }
     let session = Session::open(args.pause, args.f32.mode()?)?;
     if args.ladder {
@@ -101,17 +106,17 @@ fn climb(session: &Session, args: &Args) -> Result {
 #[derive(Serialize)]
 struct ModelRecord {
     schema: u32,
-    machine: Machine,
+    /// Absent on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<Machine>,
     /// How exact f32 products had to be, stock's included.
     f32: F32Mode,
     model: ModelReport,
 }
 
-fn model_bench(model: &str, args: &Args) -> Result {
-    let f32_mode = args.f32.mode()?;
-    let machine = Session::open(args.pause, f32_mode)?.machine()?;
+fn model_bench(model: Model, args: &Args, machine: Option<Machine>) -> Result {
     let options = Options {
-        model: Model::from_str(model, false).map_err(Failure::Usage)?,
+        model,
         prompts: args.prompt.clone(),
         batches: args.batch.clone(),
         decode: args.decode,
@@ -122,7 +127,12 @@ fn model_bench(model: &str, args: &Args) -> Result {
     };
     let report = models::run(&options)?;
     crate::print(models::table(&report))?;
-    save(&ModelRecord { schema: SCHEMA, machine, f32: f32_mode, model: report }, args.json.as_deref())
+    let worse = !report.worse().is_empty();
+    save(&ModelRecord { schema: SCHEMA, machine, f32: args.f32.mode()?, model: report }, args.json.as_deref())?;
+    if worse {
+        return Err(Failure::Silent);
+    }
+    Ok(())
 }
 
 fn save(record: &impl Serialize, path: Option<&Path>) -> Result {

@@ -1,16 +1,15 @@
 //! candle-transformers' llama, unmodified: prefill, then decode of fixed tokens.
 
-use super::{timed, tokens, Case, Run, Workload};
+use super::{reference, timed, tokens, Case, Run, Workload};
 use crate::Result;
-use candle::{DType, Device, Tensor};
+use candle::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama::{Cache, Config, Llama};
 
 pub struct LlamaModel {
     model: Llama,
     config: Config,
-    dtype: DType,
-    device: Device,
+    builder: VarBuilder<'static>,
 }
 
 /// Bytes that loading takes: the weights, and the largest of them in f32, in which random ones are made.
@@ -56,9 +55,8 @@ fn kv_width(config: &Config) -> f64 {
 }
 
 impl LlamaModel {
-    pub fn load(builder: VarBuilder, config: Config) -> Result<Self> {
-        let (dtype, device) = (builder.dtype(), builder.device().clone());
-        Ok(Self { model: Llama::load(builder, &config)?, config, dtype, device })
+    pub fn load(builder: VarBuilder<'static>, config: Config) -> Result<Self> {
+        Ok(Self { model: Llama::load(builder.clone(), &config)?, config, builder })
     }
 }
 
@@ -72,12 +70,12 @@ impl Workload for LlamaModel {
     }
 
     fn bytes_to_run(&self, case: &Case) -> f64 {
-        bytes_to_run(&self.config, self.dtype, case)
+        bytes_to_run(&self.config, self.builder.dtype(), case)
     }
 
     fn run(&self, case: &Case, keep: bool) -> candle::Result<Run> {
-        let (device, vocabulary) = (&self.device, self.config.vocab_size);
-        let mut cache = Cache::new(true, self.dtype, &self.config, device)?;
+        let (device, vocabulary) = (self.builder.device(), self.config.vocab_size);
+        let mut cache = Cache::new(true, self.builder.dtype(), &self.config, device)?;
         let prompt =
             Tensor::from_vec(tokens(case.batch, case.prompt, 0, vocabulary), (case.batch, case.prompt), device)?;
         let mut outputs = Vec::new();
@@ -94,5 +92,17 @@ impl Workload for LlamaModel {
         })?;
         let outputs = outputs.iter().map(|logits| logits.to_device(&Device::Cpu)).collect::<candle::Result<_>>()?;
         Ok(Run { phases: [prefill, decode], outputs })
+    }
+
+    fn reference(&self, case: &Case) -> candle::Result<Option<Vec<Tensor>>> {
+        if self.config.rope_scaling.is_some() {
+            return Ok(None);
+        }
+        // All tokens in one forward: fixed as they are, no step depends on what another computed.
+        let length = case.prompt + case.decode;
+        let ids = tokens(case.batch, length, 0, self.config.vocab_size);
+        let ids = Tensor::from_vec(ids, (case.batch, length), self.builder.device())?;
+        let logits = reference::llama(&self.builder, &self.config, &ids, case.prompt - 1)?.to_device(&Device::Cpu)?;
+        Ok(Some((0..=case.decode).map(|step| logits.i((.., step))).collect::<candle::Result<_>>()?))
     }
 }

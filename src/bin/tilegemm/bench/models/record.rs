@@ -3,11 +3,18 @@
 use super::STOCK;
 use candle::{DType, Tensor};
 use candle_tilegemm::interpose::Stats;
+use candle_tilegemm::stats::GemmCount;
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub const SCHEMA: u32 = 1;
+
+/// How many times stock's error may ours be.
+const TOLERANCE: f64 = 1.2;
+
+/// Rows of a configuration in the table of kernels.
+const MOST_PRODUCTS: usize = 8;
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,6 +42,9 @@ pub struct Row {
     pub decode: usize,
     /// By name: `stock`, `ours`.
     pub arms: BTreeMap<String, Arm>,
+    /// The products of one run of ours, those with the most arithmetic first; of prefill and decode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub products: Vec<Product>,
 }
 
 /// One arm of a row.
@@ -48,6 +58,9 @@ pub struct Arm {
     /// How far the outputs are from stock's; absent for stock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agreement: Option<Agreement>,
+    /// How far the outputs are from those in f64: `logits`, or an encoder's `states` and their means, `embeddings`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub errors: BTreeMap<String, Error>,
 }
 
 /// Milliseconds of one forward, median and extremes over the runs.
@@ -86,6 +99,26 @@ pub struct Agreement {
     pub same_token: Option<f64>,
     /// Prefill and decode steps.
     pub steps: usize,
+}
+
+/// Largest and root mean square distance to the outputs in f64, over the root mean square of those.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Error {
+    pub max: f64,
+    pub rms: f64,
+}
+
+/// Products of one shape, and the kernel that ran them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Product {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub batch: usize,
+    pub layout: String,
+    pub dtype: String,
+    pub kernel: String,
+    pub calls: u64,
 }
 
 impl Phase {
@@ -138,12 +171,90 @@ impl Agreement {
     }
 }
 
+impl Error {
+    fn between(outputs: &[Tensor], reference: &[Tensor]) -> candle::Result<Self> {
+        let (mut max, mut error, mut size, mut count) = (0f64, 0.0, 0.0, 0);
+        for (output, reference) in outputs.iter().zip(reference) {
+            let doubles = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+            let (output, reference) = (doubles(output)?, doubles(reference)?);
+            for (x, exact) in output.iter().zip(&reference) {
+                max = max.max((x - exact).abs());
+                error += (x - exact).powi(2);
+                size += exact.powi(2);
+            }
+            count += reference.len();
+        }
+        if !(max / size).is_finite() || !(error / size).is_finite() {
+            candle::bail!("the reference in f64 is not finite, or zero");
+        }
+        Ok(Self { max: max / (size / count as f64).sqrt(), rms: (error / size).sqrt() })
+    }
+}
+
+/// The errors of everything that a model computes.
+pub fn errors(outputs: &[Tensor], reference: &[Tensor], logits: bool) -> candle::Result<BTreeMap<String, Error>> {
+    let errors = Error::between(outputs, reference)?;
+    if logits {
+        return Ok([("logits".into(), errors)].into());
+    }
+    // Without padding, a sentence's embedding is the mean over all of its tokens.
+    let means =
+        |states: &[Tensor]| states.iter().map(|x| x.to_dtype(DType::F64)?.mean(1)).collect::<candle::Result<Vec<_>>>();
+    let means = Error::between(&means(outputs)?, &means(reference)?)?;
+    Ok([("states".into(), errors), ("embeddings".into(), means)].into())
+}
+
+/// What ran between two readings of `stats::gemms`.
+pub fn products(before: &[GemmCount], after: Vec<GemmCount>) -> Vec<Product> {
+    let count = |gemm: GemmCount| {
+        let same = |other: &&GemmCount| GemmCount { calls: gemm.calls, ..(*other).clone() } == gemm;
+        let calls = gemm.calls - before.iter().find(same).map_or(0, |other| other.calls);
+        let GemmCount { m, n, k, batch, .. } = gemm;
+        let [layout, dtype, kernel] = [gemm.layout, gemm.dtype, gemm.kernel].map(String::from);
+        Product { m, n, k, batch, layout, dtype, kernel, calls }
+    };
+    let mut products: Vec<_> = after.into_iter().map(count).filter(|product| product.calls > 0).collect();
+    products.sort_by_key(|x| std::cmp::Reverse((x.m * x.n * x.k * x.batch) as u64 * x.calls));
+    products
+}
+
 fn flat(tensor: &Tensor) -> candle::Result<Vec<f32>> {
     tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
 }
 
 fn largest(values: &[f32]) -> Option<usize> {
     values.iter().enumerate().max_by(|x, y| x.1.total_cmp(y.1)).map(|(index, _)| index)
+}
+
+impl ModelReport {
+    /// Outputs that are farther from f64 than stock's, in words.
+    pub fn worse(&self) -> Vec<String> {
+        let mut worse = Vec::new();
+        for row in &self.rows {
+            for (name, output, error, stock) in with_stock(row) {
+                let at = format!("prompt {}, batch {}", row.prompt, row.batch);
+                let mut compare = |what, ours: f64, stock: f64| {
+                    let times = ours / stock;
+                    if times > TOLERANCE {
+                        worse.push(format!("{at}: {what} error of {output} of {name} is {times:.2} x stock's"));
+                    }
+                };
+                compare("RMS", error.rms, stock.rms);
+                // In half precision each arm rounds its own way, and which element is the worst is chance.
+                if self.dtype == "f32" {
+                    compare("largest", error.max, stock.max);
+                }
+            }
+        }
+        worse
+    }
+}
+
+/// Arm, output, its error and stock's.
+fn with_stock(row: &Row) -> impl Iterator<Item = (&String, &String, &Error, &Error)> {
+    let stock = |output| row.arms.get(STOCK)?.errors.get(output);
+    let all = arms(row).flat_map(|(name, arm)| arm.errors.iter().map(move |(output, error)| (name, output, error)));
+    all.filter_map(move |(name, output, error)| Some((name, output, error, stock(output)?)))
 }
 
 /// Stock first: what the others are compared with.
@@ -158,12 +269,23 @@ pub fn table(report: &ModelReport) -> String {
     let mut lines = vec![format!("{model} {dtype}, {weights} weights, on {gpu}\n")];
     if !rows.is_empty() {
         lines.push(format!("{}\n", times(rows)));
-        lines.push(format!("{}\n", products(rows)));
+        lines.push(format!("{}\n", outputs(rows)));
+        if rows.iter().any(|row| row.arms.values().any(|arm| !arm.errors.is_empty())) {
+            lines.push(format!("{}\n", accuracy(rows)));
+        }
+        if rows.iter().any(|row| !row.products.is_empty()) {
+            lines.push(format!("{}\n", kernels(rows)));
+        }
         lines.push(
             "Medians and extremes of runs in turns; tokens/s of the whole batch; vs stock: how much faster.".into(),
         );
         lines.push("GEMM time: what a run is faster by when products launch nothing.".into());
+        lines.push("Errors: distance to the same outputs in f64, over the root mean square of those.".into());
     }
+    if gpu == "CPU" {
+        lines.push("\nOn a CPU both arms are candle's own: there is nothing to compare.".into());
+    }
+    lines.extend(report.worse().iter().map(|what| format!("\nWORSE: {what}")));
     if !report.left_out.is_empty() {
         lines.push("\nLeft out:".into());
         lines.extend(report.left_out.iter().map(|(name, reason)| format!("  {name}: {reason}")));
@@ -187,6 +309,8 @@ fn times(rows: &[Row]) -> Table {
     let mut header = vec!["prompt", "batch", "arm", "prefill ms", "min - max", "vs stock", "GEMM time"];
     if decodes {
         header.extend(["decode tokens/s", "min - max", "vs stock", "GEMM time"]);
+    } else {
+        header.push("sequences/s");
     }
     let mut table = new_table(&header, &[2]);
     for row in rows {
@@ -207,7 +331,8 @@ fn times(rows: &[Row]) -> Table {
                     cells.extend([format!("{:.1}", phase.tokens_per_s), extremes]);
                     cells.extend([faster(phase, stock.and_then(|stock| stock.decode.as_ref())), share(phase)]);
                 }
-                None => cells.extend(vec!["-".into(); header.len() - cells.len()]),
+                None if decodes => cells.extend(vec!["-".into(); header.len() - cells.len()]),
+                None => cells.push(format!("{:.1}", row.batch as f64 * 1e3 / ms)),
             }
             table.add_row(cells);
         }
@@ -216,7 +341,7 @@ fn times(rows: &[Row]) -> Table {
 }
 
 /// What the interposer saw, and how far the outputs are from stock's.
-fn products(rows: &[Row]) -> Table {
+fn outputs(rows: &[Row]) -> Table {
     let header =
         ["prompt", "batch", "arm", "GEMMs of a prefill", "of a decode step", "relative L2 to stock", "same token"];
     let mut table = new_table(&header, &[2]);
@@ -231,6 +356,35 @@ fn products(rows: &[Row]) -> Table {
             };
             let sizes = [row.prompt.to_string(), row.batch.to_string()];
             table.add_row(sizes.into_iter().chain([name.clone(), arm.prefill.gemms.cell(), decode, relative, same]));
+        }
+    }
+    table
+}
+
+/// How far the outputs of each arm are from f64.
+fn accuracy(rows: &[Row]) -> Table {
+    let header = ["prompt", "batch", "arm", "output", "RMS error", "vs stock", "largest error", "vs stock"];
+    let mut table = new_table(&header, &[2, 3]);
+    for row in rows {
+        for (name, output, error, stock) in with_stock(row) {
+            let names = [row.prompt.to_string(), row.batch.to_string(), name.clone(), output.clone()];
+            let pairs = [(error.rms, stock.rms), (error.max, stock.max)];
+            let cells = pairs.iter().flat_map(|(ours, stock)| [format!("{ours:.2e}"), format!("{:.2}", ours / stock)]);
+            table.add_row(names.into_iter().chain(cells));
+        }
+    }
+    table
+}
+
+/// The products of each row with the most arithmetic.
+fn kernels(rows: &[Row]) -> Table {
+    let header = ["prompt", "batch", "m", "n", "k", "matrices", "layout", "dtype", "kernel of ours", "calls"];
+    let mut table = new_table(&header, &[6, 7, 8]);
+    for row in rows {
+        for product in row.products.iter().take(MOST_PRODUCTS) {
+            let sizes = [row.prompt, row.batch, product.m, product.n, product.k, product.batch].map(|x| x.to_string());
+            let names = [&product.layout, &product.dtype, &product.kernel].map(String::from);
+            table.add_row(sizes.into_iter().chain(names).chain([product.calls.to_string()]));
         }
     }
     table

@@ -1,5 +1,5 @@
+use super::record::Error;
 use super::*;
-use candle_transformers::models::bert;
 
 fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|failure| match failure {
@@ -59,27 +59,57 @@ fn a_llama_on_the_cpu_gives_a_full_report() {
 
 #[test]
 fn an_encoder_has_no_decode() {
-    let config = bert::Config {
-        vocab_size: 128,
-        hidden_size: 32,
-        num_hidden_layers: 1,
-        num_attention_heads: 2,
-        intermediate_size: 64,
-        max_position_embeddings: 16,
-        ..bert::Config::default()
-    };
-    let builder = VarBuilder::from_backend(Box::new(weights::Seeded), candle::DType::F32, Device::Cpu);
-    let model = ok(MiniLm::load(builder, config));
     let stop = AtomicBool::new(false);
-    let options = options(Model::MiniLm, &[8, 16, 2048], &stop);
-    let mut report = empty_report();
-    ok(Bench { options: &options, model: &model, device: Device::Cpu, bar: ProgressBar::hidden() }.run(&mut report));
+    let report = ok(run(&options(Model::TinyBert, &[8, 16, 2048], &stop)));
     let cases: Vec<_> = report.rows.iter().map(|row| (row.prompt, row.batch)).collect();
     assert_eq!(cases, [(8, 1), (8, 3), (16, 1), (16, 3)]);
     assert_eq!(report.left_out["prompt 2048"], "the model has 16 positions; prompt 16 is measured instead");
     assert!(report.rows.iter().flat_map(|row| row.arms.values()).all(|arm| arm.decode.is_none()));
     assert_eq!(report.rows[0].arms["ours"].agreement.as_ref().and_then(|agreement| agreement.same_token), None);
-    assert!(!table(&report).contains("tokens/s |"));
+    let table = table(&report);
+    assert!(!table.contains("tokens/s |") && table.contains("sequences/s"), "{table}");
+    assert!(table.contains("there is nothing to compare") && !table.contains("WORSE"), "{table}");
+}
+
+/// It catches a mistake in the references too: they and candle-transformers were not written by the same hand.
+#[test]
+fn on_the_cpu_both_arms_have_the_errors_of_f32() {
+    let stop = AtomicBool::new(false);
+    for (model, outputs) in [(Model::Tiny, &["logits"][..]), (Model::TinyBert, &["embeddings", "states"])] {
+        let report = ok(run(&options(model, &[1, 12], &stop)));
+        assert_eq!(report.rows.len(), 4);
+        for row in &report.rows {
+            let [ours, stock] = [&row.arms["ours"].errors, &row.arms[STOCK].errors];
+            assert_eq!(ours, stock);
+            assert_eq!(stock.keys().collect::<Vec<_>>(), outputs);
+            for Error { max, rms } in stock.values() {
+                assert!((1e-9..3e-6).contains(rms) && (rms..&2e-5).contains(&max), "{model}: {max:e} {rms:e}");
+            }
+        }
+        assert_eq!(report.worse(), [""; 0]);
+    }
+}
+
+#[test]
+fn larger_errors_than_stock_are_named() {
+    let arm = |max, rms| Arm {
+        prefill: phase(&Samples::default(), None, 1, Gemms::default()),
+        decode: None,
+        agreement: None,
+        errors: [("logits".into(), Error { max, rms })].into(),
+    };
+    let report = |dtype: &str, max, rms| {
+        let arms = [(STOCK.into(), arm(1e-6, 1e-7)), ("ours".into(), arm(max, rms))].into();
+        let rows = vec![Row { prompt: 8, batch: 2, decode: 0, arms, products: Vec::new() }];
+        ModelReport { dtype: dtype.into(), rows, ..empty_report() }
+    };
+    assert_eq!(report("f32", 1.1e-6, 1.1e-7).worse(), [""; 0]);
+    assert_eq!(report("bf16", 1.3e-6, 1.1e-7).worse(), [""; 0]);
+    let worse = report("f32", 1.3e-6, 1.5e-7);
+    let expected =
+        ["RMS error of logits of ours is 1.50 x stock's", "largest error of logits of ours is 1.30 x stock's"];
+    assert_eq!(worse.worse(), expected.map(|what| format!("prompt 8, batch 2: {what}")));
+    assert!(table(&worse).contains(expected[0]));
 }
 
 #[test]
