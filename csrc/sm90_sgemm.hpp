@@ -161,17 +161,18 @@ __device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, floa
   constexpr int fours_of_row = C::columns / 4;
   const int split_log2 = C::split ? w.split_log2 : 0, split = 1 << split_log2, slots = C::fours >> split_log2;
   const int parts = split * C::parts, part = rank * C::parts + here.part, in_part = here.warp % C::warps_of_part, lane = here.lane;
-  if (C::split) cluster_arrive_relaxed(), cluster_wait();  // nobody reads stages any more
+  const bool in_cluster = C::split && split > 1;  // a block alone has no cluster to store to
+  if (in_cluster) cluster_arrive_relaxed(), cluster_wait();  // nobody reads stages any more
   else bar_sync(1, C::consumers);
 #pragma unroll
   for (int f = 0; f < C::fours; f++) {
     const int i = f / fours_of_row, j = f % fours_of_row * 4, owner = f & (split - 1), slot = f >> split_log2;
     const float4 v = make_float4(sum[i][j] * w.one, sum[i][j + 1] * w.one, sum[i][j + 2] * w.one, sum[i][j + 3] * w.one);
     const uint32_t to = ring + (((part * C::warps_of_part + in_part) * slots + slot) * 32 + lane) * 16;
-    if (C::split) store_async(map_shared(to, owner), map_shared(b.arrived, owner), v);
+    if (in_cluster) store_async(map_shared(to, owner), map_shared(b.arrived, owner), v);
     else store_shared_4(to, v);
   }
-  if (C::split) mbarrier_wait_warp(b.arrived, 0);
+  if (in_cluster) mbarrier_wait_warp(b.arrived, 0);
   else bar_sync(1, C::consumers);
   griddepcontrol_wait();
   float* const d = w.d_of<float>(t);
