@@ -44,10 +44,11 @@ const IN_PARTS: [Tile; 2] =
     [Tile { splits: true, ..tile(128, 128, 0.68) }, Tile { splits: true, ..tile(128, 96, 0.65) }];
 
 pub(super) fn sgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    let tiles: &[Tile] = match kernel.tile {
-        [_, 256, _] => &IN_COLUMNS,
-        [256, ..] => &IN_LINES,
-        _ => &IN_PARTS,
+    // How much faster the tiles of a row are than their speeds say, all alike, in recordings of what ships.
+    let (tiles, faster): (&[Tile], f64) = match kernel.tile {
+        [_, 256, _] => (&IN_COLUMNS, 1.02),
+        [256, ..] => (&IN_LINES, 1.035),
+        _ => (&IN_PARTS, 1.08),
     };
     let Problem { m, n, .. } = *problem;
     let exchanges = match kernel.layout {
@@ -67,7 +68,7 @@ pub(super) fn sgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceIn
         (turns * tile.rows * tile.columns * k) as f64 / tile.speed
     });
     let peak = device.rates.f32_tflops * FMA_PEAK * 1e6 / sms as f64; // FLOP per microsecond and multiprocessor
-    let arithmetic = 2.0 * work.fold(f64::INFINITY, f64::min) / peak;
+    let arithmetic = 2.0 * work.fold(f64::INFINITY, f64::min) / (faster * peak);
     let us = LAUNCH_US + transpose_us(kernel, problem) + overlapped(&[arithmetic, memory_us(problem, device)]);
     us.max(roofline_us(problem, device))
 }
