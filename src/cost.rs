@@ -135,11 +135,14 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
     overlapped(&[arithmetic, load, 1.05 * memory_us(problem, device)])
 }
 
-/// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications. Above
-/// eight rows gemv_wide.hpp takes over, for which further ones make no difference (estimated, not measured yet).
+/// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications; more of
+/// both from nine rows on, where gemv_wide.hpp takes over (seven recordings, mean error 10 %, 20 % where N is small).
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
-    let (further, memory) = (problem.m.min(9) as f64 - 1.0, memory_us(problem, device));
+    let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, device));
+    if problem.m > 8 {
+        return GEMV_US + 0.5 * (further - 6.0) + 1.09 * memory;
+    }
     if problem.m <= 4 && problem.k * problem.dtype.bytes() <= 512 {
         return GEMV_SHORT_US + 0.2 * further + memory;
     }
