@@ -4,13 +4,12 @@
 //! loads, whichever is longer, and the whole no less than what device memory needs. Estimates rank kernels; they are not
 //! promises. The constants say where they come from.
 
-mod fma;
-
 use crate::arch::DeviceInfo;
 use crate::epilogue::Activation;
 use crate::kernel::{Family, KernelDesc, Math};
 use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 
+mod fma;
 mod tf32;
 mod wave;
 
@@ -194,18 +193,20 @@ fn skinny_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64
     SKINNY_US + loads + split_us + turns * residents.min((blocks / sms).ceil()) * m * SKINNY_ROW_US
 }
 
+/// Matrices of an operand that are not the same one.
+fn distinct(problem: &Problem, operand: &Operand) -> f64 {
+    let along = problem.batch.into_iter().zip(operand.batch_stride);
+    along.map(|(count, stride)| if stride == 0 { 1.0 } else { count as f64 }).product()
+}
+
 /// As sm90_bf16x6.cu prepares and multiplies: planes of B, a copy of A where its K is not contiguous, tiles in turns.
 fn bf16x6_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let [tile_m, tile_n, tile_k] = kernel.tile.map(|x| x as usize);
     let pair = kernel.cluster[0] as usize;
-    let Problem { m, n, k, batch, .. } = *problem;
-    let distinct = |operand: &Operand| -> f64 {
-        let along = batch.iter().zip(operand.batch_stride).map(|(&count, stride)| if stride == 0 { 1 } else { count });
-        along.product::<usize>() as f64
-    };
-    let b_elements = distinct(&problem.b) * (n * k) as f64;
+    let Problem { m, n, k, .. } = *problem;
+    let b_elements = distinct(problem, &problem.b) * (n * k) as f64;
     let copied = matches!(kernel.layout, Layout::TN | Layout::TT);
-    let a_bytes = if copied { 8.0 * distinct(&problem.a) * (m * k) as f64 } else { 0.0 };
+    let a_bytes = if copied { 8.0 * distinct(problem, &problem.a) * (m * k) as f64 } else { 0.0 };
     let prepare = (10.0 * b_elements + a_bytes) / (PREPARE_GBPS * 1e3);
 
     let clusters = m.div_ceil(tile_m * pair) * n.div_ceil(tile_n) * problem.batch_count();

@@ -1,24 +1,13 @@
 //! `tilegemm bench` without a GPU: suites, records and what it says where it cannot measure.
 
+mod support;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use support::{file, stderr, stdout};
 
 fn bench(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tilegemm")).arg("bench").args(args).output().expect("tilegemm starts")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn file(name: &str, text: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}-{name}", std::process::id()));
-    std::fs::write(&path, text).expect("the test's folder is writable");
-    path
 }
 
 /// A record of rows (id, microseconds of ours, of candle), each with a spread of 1 %.

@@ -1,24 +1,13 @@
 //! `tilegemm f32` without a GPU: help, refusals, and the tables of a record in a document.
 
+mod support;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use support::{file, stderr, stdout};
 
 fn f32_tables(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tilegemm")).arg("f32").args(args).output().expect("tilegemm starts")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn file(name: &str, text: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("f32-{}-{name}", std::process::id()));
-    std::fs::write(&path, text).expect("the test's folder is writable");
-    path
 }
 
 /// A record of one product, with these flags and this schema.

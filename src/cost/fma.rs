@@ -1,7 +1,7 @@
 //! Kernels of fused multiply-adds, by FMA units or tensor cores: how sm90_sgemm.cu and sm90_dgemm.cu cut a product up, and
 //! what that takes.
 
-use super::{memory_us, overlapped, roofline_us};
+use super::{distinct, memory_us, overlapped, roofline_us};
 use crate::arch::DeviceInfo;
 use crate::kernel::KernelDesc;
 use crate::problem::{Layout, Operand, Problem};
@@ -88,12 +88,8 @@ pub(super) fn dgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceIn
 /// Copies into the workspace. Where that does not hold both, a piece has half of it for each, and both are copied for
 /// every piece of the other one.
 fn transpose_us(kernel: &KernelDesc, problem: &Problem) -> f64 {
-    let Problem { m, n, k, batch, .. } = *problem;
-    let bytes = |operand: &Operand, lines: usize| -> f64 {
-        let distinct =
-            batch.iter().zip(operand.batch_stride).map(|(&count, stride)| if stride == 0 { 1 } else { count });
-        (4 * lines * k * distinct.product::<usize>()) as f64
-    };
+    let Problem { m, n, k, .. } = *problem;
+    let bytes = |operand: &Operand, lines: usize| 4.0 * distinct(problem, operand) * (lines * k) as f64;
     let [of_a, of_b] = kernel.transposes(problem);
     let a = if of_a { bytes(&problem.a, m) } else { 0.0 };
     let b = if of_b { bytes(&problem.b, n) } else { 0.0 };

@@ -46,7 +46,7 @@ pub(super) unsafe fn workspace(
     let used = USED.with_borrow(|used| used.iter().find(|(stream, _)| *stream == key).map(|(_, workspace)| *workspace));
     let found = match used {
         Some(workspace) => Ok(workspace),
-        None => STREAMS.workspace(key, bytes, again, || is_capturing, |shared| allocate(bytes, shared)),
+        None => STREAMS.workspace(key, bytes, again, is_capturing, |shared| allocate(bytes, shared)),
     };
     Ok(match found {
         // A graph would have to wait for what is no part of it.

@@ -82,7 +82,7 @@ impl Streams {
         stream: Stream,
         bytes: u64,
         again: bool,
-        is_capturing: impl FnOnce() -> bool,
+        is_capturing: bool,
         allocate: impl FnOnce(bool) -> Result<Memory, String>,
     ) -> Result<&'static Workspace, Lack> {
         let mut streams = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -95,7 +95,7 @@ impl Streams {
             Some(Ok(workspace)) => return Ok(workspace),
             Some(Err(lack)) if !again => return Err(lack.clone()),
             _ if bytes == 0 => return Err(Lack::Off),
-            _ if is_capturing() => return Err(Lack::Capturing),
+            _ if is_capturing => return Err(Lack::Capturing),
             _ => {}
         }
         let made = allocate(is_late).map_err(Lack::Failed);

@@ -184,7 +184,7 @@ impl Allocations {
             }
             false => Err("cudaErrorMemoryAllocation".to_string()),
         };
-        let workspace = self.streams.workspace(stream, bytes, again, || capturing, allocate)?;
+        let workspace = self.streams.workspace(stream, bytes, again, capturing, allocate)?;
         assert_eq!((workspace.bytes, workspace.is_shared()), (64 * MIB, workspace.memory.event > 0));
         Ok(workspace.memory.address)
     }
@@ -252,7 +252,7 @@ fn a_workspace_that_is_shared_is_one_that_has_an_event() {
     let streams = Streams::default();
     let of = |number| {
         let memory = |shared| Ok(Memory { address: 256, event: if shared { 7 } else { 0 } });
-        streams.workspace((0, number), MIB, false, || false, memory).unwrap()
+        streams.workspace((0, number), MIB, false, false, memory).unwrap()
     };
     assert!((0..8).all(|number| !of(number).is_shared()) && of(8).is_shared() && std::ptr::eq(of(8), of(9)));
 }
@@ -265,7 +265,7 @@ fn threads_that_share_a_stream_launch_one_product_after_the_other() {
         start.wait();
         for _ in 0..1000 {
             let workspace =
-                streams.workspace((0, 7), MIB, false, || false, |_| Ok(Memory { address: 256, event: 0 })).unwrap();
+                streams.workspace((0, 7), MIB, false, false, |_| Ok(Memory { address: 256, event: 0 })).unwrap();
             let _launching = workspace.launching();
             assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two at a time");
             inside.fetch_sub(1, Ordering::Relaxed);

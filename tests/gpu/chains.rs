@@ -5,9 +5,8 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
-use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
-use candle_tilegemm::launch::{self, Pointers, Queue};
+use candle_tilegemm::launch::{self, Pointers};
 use candle_tilegemm::{DType, Layout, Problem};
 use half::bf16;
 
@@ -68,14 +67,10 @@ fn chain(
 ) -> Result<Vec<bf16>, String> {
     let text = |e: candle::Error| e.to_string();
     let stream = gpu.device.cuda_stream();
-    stream.context().bind_to_thread().map_err(|e| e.to_string())?;
-    let policy = Policy::force(kernel).map_err(|e| e.to_string())?;
-    let plan = Dispatcher::new(gpu.info.clone()).plan(problem, policy).map_err(|e| e.to_string())?;
+    let (plan, queue) = gpu.plan(kernel, problem)?;
     let upload = |values: &[bf16]| gpu.device.clone_htod(values).map_err(text);
     let activations = &operands.a[..problem.m * problem.k];
     let (first, second, weights) = (upload(activations)?, upload(activations)?, upload(&operands.b)?);
-    let handle = gpu.device.cublas_handle();
-    let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
     let at = |slice: &CudaSlice<bf16>| slice.device_ptr(&stream).0;
     let (ends, b, none) = ([at(&first), at(&second)], at(&weights), std::ptr::null_mut());
     for link in 0..LINKS {

@@ -5,10 +5,11 @@ use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstre
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DriverError};
 use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{DType, Problem};
 use half::{bf16, f16};
+use std::sync::Arc;
 
 #[derive(Clone)]
 pub struct Gpu {
@@ -64,6 +65,16 @@ impl Gpu {
         Ok(Self { device, info })
     }
 
+    /// The named kernel for a product, and where this thread launches it.
+    pub fn plan(&self, kernel: &str, problem: &Problem) -> Result<(Arc<Plan>, Queue), String> {
+        let stream = self.device.cuda_stream();
+        stream.context().bind_to_thread().map_err(|e| e.to_string())?;
+        let policy = Policy::force(kernel).map_err(|e| e.to_string())?;
+        let plan = Dispatcher::new(self.info.clone()).plan(problem, policy).map_err(|e| e.to_string())?;
+        let handle = self.device.cublas_handle();
+        Ok((plan, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }))
+    }
+
     /// D after the named kernel has run on the operands.
     pub fn run<T: Element>(&self, kernel: &str, problem: &Problem, operands: &Operands<T>) -> Result<Vec<T>, String> {
         self.run_by(kernel, problem, operands, |launch, _| launch())
@@ -98,10 +109,7 @@ impl Gpu {
         how: impl FnOnce(&dyn Fn() -> Result<(), String>, &mut CudaSlice<T>) -> Result<(), String>,
     ) -> Result<Vec<T>, String> {
         let text = |e: candle::Error| e.to_string();
-        self.device.cuda_stream().context().bind_to_thread().map_err(|e| e.to_string())?;
-        let dispatcher = Dispatcher::new(self.info.clone());
-        let policy = Policy::force(kernel).map_err(|e| e.to_string())?;
-        let plan = dispatcher.plan(problem, policy).map_err(|e| e.to_string())?;
+        let (plan, queue) = self.plan(kernel, problem)?;
         let upload = |values: &Vec<T>| self.device.clone_htod(values).map_err(text);
         let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload(&operands.c)?);
         let (bias, mut d) = (upload(&operands.bias)?, upload(&operands.d)?);
@@ -115,8 +123,6 @@ impl Gpu {
             bias: at(&bias, 0) as _,
             d: at(&d, d_offset) as _,
         };
-        let handle = self.device.cublas_handle();
-        let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
         // SAFETY: the buffers hold what the problem spans, and live until the copy below has waited for the stream.
         how(&|| unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string()), &mut d)?;
         let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
