@@ -326,7 +326,7 @@ fn check_wave(row: &Row) -> Result<(), String> {
     let [m, n, k] = row.tile;
     let (what, fits, widest) = match row.schedule.as_str() {
         "exchanged" => ("[its widest, 64, 128 or 192, 64 or 128] where exchanged", [64, 128, 192].contains(&n), m),
-        "none" => ("[128, its widest, 64 or 128]", m == 128, n),
+        "none" => ("[64 or 128, its widest, 64 or 128]", [64, 128].contains(&m), n),
         _ => return Err("field `schedule`: sm90_wave has none or exchanged".into()),
     };
     if row.widths.is_empty()

@@ -28,11 +28,12 @@ inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[
   return batch[0] == 1 || batch[1] == 1 || matrix.batch_stride[0] == batch[1] * matrix.batch_stride[1];
 }
 
-// A K-major operand as TMA sees it: K x rows x batch, in swizzled boxes of 128 bytes x `box_rows`. False: TMA cannot
-// address it.
+// A K-major operand as TMA sees it: K x rows x batch, in swizzled boxes of 128 bytes x `box_rows`. `promotion`: what L2 fetches at
+// a time; more is better for what comes from memory, less for what is in L2 or shared with others. False: TMA cannot address it.
 template <class T>
 bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int64_t rows, int64_t k,
-                const int64_t (&batch)[2], int box_rows) {
+                const int64_t (&batch)[2], int box_rows,
+                CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   int64_t batch_stride;
   if (!merge_batch_strides(matrix, batch, &batch_stride)) return false;
   if (rows == 1) leading = (k + 7) / 8 * 8;  // means nothing, and may be anything
@@ -43,8 +44,7 @@ bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int6
       std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
   return encode && encode(map, type, 3, matrix.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                          CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // Matrices of f32 as TMA sees them: `lines` lines of `length` contiguous elements, `stride` elements apart, in two batch

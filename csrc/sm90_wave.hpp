@@ -76,18 +76,24 @@ __device__ __forceinline__ uint32_t pack(float x, float y) {
   return word;
 }
 
-// v[b] of lane q of a quad goes to v[q] of lane b.
-__device__ __forceinline__ void quad_transpose(uint32_t (&v)[4], int q) {
+// v[..][b] of lane q of a quad goes to v[..][q] of lane b. Step by step for all of them: none waits for another's shuffles.
+template <int count>
+__device__ __forceinline__ void quad_transpose(uint32_t (&v)[count][4], int q) {
   const bool odd = q & 1, high = q & 2;
+  uint32_t got[count];
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
-    const uint32_t got = __shfl_xor_sync(~0u, odd ? v[i] : v[i + 1], 1);
-    v[i] = odd ? got : v[i], v[i + 1] = odd ? v[i + 1] : got;
+#pragma unroll
+    for (int c = 0; c < count; c++) got[c] = __shfl_xor_sync(~0u, odd ? v[c][i] : v[c][i + 1], 1);
+#pragma unroll
+    for (int c = 0; c < count; c++) v[c][i] = odd ? got[c] : v[c][i], v[c][i + 1] = odd ? v[c][i + 1] : got[c];
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const uint32_t got = __shfl_xor_sync(~0u, high ? v[i] : v[i + 2], 2);
-    v[i] = high ? got : v[i], v[i + 2] = high ? v[i + 2] : got;
+#pragma unroll
+    for (int c = 0; c < count; c++) got[c] = __shfl_xor_sync(~0u, high ? v[c][i] : v[c][i + 2], 2);
+#pragma unroll
+    for (int c = 0; c < count; c++) v[c][i] = high ? got[c] : v[c][i], v[c][i + 2] = high ? v[c][i + 2] : got[c];
   }
 }
 
@@ -105,31 +111,44 @@ __device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, in
   }
 }
 
-// Fragments j to j + count, count <= C::group, to D. For whole warps.
-template <class C>
-__device__ __forceinline__ void store(const float4 (&v)[C::group], int count, int j,
+// Fragments j to j + count to D, of at most `groups` groups. For whole warps.
+template <class C, int groups>
+__device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int count, int j,
                                       const Part<typename C::Element>& part) {
   using T = typename C::Element;
   const int lane = threadIdx.x % 32, q = lane % 4;
   if constexpr (C::exchanged) {
-    uint32_t words[4] = {movmatrix(pack<T>(v[0].x, v[0].y)), movmatrix(pack<T>(v[0].z, v[0].w)),
-                         movmatrix(pack<T>(v[1].x, v[1].y)), movmatrix(pack<T>(v[1].z, v[1].w))};
+    uint32_t words[groups][4];
+#pragma unroll
+    for (int i = 0; i < 2 * groups; i++) {
+      words[i / 2][i % 2 * 2] = movmatrix(pack<T>(v[i].x, v[i].y));
+      words[i / 2][i % 2 * 2 + 1] = movmatrix(pack<T>(v[i].z, v[i].w));
+    }
     quad_transpose(words, q);
-    const int row = part.q0 + 8 * (j + q / 2) + lane / 4, column = part.p0 + 8 * (q % 2);
-    if (q / 2 < count && row < part.m_end && column >= part.n_from && column < part.n) {
-      put(part.d + row * part.stride + column, words, part.wide, part.n - column);
+    const int column = part.p0 + 8 * (q % 2);
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+      const int i = 2 * g + q / 2, row = part.q0 + 8 * (j + i) + lane / 4;
+      if (i < count && row < part.m_end && column >= part.n_from && column < part.n) {
+        put(part.d + row * part.stride + column, words[g], part.wide, part.n - column);
+      }
     }
   } else {
-    uint32_t low[4], high[4];
+    uint32_t words[2 * groups][4];  // of rows lane / 4 and lane / 4 + 8
 #pragma unroll
-    for (int i = 0; i < 4; i++) low[i] = pack<T>(v[i].x, v[i].y), high[i] = pack<T>(v[i].z, v[i].w);
-    quad_transpose(low, q);
-    quad_transpose(high, q);
-    const int row = part.p0 + lane / 4, column = part.q0 + 8 * (j + q);
-    if (q < count && column >= part.n_from && column < part.n) {
+    for (int i = 0; i < 4 * groups; i++) {
+      words[i / 4 * 2][i % 4] = pack<T>(v[i].x, v[i].y);
+      words[i / 4 * 2 + 1][i % 4] = pack<T>(v[i].z, v[i].w);
+    }
+    quad_transpose(words, q);
+    const int row = part.p0 + lane / 4;
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+      const int i = 4 * g + q, column = part.q0 + 8 * (j + i);
+      if (i >= count || column < part.n_from || column >= part.n) continue;
       T* const to = part.d + row * part.stride + column;
-      if (row < part.m_end) put(to, low, part.wide, part.n - column);
-      if (row + 8 < part.m_end) put(to + 8 * part.stride, high, part.wide, part.n - column);
+      if (row < part.m_end) put(to, words[2 * g], part.wide, part.n - column);
+      if (row + 8 < part.m_end) put(to + 8 * part.stride, words[2 * g + 1], part.wide, part.n - column);
     }
   }
 }
@@ -140,16 +159,17 @@ __device__ __forceinline__ bool reaches(int j, const Part<typename C::Element>& 
   return (C::exchanged ? part.q0 + 8 * j : part.p0) < part.m_end;
 }
 
-// Fragments from to end - 1, get(j) each, to D.
+// Fragments from to end - 1, get(j) each, to D: eight at a time.
 template <class C, int from, int end, class Get>
 __device__ __forceinline__ void store_all(const Get& get, const Part<typename C::Element>& part) {
+  constexpr int groups = 8 / C::group;
 #pragma unroll
-  for (int j = from; j < end; j += C::group) {
+  for (int j = from; j < end; j += 8) {
     if (!reaches<C>(j, part)) break;
-    float4 v[C::group];
+    float4 v[8];
 #pragma unroll
-    for (int i = 0; i < C::group; i++) v[i] = j + i < end ? get(j + i < end ? j + i : from) : make_float4(0, 0, 0, 0);
-    store<C>(v, end - j < C::group ? end - j : C::group, j, part);
+    for (int i = 0; i < 8; i++) v[i] = j + i < end ? get(j + i < end ? j + i : from) : make_float4(0, 0, 0, 0);
+    store<C, groups>(v, end - j < 8 ? end - j : 8, j, part);
   }
 }
 
@@ -179,7 +199,7 @@ __device__ __forceinline__ void finish_all(const float4* parked, int from, int e
     float4 v[C::group];
 #pragma unroll
     for (int i = 0; i < C::group; i++) v[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
-    store<C>(v, min(end - j, C::group), j, part);
+    store<C, 1>(v, min(end - j, C::group), j, part);
   }
 }
 

@@ -281,19 +281,25 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F32, 6..=64) if problem.k > 1 => 2.0,
         (_, 0..=128) => 1.06,
         (DType::F16 | DType::BF16, 129..=192) => 1.03,
+        (DType::F16 | DType::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 1.1,
         (DType::F16 | DType::BF16, 193..=256) => 1.2,
         (DType::F16 | DType::BF16, 257..=512) => 1.04,
         (DType::F16 | DType::BF16, _) => 1.015,
         _ => 1.1,
     };
-    // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k.
+    // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k. For a long K it seems to take
+    // other kernels than those that would be best.
+    let long = problem.k >= 8192;
     let serial_ns = match (problem.dtype, rows) {
         (DType::F32, 2..=5) => 4.0,
         (DType::F32, 6..=64) => 5.0,
         (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
         (DType::F16 | DType::BF16, 65..=128) => 2.0,
+        (DType::F16 | DType::BF16, 161..=192) if !long => 2.0,
         (DType::F16 | DType::BF16, 129..=256) => 2.8,
+        (DType::F16 | DType::BF16, 321..=384) if !long => 2.8,
         (DType::F16 | DType::BF16, 257..=384) => 4.5,
+        (DType::F16 | DType::BF16, 385..) => 2.6,
         _ => 0.0,
     };
     let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));

@@ -278,10 +278,11 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     const HALVES: &str = "sm90_wave_bf16_nt_192x64x128_1x1_s2_exchanged";
     const QUARTERS: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
     const TALL: &str = "sm90_wave_bf16_nt_200x192x64_2x1_exchanged";
-    const WAVES: [(usize, usize, usize, &str); 11] = [
+    const WAVES: [(usize, usize, usize, &str); 12] = [
         (48, 6144, 4096, NARROW),
+        (128, 6144, 4096, NARROW),
         (256, 6144, 4096, NARROW),
-        (65, 4096, 14_336, HALVES),
+        (96, 4096, 14_336, HALVES),
         (129, 4096, 4096, HALVES),
         (257, 4096, 4096, QUARTERS),
         (512, 4096, 14_336, QUARTERS),

@@ -134,7 +134,7 @@ fn every_kind_of_bad_row_has_its_error() {
         (&[WAVE, PLAIN], &["`widths` is []", "some of [48, 64"]),
         (&[WAVE, PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
         (&[WAVE, PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [48, 64"]),
-        (&[WAVE, PLAIN, WIDTHS, ("tile", "[128, 96, 64]")], &["`tile` is [128, 96, 64]", "[128, its widest,"]),
+        (&[WAVE, PLAIN, WIDTHS, ("tile", "[128, 96, 64]")], &["`tile` is [128, 96, 64]", "[64 or 128, its widest,"]),
         (&[WAVE, EXCHANGED, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64, 128 or 192"]),
         (&[WAVE, PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
         (&[WAVE, PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),

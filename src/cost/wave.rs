@@ -1,7 +1,7 @@
 //! What a launch of `sm90_wave.cu` is expected to take, which chooses among tiles of several widths.
 //!
-//! The constants are fitted to 1216 recordings of 5 to 777 rows on an H100 (2026-11-21): within 12 % of the best form for a shape
-//! the mean error is 2.6 %, at most 12 %.
+//! The constants are fitted to recordings of 33 to 1536 rows, K from 512 to 14336, on an H100 (2026-11-21): of the 164 forms within
+//! 10 % of the best for their shape the mean error is 2.5 %, at most 8 %.
 
 use super::{memory_us, roofline_us};
 use crate::arch::DeviceInfo;
@@ -9,25 +9,30 @@ use crate::kernel::KernelDesc;
 use crate::problem::Problem;
 
 /// Launch, the first loads and the drain, overlapped with the kernels before and after, microseconds.
-const LAUNCH_US: f64 = 1.57;
+const LAUNCH_US: f64 = 2.1;
+/// What it takes longer where two blocks share loads: each waits for the other.
+const SHARE_US: f64 = 0.7;
+/// The least K whose loads are shared, as in sm90_wave.cu.
+const SHARED_K: u64 = 2048;
 /// What a second part of K costs: the way through distributed shared memory, and for each byte of a tile of D.
-const SPLIT_US: f64 = 0.33;
-const SUM_US: f64 = 3.8e-5;
+const SPLIT_US: f64 = 0.1;
+const SUM_US: f64 = 4.9e-5;
 /// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
-const STAGE_US: f64 = 1.57;
+const STAGE_US: f64 = 1.8;
 /// What L2 gives to all, multicast counted once, GB/s.
-const L2_GBPS: f64 = 17_000.0;
+const L2_GBPS: f64 = 14_200.0;
 /// Of the time that memory takes for B, what each further cluster costs that reads the same of it.
-const REREAD: f64 = 0.1;
-/// The clock of the tensor cores, GHz, and what it gains where all multiprocessors are idle: power that others can have.
-const GHZ: f64 = 1.65;
-const IDLE_GAIN: f64 = 0.44;
+const REREAD: f64 = 0.08;
+/// The clock of the tensor cores, GHz, in one wave of tiles and in several, which take long enough for power to bind; and what it
+/// gains where all multiprocessors are idle: power that others can have.
+const GHZ: [f64; 2] = [1.8, 1.6];
+const IDLE_GAIN: f64 = 0.3;
 /// What memory takes longer where multiprocessors are idle: in one wave of tiles, and in several.
-const UNEVEN: [f64; 2] = [0.15, 0.41];
+const UNEVEN: [f64; 2] = [0.15, 0.52];
 /// Nothing hides the stores of a tile, microseconds for each byte.
-const STORE_US: f64 = 5.3e-5;
+const STORE_US: f64 = 3.2e-5;
 /// How well activities overlap: this norm of their times.
-const NORM: f64 = 4.0;
+const NORM: f64 = 5.0;
 
 /// Never faster than with some rows fewer: where even tiles make it so, by a little, a few rows more would change the kernel to
 /// and fro.
@@ -70,6 +75,7 @@ impl Cut {
             let width = u64::from(width);
             let (p, a_rows, w_rows) = if exchanged { (tile_n, width, tile_n) } else { (tile_m, tile_m, width) };
             let depth = if stages(p, width, tile_k, halves) >= 5 { tile_k } else { 64 };
+            let pair = if k < SHARED_K { 1 } else { pair };
             (1..=pair).rev().filter(move |share| exchanged || m.div_ceil(a_rows) % share == 0).flat_map(move |share| {
                 (1..=halves).map(move |parts| {
                     let m_tiles = m.div_ceil(a_rows).next_multiple_of(share);
@@ -103,19 +109,21 @@ fn cut_us(cut: &Cut, problem: &Problem, device: &DeviceInfo) -> f64 {
     let (w_rows, depth, width) = (cut.w_rows as f64, cut.depth as f64, cut.width as f64);
     let height = problem.m.div_ceil(cut.m_tiles as usize) as f64;
     let k = problem.k as f64 / parts;
+    let several = usize::from(cut.turns() > 1);
     let idle = 1.0 - blocks / (turns * cut.at_once as f64);
     let ring = turns * k / depth * STAGE_US / stages(cut.p, cut.width, cut.depth, cut.parts) as f64;
     let l2 = blocks * (height + w_rows / share) * k * bytes / (L2_GBPS * 1e3);
     // wgmma's cycles for 16 of K: its arithmetic, or what it reads of shared memory.
     let cycles = cut.p as f64 / 64.0 * (width / 2.0).max(16.0 + width / 4.0);
-    let products = turns * cycles * k / 16.0 / (GHZ * 1e3) * (1.0 - IDLE_GAIN * idle);
+    let products = turns * cycles * k / 16.0 / (GHZ[several] * 1e3) * (1.0 - IDLE_GAIN * idle);
     let w_us = (problem.n * problem.k * problem.batch_count()) as f64 * bytes / (device.rates.hbm_gbps * 1e3);
-    let uneven = UNEVEN[usize::from(turns > 1.0)];
+    let uneven = UNEVEN[several];
     let reread = REREAD * w_us * (cut.m_tiles as f64 / share - 1.0);
     let memory = memory_us(problem, device) * (1.0 + uneven * idle) + reread;
     let together = [memory, ring, l2, products].map(|time| time.powf(NORM)).iter().sum::<f64>().powf(1.0 / NORM);
     let tile = height * w_rows * bytes;
     let split = if parts > 1.0 { SPLIT_US + tile * SUM_US } else { 0.0 };
     // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
-    LAUNCH_US + (together + split + turns * tile * STORE_US).max(1.06 * roofline_us(problem, device))
+    let share_us = if share > 1.0 { SHARE_US } else { 0.0 };
+    LAUNCH_US + share_us + (together + split + turns * tile * STORE_US).max(1.06 * roofline_us(problem, device))
 }
