@@ -227,21 +227,13 @@ int choose_cluster_log2(int64_t blocks, int64_t k, int group_k, int sm_count) {
   return log2;
 }
 
-// Whether A has four numbers of each row at multiples of their size, and K whole fours.
-template <class T>
-bool rows_in_fours(const tg_gemm_args& args) {
-  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride % 4 == 0; };
-  const tg_matrix& a = args.a;
-  return args.k % 4 == 0 && whole(a.row_stride, args.m) && whole(a.batch_stride[0], args.batch[0]) &&
-         whole(a.batch_stride[1], args.batch[1]) && reinterpret_cast<uintptr_t>(a.ptr) % (4 * sizeof(T)) == 0;
-}
-
 template <class Row, int M>
 tg_status launch_rows(const tg_gemm_args& args) {
   using C = Tile<Row, M>;
   using T = typename C::T;
   const int64_t tiles = ceil_div(args.n, C::n), batches = args.batch[0] * args.batch[1];
-  Cut cut{choose_cluster_log2(tiles * batches, args.k, C::k, args.sm_count), rows_in_fours<T>(args)};
+  Cut cut{choose_cluster_log2(tiles * batches, args.k, C::k, args.sm_count),
+          args.k % 4 == 0 && rows_in_fours<T>(args.a, args.m, args.batch)};
   const int cluster = 1 << cut.cluster_log2;
   GemvProblem<T> p(args);
   Epilogue<T, float> epilogue(args);

@@ -34,6 +34,14 @@ inline tg_status launch_status() { return cuda_status(cudaGetLastError()); }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Whether each of a matrix's `count` rows starts at a multiple of four elements, in the whole batch.
+template <class T>
+bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch)[2]) {
+  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride % 4 == 0; };
+  return whole(matrix.row_stride, count) && whole(matrix.batch_stride[0], batch[0]) && whole(matrix.batch_stride[1], batch[1]) &&
+         reinterpret_cast<uintptr_t>(matrix.ptr) % (4 * sizeof(T)) == 0;
+}
+
 }  // namespace tilegemm
 
 #ifndef TG_KERNEL

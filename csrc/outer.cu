@@ -62,14 +62,6 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// Whether D consists of 16-byte pieces of rows.
-bool rows_in_fours(const tg_gemm_args& args) {
-  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride % 4 == 0; };
-  const tg_matrix& d = args.d;
-  return args.n % 4 == 0 && d.col_stride == 1 && whole(d.row_stride, args.m) && whole(d.batch_stride[0], args.batch[0]) &&
-         whole(d.batch_stride[1], args.batch[1]) && reinterpret_cast<uintptr_t>(d.ptr) % 16 == 0;
-}
-
 template <int COLUMNS>
 tg_status launch_columns(const tg_gemm_args& args) {
   const int64_t wide = ceil_div(args.n, COLUMNS);
@@ -95,7 +87,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
-  return rows_in_fours(args) ? launch_columns<4>(args) : launch_columns<1>(args);
+  const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
+  return in_fours ? launch_columns<4>(args) : launch_columns<1>(args);
 }
 
 }  // namespace tilegemm

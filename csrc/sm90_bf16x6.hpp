@@ -111,19 +111,14 @@ __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, flo
   const auto at = [&](int panel, int i) {
     return strip + panel * C::panel_bytes + i * 128 + ((lane / 4 ^ i % 8) << 4) + lane % 4 * 4;
   };
-  const auto get = [](uint32_t from) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-    return x;
-  };
+  const auto get = [](uint32_t from) { return __uint_as_float(load_shared(from)); };
   if (strange) {
 #pragma unroll 1
     for (int i = 0; i < 16 * C::panels; i++) {
       const uint32_t here = at(i / 16, i % 16);
       const int m = row + i % 16, n = column + i / 16 * 32 + lane;
       if (!(fabsf(get(here)) <= 3.402823466e38f) && m < p.m && n < p.n) {
-        const float x = strict(p, m, n, tile.batch0, tile.batch1);
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(here), "f"(x) : "memory");
+        store_shared(here, strict(p, m, n, tile.batch0, tile.batch1));
       }
     }
     __syncwarp();
@@ -236,15 +231,11 @@ __global__ void __launch_bounds__(C::threads, 1)
     using Fragments = uint32_t[3][4];
     const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
       const uint32_t at = a_row + s * C::stage_bytes + (((2 * q + j) ^ g) << 4);
-      float x[4], y[4];
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(at) : "memory");
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3]) : "r"(at + 8 * 128) : "memory");
-      split(x[0], x[1], f[0][0], f[1][0], f[2][0]);
-      split(y[0], y[1], f[0][1], f[1][1], f[2][1]);
-      split(x[2], x[3], f[0][2], f[1][2], f[2][2]);
-      split(y[2], y[3], f[0][3], f[1][3], f[2][3]);
+      const float4 x = load_shared_4_ordered(at), y = load_shared_4_ordered(at + 8 * 128);
+      split(x.x, x.y, f[0][0], f[1][0], f[2][0]);
+      split(y.x, y.y, f[0][1], f[1][1], f[2][1]);
+      split(x.z, x.w, f[0][2], f[1][2], f[2][2]);
+      split(y.z, y.w, f[0][3], f[1][3], f[2][3]);
 #pragma unroll
       for (int part = 0; part < 3; part++) {
 #pragma unroll
@@ -286,9 +277,8 @@ __global__ void __launch_bounds__(C::threads, 1)
         for (int i = 0; i < size; i += 4) {
           total[i] = total[i + 1] = total[i + 2] = total[i + 3] = 0;
           if (has_total) {
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(total[i]), "=f"(total[i + 1]), "=f"(total[i + 2]), "=f"(total[i + 3])
-                         : "r"(total_at + i * 128) : "memory");
+            const float4 v = load_shared_4_ordered(total_at + i * 128);
+            total[i] = v.x, total[i + 1] = v.y, total[i + 2] = v.z, total[i + 3] = v.w;
           }
         }
 #pragma unroll
@@ -302,9 +292,7 @@ __global__ void __launch_bounds__(C::threads, 1)
         if (!last) {
 #pragma unroll
           for (int i = 0; i < size; i += 4) {
-            asm volatile("st.shared.v4.f32 [%4], {%0, %1, %2, %3};" ::"f"(total[i]), "f"(total[i + 1]), "f"(total[i + 2]),
-                         "f"(total[i + 3]), "r"(total_at + i * 128)
-                         : "memory");
+            store_shared_4(total_at + i * 128, make_float4(total[i], total[i + 1], total[i + 2], total[i + 3]));
           }
         }
         wgmma_pin(sum);
@@ -400,8 +388,8 @@ __global__ void __launch_bounds__(C::threads, 1)
         float x[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) x[e] = odd ? v[(c ^ 2) * 4 + e] : v[c * 4 + e];
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x[0]), "f"(x[1]) : "memory");
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * 128), "f"(x[2]), "f"(x[3]) : "memory");
+        store_shared(to, x[0], x[1]);
+        store_shared(to + 8 * 128, x[2], x[3]);
       }
       __syncwarp();
       const Tile tile(p, t);

@@ -43,11 +43,9 @@ tg_status run(const Product& product, int split_log2) {
       !cut_into_tiles(args, C::tile_m, C::tile_n, &work)) {
     return TG_UNSUPPORTED;
   }
-  const auto fours = [](int64_t stride) { return stride % 4 == 0; };
   Epilogue<float, float> epilogue(args);
   work.split_log2 = split_log2, work.one = 1;
-  work.in_fours = args.d.col_stride == 1 && reinterpret_cast<uintptr_t>(args.d.ptr) % 16 == 0 &&
-                  (args.m == 1 || fours(args.d.row_stride)) && fours(args.d.batch_stride[0]) && fours(args.d.batch_stride[1]);
+  work.in_fours = args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
   work.simple = work.in_fours && !epilogue.bias.ptr && epilogue.activation == TG_IDENTITY && epilogue.beta == 0;
   const void* kernel = reinterpret_cast<const void*>(sgemm<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
