@@ -29,16 +29,47 @@ void set_order(const tg_gemm_args& args, bool exchange, bool narrow, bool one_wa
   if (args.swizzle > 0) w->strip = args.swizzle;
 }
 
+// Clusters that run at the same time; those of four reach 120 of an H100's 132 multiprocessors.
+int64_t clusters_at_once(const tg_gemm_args& args, const Cluster& cluster) {
+  return (cluster.log2() > 1 ? int64_t(args.sm_count) * 10 / 11 : args.sm_count) >> cluster.log2();
+}
+
+// The cluster that should be through first. `src/cost/tf32.rs` has the same numbers.
+template <class C>
+Cluster cluster_of(const tg_gemm_args& args, int64_t r, int64_t s) {
+  if (!C::adapts) return {C::share, 1, 1};
+  constexpr Cluster all[] = {{2, 1, 1}, {1, 2, 1}, {2, 2, 1}, {1, 1, 2}, {1, 2, 2}};
+  const int64_t stages = ceil_div(args.k, C::depth);
+  Cluster best = all[0];
+  int64_t least = INT64_MAX;
+  for (const Cluster& cluster : all) {
+    const int64_t clusters =
+        ceil_div(r, C::p_rows * cluster.share_q) * ceil_div(s, C::q_rows * cluster.share_p) * args.batch[0] * args.batch[1];
+    const int64_t at_once = clusters_at_once(args, cluster);
+    // Of K only halves that are long, and of a single tile.
+    if (at_once == 0 || (cluster.split > 1 && (clusters > at_once || stages < 16))) continue;
+    // In the time that 1 KiB takes from L2 to a block: a stage, for which shared memory needs that of 14; the end of a tile; sums
+    // that meet.
+    const int64_t stage = std::max(C::p_bytes / cluster.share_p + C::q_bytes / cluster.share_q, 14 * 1024) / 1024;
+    const int64_t turn = ceil_div(stages, cluster.split) * stage + 54;
+    const int64_t time = ceil_div(clusters, at_once) * turn + (cluster.split > 1 ? 120 : 0);
+    if (time < least) least = time, best = cluster;
+  }
+  return best;
+}
+
 template <class C>
 tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes) {
   const int64_t r = C::exchange ? args.n : args.m, s = C::exchange ? args.m : args.n;
   const int64_t batches = args.batch[0] * args.batch[1];
-  const int64_t r_tiles = ceil_div(r, C::p_rows * C::share), s_tiles = ceil_div(s, C::q_rows);
+  const Cluster cluster = cluster_of<C>(args, r, s);
+  const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
   if (r_tiles * s_tiles > INT_MAX / 16 / batches || args.sm_count < C::share) return TG_UNSUPPORTED;
-  const int64_t total = r_tiles * s_tiles * batches, at_once = args.sm_count / C::share;
+  const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster);
 
   const Epilogue<float, float> epilogue(args);
-  Work work{int(r), int(s), int(ceil_div(args.k, C::depth)), int(args.batch[1]), int(r_tiles), int(s_tiles), int(total)};
+  Work work{cluster,      int(r),       int(s), int(ceil_div(args.k, C::depth)), int(args.batch[1]),
+            int(r_tiles), int(s_tiles), int(total)};
   work.bare = !epilogue.bias.ptr && epilogue.activation == TG_IDENTITY && epilogue.beta == 0;
   set_order(args, C::exchange, C::q_rows < C::p_rows, total <= at_once, &work);
   // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
@@ -49,7 +80,8 @@ tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes
   if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
   const Lines d = lines_of_d(args);
   CUtensorMap p_map, q_map, d_map;
-  if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows, true) || !tensor_map(&q_map, q, C::q_slice, true) ||
+  if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows / cluster.share_p, true) ||
+      !tensor_map(&q_map, q, C::q_rows / cluster.share_q, true) ||
       !tensor_map(&d_map, d, C::panel_rows, false)) {
     return TG_UNSUPPORTED;
   }
@@ -59,8 +91,9 @@ tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes
     if (const tg_status status = launch_transpose(args, into_workspace)) return status;
   }
   void* parameters[] = {&p_map, &q_map, &d_map, &work, const_cast<Epilogue<float, float>*>(&epilogue)};
-  const dim3 grid(unsigned(std::min(total, at_once) * C::share));
-  return Launch(args, grid, dim3(C::threads), C::shared_bytes, dim3(C::share))(kernel, parameters);
+  const unsigned blocks = 1u << cluster.log2();
+  const dim3 grid(unsigned(std::min(total, at_once)) * blocks);
+  return Launch(args, grid, dim3(C::threads), C::shared_bytes, dim3(blocks))(kernel, parameters);
 }
 
 }  // namespace

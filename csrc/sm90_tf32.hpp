@@ -9,6 +9,10 @@
 // TMA rounds to TF32 on the way in. Blocks are persistent: a producer thread keeps a ring of loads full, two warp groups
 // multiply, 64 rows of P each. The blocks of a cluster have neighbouring rows of P and share each load of Q by multicast.
 // D leaves through small panels of shared memory and TMA, while the loads of the next tile are under way.
+//
+// Where the tile is narrow, what comes out of L2 again and again is what costs. So there the blocks of a cluster may also have
+// neighbouring rows of Q and share each load of P, or both; and where tiles are few and K is long, take half of K each. Sums
+// then meet in distributed shared memory, and each block stores half of the tile: no workspace, the same bits every time.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -22,38 +26,47 @@
 namespace tilegemm {
 namespace {
 
-// One shape of tile: 128 rows of P, `Width` of Q; `Registers`: P goes through them; `Share`: blocks of a cluster.
+// One shape of tile: 128 rows of P, `Width` of Q; `Registers`: P goes through them; `Share`: blocks of a cluster, unless the
+// launch adapts it.
 template <bool Registers, int Width, bool Exchange, int Share>
 struct Config {
   static constexpr bool registers = Registers, exchange = Exchange;
   static constexpr int depth = 32;  // of K: 128 bytes, the width of a swizzled box
-  static constexpr int p_rows = 128, q_rows = Width, share = Share, q_slice = q_rows / share;
+  static constexpr int p_rows = 128, q_rows = Width, share = Share;
   static constexpr int consumer_warps = 8, threads = 32 * (consumer_warps + 4);
   static constexpr int p_bytes = p_rows * 128, q_bytes = q_rows * 128, stage_bytes = p_bytes + q_bytes;
   static constexpr int box_bytes = 32 * 128;  // of P where it goes through registers: 32 of K by 32 rows
-  static_assert(q_slice % 8 == 0 && share <= 2 && q_rows % 32 == 0);
+  static constexpr bool adapts = q_rows == 64 && share == 2;
+  static_assert(q_rows / share % 8 == 0 && share <= 2 && q_rows % 32 == 0);
 
   // D leaves in panels of 32 columns: 16 rows of D by each warp; exchanged, 32 rows by each two. So that one is filled while
   // others are read, there are two or, where that costs no stage, four.
   static constexpr int panel_rows = exchange ? 32 : 16, panel_bytes = panel_rows * 128;
   static constexpr int panel_owners = consumer_warps * 16 / panel_rows, panels = q_rows / 32;
-  static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages;
+  static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages + (adapts ? 8 : 0);
   static constexpr int stages_with(int buffers) {
     return std::min(most_stages, (shared_most - barriers_bytes - panel_owners * buffers * panel_bytes) / stage_bytes);
   }
   static constexpr int buffers = stages_with(4) == stages_with(2) ? 4 : 2, stages = stages_with(buffers);
   static constexpr int panels_bytes = panel_owners * buffers * panel_bytes;
   static constexpr int shared_bytes = stages * stage_bytes + panels_bytes + barriers_bytes;
-  static_assert(stages >= 3);
+  static_assert(stages >= 3 && buffers >= 2);
 
   // A multiprocessor's 512 registers for one thread of each warp group.
   static constexpr int consumer_registers = 232, producer_registers = 40;
 };
 
+// How a cluster comes about, each number 1 or 2: blocks along R, which share Q; blocks along S, which share P; parts of K.
+struct Cluster {
+  int share_q, share_p, split;
+  __host__ __device__ int log2() const { return share_q + share_p + split - 3; }
+};
+
 // How the tiles of D are gone through, and what is done with them.
 struct Work {
+  Cluster cluster;  // where the kernel adapts
   int r, s, k_blocks, batch1;
-  int r_tiles, s_tiles, total;  // tiles along R in clusters; clusters in all, of all matrices
+  int r_tiles, s_tiles, total;  // tiles along R and S in clusters; clusters in all, of all matrices
   int strip;                    // clusters go along R (`along_s`: along S) in strips of this width
   bool along_s;
   bool bare;                    // alpha is all there is to do
@@ -77,11 +90,38 @@ struct Part {
   int r, s, batch0, batch1;
 };
 
-// A warp's sums to D, which TMA finishes by itself. `buffer`: the panel that is next, kept from tile to tile.
+// Two parts of K: the sums of panel `mine` with those that the other block has of it, in place of both panels here. The other
+// block sends them to `inbox`, and we send it its own.
+__device__ __forceinline__ void meet(float (&sum)[32], int mine, uint32_t inbox, uint32_t arrived, uint32_t other) {
+  const uint32_t to = map_shared(inbox, other), barrier = map_shared(arrived, other);
+  float own[16];
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    float theirs[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      own[i + e] = mine ? sum[16 + i + e] : sum[i + e], theirs[e] = mine ? sum[i + e] : sum[16 + i + e];
+    }
+    store_async(to + i * 128, barrier, make_float4(theirs[0], theirs[1], theirs[2], theirs[3]));
+  }
+  mbarrier_wait(arrived, 0);
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    const float4 v = load_shared_4_ordered(inbox + i * 128);
+    const float got[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int e = 0; e < 4; e++) sum[i + e] = sum[16 + i + e] = own[i + e] + got[e];
+  }
+}
+
+// A warp's sums to D, which TMA finishes by itself. `buffer`: the panel that is next, kept from tile to tile. `only`: of a
+// kernel that adapts the only panel to store, or -1.
 template <class C>
 __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CUtensorMap& d_map, const Work& w,
                                            const Epilogue<float, float>& epilogue, const Part& part, uint32_t panels_at,
-                                           int& buffer) {
+                                           int& buffer, int only) {
+  const auto skips = [&](int c) { return C::adapts && only >= 0 && c != only; };
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
   const bool leads = lane == 0 && (!C::exchange || warp % 2 == 0);
   const auto sync = [&] {
@@ -136,12 +176,15 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
       for (int i = 0; i < C::q_rows / 2; i++) sum[i] *= epilogue.alpha;
     }
 #pragma unroll
-    for (int c = 0; c < C::panels; c++) store(sum + 16 * c, c, [](uint32_t, int, int) {});
+    for (int c = 0; c < C::panels; c++) {
+      if (!skips(c)) store(sum + 16 * c, c, [](uint32_t, int, int) {});
+    }
     return;
   }
   // A loop over the panels, since unrolled the epilogue would be too large. In a panel the warp has 16 rows, a lane a column.
 #pragma unroll 1
   for (int c = 0; c < C::panels; c++) {
+    if (skips(c)) continue;
     float v[16] = {};
 #pragma unroll
     for (int i = 0; i < C::panels; i++) {
@@ -177,14 +220,26 @@ __global__ void __launch_bounds__(C::threads, 1)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), panels_at = ring + C::stages * C::stage_bytes;
   const uint32_t full = panels_at + C::panels_bytes, empty = full + 8 * C::stages;
+  const uint32_t arrived = empty + 8 * C::stages;  // the other part of our sums
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const int rank = C::share > 1 ? int(cluster_rank()) : 0;
-  const int first = blockIdx.x / C::share, step = gridDim.x / C::share;
+  // What a kernel that does not adapt never does costs nothing.
+  const int share_q = C::adapts ? w.cluster.share_q : C::share, share_p = C::adapts ? w.cluster.share_p : 1;
+  const int split = C::adapts ? w.cluster.split : 1, cluster_log2 = share_q + share_p + split - 3;
+  const int rank = C::share > 1 ? int(cluster_rank()) : 0, r_at = C::adapts ? rank & (share_q - 1) : rank;
+  const int s_at = C::adapts ? rank >> (share_q - 1) & (share_p - 1) : 0;
+  const int part = C::adapts ? rank >> (share_q + share_p - 2) : 0;
+  const int sharing = share_q + share_p - 1;  // blocks that have loads in common, those of rank ^ 0, 1 and 2
+  const int half = w.k_blocks / 2, k_blocks = split == 1 ? w.k_blocks : part == 0 ? half : w.k_blocks - half;
+  const int first = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::stages; s++) {
       mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, C::consumer_warps * C::share);
+      mbarrier_init(empty + 8 * s, C::consumer_warps * sharing);
+    }
+    if (split > 1) {
+      mbarrier_init(arrived, 1);
+      mbarrier_arrive_expect(arrived, C::consumer_warps * 16 * 128);  // a panel of each warp
     }
     fence_mbarrier_init();
   }
@@ -208,23 +263,36 @@ __global__ void __launch_bounds__(C::threads, 1)
       for (int t = first; t < w.total; t += step) {
         const Place place = place_of(w, t);
         const int batch0 = place.batch0, batch1 = place.batch1;
-        const int p_row = (place.r_tile * C::share + rank) * C::p_rows, q_row = place.s_tile * C::q_rows + rank * C::q_slice;
+        const int q_slice = C::q_rows >> (share_q - 1), p_slice = C::p_rows >> (share_p - 1);  // what we load of both
+        const int p_row = (place.r_tile * share_q + r_at) * C::p_rows;
+        const int q_row = (place.s_tile * share_p + s_at) * C::q_rows + r_at * q_slice;
+        const uint16_t p_blocks = uint16_t(1 << rank | 1 << (rank ^ share_q));
+        const uint16_t q_blocks = C::adapts ? uint16_t(1 << rank | 1 << (rank ^ 1)) : uint16_t(3);
         // Boxes of P that lie outside are left out: their rows are not stored, and TMA would take as long for them.
         const int boxes = C::registers ? min(4, max(0, (w.r - p_row + 31) / 32)) : 0;
         const uint32_t bytes = C::q_bytes + (C::registers ? boxes * C::box_bytes : C::p_bytes);
-        for (int k = 0; k < w.k_blocks * C::depth; k += C::depth) {
-          const uint32_t p = ring + s * C::stage_bytes, q = p + C::p_bytes + rank * (C::q_slice * 128), barrier = full + 8 * s;
+        const int from = part * half * C::depth;
+        for (int k = from; k < from + k_blocks * C::depth; k += C::depth) {
+          const uint32_t p = ring + s * C::stage_bytes, q = p + C::p_bytes + r_at * (q_slice * 128), barrier = full + 8 * s;
           mbarrier_wait(empty + 8 * s, parity);
           mbarrier_arrive_expect(barrier, bytes);
           if constexpr (C::registers) {
-            for (int i = 0; i < boxes; i++) {
-              tma_load(&p_map, p + i * C::box_bytes, barrier, p_row + 32 * i, k, batch1, batch0, w.load_policy);
+            for (int i = s_at; i < boxes; i += share_p) {
+              const uint32_t to = p + i * C::box_bytes;
+              if (share_p > 1) {
+                tma_load_multicast(&p_map, to, barrier, p_row + 32 * i, k, batch1, batch0, w.load_policy, p_blocks);
+              } else {
+                tma_load(&p_map, to, barrier, p_row + 32 * i, k, batch1, batch0, w.load_policy);
+              }
             }
+          } else if (share_p > 1) {
+            const int slice = s_at * p_slice;
+            tma_load_multicast(&p_map, p + slice * 128, barrier, k, p_row + slice, batch1, batch0, w.load_policy, p_blocks);
           } else {
             tma_load(&p_map, p, barrier, k, p_row, batch1, batch0, w.load_policy);
           }
-          if constexpr (C::share > 1) {
-            tma_load_multicast(&q_map, q, barrier, k, q_row, batch1, batch0, w.load_policy, (1 << C::share) - 1);
+          if (share_q > 1) {
+            tma_load_multicast(&q_map, q, barrier, k, q_row, batch1, batch0, w.load_policy, q_blocks);
           } else {
             tma_load(&q_map, q, barrier, k, q_row, batch1, batch0, w.load_policy);
           }
@@ -256,11 +324,11 @@ __global__ void __launch_bounds__(C::threads, 1)
       for (int e = 0; e < 4; e++) asm volatile("" : "+r"(f[e])::"memory");  // here, not between a fence and its products
     };
 
-    // Lane i tells the i-th block of those that share Q that a stage is free.
-    const uint32_t empty_there = C::share > 1 && lane < C::share ? map_shared(empty, lane) : empty;
+    // Each of the first lanes tells a block of those that share loads that a stage is free.
+    const uint32_t empty_there = C::share > 1 && lane < sharing ? map_shared(empty, C::adapts ? rank ^ lane : lane) : empty;
     const auto release = [&](int s) {
       if constexpr (C::share > 1) {
-        if (lane < C::share) mbarrier_arrive_cluster(empty_there + 8 * s);
+        if (lane < sharing) mbarrier_arrive_cluster(empty_there + 8 * s);
       } else {
         if (lane == 0) mbarrier_arrive(empty_there + 8 * s);
       }
@@ -272,23 +340,24 @@ __global__ void __launch_bounds__(C::threads, 1)
 
     for (int t = first; t < w.total; t += step) {
       const Place place = place_of(w, t);
-      Part part{(place.r_tile * C::share + rank) * C::p_rows + warp * 16, place.s_tile * C::q_rows, place.batch0, place.batch1};
+      Part d{(place.r_tile * share_q + r_at) * C::p_rows + warp * 16, (place.s_tile * share_p + s_at) * C::q_rows, place.batch0,
+             place.batch1};
       // Divisions take a while: here they are done under the first loads.
-      asm volatile("" : "+r"(part.r), "+r"(part.s), "+r"(part.batch0), "+r"(part.batch1));
+      asm volatile("" : "+r"(d.r), "+r"(d.s), "+r"(d.batch0), "+r"(d.batch1));
       int before = 0;
       if constexpr (C::registers) {
         // Three products under way, the parts of P for the next one on their way to registers.
         uint32_t f[4][4];
         mbarrier_wait(full + 8 * s, parity);
         fetch(f[0], s, 0);
-        for (int i = 0; i < w.k_blocks; i++) {
+        for (int i = 0; i < k_blocks; i++) {
           const int now = s;
           next_stage();
 #pragma unroll
           for (int j = 0; j < 4; j++) {
             if (j < 3) {
               fetch(f[j + 1], now, j + 1);
-            } else if (i + 1 < w.k_blocks) {
+            } else if (i + 1 < k_blocks) {
               mbarrier_wait(full + 8 * s, parity);
               fetch(f[0], s, 0);
             }
@@ -300,7 +369,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           before = now;
         }
       } else {
-        for (int i = 0; i < w.k_blocks; i++) {
+        for (int i = 0; i < k_blocks; i++) {
           mbarrier_wait(full + 8 * s, parity);
           const uint32_t stage = uint32_t(s) * (C::stage_bytes >> 4);
           wgmma_fence();
@@ -316,13 +385,18 @@ __global__ void __launch_bounds__(C::threads, 1)
       wgmma_pin(sum);
       release(before);
 
+      if constexpr (C::adapts) {
+        // There is one tile, of which this block stores one panel: the other buffer is free.
+        const uint32_t inbox = my_panels + C::panel_bytes + (C::exchange ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
+        if (split > 1) meet(sum, part, inbox, arrived, rank ^ share_q * share_p);
+      }
       griddepcontrol_wait();  // of the threads that read C and the bias and write D
-      store_tile<C>(sum, d_map, w, epilogue, part, my_panels, buffer);
+      store_tile<C>(sum, d_map, w, epilogue, d, my_panels, buffer, split > 1 ? part : -1);
     }
     if (lane == 0) tma_store_wait_read<0>();  // shared memory stays until it has been read
     __syncwarp();
   }
-  if constexpr (C::share > 1) {  // as long as the other block may signal here
+  if constexpr (C::share > 1) {  // as long as another block may signal or store here
     cluster_arrive();
     cluster_wait();
   }

@@ -1,7 +1,8 @@
 //! TF32: `sm90_tf32.cu`, and cuBLAS where it may round inputs.
 //!
 //! Fitted to recordings of a draft of the kernel and of cuBLAS 13.1 on an H100 (docs/f32.md): 50 of ours, mean error 4 %, and 17
-//! of cuBLAS, 6 %.
+//! of cuBLAS, 6 %. Of narrow tiles, other clusters than pairs that share B come from the times of clusters of four at 1024^3, 2048^3,
+//! 4096^3 and 2048 x 1536 x 384 only; K in halves from `sm90_wave`.
 
 use super::memory_us;
 use crate::arch::DeviceInfo;
@@ -17,14 +18,26 @@ const L2_GBPS: f64 = 16_500.0;
 /// The kernel before the product that transposes an operand: what it reads and writes, GB/s, and its launch.
 const TRANSPOSE_GBPS: f64 = 2850.0;
 const TRANSPOSE_US: f64 = 0.3;
-/// Of a tile 64 wide the loads of a stage, microseconds: shared memory is busy for twice as long as tensor cores are.
-const NARROW_STAGE_US: f64 = 0.34;
+/// Of a tile 64 wide each KiB of a stage's loads that comes from L2, multicast counted once, microseconds; and for how much of it
+/// shared memory takes as long.
+const NARROW_KIB_US: f64 = 0.017;
+const NARROW_KIB: f64 = 14.0;
+/// Sums that meet.
+const MEET_US: f64 = 2.0;
+/// The least stages of which a cluster takes halves.
+const LEAST_STAGES: f64 = 16.0;
 
-/// How one tile is computed: 128 rows of one operand, `width` of the other; `pair` of them share loads.
+/// Blocks of a cluster: along the side of tiles that has 128 rows, which share the other operand; along the other side; parts of K.
+type Cluster = [f64; 3];
+/// What sm90_tf32.cu chooses from for narrow tiles.
+const NARROW_CLUSTERS: [Cluster; 5] =
+    [[2.0, 1.0, 1.0], [1.0, 2.0, 1.0], [2.0, 2.0, 1.0], [1.0, 1.0, 2.0], [1.0, 2.0, 2.0]];
+
+/// How one tile is computed: 128 rows of one operand, `width` of the other.
 #[derive(Clone, Copy)]
 struct Tile {
     width: f64,
-    pair: f64,
+    cluster: Cluster,
     /// Of the sustained peak, between two epilogues.
     efficiency: f64,
     /// Microseconds that the epilogue takes for each column.
@@ -32,28 +45,38 @@ struct Tile {
 }
 
 impl Tile {
-    fn new(width: u32, pair: u32) -> Self {
+    fn new(width: u32, cluster: Cluster) -> Self {
         let efficiency = match width {
             64 => 0.84,
             192 => 1.08,
             _ => 1.12,
         };
-        Self { width: width.into(), pair: pair.into(), efficiency, column_us: 0.0142 }
+        Self { width: width.into(), cluster, efficiency, column_us: 0.0142 }
     }
 
-    /// The product of `r` by `s` tiles in `batch` matrices.
+    /// The product of `r` by `s` in `batch` matrices; infinite where the cluster is not for it.
     fn us(&self, [r, s]: [usize; 2], problem: &Problem, device: &DeviceInfo) -> f64 {
         let count = |extent: usize, size: f64| (extent as f64 / size).ceil();
-        let clusters = count(r, 128.0 * self.pair) * count(s, self.width) * problem.batch_count() as f64;
-        let turns = (clusters / (f64::from(device.sm_count) / self.pair).floor()).ceil();
-        let stages = count(problem.k, 32.0);
+        let [along_r, along_s, split] = self.cluster;
+        let clusters = count(r, 128.0 * along_r) * count(s, self.width * along_s) * problem.batch_count() as f64;
+        let blocks = along_r * along_s * split;
+        // Clusters of four reach 120 of 132 multiprocessors.
+        let reached = f64::from(device.sm_count) * if blocks > 2.0 { 10.0 / 11.0 } else { 1.0 };
+        let turns = (clusters / (reached / blocks).floor()).ceil();
+        let all_stages = count(problem.k, 32.0);
+        if split > 1.0 && (turns > 1.0 || all_stages < LEAST_STAGES) {
+            return f64::INFINITY;
+        }
+        let stages = (all_stages / split).ceil();
 
         let peak = super::peak_tflops(problem.dtype, Math::Tf32, device) * 1e6 / f64::from(device.sm_count);
         let stage_flops = 2.0 * 128.0 * self.width * 32.0;
         let products = stages * stage_flops / (peak * self.efficiency) + self.width * self.column_us;
         let narrow = self.width < 128.0;
-        let arithmetic = turns * if narrow { products.max(stages * NARROW_STAGE_US) } else { products };
-        let l2 = clusters * stages * (128.0 * self.pair + self.width) * 128.0 / (L2_GBPS * 1e3);
+        let kib = (16.0 / along_s + self.width / 8.0 / along_r).max(NARROW_KIB);
+        let turn = if narrow { products.max(stages * kib * NARROW_KIB_US) } else { products };
+        let arithmetic = turns * turn + if split > 1.0 { MEET_US } else { 0.0 };
+        let l2 = clusters * all_stages * (128.0 * along_r + self.width * along_s) * 128.0 / (L2_GBPS * 1e3);
         let memory = MEMORY * memory_us(problem, device);
         // Narrow tiles overlap better: while one is stored, the next one's loads fit into the ring.
         let norm = if narrow { 4.5 } else { 3.0 };
@@ -62,7 +85,7 @@ impl Tile {
     }
 }
 
-/// As sm90_tf32.cu chooses between pairs and single blocks.
+/// As sm90_tf32.cu chooses between pairs and single blocks, and of narrow tiles the cluster that should be through first.
 pub(super) fn us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let [tile_m, tile_n, _] = kernel.tile;
     let [pair_m, pair_n] = kernel.cluster;
@@ -71,7 +94,10 @@ pub(super) fn us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) ->
     let (width, pair, r, s) = if exchanged { (tile_m, pair_n, n, m) } else { (tile_n, pair_m, m, n) };
     let tiles = r.div_ceil(128) * s.div_ceil(width as usize) * problem.batch_count();
     let alone = kernel.layout != Layout::NT && width == 256 && (r <= 128 || tiles <= device.sm_count as usize);
-    let product = Tile::new(width, if alone { 1 } else { pair }).us([r, s], problem, device);
+    let given = [[if alone { 1.0 } else { pair.into() }, 1.0, 1.0]];
+    let clusters: &[Cluster] = if width == 64 { &NARROW_CLUSTERS } else { &given };
+    let times = clusters.iter().map(|&cluster| Tile::new(width, cluster).us([r, s], problem, device));
+    let product = times.fold(f64::INFINITY, f64::min);
     let transposed = if kernel.layout == Layout::TN { 8.0 * (s * k * problem.batch_count()) as f64 } else { 0.0 };
     let transpose = if transposed > 0.0 { TRANSPOSE_US + transposed / (TRANSPOSE_GBPS * 1e3) } else { 0.0 };
     (LAUNCH_US + transpose + product).max(super::roofline_us(problem, device))
@@ -90,8 +116,9 @@ pub(super) fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         Layout::NN => 1.03,
         _ => 1.015,
     };
-    let wide = Tile { column_us: 0.0103, ..Tile::new(256, 2) };
-    let tiles = [(wide, [m, n]), (wide, [n, m]), (Tile::new(64, 2), [m, n]), (Tile::new(64, 2), [n, m])];
+    let pair = [2.0, 1.0, 1.0];
+    let (wide, narrow) = (Tile { column_us: 0.0103, ..Tile::new(256, pair) }, Tile::new(64, pair));
+    let tiles = [(wide, [m, n]), (wide, [n, m]), (narrow, [m, n]), (narrow, [n, m])];
     let product = tiles.map(|(tile, sides)| tile.us(sides, problem, device)).into_iter().fold(f64::INFINITY, f64::min);
     (LAUNCH_US + 0.4 + product * layout).max(super::roofline_us(problem, device) * 1.001)
 }

@@ -244,9 +244,10 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(259, 131, 132), (77, 40, 65), (200, 515, 67), (4, 3, 95), (640, 388, 256), (500, 130, 8200)]);
     }
     if kernel.family == Family::Sm90Tf32 {
-        // M in steps of four, where rows of A are columns; more tiles than run at a time, of pairs of blocks, too; the last with
-        // every variant.
+        // M in steps of four, where rows of A are columns; more tiles than run at a time, of pairs of blocks, too. Then every kind
+        // of cluster that narrow tiles have on an H100. The last of both with every variant.
         sizes.extend([(124, 260, 100), (260, 516, 1000), (2100, 4100, 68), (516, 132, 2052), (1300, 3204, 100)]);
+        sizes.extend([(9000, 60, 100), (60, 9004, 100), (100, 3968, 1156), (332, 260, 516), (332, 260, 1092)]);
     }
     if kernel.family == Family::Sm90Sgemm {
         // All tiles of a row, the longer side either one, more tiles than multiprocessors, K in parts over clusters.
