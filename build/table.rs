@@ -264,8 +264,8 @@ fn check(row: &Row) -> Result<(), String> {
         }
         "gevm" if row.layout != ["nn"] => Err("field `layout`: gevm reads [\"nn\"]".into()),
         "outer" if row.layout != ["any"] => Err("field `layout`: outer reads [\"any\"]".into()),
-        "gemv" if row.tile[0] != if row.dtype == ["f32"] { 16 } else { 4 } || !row.tile[2].is_multiple_of(256) => {
-            Err(format!("field `tile` is {:?}; gemv has [4, N, a multiple of 256], [16, ...] in f32", row.tile))
+        "gemv" if row.tile[0] != if row.dtype == ["f32"] { 16 } else { 8 } || !row.tile[2].is_multiple_of(256) => {
+            Err(format!("field `tile` is {:?}; gemv has [8, N, a multiple of 256], [16, ...] in f32", row.tile))
         }
         "gevm" if row.dtype.iter().any(|dtype| row.tile != [4, 128 / dtype_bytes(dtype), 32]) => {
             Err(format!("field `tile` is {:?}; gevm has [4, 64, 32], and [4, 32, 32] in f32", row.tile))

@@ -1,4 +1,4 @@
-// A few rows of A: D = A @ B with K contiguous in both, on the CUDA cores.
+// A few rows of A: D = A @ B with K contiguous in both. What this file has is on the CUDA cores.
 //
 // Such a product is a read of B at memory speed. B's columns, called W's rows here, go from memory straight into the
 // registers of the one thread that multiplies them, in 16-byte loads of which each thread has four or eight on their way. A
@@ -6,8 +6,8 @@
 // and are added in a fixed order: there is no workspace, and results do not change from run to run. The grid is persistent,
 // so that the next rows are on their way while sums are added up.
 //
-// Two relatives have files of their own: gemv_short.hpp, for a K that would leave most of a warp idle, and gemv_wide.hpp,
-// for more than eight rows of A.
+// Three relatives have files of their own: gemv_short.hpp, for a K that would leave most of a warp idle; gemv_mma.hpp, on tensor
+// cores, for five to eight rows of A in 16 bits; and gemv_wide.hpp, for more than eight rows in f32.
 //
 // The kernel may start while the one before it still runs (ptx.hpp). It then has its first weights brought into L2.
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 #include "epilogue.hpp"
 #include "gemv.hpp"
+#include "gemv_mma.hpp"
 #include "gemv_short.hpp"
 #include "gemv_wide.hpp"
 #include "sm90.hpp"
@@ -208,12 +209,19 @@ tg_status launch_rows(const tg_gemm_args& args) {
   return Launch(args, grid, block, 0)(reinterpret_cast<const void*>(gemv<Row, M>), parameters);
 }
 
+// Bytes of W from which tensor cores have one to four rows, too: at 28672 x 4096 (235 MB) they take 77.0 us with five rows, the CUDA
+// cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are 4 to 5 % faster.
+constexpr int64_t least_mma_bytes = 200'000'000;
+
+// Whether a product in 16 bits runs on tensor cores.
+inline bool by_mma(const tg_gemm_args& args) { return args.m > 4 || args.n * args.k * 2 >= least_mma_bytes; }
+
 }  // namespace
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   using T = typename scalar<Row::dtype>::type;
-  static_assert(Row::layout == TG_NT && (Row::tile_m == 4 || Row::tile_m == 16));
+  static_assert(Row::layout == TG_NT && Row::tile_m == (sizeof(T) == 4 ? 16 : 8));
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
@@ -223,7 +231,9 @@ tg_status launch(const tg_gemm_args* problem) {
     return TG_UNSUPPORTED;
   }
   if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T>(args);
-  if constexpr (Row::tile_m > 4) {
+  if constexpr (sizeof(T) == 2) {
+    if (by_mma(args)) return launch_mma<T>(args);
+  } else {
     if (args.m > 12) return launch_wide<16, Row::arch>(args);
     if (args.m > 8) return launch_wide<12, Row::arch>(args);
     if (args.m > 6) return launch_rows<Row, 8>(args);

@@ -107,17 +107,19 @@ struct GemvProblem {
 };
 
 // A block of several teams of warps, each with ROWS rows of W, of which every warp of a team took a part of K: adds up the
-// sums of the parts, VALUES of them, (m, row), in each, in a fixed order, and stores. For all threads of the block.
-template <int ROWS, int VALUES, class T>
+// sums of the parts, VALUES of them in each, (m, row), those of an m STRIDE after those of the one before, in a fixed order,
+// and stores. For all threads of the block.
+template <int ROWS, int VALUES, int STRIDE = ROWS, class T>
 __device__ inline void add_parts(const float* partial, int split, int teams, int first_row, const GemvProblem<T>& p,
                                  const Epilogue<T, float>& epilogue) {
   const Batch batch(p.inner_batch);
   const int thread = (threadIdx.z * split + threadIdx.y) * lanes + threadIdx.x;
-  for (int output = thread; output < teams * VALUES; output += split * teams * lanes) {
-    const int value = output % VALUES, team = output / VALUES;
-    const int m = value / ROWS, n = first_row + team * ROWS + value % ROWS;
+  constexpr int sums = VALUES / STRIDE * ROWS;
+  for (int output = thread; output < teams * sums; output += split * teams * lanes) {
+    const int value = output % sums, team = output / sums;
+    const int m = value / ROWS, row = value % ROWS, n = first_row + team * ROWS + row;
     if (m >= p.m || n >= p.n) continue;
-    const float* from = partial + team * split * VALUES + value;
+    const float* from = partial + team * split * VALUES + m * STRIDE + row;
     float total = from[0];
     for (int i = 1; i < split; i++) total += from[i * VALUES];
     p.store(total, m, n, batch, epilogue);
@@ -133,17 +135,26 @@ struct GemvShape {
   int a_rows;        // that a block takes in for each tile; 0 where A stays in L1
 };
 
-// Warps that share a row and split K, out of those given: two things count, how many chunks a warp takes, one after the
-// other, and how much the busiest multiprocessor takes in. Where it makes little difference, the first.
+// Warps of a block, and those of them that share a row and split K.
+struct GemvCut {
+  int warps, split;
+};
+
+// Two things count, how many chunks a warp takes, one after the other, and how much the busiest multiprocessor takes in.
+inline double cut_cost(GemvCut cut, int64_t n, int64_t k, GemvShape shape, int sm_count) {
+  const int tile_rows = cut.warps / cut.split * shape.rows;
+  const int64_t tiles = ceil_div(n, tile_rows), blocks = int64_t(sm_count) * (shape.warps_per_sm / cut.warps);
+  const int64_t turns = ceil_div(tiles, blocks) * ceil_div(k, int64_t(shape.chunk) * cut.split);
+  const int64_t busiest = ceil_div(tiles, sm_count) * (tile_rows + shape.a_rows);
+  return double(turns) * double(busiest);
+}
+
+// Warps that share a row and split K, out of those given: the cheapest; where it makes little difference, the first.
 inline int choose_split(std::initializer_list<int> splits, int64_t n, int64_t k, GemvShape shape, int sm_count) {
   int best = 1;
   double least = 1e300;
   for (int split : splits) {
-    const int warps = std::max(split, block_warps), tile_rows = warps / split * shape.rows;
-    const int64_t tiles = ceil_div(n, tile_rows), blocks = int64_t(sm_count) * (shape.warps_per_sm / warps);
-    const int64_t turns = ceil_div(tiles, blocks) * ceil_div(k, int64_t(shape.chunk) * split);
-    const int64_t busiest = ceil_div(tiles, sm_count) * (tile_rows + shape.a_rows);
-    const double cost = double(turns) * double(busiest);
+    const double cost = cut_cost({std::max(split, block_warps), split}, n, k, shape, sm_count);
     if (cost < 0.97 * least) best = split, least = cost;
   }
   return best;

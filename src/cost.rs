@@ -24,6 +24,11 @@ const GEMV_SHORT_US: f64 = 0.8;
 const GEVM_US: f64 = 1.2;
 const OUTER_US: f64 = 0.8;
 const SKINNY_US: f64 = 1.14;
+/// gemv on tensor cores (gemv_mma.hpp): beside the bytes, and until all is on its way and back again; fitted to recordings of its draft,
+/// 5 and 8 rows: 12 with W of 34 to 235 MB (at most 2.5 % off), 4 with 12.6 MB (3 to 5 % too long, which leaves these to sm90_skinny,
+/// as they should be). What a multiprocessor pulls, GB/s, where few have rows of W: a careful guess, not measured.
+const GEMV_MMA_US: (f64, f64) = (1.05, 2.8);
+const GEMV_MMA_SM_GBPS: f64 = 40.0;
 /// What a block of gevm pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
 const GEVM_BLOCK_GBPS: f64 = 52.0;
 const GEVM_ROW: f64 = 0.3;
@@ -137,6 +142,9 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
 /// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications; more of
 /// both from nine rows on, where gemv_wide.hpp takes over (seven recordings, mean error 10 %, 20 % where N is small).
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    if problem.m > 4 && problem.dtype.bytes() == 2 {
+        return gemv_mma_us(problem, device);
+    }
     let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
     let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, device));
     if problem.m > 8 {
@@ -147,6 +155,15 @@ fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     }
     let idle = (k / chunk).ceil() * chunk / k;
     GEMV_US + 1.01 * idle * memory + further * (0.05 * problem.dtype.bytes() as f64 + 0.004 * memory)
+}
+
+/// Memory, or what the busiest multiprocessor pulls; W is dealt out 16 rows at a time at least.
+fn gemv_mma_us(problem: &Problem, device: &DeviceInfo) -> f64 {
+    let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
+    let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
+    let pull = rows * (problem.k * problem.dtype.bytes()) as f64 / (GEMV_MMA_SM_GBPS * 1e3);
+    let (launch, start) = GEMV_MMA_US;
+    launch + memory_us(problem, device).max(pull).hypot(start)
 }
 
 /// As gevm.cu splits K over a cluster: memory, or what the busiest multiprocessor pulls where blocks are few.

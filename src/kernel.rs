@@ -17,7 +17,7 @@ pub enum Family {
     Reference,
     /// `simt_gemm.cu`: CuTe, f32 on FMA units.
     SimtGemm,
-    /// `gemv.cu`: a few rows, on the CUDA cores.
+    /// `gemv.cu`: a few rows, on the CUDA cores, or on tensor cores from five rows on in 16 bits.
     Gemv,
     /// `gevm.cu`: a few rows with the rows of B contiguous, on the CUDA cores.
     Gevm,

@@ -276,6 +276,18 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(3, 300, 776), (5, 131, 1000), (6, 64, 640), (8, 1023, 4104), (12, 1021, 520), (11, 9001, 136)]);
         sizes.extend([(9, 7, 8192), (13, 4096, 1032), (16, 515, 3080), (10, 1024, 24), (16, 9001, 768), (14, 2, 4096)]);
     }
+    if kernel.family == Family::Gemv && kernel.dtype.bytes() == 2 {
+        // Every cut of gemv_mma.hpp, with rows left over and tiles in turns; weights so large that it takes few rows, too.
+        sizes.extend([
+            (7, 9001, 328),
+            (5, 4099, 4096),
+            (8, 2050, 8200),
+            (7, 20_003, 200),
+            (6, 40_001, 72),
+            (8, 2100, 1000),
+        ]);
+        sizes.push((3, 50_011, 2008));
+    }
     if kernel.family == Family::Gevm {
         // Any K, also one that splits A's rows off their alignment; few columns, so that clusters split K; many.
         sizes.extend([(1, 128, 1001), (4, 64, 2600), (3, 8, 515), (2, 136, 4096), (4, 1000, 77), (1, 64, 8191)]);

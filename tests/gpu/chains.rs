@@ -27,7 +27,8 @@ enum Through {
 struct Sizes(usize, &'static [usize]);
 
 /// Shares of a wave, several waves, K in parts, short products between long ones.
-const FEW: &[Sizes] = &[Sizes(1, &[1024, 4096]), Sizes(4, &[520, 2048, 1024]), Sizes(16, &[1024, 4096])];
+const FEW: &[Sizes] =
+    &[Sizes(1, &[1024, 4096]), Sizes(4, &[520, 2048, 1024]), Sizes(7, &[1024, 4096]), Sizes(16, &[1024, 4096])];
 const SOME: &[Sizes] = &[
     Sizes(16, &[1024, 4096]),
     Sizes(65, &[2048, 1024]),
