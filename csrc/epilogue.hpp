@@ -4,41 +4,13 @@
 //
 // Arithmetic is done in the accumulator's type and rounded once. c is not read when beta is 0.
 #pragma once
+#include "activation.hpp"
 #include "kernel.hpp"
 
 namespace tilegemm {
 
-// x / y to 2 ulp: IEEE division of floats is a function call on the device, which made SiLU cost a third of a GEMM.
-__host__ __device__ inline float divide(float x, float y) {
-#ifdef __CUDA_ARCH__
-  return __fdividef(x, y);
-#else
-  return x / y;
-#endif
-}
-__host__ __device__ inline double divide(double x, double y) { return x / y; }
-
-// GELU(erf) as in the paper (Hendrycks & Gimpel, arXiv 1606.08415, eq. 1), GELU(tanh) its approximation (eq. 2).
-template <class T>
-__host__ __device__ inline T activate(tg_activation activation, T x) {
-  switch (activation) {
-    case TG_RELU: return x > T(0) || x != x ? x : T(0);  // NaN stays NaN
-    case TG_GELU_ERF: return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
-    case TG_GELU_TANH: return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
-    case TG_SILU: return divide(x, T(1) + exp(-x));
-    default: return x;
-  }
-}
-
-// `activate` with a constant for activation.
-template <tg_activation activation, class T, int count>
-__host__ __device__ inline void activate_each(T (&x)[count]) {
-#pragma unroll
-  for (int e = 0; e < count; e++) x[e] = activate(activation, x[e]);
-}
-
 // The epilogue of one problem, passed to a kernel by value. `T`: inputs and output, `Acc`: accumulator.
-template <class T, class Acc>
+template <class T, class Acc, Accuracy accuracy = accuracy_of<T>>
 struct Epilogue {
   Acc alpha, beta;
   tg_activation activation;
@@ -57,7 +29,7 @@ struct Epilogue {
   __device__ Acc unrounded(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
     Acc x = alpha * acc;
     if (bias.ptr) x += load(bias, i, j, batch0, batch1);
-    x = activate(activation, x);
+    x = activate<accuracy>(activation, x);
     if (beta != Acc(0)) x += beta * load(c, i, j, batch0, batch1);
     return x;
   }
@@ -78,10 +50,10 @@ struct Epilogue {
     };
     if (bias.ptr) add(bias, Acc(1));
     switch (activation) {
-      case TG_RELU: activate_each<TG_RELU>(x); break;
-      case TG_GELU_ERF: activate_each<TG_GELU_ERF>(x); break;
-      case TG_GELU_TANH: activate_each<TG_GELU_TANH>(x); break;
-      case TG_SILU: activate_each<TG_SILU>(x); break;
+      case TG_RELU: activate_each<TG_RELU, accuracy>(x); break;
+      case TG_GELU_ERF: activate_each<TG_GELU_ERF, accuracy>(x); break;
+      case TG_GELU_TANH: activate_each<TG_GELU_TANH, accuracy>(x); break;
+      case TG_SILU: activate_each<TG_SILU, accuracy>(x); break;
       default: break;
     }
     if (beta != Acc(0)) add(c, beta);

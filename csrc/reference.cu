@@ -1,12 +1,15 @@
 // The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
-// Nothing here is meant to be fast. Sums run over k in ascending order, in f32 (f64 for f64).
+// Nothing here is meant to be fast, and activations are those of <cmath>. Sums run over k in ascending order, in f32 (f64 for f64).
 #include "epilogue.hpp"
 #include "kernel.hpp"
 
 namespace tilegemm {
 
 template <class T, class Acc>
-__global__ void reference(tg_gemm_args args, Epilogue<T, Acc> epilogue) {
+using ExactEpilogue = Epilogue<T, Acc, Accuracy::exact>;
+
+template <class T, class Acc>
+__global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
   const T* a = static_cast<const T*>(args.a.ptr);
   const T* b = static_cast<const T*>(args.b.ptr);
   T* d = static_cast<T*>(args.d.ptr);
@@ -35,7 +38,7 @@ tg_status launch(const tg_gemm_args* args) {
   if (blocks == 0) return TG_OK;
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
   reference<T, Acc><<<unsigned(blocks < most ? blocks : most), threads, 0, cudaStream_t(args->stream)>>>(
-      *args, Epilogue<T, Acc>(*args));
+      *args, ExactEpilogue<T, Acc>(*args));
   return launch_status();
 }
 

@@ -11,13 +11,6 @@
 
 namespace tilegemm {
 
-// `activate` with a constant for activation: chosen once per fragment, not once per element.
-template <tg_activation Activation, int N>
-CUTLASS_DEVICE void activate_all(cutlass::Array<float, N>& x) {
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < N; i++) x[i] = activate(Activation, x[i]);
-}
-
 template <class Element, int TileM, int TileN>
 struct BiasActivation {
   struct Arguments {
@@ -76,24 +69,23 @@ struct BiasActivation {
     template <int N>
     CUTLASS_DEVICE auto visit(const cutlass::Array<float, N>& acc, int epi_v, int epi_m, int epi_n) {
       cutlass::Array<float, N> x;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; i++) x[i] = params.alpha * acc[i];
-
       const auto add = [&](const auto& bias) {
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < N; i++) x[i] += float(bias(cute::_, cute::_, cute::_, epi_m, epi_n)(epi_v * N + i));
+        for (int i = 0; i < N; i++) {
+          x[i] = fmaf(params.alpha, acc[i], float(bias(cute::_, cute::_, cute::_, epi_m, epi_n)(epi_v * N + i)));
+        }
       };
-      if (params.bias) {
-        if (params.bias_along_m) add(rows);
-        else add(columns);
-      }
+      if (!params.bias) x = params.alpha * acc;
+      else if (params.bias_along_m) add(rows);
+      else add(columns);
 
       if (!params.is_identity) {
-        switch (params.activation) {
-          case TG_RELU: activate_all<TG_RELU>(x); break;
-          case TG_GELU_ERF: activate_all<TG_GELU_ERF>(x); break;
-          case TG_GELU_TANH: activate_all<TG_GELU_TANH>(x); break;
-          case TG_SILU: activate_all<TG_SILU>(x); break;
+        constexpr Accuracy accuracy = accuracy_of<Element>;
+        switch (params.activation) {  // once per fragment, not once per element
+          case TG_RELU: activate_each<TG_RELU, accuracy>(x.storage); break;
+          case TG_GELU_ERF: activate_each<TG_GELU_ERF, accuracy>(x.storage); break;
+          case TG_GELU_TANH: activate_each<TG_GELU_TANH, accuracy>(x.storage); break;
+          case TG_SILU: activate_each<TG_SILU, accuracy>(x.storage); break;
           default: break;
         }
       }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <tuple>
 
+#include "activation.hpp"
 #include "cuda_tile.h"
 #include "kernel.hpp"
 
@@ -118,36 +119,46 @@ __tile__ auto load_bias(const Activated<T>& e, const Position& at, int first, in
   return ct::element_cast<float>(ct::load_masked(elements, index < end, T(0.0f)));
 }
 
-// 1 / x and exp(x) as the hardware has them: off by a few units in the last place of f32, with subnormals taken as 0.
+// 1 / x and 2^x as the hardware has them: off by a few units in the last place of f32, with subnormals taken as 0.
 // That is nothing to f16 and bf16, and saves a branch or a scaling per element.
 constexpr ct::rounding_mode_constant<ct::rounding_mode::round_approximate> approximate;
 constexpr ct::subnormals_rounding_mode_constant<ct::subnormals_rounding_mode::round_subnormals_to_zero> flush;
 template <class X> __tile__ X reciprocal(X x) { return ct::div(1.0f, x, approximate, flush); }
-template <class X> __tile__ X exponential(X x) { return ct::exp2(x * 1.44269504f, flush); }  // log2(e)
-template <class X> __tile__ X sigmoid(X x) { return reciprocal(1.0f + exponential(-x)); }
+template <class X> __tile__ X exponential(X x) { return ct::exp2(x, flush); }
 
-// erfc(z), z >= 0, to a relative 5e-6: exp(-z^2) times our own minimax fit on [0, 9], as cuTile has no erf. f16 needs
-// 5e-4, also where GELU fades out and 1 + erf(x) would cancel.
+// activate() of activation.hpp on a tile, in its form for 16 bits: tile code can call neither it nor <cmath>. The branches are
+// uniform.
+constexpr ct::propagate_nan_t keep_nan;
+template <class X> __tile__ X relu(X x) { return ct::max(x, 0.0f, keep_nan); }
 template <class X>
-__tile__ X erfc(X z) {
-  const X t = reciprocal(1.0f + 0.43f * z);
-  const X tail = 0.283138f + t * (-0.014105477f + t * (0.40998059f - t * 0.15437374f));
-  return t * (0.24329931f + t * (0.23206537f + t * tail)) * exponential(-z * z);
+__tile__ X gate(X x, X exponent) {
+  return ct::max(x, -3.40282347e38f) * reciprocal(1.0f + exponential(exponent));  // 0, not NaN, for -inf
 }
 
-// activate() of epilogue.hpp on a tile: tile code can call neither it nor <cmath>. The branches are uniform. GELU(tanh)
-// is written as a gate, like SiLU: (1 + tanh(y)) / 2 = sigmoid(2 y).
+template <class X>
+__tile__ X gelu_erf(X x) {
+  constexpr GeluErf gelu;
+  const X t = ct::min(ct::abs(x), GeluErf::end);
+  X exponent = t * gelu.half[7] + gelu.half[6];
+  exponent = exponent * t + gelu.half[5];
+  exponent = exponent * t + gelu.half[4];
+  exponent = exponent * t + gelu.half[3];
+  exponent = exponent * t + gelu.half[2];
+  exponent = exponent * t + gelu.half[1];
+  exponent = exponent * t + gelu.half[0];
+  return relu(x) - t * exponential(exponent);
+}
+
 template <class X>
 __tile__ X activate(int activation, X x) {
   if (activation == TG_RELU) {
-    x = ct::select(x < 0.0f, ct::zeros<X>(), x);  // NaN stays NaN
+    x = relu(x);
   } else if (activation == TG_GELU_ERF) {
-    const X half_erfc = 0.5f * erfc(ct::abs(x) * 0.70710678f);
-    x = x * ct::select(x < 0.0f, half_erfc, 1.0f - half_erfc);
+    x = gelu_erf(x);
   } else if (activation == TG_GELU_TANH) {
-    x = x * sigmoid(1.5957691f * (x + 0.044715f * x * x * x));
+    x = gate(x, x * (Gate::first + Gate::third * x * x));
   } else if (activation == TG_SILU) {
-    x = x * sigmoid(x);
+    x = gate(x, Gate::linear * x);
   }
   return x;
 }

@@ -25,19 +25,22 @@ impl Activation {
     pub const ALL: [Activation; 5] =
         [Activation::Identity, Activation::Relu, Activation::GeluErf, Activation::GeluTanh, Activation::Silu];
 
-    /// The function itself.
+    /// The function itself. At -inf, where some would be 0 times infinity, it is the limit.
     pub fn apply<T: Real>(self, x: T) -> T {
         let (zero, one, half) = (T::zero(), T::one(), T::from_f64(0.5));
+        let finite_below = x.max(T::min_value());
         match self {
             Activation::Identity => x,
             Activation::Relu if x > zero || x.is_nan() => x,
             Activation::Relu => zero,
-            Activation::GeluErf => half * x * (one + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf()),
+            Activation::GeluErf => {
+                half * finite_below * (one + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
+            }
             Activation::GeluTanh => {
                 let scale = T::from_f64((2.0 / std::f64::consts::PI).sqrt());
-                half * x * (one + (scale * (x + T::from_f64(0.044715) * x * x * x)).tanh())
+                half * finite_below * (one + (scale * (x + T::from_f64(0.044715) * x * x * x)).tanh())
             }
-            Activation::Silu => x / (one + (-x).exp()),
+            Activation::Silu => finite_below / (one + (-x).exp()),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Without a device each test is reported as ignored, loudly; with `TILEGEMM_REQUIRE_GPU=1` that is a failure.
 
+mod activations;
 mod cases;
 mod chains;
 mod device;
@@ -54,6 +55,7 @@ fn all() -> Vec<(String, Test)> {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
         (kernel.name.to_string(), test)
     }));
+    tests.extend(activations::tests());
     tests.extend(chains::tests());
     tests.extend(exactness::tests());
     tests.extend(fma::tests());

@@ -18,7 +18,7 @@ pub fn library_matches_table(_: &Gpu) -> Result<(), String> {
 }
 
 /// Whether two results are the same: within the tolerance, the same infinity, or both NaN.
-fn agree(got: f64, expected: f64, tolerance: f64) -> bool {
+pub fn agree(got: f64, expected: f64, tolerance: f64) -> bool {
     got == expected || (got.is_nan() && expected.is_nan()) || (got - expected).abs() <= tolerance
 }
 

@@ -161,3 +161,15 @@ fn products_are_counted_by_shape() -> Result<()> {
     assert_eq!((gemm.batch, gemm.layout, gemm.dtype, gemm.kernel, gemm.calls), (2, "nt", "f32", "candle_cpu", 3));
     Ok(())
 }
+
+#[test]
+fn activations_have_their_limits() {
+    for activation in Activation::ALL {
+        let below = if activation == Activation::Identity { f32::NEG_INFINITY } else { 0.0 };
+        let values = [(f32::NEG_INFINITY, below), (-1e30, below), (f32::INFINITY, f32::INFINITY), (1e30, 1e30)];
+        for (x, expected) in values.into_iter().filter(|(x, _)| activation != Activation::Identity || x.is_infinite()) {
+            assert_eq!(activation.apply(x), expected, "{activation:?} of {x}");
+        }
+        assert!(activation.apply(f32::NAN).is_nan(), "{activation:?}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Activations of every number of 16 bits, as the epilogue of each kernel computes them, against f64.
+
+use crate::cases::{self, Variant};
+use crate::device::{Element, Gpu, Operands};
+use crate::oracle;
+use crate::Test;
+use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Math, KERNELS};
+use candle_tilegemm::problem::BiasAxis;
+use candle_tilegemm::{Activation, DType, F32Mode, Problem};
+use half::{bf16, f16};
+
+pub fn tests() -> Vec<(String, Test)> {
+    let fuses = |kernel: &&KernelDesc| kernel.is_built() && kernel.fusion >= Fusion::BiasAct;
+    let test = |kernel: &'static KernelDesc| -> (String, Test) {
+        let all: fn(&Gpu, &KernelDesc) -> Result<(), String> = match kernel.dtype {
+            DType::F16 => |gpu, kernel| every_number(gpu, kernel, f16::from_bits),
+            DType::BF16 => |gpu, kernel| every_number(gpu, kernel, bf16::from_bits),
+            DType::F32 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f32()),
+            DType::F64 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f64()),
+        };
+        (format!("{kernel}_activations"), Box::new(move |gpu| all(gpu, kernel)))
+    };
+    KERNELS.iter().filter(fuses).map(test).collect()
+}
+
+/// The numbers are the bias of a product of zeros.
+fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u16) -> T) -> Result<(), String> {
+    let device = Dispatcher::new(gpu.info.clone()).device().clone();
+    let bias: Vec<T> = (0..=u16::MAX).map(from_bits).collect();
+    for activation in Activation::ALL {
+        let variant = Variant { bias: Some(BiasAxis::N), activation, ..Variant::PLAIN };
+        let of_depth = |k: usize| {
+            let problem = cases::problem(1, bias.len(), k, kernel.layout, kernel.dtype, variant);
+            Problem { f32_mode: if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate }, ..problem }
+        };
+        let able = |problem: &Problem| kernel.supports(&problem.canonical().problem, &device).is_ok();
+        let problem = [64, 1].map(of_depth).into_iter().find(able).ok_or("supports no such product")?;
+        let zeros = |count: usize| vec![T::from_f64(0.0); count];
+        let (a, b) = (zeros(problem.k), zeros(problem.k * bias.len()));
+        let d = vec![T::from_f64(f64::NAN); bias.len()];
+        let operands = Operands { a, b, c: zeros(1), bias: bias.clone(), d, offsets: [0; 4] };
+        for (x, got) in bias.iter().zip(gpu.run(kernel.name, &problem, &operands)?) {
+            let (x, got) = (x.to_f64(), got.to_f64());
+            let expected = activation.apply(x);
+            // Half a unit of what is stored and a tenth, and half of f16's smallest number; a few units of f32.
+            let (relative, least) = match kernel.dtype {
+                DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
+                DType::F32 => (1e-6, 3e-8),
+                DType::F64 => (1e-14, 1e-14),
+            };
+            let tolerance = relative * expected.abs() + least;
+            if !oracle::agree(got, expected, tolerance) {
+                return Err(format!("{activation:?} of {x} is {got}, expected {expected} within {tolerance:.2e}"));
+            }
+        }
+    }
+    Ok(())
+}
