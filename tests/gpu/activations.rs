@@ -30,19 +30,20 @@ fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u
     let bias: Vec<T> = (0..=u16::MAX).map(from_bits).collect();
     for activation in Activation::ALL {
         let variant = Variant { bias: Some(BiasAxis::N), activation, ..Variant::PLAIN };
-        let of_depth = |k: usize| {
-            let problem = cases::problem(1, bias.len(), k, kernel.layout, kernel.dtype, variant);
+        let of_size = |(m, k): (usize, usize)| {
+            let problem = cases::problem(m, bias.len(), k, kernel.layout, kernel.dtype, variant);
             Problem { f32_mode: if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate }, ..problem }
         };
         let able = |problem: &Problem| kernel.supports(&problem.canonical().problem, &device).is_ok();
-        let problem = [64, 1].map(of_depth).into_iter().find(able).ok_or("supports no such product")?;
+        let problem =
+            [(8, 64), (1, 64), (8, 1)].map(of_size).into_iter().find(able).ok_or("supports no such product")?;
         let zeros = |count: usize| vec![T::from_f64(0.0); count];
-        let (a, b) = (zeros(problem.k), zeros(problem.k * bias.len()));
-        let d = vec![T::from_f64(f64::NAN); bias.len()];
+        let (a, b) = (zeros(problem.m * problem.k), zeros(problem.k * bias.len()));
+        let d = vec![T::from_f64(f64::NAN); problem.m * bias.len()];
         let operands = Operands { a, b, c: zeros(1), bias: bias.clone(), d, offsets: [0; 4] };
-        for (x, got) in bias.iter().zip(gpu.run(kernel.name, &problem, &operands)?) {
-            let (x, got) = (x.to_f64(), got.to_f64());
-            let expected = activation.apply(x);
+        let expected: Vec<(f64, f64)> = bias.iter().map(|x| (x.to_f64(), activation.apply(x.to_f64()))).collect();
+        for (&(x, expected), got) in expected.iter().cycle().zip(gpu.run(kernel.name, &problem, &operands)?) {
+            let got = got.to_f64();
             // Half a unit of what is stored and a tenth, and half of f16's smallest number; a few units of f32.
             let (relative, least) = match kernel.dtype {
                 DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
