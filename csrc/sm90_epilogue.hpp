@@ -1,6 +1,6 @@
 // The epilogue of the sm_90 kernels, written as a CUTLASS 3 visitor:
 //
-//     d = activation(alpha * acc + bias)
+//     d = activation(alpha * acc + bias) + beta * c
 //
 // It is one node and not a tree of CUTLASS's: whether the bias runs along M or along N, or is absent, is known at run time
 // only, and without a bias nothing is staged and nobody waits. All branches are uniform over the grid.
@@ -11,7 +11,8 @@
 
 namespace tilegemm {
 
-template <class Element, int TileM, int TileN>
+// `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead. Without that there is no C.
+template <class Element, int TileM, int TileN, bool AddsC>
 struct BiasActivation {
   struct Arguments {
     float alpha = 1;
@@ -19,6 +20,7 @@ struct BiasActivation {
     const Element* bias = nullptr;  // null: no bias
     int64_t bias_stride = 0, bias_batch_stride = 0;
     bool bias_along_m = false;  // one element per row; otherwise one per column
+    float beta = 0;
   };
   struct Params : Arguments {
     bool is_identity;  // a flag of its own: a test of `activation` would become one of the switch's jumps by table
@@ -38,8 +40,8 @@ struct BiasActivation {
   static bool can_implement(const Problem&, const Arguments&) { return true; }
   template <class Problem>
   static size_t get_workspace_size(const Problem&, const Arguments&) { return 0; }
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
-  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
+  CUTLASS_DEVICE bool is_producer_load_needed() const { return AddsC; }
+  CUTLASS_DEVICE bool is_C_load_needed() const { return AddsC; }
   template <class Args>
   CUTLASS_DEVICE auto get_producer_load_callbacks(const Args&) const {
     return cutlass::epilogue::fusion::EmptyProducerLoadCallbacks{};
@@ -49,8 +51,8 @@ struct BiasActivation {
       : params(params), staged(shared.bias) {}
 
   // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice as seen by the thread's accumulators,
-  // broadcast along N and along M.
-  template <int Threads, class Rows, class Columns>
+  // broadcast along N and along M. `Part`: what is at hand of C.
+  template <int Threads, class Rows, class Columns, class Part>
   struct StoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
     const Params& params;
     const Element* slice;  // of the bias in global memory
@@ -58,10 +60,12 @@ struct BiasActivation {
     Element* staged;
     Rows rows;        // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
     Columns columns;  // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
+    const Part& part;  // (CPY,CPY_M,CPY_N)
 
     // The barriers of the TMA stores stand between the reads of the previous tile and these writes.
     CUTLASS_DEVICE void begin() {
       if (!params.bias) return;
+      cutlass::arch::wait_on_dependent_grids();  // of the threads that read the bias
       for (int i = thread; i < length; i += Threads) staged[i] = slice[i * params.bias_stride];
     }
     CUTLASS_DEVICE bool begin_sync_needed() const { return params.bias; }
@@ -89,6 +93,11 @@ struct BiasActivation {
           default: break;
         }
       }
+      if constexpr (AddsC) {
+        const auto c = cute::recast<cutlass::Array<Element, N>>(part)(epi_v);
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < N; i++) x[i] = fmaf(params.beta, float(c[i]), x[i]);
+      }
       return cutlass::NumericArrayConverter<Element, float, N>{}(x);
     }
   };
@@ -110,8 +119,9 @@ struct BiasActivation {
     const int first = params.bias_along_m ? m * TileM : n * TileN;
     const int left = (params.bias_along_m ? M : N) - first, tile = params.bias_along_m ? TileM : TileN;
     const Element* slice = params.bias + first * params.bias_stride + l * params.bias_batch_stride;
-    return StoreCallbacks<CUTE_STATIC_V(size(args.tiled_copy)), decltype(rows), decltype(columns)>{
-        {}, params, slice, left < tile ? left : tile, args.thread_idx, staged, rows, columns};
+    using Part = std::remove_reference_t<decltype(args.tCrC)>;
+    return StoreCallbacks<CUTE_STATIC_V(size(args.tiled_copy)), decltype(rows), decltype(columns), Part>{
+        {}, params, slice, left < tile ? left : tile, args.thread_idx, staged, rows, columns, args.tCrC};
   }
 
  private:

@@ -28,8 +28,9 @@
 
 namespace tilegemm {
 
-// The types of the kernel that a row describes.
-template <class Row>
+// The types of the two kernels of a row, for C to cost nothing where there is none: its parts of a tile, a few ahead of those that
+// are stored, take shared memory from A and B.
+template <class Row, bool AddsC>
 struct Sm90 {
   using Element = std::conditional_t<Row::dtype == TG_BF16, cutlass::bfloat16_t, cutlass::half_t>;
   using LayoutA = std::conditional_t<a_is_k_major(Row::layout), cutlass::layout::RowMajor, cutlass::layout::ColumnMajor>;
@@ -47,11 +48,12 @@ struct Sm90 {
   using EpilogueSchedule = std::conditional_t<cooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
                                               cutlass::epilogue::TmaWarpSpecialized>;
 
-  using EpilogueOp = BiasActivation<Element, Row::tile_m, Row::tile_n>;
+  using EpilogueOp = BiasActivation<Element, Row::tile_m, Row::tile_n, AddsC>;
+  using ElementC = std::conditional_t<AddsC, Element, void>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, LayoutD, alignment, Element, LayoutD, alignment,
-      EpilogueSchedule, EpilogueOp>::CollectiveOp;
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, LayoutD, alignment, Element, LayoutD,
+      alignment, EpilogueSchedule, EpilogueOp>::CollectiveOp;
 
   // 0 stages: as many as fit beside the epilogue's shared memory.
   using Stages = std::conditional_t<
@@ -108,9 +110,9 @@ inline int default_swizzle(int64_t clusters_m, int64_t clusters_n) {
   return 1;
 }
 
-template <class Row>
+template <class Row, bool AddsC>
 tg_status launch(const tg_gemm_args* args) {
-  using Types = Sm90<Row>;
+  using Types = Sm90<Row, AddsC>;
   using Element = typename Types::Element;
   using Kernel = typename Types::Kernel;
   using Scheduler = typename Kernel::TileScheduler;
@@ -119,7 +121,7 @@ tg_status launch(const tg_gemm_args* args) {
   if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX; };
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
-  if (args->beta != 0 || args->n % Types::alignment != 0) return TG_UNSUPPORTED;
+  if (args->n % Types::alignment != 0) return TG_UNSUPPORTED;
 
   // CUTLASS counts tiles in an int, rounded up to whole groups; 256 leaves room for the cluster's size and for that.
   const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);
@@ -144,6 +146,11 @@ tg_status launch(const tg_gemm_args* args) {
       !bias_vector(*args, &arguments.epilogue.thread)) {
     return TG_UNSUPPORTED;
   }
+  if constexpr (AddsC) {
+    arguments.epilogue.ptr_C = static_cast<const Element*>(args->c.ptr);
+    arguments.epilogue.thread.beta = float(args->beta);
+    if (!tma_stride<Element>(args->c, true, args->batch, &arguments.epilogue.dC)) return TG_UNSUPPORTED;
+  }
   arguments.hw_info.sm_count = args->sm_count / cluster_size * cluster_size;  // the grid is made of whole clusters
   arguments.scheduler.max_swizzle_size = args->swizzle > 0 ? args->swizzle : default_swizzle(clusters_m, clusters_n);
   using Raster = typename Scheduler::RasterOrderOptions;
@@ -161,6 +168,11 @@ tg_status launch(const tg_gemm_args* args) {
   const Launch launch(*args, Kernel::get_grid_shape(params), Kernel::get_block_shape(), Kernel::SharedStorageSize,
                       dim3(Row::cluster_m, Row::cluster_n, 1));
   return launch(kernel, kernel_params);
+}
+
+template <class Row>
+tg_status launch(const tg_gemm_args* args) {
+  return args->beta == 0 ? launch<Row, false>(args) : launch<Row, true>(args);
 }
 
 }  // namespace tilegemm

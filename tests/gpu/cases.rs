@@ -18,6 +18,8 @@ pub struct Variant {
     pub batch: [usize; 2],
     pub broadcast_a: bool,
     pub broadcast_b: bool,
+    /// One C for the whole batch, with rows further apart than D's.
+    pub broadcast_c: bool,
     /// Elements between the end of a row and the start of the next.
     pub padding: usize,
     /// Elements before the first one.
@@ -34,6 +36,7 @@ impl Variant {
         batch: [1, 1],
         broadcast_a: false,
         broadcast_b: false,
+        broadcast_c: false,
         padding: 0,
         offset: 0,
         alpha: 1.0,
@@ -61,6 +64,7 @@ impl Variant {
             Variant { offset: 1, ..plain },
             Variant { beta: 1.0, ..plain },
             Variant { beta: -2.0, alpha: 0.5, batch: [1, 2], ..plain },
+            Variant { beta: 0.5, batch: [1, 3], broadcast_c: true, ..plain },
             Variant { bias: Some(BiasAxis::N), ..plain },
             Variant { bias: Some(BiasAxis::M), ..plain },
             Variant { column_major_d: true, bias: Some(BiasAxis::N), ..plain },
@@ -102,6 +106,9 @@ pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: DType, varia
     epilogue.bias = variant.bias;
     epilogue.activation = variant.activation;
     epilogue.c = (variant.beta != 0.0).then_some(problem.d);
+    if let Some(c) = epilogue.c.as_mut().filter(|_| variant.broadcast_c) {
+        (c.row_stride, c.batch_stride) = (c.row_stride + 16, [0, 0]);
+    }
     problem.epilogue = epilogue;
     problem
 }
@@ -169,12 +176,12 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
     let dispatcher = Dispatcher::new(gpu.info.clone());
     let mut cases = Vec::new();
     for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
-        // Every variant on a few sizes, and every size plain. sm90_wave.cu has a kernel for each width of tiles: all that an
-        // epilogue can be on all of its sizes, and every variant on those that are not large.
+        // Every variant on a few sizes, and every size plain. sm90_wave.cu has a kernel for each width of tiles and sm90_gemm.cu
+        // one for C: all that an epilogue can be on all of their sizes, and every variant on sm90_wave's that are not large.
         let is_wave = kernel.family == Family::Sm90Wave;
         let variants = match index % 5 == 0 && !(is_wave && m * n + n * k > 2_500_000) {
             true => Variant::all(kernel.dtype),
-            false if is_wave => vec![Variant::PLAIN, Variant::FULL],
+            false if is_wave || kernel.family == Family::Sm90Gemm => vec![Variant::PLAIN, Variant::FULL],
             false => vec![Variant::PLAIN],
         };
         for variant in variants {
@@ -229,6 +236,10 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
     if kernel.family == Family::Sm90Wave {
         sizes.extend(wave_sizes(kernel));
+    }
+    if kernel.family == Family::Sm90Gemm {
+        // More tiles than run at a time, so that parts of C and D go round in shared memory.
+        sizes.push((2100, 4104, 136));
     }
     if kernel.family == Family::Sm90Bf16x6 {
         // All ways to add up, one and many tiles, edges of the planes; K and N of any length where the layout allows them.
