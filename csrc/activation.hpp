@@ -95,8 +95,8 @@ __host__ __device__ inline T activate(tg_activation activation, T x) {
   if constexpr (accuracy == Accuracy::exact) {
     const T y = finite_below(x);
     switch (activation) {
-      case TG_GELU_ERF: return T(0.5) * y * (T(1) + erf(x * T(0.70710678118654752440)));
-      case TG_GELU_TANH: return T(0.5) * y * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
+      case TG_GELU_ERF: return T(0.5) * y * erfc(x * T(-0.70710678118654752440));
+      case TG_GELU_TANH: return divide(y, T(1) + exp(T(-1.59576912160573071176) * (x + T(0.044715) * x * x * x)));
       case TG_SILU: return divide(y, T(1) + exp(-x));
       default: return x;
     }

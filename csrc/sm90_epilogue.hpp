@@ -79,9 +79,14 @@ struct BiasActivation {
           x[i] = fmaf(params.alpha, acc[i], float(bias(cute::_, cute::_, cute::_, epi_m, epi_n)(epi_v * N + i)));
         }
       };
-      if (!params.bias) x = params.alpha * acc;
-      else if (params.bias_along_m) add(rows);
-      else add(columns);
+      if (!params.bias) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < N; i++) x[i] = params.alpha * acc[i];
+      } else if (params.bias_along_m) {
+        add(rows);
+      } else {
+        add(columns);
+      }
 
       if (!params.is_identity) {
         constexpr Accuracy accuracy = accuracy_of<Element>;

@@ -17,7 +17,7 @@ mod wave;
 /// fitted to benches/record.
 const LAUNCH_US: f64 = 3.7;
 /// The same where the kernel overlaps the one before it.
-const OVERLAPPED_LAUNCH_US: f64 = 2.5;
+const OVERLAPPED_LAUNCH_US: f64 = 1.7;
 /// The same of the kernels for few rows, which overlap the kernel before them and have weights brought into L2 meanwhile.
 const GEMV_US: f64 = 0.85;
 const GEMV_SHORT_US: f64 = 0.8;
@@ -29,6 +29,8 @@ const SKINNY_US: f64 = 1.14;
 /// as they should be). What a multiprocessor pulls, GB/s, where few have rows of W: a careful guess, not measured.
 const GEMV_MMA_US: (f64, f64) = (1.05, 2.8);
 const GEMV_MMA_SM_GBPS: f64 = 40.0;
+/// Elements of B from which gemv.cu has one to four rows in 16 bits on tensor cores, too.
+const MMA_ELEMENTS: usize = 100_000_000;
 /// What a block of gevm pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
 const GEVM_BLOCK_GBPS: f64 = 52.0;
 const GEVM_ROW: f64 = 0.3;
@@ -142,15 +144,16 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
 /// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications; more of
 /// both from nine rows on, where gemv_wide.hpp takes over (seven recordings, mean error 10 %, 20 % where N is small).
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    if problem.m > 4 && problem.dtype.bytes() == 2 {
-        return gemv_mma_us(problem, device);
-    }
     let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
     let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, device));
+    let (halves, short) = (problem.dtype.bytes() == 2, problem.m <= 4 && problem.k * problem.dtype.bytes() <= 512);
+    if halves && (problem.m > 4 || (!short && problem.n * problem.k >= MMA_ELEMENTS)) {
+        return gemv_mma_us(problem, device);
+    }
     if problem.m > 8 {
         return GEMV_US + 0.5 * (further - 6.0) + 1.09 * memory;
     }
-    if problem.m <= 4 && problem.k * problem.dtype.bytes() <= 512 {
+    if short {
         return GEMV_SHORT_US + 0.2 * further + memory;
     }
     let idle = (k / chunk).ceil() * chunk / k;
@@ -270,8 +273,8 @@ fn epilogue_us(kernel: &KernelDesc) -> f64 {
     }
 }
 
-/// What an activation adds in an epilogue, predicted and not measured yet: the instructions of csrc/activation.hpp times what each
-/// of the 22 of a `tanhf` took, in 16384 x 3072 x 768 of f16 and 2048 x 1536 x 384 of f32. Of the latter most is the way to the bias.
+/// What an activation adds in an epilogue: the instructions of csrc/activation.hpp times what each takes, in 16384 x 3072 x 768 of f16
+/// (144 us by ping-pong, 155 by 256 x 192) and 2048 x 1536 x 384 of f32, where most is the way to the bias. cuTile's is predicted.
 fn activation_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let instructions = match (problem.epilogue.activation, problem.dtype.bytes()) {
         (Activation::Identity | Activation::Relu, _) => return 0.0,
@@ -281,11 +284,9 @@ fn activation_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) ->
         (Activation::Silu, 2) => 6.0,
         (Activation::Silu, _) => 14.0,
     };
-    let (bias_ns, instruction_ns) = match (kernel.family, kernel.schedule) {
-        (Family::TileGemm, _) => (0.0, 0.02),
-        // One warp group at a time.
-        (Family::Sm90Gemm, "pingpong") => (0.0, 0.024),
-        _ if problem.dtype.bytes() == 2 => (0.0, 0.009),
+    let (bias_ns, instruction_ns) = match kernel.family {
+        Family::TileGemm => (0.0, 0.02),
+        Family::Sm90Gemm => (0.0, 0.009),
         _ => (0.35, 0.009),
     };
     let element_ns = instruction_ns * instructions + if problem.epilogue.bias.is_some() { bias_ns } else { 0.0 };
@@ -293,12 +294,14 @@ fn activation_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) ->
     1e-3 * element_ns * elements / f64::from(device.sm_count)
 }
 
-/// What `beta * C` adds beside its bytes: 13 us to 2048 x 4096 x 4096 in bf16 by cuTile, as measured, and 3 by CUTLASS, as predicted.
+/// What `beta * C` adds beside its bytes: 13 us to 2048 x 4096 x 4096 in bf16 by cuTile, 3 by CUTLASS, some 50 by kernels that read C
+/// number by number.
 fn added_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let element_ns = match kernel.family {
         _ if !problem.epilogue.reads_c() => return 0.0,
         Family::TileGemm => 0.2,
         Family::Sm90Gemm => 0.05,
+        Family::Sm90Wave | Family::Sm90Skinny => 0.8,
         _ => return 0.0,
     };
     let elements = (problem.m * problem.n * problem.batch_count()) as f64;

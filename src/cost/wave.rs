@@ -31,6 +31,8 @@ const IDLE_GAIN: f64 = 0.3;
 const UNEVEN: [f64; 2] = [0.15, 0.52];
 /// Nothing hides the stores of a tile, microseconds for each byte.
 const STORE_US: f64 = 3.2e-5;
+/// From the end of a tile to the first products of the next, where nothing hides it, microseconds: 384 x 512 x 512 x 64.
+const RESTART_US: f64 = 1.5;
 /// How well activities overlap: this norm of their times.
 const NORM: f64 = 5.0;
 
@@ -123,7 +125,12 @@ fn cut_us(cut: &Cut, problem: &Problem, device: &DeviceInfo) -> f64 {
     let together = [memory, ring, l2, products].map(|time| time.powf(NORM)).iter().sum::<f64>().powf(1.0 / NORM);
     let tile = height * w_rows * bytes;
     let split = if parts > 1.0 { SPLIT_US + tile * SUM_US } else { 0.0 };
+    // Only bare products of one matrix and an unsplit K march over their tiles, the loads of the next under the stores of the last.
+    let marches = parts == 1.0 && problem.batch_count() == 1 && problem.epilogue.is_linear();
+    let restarts = if marches { 0.0 } else { (turns - 1.0) * RESTART_US };
     // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
     let share_us = if share > 1.0 { SHARE_US } else { 0.0 };
-    LAUNCH_US + share_us + (together + split + turns * tile * STORE_US).max(1.06 * roofline_us(problem, device))
+    LAUNCH_US
+        + share_us
+        + (together + split + restarts + turns * tile * STORE_US).max(1.06 * roofline_us(problem, device))
 }

@@ -37,7 +37,7 @@ const SOME: &[Sizes] = &[
     Sizes(301, &[512, 8200]),
     Sizes(777, &[1024, 2048, 136]),
 ];
-const MANY: &[Sizes] = &[Sizes(65, &[2048, 1024]), Sizes(777, &[1024, 2048, 136]), Sizes(2500, &[512, 2048])];
+const MANY: &[Sizes] = &[Sizes(65, &[2048, 1024]), Sizes(777, &[1024, 2048, 136]), Sizes(2504, &[512, 2048])];
 const ONE: &[Sizes] = &[Sizes(4096, &[1])];
 
 fn sizes(family: Family) -> &'static [Sizes] {
