@@ -32,7 +32,7 @@ tests --no-default-features
 cargo doc --locked --no-deps --lib
 
 step "the page of a record, in a browser"
-record=benches/record/h100/2026-11-21.json
+record=benches/record/h100/2026-11-22.json
 target/debug/tilegemm bench --from "$record" --html "$page" >/dev/null
 # A developer's system is theirs; CI's is bare.
 if [[ -n ${CI:-} ]] && ! command -v chromium >/dev/null && ((EUID == 0)) && command -v apt-get >/dev/null; then

@@ -377,9 +377,9 @@ fn tf32_kernels_say_what_tma_cannot_do() {
 #[test]
 fn tf32_estimates_are_near_what_was_recorded() {
     use Layout::{NN, NT, TN, TT};
-    /// With the clusters that narrow tiles have now; 12.5 and 13.9 with pairs that share B.
+    /// Ours with the clusters that narrow tiles have now, 13.9 with pairs that share B; cuBLAS's, which takes 14.1 where 18.9 is estimated.
     const NOT_YET: f64 = f64::NAN;
-    const RECORDED: [(usize, usize, usize, usize, Layout, f64, f64); 17] = [
+    const RECORDED: [(usize, usize, usize, usize, Layout, f64, f64); 18] = [
         (4096, 4096, 4096, 1, NT, 336.5, 339.3),
         (4096, 4096, 4096, 1, NN, 341.9, 344.6),
         (4096, 4096, 4096, 1, TN, 389.6, 523.2),
@@ -388,11 +388,12 @@ fn tf32_estimates_are_near_what_was_recorded() {
         (2048, 2048, 2048, 1, NN, 45.8, 47.8),
         (2048, 2048, 2048, 1, TN, 57.4, 75.0),
         (2048, 2048, 2048, 1, TT, 45.9, 48.1),
-        (1024, 1024, 1024, 1, NT, NOT_YET, 13.8),
+        (1024, 1024, 1024, 1, NT, 11.8, 13.8),
         (1024, 1024, 1024, 1, NN, NOT_YET, 14.8),
         (16_384, 3072, 768, 1, NT, 222.3, 217.0),
         (16_384, 768, 3072, 1, NT, 196.5, 208.3),
         (2048, 1536, 384, 1, NT, 11.4, 14.1),
+        (2048, 384, 1536, 1, NT, 13.8, NOT_YET),
         (2048, 2048, 128, 32, NT, 227.5, 229.9),
         (2048, 128, 2048, 32, NN, 213.7, 228.7),
         (512, 512, 64, 384, NT, 196.8, 189.2),
