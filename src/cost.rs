@@ -77,7 +77,8 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Sm90Sgemm => fma::sgemm_us(kernel, problem, device),
         Family::Sm90Dgemm => fma::dgemm_us(kernel, problem, device),
     };
-    us + activation_us(kernel, problem, device) + added_us(kernel, problem, device)
+    let elements = (problem.m * problem.n * problem.batch_count()) as f64 / f64::from(device.sm_count);
+    us + 1e-3 * elements * (activation_ns(kernel, problem) + residual_ns(kernel, problem))
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds; for f32 by the fastest arithmetic that its mode admits.
@@ -273,9 +274,9 @@ fn epilogue_us(kernel: &KernelDesc) -> f64 {
     }
 }
 
-/// What an activation adds in an epilogue: the instructions of csrc/activation.hpp times what each takes, in 16384 x 3072 x 768 of f16
+/// What an activation adds to each element that a multiprocessor stores, nanoseconds: the instructions of csrc/activation.hpp times what each takes, in 16384 x 3072 x 768 of f16
 /// (144 us by ping-pong, 155 by 256 x 192) and 2048 x 1536 x 384 of f32, where most is the way to the bias. cuTile's is predicted.
-fn activation_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+fn activation_ns(kernel: &KernelDesc, problem: &Problem) -> f64 {
     let instructions = match (problem.epilogue.activation, problem.dtype.bytes()) {
         (Activation::Identity | Activation::Relu, _) => return 0.0,
         (Activation::GeluErf, 2) => 11.0,
@@ -289,23 +290,19 @@ fn activation_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) ->
         Family::Sm90Gemm => (0.0, 0.009),
         _ => (0.35, 0.009),
     };
-    let element_ns = instruction_ns * instructions + if problem.epilogue.bias.is_some() { bias_ns } else { 0.0 };
-    let elements = (problem.m * problem.n * problem.batch_count()) as f64;
-    1e-3 * element_ns * elements / f64::from(device.sm_count)
+    instruction_ns * instructions + if problem.epilogue.bias.is_some() { bias_ns } else { 0.0 }
 }
 
-/// What `beta * C` adds beside its bytes: 13 us to 2048 x 4096 x 4096 in bf16 by cuTile, 3 by CUTLASS, some 50 by kernels that read C
+/// What `beta * C` adds to each, beside its bytes: 13 us to 2048 x 4096 x 4096 in bf16 by cuTile, 3 by CUTLASS, some 50 by kernels that read C
 /// number by number.
-fn added_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    let element_ns = match kernel.family {
-        _ if !problem.epilogue.reads_c() => return 0.0,
+fn residual_ns(kernel: &KernelDesc, problem: &Problem) -> f64 {
+    match kernel.family {
+        _ if !problem.epilogue.reads_c() => 0.0,
         Family::TileGemm => 0.2,
         Family::Sm90Gemm => 0.05,
         Family::Sm90Wave | Family::Sm90Skinny => 0.8,
-        _ => return 0.0,
-    };
-    let elements = (problem.m * problem.n * problem.batch_count()) as f64;
-    1e-3 * element_ns * elements / f64::from(device.sm_count)
+        _ => 0.0,
+    }
 }
 
 /// cuBLAS by its distance from the roofline, launch apart, as benches/record has it.

@@ -128,8 +128,8 @@ fn cut_us(cut: &Cut, problem: &Problem, device: &DeviceInfo) -> f64 {
     // Only bare products of one matrix and an unsplit K march over their tiles, the loads of the next under the stores of the last.
     let marches = parts == 1.0 && problem.batch_count() == 1 && problem.epilogue.is_linear();
     let restarts = if marches { 0.0 } else { (turns - 1.0) * RESTART_US };
-    // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
     let share_us = if share > 1.0 { SHARE_US } else { 0.0 };
+    // At 6 % above the roofline there is nothing left to overlap: 512 rows of 28672.
     LAUNCH_US
         + share_us
         + (together + split + restarts + turns * tile * STORE_US).max(1.06 * roofline_us(problem, device))

@@ -5,9 +5,9 @@ use crate::device::{Element, Gpu, Operands};
 use crate::oracle;
 use crate::Test;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::kernel::{Fusion, KernelDesc, Math, KERNELS};
+use candle_tilegemm::kernel::{Fusion, KernelDesc, KERNELS};
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{Activation, DType, F32Mode, Problem};
+use candle_tilegemm::{Activation, DType, Problem};
 use half::{bf16, f16};
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -32,7 +32,7 @@ fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u
         let variant = Variant { bias: Some(BiasAxis::N), activation, ..Variant::PLAIN };
         let of_size = |(m, k): (usize, usize)| {
             let problem = cases::problem(m, bias.len(), k, kernel.layout, kernel.dtype, variant);
-            Problem { f32_mode: if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate }, ..problem }
+            Problem { f32_mode: cases::f32_mode(kernel), ..problem }
         };
         let able = |problem: &Problem| kernel.supports(&problem.canonical().problem, &device).is_ok();
         let problem =

@@ -150,6 +150,15 @@ pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: 
     Operands { a, b, c, bias, d, offsets: [offset; 4] }
 }
 
+/// The mode that a kernel is tried in: the default, where that admits it.
+pub fn f32_mode(kernel: &KernelDesc) -> F32Mode {
+    if kernel.math == Math::Tf32 {
+        F32Mode::Tf32
+    } else {
+        F32Mode::Accurate
+    }
+}
+
 /// Runs one kernel over every size and variant that it supports, and compares with the reference kernel.
 pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     match kernel.dtype {
@@ -186,7 +195,7 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         };
         for variant in variants {
             let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
-            let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
+            let f32_mode = f32_mode(kernel);
             let problem = Problem { f32_mode, ..problem };
             if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok() {
                 cases.extend(

@@ -6,9 +6,9 @@ use crate::device::{Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::dispatch::Plan;
-use candle_tilegemm::kernel::{Family, KernelDesc, Math, KERNELS};
+use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, F32Mode, Problem};
+use candle_tilegemm::{DType, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -145,7 +145,7 @@ impl Chain {
             let alpha = if k == 1 { 32.0 } else { 1.0 };
             let beta = if matches!(through, Through::C) { 1.0 } else { 0.0 };
             let variant = Variant { alpha, beta, ..Variant::PLAIN };
-            let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
+            let f32_mode = cases::f32_mode(kernel);
             let problem = Problem { f32_mode, ..cases::problem(m, n, k, kernel.layout, kernel.dtype, variant) };
             if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
                 return Ok(None);

@@ -9,7 +9,7 @@ use crate::cases::{self, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::kernel::{KernelDesc, Math, KERNELS};
-use candle_tilegemm::{DType, F32Mode, Problem};
+use candle_tilegemm::{DType, Problem};
 use data::{Kind, SIZE};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -130,7 +130,7 @@ fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
 /// those of the first eight have a workspace of their own.
 pub fn workspaces_in_graphs(gpu: &Gpu) -> Result<(), String> {
     for kernel in KERNELS.iter().filter(|kernel| kernel.math != Math::Native && kernel.is_built()) {
-        let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
+        let f32_mode = cases::f32_mode(kernel);
         let problem = Problem { f32_mode, ..dense(kernel, 300, 264, 160) };
         let mut rng = StdRng::seed_from_u64(3);
         let mut normal = |count: usize| (0..count).map(|_| StandardNormal.sample(&mut rng)).collect::<Vec<f32>>();
