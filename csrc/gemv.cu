@@ -198,15 +198,8 @@ tg_status launch_rows(const tg_gemm_args& args) {
   // A batch fills the device by itself, as do many rows of W.
   const int share = int(std::max<int64_t>(1, args.sm_count / batches));
   const int split = choose_split({4, 8, 2, 1, 16}, args.n, args.k, {C::rows, C::k, C::warps_per_sm, 0}, share);
-  const int warps = std::max(split, block_warps), teams = warps / split;
-  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows);
-  const int64_t most = int64_t(args.sm_count) * (C::warps_per_sm / warps);
-
-  GemvProblem<T> p(args);
-  Epilogue<T, float> epilogue(args);
-  const dim3 grid(unsigned(std::min(tiles, most)), unsigned(batches)), block(lanes, unsigned(split), unsigned(teams));
-  void* parameters[] = {&p, &epilogue};
-  return Launch(args, grid, block, 0)(reinterpret_cast<const void*>(gemv<Row, M>), parameters);
+  const void* kernel = reinterpret_cast<const void*>(gemv<Row, M>);
+  return launch_teams<C, T>(args, kernel, {std::max(split, block_warps), split});
 }
 
 // Bytes of W from which tensor cores have one to four rows, too: at 28672 x 4096 (235 MB) they take 77.0 us with five rows, the CUDA

@@ -8,6 +8,7 @@
 #include "epilogue.hpp"
 #include "kernel.hpp"
 #include "ptx.hpp"
+#include "sm90.hpp"
 
 namespace tilegemm {
 
@@ -158,6 +159,18 @@ inline int choose_split(std::initializer_list<int> splits, int64_t n, int64_t k,
     if (cost < 0.97 * least) best = split, least = cost;
   }
   return best;
+}
+
+// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time.
+template <class C, class T>
+tg_status launch_teams(const tg_gemm_args& args, const void* kernel, GemvCut cut) {
+  const int teams = cut.warps / cut.split;
+  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows), most = int64_t(args.sm_count) * (C::warps_per_sm / cut.warps);
+  GemvProblem<T> problem(args);
+  Epilogue<T, float> epilogue(args);
+  const dim3 grid(unsigned(std::min(tiles, most)), unsigned(args.batch[0] * args.batch[1]));
+  void* parameters[] = {&problem, &epilogue};
+  return Launch(args, grid, dim3(lanes, unsigned(cut.split), unsigned(teams)), 0)(kernel, parameters);
 }
 
 // Whether a matrix has one dimension contiguous and the rows of that one, `count` of them, on 16 bytes.

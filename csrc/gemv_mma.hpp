@@ -202,18 +202,9 @@ inline GemvCut choose_mma_cut(int64_t n, int64_t k, int sm_count) {
 // For problems that gemv.cu has found to be supported, with at most eight rows.
 template <class T>
 tg_status launch_mma(const tg_gemm_args& args) {
-  using C = MmaChunk;
   const int64_t batches = args.batch[0] * args.batch[1];
-  const auto [warps, split] = choose_mma_cut(args.n, args.k, int(std::max<int64_t>(1, args.sm_count / batches)));
-  const int teams = warps / split;
-  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows);
-  const int64_t most = int64_t(args.sm_count) * (C::warps_per_sm / warps);
-
-  GemvProblem<T> p(args);
-  Epilogue<T, float> epilogue(args);
-  const dim3 grid(unsigned(std::min(tiles, most)), unsigned(batches)), block(lanes, unsigned(split), unsigned(teams));
-  void* parameters[] = {&p, &epilogue};
-  return Launch(args, grid, block, 0)(reinterpret_cast<const void*>(gemv_mma<T>), parameters);
+  const GemvCut cut = choose_mma_cut(args.n, args.k, int(std::max<int64_t>(1, args.sm_count / batches)));
+  return launch_teams<MmaChunk, T>(args, reinterpret_cast<const void*>(gemv_mma<T>), cut);
 }
 
 }  // namespace
