@@ -144,6 +144,9 @@ __device__ inline double load_shared_double(uint32_t from) {
 __device__ inline void store_shared_4(uint32_t to, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
+__device__ inline void store_shared_4(uint32_t to, const uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
 
 // The same number, of which the compiler knows nothing: it would work out again, in a main loop, what came of the index of the
 // thread. For whole warps.
@@ -249,6 +252,10 @@ __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.sha
 // Asks for a box to be in L2.
 __device__ inline void tma_prefetch(const void* map, int x, int y, int z) {
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+__device__ inline void tma_prefetch(const void* map, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
 }
 

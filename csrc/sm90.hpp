@@ -58,21 +58,25 @@ inline Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, in
   return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
 }
 
-// In swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even. False: TMA cannot
-// address it.
-inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_lines, bool round) {
+// In boxes of `box_length` x `box_lines`. False: TMA cannot address it.
+inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines, CUtensorMapSwizzle swizzle,
+                       CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
   // The stride of an extent of 1 means nothing, and may be anything.
   const int64_t stride = of.lines == 1 ? (of.length + 3) / 4 * 4 : of.stride;
   const auto batch_stride = [&](int i) { return cuuint64_t(of.batch[i] == 1 ? 0 : of.batch_stride[i]) * 4; };
   const cuuint64_t extents[] = {cuuint64_t(of.length), cuuint64_t(of.lines), cuuint64_t(of.batch[1]),
                                 cuuint64_t(of.batch[0])};
   const cuuint64_t strides[] = {cuuint64_t(stride) * 4, batch_stride(1), batch_stride(0)};
-  const cuuint32_t box[] = {32, cuuint32_t(box_lines), 1, 1}, steps[] = {1, 1, 1, 1};
-  const auto type = round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const cuuint32_t box[] = {cuuint32_t(box_length), cuuint32_t(box_lines), 1, 1}, steps[] = {1, 1, 1, 1};
   const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, type, 4, of.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode && encode(map, type, 4, of.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// In swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even.
+inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_lines, bool round) {
+  return tensor_map(map, of, 32, box_lines, CU_TENSOR_MAP_SWIZZLE_128B,
+                    round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
 }
 
 // Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.

@@ -1,11 +1,9 @@
 // The kernels of sm90_bf16x6.cu, which says what they are about.
 #pragma once
-#include "bf16_parts.hpp"
+#include "bf16_sums.hpp"
 #include "epilogue.hpp"
-#include "kernel.hpp"
 #include "ptx.hpp"
 #include "transpose.hpp"
-#include "wgmma.hpp"
 
 namespace tilegemm {
 namespace {
@@ -20,7 +18,7 @@ struct Config {
   static constexpr int a_bytes = height * depth * 4, part_bytes = width * depth * 2, stage_bytes = a_bytes + 3 * part_bytes;
   static constexpr int stages = width == 128 ? 4 : 6;
   // Of a warp: 16 rows of the tile in panels of 32 columns, on their way out; before, the totals of its lanes.
-  static constexpr int panels = width / 32, panel_bytes = 16 * 128, strip_bytes = panels * panel_bytes;
+  static constexpr int panels = width / 32, strip_bytes = panels * panel_bytes;
   static constexpr int barriers_bytes = 8 * 2 * stages;
   static constexpr int shared_bytes = stages * stage_bytes + 4 * warp_groups * strip_bytes + barriers_bytes;
   static_assert((width == 64 || width == 128) && (step == 16 || step == 32) && width / cluster % 8 == 0);
@@ -40,53 +38,12 @@ struct Place {
   bool whole;                      // D is the product alone, and TMA can store it
 };
 
-// What tensor cores cut off is in proportion to the result: 3e-8 to 6e-8 of it on average, whatever the signs are. So much can
-// be given back without changing a result that was exact: less than half a unit of the last place of any number.
-constexpr float given_back = 0x1p-25f * (1 - 0x1p-10f);
-
 template <int size>
 __device__ __forceinline__ void add_to(float (&sum)[size], float (&d)[size]) {
   wgmma_pin(d);
 #pragma unroll
   for (int i = 0; i < size; i++) sum[i] += d[i];
   wgmma_pin(sum);
-}
-
-// The same, and d is what rounding lost, exactly if |sum| >= |d| (Fast2Sum), else no more than it would have been. The sum is
-// formed twice, by an addition and by a multiplication with a 1 that the compiler does not know, in one piece: otherwise
-// ptxas keeps the old sum beside the new one, in as many registers again.
-template <int size>
-__device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size], float one) {
-  wgmma_pin(d);
-#pragma unroll
-  for (int i = 0; i < size; i++) {
-    asm volatile(
-        "{\n .reg .f32 s, t;\n add.rn.f32 s, %0, %1;\n sub.rn.f32 t, s, %0;\n fma.rn.f32 %0, %1, %2, %0;\n"
-        " sub.rn.f32 %1, %1, t;\n}"
-        : "+f"(sum[i]), "+f"(d[i]) : "f"(one));
-  }
-  wgmma_pin(sum);
-  wgmma_pin(d);
-}
-
-// An element of the product, by fused multiply-adds along K.
-__device__ __forceinline__ float strict(const Place& p, int row, int column, int batch0, int batch1) {
-  const auto line = [&](const tg_matrix& x, int64_t at) {
-    return static_cast<const float*>(x.ptr) + at + batch0 * x.batch_stride[0] + batch1 * x.batch_stride[1];
-  };
-  const float* a = line(p.a, row * p.a.row_stride);
-  const float* b = line(p.b, column * p.b.col_stride);
-  float sum = 0;
-  int k = 0;
-  for (; k + 8 <= p.k && sum == sum; k += 8) {
-    float x[8], y[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = __ldg(a + (k + i) * p.a.col_stride), y[i] = __ldg(b + (k + i) * p.b.row_stride);
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum = fmaf(x[i], y[i], sum);
-  }
-  for (; k < p.k && sum == sum; k++) sum = fmaf(__ldg(a + k * p.a.col_stride), __ldg(b + k * p.b.row_stride), sum);
-  return sum;
 }
 
 // Where tile t of the clusters is.
@@ -108,19 +65,10 @@ template <class C>
 __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, float>& epilogue, uint32_t strip, int row,
                                        int column, const Tile& tile, bool strange) {
   const int lane = threadIdx.x % 32;
-  const auto at = [&](int panel, int i) {
-    return strip + panel * C::panel_bytes + i * 128 + ((lane / 4 ^ i % 8) << 4) + lane % 4 * 4;
-  };
-  const auto get = [](uint32_t from) { return __uint_as_float(load_shared(from)); };
   if (strange) {
-#pragma unroll 1
-    for (int i = 0; i < 16 * C::panels; i++) {
-      const uint32_t here = at(i / 16, i % 16);
-      const int m = row + i % 16, n = column + i / 16 * 32 + lane;
-      if (!(fabsf(get(here)) <= 3.402823466e38f) && m < p.m && n < p.n) {
-        store_shared(here, strict(p, m, n, tile.batch0, tile.batch1));
-      }
-    }
+    mend_strip<C::panels>(strip, row, column, p.m, p.n, [&](int m, int n) {
+      return strict(p.a, p.b, p.k, m, n, tile.batch0, tile.batch1);
+    });
     __syncwarp();
   }
   if (p.whole) return;
@@ -133,7 +81,7 @@ __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, flo
     bool inside[8];
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-      x[e] = get(at(i / 2, i % 2 * 8 + e));
+      x[e] = __uint_as_float(load_shared(in_strip(strip, i / 2, i % 2 * 8 + e, lane)));
       m[e] = row + i % 2 * 8 + e, n[e] = column + i / 2 * 32 + lane;
       inside[e] = m[e] < p.m && n[e] < p.n;
     }
@@ -228,24 +176,11 @@ __global__ void __launch_bounds__(C::threads, 1)
       if (++s == C::stages) s = 0, parity ^= 1;
     };
     // The parts of A's fragments for half `j` of the stage.
-    using Fragments = uint32_t[3][4];
     const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
-      const uint32_t at = a_row + s * C::stage_bytes + (((2 * q + j) ^ g) << 4);
-      const float4 x = load_shared_4_ordered(at), y = load_shared_4_ordered(at + 8 * 128);
-      split(x.x, x.y, f[0][0], f[1][0], f[2][0]);
-      split(y.x, y.y, f[0][1], f[1][1], f[2][1]);
-      split(x.z, x.w, f[0][2], f[1][2], f[2][2]);
-      split(y.z, y.w, f[0][3], f[1][3], f[2][3]);
-#pragma unroll
-      for (int part = 0; part < 3; part++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) asm volatile("" : "+r"(f[part][i])::"memory");
-      }
+      load_fragments(f, a_row + s * C::stage_bytes + (((2 * q + j) ^ g) << 4));
     };
-    // Products of half `j`: p 0 to 4 the small ones, 5 the large one. `add` to what is in d.
     const auto product = [&](const Fragments& f, uint64_t b, int j, int p, int add) __attribute__((always_inline)) {
-      constexpr int of_a[] = {0, 1, 2, 0, 1, 0}, of_b[] = {2, 1, 0, 1, 0, 0};
-      wgmma_registers<C::width>(d, f[of_a[p]], b + ((of_b[p] * C::part_bytes + j * 32) >> 4), add);
+      multiply_parts<C::width, C::part_bytes>(d, f, b, j, p, add);
     };
     const auto begin_turn = [&] {
       if (p.take_turns) bar_sync(1 + group, C::consumers);
@@ -373,24 +308,10 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
       result();
 
-      float zero = 0;
-#pragma unroll
-      for (int i = 0; i < size; i++) zero = fmaf(sum[i], 0.0f, zero);
-      const bool strange = __any_sync(~0u, zero != 0);  // infinity * 0 and NaN
+      const bool strange = any_strange(sum);
       if (lane == 0) tma_store_wait_read();
       __syncwarp();
-#pragma unroll
-      for (int i = 0; i < size; i += 4) {  // odd rows in another order: no bank conflicts
-        const int panel = i / 16, c = i / 4 % 4;
-        const float* const v = sum + panel * 16;
-        const bool odd = g & 1;
-        const uint32_t to = strip + panel * C::panel_bytes + g * 128 + (((2 * (odd ? c ^ 2 : c) + q / 2) ^ g) << 4) + q % 2 * 8;
-        float x[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[e] = odd ? v[(c ^ 2) * 4 + e] : v[c * 4 + e];
-        store_shared(to, x[0], x[1]);
-        store_shared(to + 8 * 128, x[2], x[3]);
-      }
+      store_strip(sum, strip, g, q);
       __syncwarp();
       const Tile tile(p, t);
       const int row = (tile.m * C::cluster + rank) * C::height + group * 64 + warp % 4 * 16, column = tile.n * C::width;
@@ -402,7 +323,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
           for (int panel = 0; panel < C::panels; panel++) {
             if (column + panel * 32 < p.n) {
-              tma_store(&d_map, strip + panel * C::panel_bytes, column + panel * 32, row, tile.batch1, tile.batch0);
+              tma_store(&d_map, strip + panel * panel_bytes, column + panel * 32, row, tile.batch1, tile.batch0);
             }
           }
           tma_store_commit();

@@ -128,8 +128,10 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
 // d = (add ? d : 0) + 64 rows of P, a warp's fragments of which are in its registers, times `rows` rows of Q over 16 of K; bf16.
 template <int rows>
 __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
-  static_assert(rows == 64 || rows == 128);
-  if constexpr (rows == 64) TG_WGMMA_REGISTERS_ASM(64, 7, 32, 33, 34, 35, 36, 37);
+  static_assert(rows == 16 || rows == 32 || rows == 64 || rows == 128);
+  if constexpr (rows == 16) TG_WGMMA_REGISTERS_ASM(16, 1, 8, 9, 10, 11, 12, 13);
+  else if constexpr (rows == 32) TG_WGMMA_REGISTERS_ASM(32, 3, 16, 17, 18, 19, 20, 21);
+  else if constexpr (rows == 64) TG_WGMMA_REGISTERS_ASM(64, 7, 32, 33, 34, 35, 36, 37);
   else TG_WGMMA_REGISTERS_ASM(128, 15, 64, 65, 66, 67, 68, 69);
 }
 
