@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 14] = [
+const FAMILIES: [&str; 15] = [
     "cublas",
     "reference",
     "simt_gemm",
@@ -16,6 +16,7 @@ const FAMILIES: [&str; 14] = [
     "sm90_wave",
     "sm90_gemm",
     "sm90_bf16x6",
+    "sm90_bf16x6_direct",
     "sm90_tf32",
     "sm90_sgemm",
     "sm90_dgemm",
@@ -188,7 +189,7 @@ fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
         parts.push(arch.into());
     }
     parts.push(dtype.into());
-    if row.math != "native" && !row.family.ends_with(&row.math) {
+    if row.math != "native" && !row.family.contains(&row.math) {
         parts.push(row.math.clone());
     }
     parts.push(layout.into());
@@ -251,9 +252,7 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
     }
     match row.family.as_str() {
-        "sm90_gemm" | "sm90_skinny" | "sm90_wave" | "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm" | "sm90_dgemm"
-            if row.arch != ["sm90a"] =>
-        {
+        family if family.starts_with("sm90_") && row.arch != ["sm90a"] => {
             Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
         }
         "gemv" | "gevm" | "outer" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
@@ -274,14 +273,20 @@ fn check(row: &Row) -> Result<(), String> {
             Err(format!("field `tile` is {:?}; sm90_skinny has [128, 64, a multiple of 64]", row.tile))
         }
         "sm90_wave" => check_wave(row),
-        "sm90_bf16x6" if row.math != "bf16x6" => {
-            Err(format!("field `math` is {}; sm90_bf16x6 multiplies as bf16x6", row.math))
+        "sm90_bf16x6" | "sm90_bf16x6_direct" if row.math != "bf16x6" => {
+            Err(format!("field `math` is {}; {} multiplies as bf16x6", row.math, row.family))
         }
         "sm90_bf16x6" if row.tile[0] != 128 || ![64, 128].contains(&row.tile[1]) || row.tile[2] != 32 => {
             Err(format!("field `tile` is {:?}; sm90_bf16x6 has [128, 64 or 128, 32]", row.tile))
         }
         "sm90_bf16x6" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
             Err(format!("field `cluster` is {:?}; sm90_bf16x6 has [1, 1] or [2, 1]", row.cluster))
+        }
+        "sm90_bf16x6_direct" if row.layout.iter().any(|layout| !["nt", "nn"].contains(&layout.as_str())) => {
+            Err("field `layout`: sm90_bf16x6_direct reads [\"nt\", \"nn\"]".into())
+        }
+        "sm90_bf16x6_direct" if row.tile != [64, 64, 32] => {
+            Err(format!("field `tile` is {:?}; sm90_bf16x6_direct has [64, 64, 32]", row.tile))
         }
         "sm90_tf32" if row.math != "tf32" => {
             Err(format!("field `math` is {}; sm90_tf32 multiplies as tf32", row.math))
@@ -301,7 +306,7 @@ fn check(row: &Row) -> Result<(), String> {
         "sm90_dgemm" if ![[128, 128, 16], [64, 128, 16]].contains(&row.tile) => {
             Err(format!("field `tile` is {:?}; sm90_dgemm has [64 or 128, 128, 16]", row.tile))
         }
-        "sm90_sgemm" | "sm90_dgemm" if row.cluster != [1, 1] => {
+        "sm90_bf16x6_direct" | "sm90_sgemm" | "sm90_dgemm" if row.cluster != [1, 1] => {
             Err(format!("field `cluster` is {:?}; {} has [1, 1]", row.cluster, row.family))
         }
         _ if !row.widths.is_empty() => Err(format!("field `widths`: {} has one, in `tile`; remove it", row.family)),

@@ -56,6 +56,19 @@ __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]
   wgmma_pin(d);
 }
 
+// The same where there are registers for it, in three instructions instead of four.
+template <int size>
+__device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]) {
+  wgmma_pin(d);
+#pragma unroll
+  for (int i = 0; i < size; i++) {
+    asm volatile("{\n .reg .f32 s, t;\n add.rn.f32 s, %0, %1;\n sub.rn.f32 t, s, %0;\n sub.rn.f32 %1, %1, t;\n mov.f32 %0, s;\n}"
+                 : "+f"(sum[i]), "+f"(d[i]));
+  }
+  wgmma_pin(sum);
+  wgmma_pin(d);
+}
+
 // ---- What is not finite ----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ bool is_strange(float x) { return !(fabsf(x) <= 3.402823466e38f); }

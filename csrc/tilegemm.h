@@ -68,6 +68,7 @@ typedef struct tg_gemm_args {
   /* Device memory at 256 bytes, for the kernels of this call to pass on to each other; null for those that pass on nothing. It
    * holds at least, for each matrix of the batch, with K rounded up to 64 and N to 8,
    *     TG_BF16X6: 6 * N * K bytes: three bf16 planes of B, and for TG_TN and TG_TT also 4 * M * K bytes: A transposed;
+   *     sm90_bf16x6_direct: nothing;
    *     TG_TF32, for TG_TN: 4 * N * K bytes: B transposed; where tile[0] is not 128, 4 * M * K bytes instead: A transposed;
    *     sm90_sgemm, with M and N rounded up to 32: where tile[1] is 256, 4 * M * K bytes for A and 4 * N * K for B, of those that
    *     lie along K, transposed; where it is not, for TG_NT: one of them, A if M < N.

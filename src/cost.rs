@@ -9,6 +9,7 @@ use crate::epilogue::Activation;
 use crate::kernel::{Family, KernelDesc, Math};
 use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 
+mod direct;
 mod fma;
 mod tf32;
 mod wave;
@@ -76,6 +77,7 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Sm90Skinny => skinny_us(kernel, problem, device),
         Family::Sm90Wave => wave::us(kernel, problem, device),
         Family::Sm90Bf16x6 => bf16x6_us(kernel, problem, device),
+        Family::Sm90Bf16x6Direct => direct::us(kernel, problem, device),
         Family::Sm90Tf32 => tf32::us(kernel, problem, device),
         Family::Sm90Sgemm => fma::sgemm_us(kernel, problem, device),
         Family::Sm90Dgemm => fma::dgemm_us(kernel, problem, device),

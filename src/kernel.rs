@@ -31,6 +31,8 @@ pub enum Family {
     Sm90Gemm,
     /// `sm90_bf16x6.cu`: f32 by six products of bf16 parts, TMA and WGMMA.
     Sm90Bf16x6,
+    /// `sm90_bf16x6_direct.cu`: the same for few rows and a shallow K, with nothing prepared beforehand.
+    Sm90Bf16x6Direct,
     /// `sm90_tf32.cu`: f32 by one TF32 product, TMA and WGMMA.
     Sm90Tf32,
     /// `sm90_sgemm.cu`: f32 by fused multiply-adds, TMA.
@@ -197,7 +199,7 @@ pub enum Rejection {
     /// It is written for fewer.
     #[error("takes at most {most} {what}, the problem has {have}")]
     TooMany {
-        /// Rows or matrices.
+        /// Rows, matrices or tiles.
         what: &'static str,
         /// The problem's.
         have: usize,
@@ -369,7 +371,8 @@ impl KernelDesc {
                 [true, true] => &[],
             },
             (Family::Gevm, _) => &alignments[1..2],
-            (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave | Family::Sm90Dgemm, _) => &alignments[..2],
+            (Family::Gemv | Family::Sm90Skinny | Family::Sm90Wave, _) => &alignments[..2],
+            (Family::Sm90Bf16x6Direct | Family::Sm90Dgemm, _) => &alignments[..2],
             _ => &alignments,
         })?;
         self.supports_row_length(problem)
@@ -377,16 +380,26 @@ impl KernelDesc {
 
     fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {
         const GRID_Y: usize = 65_535;
-        let rows = match self.family {
-            Family::Gemv | Family::Gevm | Family::Sm90Skinny => self.tile[0] as usize,
-            Family::Outer | Family::Sm90Wave => usize::MAX,
+        const TILES: usize = i32::MAX as usize / 64;
+        let rows = ("rows", problem.m, self.tile[0] as usize);
+        let matrices = ("matrices", problem.batch_count(), GRID_Y);
+        let limits: &[_] = match self.family {
+            Family::Gemv | Family::Gevm | Family::Sm90Skinny => &[rows, matrices],
+            Family::Outer | Family::Sm90Wave => &[matrices],
+            Family::Sm90Bf16x6Direct => &[("tiles", self.tiles(problem), TILES)],
             _ => return Ok(()),
         };
-        let limits = [("rows", problem.m, rows), ("matrices", problem.batch_count(), GRID_Y)];
-        match limits.into_iter().find(|(_, have, most)| have > most) {
-            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
+        match limits.iter().find(|(_, have, most)| have > most) {
+            Some(&(what, have, most)) => Err(Rejection::TooMany { what, have, most }),
             None => Ok(()),
         }
+    }
+
+    /// Tiles of D, of all matrices.
+    fn tiles(&self, problem: &Problem) -> usize {
+        let [along_m, along_n] =
+            [(problem.m, self.tile[0]), (problem.n, self.tile[1])].map(|(x, tile)| x.div_ceil(tile as usize));
+        along_m.saturating_mul(along_n).saturating_mul(problem.batch_count())
     }
 
     /// TMA moves whole 16-byte pieces of a row. Loads clip what is past the end, but stores do not, and cuTile proves TMA only

@@ -1,11 +1,12 @@
 //! Device memory that kernels need beside the operands: how much, and how a product is cut up to do with less.
 //!
-//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, one that multiplies as TF32
-//! ([`Math::Tf32`]) transposes one where none is K-major, those of `sm90_sgemm` transpose what is, and what comes of that lies in a workspace. There is one for each
-//! device and stream, of [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when
-//! the first such kernel is launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the
-//! process ends, so that a CUDA graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`]
-//! of a device share one more: their products wait for each other.
+//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, unless it does that on their way
+//! (`sm90_bf16x6_direct`); one that multiplies as TF32 ([`Math::Tf32`]) transposes one where none is K-major; those of
+//! `sm90_sgemm` transpose what is; and what comes of that lies in a workspace. There is one for each device and stream, of
+//! [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when the first such kernel is
+//! launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the process ends, so that a CUDA
+//! graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`] of a device share one more:
+//! their products wait for each other.
 //!
 //! A product that needs more is computed in pieces. Where there is none (no memory, or the stream is being captured and has none of
 //! its own), the product runs as it would with [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a
@@ -107,6 +108,7 @@ impl Share {
     fn of(kernel: &KernelDesc, problem: &Problem) -> Option<Self> {
         let depth = problem.k.next_multiple_of(DEPTH) as u64;
         let [row, column] = match (kernel.math, kernel.layout) {
+            _ if kernel.family == Family::Sm90Bf16x6Direct => return None,
             // Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous.
             (Math::Bf16x6, Layout::TN | Layout::TT) => [4 * depth, 6 * depth],
             (Math::Bf16x6, _) => [0, 6 * depth],

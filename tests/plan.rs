@@ -68,6 +68,7 @@ fn shapes_get_the_kernels_made_for_them() {
     }
     let cases = [
         ("f32", linear(1024, 1024, 1024, DType::F32), Policy::default(), vec![Family::Sm90Bf16x6]),
+        ("some f32", linear(512, 768, 768, DType::F32), Policy::default(), vec![Family::Sm90Bf16x6Direct]),
         ("strict f32", strict(512, 1024, 1024), Policy::own(), vec![Family::Sm90Sgemm]),
         ("strict f32", strict(512, 1024, 1024), Policy::default(), vec![Family::Sm90Sgemm, Family::Cublas]),
         ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm]),
@@ -191,7 +192,7 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
     const OUTER: &str = "outer_sm90_f32_any_16x128x1_1x1";
     let cases = [
         (linear(1, 4096, 4096, DType::F32), F32),
-        (linear(16, 4096, 4096, DType::F32), F32),
+        (linear(8, 4096, 4096, DType::F32), F32),
         (linear(7, 999, 768, DType::F32), F32),
         (Problem::dense(4, 4096, 128, 8, Layout::NT, DType::BF16), "gemv_sm90_bf16_nt_8x2x512_1x1"),
         (Problem::dense(4, 128, 4096, 8, Layout::NN, DType::BF16), GEVM),

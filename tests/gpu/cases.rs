@@ -185,12 +185,13 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
     let dispatcher = Dispatcher::new(gpu.info.clone());
     let mut cases = Vec::new();
     for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
-        // Every variant on a few sizes, and every size plain. sm90_wave.cu has a kernel for each width of tiles and sm90_gemm.cu
-        // one for C: all that an epilogue can be on all of their sizes, and every variant on sm90_wave's that are not large.
-        let is_wave = kernel.family == Family::Sm90Wave;
-        let variants = match index % 5 == 0 && !(is_wave && m * n + n * k > 2_500_000) {
+        // Every variant on a few sizes, and every size plain. sm90_wave.cu and sm90_bf16x6_direct.cu have a kernel for each width
+        // of tiles and sm90_gemm.cu one for C: all that an epilogue can be on all of their sizes, and every variant on
+        // theirs that are not large.
+        let has_many = matches!(kernel.family, Family::Sm90Wave | Family::Sm90Bf16x6Direct);
+        let variants = match index % 5 == 0 && !(has_many && m * n + n * k > 2_500_000) {
             true => Variant::all(kernel.dtype),
-            false if is_wave || kernel.family == Family::Sm90Gemm => vec![Variant::PLAIN, Variant::FULL],
+            false if has_many || kernel.family == Family::Sm90Gemm => vec![Variant::PLAIN, Variant::FULL],
             false => vec![Variant::PLAIN],
         };
         for variant in variants {
@@ -262,6 +263,9 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
             (1, 4096, 1024),
         ]);
         sizes.extend([(259, 131, 132), (77, 40, 65), (200, 515, 67), (4, 3, 95), (640, 388, 256), (500, 130, 8200)]);
+    }
+    if kernel.family == Family::Sm90Bf16x6Direct {
+        sizes.extend(direct_sizes());
     }
     if kernel.family == Family::Sm90Tf32 {
         // M in steps of four, where rows of A are columns; more tiles than run at a time, of pairs of blocks, too. Then every kind
@@ -370,5 +374,37 @@ fn wave_sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
             sizes.extend([(rows - 3, one * columns - 5, long), (2 * rows - 3, two * columns - 5, long)]);
         }
     }
+    sizes
+}
+
+/// What a launch of sm90_bf16x6_direct.cu can be. It chooses for an H100's 132 multiprocessors; for nn and a K below 128 tall tiles.
+fn direct_sizes() -> Vec<(usize, usize, usize)> {
+    let mut sizes = Vec::new();
+    // Few rows: exchanged operands, K in up to eight parts, even and not.
+    for (i, rows) in [1, 9, 16, 17, 32, 33, 64].into_iter().enumerate() {
+        let ks = [64, 100, 128, 260, 516, 1028, 2052];
+        sizes.extend([(rows, 333 + i, ks[i]), (rows, 1032, ks[(i + 2) % 7]), (rows, 68, ks[(i + 4) % 7])]);
+    }
+    // Each width of tiles and number of parts, exchanged and not.
+    sizes.extend([(3001, 30, 132), (1500, 36, 132), (1500, 9, 128), (513, 9, 260), (257, 9, 516), (1500, 129, 128)]);
+    sizes.extend([
+        (3001, 36, 128),
+        (3001, 30, 128),
+        (1500, 36, 260),
+        (1000, 30, 516),
+        (513, 30, 2052),
+        (65, 129, 2052),
+    ]);
+    sizes.extend([(100, 257, 516), (65, 3001, 128), (3001, 36, 516), (1500, 36, 1028), (100, 257, 4100)]);
+    // Tall tiles: with D by TMA and without, taken in turns, sums of 16 and of 32 of K; and those that keep Q's planes.
+    sizes.extend([
+        (129, 3004, 128),
+        (129, 3001, 128),
+        (257, 129, 100),
+        (300, 264, 124),
+        (2100, 2052, 260),
+        (2048, 2112, 96),
+    ]);
+    sizes.extend([(130, 67_588, 96), (129, 67_590, 68), (130, 67_588, 180)]);
     sizes
 }
