@@ -27,18 +27,19 @@ impl Activation {
 
     /// The function itself. At -inf, where some would be 0 times infinity, it is the limit.
     pub fn apply<T: Real>(self, x: T) -> T {
-        let (zero, one, half) = (T::zero(), T::one(), T::from_f64(0.5));
+        let (zero, one) = (T::zero(), T::one());
         let finite_below = x.max(T::min_value());
         match self {
             Activation::Identity => x,
             Activation::Relu if x > zero || x.is_nan() => x,
             Activation::Relu => zero,
+            // Not 1 + erf(x) and 1 + tanh(x), which lose all digits far below 0.
             Activation::GeluErf => {
-                half * finite_below * (one + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
+                T::from_f64(0.5) * finite_below * (-x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erfc()
             }
             Activation::GeluTanh => {
-                let scale = T::from_f64((2.0 / std::f64::consts::PI).sqrt());
-                half * finite_below * (one + (scale * (x + T::from_f64(0.044715) * x * x * x)).tanh())
+                let twice = T::from_f64(-2.0 * (2.0 / std::f64::consts::PI).sqrt());
+                finite_below / (one + (twice * (x + T::from_f64(0.044715) * x * x * x)).exp())
             }
             Activation::Silu => finite_below / (one + (-x).exp()),
         }
@@ -47,8 +48,8 @@ impl Activation {
 
 /// What an epilogue is computed in: f32, and f64 for f64.
 pub trait Real: num_traits::Float {
-    /// The error function.
-    fn erf(self) -> Self;
+    /// What the error function leaves to 1.
+    fn erfc(self) -> Self;
     /// Rounded to this type.
     fn from_f64(x: f64) -> Self;
     /// Exact.
@@ -56,10 +57,10 @@ pub trait Real: num_traits::Float {
 }
 
 macro_rules! impl_real {
-    ($type:ty, $erf:path) => {
+    ($type:ty, $erfc:path) => {
         impl Real for $type {
-            fn erf(self) -> Self {
-                $erf(self)
+            fn erfc(self) -> Self {
+                $erfc(self)
             }
 
             fn from_f64(x: f64) -> Self {
@@ -73,8 +74,8 @@ macro_rules! impl_real {
     };
 }
 
-impl_real!(f32, libm::erff);
-impl_real!(f64, libm::erf);
+impl_real!(f32, libm::erfcf);
+impl_real!(f64, libm::erfc);
 
 /// Which dimension of the result a bias runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

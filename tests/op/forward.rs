@@ -173,3 +173,13 @@ fn activations_have_their_limits() {
         assert!(activation.apply(f32::NAN).is_nan(), "{activation:?}");
     }
 }
+
+#[test]
+fn activations_keep_their_digits_far_below_zero() {
+    for activation in [Activation::GeluErf, Activation::GeluTanh, Activation::Silu] {
+        for x in (-600..=0).map(|i| i as f32 / 100.0) {
+            let (got, exact) = (f64::from(activation.apply(x)), activation.apply(f64::from(x)));
+            assert!((got - exact).abs() <= 3e-5 * exact.abs(), "{activation:?} of {x}: {got:e}, not {exact:e}");
+        }
+    }
+}
