@@ -69,6 +69,14 @@ __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]
   wgmma_pin(d);
 }
 
+// Adds x to sum and returns what rounding lost, exactly, whichever of them is larger (TwoSum).
+__device__ __forceinline__ float add_whole(float& sum, float x) {
+  const float old = sum;
+  sum = __fadd_rn(old, x);
+  const float of_x = __fsub_rn(sum, old), of_old = __fsub_rn(sum, of_x);
+  return __fadd_rn(__fsub_rn(old, of_old), __fsub_rn(x, of_x));
+}
+
 // ---- What is not finite ----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ bool is_strange(float x) { return !(fabsf(x) <= 3.402823466e38f); }

@@ -218,10 +218,7 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
 #pragma unroll
         for (int i = 0; i < size; i++) {
-          const float old = total[i], x = sum[i];
-          total[i] = __fadd_rn(old, x);
-          const float of_x = __fsub_rn(total[i], old), of_old = __fsub_rn(total[i], of_x);
-          sum[i] = __fadd_rn(__fsub_rn(old, of_old), __fsub_rn(x, of_x));
+          sum[i] = add_whole(total[i], sum[i]);
           if (last) sum[i] = __fadd_rn(total[i], __fmaf_rn(total[i], given_back, sum[i]));
         }
         if (!last) {

@@ -9,8 +9,9 @@
 // 64, 64 x 32 or 64 x 16 then. Their sums meet in (distributed) shared memory and are added in f64 in a fixed order: the same
 // bits every time. For many tiles each group has 64 rows of 128 x 64, and blocks are persistent. There is no workspace, and nothing to do before the product.
 //
-// Sums leave the tensor cores every 32 of K, every 16 where K is short, by additions whose rounding errors go on in the next
-// sum (add_exactly).
+// Sums leave the tensor cores every 32 of K, by additions whose rounding errors go on in the next sum (add_exactly). Where K is short, and
+// SGEMM's errors are small, large and small products have sums apart: the large ones are added to a total, exactly; what that loses
+// goes to the small ones, which stay in the tensor cores, since they are 2^-8 of the rest and lose nothing that counts.
 //
 // The kernel may start while the one before it still runs (ptx.hpp); where operands are exchanged, and B is likely to be
 // weights, it has some of it brought into L2 meanwhile.
@@ -22,8 +23,8 @@
 namespace tilegemm {
 namespace {
 
-// K from which sums leave the tensor cores every 32 (docs/f32.md).
-constexpr int64_t least_of_32 = 128;
+// K below which large and small products have sums of their own, or errors would be more than SGEMM's (docs/f32.md). Tall tiles only.
+constexpr int64_t most_apart = 256;
 
 // How a launch is cut up. `src/cost/direct.rs` has the same, with the same numbers.
 struct Cut {
@@ -43,7 +44,7 @@ Cut choose(bool nt, int64_t m, int64_t n, int64_t k, int64_t batches, int sm_cou
   const auto rounds = [](int64_t blocks, int64_t at_a_time) { return double(ceil_div(blocks, std::max<int64_t>(1, at_a_time))); };
   Cut best{true, false, 64, 0};
   double least = tall_start_us + rounds(ceil_div(m, 128) * ceil_div(n, 64) * batches, sm_count) * (stages * tall_stage_us + tall_tile_us);
-  if (!nt || k < least_of_32) return best;
+  if (!nt || k < most_apart) return best;
   for (const bool exchanged : {true, false}) {
     for (int w = 0; w < 3; w++) {
       const int width = 16 << w;
@@ -110,11 +111,11 @@ tg_status launch(const tg_gemm_args* problem) {
   if (args.a.col_stride != 1 || (in_rows ? args.b.row_stride : args.b.col_stride) != 1) return TG_UNSUPPORTED;
   const Cut cut = choose(in_rows, m, n, k, batches, args.sm_count);
   if constexpr (in_rows) {
-    if (!cut.tall && cut.width == 16) return run<Config<16, 32, true, false>>(args, cut);
-    if (!cut.tall && cut.width == 32) return run<Config<32, 32, true, false>>(args, cut);
-    if (!cut.tall) return run<Config<64, 32, true, false>>(args, cut);
+    if (!cut.tall && cut.width == 16) return run<Config<16, true, false, false>>(args, cut);
+    if (!cut.tall && cut.width == 32) return run<Config<32, true, false, false>>(args, cut);
+    if (!cut.tall) return run<Config<64, true, false, false>>(args, cut);
   }
-  return k < least_of_32 ? run<Config<64, 16, in_rows, true>>(args, cut) : run<Config<64, 32, in_rows, true>>(args, cut);
+  return k < most_apart ? run<Config<64, in_rows, true, true>>(args, cut) : run<Config<64, in_rows, true, false>>(args, cut);
 }
 
 }  // namespace tilegemm

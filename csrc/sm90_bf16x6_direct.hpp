@@ -16,12 +16,12 @@ constexpr int turn = 1, sums = 3;  // a group's turn, two of them; sums of both 
 }
 
 // Two warp groups multiply. Tall: each has 64 rows of P and all of K. Else they take stages in turns, for 64 rows, and a block
-// has one tile. Width: rows of Q in a tile. Step: sums leave the tensor cores every so many of K. InRows: K is contiguous in
-// Q, else its rows are.
-template <int Width, int Step, bool InRows, bool Tall>
+// has one tile. Width: rows of Q in a tile. InRows: K is contiguous in Q, else its rows are. Apart: large and small products of
+// a stage have sums of their own.
+template <int Width, bool InRows, bool Tall, bool Apart>
 struct Config {
-  static constexpr int groups = 2, height = Tall ? 128 : 64, width = Width, depth = 32, step = Step;
-  static constexpr bool in_rows = InRows, tall = Tall;
+  static constexpr int groups = 2, height = Tall ? 128 : 64, width = Width, depth = 32;
+  static constexpr bool in_rows = InRows, tall = Tall, apart = Apart;
   static constexpr int consumers = 4 * groups, splitters = 3, threads = 32 * (consumers + 1 + splitters);
   static constexpr int p_bytes = height * depth * 4, q_bytes = width * depth * 4, raw_bytes = p_bytes + q_bytes;
   static constexpr int part_bytes = width * depth * 2, plane_bytes = 3 * part_bytes, plane_stages = 2 * splitters;
@@ -41,7 +41,7 @@ struct Config {
   static constexpr int stages = std::min(most_stages, (shared_bytes_of_block - fixed_bytes) / raw_bytes) / unit * unit;
   static constexpr int shared_bytes = stages * raw_bytes + fixed_bytes;
   static_assert(stages >= unit && plane_stages % unit == 0 && fragments % most_split == 0);
-  static_assert(step == 32 || (step == 16 && tall));
+  static_assert(tall || !apart);
   // Where swizzles begin: planes in rows of 64 bytes, the rest in rows of 128.
   static_assert(raw_bytes % 1024 == 0 && p_bytes % 1024 == 0 && part_bytes % 512 == 0 && plane_stages * plane_bytes % 1024 == 0);
 };
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   griddepcontrol_wait();  // of the threads that read C and the bias and write D
   constexpr int size = C::width / 2;
   float sum[size], d[size];
-  [[maybe_unused]] float e[size];  // with sums over 16 of K: that of a stage's second half
+  [[maybe_unused]] float large[size];  // where these are apart
   const int g = lane / 4, q = lane % 4, mine = C::tall ? 0 : group;
   const uint32_t p_row = raw + ((C::tall ? warp : warp % 4) * 16 + g) * 128;
   const uint64_t q0 = wgmma_descriptor_64(planes);
@@ -368,14 +368,11 @@ __global__ void __launch_bounds__(C::threads, 1)
       mbarrier_wait(plane_full + 8 * plane, plane_parity);
       begin_turn();
       wgmma_pin(d);
-      if constexpr (C::step == 16) wgmma_pin(e);
+      if constexpr (C::apart) wgmma_pin(large);
       wgmma_fence();
-      small_products(d, f[0], 0, taken > 1);
-      if constexpr (C::step == 16) {
-        product(d, f[0], 0, 5, 1), small_products(e, f[1], 1, 0), product(e, f[1], 1, 5, 1);
-      } else {
-        small_products(d, f[1], 1, 1), product(d, f[0], 0, 5, 1), product(d, f[1], 1, 5, 1);
-      }
+      small_products(d, f[0], 0, taken > (C::apart ? 0 : 1)), small_products(d, f[1], 1, 1);
+      if constexpr (C::apart) product(large, f[0], 0, 5, 0), product(large, f[1], 1, 5, 1);
+      else product(d, f[0], 0, 5, 1), product(d, f[1], 1, 5, 1);
       wgmma_commit();
       end_turn();
       if (more) {
@@ -385,28 +382,29 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
       wgmma_wait();
       release_plane();
-      wgmma_pin(d);
-      if (taken > 0) {
-        add_exactly(sum, d);
-      } else {
+      // To the sum; what that loses is where the next small products start.
+      float(&first)[size] = C::apart ? large : d;
+      wgmma_pin(first);
+      if (taken++ == 0) {
 #pragma unroll
-        for (int i = 0; i < size; i++) sum[i] = d[i];
+        for (int i = 0; i < size; i++) sum[i] = first[i];
         wgmma_pin(sum);
-      }
-      if constexpr (C::step == 16) {
-        add_exactly(sum, e);
+      } else if constexpr (C::apart) {
+        wgmma_pin(d);
 #pragma unroll
-        for (int i = 0; i < size; i++) d[i] = taken > 0 ? d[i] + e[i] : e[i];
-        taken++;
+        for (int i = 0; i < size; i++) d[i] += add_whole(sum[i], large[i]);
+        wgmma_pin(sum);
+        wgmma_pin(d);
+      } else {
+        add_exactly(sum, d);
       }
-      taken++;
     };
     for (int i = mine; i < k_count; i += 2 * C::turns) {
       block(two[0], two[1], i + C::turns < k_count);
       if (i + C::turns >= k_count) break;
       block(two[1], two[0], i + 2 * C::turns < k_count);
     }
-    if (taken < 2) {  // nothing was lost
+    if (taken < (C::apart ? 1 : 2)) {  // nothing was lost
       if (taken == 0) {
 #pragma unroll
         for (int i = 0; i < size; i++) sum[i] = 0;

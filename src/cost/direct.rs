@@ -18,9 +18,8 @@ const TALL_STAGE_US: f64 = 0.838;
 const TALL_TILE_US: f64 = 0.66;
 const TALL_START_US: f64 = 2.3;
 const SPLIT_8_US: f64 = 0.44;
-/// K from which tiles are not always tall, and sums stay in the tensor cores for 32 of K. Below, a tile takes so much longer.
-const LEAST_OF_32: usize = 128;
-const SHORT: f64 = 1.07;
+/// K below which tiles are tall.
+const MOST_APART: usize = 256;
 
 /// Launch, first loads and drain, and how much of that is in the numbers above; of the same for tall tiles.
 const LAUNCH_US: (f64, f64) = (2.9, 2.0);
@@ -32,8 +31,7 @@ const NORM: f64 = 3.2;
 pub(super) fn us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let (chosen_us, tall) = choose(kernel.layout == Layout::NT, problem, device.sm_count as usize);
     let (launch, counted) = if tall { TALL_LAUNCH_US } else { LAUNCH_US };
-    let short = if problem.k < LEAST_OF_32 { SHORT } else { 1.0 };
-    let arithmetic = (chosen_us - counted) * short;
+    let arithmetic = chosen_us - counted;
     let together = arithmetic.powf(NORM) + (MEMORY * memory_us(problem, device)).powf(NORM);
     (launch + together.powf(1.0 / NORM)).max(roofline_us(problem, device))
 }
@@ -47,7 +45,7 @@ fn choose(nt: bool, problem: &Problem, sms: usize) -> (f64, bool) {
         p.div_ceil(height) * q.div_ceil(width) * problem.batch_count()
     };
     let tall = rounds(tiles(m, 128, n, 64), sms) * (stages as f64 * TALL_STAGE_US + TALL_TILE_US) + TALL_START_US;
-    if !nt || k < LEAST_OF_32 {
+    if !nt || k < MOST_APART {
         return (tall, true);
     }
     let mut least = f64::INFINITY;

@@ -377,34 +377,26 @@ fn wave_sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     sizes
 }
 
-/// What a launch of sm90_bf16x6_direct.cu can be. It chooses for an H100's 132 multiprocessors; for nn and a K below 128 tall tiles.
+/// What a launch of sm90_bf16x6_direct.cu can be. It chooses for an H100's 132 multiprocessors; for nn and a K below 256 tall tiles.
 fn direct_sizes() -> Vec<(usize, usize, usize)> {
     let mut sizes = Vec::new();
     // Few rows: exchanged operands, K in up to eight parts, even and not.
     for (i, rows) in [1, 9, 16, 17, 32, 33, 64].into_iter().enumerate() {
-        let ks = [64, 100, 128, 260, 516, 1028, 2052];
+        let ks = [64, 100, 256, 260, 516, 1028, 2052];
         sizes.extend([(rows, 333 + i, ks[i]), (rows, 1032, ks[(i + 2) % 7]), (rows, 68, ks[(i + 4) % 7])]);
     }
     // Each width of tiles and number of parts, exchanged and not.
-    sizes.extend([(3001, 30, 132), (1500, 36, 132), (1500, 9, 128), (513, 9, 260), (257, 9, 516), (1500, 129, 128)]);
-    sizes.extend([
-        (3001, 36, 128),
-        (3001, 30, 128),
-        (1500, 36, 260),
-        (1000, 30, 516),
-        (513, 30, 2052),
-        (65, 129, 2052),
-    ]);
-    sizes.extend([(100, 257, 516), (65, 3001, 128), (3001, 36, 516), (1500, 36, 1028), (100, 257, 4100)]);
-    // Tall tiles: with D by TMA and without, taken in turns, sums of 16 and of 32 of K; and those that keep Q's planes.
+    sizes.extend([(3001, 30, 260), (1500, 36, 260), (1500, 9, 256), (513, 9, 260), (257, 9, 516), (1500, 129, 256)]);
+    sizes.extend([(3001, 36, 256), (3001, 30, 256), (1000, 30, 516), (513, 30, 2052), (65, 129, 2052)]);
+    sizes.extend([(100, 257, 516), (65, 3001, 256), (3001, 36, 516), (1500, 36, 1028), (100, 257, 4100)]);
+    // Tall tiles: with D by TMA and without, taken in turns, large and small products apart and not.
     sizes.extend([
         (129, 3004, 128),
         (129, 3001, 128),
         (257, 129, 100),
-        (300, 264, 124),
+        (300, 264, 252),
         (2100, 2052, 260),
         (2048, 2112, 96),
     ]);
-    sizes.extend([(130, 67_588, 96), (129, 67_590, 68), (130, 67_588, 180)]);
     sizes
 }
