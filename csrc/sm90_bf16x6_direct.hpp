@@ -412,9 +412,11 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
       for (int i = 0; i < size; i++) d[i] = 0;
     }
+    // Apart, d holds the last two thirds of a number's digits: what is given back is rounded where these end.
+    constexpr float given = C::apart ? given_back * (1 - 0x1p-6f) : given_back;
     const bool one_part = C::tall && !is_split;
 #pragma unroll
-    for (int i = 0; i < size; i++) sum[i] = __fadd_rn(sum[i], one_part ? __fmaf_rn(sum[i], given_back, d[i]) : d[i]);
+    for (int i = 0; i < size; i++) sum[i] = __fadd_rn(sum[i], one_part ? __fmaf_rn(sum[i], given, d[i]) : d[i]);
 
     const Tile tile = Tile::of<C>(place, t);
     if constexpr (C::tall) {

@@ -117,7 +117,7 @@ fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
 }
 
 /// Root mean square at most SGEMM's; the maximum, which is a matter of luck, at most a fifth above it. Of few rows the former is
-/// a matter of luck, too.
+/// a matter of luck, too, and the latter more so: SGEMM's own, of 16 rows and K = 64, is 1.7e-7 here and 2.6e-7 of other numbers.
 fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
     let sgemm = format!("cublas_f32_{}", kernel.layout);
     let mut worse = Vec::new();
@@ -128,8 +128,8 @@ fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
             let problem = dense(kernel, rows, SIZE, k);
             let errors = |name: &str| Ok::<_, String>(case.errors(&product(gpu, name, &problem, &a[..rows * k], b)?));
             let ([most, rms], [sgemm_most, sgemm_rms]) = (errors(kernel.name)?, errors(&sgemm)?);
-            let luck = if rows < SIZE { 1.02 } else { 1.0 };
-            if most > 1.2 * sgemm_most || rms > luck * sgemm_rms {
+            let [luck, most_luck] = if rows < SIZE { [1.02, 1.5] } else { [1.0, 1.2] };
+            if most > most_luck * sgemm_most || rms > luck * sgemm_rms {
                 let errors = format!("{most:.2e}/{rms:.2e}, SGEMM {sgemm_most:.2e}/{sgemm_rms:.2e}");
                 worse.push(format!("{kind}, {rows} rows, K {k}: {errors}"));
             }
