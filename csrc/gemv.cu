@@ -165,6 +165,7 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
   warp.prefetch(k);
   griddepcontrol_wait();
   warp.load(k);
+  const TeamSums<C::rows, C::values, C::rows, typename C::T> sums(problem);
 
   for (;;) {
     const int this_row = row;
@@ -185,7 +186,7 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
     buffer ^= 1;
     warp.flush(partial + warp_index * C::values);
     __syncthreads();
-    add_parts<C::rows, C::values>(partial, split, teams, this_row, problem, epilogue);
+    sums.store(partial, this_row, problem, epilogue);
     if (row >= problem.n) return;
   }
 }

@@ -98,34 +98,61 @@ template <class T>
 struct GemvProblem {
   tg_matrix a, b, d;
   int m, n, k, inner_batch;
+  bool plain;  // D is the product alone
 
   explicit GemvProblem(const tg_gemm_args& args)
-      : a(args.a), b(args.b), d(args.d), m(int(args.m)), n(int(args.n)), k(int(args.k)), inner_batch(int(args.batch[1])) {}
+      : a(args.a), b(args.b), d(args.d), m(int(args.m)), n(int(args.n)), k(int(args.k)), inner_batch(int(args.batch[1])),
+        plain(Epilogue<T, float>(args).is_plain()) {}
 
   __device__ void store(float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
-    batch.of<T>(d)[i * d.row_stride + j * d.col_stride] = epilogue(sum, i, j, batch.outer, batch.inner);
+    store_to(batch.of<T>(d) + i * d.row_stride + j * d.col_stride, sum, i, j, batch, epilogue);
+  }
+
+  __device__ void store_to(T* to, float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
+    if (!plain) sum = epilogue.unrounded(sum, i, j, batch.outer, batch.inner);
+    *to = T(sum);
   }
 };
 
-// A block of several teams of warps, each with ROWS rows of W, of which every warp of a team took a part of K: adds up the
-// sums of the parts, VALUES of them in each, (m, row), those of an m STRIDE after those of the one before, in a fixed order,
-// and stores. For all threads of the block.
-template <int ROWS, int VALUES, int STRIDE = ROWS, class T>
-__device__ inline void add_parts(const float* partial, int split, int teams, int first_row, const GemvProblem<T>& p,
-                                 const Epilogue<T, float>& epilogue) {
-  const Batch batch(p.inner_batch);
-  const int thread = (threadIdx.z * split + threadIdx.y) * lanes + threadIdx.x;
-  constexpr int sums = VALUES / STRIDE * ROWS;
-  for (int output = thread; output < teams * sums; output += split * teams * lanes) {
-    const int value = output % sums, team = output / sums;
-    const int m = value / ROWS, row = value % ROWS, n = first_row + team * ROWS + row;
-    if (m >= p.m || n >= p.n) continue;
-    const float* from = partial + team * split * VALUES + m * STRIDE + row;
-    float total = from[0];
-    for (int i = 1; i < split; i++) total += from[i * VALUES];
-    p.store(total, m, n, batch, epilogue);
+// A block is (lanes, split, teams): teams of `split` warps, each team with ROWS rows of W, of which every warp took a part of K.
+// What a thread does with the sums of the parts, VALUES of them in each, (m, row), those of an m STRIDE after those of the one
+// before: it adds up some of its team's in a fixed order, and stores them. Where these go is worked out before there are any: a
+// warp that has a multiprocessor to itself takes some five cycles for an instruction, and nothing hides the last tile's.
+template <int ROWS, int VALUES, int STRIDE, class T>
+class TeamSums {
+ public:
+  __device__ explicit TeamSums(const GemvProblem<T>& p) {
+    const int value = threadIdx.y * lanes + threadIdx.x;  // and every `split` * lanes after it
+    row_ = threadIdx.z * ROWS + value % ROWS, m_ = value / ROWS;
+    from_ = int(threadIdx.z * blockDim.y) * VALUES + m_ * STRIDE + value % ROWS;
+    d_ = Batch(p.inner_batch).of<T>(p.d) + m_ * p.d.row_stride + row_ * p.d.col_stride;
   }
-}
+
+  __device__ void store(const float* partial, int first_row, const GemvProblem<T>& p,
+                        const Epilogue<T, float>& epilogue) const {
+    const int split = blockDim.y, n = first_row + row_, m_step = lanes / ROWS * split;
+    if (n >= p.n) return;
+    const float* from = partial + from_;
+    T* to = d_ + first_row * p.d.col_stride;
+    for (int m = m_; m < p.m; m += m_step) {
+      float total = from[0];
+#pragma unroll
+      for (int i = 1; i < most_split; i *= 2) {
+        if (i == split) break;
+#pragma unroll
+        for (int j = i; j < 2 * i; j++) total += from[j * VALUES];
+      }
+      p.store_to(to, total, m, n, Batch(p.inner_batch), epilogue);
+      from += m_step * STRIDE, to += m_step * p.d.row_stride;
+    }
+  }
+
+ private:
+  static constexpr int most_split = 16;  // a power of two, as all of them are
+  static_assert(lanes % ROWS == 0);
+  T* d_;
+  int from_, row_, m_;
+};
 
 constexpr int block_warps = 8;  // unless more share a row
 

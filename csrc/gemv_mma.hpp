@@ -158,6 +158,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
   griddepcontrol_wait();
   if (k + C::k <= problem.k) warp.template load<true>(k);
   else warp.template load<false>(k);
+  const TeamSums<C::rows, C::values, C::stride, T> sums(problem);
 
   for (;;) {
     const int this_row = row;
@@ -178,7 +179,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
     buffer ^= 1;
     warp.flush(partial + warp_index * C::values);
     __syncthreads();
-    add_parts<C::rows, C::values, C::stride>(partial, split, teams, this_row, problem, epilogue);
+    sums.store(partial, this_row, problem, epilogue);
     if (row >= problem.n) return;
   }
 }

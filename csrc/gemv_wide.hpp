@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(block_warps* lanes, 1)
   const int warp = team * split + part, tile_rows = teams * C::rows, row_step = int(gridDim.x) * tile_rows;
   launch_dependents();
 
+  const TeamSums<C::rows, C::values, C::rows, float> sums(p);
   const Batch batch(p.inner_batch);
   const int64_t w_stride = p.b.col_stride;
   const float* const w = batch.of<const float>(p.b) + lane * width<float>;
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(block_warps* lanes, 1)
 #pragma unroll
     for (float& s : sum) s = 0;
     __syncthreads();
-    add_parts<C::rows, C::values>(partial, split, teams, this_row, p, epilogue);
+    sums.store(partial, this_row, p, epilogue);
     if (!more) return;
   }
 }
