@@ -34,6 +34,18 @@ inline tg_status launch_status() { return cuda_status(cudaGetLastError()); }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// A number that kernels divide by, from 1 to 2^31 - 1. What they divide is not negative. A division takes some forty
+// instructions, which delay a kernel's first load; this takes three (Granlund and Montgomery, "Division by invariant integers
+// using multiplication", 1994).
+struct Divisor {
+  uint32_t value, multiplier, shift;
+  explicit Divisor(int64_t by) : value(uint32_t(by)), shift(0) {
+    while ((uint64_t(1) << shift) < value) shift++;
+    multiplier = uint32_t((uint64_t(1) << 32) * ((uint64_t(1) << shift) - value) / value + 1);
+  }
+  __device__ int quotient(int x) const { return int((__umulhi(uint32_t(x), multiplier) + uint32_t(x)) >> shift); }
+};
+
 // Whether each of a matrix's `count` rows starts at a multiple of four elements, in the whole batch.
 template <class T>
 bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch)[2]) {

@@ -2,7 +2,7 @@
 // rows and a shallow K, where the kernel that splits B beforehand takes as long as the product, and for few tiles.
 //
 //     P (64 or 128 rows)  f32 --TMA--> shared memory --split--> registers                          \
-//     Q (up to 64 rows)   f32 --TMA--> shared memory --split by three warps--> planes of parts --> wgmma
+//     Q (up to 64 rows)   f32 --TMA--> shared memory --split by two or three warps--> planes of parts --> wgmma
 //
 // P and Q are A and B; or, exchanged, B and A, where A's rows are few and there is more of B to spread over multiprocessors.
 // Two warp groups multiply. For few tiles they take turns along K, and the blocks of a cluster split K further: tiles are 64 x
@@ -32,11 +32,11 @@ struct Cut {
   int width, split_log2;
 };
 
-// Microseconds of a stage and of what else a tile takes, fitted to 566 recordings on an H100 (regret of the choice 1.6 %):
+// Microseconds of a stage and of what else a tile takes, fitted to 525 recordings on an H100 (regret of the choice 0.14 %):
 // where groups take turns, for tiles of 16, 32 and 64; of tall tiles, which also take longer to start; the way through distributed
 // shared memory.
-constexpr double stage_us[] = {0.226, 0.299, 0.468}, tile_us[] = {2.87, 3.17, 3.78};
-constexpr double tall_stage_us = 0.838, tall_tile_us = 0.66, tall_start_us = 2.3, split_8_us = 0.44;
+constexpr double stage_us[] = {0.223, 0.272, 0.441}, tile_us[] = {2.45, 2.78, 3.51};
+constexpr double tall_stage_us = 0.794, tall_tile_us = 1.13, tall_start_us = 2.33, split_8_us = 0.38;
 
 // `nt`: K is contiguous in B; else its rows are, and it can only be Q.
 Cut choose(bool nt, int64_t m, int64_t n, int64_t k, int64_t batches, int sm_count) {
@@ -85,9 +85,12 @@ tg_status run(const tg_gemm_args& args, const Cut& cut) {
                      rows_in_fours<float>(d, m, args.batch) &&
                      tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
   const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << cut.split_log2;
-  Place place{a, b, d, int(m), int(n), int(k), int(args.batch[1]), int(p_tiles), int(q_tiles), int(tiles), int(q_rows),
-              cut.split_log2, args.overlap && cut.exchanged ? 4 : 0, cut.exchanged && q_tiles == 1 ? evict_first : evict_normal,
-              cut.exchanged, whole};
+  // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
+  const int stages = grid <= args.sm_count ? C::few_stages : C::stages;
+  const int prefetch = args.overlap && cut.exchanged ? 4 : 0;
+  const uint64_t p_policy = cut.exchanged && q_tiles == 1 ? evict_first : evict_normal;
+  Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
+              int(q_rows), cut.split_log2, stages, prefetch, p_policy, cut.exchanged, epilogue.is_plain(), whole};
 
   const void* kernel = reinterpret_cast<const void*>(multiply<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
