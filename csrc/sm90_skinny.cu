@@ -71,11 +71,10 @@ __device__ inline uint32_t pack(T x, T y) {
   return word;
 }
 
-// Rows n0 .. n0 + 15 and columns m0 .. m0 + 7 of D^T, held as wgmma leaves them, to D.
+// 16 rows and 8 columns of D^T, held as wgmma leaves them, to D: the lane's part of them, which begins at `to`, in `row` and
+// `column` of D.
 template <class T>
-__device__ inline void store_fragment(const float4& v, T* d, int m0, int n0, const Place& p) {
-  const int lane = threadIdx.x % 32, row = m0 + lane / 4, column = n0 + lane % 4 * 2;
-  T* const to = d + row * p.d.row_stride + column;
+__device__ inline void store_fragment(const float4& v, T* to, int row, int column, const Place& p) {
   const uint32_t halves[2] = {pack(T(v.x), T(v.y)), pack(T(v.z), T(v.w))};
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -162,6 +161,15 @@ __global__ void __launch_bounds__(threads)
   } else {
     __syncthreads();
   }
+  // Before there are products: what comes after the last of them is in nobody's shadow.
+  griddepcontrol_wait();  // of the threads that read C and the bias and write D
+  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  const int row = lane / 4, column = row0 + lane % 4 * 2;  // of D, in the first fragment
+  T* const lane_d = d + row * p.d.row_stride + column;
+  const auto store = [&](const float4& v, int m0, int n0) {
+    store_fragment(v, lane_d + m0 * p.d.row_stride + n0, row + m0, column + n0, p);
+  };
+
   float sum[A_ROWS / 2] = {};
   for (int i = 0, s = 0, before = 0, parity = 0; i < count; i++) {
     mbarrier_wait(full + 8 * s, parity);
@@ -183,13 +191,11 @@ __global__ void __launch_bounds__(threads)
   wgmma_commit_and_wait();
   wgmma_pin(sum);
 
-  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
   if (split == 1 && p.plain) {
-    griddepcontrol_wait();
 #pragma unroll
     for (int j = 0; j < C::columns; j++) {
       const float4 v = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-      if (8 * j < p.m) store_fragment(v, d, 8 * j, row0 + 16 * warp, p);
+      if (8 * j < p.m) store(v, 8 * j, 16 * warp);
     }
     return;
   }
@@ -211,26 +217,30 @@ __global__ void __launch_bounds__(threads)
   }
   if (split == 1) __syncwarp();
   else mbarrier_wait(arrived, 0);
-  griddepcontrol_wait();  // of the threads that read C and the bias and write D
   const float4* const parts = reinterpret_cast<const float4*>(shared + (inbox - ring));
   const int mine = split == 1 ? warp * C::columns : warp, step = split == 1 ? 1 : consumer_warps;
   const int end = split == 1 ? mine + C::columns : slots;
   for (int slot = mine; slot < end; slot += step) {
-    const int f = (slot << split_log2) + part, m0 = f % C::columns * 8, n0 = row0 + f / C::columns * 16;
+    const int f = (slot << split_log2) + part, m0 = f % C::columns * 8, n0 = f / C::columns * 16;
     if (f >= C::fragments || m0 >= p.m) continue;
     float4 v = parts[slot * 32 + lane];
-    for (int other = 1; other < split; other++) {
-      const float4 x = parts[(other * slots + slot) * 32 + lane];
-      v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
+#pragma unroll
+    for (int half = 1; half < most_split; half *= 2) {
+      if (half == split) break;
+#pragma unroll
+      for (int i = half; i < 2 * half; i++) {
+        const float4 x = parts[(i * slots + slot) * 32 + lane];
+        v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
+      }
     }
     if (!p.plain) {
-      const int m = m0 + lane % 4 * 2, n = n0 + lane / 4;
+      const int m = m0 + lane % 4 * 2, n = row0 + n0 + lane / 4;
       const auto finish = [&](float& x, int m, int n) {
         if (m < p.m && n < p.n) x = epilogue.unrounded(x, m, n, batch0, batch1);
       };
       finish(v.x, m, n), finish(v.y, m + 1, n), finish(v.z, m, n + 8), finish(v.w, m + 1, n + 8);
     }
-    store_fragment(v, d, m0, n0, p);
+    store(v, m0, n0);
   }
 }
 

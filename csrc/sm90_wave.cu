@@ -55,8 +55,10 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int first = part * half, count = split == 1 ? k_tiles : part == 0 ? half : k_tiles - half;
   const int group0 = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
   // Along M first: tiles of one W run at the same time.
-  const auto m0_of = [&](int group) { return (group % p.m_groups * share + a_at) * p.a_box; };
-  const auto from_of = [&](int group) { return group / p.m_groups * C::w_rows; };
+  const auto m0_of = [&](int group) {
+    return ((group - p.m_groups.quotient(group) * int(p.m_groups.value)) * share + a_at) * p.a_box;
+  };
+  const auto from_of = [&](int group) { return p.m_groups.quotient(group) * C::w_rows; };
   // The last tile of W ends with N, as far as whole 16 bytes of D go.
   const int last_n0 = (max(p.n - C::w_rows, 0) + 7) / 8 * 8;
   const auto n0_of = [&](int group) { return min(from_of(group), last_n0); };
@@ -279,7 +281,7 @@ tg_status run(const tg_gemm_args& args, const Cut& cut) {
   Epilogue<T, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && cut.split == 1 && batches == 1;
   Place place{d,     int(args.m),   int(args.n), int(args.k), int(args.batch[1]), cut.share, cut.split,
-              a_box, int(m_groups), int(groups), stages,      ahead,              wide,      plain};
+              a_box, Divisor(m_groups), int(groups), stages,      ahead,              wide,      plain};
 
   const void* kernel = reinterpret_cast<const void*>(wave<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);

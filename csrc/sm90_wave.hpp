@@ -53,7 +53,8 @@ struct Place {
   int m, n, k, batch1;
   int share, split;      // blocks of a cluster that share W, and parts of K: 1 or 2
   int a_box;             // rows of a tile of A
-  int m_groups, groups;  // clusters along M, and in all
+  Divisor m_groups;      // clusters along M
+  int groups;            // in all
   int stages, prefetch;  // of the ring; of W, to go to L2 before the kernel before this one ends
   bool wide;     // rows of D are aligned to 16 bytes
   bool plain;    // the product is all there is to do

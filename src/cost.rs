@@ -20,8 +20,8 @@ const LAUNCH_US: f64 = 3.7;
 /// The same where the kernel overlaps the one before it.
 const OVERLAPPED_LAUNCH_US: f64 = 1.7;
 /// The same of the kernels for few rows, which overlap the kernel before them and have weights brought into L2 meanwhile.
-const GEMV_US: f64 = 0.85;
-const GEMV_SHORT_US: f64 = 0.8;
+const GEMV_US: f64 = 0.5;
+const GEMV_SHORT_US: f64 = 0.75;
 const GEVM_US: f64 = 1.2;
 const OUTER_US: f64 = 0.8;
 const SKINNY_US: f64 = 1.14;
