@@ -43,7 +43,7 @@ struct Divisor {
     while ((uint64_t(1) << shift) < value) shift++;
     multiplier = uint32_t((uint64_t(1) << 32) * ((uint64_t(1) << shift) - value) / value + 1);
   }
-  __device__ int quotient(int x) const { return int((__umulhi(uint32_t(x), multiplier) + uint32_t(x)) >> shift); }
+  __device__ int quotient(int x) const { return int((uint32_t(uint64_t(multiplier) * uint32_t(x) >> 32) + uint32_t(x)) >> shift); }
 };
 
 // Whether each of a matrix's `count` rows starts at a multiple of four elements, in the whole batch.
