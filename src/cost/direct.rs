@@ -18,8 +18,10 @@ const TALL_STAGE_US: f64 = 0.794;
 const TALL_TILE_US: f64 = 1.13;
 const TALL_START_US: f64 = 2.33;
 const SPLIT_8_US: f64 = 0.38;
-/// K below which tiles are tall.
+/// K below which tiles are tall, and large and small products have sums of their own; such tiles' numbers, by two recordings of attention.
 const MOST_APART: usize = 256;
+const APART_STAGE_US: f64 = 0.955;
+const APART_TILE_US: f64 = 0.39;
 
 /// Launch, first loads and drain, and how much of that is in the numbers above; of the same for tall tiles.
 const LAUNCH_US: (f64, f64) = (2.55, 2.45);
@@ -44,7 +46,9 @@ fn choose(nt: bool, problem: &Problem, sms: usize) -> (f64, bool) {
     let tiles = |p: usize, height: usize, q: usize, width: usize| {
         p.div_ceil(height) * q.div_ceil(width) * problem.batch_count()
     };
-    let tall = rounds(tiles(m, 128, n, 64), sms) * (stages as f64 * TALL_STAGE_US + TALL_TILE_US) + TALL_START_US;
+    let (stage_us, tile_us) =
+        if k < MOST_APART { (APART_STAGE_US, APART_TILE_US) } else { (TALL_STAGE_US, TALL_TILE_US) };
+    let tall = rounds(tiles(m, 128, n, 64), sms) * (stages as f64 * stage_us + tile_us) + TALL_START_US;
     if !nt || k < MOST_APART {
         return (tall, true);
     }
