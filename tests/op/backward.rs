@@ -131,9 +131,10 @@ fn gradients_through_every_epilogue() -> Result<()> {
                     let what = format!(
                         "{lhs:?} @ {rhs:?} {activation:?} {alpha} bias {has_bias} {beta} residual {has_residual}"
                     );
-                    // candle has six digits of the constants in the slopes of gelu; `slopes_are_exact` checks ours.
+                    // candle has six digits of the constants in the slopes of gelu, and the bias adds up some dozen of them;
+                    // `slopes_are_exact` checks ours.
                     let gelu = matches!(activation, Activation::GeluErf | Activation::GeluTanh);
-                    let tolerance = if gelu { 2e-6 } else { 1e-10 };
+                    let tolerance = if gelu { 1e-5 } else { 1e-10 };
                     let ours = gemm.forward(&inputs.lhs, &inputs.rhs)?;
                     inputs.assert_gradients_within(tolerance, &ours, &candles, &what)?;
                 }
