@@ -18,7 +18,8 @@ const TALL_STAGE_US: f64 = 0.794;
 const TALL_TILE_US: f64 = 1.13;
 const TALL_START_US: f64 = 2.33;
 const SPLIT_8_US: f64 = 0.38;
-/// K below which tiles are tall, and large and small products have sums of their own; such tiles' numbers, by two recordings of attention.
+/// K below which tiles are tall, and large and small products have sums of their own; such tiles' numbers, by two recordings of
+/// attention.
 const MOST_APART: usize = 256;
 const APART_STAGE_US: f64 = 0.955;
 const APART_TILE_US: f64 = 0.39;

@@ -1,7 +1,8 @@
 //! What a launch of `sm90_wave.cu` is expected to take, which chooses among tiles of several widths.
 //!
-//! The constants are fitted to recordings of 33 to 1536 rows, K from 512 to 14336, on an H100 (2026-11-21; launches by 24 of 2026-11-22): of the 164 forms within
-//! 10 % of the best for their shape the mean error is 2.5 %, at most 8 %.
+//! The constants are fitted to recordings of 33 to 1536 rows, K from 512 to 14336, on an H100 (2026-11-21): of the 164 forms within
+//! 10 % of the best for their shape the mean error was 2.5 %, at most 8 %. What launches, shared loads, further warp groups and idle
+//! multiprocessors take was set again by hand, to choose as the record of 2026-11-22 came out (5 to 257 rows).
 
 use super::{memory_us, roofline_us};
 use crate::arch::DeviceInfo;
