@@ -19,8 +19,9 @@ struct Epilogue {
   explicit Epilogue(const tg_gemm_args& args)
       : alpha(Acc(args.alpha)), beta(Acc(args.beta)), activation(args.activation), bias(args.bias), c(args.c) {}
 
-  // Whether the product is all there is to do.
-  bool is_plain() const { return alpha == Acc(1) && beta == Acc(0) && !bias.ptr && activation == TG_IDENTITY; }
+  // Whether the product is all there is to do; the product times alpha.
+  bool is_plain() const { return alpha == Acc(1) && is_scaling(); }
+  bool is_scaling() const { return beta == Acc(0) && !bias.ptr && activation == TG_IDENTITY; }
 
   __device__ T operator()(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
     return T(unrounded(acc, i, j, batch0, batch1));

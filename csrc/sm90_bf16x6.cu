@@ -72,7 +72,7 @@ tg_status run(const tg_gemm_args& args, const CUtensorMap& a_map, const CUtensor
   const void* kernel = reinterpret_cast<const void*>(multiply<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
   Epilogue<float, float> epilogue(args);
-  const int clusters = std::min(place.tiles, std::max(1, args.sm_count / C::cluster));
+  const int clusters = std::min(place.order.total, std::max(1, args.sm_count / C::cluster));
   void* parameters[] = {const_cast<CUtensorMap*>(&a_map), const_cast<CUtensorMap*>(&b_map),
                         const_cast<CUtensorMap*>(&d_map), const_cast<Place*>(&place), &epilogue};
   return Launch(args, dim3(clusters * C::cluster), dim3(C::threads), C::shared_bytes, dim3(C::cluster))(kernel, parameters);
@@ -125,8 +125,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool whole = Epilogue<float, float>(args).is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
                      is_multiple(d, m == 1 ? 0 : d.row_stride, 4) &&
                      tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
-  Place place{args.a, args.b, args.d, int(m), int(n), int(k), int(args.batch[1]), int(m_clusters), int(n_tiles),
-              int(m_clusters * n_tiles * batches), args.swizzle > 0 ? args.swizzle : 8, {}, sums_for(k), 1, k >= 256, whole};
+  const TileOrder order(m_clusters, n_tiles, args.batch, true, args.swizzle > 0 ? args.swizzle : 8);
+  Place place{args.a, args.b, args.d, int(m), int(n), int(k), order, {}, sums_for(k), 1, k >= 256, whole};
   of_b.moves(place.b_moves);
 
   const int64_t a_blocks = ceil_div(a_copy.squares, transpose_threads / 32);

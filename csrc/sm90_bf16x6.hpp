@@ -3,6 +3,7 @@
 #include "bf16_sums.hpp"
 #include "epilogue.hpp"
 #include "ptx.hpp"
+#include "tile_order.hpp"
 #include "transpose.hpp"
 
 namespace tilegemm {
@@ -28,9 +29,8 @@ struct Config {
 
 struct Place {
   tg_matrix a, b, d;               // as they were given
-  int m, n, k, batch1;
-  int m_clusters, n_tiles, tiles;  // tiles of clusters; all matrices
-  int strip;                       // they go along M in strips this wide along N
+  int m, n, k;
+  TileOrder order;                 // of clusters
   int b_moves[2];                  // distance in matrices of planes along the batch; 0 where B is broadcast
   int sums;                        // in a total
   float one;                       // 1
@@ -45,19 +45,6 @@ __device__ __forceinline__ void add_to(float (&sum)[size], float (&d)[size]) {
   for (int i = 0; i < size; i++) sum[i] += d[i];
   wgmma_pin(sum);
 }
-
-// Where tile t of the clusters is.
-struct Tile {
-  int m, n, batch0, batch1;
-  __device__ Tile(const Place& p, int t) {
-    const int in_matrix = p.m_clusters * p.n_tiles, batch = t / in_matrix;
-    t -= batch * in_matrix;
-    const int first = t / (p.m_clusters * p.strip) * p.strip, wide = min(p.strip, p.n_tiles - first);
-    t -= first * p.m_clusters;
-    m = t / wide, n = first + t - m * wide;
-    batch0 = batch / p.batch1, batch1 = batch - batch0 * p.batch1;
-  }
-};
 
 // A warp's 16 rows of D from its strip of shared memory: again where it is not finite, and through the epilogue, unless it is
 // `whole` and left to TMA.
@@ -128,8 +115,8 @@ __global__ void __launch_bounds__(C::threads, 1)
       prefetch_tensor_map(&b_map);
       if (p.whole) prefetch_tensor_map(&d_map);
       int s = 0, parity = 1;
-      for (int t = first; t < p.tiles; t += step) {
-        const Tile tile(p, t);
+      for (int t = first; t < p.order.total; t += step) {
+        const Tile tile = p.order.at(t);
         const int row = (tile.m * C::cluster + rank) * C::height, column = tile.n * C::width;
         const int planes = 3 * (tile.batch0 * p.b_moves[0] + tile.batch1 * p.b_moves[1]);
         for (int kb = 0; kb < k_blocks; kb++) {
@@ -192,7 +179,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     };
     if (p.take_turns && group == 1) bar_arrive(1, C::consumers);
 
-    for (int t = first; t < p.tiles; t += step) {
+    for (int t = first; t < p.order.total; t += step) {
 #pragma unroll
       for (int i = 0; i < size; i++) sum[i] = 0;
       if constexpr (C::exact) {
@@ -310,7 +297,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       __syncwarp();
       store_strip(sum, strip, g, q);
       __syncwarp();
-      const Tile tile(p, t);
+      const Tile tile = p.order.at(t);
       const int row = (tile.m * C::cluster + rank) * C::height + group * 64 + warp % 4 * 16, column = tile.n * C::width;
       if (strange || !p.whole) finish<C>(p, epilogue, strip, row, column, tile, strange);
       if (p.whole) {

@@ -86,7 +86,7 @@ tg_status run(const tg_gemm_args& args, const Cut& cut) {
                      tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
   const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << cut.split_log2;
   // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
-  const int stages = grid <= args.sm_count ? C::few_stages : C::stages;
+  const int stages = grid <= args.sm_count ? C::unit : C::stages;
   const int prefetch = args.overlap && cut.exchanged ? 4 : 0;
   const uint64_t p_policy = cut.exchanged && q_tiles == 1 ? evict_first : evict_normal;
   Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),

@@ -41,7 +41,6 @@ struct Config {
   static constexpr int barriers_bytes = 8 * (3 * most_stages + 2 * plane_stages + 1);
   static constexpr int fixed_bytes = plane_stages * plane_bytes + out_bytes + barriers_bytes;
   static constexpr int stages = std::min(most_stages, (shared_bytes_of_block - fixed_bytes) / raw_bytes) / unit * unit;
-  static constexpr int few_stages = std::min(stages, unit);
   static constexpr int shared_bytes = stages * raw_bytes + fixed_bytes;
   static_assert(stages >= unit && plane_stages % unit == 0 && fragments % most_split == 0);
   static_assert(tall || !apart);

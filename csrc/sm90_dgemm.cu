@@ -13,21 +13,20 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t a_stride = C::a_k_major ? args.a.row_stride : args.a.col_stride;
   const int64_t b_stride = C::b_k_major ? args.b.col_stride : args.b.row_stride;
   CUtensorMap a_map, b_map;
-  Work work;
-  if (!map(&a_map, args.a, C::a_k_major, args.m, a_stride, C::tile_m) ||
-      !map(&b_map, args.b, C::b_k_major, args.n, b_stride, C::tile_n) ||
-      !cut_into_tiles(args, C::tile_m, C::tile_n, &work)) {
+  const std::optional<Tiles> tiles = cut_into_tiles(args, C::tile_m, C::tile_n);
+  if (!tiles || !map(&a_map, args.a, C::a_k_major, args.m, a_stride, C::tile_m) ||
+      !map(&b_map, args.b, C::b_k_major, args.n, b_stride, C::tile_n)) {
     return TG_UNSUPPORTED;
   }
   const auto even = [](int64_t stride) { return stride % 2 == 0; };
   Epilogue<double, double> epilogue(args);
-  work.in_pairs = reinterpret_cast<uintptr_t>(args.d.ptr) % 16 == 0 && even(args.d.row_stride) &&
-                  even(args.d.batch_stride[0]) && even(args.d.batch_stride[1]);
-  work.simple = !epilogue.bias.ptr && epilogue.activation == TG_IDENTITY && epilogue.beta == 0;
+  const bool in_pairs = reinterpret_cast<uintptr_t>(args.d.ptr) % 16 == 0 && even(args.d.row_stride) &&
+                        even(args.d.batch_stride[0]) && even(args.d.batch_stride[1]);
+  Work work{*tiles, in_pairs, epilogue.is_scaling()};
   const void* kernel = reinterpret_cast<const void*>(dgemm<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
   void* parameters[] = {&a_map, &b_map, &work, &epilogue};
-  const dim3 grid(unsigned(std::min(work.total, args.sm_count)));
+  const dim3 grid(unsigned(std::min(work.order.total, args.sm_count)));
   return Launch(args, grid, dim3(C::threads), C::shared_bytes)(kernel, parameters);
 }
 

@@ -63,8 +63,8 @@ template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* a_map, const CUtensorMap* b_map, const Work& w, uint32_t full,
                                         uint32_t empty, uint32_t ring) {
   int s = 0, parity = 1;
-  for (int tile = blockIdx.x; tile < w.total; tile += gridDim.x) {
-    const Tile t = w.at(tile);
+  for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
+    const Tile t = w.order.at(tile);
     for (int k = 0; k < w.k; k += C::depth) {
       const uint32_t to = ring + s * C::stage_bytes, barrier = full + 8 * s;
       mbarrier_wait(empty + 8 * s, parity);
@@ -133,7 +133,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
   full = opaque(full), empty = opaque(empty);
   const Spot<C> spot{lane / 4, lane % 4};
   int s = 0, parity = 0;
-  for (int tile = blockIdx.x; tile < w.total; tile += gridDim.x) {
+  for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
     double sum[C::m_blocks][2 * C::n_blocks][4] = {};
     uint32_t used = 0;  // the barrier of a stage that has been read
     const auto release = [&] {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
     }
     release();
 
-    const Tile t = w.at(tile);
+    const Tile t = w.order.at(tile);
     const int row0 = t.m * C::tile_m + first_row, column0 = t.n * C::tile_n + first_column;
     griddepcontrol_wait();
     double* const d = w.d_of<double>(t);

@@ -2,30 +2,19 @@
 #pragma once
 #include <algorithm>
 #include <climits>
+#include <optional>
 
 #include "epilogue.hpp"
 #include "sm90.hpp"
+#include "tile_order.hpp"
 
 namespace tilegemm {
 
-// A tile of D: its row and column of tiles, its matrix of the batch.
-struct Tile {
-  int m, n, batch0, batch1;
-};
-
-// A product as blocks see it. Tiles of all matrices stand in one line: bands of `band` rows of tiles, each of which goes down
-// its columns, so that tiles computed at the same time share operands in L2.
+// A product as blocks see it.
 struct Tiles {
   tg_matrix d;
-  int m, n, k, batch1;
-  int along_m, along_n, total, band;
-
-  __device__ __forceinline__ Tile at(int index) const {
-    const int in_matrix = along_m * along_n, batch = index / in_matrix, i = index - batch * in_matrix;
-    const int strip = i / (band * along_n), in_strip = i - strip * band * along_n, first = strip * band;
-    const int height = min(band, along_m - first), column = in_strip / height, batch0 = batch / batch1;
-    return {first + in_strip - column * height, column, batch0, batch - batch0 * batch1};
-  }
+  int m, n, k;
+  TileOrder order;
 
   template <class T>
   __device__ __forceinline__ T* d_of(const Tile& tile) const {
@@ -33,18 +22,16 @@ struct Tiles {
   }
 };
 
-// False: there are too many of something for 32 bits.
-inline bool cut_into_tiles(const tg_gemm_args& args, int tile_m, int tile_n, Tiles* tiles) {
+// Nothing: there are too many of something for 32 bits.
+inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m, int tile_n) {
   constexpr int64_t most = INT_MAX / 4;
   const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m > most || args.n > most || args.k > most || batches > most) return false;
+  if (args.m > most || args.n > most || args.k > most || batches > most) return {};
   const int64_t along_m = ceil_div(args.m, tile_m), along_n = ceil_div(args.n, tile_n);
-  if (along_m * along_n > most / batches) return false;
+  if (along_m * along_n > most / batches) return {};
   // Eight rows of tiles are the best or within 1 % of it for all that was measured (H100: 4, 8 and 16).
-  const int64_t band = std::min<int64_t>(args.swizzle > 0 ? args.swizzle : 8, along_m);
-  *tiles = {args.d,       int(args.m),  int(args.n), int(args.k), int(args.batch[1]),
-            int(along_m), int(along_n), int(along_m * along_n * batches), int(band)};
-  return true;
+  const TileOrder order(along_m, along_n, args.batch, false, args.swizzle > 0 ? args.swizzle : 8);
+  return Tiles{args.d, int(args.m), int(args.n), int(args.k), order};
 }
 
 // D^T = B^T @ A^T

@@ -37,19 +37,19 @@ template <class C>
 tg_status run(const Product& product, int split_log2) {
   const tg_gemm_args& args = product.args;
   CUtensorMap p_map, q_map;
-  Work work;
-  if (!tensor_map_of_p<C>(&p_map, product.p) ||
-      !tensor_map<float>(&q_map, product.q, C::tile_n, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE) ||
-      !cut_into_tiles(args, C::tile_m, C::tile_n, &work)) {
+  const std::optional<Tiles> tiles = cut_into_tiles(args, C::tile_m, C::tile_n);
+  if (!tiles || !tensor_map_of_p<C>(&p_map, product.p) ||
+      !tensor_map<float>(&q_map, product.q, C::tile_n, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE)) {
     return TG_UNSUPPORTED;
   }
   Epilogue<float, float> epilogue(args);
-  work.split_log2 = split_log2, work.one = 1;
-  work.in_fours = args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
-  work.simple = work.in_fours && !epilogue.bias.ptr && epilogue.activation == TG_IDENTITY && epilogue.beta == 0;
+  const bool in_fours = args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
+  const bool simple = in_fours && epilogue.is_scaling();
+  Work work{*tiles, split_log2, 1, in_fours, simple};
   const void* kernel = reinterpret_cast<const void*>(sgemm<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  const int64_t blocks = C::reduces ? int64_t(work.total) << split_log2 : std::min(work.total, args.sm_count * C::residents);
+  const int64_t blocks = C::reduces ? int64_t(tiles->order.total) << split_log2
+                                      : std::min(tiles->order.total, args.sm_count * C::residents);
   void* parameters[] = {&p_map, &q_map, &work, &epilogue};
   const dim3 cluster(C::split ? 1u << split_log2 : 1u);
   return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), C::shared_bytes, cluster)(kernel, parameters);

@@ -60,7 +60,7 @@ struct Work : Tiles {
 template <class C>
 struct Share {
   int tile, step, total, rank, from, end, k;
-  __device__ __forceinline__ explicit Share(const Work& w) : total(w.total), k(w.k) {
+  __device__ __forceinline__ explicit Share(const Work& w) : total(w.order.total), k(w.k) {
     // Of cluster_rank() the compiler would not know that it is the same for the whole block.
     const int units = (w.k + unit - 1) / unit, log2 = C::split ? w.split_log2 : 0;
     rank = C::split ? int(blockIdx.x) & ((1 << log2) - 1) : 0;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensor
   const Share<C> share(w);
   const int stages = share.stages();
   for (int tile = share.tile; tile < share.total; tile += share.step) {
-    const Tile t = w.at(tile);
+    const Tile t = w.order.at(tile);
     for (int i = 0; i < stages; i++) {
       const int k = share.from * unit + i * C::depth, m = t.m * C::tile_m;
       const uint32_t to = ring + s * C::stage_bytes, barrier = b.full + 8 * s;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
       walk.release();
     }
 
-    const Tile t = w.at(tile);
+    const Tile t = w.order.at(tile);
     const Position<C> there;
     if constexpr (C::reduces) {
       reduce<C>(w, epilogue, b, ring, sum, share.rank, there, t);

@@ -20,6 +20,7 @@
 #include "epilogue.hpp"
 #include "ptx.hpp"
 #include "sm90.hpp"
+#include "tile_order.hpp"
 #include "transpose.hpp"
 #include "wgmma.hpp"
 
@@ -62,28 +63,14 @@ struct Cluster {
   __host__ __device__ int log2() const { return share_q + share_p + split - 3; }
 };
 
-// How the tiles of D are gone through, and what is done with them.
+// What there is to do.
 struct Work {
   Cluster cluster;  // where the kernel adapts
-  int r, s, k_blocks, batch1;
-  int r_tiles, s_tiles, total;  // tiles along R and S in clusters; clusters in all, of all matrices
-  int strip;                    // clusters go along R (`along_s`: along S) in strips of this width
-  bool along_s;
-  bool bare;                    // alpha is all there is to do
+  int r, s, k_blocks;
+  TileOrder order;  // of clusters; its M is R, and its N is S
+  bool bare;        // alpha is all there is to do
   uint64_t load_policy, store_policy;
 };
-
-struct Place {
-  int r_tile, s_tile, batch0, batch1;
-};
-__device__ inline Place place_of(const Work& w, int cluster) {
-  const int in_matrix = w.r_tiles * w.s_tiles, z = cluster / in_matrix, t = cluster - z * in_matrix;
-  const int length = w.along_s ? w.s_tiles : w.r_tiles, across = w.along_s ? w.r_tiles : w.s_tiles;
-  const int strip = t / (length * w.strip), first = strip * w.strip, width = min(w.strip, across - first);
-  const int u = t - first * length, at = u / width, side = first + u - at * width;
-  const int batch0 = z / w.batch1;
-  return {w.along_s ? side : at, w.along_s ? at : side, batch0, z - batch0 * w.batch1};
-}
 
 // Where a warp's part of a tile belongs: its first row of P, the tile's first of Q.
 struct Part {
@@ -260,12 +247,12 @@ __global__ void __launch_bounds__(C::threads, 1)
       launch_dependents();  // early: the next kernel's blocks find no room beside those of this one
       griddepcontrol_wait();
       int s = 0, parity = 1;
-      for (int t = first; t < w.total; t += step) {
-        const Place place = place_of(w, t);
+      for (int t = first; t < w.order.total; t += step) {
+        const Tile place = w.order.at(t);
         const int batch0 = place.batch0, batch1 = place.batch1;
         const int q_slice = C::q_rows >> (share_q - 1), p_slice = C::p_rows >> (share_p - 1);  // what we load of both
-        const int p_row = (place.r_tile * share_q + r_at) * C::p_rows;
-        const int q_row = (place.s_tile * share_p + s_at) * C::q_rows + r_at * q_slice;
+        const int p_row = (place.m * share_q + r_at) * C::p_rows;
+        const int q_row = (place.n * share_p + s_at) * C::q_rows + r_at * q_slice;
         const uint16_t p_blocks = uint16_t(1 << rank | 1 << (rank ^ share_q));
         const uint16_t q_blocks = C::adapts ? uint16_t(1 << rank | 1 << (rank ^ 1)) : uint16_t(3);
         // Boxes of P that lie outside are left out: their rows are not stored, and TMA would take as long for them.
@@ -338,9 +325,9 @@ __global__ void __launch_bounds__(C::threads, 1)
     int buffer = 0, s = 0, parity = 0;
     const auto next_stage = [&] { if (++s == C::stages) s = 0, parity ^= 1; };
 
-    for (int t = first; t < w.total; t += step) {
-      const Place place = place_of(w, t);
-      Part d{(place.r_tile * share_q + r_at) * C::p_rows + warp * 16, (place.s_tile * share_p + s_at) * C::q_rows, place.batch0,
+    for (int t = first; t < w.order.total; t += step) {
+      const Tile place = w.order.at(t);
+      Part d{(place.m * share_q + r_at) * C::p_rows + warp * 16, (place.n * share_p + s_at) * C::q_rows, place.batch0,
              place.batch1};
       // Divisions take a while: here they are done under the first loads.
       asm volatile("" : "+r"(d.r), "+r"(d.s), "+r"(d.batch0), "+r"(d.batch1));
