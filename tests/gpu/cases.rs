@@ -248,8 +248,8 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend(wave_sizes(kernel));
     }
     if kernel.family == Family::Sm90Gemm {
-        // More tiles than run at a time, so that parts of C and D go round in shared memory.
-        sizes.push((2100, 4104, 136));
+        // More tiles than run at a time, so that parts of C and D go round in shared memory; and strips either way, the last one narrow.
+        sizes.extend([(2100, 4104, 136), (2600, 8200, 72)]);
     }
     if kernel.family == Family::Sm90Bf16x6 {
         // All ways to add up, one and many tiles, edges of the planes; K and N of any length where the layout allows them.
