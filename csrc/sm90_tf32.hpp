@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       const Tile place = w.order.at(t);
       Part d{(place.m * share_q + r_at) * C::p_rows + warp * 16, (place.n * share_p + s_at) * C::q_rows, place.batch0,
              place.batch1};
-      // Divisions take a while: here they are done under the first loads.
+      // Worked out here, under the first loads, and not behind the products.
       asm volatile("" : "+r"(d.r), "+r"(d.s), "+r"(d.batch0), "+r"(d.batch1));
       int before = 0;
       if constexpr (C::registers) {
