@@ -112,10 +112,10 @@ impl Rates {
     /// Rates of a GPU by its name, or scaled from its multiprocessors where the name is not known.
     pub fn of(name: &str, capability: u16, sm_count: u32) -> Self {
         match name {
-            // Measured: cuBLAS bf16 8192^3, a read-only stream kernel, candle f32 8192^3.
-            _ if name.contains("H100") && sm_count >= 132 => Self::new(3120.0, 800.0, 52.0, 60.0),
+            // Measured: cuBLAS bf16 8192^3, a read-only stream kernel, candle f32 and f64 8192^3.
+            _ if name.contains("H100") && sm_count >= 132 => Self::new(3120.0, 800.0, 52.0, 64.0),
             // Same die; bandwidth from a device-to-device copy.
-            _ if name.contains("H200") => Self::new(4300.0, 790.0, 52.0, 60.0),
+            _ if name.contains("H200") => Self::new(4300.0, 790.0, 52.0, 64.0),
             // Datasheet, at 80 % for what is sustained.
             _ if name.contains("A100") => Self::new(1630.0, 250.0, 15.6, 15.6),
             _ => Self::per_sm(capability, f64::from(sm_count)),

@@ -339,7 +339,7 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F16 | DType::BF16, 193..=256) => 1.2,
         (DType::F16 | DType::BF16, 257..=512) => 1.02,
         (DType::F16 | DType::BF16, _) => 1.015,
-        (DType::F64, 2048..) => 1.01,
+        (DType::F64, _) => 1.0 + 50.0 / problem.k as f64,
         _ => 1.1,
     };
     // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k. For a long K it seems to take
