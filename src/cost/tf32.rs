@@ -11,8 +11,14 @@ use crate::problem::{Layout, Problem};
 
 /// A launch that overlaps the kernel before.
 const LAUNCH_US: f64 = 1.8;
-/// Stores go out in bursts, and take 1/6 more of memory than reads do.
+/// Stores go out in bursts, and take 1/6 more of memory than reads do; more where narrow tiles are stored every other stage, less
+/// where all loads of the next one go on meanwhile; and cuBLAS's.
 const MEMORY: f64 = 1.17;
+const SHORT_MEMORY: f64 = 1.25;
+const RING_MEMORY: f64 = 1.11;
+const VENDOR_MEMORY: f64 = 1.13;
+/// K that the ring of a narrow tile holds.
+const RING_K: usize = 256;
 /// What L2 gives to all multiprocessors, multicast counted once, GB/s.
 const L2_GBPS: f64 = 16_500.0;
 /// The kernel before the product that transposes an operand: what it reads and writes, GB/s, and its launch.
@@ -42,6 +48,8 @@ struct Tile {
     efficiency: f64,
     /// Microseconds that the epilogue takes for each column.
     column_us: f64,
+    /// Of the time that reading as many bytes would take.
+    memory: f64,
 }
 
 impl Tile {
@@ -51,7 +59,7 @@ impl Tile {
             192 => 1.08,
             _ => 1.12,
         };
-        Self { width: width.into(), cluster, efficiency, column_us: 0.0142 }
+        Self { width: width.into(), cluster, efficiency, column_us: 0.0142, memory: MEMORY }
     }
 
     /// The product of `r` by `s` in `batch` matrices; infinite where the cluster is not for it.
@@ -77,9 +85,9 @@ impl Tile {
         let turn = if narrow { products.max(stages * kib * NARROW_KIB_US) } else { products };
         let arithmetic = turns * turn + if split > 1.0 { MEET_US } else { 0.0 };
         let l2 = clusters * all_stages * (128.0 * along_r + self.width * along_s) * 128.0 / (L2_GBPS * 1e3);
-        let memory = MEMORY * memory_us(problem, device);
-        // Narrow tiles overlap better: while one is stored, the next one's loads fit into the ring.
-        let norm = if narrow { 4.5 } else { 3.0 };
+        let memory = self.memory * memory_us(problem, device);
+        // While a narrow tile is stored, all loads of the next one fit into the ring, where K is short.
+        let norm = if narrow && problem.k <= RING_K { 16.0 } else { 4.5 };
         let sum: f64 = [arithmetic, l2, memory].map(|us| us.powf(norm)).iter().sum();
         sum.powf(1.0 / norm)
     }
@@ -96,7 +104,13 @@ pub(super) fn us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) ->
     let alone = kernel.layout != Layout::NT && width == 256 && (r <= 128 || tiles <= device.sm_count as usize);
     let given = [[if alone { 1.0 } else { pair.into() }, 1.0, 1.0]];
     let clusters: &[Cluster] = if width == 64 { &NARROW_CLUSTERS } else { &given };
-    let times = clusters.iter().map(|&cluster| Tile::new(width, cluster).us([r, s], problem, device));
+    let memory = match (width, k) {
+        (64, ..=64) => SHORT_MEMORY,
+        (64, ..=RING_K) => RING_MEMORY,
+        _ => MEMORY,
+    };
+    let times =
+        clusters.iter().map(|&cluster| Tile { memory, ..Tile::new(width, cluster) }.us([r, s], problem, device));
     let product = times.fold(f64::INFINITY, f64::min);
     let transposed = if kernel.layout == Layout::TN { 8.0 * (s * k * problem.batch_count()) as f64 } else { 0.0 };
     let transpose = if transposed > 0.0 { TRANSPOSE_US + transposed / (TRANSPOSE_GBPS * 1e3) } else { 0.0 };
@@ -117,7 +131,8 @@ pub(super) fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         _ => 1.015,
     };
     let pair = [2.0, 1.0, 1.0];
-    let (wide, narrow) = (Tile { column_us: 0.0103, ..Tile::new(256, pair) }, Tile::new(64, pair));
+    let tile = |width| Tile { memory: VENDOR_MEMORY, ..Tile::new(width, pair) };
+    let (wide, narrow) = (Tile { column_us: 0.0103, ..tile(256) }, tile(64));
     let tiles = [(wide, [m, n]), (wide, [n, m]), (narrow, [m, n]), (narrow, [n, m])];
     let product = tiles.map(|(tile, sides)| tile.us(sides, problem, device)).into_iter().fold(f64::INFINITY, f64::min);
     (LAUNCH_US + 0.4 + product * layout).max(super::roofline_us(problem, device) * 1.001)
