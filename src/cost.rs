@@ -29,8 +29,8 @@ const SKINNY_US: f64 = 1.14;
 /// 5 and 8 rows: 12 with W of 34 to 235 MB (at most 2.5 % off), 4 with 12.6 MB (3 to 5 % too long, which leaves these to sm90_skinny,
 /// as they should be).
 const GEMV_MMA_US: (f64, f64) = (1.05, 2.8);
-/// What a multiprocessor pulls, GB/s, and for how much of K one more: five products whose rows of W cannot be dealt out evenly.
-const GEMV_MMA_SM_GBPS: (f64, f64) = (22.5, 1200.0);
+/// What a multiprocessor pulls, GB/s, for how much of K one more, and at most: five products whose rows of W cannot be dealt out evenly.
+const GEMV_MMA_SM_GBPS: (f64, f64, f64) = (22.5, 1200.0, 35.0);
 /// Elements of B from which gemv.cu has one to four rows in 16 bits on tensor cores, too.
 const MMA_ELEMENTS: usize = 100_000_000;
 /// What a block of gevm pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
@@ -180,7 +180,8 @@ fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
 fn gemv_mma_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
     let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
-    let rate = (GEMV_MMA_SM_GBPS.0 + problem.k as f64 / GEMV_MMA_SM_GBPS.1).min(35.0);
+    let (least, per_k, most) = GEMV_MMA_SM_GBPS;
+    let rate = (least + problem.k as f64 / per_k).min(most);
     let pull = rows * (problem.k * problem.dtype.bytes()) as f64 / (rate * 1e3);
     let (launch, start) = GEMV_MMA_US;
     launch + memory_us(problem, device).max(pull).hypot(start)
@@ -332,12 +333,18 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     if problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32 {
         return tf32::vendor_us(problem, device);
     }
-    if problem.dtype == DType::F32 && problem.m.min(problem.n) > 64 && problem.k >= 32 {
-        // Fitted to 14 products from 512^3 to 4096^3, K from 64 on: epilogues, and tiles that do not fill the device.
-        let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + 30.0 / problem.k as f64);
-        return VENDOR_US + overlapped(&[sums, 1.1 * memory_us(problem, device)]) + sums.min(12.0);
-    }
     let rows = problem.m.min(problem.n);
+    // The K that epilogues take the time of, and what tiles that do not fill the device add at most: fitted to 14 products of f32
+    // from 512^3 to 4096^3, K from 64 on, and to seven of f64.
+    let fitted = match problem.dtype {
+        DType::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
+        DType::F64 if rows > 128 => Some((50.0, 0.0)),
+        _ => None,
+    };
+    if let Some((edge_k, most)) = fitted {
+        let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + edge_k / problem.k as f64);
+        return VENDOR_US + overlapped(&[sums, 1.1 * memory_us(problem, device)]) + sums.min(most);
+    }
     let factor = match (problem.dtype, rows) {
         (DType::F32, 2..=5) if problem.k > 1 => 1.35,
         (DType::F32, 6..=64) if problem.k > 1 => 2.0,
@@ -347,7 +354,6 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F16 | DType::BF16, 193..=256) => 1.2,
         (DType::F16 | DType::BF16, 257..=512) => 1.02,
         (DType::F16 | DType::BF16, _) => 1.015,
-        (DType::F64, _) => 1.0 + 50.0 / problem.k as f64,
         _ => 1.1,
     };
     // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k. For a long K it seems to take
