@@ -76,11 +76,13 @@ fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
     flags
 }
 
-/// What every CUDA source is compiled with; `include` is where its headers are.
+/// What every CUDA source is compiled with; `include` is where its headers are. Lines of the source are there for profilers where
+/// Cargo's profile has debug information (`CARGO_PROFILE_RELEASE_DEBUG=line-tables-only`): they triple the library.
 pub fn common_flags(include: &Path) -> Vec<String> {
     // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
-    let flags = ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-lineinfo", "-I"].map(String::from);
-    flags.into_iter().chain([include.display().to_string()]).collect()
+    let flags = ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-I"].map(String::from);
+    let lines = std::env::var("DEBUG").is_ok_and(|debug| debug == "true").then(|| "-lineinfo".into());
+    flags.into_iter().chain([include.display().to_string()]).chain(lines).collect()
 }
 
 /// Compiles what is not there yet and gives the objects of all units.

@@ -52,6 +52,10 @@ done
 step "kernels, and what of the CUDA build runs here"
 tests --features "$cuda"
 cargo build --locked --features "$cuda" --bins --examples --bench overhead
+library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
+bytes=$(stat -c %s "$library")
+echo "$library: $((bytes >> 20)) MiB"
+((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
 
 step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh

@@ -27,14 +27,17 @@ const OUTER_US: f64 = 0.8;
 const SKINNY_US: f64 = 1.14;
 /// gemv on tensor cores (gemv_mma.hpp): beside the bytes, and until all is on its way and back again; fitted to recordings of its draft,
 /// 5 and 8 rows: 12 with W of 34 to 235 MB (at most 2.5 % off), 4 with 12.6 MB (3 to 5 % too long, which leaves these to sm90_skinny,
-/// as they should be). What a multiprocessor pulls, GB/s, where few have rows of W: a careful guess, not measured.
+/// as they should be).
 const GEMV_MMA_US: (f64, f64) = (1.05, 2.8);
-const GEMV_MMA_SM_GBPS: f64 = 40.0;
+/// What a multiprocessor pulls, GB/s, and for how much of K one more: five products whose rows of W cannot be dealt out evenly.
+const GEMV_MMA_SM_GBPS: (f64, f64) = (22.5, 1200.0);
 /// Elements of B from which gemv.cu has one to four rows in 16 bits on tensor cores, too.
 const MMA_ELEMENTS: usize = 100_000_000;
 /// What a block of gevm pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
 const GEVM_BLOCK_GBPS: f64 = 52.0;
 const GEVM_ROW: f64 = 0.3;
+/// What else a block takes, where a multiprocessor has several one after the other: 512 x 128 x 144 in f32 took 34 us.
+const GEVM_TURN_US: f64 = 1.75;
 /// How much longer outer's stores take number by number.
 const OUTER_SINGLE: f64 = 2.0;
 /// What a second part of K costs, and more than two: the way through distributed shared memory. Fitted with what follows to 37
@@ -42,6 +45,8 @@ const OUTER_SINGLE: f64 = 2.0;
 const SKINNY_SPLIT_US: [f64; 2] = [0.45, 0.55];
 /// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
 const SKINNY_STAGE_US: f64 = 1.22;
+/// What a multiprocessor pulls of W, GB/s, with one block, and with two: K is short, and some have two blocks and most have one.
+const SKINNY_SM_GBPS: [f64; 2] = [50.0, 38.0];
 /// To store a row of a tile, of those that it has room for, microseconds.
 const SKINNY_ROW_US: f64 = 0.027;
 /// sm90_bf16x6, fitted to recordings of its drafts: launches; what preparing operands reads and writes, GB/s; a k-block and
@@ -175,7 +180,8 @@ fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
 fn gemv_mma_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
     let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
-    let pull = rows * (problem.k * problem.dtype.bytes()) as f64 / (GEMV_MMA_SM_GBPS * 1e3);
+    let rate = (GEMV_MMA_SM_GBPS.0 + problem.k as f64 / GEMV_MMA_SM_GBPS.1).min(35.0);
+    let pull = rows * (problem.k * problem.dtype.bytes()) as f64 / (rate * 1e3);
     let (launch, start) = GEMV_MMA_US;
     launch + memory_us(problem, device).max(pull).hypot(start)
 }
@@ -190,7 +196,8 @@ fn gevm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let cluster = [2.0, 4.0, 8.0].into_iter().take_while(|&blocks| fits(blocks) && deep(blocks)).last().unwrap_or(1.0);
     let further = problem.m.min(4) as f64 - 1.0;
     let rate = GEVM_BLOCK_GBPS / (1.0 + GEVM_ROW * further * 2.0 / bytes);
-    let load = (tiles * cluster / sms).ceil() * k / cluster * tile_n * bytes / (rate * 1e3);
+    let turns = (tiles * cluster / sms).ceil();
+    let load = turns * (k / cluster * tile_n * bytes / (rate * 1e3) + if turns > 1.0 { GEVM_TURN_US } else { 0.0 });
     GEVM_US + overlapped(&[memory_us(problem, device), load])
 }
 
@@ -216,8 +223,9 @@ fn skinny_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64
     let at_once = residents * sms;
     let turns = (blocks / at_once).ceil();
     let ring = turns * k / (split * tile_k) * SKINNY_STAGE_US / stages(residents);
-    let uneven = if blocks > sms { 0.2 * (1.0 - blocks / at_once).max(0.0) } else { 0.0 };
-    let memory = 1.016 * memory_us(problem, device) * (1.0 + uneven);
+    let rate = SKINNY_SM_GBPS[usize::from(blocks > sms)];
+    let pull = (blocks / sms).ceil() * tile_n * (k / split) * problem.dtype.bytes() as f64 / (rate * 1e3);
+    let memory = (1.016 * memory_us(problem, device)).max(pull);
     // How well the two overlap: the 3.4-norm, by the fit.
     let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);
     let split_us = if split > 2.0 { SKINNY_SPLIT_US[1] } else { SKINNY_SPLIT_US[0] * (split - 1.0) };
@@ -349,7 +357,8 @@ fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F32, 2..=5) => 4.0,
         (DType::F32, 6..=64) => 5.0,
         (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
-        (DType::F16 | DType::BF16, 65..=128) => 2.0,
+        (DType::F16 | DType::BF16, 1..=64) => 1.1,
+        (DType::F16 | DType::BF16, 65..=128) => 1.25,
         (DType::F16 | DType::BF16, 161..=192) if !long => 2.0,
         (DType::F16 | DType::BF16, 129..=256) => 2.8,
         (DType::F16 | DType::BF16, 321..=384) if !long => 2.8,

@@ -261,6 +261,32 @@ fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
     }
 }
 
+/// Times of `sm90_skinny` and of cuBLAS on an H100, 2026-11-22, in products of models that the suite does not have.
+#[test]
+fn estimates_of_few_rows_hold_beyond_the_suite() {
+    let recorded = [
+        (8, 1024, 4096, 4.5, 7.5),
+        (64, 1024, 4096, 6.2, 8.3),
+        (32, 1024, 3072, 4.3, 7.2),
+        (16, 512, 3584, 3.0, 7.0),
+        (16, 1536, 8960, 10.8, 14.1),
+        (8, 3072, 8192, 19.4, 21.9),
+        (8, 8960, 1536, 13.2, 12.6),
+        (16, 9728, 2560, 18.8, 20.0),
+        (16, 11_008, 4096, 31.3, 35.0),
+        (16, 13_824, 5120, 48.0, 52.7),
+        (32, 14_336, 4096, 41.4, 44.0),
+    ];
+    for (m, n, k, skinny, cublas) in recorded {
+        let problem = linear(m, n, k, DType::BF16);
+        for (name, us) in [("sm90_skinny_bf16_nt_128x64x128_1x1", skinny), ("cublas_bf16_nt", cublas)] {
+            let estimate = cost::estimate_us(KernelDesc::by_name(name).unwrap(), &problem, &DeviceInfo::h100());
+            assert!((estimate / us - 1.0f64).abs() < 0.17, "{problem}: {name} {estimate} us, recorded {us} us");
+        }
+        assert_ne!(plan(&problem, Policy::default()).kernel.family, Family::Cublas, "{problem}");
+    }
+}
+
 /// Times on an H100, 2026-11-22; of 128 rows and 64, and cuBLAS's.
 #[test]
 fn estimates_of_f64_are_near_what_was_recorded() {
