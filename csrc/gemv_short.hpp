@@ -17,38 +17,47 @@ namespace {
 
 constexpr int64_t most_short_bytes = lanes * 16;  // of K
 
+#ifndef TURNS_1
+#define TURNS_1 2
+#endif
 // ROW_LANES lanes read a row of W.
 template <int M, int ROW_LANES>
 struct ShortTile {
   static constexpr int threads = 256;
-  static constexpr int groups = lanes / ROW_LANES, turns = 2, rows = groups * turns;
+  static constexpr int groups = lanes / ROW_LANES, turns = M == 1 ? TURNS_1 : 2, rows = groups * turns;
   using Sums = LaneSums<M * turns, ROW_LANES / 2>;
+};
+
+// How a launch is dealt out: every warp takes tiles that follow each other, of one matrix of the batch and then of the next.
+struct ShortShare {
+  Divisor tiles;   // of a matrix
+  int each, more;  // tiles of a warp; the first warps, that many, take one more
 };
 
 template <class T, int M, int ROW_LANES>
 __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
-    gemv_short(const __grid_constant__ GemvProblem<T> p, const __grid_constant__ Epilogue<T, float> epilogue) {
+    gemv_short(const __grid_constant__ GemvProblem<T> p, const __grid_constant__ ShortShare share,
+               const __grid_constant__ Epilogue<T, float> epilogue) {
   using C = ShortTile<M, ROW_LANES>;
   const int lane = threadIdx.x % lanes, group = lane / ROW_LANES, k = lane % ROW_LANES * width<T>;
-  constexpr int warps = C::threads / lanes;
-  int tile = int(blockIdx.x) * warps + threadIdx.x / lanes;
-  const int tiles = (p.n + C::rows - 1) / C::rows;
+  const int warp = int(blockIdx.x) * (C::threads / lanes) + threadIdx.x / lanes;
+  const int first = warp * share.each + min(warp, share.more), tiles = int(share.tiles.value);
+  int left = share.each + (warp < share.more ? 1 : 0), matrix = share.tiles.quotient(first), tile = first - matrix * tiles;
   launch_dependents();
 
-  const Batch batch(p.inner_batch);
-  const T* const a = batch.of<const T>(p.a) + k;
-  const T* const w = batch.of<const T>(p.b) + k;
-  if (tile < tiles) {
-    const T* const first = batch.of<const T>(p.b) + int64_t(tile) * C::rows * p.b.col_stride;
+  Batch batch(p.inner_batch, matrix);
+  const T* w = batch.of<const T>(p.b) + k;
+  if (left > 0) {
+    const T* const begin = w - k + int64_t(tile) * C::rows * p.b.col_stride;
     const int count = min(C::rows, p.n - tile * C::rows), bytes = p.k * int(sizeof(T));
     if (p.b.col_stride == p.k) {
-      if (lane == 0) prefetch_l2(first, count * bytes, evict_first);
+      if (lane == 0) prefetch_l2(begin, count * bytes, evict_first);
     } else if (lane < count) {
-      prefetch_l2(first + lane * p.b.col_stride, bytes, evict_first);
+      prefetch_l2(begin + lane * p.b.col_stride, bytes, evict_first);
     }
   }
   griddepcontrol_wait();
-  if (tile >= tiles) return;
+  if (left == 0) return;
 
   // Numbers beyond K are zeros, not whatever lies there. Rows beyond M and N repeat the last one and are never stored.
   const bool exists = k < p.k;
@@ -61,19 +70,28 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
 #pragma unroll
   for (int turn = 0; turn < C::turns; turn++) load(tile, turn);
   float y[M][width<T>];
+  const auto load_a = [&] {
+    const T* const a = batch.of<const T>(p.a) + k;
 #pragma unroll
-  for (int m = 0; m < M; m++) {
-    uint4 x = make_uint4(0, 0, 0, 0);
-    if (exists) x = load_activations(a + min(m, p.m - 1) * p.a.row_stride);
-    constexpr int numbers = 4 / sizeof(T);
+    for (int m = 0; m < M; m++) {
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (exists) x = load_activations(a + min(m, p.m - 1) * p.a.row_stride);
+      constexpr int numbers = 4 / sizeof(T);
 #pragma unroll
-    for (int i = 0; i < 4; i++) unpack<T>(word(x, i), reinterpret_cast<float(&)[numbers]>(y[m][i * numbers]));
-  }
+      for (int i = 0; i < 4; i++) unpack<T>(word(x, i), reinterpret_cast<float(&)[numbers]>(y[m][i * numbers]));
+    }
+  };
+  load_a();
 
   for (;;) {
     const int this_tile = tile;
-    tile += int(gridDim.x) * warps;
-    const bool more = tile < tiles;
+    const Batch this_batch = batch;
+    const bool more = --left > 0, turns_page = ++tile == tiles;
+    if (turns_page) {
+      tile = 0, matrix++;
+      batch = Batch(p.inner_batch, matrix);
+      w = batch.of<const T>(p.b) + k;
+    }
     float sum[M * C::turns] = {};  // (m, turn)
 #pragma unroll
     for (int turn = 0; turn < C::turns; turn++) {
@@ -92,11 +110,12 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
       }
       if (more) load(tile, turn);
     }
+    if (more && turns_page) load_a();
     C::Sums::add(sum, lane);
     static_assert(C::Sums::left == 1);
     const int value = C::Sums::first(lane), m = value / C::turns, n = row(this_tile, value % C::turns);
     if (lane % C::Sums::twins == 0 && m < p.m && n < p.n) {
-      p.store(sum[0], m, n, batch, epilogue);
+      p.store(sum[0], m, n, this_batch, epilogue);
     }
     if (!more) return;
   }
@@ -105,20 +124,22 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
 template <class T, int M, int ROW_LANES>
 tg_status launch_short_rows(const tg_gemm_args& args) {
   using C = ShortTile<M, ROW_LANES>;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
+  constexpr int block_warps = C::threads / lanes;
+  const int64_t tiles = ceil_div(args.n, C::rows), total = tiles * args.batch[0] * args.batch[1];
+  if (total > INT_MAX) return TG_UNSUPPORTED;
   // Just as many blocks as run at a time: of fewer or more, some multiprocessors get twice as many as others.
   const void* kernel = reinterpret_cast<const void*>(gemv_short<T, M, ROW_LANES>);
   static const int blocks_per_sm = [kernel] {
     int blocks = 0;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::threads, 0) == cudaSuccess ? blocks : 1;
   }();
-  const int64_t most = std::max<int64_t>(1, int64_t(args.sm_count) * blocks_per_sm / batches);
+  const int64_t blocks = std::min(ceil_div(total, block_warps), int64_t(args.sm_count) * std::max(blocks_per_sm, 1));
+  const int64_t warps = blocks * block_warps;
   GemvProblem<T> p(args);
+  ShortShare share{Divisor(tiles), int(total / warps), int(total % warps)};
   Epilogue<T, float> epilogue(args);
-  void* parameters[] = {&p, &epilogue};
-  const dim3 grid(unsigned(std::min(blocks, most)), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), 0)(kernel, parameters);
+  void* parameters[] = {&p, &share, &epilogue};
+  return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), 0)(kernel, parameters);
 }
 
 template <class T, int M>
