@@ -80,13 +80,14 @@ struct LaneSums {
   }
 };
 
-// The matrix of a batch that blocks of this blockIdx.y compute.
+// The matrix of a batch that a block computes: that of its blockIdx.y, unless another is named.
 struct Batch {
   int outer, inner;
   __device__ explicit Batch(int inner_batch) {
     outer = gridDim.y == 1 ? 0 : int(blockIdx.y) / inner_batch;
     inner = int(blockIdx.y) - outer * inner_batch;
   }
+  __device__ Batch(int inner_batch, int matrix) : outer(matrix / inner_batch), inner(matrix - outer * inner_batch) {}
   template <class T>
   __device__ T* of(const tg_matrix& matrix) const {
     return static_cast<T*>(matrix.ptr) + outer * matrix.batch_stride[0] + inner * matrix.batch_stride[1];

@@ -17,9 +17,11 @@
 namespace tilegemm {
 namespace {
 
-constexpr int warps = 16, most_cluster_log2 = 3;
+constexpr int most_cluster_log2 = 3;
 
-template <class Row, int M>
+// MANY: blocks are more than multiprocessors. Then two smaller ones share a multiprocessor, and take several matrices of the
+// batch one after the other: while one adds up, the other loads, and its own loads for the next matrix are on their way.
+template <class Row, int M, bool MANY>
 struct Tile {
   using T = typename scalar<Row::dtype>::type;
   static constexpr int n = Row::tile_n, n_lanes = n / width<T>;  // columns, and lanes side by side
@@ -27,12 +29,15 @@ struct Tile {
   static constexpr int k = lanes / n_lanes * rows;               // rows that a warp reads as one group
   static constexpr int outputs = M * n;
   static constexpr int sums = M * width<T>;  // of a lane, (m, column)
+  static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // of a block; blocks of a multiprocessor
+  static constexpr bool several = MANY && M < 4;  // matrices for a block; with four rows registers run out
   using Sums = LaneSums<sums, lanes / 2, n_lanes>;
   static_assert(n_lanes == 8 && Row::tile_k == groups * k);
 };
 
 struct Cut {
   int cluster_log2;  // blocks that split K
+  int matrices;      // of the batch; blocks take every gridDim.y-th
   bool vectors_of_a;  // four numbers of a row of A may be read at once
 };
 
@@ -74,17 +79,18 @@ struct Four {
   }
 };
 
-// A block is 16 warps; those of a cluster are neighbours along x.
-template <class Row, int M>
-__global__ void __launch_bounds__(warps* lanes, 1)
-    gevm(const __grid_constant__ GemvProblem<typename Tile<Row, M>::T> p, const __grid_constant__ Cut cut,
-         const __grid_constant__ Epilogue<typename Tile<Row, M>::T, float> epilogue) {
-  using C = Tile<Row, M>;
+// The blocks of a cluster are neighbours along x.
+template <class Row, int M, bool MANY>
+__global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M, MANY>::residents)
+    gevm(const __grid_constant__ GemvProblem<typename Tile<Row, M, MANY>::T> p, const __grid_constant__ Cut cut,
+         const __grid_constant__ Epilogue<typename Tile<Row, M, MANY>::T, float> epilogue) {
+  using C = Tile<Row, M, MANY>;
   using T = typename C::T;
-  __shared__ float partial[warps][C::outputs], inbox[C::outputs];
+  constexpr int warps = C::warps;
+  __shared__ float partials[C::several ? 2 : 1][warps][C::outputs], inbox[C::outputs];
   __shared__ uint64_t barrier;
   const int lane = threadIdx.x % lanes, warp = threadIdx.x / lanes;
-  const int cluster_log2 = cut.cluster_log2, rank = int(blockIdx.x) & ((1 << cluster_log2) - 1);
+  const int cluster_log2 = MANY ? 0 : cut.cluster_log2, rank = int(blockIdx.x) & ((1 << cluster_log2) - 1);
   const int first_n = (int(blockIdx.x) >> cluster_log2) * C::n;
   const uint32_t arrived = uint32_t(__cvta_generic_to_shared(&barrier));
   launch_dependents();
@@ -99,9 +105,9 @@ __global__ void __launch_bounds__(warps* lanes, 1)
   }
 
   // Groups of rows are dealt out to the warps of all blocks in turns.
-  const Batch batch(p.inner_batch);
+  Batch batch(p.inner_batch);
   const int warp_k = (rank * warps + warp) * C::k, group_step = (warps << cluster_log2) * C::k;
-  const T* const a = batch.of<const T>(p.a);
+  const T* a = batch.of<const T>(p.a);
   const T* b = batch.of<const T>(p.b) + first_n;
   const int64_t b_stride = p.b.row_stride;
   {
@@ -112,12 +118,11 @@ __global__ void __launch_bounds__(warps* lanes, 1)
   const int n = lane % C::n_lanes * width<T>;
   const bool exists = first_n + n < p.n;
   b += n;
-  int k = warp_k + lane / C::n_lanes * C::rows;
+  const int lane_k = warp_k + lane / C::n_lanes * C::rows;
   griddepcontrol_wait();
 
   uint4 weights[C::groups][C::rows];
   Four<T> x[C::groups][M];
-  float sum[C::sums] = {};
   // The opaque k keeps the compiler from holding a pointer for every load, for which there are no registers.
   const auto load_b = [&](int group, int k) {
     asm volatile("" : "+r"(k));
@@ -149,6 +154,13 @@ __global__ void __launch_bounds__(warps* lanes, 1)
       }
     }
   };
+  const auto load_first = [&] {
+#pragma unroll
+    for (int group = 0; group < C::groups; group++) load_b(group, lane_k + group * group_step);
+#pragma unroll
+    for (int group = 0; group < C::groups; group++) load_a(group, lane_k + group * group_step);
+  };
+  float sum[C::sums];
   const auto multiply = [&](int group) {
 #pragma unroll
     for (int r = 0; r < C::rows; r++) {
@@ -169,77 +181,99 @@ __global__ void __launch_bounds__(warps* lanes, 1)
     }
   };
 
+  load_first();
+  for (int matrix = int(blockIdx.y), turn = 0;; turn ^= 1) {
 #pragma unroll
-  for (int group = 0; group < C::groups; group++) load_b(group, k + group * group_step);
+    for (int i = 0; i < C::sums; i++) sum[i] = 0;
+    for (int k = lane_k; k < p.k;) {
+      const int next = k + C::groups * group_step;
 #pragma unroll
-  for (int group = 0; group < C::groups; group++) load_a(group, k + group * group_step);
-  while (k < p.k) {
-    const int next = k + C::groups * group_step;
-#pragma unroll
-    for (int group = 0; group < C::groups; group++) {
-      multiply(group);
-      if (next < p.k) load_b(group, next + group * group_step), load_a(group, next + group * group_step);
+      for (int group = 0; group < C::groups; group++) {
+        multiply(group);
+        if (next < p.k) load_b(group, next + group * group_step), load_a(group, next + group * group_step);
+      }
+      k = next;
     }
-    k = next;
-  }
-  __syncwarp();
+    __syncwarp();
 
-  C::Sums::add(sum, lane);
-#pragma unroll
-  for (int i = 0; i < C::Sums::left; i++) {
-    const int value = C::Sums::first(lane) + i;
-    partial[warp][value / width<T> * C::n + n + value % width<T>] = sum[i];
-  }
-  __syncthreads();
-  if (cluster_log2 > 0) cluster_wait();
-  const auto store = [&](int output, float total) {
-    const int m = output / C::n, j = first_n + output % C::n;
-    if (m < p.m && j < p.n) p.store(total, m, j, batch, epilogue);
-  };
-  const int slice = C::outputs >> cluster_log2;  // of the outputs, that a block of the cluster owns
-  for (int output = threadIdx.x; output < C::outputs; output += warps * lanes) {
-    float total = partial[0][output];
-#pragma unroll
-    for (int i = 1; i < warps; i++) total += partial[i][output];
-    if (cluster_log2 == 0) {
-      store(output, total);
-    } else {
-      const int owner = output / slice;
-      const uint32_t to = uint32_t(__cvta_generic_to_shared(&inbox[rank * slice + output - owner * slice]));
-      store_async(map_shared(to, owner), map_shared(arrived, owner), total);
+    // The next matrix is on its way while the sums of this one meet.
+    const Batch of_sums = batch;
+    matrix += int(gridDim.y);
+    const bool more = C::several && matrix < cut.matrices;
+    if (more) {
+      batch = Batch(p.inner_batch, matrix);
+      a = batch.of<const T>(p.a), b = batch.of<const T>(p.b) + first_n + n;
+      load_first();
     }
-  }
-  if (cluster_log2 == 0) return;
-  mbarrier_wait(arrived, 0);
-  for (int i = threadIdx.x; i < slice; i += warps * lanes) {
-    float total = inbox[i];
-    for (int from = 1; from < 1 << cluster_log2; from++) total += inbox[from * slice + i];
-    store(rank * slice + i, total);
+
+    float(&partial)[warps][C::outputs] = partials[C::several ? turn : 0];
+    C::Sums::add(sum, lane);
+#pragma unroll
+    for (int i = 0; i < C::Sums::left; i++) {
+      const int value = C::Sums::first(lane) + i;
+      partial[warp][value / width<T> * C::n + n + value % width<T>] = sum[i];
+    }
+    __syncthreads();
+    if (cluster_log2 > 0) cluster_wait();
+    const auto store = [&](int output, float total) {
+      const int m = output / C::n, j = first_n + output % C::n;
+      if (m < p.m && j < p.n) p.store(total, m, j, of_sums, epilogue);
+    };
+    const int slice = C::outputs >> cluster_log2;  // of the outputs, that a block of the cluster owns
+    for (int output = threadIdx.x; output < C::outputs; output += warps * lanes) {
+      float total = partial[0][output];
+#pragma unroll
+      for (int i = 1; i < warps; i++) total += partial[i][output];
+      if (cluster_log2 == 0) {
+        store(output, total);
+      } else {
+        const int owner = output / slice;
+        const uint32_t to = uint32_t(__cvta_generic_to_shared(&inbox[rank * slice + output - owner * slice]));
+        store_async(map_shared(to, owner), map_shared(arrived, owner), total);
+      }
+    }
+    if (more) continue;
+    if (cluster_log2 == 0) return;
+    mbarrier_wait(arrived, 0);
+    for (int i = threadIdx.x; i < slice; i += warps * lanes) {
+      float total = inbox[i];
+      for (int from = 1; from < 1 << cluster_log2; from++) total += inbox[from * slice + i];
+      store(rank * slice + i, total);
+    }
+    return;
   }
 }
 
 // Blocks that split K: two if there are multiprocessors for them. More of them, which reach only some of the multiprocessors,
-// pay as long as they take no more than half. Every warp gets a group of rows at least.
-int choose_cluster_log2(int64_t blocks, int64_t k, int group_k, int sm_count) {
+// pay as long as they take no more than half. `block_k` is what a block reads as one group of each warp: all have one at least.
+int choose_cluster_log2(int64_t blocks, int64_t k, int block_k, int sm_count) {
   int log2 = 0;
   const auto pays = [&](int log2) { return blocks << log2 <= (log2 > 1 ? sm_count / 2 : sm_count); };
-  while (log2 < most_cluster_log2 && pays(log2 + 1) && k > int64_t(warps * group_k) << log2) log2++;
+  while (log2 < most_cluster_log2 && pays(log2 + 1) && k > int64_t(block_k) << log2) log2++;
   return log2;
 }
 
-template <class Row, int M>
-tg_status launch_rows(const tg_gemm_args& args) {
-  using C = Tile<Row, M>;
+template <class Row, int M, bool MANY>
+tg_status launch_blocks(const tg_gemm_args& args, int64_t tiles, int64_t batches) {
+  using C = Tile<Row, M, MANY>;
   using T = typename C::T;
-  const int64_t tiles = ceil_div(args.n, C::n), batches = args.batch[0] * args.batch[1];
-  Cut cut{choose_cluster_log2(tiles * batches, args.k, C::k, args.sm_count),
+  Cut cut{MANY ? 0 : choose_cluster_log2(tiles * batches, args.k, C::warps * C::k, args.sm_count), int(batches),
           args.k % 4 == 0 && rows_in_fours<T>(args.a, args.m, args.batch)};
+  const int64_t at_once = C::several ? std::max<int64_t>(C::residents * args.sm_count / tiles, 1) : batches;
   const int cluster = 1 << cut.cluster_log2;
   GemvProblem<T> p(args);
   Epilogue<T, float> epilogue(args);
   void* parameters[] = {&p, &cut, &epilogue};
-  const dim3 grid(unsigned(tiles * cluster), unsigned(batches));
-  return Launch(args, grid, dim3(warps * lanes), 0, dim3(cluster))(reinterpret_cast<const void*>(gevm<Row, M>), parameters);
+  const void* kernel = reinterpret_cast<const void*>(gevm<Row, M, MANY>);
+  const dim3 grid(unsigned(tiles * cluster), unsigned(std::min(batches, at_once)));
+  return Launch(args, grid, dim3(C::warps * lanes), 0, dim3(cluster))(kernel, parameters);
+}
+
+template <class Row, int M>
+tg_status launch_rows(const tg_gemm_args& args) {
+  const int64_t tiles = ceil_div(args.n, Row::tile_n), batches = args.batch[0] * args.batch[1];
+  if (tiles * batches > args.sm_count) return launch_blocks<Row, M, true>(args, tiles, batches);
+  return launch_blocks<Row, M, false>(args, tiles, batches);
 }
 
 }  // namespace

@@ -36,8 +36,6 @@ const MMA_ELEMENTS: usize = 100_000_000;
 /// What a block of gevm pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
 const GEVM_BLOCK_GBPS: f64 = 52.0;
 const GEVM_ROW: f64 = 0.3;
-/// What else a block takes, where a multiprocessor has several one after the other: 512 x 128 x 144 in f32 took 34 us.
-const GEVM_TURN_US: f64 = 1.75;
 /// How much longer outer's stores take number by number.
 const OUTER_SINGLE: f64 = 2.0;
 /// What a second part of K costs, and more than two: the way through distributed shared memory. Fitted with what follows to 37
@@ -197,8 +195,7 @@ fn gevm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let cluster = [2.0, 4.0, 8.0].into_iter().take_while(|&blocks| fits(blocks) && deep(blocks)).last().unwrap_or(1.0);
     let further = problem.m.min(4) as f64 - 1.0;
     let rate = GEVM_BLOCK_GBPS / (1.0 + GEVM_ROW * further * 2.0 / bytes);
-    let turns = (tiles * cluster / sms).ceil();
-    let load = turns * (k / cluster * tile_n * bytes / (rate * 1e3) + if turns > 1.0 { GEVM_TURN_US } else { 0.0 });
+    let load = (tiles * cluster / sms).ceil() * k / cluster * tile_n * bytes / (rate * 1e3);
     GEVM_US + overlapped(&[memory_us(problem, device), load])
 }
 
