@@ -92,26 +92,19 @@ CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
   return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
 }
 
-// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles, or along M in bands of
-// columns of tiles, so that the tiles computed at the same time share operands in L2.
+// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles, so that the tiles computed at the
+// same time share operands in L2.
 struct Raster {
   unsigned tiles_m, tiles_n, band;
-  bool along_m;
 
   Raster(const tg_gemm_args& args, int tile_m, int tile_n)
-      : tiles_m(unsigned(ceil_div(args.m, tile_m))),
-        tiles_n(unsigned(ceil_div(args.n, tile_n))),
-        along_m(args.raster == TG_RASTER_ALONG_M) {
-    band = std::min(args.swizzle > 0 ? unsigned(args.swizzle) : 8u, along_m ? tiles_n : tiles_m);
-  }
+      : tiles_m(unsigned(ceil_div(args.m, tile_m))), tiles_n(unsigned(ceil_div(args.n, tile_n))), band(std::min(8u, tiles_m)) {}
 
   // Row and column of the tile that comes at `index`.
   CUTE_DEVICE uint2 operator()(unsigned index) const {
-    const unsigned along = along_m ? tiles_m : tiles_n, across = along_m ? tiles_n : tiles_m;
-    const unsigned first = index / (band * along) * band, in_band = index % (band * along);
-    const unsigned width = min(band, across - first);  // the last band may be narrower
-    const unsigned i = first + in_band % width, j = in_band / width;
-    return along_m ? make_uint2(j, i) : make_uint2(i, j);
+    const unsigned first = index / (band * tiles_n) * band, in_band = index % (band * tiles_n);
+    const unsigned width = min(band, tiles_m - first);  // the last band may be narrower
+    return make_uint2(first + in_band % width, in_band / width);
   }
 };
 

@@ -125,7 +125,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool whole = Epilogue<float, float>(args).is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
                      is_multiple(d, m == 1 ? 0 : d.row_stride, 4) &&
                      tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
-  const TileOrder order(m_clusters, n_tiles, args.batch, true, args.swizzle > 0 ? args.swizzle : 8);
+  const TileOrder order(m_clusters, n_tiles, args.batch, true, 8);
   Place place{args.a, args.b, args.d, int(m), int(n), int(k), order, {}, sums_for(k), 1, k >= 256, whole};
   of_b.moves(place.b_moves);
 

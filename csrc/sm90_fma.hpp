@@ -30,7 +30,7 @@ inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m,
   const int64_t along_m = ceil_div(args.m, tile_m), along_n = ceil_div(args.n, tile_n);
   if (along_m * along_n > most / batches) return {};
   // Eight rows of tiles are the best or within 1 % of it for all that was measured (H100: 4, 8 and 16).
-  const TileOrder order(along_m, along_n, args.batch, false, args.swizzle > 0 ? args.swizzle : 8);
+  const TileOrder order(along_m, along_n, args.batch, false, 8);
   return Tiles{args.d, int(args.m), int(args.n), int(args.k), order};
 }
 

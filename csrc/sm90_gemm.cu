@@ -107,9 +107,8 @@ bool bias_vector(const tg_gemm_args& args, Epilogue* epilogue) {
 template <class Row>
 TileOrder order_of(const tg_gemm_args& args, int64_t clusters_m, int64_t clusters_n, int64_t batch) {
   constexpr int rows = Row::tile_m * Row::cluster_m, columns = Row::tile_n * Row::cluster_n;
-  const bool along_m = args.raster == TG_RASTER_AUTO ? rows == columns && args.n < 8192 : args.raster == TG_RASTER_ALONG_M;
-  const int width = args.swizzle > 0 ? args.swizzle : 2048 / (along_m ? columns : rows);
-  return TileOrder(clusters_m, clusters_n, {batch, 1}, along_m, width);
+  const bool along_m = rows == columns && args.n < 8192;
+  return TileOrder(clusters_m, clusters_n, {batch, 1}, along_m, 2048 / (along_m ? columns : rows));
 }
 
 // Has a block's first loads, one stage of A and of B, come to L2.

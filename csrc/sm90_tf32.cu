@@ -23,10 +23,8 @@ bool is_tma_operand(const Lines& of) {
 
 // The order of tiles. Strips of eight along S, of four where all tiles run at the same time or K is shallow, are the best or within
 // 1 % of it (H100). But narrow tiles that run at the same time should have P in common with their neighbours, most of what they load.
-TileOrder order_of(const tg_gemm_args& args, int64_t r_tiles, int64_t s_tiles, bool exchange, bool narrow, bool one_wave) {
-  const bool wanted = (args.raster == TG_RASTER_ALONG_M) != exchange;
-  const bool along_r = args.raster == TG_RASTER_AUTO ? narrow && one_wave : wanted;
-  return TileOrder(r_tiles, s_tiles, args.batch, along_r, args.swizzle > 0 ? args.swizzle : one_wave || args.k <= 1024 ? 4 : 8);
+TileOrder order_of(const tg_gemm_args& args, int64_t r_tiles, int64_t s_tiles, bool narrow, bool one_wave) {
+  return TileOrder(r_tiles, s_tiles, args.batch, narrow && one_wave, one_wave || args.k <= 1024 ? 4 : 8);
 }
 
 // Clusters that run at the same time; those of four reach 120 of an H100's 132 multiprocessors.
@@ -68,7 +66,7 @@ tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes
   const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster);
 
   const Epilogue<float, float> epilogue(args);
-  const TileOrder order = order_of(args, r_tiles, s_tiles, C::exchange, C::q_rows < C::p_rows, total <= at_once);
+  const TileOrder order = order_of(args, r_tiles, s_tiles, C::q_rows < C::p_rows, total <= at_once);
   // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
   const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
   Work work{cluster, int(r), int(s), int(ceil_div(args.k, C::depth)), order, epilogue.is_scaling(),

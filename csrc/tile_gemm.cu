@@ -248,7 +248,6 @@ auto scalars(const Added<T>& e) {
   return std::tuple_cat(scalars(e.activated), std::tuple{e.beta, e.c}, scalars(e.c_strides));
 }
 
-// args.raster is not read: a group of 1 already is the order along N, one of all rows that along M.
 template <class Row>
 std::optional<Problem> problem_of(const tg_gemm_args& args) {
   constexpr int most = INT_MAX / 2;  // leaves room for one step of the persistent loop beyond the last tile
@@ -261,11 +260,11 @@ std::optional<Problem> problem_of(const tg_gemm_args& args) {
   const int64_t tiles_m = ceil_div(args.m, Row::tile_m), tiles_n = ceil_div(args.n, Row::tile_n);
   const int64_t batch = args.batch[0] * args.batch[1];
   if (!a || !b || !d || tiles_m * tiles_n > most / batch) return {};
-  const int64_t tiles = tiles_m * tiles_n * batch, group = args.swizzle > 0 ? args.swizzle : 8;
+  const int64_t tiles = tiles_m * tiles_n * batch, group = std::min<int64_t>(8, tiles_m);
   const int resident = std::max(1, args.sm_count / cluster<Row> * blocks_per_sm<Row>);
   return Problem{int(args.m), int(args.n), int(args.k), {int(args.batch[0]), int(args.batch[1])},
                  int(tiles_m), int(tiles_n), int(ceil_div(args.k, Row::tile_k)), int(tiles),
-                 int(std::min(group, tiles_m)), std::min(int(tiles), resident), *a, *b, *d};
+                 int(group), std::min(int(tiles), resident), *a, *b, *d};
 }
 
 template <class T>

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 4
+#define TG_ABI_VERSION 5
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -42,9 +42,6 @@ typedef enum tg_activation {
   TG_SILU = 4
 } tg_activation;
 
-/* Order in which output tiles are visited. */
-typedef enum tg_raster { TG_RASTER_AUTO = 0, TG_RASTER_ALONG_M = 1, TG_RASTER_ALONG_N = 2 } tg_raster;
-
 typedef struct tg_matrix {
   void *ptr;
   int64_t row_stride;
@@ -59,8 +56,6 @@ typedef struct tg_gemm_args {
   tg_matrix bias; /* element (i, j) of every batch at i * row_stride + j * col_stride; null pointer: no bias */
   double alpha, beta;
   tg_activation activation;
-  tg_raster raster;
-  int32_t swizzle;   /* tiles per group of the raster; 0: the kernel's own choice */
   int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
   int32_t overlap;   /* not 0: may start while the kernel before it in the stream still runs, where the kernel knows how */
   void *stream;      /* cudaStream_t */

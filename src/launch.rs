@@ -369,8 +369,6 @@ fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_args {
         alpha: epilogue.alpha(),
         beta: epilogue.beta(),
         activation: activation(epilogue.activation),
-        raster: ffi::tg_raster::TG_RASTER_AUTO,
-        swizzle: 0,
         sm_count: 0,
         overlap: 0,
         stream: null_mut(),
