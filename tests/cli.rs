@@ -91,6 +91,14 @@ fn explain_prints_what_the_dispatcher_says() {
 }
 
 #[test]
+fn the_readme_shows_what_explain_prints() {
+    let readme = include_str!("../README.md");
+    let (_, example) = readme.split_once("$ tilegemm explain 2048 28672 4096\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    assert_eq!(stdout(&["explain", "2048", "28672", "4096", "--device", "h100"]), example);
+}
+
+#[test]
 fn explain_splits_an_epilogue_as_the_op_does() {
     // No fast kernel of ours takes an odd K, and cuBLAS fuses nothing.
     let text = stdout(&["explain", "317", "4096", "4095", "--bias", "--activation", "silu"]);
