@@ -95,7 +95,8 @@ fn the_readme_shows_what_explain_prints() {
     let readme = include_str!("../README.md");
     let (_, example) = readme.split_once("$ tilegemm explain 2048 28672 4096\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
-    assert_eq!(stdout(&["explain", "2048", "28672", "4096", "--device", "h100"]), example);
+    let printed = stdout(&["explain", "2048", "28672", "4096", "--device", "h100"]);
+    assert_eq!(printed, example, "README.md has another example: copy what is printed, on the left, into it");
 }
 
 #[test]
