@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 15] = [
+const FAMILIES: [&str; 16] = [
     "cublas",
     "reference",
     "simt_gemm",
+    "split_k",
     "outer",
     "gemv",
     "gevm",
@@ -225,7 +226,7 @@ fn check(row: &Row) -> Result<(), String> {
     if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
     }
-    const NATIVE: [&str; 6] = ["cublas", "reference", "simt_gemm", "gemv", "sm90_sgemm", "sm90_dgemm"];
+    const NATIVE: [&str; 7] = ["cublas", "reference", "simt_gemm", "split_k", "gemv", "sm90_sgemm", "sm90_dgemm"];
     let is_native = NATIVE.contains(&row.family.as_str());
     if row.math != "native" && is_native {
         return Err(format!("field `math`: {} multiplies in the dtype itself; remove it", row.family));

@@ -1,9 +1,12 @@
 // The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
-// Nothing here is meant to be fast, and activations are those of <cmath>. Sums run over k in ascending order, in f32 (f64 for f64).
+// Nothing here is meant to be fast, and activations are those of <cmath>. Sums run over k in ascending order, in f32 (f64 for f64), in
+// chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
 #include "epilogue.hpp"
 #include "kernel.hpp"
 
 namespace tilegemm {
+
+constexpr int64_t chain = 64;
 
 template <class T, class Acc>
 using ExactEpilogue = Epilogue<T, Acc, Accuracy::exact>;
@@ -21,8 +24,12 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
     const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
     const T* col = b + j * args.b.col_stride + batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
     Acc acc = Acc(0);
-    for (int64_t k = 0; k < args.k; k++) {
-      acc += Acc(row[k * args.a.col_stride]) * Acc(col[k * args.b.row_stride]);
+    for (int64_t first = 0; first < args.k; first += chain) {
+      Acc sum = Acc(0);
+      for (int64_t k = first; k < min(first + chain, args.k); k++) {
+        sum += Acc(row[k * args.a.col_stride]) * Acc(col[k * args.b.row_stride]);
+      }
+      acc += sum;
     }
     d[i * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
       batch1 * args.d.batch_stride[1]] = epilogue(acc, i, j, batch0, batch1);

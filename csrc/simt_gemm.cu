@@ -20,6 +20,7 @@ namespace {
 using namespace cute;
 
 constexpr int threads = 256;
+constexpr int chain = 64;  // products that are added to each other before their sum is added to the total in shared memory
 
 // One operand in blocks of MN rows by K, with `ALIGN` bytes to be had at once. The "rows" of B are its columns.
 template <bool K_MAJOR, int MN, int K, int STAGES, int ALIGN>
@@ -148,6 +149,10 @@ struct Config {
   using A = Operand<a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align>;
   using B = Operand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align>;
   static constexpr int smem_bytes = Row::stages * (A::stage_floats + B::stage_floats) * int(sizeof(float));
+  // A K of more than two chains keeps totals in shared memory: registers have room for one accumulator of each element only.
+  static constexpr int total_bytes = Row::tile_m * Row::tile_n * int(sizeof(float));
+  static constexpr bool totals(int64_t k) { return k > 2 * chain; }
+  static_assert(chain % Row::tile_k == 0);
   static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;  // by registers
 
   // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M: lanes that differ in one of them read the same
@@ -157,6 +162,29 @@ struct Config {
   using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
   using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, Tile<Quads, Quads, Underscore>>;
 };
+
+// Adds the accumulators to the totals of their thread and starts them anew. `first`: there are no totals yet.
+template <class Accum>
+CUTE_DEVICE void add_to_totals(Accum& accum, float* totals, bool first) {
+  float4* const mine = reinterpret_cast<float4*>(totals) + threadIdx.x;
+  CUTE_UNROLL
+  for (int i = 0; i < size(accum); i += 4) {
+    float4& total = mine[i / 4 * threads];
+    const float4 sum = first ? make_float4(0, 0, 0, 0) : total;
+    total = make_float4(sum.x + accum(i), sum.y + accum(i + 1), sum.z + accum(i + 2), sum.w + accum(i + 3));
+  }
+  clear(accum);
+}
+
+template <class Accum>
+CUTE_DEVICE void take_totals(Accum& accum, const float* totals) {
+  const float4* const mine = reinterpret_cast<const float4*>(totals) + threadIdx.x;
+  CUTE_UNROLL
+  for (int i = 0; i < size(accum); i += 4) {
+    const float4 total = mine[i / 4 * threads];
+    accum(i) += total.x, accum(i + 1) += total.y, accum(i + 2) += total.z, accum(i + 3) += total.w;
+  }
+}
 
 template <class Row>
 __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm(
@@ -176,6 +204,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
 
   extern __shared__ __align__(16) float smem[];
   float* const smem_b = smem + stages * A::stage_floats;
+  float* const totals = smem_b + stages * B::stage_floats;
   Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});                       // (BLK_M,BLK_K,PIPE)
   Tensor sB = make_tensor(make_smem_ptr(smem_b), typename B::SmemLayout{});                     // (BLK_N,BLK_K,PIPE)
 
@@ -232,7 +261,12 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
       copy(tCsB(_, _, next, read), tCrB(_, _, next % 2));
       gemm(mma, tCrA(_, _, k % 2), tCrB(_, _, k % 2), accum);
     }
+    constexpr int chain_blocks = chain / Row::tile_k;
+    if (Config<Row>::totals(args.k) && (block + 1) % chain_blocks == 0) {
+      add_to_totals(accum, totals, block + 1 == chain_blocks);
+    }
   }
+  if (Config<Row>::totals(args.k)) take_totals(accum, totals);
 
   const Place goal(args, raster, first_batch, tile_mnk);
   Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));              // (1,MMA_M,MMA_N)
@@ -291,8 +325,8 @@ tg_status launch(const tg_gemm_args* problem) {
   if (k == 0 || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
 
   const auto kernel = simt_gemm<Row>;
-  constexpr int smem_bytes = Config<Row>::smem_bytes;
-  if constexpr (smem_bytes > 48 * 1024) {  // more than a kernel gets unasked
+  const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
+  if (smem_bytes > 48 * 1024) {  // more than a kernel gets unasked
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return cuda_status(error);
   }

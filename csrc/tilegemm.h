@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 5
+#define TG_ABI_VERSION 6
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -49,6 +49,13 @@ typedef struct tg_matrix {
   int64_t batch_stride[2];
 } tg_matrix;
 
+/* The configuration that a plan has chosen, for the families that have several: the tile of D, and the parts of K whose sums are added
+ * up in the end. Zeros for the families that choose theirs themselves. A kernel refuses a configuration that it does not have. */
+typedef struct tg_config {
+  int32_t tile_m, tile_n;
+  int32_t split;
+} tg_config;
+
 typedef struct tg_gemm_args {
   int64_t m, n, k;
   int64_t batch[2];
@@ -56,6 +63,7 @@ typedef struct tg_gemm_args {
   tg_matrix bias; /* element (i, j) of every batch at i * row_stride + j * col_stride; null pointer: no bias */
   double alpha, beta;
   tg_activation activation;
+  tg_config config;
   int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
   int32_t overlap;   /* not 0: may start while the kernel before it in the stream still runs, where the kernel knows how */
   void *stream;      /* cudaStream_t */
@@ -66,7 +74,8 @@ typedef struct tg_gemm_args {
    *     sm90_bf16x6_direct: nothing;
    *     TG_TF32, for TG_TN: 4 * N * K bytes: B transposed; where tile[0] is not 128, 4 * M * K bytes instead: A transposed;
    *     sm90_sgemm, with M and N rounded up to 32: where tile[1] is 256, 4 * M * K bytes for A and 4 * N * K for B, of those that
-   *     lie along K, transposed; where it is not, for TG_NT: one of them, A if M < N.
+   *     lie along K, transposed; where it is not, for TG_NT: one of them, A if M < N;
+   *     split_k with `split` above 1: 4 * M * N * split bytes, 8 for f64: the sums of each part of K.
    * Larger products come in pieces, as calls of their own: some matrices of the batch, or a part of one, cut along N and M at
    * multiples of tile * cluster. The caller puts no other kernel into the stream between those of a call. What a call finds in
    * the workspace means nothing.

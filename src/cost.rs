@@ -5,13 +5,17 @@
 //! promises. The constants say where they come from.
 
 use crate::arch::DeviceInfo;
+use crate::config::Config;
 use crate::epilogue::Activation;
 use crate::kernel::{Family, KernelDesc, Math};
-use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
+use crate::problem::{DType, Layout, Operand, Problem};
+use crate::workspace;
 
 mod direct;
 mod fma;
+pub(crate) mod split_k;
 mod tf32;
+mod vendor;
 mod wave;
 
 /// Launch, scheduling, the first loads and the drain of the last tile, in microseconds. This and the constants below are
@@ -52,8 +56,6 @@ const SKINNY_ROW_US: f64 = 0.027;
 const BF16X6_US: f64 = 1.2;
 const PREPARE_GBPS: f64 = 2900.0;
 const BF16X6_TILE_US: [(f64, f64); 2] = [(0.963, 1.3), (0.585, 0.8)];
-/// cuBLAS's least time.
-const VENDOR_US: f64 = 3.0;
 /// What L2 gives to all multiprocessors together, GB/s; nothing else bounds the small tiles at 4096^3.
 const L2_GBPS: f64 = 11_000.0;
 /// What one multiprocessor pulls, GB/s, where each has a single tile: with few tiles that is what limits a skinny product.
@@ -61,17 +63,34 @@ const SM_LOAD_GBPS: f64 = 110.0;
 /// What a tile of ping-pong takes beside its products, the microseconds of a column: with K of 64 and 128 it is what limits (two
 /// recordings of 128 x 192, which agree within 10 %).
 const PINGPONG_COLUMN_US: f64 = 0.0225;
-/// The reference kernel reads both factors of every product through L1.
+/// The reference kernel reads both factors of every product through L1, and one thread adds all of K, a product after the other.
 const REFERENCE_TFLOPS: f64 = 0.6;
+const REFERENCE_PRODUCT_US: f64 = 0.08;
 
-/// Expected time of `kernel` for the canonical `problem`, in microseconds.
+/// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
 pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    configure(kernel, problem, device, workspace::DEFAULT_BYTES).1
+}
+
+/// The configuration in which `kernel` runs the canonical `problem` with a workspace of so many bytes, and its expected time in
+/// microseconds.
+pub(crate) fn configure(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo, workspace: u64) -> (Config, f64) {
     if problem.is_empty() {
-        return 0.0;
+        return (Config::default(), 0.0);
     }
-    let us = match kernel.family {
-        Family::Cublas => vendor_us(problem, device),
-        Family::Reference => LAUNCH_US + problem.flops() / (REFERENCE_TFLOPS * 1e6),
+    let (config, us) = match kernel.family {
+        Family::SplitK => split_k::choose(problem, device, workspace),
+        _ => (Config::default(), kernel_us(kernel, problem, device)),
+    };
+    let elements = (problem.m * problem.n * problem.batch_count()) as f64 / f64::from(device.sm_count);
+    (config, us + 1e-3 * elements * (activation_ns(kernel, problem) + residual_ns(kernel, problem)))
+}
+
+fn kernel_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    match kernel.family {
+        Family::Cublas => vendor::us(problem, device),
+        Family::Reference => reference_us(problem),
+        Family::SplitK => split_k::choose(problem, device, workspace::DEFAULT_BYTES).1,
         Family::SimtGemm | Family::TileGemm => LAUNCH_US + tiled_us(kernel, problem, device),
         Family::Sm90Gemm => OVERLAPPED_LAUNCH_US + tiled_us(kernel, problem, device),
         Family::Gemv => gemv_us(kernel, problem, device),
@@ -84,9 +103,11 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
         Family::Sm90Tf32 => tf32::us(kernel, problem, device),
         Family::Sm90Sgemm => fma::sgemm_us(kernel, problem, device),
         Family::Sm90Dgemm => fma::dgemm_us(kernel, problem, device),
-    };
-    let elements = (problem.m * problem.n * problem.batch_count()) as f64 / f64::from(device.sm_count);
-    us + 1e-3 * elements * (activation_ns(kernel, problem) + residual_ns(kernel, problem))
+    }
+}
+
+fn reference_us(problem: &Problem) -> f64 {
+    LAUNCH_US + (problem.flops() / (REFERENCE_TFLOPS * 1e6)).max(problem.k as f64 * REFERENCE_PRODUCT_US)
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds; for f32 by the fastest arithmetic that its mode admits.
@@ -271,6 +292,11 @@ fn overlapped(times: &[f64]) -> f64 {
     times.iter().map(|time| time.powi(4)).sum::<f64>().powf(0.25)
 }
 
+/// The same by another norm.
+fn overlap_by(norm: f64, times: &[f64]) -> f64 {
+    times.iter().map(|time| time.powf(norm)).sum::<f64>().powf(1.0 / norm)
+}
+
 /// What a multiprocessor does of its share of the sustained peak between two epilogues: tensor cores at the clock that power
 /// allows do more than what a whole 8192^3 shows, ping-pong's do less, with its epilogues in the time.
 fn efficiency(kernel: &KernelDesc, waves: f64) -> f64 {
@@ -323,52 +349,4 @@ fn residual_ns(kernel: &KernelDesc, problem: &Problem) -> f64 {
         Family::Sm90Wave | Family::Sm90Skinny => 0.8,
         _ => 0.0,
     }
-}
-
-/// cuBLAS by its distance from the roofline, launch apart, as benches/record has it.
-fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    if problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32 {
-        return tf32::vendor_us(problem, device);
-    }
-    let rows = problem.m.min(problem.n);
-    // The K that epilogues take the time of, and what tiles that do not fill the device add at most: fitted to 14 products of f32
-    // from 512^3 to 4096^3, K from 64 on, and to seven of f64.
-    let fitted = match problem.dtype {
-        DType::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
-        DType::F64 if rows > 128 => Some((50.0, 0.0)),
-        _ => None,
-    };
-    if let Some((edge_k, most)) = fitted {
-        let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + edge_k / problem.k as f64);
-        return VENDOR_US + overlapped(&[sums, 1.1 * memory_us(problem, device)]) + sums.min(most);
-    }
-    let factor = match (problem.dtype, rows) {
-        (DType::F32, 2..=5) if problem.k > 1 => 1.35,
-        (DType::F32, 6..=64) if problem.k > 1 => 2.0,
-        (_, 0..=128) => 1.06,
-        (DType::F16 | DType::BF16, 129..=192) => 1.03,
-        (DType::F16 | DType::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 1.1,
-        (DType::F16 | DType::BF16, 193..=256) => 1.2,
-        (DType::F16 | DType::BF16, 257..=512) => 1.02,
-        (DType::F16 | DType::BF16, _) => 1.015,
-        _ => 1.1,
-    };
-    // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k. For a long K it seems to take
-    // other kernels than those that would be best.
-    let long = problem.k >= 8192;
-    let serial_ns = match (problem.dtype, rows) {
-        (DType::F32, 2..=5) => 4.0,
-        (DType::F32, 6..=64) => 5.0,
-        (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
-        (DType::F16 | DType::BF16, 1..=64) => 1.1,
-        (DType::F16 | DType::BF16, 65..=128) => 1.25,
-        (DType::F16 | DType::BF16, 161..=192) if !long => 2.0,
-        (DType::F16 | DType::BF16, 129..=256) => 2.8,
-        (DType::F16 | DType::BF16, 321..=384) if !long => 2.8,
-        (DType::F16 | DType::BF16, 257..=384) => 4.5,
-        (DType::F16 | DType::BF16, 385..) => 2.6,
-        _ => 0.0,
-    };
-    let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
-    VENDOR_US + overlapped(&[roofline * factor, 1e-3 * serial_ns * problem.k as f64])
 }

@@ -4,6 +4,7 @@
 //! GPU.
 
 use crate::arch::DeviceInfo;
+use crate::config::Config;
 use crate::cost;
 use crate::error::{Error, Result};
 use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
@@ -15,6 +16,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
+mod choice;
 mod counter;
 mod memo;
 
@@ -107,6 +109,8 @@ pub struct Plan {
     pub estimate_us: f64,
     /// Multiprocessors that it may fill.
     pub sm_count: u32,
+    /// The configuration that the kernel is given.
+    pub config: Config,
     /// Device memory that the kernel needs beside the operands.
     pub workspace: Need,
     /// What runs where a stream has no workspace.
@@ -296,7 +300,7 @@ impl Dispatcher {
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
             dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, ?reason, estimate_us, "chosen"
         );
-        let workspace = kernel.workspace(p);
+        let (config, workspace) = self.configure(kernel, p, policy);
         let without = match policy.forced {
             None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
@@ -310,6 +314,7 @@ impl Dispatcher {
             reason,
             estimate_us,
             sm_count,
+            config,
             workspace,
             without,
             dispatcher,
@@ -348,7 +353,7 @@ impl Dispatcher {
         candidates: &[Candidate],
         tuned: &[Tuned],
     ) -> Option<(&'static KernelDesc, f64, Reason)> {
-        let (kernel, us) = fastest(candidates)?;
+        let (kernel, us) = choice::fastest(problem, candidates)?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
             // By as much less than the estimate's choice as was measured: its own estimate was just found to be wrong.
             Some(Tuned { entry, .. }) => {
@@ -370,7 +375,17 @@ impl Dispatcher {
         if least > policy.workspace {
             return Err(Rejection::Workspace { need: least, have: policy.workspace });
         }
-        Ok(cost::estimate_us(kernel, problem, &self.device))
+        Ok(cost::configure(kernel, problem, &self.device, policy.workspace).1)
+    }
+
+    /// How `kernel` runs the canonical `problem`, and what it needs for that.
+    fn configure(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> (Config, Need) {
+        let (config, _) = cost::configure(kernel, problem, &self.device, policy.workspace);
+        let parts = match kernel.family {
+            Family::SplitK => cost::split_k::parts_bytes(config.split.into(), problem),
+            _ => return (config, kernel.workspace(problem)),
+        };
+        (config, Need { least: parts, best: parts })
     }
 
     /// How much of the epilogue of `problem` is best left to the GEMM kernel, the rest being done by elementwise kernels
@@ -420,12 +435,6 @@ impl Dispatcher {
     pub fn plans(&self) -> Vec<Arc<Plan>> {
         self.plans.all()
     }
-}
-
-/// The lowest estimate; on a tie the kernel for the newest architecture, then the first in the table.
-fn fastest(candidates: &[Candidate]) -> Option<(&'static KernelDesc, f64)> {
-    let able = candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?)));
-    able.min_by(|(x, x_us), (y, y_us)| x_us.total_cmp(y_us).then(y.arch.capability.cmp(&x.arch.capability)))
 }
 
 fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {

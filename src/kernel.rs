@@ -17,6 +17,8 @@ pub enum Family {
     Reference,
     /// `simt_gemm.cu`: CuTe, f32 on FMA units.
     SimtGemm,
+    /// `split_k.cu`: any strides, with K split over the card.
+    SplitK,
     /// `gemv.cu`: a few rows, on the CUDA cores, or on tensor cores from five rows on in 16 bits.
     Gemv,
     /// `gevm.cu`: a few rows with the rows of B contiguous, on the CUDA cores.
@@ -387,6 +389,7 @@ impl KernelDesc {
             Family::Gemv | Family::Gevm | Family::Sm90Skinny => &[rows, matrices],
             Family::Outer | Family::Sm90Wave => &[matrices],
             Family::Sm90Bf16x6Direct => &[("tiles", self.tiles(problem), TILES)],
+            Family::SplitK => &[("tiles", self.tiles(problem), i32::MAX as usize)],
             _ => return Ok(()),
         };
         match limits.iter().find(|(_, have, most)| have > most) {
@@ -442,7 +445,7 @@ impl KernelDesc {
     }
 
     fn supports_extent(&self, problem: &Problem) -> Result<(), Rejection> {
-        if matches!(self.family, Family::Reference | Family::SimtGemm) {
+        if matches!(self.family, Family::Reference | Family::SimtGemm | Family::SplitK) {
             return Ok(()); // 64-bit indices
         }
         let largest = [problem.m, problem.n, problem.k, problem.batch_count()].into_iter().max().unwrap_or(0) as i64;

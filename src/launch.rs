@@ -1,6 +1,7 @@
 //! From a [`Plan`] and device pointers to a running kernel. With `ffi`, `vendor` and `interpose`, the only unsafe code.
 
 use crate::arch::{DeviceInfo, Rates};
+use crate::config::Config;
 use crate::dispatch::{is_on, Dispatcher, Plan};
 use crate::error::{Error, Result};
 use crate::ffi;
@@ -89,6 +90,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     let problem = &plan.canonical.problem;
     let overlap = overlap()?;
     let args = |problem: &Problem, pointers| ffi::tg_gemm_args {
+        config: config(plan.config),
         sm_count: plan.sm_count as i32,
         overlap: overlap.into(),
         stream: queue.stream,
@@ -369,12 +371,18 @@ fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_args {
         alpha: epilogue.alpha(),
         beta: epilogue.beta(),
         activation: activation(epilogue.activation),
+        config: config(Config::default()),
         sm_count: 0,
         overlap: 0,
         stream: null_mut(),
         workspace: null_mut(),
         workspace_bytes: 0,
     }
+}
+
+fn config(config: Config) -> ffi::tg_config {
+    let [tile_m, tile_n] = config.tile.map(|x| x as i32);
+    ffi::tg_config { tile_m, tile_n, split: config.split as i32 }
 }
 
 fn matrix(pointer: *const c_void, operand: &Operand) -> ffi::tg_matrix {

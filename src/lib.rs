@@ -71,6 +71,7 @@
 #![warn(missing_docs, unsafe_op_in_unsafe_fn)]
 
 pub mod arch;
+mod config;
 pub mod cost;
 #[cfg(feature = "candle")]
 mod cpu;
@@ -106,6 +107,7 @@ pub mod tuning;
 mod vendor;
 pub mod workspace;
 
+pub use config::Config;
 pub use error::{Error, Result};
 #[cfg(feature = "candle")]
 pub use op::{prepare, Gemm, GemmExt};

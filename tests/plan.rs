@@ -71,11 +71,13 @@ fn shapes_get_the_kernels_made_for_them() {
         ("some f32", linear(512, 768, 768, DType::F32), Policy::default(), vec![Family::Sm90Bf16x6Direct]),
         ("strict f32", strict(512, 1024, 1024), Policy::own(), vec![Family::Sm90Sgemm]),
         ("strict f32", strict(512, 1024, 1024), Policy::default(), vec![Family::Sm90Sgemm, Family::Cublas]),
-        ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm]),
+        ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec![Family::SimtGemm, Family::SplitK]),
         ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec![Family::Cublas, Family::Sm90Dgemm]),
         ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec![Family::Sm90Dgemm]),
-        ("odd f64", linear(512, 1024, 1023, DType::F64), Policy::own(), vec![Family::Reference]),
-        ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec![Family::Cublas, Family::Reference]),
+        ("odd f64", linear(512, 1024, 1023, DType::F64), Policy::own(), vec![Family::SplitK]),
+        ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec![Family::Cublas]),
+        ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec![Family::SplitK]),
+        ("a long K of few outputs", bf16(1, 8, 16_384), Policy::own(), vec![Family::Gemv]),
         ("K = 0", bf16(512, 1024, 0), Policy::default(), vec![Family::Reference]),
     ];
     for (what, problem, policy, families) in cases {

@@ -317,6 +317,11 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(1, 128, 1001), (4, 64, 2600), (3, 8, 515), (2, 136, 4096), (4, 1000, 77), (1, 64, 8191)]);
         sizes.extend([(2, 9000, 300), (4, 128, 12_000), (3, 264, 33), (1, 16, 1), (4, 4096, 640), (2, 512, 1026)]);
     }
+    if kernel.family == Family::SplitK {
+        // Each tile, with K whole and in parts: few outputs, one side long, both, a K that fills the card with parts.
+        sizes.extend([(1, 1, 50_001), (1, 9, 5000), (9, 1, 5000), (3, 3, 20_011), (4, 130, 3000), (130, 4, 3000)]);
+        sizes.extend([(16, 200, 4001), (200, 16, 4001), (150, 150, 2049), (700, 900, 65), (33, 35, 3001), (5, 3, 1)]);
+    }
     if kernel.family == Family::Outer {
         sizes.extend([
             (4096, 64, 1),

@@ -9,7 +9,7 @@ use crate::cases::{self, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::kernel::{Family, KernelDesc, Math, KERNELS};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{DType, Layout, Problem};
 use data::{Kind, SIZE};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -19,8 +19,15 @@ use std::sync::OnceLock;
 
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> = Vec::new();
-    for kernel in KERNELS.iter().filter(|kernel| kernel.math == Math::Bf16x6 && kernel.is_built()) {
+    // Also those that the mode `accurate` has where operands are not aligned and cuBLAS is off.
+    let simt = |kernel: &KernelDesc| {
+        let f32_by_fma = kernel.dtype == DType::F32 && kernel.math == Math::Native;
+        f32_by_fma && matches!(kernel.family, Family::SimtGemm | Family::SplitK | Family::Reference)
+    };
+    for kernel in KERNELS.iter().filter(|kernel| kernel.is_built() && (kernel.math == Math::Bf16x6 || simt(kernel))) {
         tests.push((format!("{kernel}_is_as_exact_as_sgemm"), Box::new(move |gpu| is_as_exact_as_sgemm(gpu, kernel))));
+    }
+    for kernel in KERNELS.iter().filter(|kernel| kernel.math == Math::Bf16x6 && kernel.is_built()) {
         tests.push((format!("{kernel}_special_values"), Box::new(move |gpu| special_values(gpu, kernel))));
         tests.push((format!("{kernel}_keeps_what_is_exact"), Box::new(move |gpu| keeps_what_is_exact(gpu, kernel))));
     }
@@ -36,6 +43,7 @@ const DEPTHS_OF_FEW: [usize; 5] = [64, 100, 128, 512, 2052];
 fn few_rows(kernel: &KernelDesc) -> &'static [usize] {
     match kernel.family {
         Family::Sm90Bf16x6Direct => &[16, 32, 64],
+        Family::SimtGemm | Family::SplitK | Family::Reference => &[3, 33, 129],
         _ => &[],
     }
 }
@@ -119,7 +127,8 @@ fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
 /// Root mean square at most SGEMM's; the maximum, which is a matter of luck, at most a fifth above it. Of few rows the former is
 /// a matter of luck, too, and the latter more so: SGEMM's own, of 16 rows and K = 64, is 1.7e-7 here and 2.6e-7 of other numbers.
 fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
-    let sgemm = format!("cublas_f32_{}", kernel.layout);
+    let layout = if kernel.layout == Layout::Any { Layout::NN } else { kernel.layout };
+    let sgemm = format!("cublas_f32_{layout}");
     let mut worse = Vec::new();
     for case in all_cases() {
         let Case { kind, k, ref a, ref b, .. } = *case;

@@ -1,0 +1,161 @@
+//! `split_k.cu`: which tile and how many parts of K, and how long that takes.
+//!
+//! The constants are fitted to 15,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
+//! bf16, f32 and f64, four layouts, every tile with several splits. The estimate is 20 % off (root mean square), and the choice takes
+//! 4 % longer than the best of these launches.
+
+use super::{memory_us, overlap_by};
+use crate::arch::DeviceInfo;
+use crate::config::Config;
+use crate::problem::{DType, Problem};
+
+/// The launch, the first loads and the last stores, microseconds.
+const LAUNCH_US: f64 = 1.51;
+/// What memory takes longer than a stream of whole lines.
+const MEMORY: f64 = 1.26;
+/// How activities overlap: this norm of their times.
+const NORM: f64 = 2.0;
+/// A request of L1 takes this long for each line of 128 bytes that the lanes of a warp touch, nanoseconds.
+const LINE_NS: f64 = 0.356;
+/// The kernel that adds parts: its launch, each round of loads, and each further wave of threads, microseconds.
+const ADD_US: f64 = 2.29;
+const ADD_ROUND_US: f64 = 0.794;
+const ADD_WAVE_US: f64 = 0.5;
+/// What it reads and the kernel before it writes, bytes a microsecond.
+const PARTS_BYTES: f64 = 2.0e6;
+/// Threads of a block, and of a multiprocessor.
+const THREADS: u64 = 256;
+const SM_THREADS: u64 = 2048;
+/// The fewest k's of a part that are worth a block.
+const LEAST_K: u64 = 16;
+
+/// A tile that the kernel has.
+struct Tile {
+    size: [u64; 2],
+    /// k's of a round of loads.
+    depth: u64,
+    /// Blocks that share a multiprocessor.
+    residents: u64,
+    /// A round of loads that nothing hides, microseconds.
+    round_us: f64,
+    /// A block's multiplications and what goes with them, picoseconds each.
+    product_ps: f64,
+}
+
+const fn tile(size: [u64; 2], depth: u64, residents: u64, round_us: f64, product_ps: f64) -> Tile {
+    Tile { size, depth, residents, round_us, product_ps }
+}
+
+/// Of up to 4 x 4, for every dtype.
+const DOTS: [Tile; 4] = [
+    tile([1, 1], 8 * THREADS, 3, 0.115, 125.0),
+    tile([1, 4], 4 * THREADS, 3, 0.306, 78.4),
+    tile([4, 1], 4 * THREADS, 3, 0.306, 78.4),
+    tile([4, 4], 4 * THREADS, 2, 0.638, 16.1),
+];
+/// Through shared memory, in f32 and f64.
+const SIMT: [Tile; 6] = [
+    tile([4, 64], 32, 3, 0.567, 36.9),
+    tile([64, 4], 32, 3, 0.567, 36.9),
+    tile([16, 64], 32, 3, 0.774, 17.8),
+    tile([64, 16], 32, 3, 0.774, 17.8),
+    tile([32, 32], 32, 3, 0.774, 17.8),
+    tile([64, 64], 16, 3, 0.900, 15.8),
+];
+/// In 16 bits.
+const MMA: [Tile; 4] = [
+    tile([16, 64], 64, 3, 1.06, 11.3),
+    tile([64, 16], 64, 3, 1.06, 11.3),
+    tile([32, 32], 64, 3, 1.06, 9.00),
+    tile([64, 64], 32, 3, 0.963, 4.80),
+];
+
+/// How much longer a multiplication takes in f64.
+const DOUBLE: f64 = 1.77;
+
+impl Tile {
+    /// Whether threads multiply straight from global memory.
+    fn is_dot(&self) -> bool {
+        self.size[0] * self.size[1] <= 16
+    }
+
+    fn tiles(&self, problem: &Problem) -> u64 {
+        let [along_m, along_n] =
+            [(problem.m, self.size[0]), (problem.n, self.size[1])].map(|(x, t)| (x as u64).div_ceil(t));
+        along_m.saturating_mul(along_n).saturating_mul(problem.batch_count() as u64)
+    }
+
+    fn us(&self, split: u64, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let sms = u64::from(device.sm_count).max(1);
+        let k = (problem.k as u64).div_ceil(split);
+        let rounds = k.div_ceil(self.depth);
+        // Tiles through shared memory multiply whole chunks.
+        let k = if self.is_dot() { k } else { rounds * self.depth };
+        let busiest = self.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
+        let residents = if problem.dtype == DType::F64 { 2 } else { self.residents };
+        let waves = (busiest / residents as f64).ceil();
+        let double = if problem.dtype == DType::F64 { DOUBLE } else { 1.0 };
+        let products = busiest * (self.size[0] * self.size[1]) as f64 * k as f64 * self.product_ps * double * 1e-6;
+        let latency = waves * rounds as f64 * self.round_us;
+        let lines = if self.is_dot() { busiest * k as f64 / 32.0 * self.lines(problem) * LINE_NS * 1e-3 } else { 0.0 };
+        let memory = MEMORY * memory_us(problem, device);
+        LAUNCH_US + overlap_by(NORM, &[products, latency, lines, memory]) + add_us(split, problem, sms)
+    }
+
+    /// Lines that a warp touches with one load of each row of A and each column of B.
+    fn lines(&self, problem: &Problem) -> f64 {
+        let bytes = problem.dtype.bytes() as f64;
+        let of = |stride: i64| (stride.unsigned_abs() as f64 * bytes * 32.0 / 128.0).clamp(1.0, 32.0);
+        self.size[0] as f64 * of(problem.a.col_stride) + self.size[1] as f64 * of(problem.b.row_stride)
+    }
+}
+
+/// What adding the parts takes, as the kernel deals out threads.
+fn add_us(split: u64, problem: &Problem, sms: u64) -> f64 {
+    if split == 1 {
+        return 0.0;
+    }
+    let count = outputs(problem);
+    let room = sms * SM_THREADS / count.max(1);
+    let lanes = [32, 8].into_iter().find(|&lanes| split >= lanes && room >= lanes).unwrap_or(1);
+    let rounds = split.div_ceil(lanes).div_ceil(8) as f64;
+    let waves = (count * lanes / (sms * SM_THREADS)) as f64;
+    ADD_US + rounds * ADD_ROUND_US + waves * ADD_WAVE_US + 2.0 * parts_bytes(split, problem) as f64 / PARTS_BYTES
+}
+
+/// Elements of D, of all matrices.
+fn outputs(problem: &Problem) -> u64 {
+    (problem.m as u64).saturating_mul(problem.n as u64).saturating_mul(problem.batch_count() as u64)
+}
+
+/// Device memory for the sums of `split` parts.
+pub(crate) fn parts_bytes(split: u64, problem: &Problem) -> u64 {
+    let accumulator = if problem.dtype == DType::F64 { 8 } else { 4 };
+    if split > 1 {
+        outputs(problem).saturating_mul(split * accumulator)
+    } else {
+        0
+    }
+}
+
+/// The fastest configuration whose parts fit into `workspace` bytes, and its time in microseconds.
+pub(crate) fn choose(problem: &Problem, device: &DeviceInfo, workspace: u64) -> (Config, f64) {
+    let sms = u64::from(device.sm_count).max(1);
+    let large: &[Tile] = if problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+    // Where the largest tiles fill the card several times over, nothing else is worth a look.
+    let fills = large[large.len() - 1].tiles(problem) >= 4 * sms;
+    let tiles = if fills { large[large.len() - 1..].iter().chain(&[]) } else { DOTS.iter().chain(large) };
+    let most = (problem.k as u64 / LEAST_K).clamp(1, 1024);
+    let mut best = (Config::default(), f64::INFINITY);
+    for tile in tiles {
+        // As many blocks as multiprocessors, and twice and three times as many.
+        let even = sms / tile.tiles(problem).max(1);
+        for split in [1, even, 2 * even, 3 * even].map(|split| split.clamp(1, most)) {
+            let us = tile.us(split, problem, device);
+            if us < best.1 && parts_bytes(split, problem) <= workspace {
+                best = (Config { tile: tile.size.map(|x| x as u32), split: split as u32 }, us);
+            }
+        }
+    }
+    best
+}

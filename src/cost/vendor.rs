@@ -1,0 +1,138 @@
+//! cuBLAS.
+
+use super::{arithmetic_us, memory_us, overlap_by, overlapped, tf32};
+use crate::arch::DeviceInfo;
+use crate::kernel::Math;
+use crate::problem::{DType, F32Mode, Layout, Problem};
+
+/// The least time.
+const VENDOR_US: f64 = 3.0;
+
+/// The most rows and columns of D for which cuBLAS splits K over the card.
+const FEW: usize = 256;
+
+/// How cuBLAS computes few outputs: it goes through all of K, or splits K and adds the parts, whichever is shorter. Fitted to 1,100
+/// calls on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001, four layouts. Nine of ten calls are
+/// within a factor of 1.7 of it.
+struct FewOutputs {
+    launch_us: f64,
+    /// Nanoseconds of a k, unsplit.
+    whole_ns: f64,
+    /// Split: what the parts cost in microseconds, and nanoseconds of a k.
+    split: (f64, f64),
+    /// Times what memory and arithmetic take at least.
+    memory: f64,
+    arithmetic: f64,
+}
+
+const fn few(launch_us: f64, whole_ns: f64, split: (f64, f64), memory: f64, arithmetic: f64) -> FewOutputs {
+    FewOutputs { launch_us, whole_ns, split, memory, arithmetic }
+}
+
+/// For up to 16 rows and columns; up to 64; one side above 64 and the other up to 16; more.
+const FEW_HALF: [FewOutputs; 4] = [
+    few(2.57, 5.88, (5.81, 0.077), 1.24, 1.0),
+    few(3.89, 1.39, (2.99, 0.157), 1.0, 1.0),
+    few(3.58, 4.46, (5.10, 0.138), 2.38, 1.0),
+    few(3.92, 2.91, (5.45, 0.427), 1.0, 1.0),
+];
+const FEW_F32: [FewOutputs; 4] = [
+    few(2.84, 3.77, (5.57, 0.188), 3.0, 1.0),
+    few(4.30, 3.45, (3.78, 0.284), 1.0, 1.68),
+    few(2.52, 20.0, (7.02, 0.272), 2.25, 1.0),
+    few(3.57, 6.56, (8.32, 1.70), 1.0, 1.68),
+];
+const FEW_F64: [FewOutputs; 4] = [
+    few(2.94, 2.55, (4.81, 0.089), 1.28, 1.0),
+    few(3.50, 2.50, (4.80, 0.331), 1.0, 2.45),
+    few(3.52, 2.79, (7.07, 0.010), 1.43, 1.0),
+    few(3.61, 5.80, (4.73, 1.08), 2.94, 1.89),
+];
+
+/// Whether D has so few elements that cuBLAS splits K.
+fn is_few(problem: &Problem, device: &DeviceInfo) -> bool {
+    let tiles = problem.m.div_ceil(64).saturating_mul(problem.n.div_ceil(64));
+    let few = problem.m <= FEW && problem.n <= FEW && tiles <= device.sm_count as usize / 4;
+    few && problem.batch_count() == 1 && problem.k >= 256
+}
+
+fn few_us(problem: &Problem, device: &DeviceInfo) -> f64 {
+    let k = problem.k as f64;
+    let memory = memory_us(problem, device);
+    let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
+    if short == 1 {
+        // Matrix by vector: at the speed of memory, with lines that are read more than once in 16 bits.
+        let (launch, factor, k_ns) = match problem.dtype {
+            DType::F16 | DType::BF16 => (3.57, 1.77, 3.5e-3),
+            DType::F32 => (3.69, 1.30, 2.4e-3),
+            DType::F64 => (4.56, 1.07, 2.9e-3),
+        };
+        return launch + factor * memory + 1e-3 * k_ns * k;
+    }
+    let kinds = match problem.dtype {
+        DType::F16 | DType::BF16 => &FEW_HALF,
+        DType::F32 => &FEW_F32,
+        DType::F64 => &FEW_F64,
+    };
+    let kind = &kinds[match (short, long) {
+        (_, ..=16) => 0,
+        (_, ..=64) => 1,
+        (..=16, _) => 2,
+        _ => 3,
+    }];
+    let (parts_us, part_ns) = kind.split;
+    let sums = (1e-3 * kind.whole_ns * k).min(parts_us + 1e-3 * part_ns * k);
+    let arithmetic = kind.arithmetic * arithmetic_us(problem, Math::Native, device);
+    kind.launch_us + overlap_by(3.0, &[sums, kind.memory * memory, arithmetic])
+}
+
+/// cuBLAS by its distance from the roofline, launch apart, as benches/record has it.
+pub(super) fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
+    if is_few(problem, device) {
+        return few_us(problem, device);
+    }
+    if problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32 {
+        return tf32::vendor_us(problem, device);
+    }
+    let rows = problem.m.min(problem.n);
+    // The K that epilogues take the time of, and what tiles that do not fill the device add at most: fitted to 14 products of f32
+    // from 512^3 to 4096^3, K from 64 on, and to seven of f64.
+    let fitted = match problem.dtype {
+        DType::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
+        DType::F64 if rows > 128 => Some((50.0, 0.0)),
+        _ => None,
+    };
+    if let Some((edge_k, most)) = fitted {
+        let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + edge_k / problem.k as f64);
+        return VENDOR_US + overlapped(&[sums, 1.1 * memory_us(problem, device)]) + sums.min(most);
+    }
+    let factor = match (problem.dtype, rows) {
+        (DType::F32, 2..=5) if problem.k > 1 => 1.35,
+        (DType::F32, 6..=64) if problem.k > 1 => 2.0,
+        (_, 0..=128) => 1.06,
+        (DType::F16 | DType::BF16, 129..=192) => 1.03,
+        (DType::F16 | DType::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 1.1,
+        (DType::F16 | DType::BF16, 193..=256) => 1.2,
+        (DType::F16 | DType::BF16, 257..=512) => 1.02,
+        (DType::F16 | DType::BF16, _) => 1.015,
+        _ => 1.1,
+    };
+    // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k. For a long K it seems to take
+    // other kernels than those that would be best.
+    let long = problem.k >= 8192;
+    let serial_ns = match (problem.dtype, rows) {
+        (DType::F32, 2..=5) => 4.0,
+        (DType::F32, 6..=64) => 5.0,
+        (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
+        (DType::F16 | DType::BF16, 1..=64) => 1.1,
+        (DType::F16 | DType::BF16, 65..=128) => 1.25,
+        (DType::F16 | DType::BF16, 161..=192) if !long => 2.0,
+        (DType::F16 | DType::BF16, 129..=256) => 2.8,
+        (DType::F16 | DType::BF16, 321..=384) if !long => 2.8,
+        (DType::F16 | DType::BF16, 257..=384) => 4.5,
+        (DType::F16 | DType::BF16, 385..) => 2.6,
+        _ => 0.0,
+    };
+    let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
+    VENDOR_US + overlapped(&[roofline * factor, 1e-3 * serial_ns * problem.k as f64])
+}

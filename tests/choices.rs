@@ -1,0 +1,129 @@
+//! What is chosen for products that no suite has: few outputs with a long K, odd extents, every dtype and layout.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::kernel::{Family, KernelDesc};
+use candle_tilegemm::{DType, Layout, Problem};
+
+const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
+/// Few rows or columns, even and odd.
+const FEW: [usize; 10] = [1, 2, 3, 4, 7, 8, 16, 17, 33, 64];
+const DEPTHS: [usize; 13] = [1, 2, 15, 64, 257, 1000, 1001, 4096, 10_001, 65_536, 100_003, 1_000_000, 1_000_001];
+
+fn dispatcher() -> Dispatcher {
+    Dispatcher::hypothetical(DeviceInfo::h100())
+}
+
+/// Every small output of the grid with every K.
+fn few_outputs() -> impl Iterator<Item = Problem> {
+    let sizes = FEW.into_iter().flat_map(|m| FEW.map(|n| (m, n)));
+    let deep = sizes.flat_map(|(m, n)| DEPTHS.map(|k| (m, n, k)));
+    let layouts = deep.flat_map(|size| LAYOUTS.map(|layout| (size, layout)));
+    layouts.flat_map(|((m, n, k), layout)| DTYPES.map(|dtype| Problem::dense(m, n, k, 1, layout, dtype)))
+}
+
+/// A bound that no estimate goes into, for an H100, in microseconds: 3 TB/s of memory, and half of its 52 TFLOP/s of fused
+/// multiply-adds on rows and columns in steps of 16, as tiles have them.
+fn bound_us(problem: &Problem) -> f64 {
+    let [m, n] = [problem.m, problem.n].map(|x| if x > 4 { x.next_multiple_of(16) } else { x } as f64);
+    (problem.bytes() / 3.0e6).max(2.0 * m * n * problem.k as f64 / 26e6)
+}
+
+fn chosen(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> (&'static KernelDesc, f64) {
+    let plan = dispatcher.plan(problem, policy).unwrap();
+    (plan.kernel, plan.estimate_us)
+}
+
+#[test]
+fn few_outputs_take_no_more_than_three_times_the_bound_and_10_us() {
+    let dispatcher = dispatcher();
+    let mut slow = Vec::new();
+    for problem in few_outputs() {
+        for policy in [Policy::default(), Policy::own()] {
+            let (kernel, us) = chosen(&dispatcher, &problem, policy);
+            if us > 3.0 * bound_us(&problem) + 10.0 {
+                slow.push(format!("{problem}: {kernel}, {us:.1} us, bound {:.1} us", bound_us(&problem)));
+            }
+        }
+    }
+    assert!(
+        slow.is_empty(),
+        "{} products are too slow, such as\n{}",
+        slow.len(),
+        slow[..slow.len().min(20)].join("\n")
+    );
+}
+
+#[test]
+fn the_reference_kernel_is_the_last_resort() {
+    let dispatcher = dispatcher();
+    let batched = |m, n, k, batch, layout, dtype| Problem::dense(m, n, k, batch, layout, dtype);
+    let odd = LAYOUTS.into_iter().flat_map(|layout| {
+        let sizes = [(500, 4095, 4097), (129, 1001, 777), (16, 4097, 513), (2048, 2047, 2049)];
+        sizes.into_iter().flat_map(move |(m, n, k)| DTYPES.map(|dtype| batched(m, n, k, 1, layout, dtype)))
+    });
+    let scores = DTYPES.into_iter().flat_map(|dtype| {
+        [(209, 209, 80, 24), (249, 249, 80, 128), (61, 61, 64, 12)]
+            .map(|(m, n, k, b)| batched(m, n, k, b, Layout::NT, dtype))
+    });
+    for problem in few_outputs().chain(odd).chain(scores) {
+        for policy in [Policy::default(), Policy::own(), Policy::own().with_workspace(0)] {
+            let (kernel, _) = chosen(&dispatcher, &problem, policy);
+            assert_ne!(kernel.family, Family::Reference, "{problem} with {policy:?}");
+        }
+    }
+}
+
+/// The card is filled: fewer parts of K than multiprocessors would leave some of them idle.
+#[test]
+fn long_sums_of_few_outputs_are_split_over_the_card() {
+    let dispatcher = dispatcher();
+    for (m, n, k, dtype) in
+        [(1, 1, 1_000_001, DType::BF16), (2, 3, 1_000_000, DType::F32), (1, 1, 1_000_000, DType::F64)]
+    {
+        let problem = Problem::dense(m, n, k, 1, Layout::NN, dtype);
+        let plan = dispatcher.plan(&problem, Policy::own()).unwrap();
+        assert_eq!(plan.kernel.family, Family::SplitK, "{problem}");
+        assert!(plan.config.split >= 66, "{problem}: K in {} parts", plan.config.split);
+        let without = plan.without_workspace().expect("a plan with a workspace has another without");
+        assert_eq!(without.workspace.least, 0);
+    }
+}
+
+/// Attention scores of a sequence that is no multiple of 8, which our kernels store number by number.
+#[test]
+fn odd_attention_scores_stay_with_the_faster_kernel() {
+    let dispatcher = dispatcher();
+    let cases =
+        [(24, 209, 80, DType::BF16), (128, 249, 80, DType::F32), (16, 333, 64, DType::F16), (32, 61, 128, DType::BF16)];
+    for (heads, tokens, size, dtype) in cases {
+        let scores = Problem::dense(tokens, tokens, size, heads, Layout::NT, dtype);
+        let (kernel, _) = chosen(&dispatcher, &scores, Policy::default());
+        assert_eq!(kernel.family, Family::Cublas, "{scores}");
+    }
+}
+
+/// Outside of what the records cover an own kernel needs a lead of a fifth.
+#[test]
+fn without_a_record_an_own_kernel_is_taken_only_with_a_lead() {
+    let dispatcher = dispatcher();
+    let mut led = 0;
+    for problem in few_outputs() {
+        let explanation = dispatcher.explain(&problem, Policy::default());
+        let kernel = explanation.chosen.unwrap();
+        let estimate = |family: Family| {
+            let able = explanation
+                .candidates
+                .iter()
+                .filter(|c| (c.kernel.family == Family::Cublas) == (family == Family::Cublas));
+            able.filter_map(|c| c.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
+        };
+        if kernel.family != Family::Cublas && problem.k > 1 && estimate(Family::Cublas).is_finite() {
+            let own = dispatcher.plan(&problem, Policy::default()).unwrap().estimate_us;
+            assert!(own < 0.8 * estimate(Family::Cublas), "{problem}: {kernel}");
+            led += 1;
+        }
+    }
+    assert!(led > 1000, "only {led} products were given to a kernel of ours");
+}

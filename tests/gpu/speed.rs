@@ -1,0 +1,139 @@
+//! No product of a sample takes longer than stock candle's call: few outputs with a long K, odd extents, odd attention scores.
+//!
+//! The sample is drawn by a seed; no estimate was fitted to these products.
+
+use crate::device::Gpu;
+use crate::Test;
+use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::launch::{self, Pointers, Queue, VendorCall};
+use candle_tilegemm::{DType, Layout, Problem};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use std::time::Instant;
+
+pub fn tests() -> Vec<(String, Test)> {
+    vec![
+        ("few_outputs_are_as_fast_as_stock".into(), Box::new(|gpu| as_fast_as_stock(gpu, &few_outputs(60)))),
+        ("odd_attention_is_as_fast_as_stock".into(), Box::new(|gpu| as_fast_as_stock(gpu, &odd_attention()))),
+    ]
+}
+
+const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
+const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+
+/// The products that were up to 2,000 times slower than stock's, and `count` random ones.
+fn few_outputs(count: usize) -> Vec<Problem> {
+    use DType::{BF16, F32, F64};
+    use Layout::{NN, NT};
+    let known = [
+        (1, 8, 16_384, NN, BF16),
+        (1, 1, 1_000_001, NT, BF16),
+        (16, 16, 10_001, NT, BF16),
+        (4, 4, 10_001, NT, BF16),
+        (33, 35, 3001, NT, F32),
+        (16, 16, 1001, NT, F32),
+        (2, 3, 1_000_000, NN, F32),
+        (1, 1, 1_000_000, NT, F64),
+        (16, 128, 65_536, NT, F32),
+        (1, 1, 1_000_000, NT, F32),
+    ];
+    let mut rng = StdRng::seed_from_u64(19);
+    let mut random = || {
+        let mut few = || (2f64.powf(rng.random_range(0.0..6.0))) as usize;
+        let (m, n) = (few(), few());
+        let k = 10f64.powf(rng.random_range(1.0..6.0)) as usize;
+        (m, n, k, *LAYOUTS.choose(&mut rng).unwrap(), *DTYPES.choose(&mut rng).unwrap())
+    };
+    let drawn: Vec<_> = (0..count).map(|_| random()).filter(|(m, n, k, ..)| (m + n) * k < 30_000_000).collect();
+    known.into_iter().chain(drawn).map(|(m, n, k, layout, dtype)| Problem::dense(m, n, k, 1, layout, dtype)).collect()
+}
+
+/// Scores and values of sequences that are no multiple of 8.
+fn odd_attention() -> Vec<Problem> {
+    let mut rng = StdRng::seed_from_u64(20);
+    let known = [(24, 209, 80, DType::BF16), (128, 249, 80, DType::F32)];
+    let drawn = (0..12).map(|i| {
+        let (heads, tokens) = (rng.random_range(8..128), rng.random_range(20..400));
+        (heads, tokens, [64, 80, 96, 128][i % 4], [DType::BF16, DType::F16, DType::F32][i % 3])
+    });
+    let all: Vec<_> = known.into_iter().chain(drawn).collect();
+    all.into_iter()
+        .flat_map(|(heads, tokens, size, dtype)| {
+            let scores = Problem::dense(tokens, tokens, size, heads, Layout::NT, dtype);
+            [scores, Problem::dense(tokens, size, tokens, heads, Layout::NN, dtype)]
+        })
+        .collect()
+}
+
+/// Microseconds that a call may take: 1.2 times stock's and 5 more.
+fn allowed_us(stock: f64) -> f64 {
+    1.2 * stock + 5.0
+}
+
+fn as_fast_as_stock(gpu: &Gpu, problems: &[Problem]) -> Result<(), String> {
+    let dispatcher = Dispatcher::new(gpu.info.clone()).without_tuning();
+    let mut slow = Vec::new();
+    for problem in problems {
+        let (ours, stock, kernel) = times(gpu, &dispatcher, problem).map_err(|e| format!("{problem}: {e}"))?;
+        println!("{problem}: {kernel} {ours:.1} us, stock {stock:.1} us");
+        if ours > allowed_us(stock) {
+            slow.push(format!("{problem}: {kernel} takes {ours:.1} us, stock {stock:.1} us"));
+        }
+    }
+    if slow.is_empty() {
+        Ok(())
+    } else {
+        Err(slow.join("\n"))
+    }
+}
+
+/// Microseconds of the chosen kernel and of candle's call, and the kernel's name. Medians of nine turns.
+fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, f64, String), String> {
+    let text = |e: candle::Error| e.to_string();
+    let stream = gpu.device.cuda_stream();
+    stream.context().bind_to_thread().map_err(|e| e.to_string())?;
+    let words = |elements: usize| elements * problem.dtype.bytes() / 4 + 4;
+    let batch = problem.batch_count();
+    // 0x3f800000 to 0x3fffffff and any lower half: numbers from 1 to 2, or near them, in every dtype.
+    let numbers = |elements: usize| -> Result<CudaSlice<f32>, String> {
+        let mut rng = StdRng::seed_from_u64(elements as u64);
+        let mut number = || f32::from_bits(0x3f80_3f80 | rng.random::<u32>() & 0x007f_007f);
+        let values: Vec<f32> = (0..words(elements)).map(|_| number()).collect();
+        gpu.device.clone_htod(&values).map_err(text)
+    };
+    let (a, b) = (numbers(batch * problem.m * problem.k)?, numbers(batch * problem.k * problem.n)?);
+    let d = numbers(batch * problem.m * problem.n)?;
+    let at = |slice: &CudaSlice<f32>| slice.device_ptr(&stream).0;
+    let pointers =
+        Pointers { a: at(&a) as _, b: at(&b) as _, c: std::ptr::null(), bias: std::ptr::null(), d: at(&d) as _ };
+    let handle = gpu.device.cublas_handle();
+    let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
+    let plan = dispatcher.plan(problem, Policy::default()).map_err(|e| e.to_string())?;
+    let stock = VendorCall::by_candle(problem).map_err(|e| e.to_string())?;
+    // SAFETY: the buffers hold what the problem spans and live until the last turn has waited for the stream.
+    let ours = || unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string());
+    // SAFETY: as above.
+    let stock = || unsafe { stock.run(pointers, queue.cublas) }.map_err(|e| e.to_string());
+    let turn = |call: &dyn Fn() -> Result<(), String>| -> Result<f64, String> {
+        const CALLS: u32 = 30;
+        stream.synchronize().map_err(|e| e.to_string())?;
+        let start = Instant::now();
+        (0..CALLS).try_for_each(|_| call())?;
+        stream.synchronize().map_err(|e| e.to_string())?;
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
+    };
+    let (mut own_us, mut stock_us) = (Vec::new(), Vec::new());
+    turn(&ours)?;
+    turn(&stock)?;
+    for _ in 0..9 {
+        own_us.push(turn(&ours)?);
+        stock_us.push(turn(&stock)?);
+    }
+    let median = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    Ok((median(own_us), median(stock_us), plan.kernel.name.to_string()))
+}
