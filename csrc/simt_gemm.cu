@@ -288,7 +288,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool a_fits = fits(args, args.a, m, k, a_is_k_major(Row::layout) ? 1 : 0, Row::align);
   const bool b_fits = fits(args, args.b, k, n, b_is_k_major(Row::layout) ? 0 : 1, Row::align);
   const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
-  if (k == 0 || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
+  // src/kernel/limits.rs has the same numbers.
+  if (k == 0 || k > INT_MAX || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
 
   const auto kernel = simt_gemm<Row>;
   constexpr int smem_bytes = Config<Row>::smem_bytes;

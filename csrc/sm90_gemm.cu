@@ -140,7 +140,8 @@ tg_status launch(const tg_gemm_args* args) {
 
   const int64_t batch = args->batch[0] * args->batch[1];
   if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
-  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX; };
+  // src/kernel/limits.rs has the same numbers. CUTLASS rounds extents up to tiles in an int.
+  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX - 1024; };
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
   if (args->n % Types::alignment != 0) return TG_UNSUPPORTED;
 

@@ -225,7 +225,9 @@ inline std::optional<Strides> strides_of(const tg_matrix& matrix, int64_t rows, 
                         {batch[0] == 1 ? 0 : matrix.batch_stride[0], batch[1] == 1 ? 0 : matrix.batch_stride[1]}};
   const int64_t bits = contiguous | strides.line | strides.batch[0] | strides.batch[1];  // of all of them at once
   const bool aligned = reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0 && bits >= 0 && bits % 8 == 0;
-  return aligned && unit == 1 && strides.line > 0 ? std::optional{strides} : std::nullopt;
+  constexpr int64_t most = int64_t(1) << 39;  // elements; of a TMA descriptor
+  const bool addressable = strides.line > 0 && strides.line < most && strides.batch[0] < most && strides.batch[1] < most;
+  return aligned && unit == 1 && addressable ? std::optional{strides} : std::nullopt;
 }
 
 inline auto scalars(const Strides& s) { return std::tuple{s.line, s.batch[0], s.batch[1]}; }
@@ -250,6 +252,7 @@ auto scalars(const Added<T>& e) {
 
 template <class Row>
 std::optional<Problem> problem_of(const tg_gemm_args& args) {
+  // src/kernel/limits.rs has the same number.
   constexpr int most = INT_MAX / 2;  // leaves room for one step of the persistent loop beyond the last tile
   for (int64_t extent : {args.m, args.n, args.k, args.batch[0], args.batch[1]}) {
     if (extent < 1 || extent > most) return {};

@@ -9,6 +9,7 @@ mod device;
 mod end_to_end;
 mod exactness;
 mod fma;
+mod limits;
 mod oracle;
 
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
@@ -59,6 +60,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(chains::tests());
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
+    tests.extend(limits::tests());
     tests.extend(end_to_end::tests());
     tests
 }
