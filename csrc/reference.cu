@@ -4,6 +4,7 @@
 #include "kernel.hpp"
 
 namespace tilegemm {
+namespace {
 
 template <class T, class Acc>
 using ExactEpilogue = Epilogue<T, Acc, Accuracy::exact>;
@@ -28,6 +29,8 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
       batch1 * args.d.batch_stride[1]] = epilogue(acc, i, j, batch0, batch1);
   }
 }
+
+}  // namespace
 
 template <class Row>
 tg_status launch(const tg_gemm_args* args) {

@@ -190,6 +190,8 @@ template <class Row> constexpr int cluster = Row::cluster_m * Row::cluster_n;
 template <class Row>
 constexpr int blocks_per_sm = Row::arch < 90 && Row::tile_m * Row::tile_n <= 64 * 64 ? (Row::arch == 80 ? 3 : 2) : 1;
 
+namespace {
+
 template <class Row, class Epilogue, class T, class... Scalars>
 [[using cutile: hint(Row::arch * 10, num_cta_in_cga = cluster<Row>, occupancy = blocks_per_sm<Row>,
                      num_worker_warps_per_cta = Row::warps)]]
@@ -212,6 +214,8 @@ __tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b,
     d_tiles.store_masked(ct::reshape<ct::shape<1, 1, TILE_M, TILE_N>>(out), at.batch[0], at.batch[1], at.m, at.n);
   }
 }
+
+}  // namespace
 
 // --- On the host ----------------------------------------------------------------------------------------------------
 
