@@ -29,9 +29,6 @@ constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout
 // Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
-// The status of the launch just made on this thread.
-inline tg_status launch_status() { return cuda_status(cudaGetLastError()); }
-
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A number that kernels divide by, from 1 to 2^31 - 1. What they divide is not negative. A division takes some forty

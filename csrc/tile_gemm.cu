@@ -287,12 +287,14 @@ std::optional<Activated<T>> activated(const tg_gemm_args& args) {
 template <class Row, class Epilogue>
 tg_status start(const tg_gemm_args& args, const Problem& problem, const Epilogue& epilogue) {
   using T = typename scalar<Row::dtype>::type;
+  const T *a = static_cast<const T*>(args.a.ptr), *b = static_cast<const T*>(args.b.ptr);
+  T* d = static_cast<T*>(args.d.ptr);
   const auto kernel = [&](auto... scalars) {
-    tile_gemm<Row, Epilogue><<<problem.blocks, 1, 0, cudaStream_t(args.stream)>>>(
-        static_cast<const T*>(args.a.ptr), static_cast<const T*>(args.b.ptr), static_cast<T*>(args.d.ptr), scalars...);
+    void* parameters[] = {&a, &b, &d, &scalars...};
+    return cudaLaunchKernel(tile_gemm<Row, Epilogue, T, decltype(scalars)...>, dim3(problem.blocks), dim3(1), parameters, 0,
+                            cudaStream_t(args.stream));
   };
-  std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue)));
-  return launch_status();
+  return cuda_status(std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue))));
 }
 
 template <class Row>
