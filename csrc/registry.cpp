@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "kernel.hpp"
 
@@ -61,6 +62,28 @@ tg_status tilegemm::cuda_status(cudaError_t error) {
   if (error == cudaSuccess) return TG_OK;
   last_error = error;
   return TG_CUDA_ERROR;
+}
+
+tg_status tilegemm::load_module(const void* kernel) {
+  const auto module_of = DRIVER_FUNCTION(cuFuncGetModule, 11000);
+  const auto count_of = DRIVER_FUNCTION(cuModuleGetFunctionCount, 12040);
+  const auto enumerate = DRIVER_FUNCTION(cuModuleEnumerateFunctions, 12040);
+  const auto load = DRIVER_FUNCTION(cuFuncLoad, 12040);
+  if (!module_of || !count_of || !enumerate || !load) return cuda_status(cudaErrorCallRequiresNewerDriver);
+  return relaxed([&]() -> tg_status {
+    cudaFunction_t function = nullptr;
+    if (const tg_status status = cuda_status(cudaGetFuncBySymbol(&function, kernel))) return status;
+    CUmodule module = nullptr;
+    unsigned count = 0;
+    if (const tg_status status = driver_status(module_of(&module, function))) return status;
+    if (const tg_status status = driver_status(count_of(&count, module))) return status;
+    std::vector<CUfunction> functions(count);
+    if (const tg_status status = driver_status(enumerate(functions.data(), count, module))) return status;
+    for (CUfunction each : functions) {
+      if (const tg_status status = driver_status(load(each))) return status;
+    }
+    return TG_OK;
+  });
 }
 
 extern "C" {

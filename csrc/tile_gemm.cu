@@ -6,6 +6,8 @@
 // - views are made of nothing but kernel arguments, for the launch builds their descriptors on the host. So a batch is
 //   a dimension of a view, never an offset into it;
 // - A, B and D are __restrict__. Otherwise the loads of a tile wait for the store of the tile before.
+#define TG_ANCHOR __tile_global__
+
 #include <algorithm>
 #include <climits>
 #include <optional>

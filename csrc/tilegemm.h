@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 5
+#define TG_ABI_VERSION 6
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -89,6 +89,9 @@ typedef struct tg_kernel {
   int32_t cluster[2];
   int32_t align; /* bytes that pointers and strides must be multiples of */
   tg_status (*launch)(const tg_gemm_args *args);
+  /* Loads this kernel and all that are compiled with it on the current device, as a first launch does. Ends no capture, on
+   * whatever stream and thread. Kernels that are compiled together have the same function. */
+  tg_status (*load)(void);
 } tg_kernel;
 
 typedef struct tg_device_info {
