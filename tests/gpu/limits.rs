@@ -56,6 +56,8 @@ fn no_kernel_refuses_what_it_supports(gpu: &Gpu) -> Result<(), String> {
 
 /// The number of large products that `kernel` took.
 fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<usize, String> {
+    let dispatcher = Dispatcher::new(gpu.info.clone()).without_tuning();
+    let policy = Policy::force(kernel.name).map_err(|e| e.to_string())?;
     let bytes = workspace::bytes().map_err(|e| e.to_string())?;
     let queue = Queue { stream: stream.cu_stream().cast(), cublas: std::ptr::null_mut() };
     let anywhere = 0x7f00_0000_0000_usize;
@@ -68,7 +70,7 @@ fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>
         if kernel.supports(&canonical, &gpu.info).is_err() || need.least > bytes || need.best > 64 * bytes {
             continue;
         }
-        let (plan, _) = gpu.plan(kernel.name, &problem)?;
+        let plan = dispatcher.plan(&problem, policy).map_err(|e| e.to_string())?;
         // SAFETY: nothing runs, so nothing is read or written.
         unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| format!("{problem}: {e}"))?;
         launched += 1;
