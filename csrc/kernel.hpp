@@ -29,8 +29,24 @@ constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout
 // Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
-// The status of the launch just made on this thread.
-inline tg_status launch_status() { return cuda_status(cudaGetLastError()); }
+// Loads every kernel of the module that `kernel` is in; in registry.cpp.
+tg_status load_module(const void* kernel);
+
+#ifdef __CUDACC__
+// nvcc puts tile kernels into a module of their own: a source of such kernels defines this otherwise.
+#ifndef TG_ANCHOR
+#define TG_ANCHOR __global__
+#endif
+namespace {
+
+// By this kernel, which does nothing, the module of a source is found. A template, as nvcc gives the host side of other kernels a
+// symbol that is global.
+template <int>
+TG_ANCHOR void anchor() {}
+static tg_status load_own_module() { return load_module(reinterpret_cast<const void*>(anchor<0>)); }
+
+}  // namespace
+#endif
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -80,5 +96,6 @@ bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch
 #define TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
   extern "C" {                                                                                                        \
   extern const tg_kernel NAME;                                                                                        \
-  const tg_kernel NAME = {#NAME, DTYPE, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN, LAUNCH}; \
+  const tg_kernel NAME = {#NAME, DTYPE, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN,           \
+                          LAUNCH, tilegemm::load_own_module};                                                         \
   }

@@ -70,7 +70,6 @@ tg_status launch_columns(const tg_gemm_args& args) {
   const int rows = threads / across;
   int column_blocks = int(ceil_div(wide, across));
   const int64_t blocks = ceil_div(args.m, int64_t(rows) * Tile<COLUMNS>::rows) * column_blocks;
-  if (blocks > INT_MAX) return TG_UNSUPPORTED;  // nor would D fit in memory
   GemvProblem<float> p(args);
   Epilogue<float, float> epilogue(args);
   void* parameters[] = {&p, &column_blocks, &epilogue};
@@ -86,6 +85,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers. A block has 16 rows and 64 columns at least, or as many rows as D is narrower.
+  if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
   const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
   return in_fours ? launch_columns<4>(args) : launch_columns<1>(args);

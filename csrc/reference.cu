@@ -5,6 +5,7 @@
 #include "kernel.hpp"
 
 namespace tilegemm {
+namespace {
 
 constexpr int64_t chain = 64;
 
@@ -36,6 +37,8 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
   }
 }
 
+}  // namespace
+
 template <class Row>
 tg_status launch(const tg_gemm_args* args) {
   using T = typename scalar<Row::dtype>::type;
@@ -44,9 +47,12 @@ tg_status launch(const tg_gemm_args* args) {
   const int64_t blocks = ceil_div(args->batch[0] * args->batch[1] * args->m * args->n, threads);
   if (blocks == 0) return TG_OK;
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
-  reference<T, Acc><<<unsigned(blocks < most ? blocks : most), threads, 0, cudaStream_t(args->stream)>>>(
-      *args, ExactEpilogue<T, Acc>(*args));
-  return launch_status();
+  tg_gemm_args problem = *args;
+  ExactEpilogue<T, Acc> epilogue(problem);
+  void* parameters[] = {&problem, &epilogue};
+  const dim3 grid(unsigned(blocks < most ? blocks : most));
+  return cuda_status(
+      cudaLaunchKernel(reference<T, Acc>, grid, dim3(threads), parameters, 0, cudaStream_t(args->stream)));
 }
 
 }  // namespace tilegemm

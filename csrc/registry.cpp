@@ -1,6 +1,9 @@
 // The array of the kernels that were built, and what the CUDA runtime says of the devices.
+#include <cuda.h>
+
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "kernel.hpp"
 
@@ -18,12 +21,69 @@ const tg_kernel* const kernels[] = {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
+// A function of the driver, whose errors are not the runtime's last error: that one stays as it was found.
+template <class Function>
+Function* find_driver_function(const char* name, unsigned version) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
+  return reinterpret_cast<Function*>(found);
+}
+#define DRIVER_FUNCTION(NAME, VERSION)                                                     \
+  [] {                                                                                     \
+    static const auto function = find_driver_function<decltype(NAME)>(#NAME, VERSION);     \
+    return function;                                                                       \
+  }()
+
+// The runtime has the driver's numbers.
+tg_status driver_status(CUresult result) { return tilegemm::cuda_status(cudaError_t(result)); }
+
+// Calls what would make a capture invalid that another thread has begun in global mode.
+template <class Call>
+tg_status relaxed(Call call) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (const tg_status status = tilegemm::cuda_status(cudaThreadExchangeStreamCaptureMode(&mode))) return status;
+  const tg_status status = call();
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return status;
+}
+
+// Gives the thread the context of its device, as calls of the runtime do: the driver's do not.
+bool make_context() {
+  CUcontext context = nullptr;
+  const auto current = DRIVER_FUNCTION(cuCtxGetCurrent, 4000);
+  if (current && current(&context) == CUDA_SUCCESS && context) return true;
+  return relaxed([] { return tilegemm::cuda_status(cudaFree(nullptr)); }) == TG_OK;
+}
+
 }  // namespace
 
 tg_status tilegemm::cuda_status(cudaError_t error) {
   if (error == cudaSuccess) return TG_OK;
   last_error = error;
   return TG_CUDA_ERROR;
+}
+
+tg_status tilegemm::load_module(const void* kernel) {
+  const auto module_of = DRIVER_FUNCTION(cuFuncGetModule, 11000);
+  const auto count_of = DRIVER_FUNCTION(cuModuleGetFunctionCount, 12040);
+  const auto enumerate = DRIVER_FUNCTION(cuModuleEnumerateFunctions, 12040);
+  const auto load = DRIVER_FUNCTION(cuFuncLoad, 12040);
+  if (!module_of || !count_of || !enumerate || !load) return cuda_status(cudaErrorCallRequiresNewerDriver);
+  return relaxed([&]() -> tg_status {
+    cudaFunction_t function = nullptr;
+    if (const tg_status status = cuda_status(cudaGetFuncBySymbol(&function, kernel))) return status;
+    CUmodule module = nullptr;
+    unsigned count = 0;
+    if (const tg_status status = driver_status(module_of(&module, function))) return status;
+    if (const tg_status status = driver_status(count_of(&count, module))) return status;
+    std::vector<CUfunction> functions(count);
+    if (const tg_status status = driver_status(enumerate(functions.data(), count, module))) return status;
+    for (CUfunction each : functions) {
+      if (const tg_status status = driver_status(load(each))) return status;
+    }
+    return TG_OK;
+  });
 }
 
 extern "C" {
@@ -66,21 +126,22 @@ tg_status tg_stream_id(void* stream, uint64_t* id) {
 }
 
 int32_t tg_stream_is_capturing(void* stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(cudaStream_t(stream), &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
-  cudaGetLastError();  // the default stream, while another one is captured; not an error of the next launch
-  return 1;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const auto ask = DRIVER_FUNCTION(cuStreamIsCapturing, 10000);
+  if (!ask || !make_context()) return 1;
+  // The driver cannot tell of the default stream while another one is captured.
+  return ask(CUstream(stream), &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 tg_status tg_allocate(uint64_t bytes, void** pointer) {
-  // cudaMalloc would make a capture invalid that another thread has begun in global mode.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  tg_status status = tilegemm::cuda_status(cudaThreadExchangeStreamCaptureMode(&mode));
-  if (status != TG_OK) return status;
-  status = tilegemm::cuda_status(cudaMalloc(pointer, bytes));
-  if (status != TG_OK) cudaGetLastError();  // it is told by the status; the next launch did not fail
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  return status;
+  const auto allocate = DRIVER_FUNCTION(cuMemAlloc, 3020);
+  if (!allocate || !make_context()) return driver_status(CUDA_ERROR_INVALID_CONTEXT);
+  return relaxed([&] {
+    CUdeviceptr address = 0;
+    const tg_status status = driver_status(allocate(&address, size_t(bytes)));
+    *pointer = reinterpret_cast<void*>(address);
+    return status;
+  });
 }
 
 tg_status tg_event(void** event) {

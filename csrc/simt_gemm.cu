@@ -322,7 +322,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool a_fits = fits(args, args.a, m, k, a_is_k_major(Row::layout) ? 1 : 0, Row::align);
   const bool b_fits = fits(args, args.b, k, n, b_is_k_major(Row::layout) ? 0 : 1, Row::align);
   const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
-  if (k == 0 || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
+  // src/kernel/limits.rs has the same numbers.
+  if (k == 0 || k > INT_MAX || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
 
   const auto kernel = simt_gemm<Row>;
   const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
@@ -330,13 +331,17 @@ tg_status launch(const tg_gemm_args* problem) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return cuda_status(error);
   }
-  const bool vector_stores = fits(args, args.d, m, n, 1, 16);
+  tg_gemm_args copy = args;
+  Epilogue<float, float> epilogue(args);
+  Raster raster(args, Row::tile_m, Row::tile_n);
+  bool vector_stores = fits(args, args.d, m, n, 1, 16);
   const int64_t most = INT_MAX / tiles;  // batches that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
-    kernel<<<grid, threads, smem_bytes, cudaStream_t(args.stream)>>>(
-        args, Epilogue<float, float>(args), Raster(args, Row::tile_m, Row::tile_n), first, vector_stores);
-    if (const tg_status status = launch_status(); status != TG_OK) return status;
+    void* parameters[] = {&copy, &epilogue, &raster, &first, &vector_stores};
+    const cudaError_t error =
+        cudaLaunchKernel(kernel, dim3(grid), dim3(threads), parameters, smem_bytes, cudaStream_t(args.stream));
+    if (error != cudaSuccess) return cuda_status(error);
   }
   return TG_OK;
 }

@@ -91,7 +91,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
   const int64_t m_clusters = ceil_div(m, Tiles::height * Tiles::cluster), n_tiles = ceil_div(n, Tiles::width);
-  constexpr int64_t most = INT_MAX / 4;
+  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same numbers
   if (k == 0 || m > most || n > most || k > most || 3 * batches > most || m_clusters * n_tiles > most / batches) {
     return TG_UNSUPPORTED;
   }

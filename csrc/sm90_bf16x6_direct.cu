@@ -108,7 +108,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
-  constexpr int64_t most = INT_MAX - 64, most_tiles = INT_MAX / 64;
+  constexpr int64_t most = INT_MAX - 1024, most_tiles = INT_MAX / 64;  // src/kernel/limits.rs has the same numbers
   if (k == 0 || m > most || n > most || k > most || batches > most_tiles) return TG_UNSUPPORTED;
   if (ceil_div(m, 64) * ceil_div(n, 64) > most_tiles / batches) return TG_UNSUPPORTED;
   if (args.a.col_stride != 1 || (in_rows ? args.b.row_stride : args.b.col_stride) != 1) return TG_UNSUPPORTED;

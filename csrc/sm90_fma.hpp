@@ -22,7 +22,7 @@ struct Tiles {
   }
 };
 
-// Nothing: there are too many of something for 32 bits.
+// Nothing: there are too many of something for 32 bits; src/kernel/limits.rs has the same numbers.
 inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m, int tile_n) {
   constexpr int64_t most = INT_MAX / 4;
   const int64_t batches = args.batch[0] * args.batch[1];

@@ -111,6 +111,8 @@ TileOrder order_of(const tg_gemm_args& args, int64_t clusters_m, int64_t cluster
   return TileOrder(clusters_m, clusters_n, {batch, 1}, along_m, 2048 / (along_m ? columns : rows));
 }
 
+namespace {
+
 // Has a block's first loads, one stage of A and of B, come to L2.
 template <class Kernel>
 __device__ void prefetch_first_stage(const typename Kernel::Params& params) {
@@ -132,6 +134,8 @@ __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, Kernel::MinBlocksP
   Kernel()(params, shared);
 }
 
+}  // namespace
+
 template <class Row, bool AddsC>
 tg_status launch(const tg_gemm_args* args) {
   using Types = Sm90<Row, AddsC>;
@@ -140,7 +144,8 @@ tg_status launch(const tg_gemm_args* args) {
 
   const int64_t batch = args->batch[0] * args->batch[1];
   if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
-  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX; };
+  // src/kernel/limits.rs has the same numbers. CUTLASS rounds extents up to tiles in an int.
+  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX - 1024; };
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
   if (args->n % Types::alignment != 0) return TG_UNSUPPORTED;
 
@@ -177,7 +182,7 @@ tg_status launch(const tg_gemm_args* args) {
   // GemmUniversalAdapter would do the rest, at the price of two cudaFuncSetAttribute calls per launch. Its can_implement
   // is not asked: it derives the alignment of strides from the extents, as if operands were packed.
   const void* kernel = reinterpret_cast<const void*>(multiply<Kernel>);
-  if (const cudaError_t error = allow_shared_memory<Kernel>(kernel, Kernel::SharedStorageSize)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<Types>(kernel, Kernel::SharedStorageSize)) return cuda_status(error);
   typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
 
   bool overlap = args->overlap != 0;

@@ -111,13 +111,16 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
   const int64_t batches = problem->batch[0] * problem->batch[1];
   if (problem->m == 0 || problem->n == 0 || batches == 0) return TG_OK;
-  constexpr int64_t most = INT_MAX / 4;
+  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same numbers
   const bool contiguous = (a_k_major ? problem->a.col_stride : problem->a.row_stride) == 1 &&
                           (b_k_major ? problem->b.row_stride : problem->b.col_stride) == 1;
   if (problem->k == 0 || problem->m > most || problem->n > most || problem->k > most || batches > most || !contiguous ||
       (problem->d.col_stride != 1 && problem->n > 1)) {
     return TG_UNSUPPORTED;
   }
+  // The smallest sides of the tiles that run_best() chooses from.
+  constexpr int least_m = tile_n == 256 ? 128 : tile_m == 256 ? 64 : 96, least_n = tile_n == 256 ? 256 : least_m;
+  if (ceil_div(problem->m, least_m) * ceil_div(problem->n, least_n) > most / batches) return TG_UNSUPPORTED;
 
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
   const bool exchange = form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));

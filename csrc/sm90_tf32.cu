@@ -62,7 +62,7 @@ tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes
   const int64_t batches = args.batch[0] * args.batch[1];
   const Cluster cluster = cluster_of<C>(args, r, s);
   const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
-  if (r_tiles * s_tiles > INT_MAX / 16 / batches || args.sm_count < C::share) return TG_UNSUPPORTED;
+  if (args.sm_count < C::share) return TG_UNSUPPORTED;
   const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster);
 
   const Epilogue<float, float> epilogue(args);
@@ -106,8 +106,10 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
   if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
+  if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;
   if ((a_k_major ? args.a.col_stride : args.a.row_stride) != 1 || (b_k_major ? args.b.row_stride : args.b.col_stride) != 1 ||
       args.d.col_stride != 1 || args.n % 4 != 0) {
     return TG_UNSUPPORTED;

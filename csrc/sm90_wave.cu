@@ -291,6 +291,11 @@ tg_status run(const tg_gemm_args& args, const Cut& cut) {
   return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
 }
 
+template <int... widths>
+constexpr int least(Widths<widths...>) {
+  return std::min({widths...});
+}
+
 template <class Row, int... widths>
 tg_status run_width(const tg_gemm_args& args, const Cut& cut, Widths<widths...>) {
   tg_status status = TG_UNSUPPORTED;
@@ -306,12 +311,16 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers.
   if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
       args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1)) {
     return TG_UNSUPPORTED;
   }
+  constexpr int width = least(typename Row::widths{});
+  constexpr bool exchanged = Row::schedule == Schedule::exchanged;
+  constexpr int a_rows = exchanged ? width : Row::tile_m, w_rows = exchanged ? Row::tile_n : width;
+  if (ceil_div(args.m, a_rows) * ceil_div(args.n, w_rows) > INT_MAX / 16) return TG_UNSUPPORTED;
   const Cut cut = cut_up<Row>(args, typename Row::widths{});
-  if (cut.m_tiles * cut.n_tiles > INT_MAX / 8) return TG_UNSUPPORTED;
   return run_width<Row>(args, cut, typename Row::widths{});
 }
 

@@ -6,6 +6,8 @@
 // - views are made of nothing but kernel arguments, for the launch builds their descriptors on the host. So a batch is
 //   a dimension of a view, never an offset into it;
 // - A, B and D are __restrict__. Otherwise the loads of a tile wait for the store of the tile before.
+#define TG_ANCHOR __tile_global__
+
 #include <algorithm>
 #include <climits>
 #include <optional>
@@ -190,6 +192,8 @@ template <class Row> constexpr int cluster = Row::cluster_m * Row::cluster_n;
 template <class Row>
 constexpr int blocks_per_sm = Row::arch < 90 && Row::tile_m * Row::tile_n <= 64 * 64 ? (Row::arch == 80 ? 3 : 2) : 1;
 
+namespace {
+
 template <class Row, class Epilogue, class T, class... Scalars>
 [[using cutile: hint(Row::arch * 10, num_cta_in_cga = cluster<Row>, occupancy = blocks_per_sm<Row>,
                      num_worker_warps_per_cta = Row::warps)]]
@@ -213,6 +217,8 @@ __tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b,
   }
 }
 
+}  // namespace
+
 // --- On the host ----------------------------------------------------------------------------------------------------
 
 // The strides of a rows x cols matrix of 2-byte elements, or nothing if 16-byte accesses do not cover exactly it. Which
@@ -225,7 +231,9 @@ inline std::optional<Strides> strides_of(const tg_matrix& matrix, int64_t rows, 
                         {batch[0] == 1 ? 0 : matrix.batch_stride[0], batch[1] == 1 ? 0 : matrix.batch_stride[1]}};
   const int64_t bits = contiguous | strides.line | strides.batch[0] | strides.batch[1];  // of all of them at once
   const bool aligned = reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0 && bits >= 0 && bits % 8 == 0;
-  return aligned && unit == 1 && strides.line > 0 ? std::optional{strides} : std::nullopt;
+  constexpr int64_t most = int64_t(1) << 39;  // elements; of a TMA descriptor
+  const bool addressable = strides.line > 0 && strides.line < most && strides.batch[0] < most && strides.batch[1] < most;
+  return aligned && unit == 1 && addressable ? std::optional{strides} : std::nullopt;
 }
 
 inline auto scalars(const Strides& s) { return std::tuple{s.line, s.batch[0], s.batch[1]}; }
@@ -250,6 +258,7 @@ auto scalars(const Added<T>& e) {
 
 template <class Row>
 std::optional<Problem> problem_of(const tg_gemm_args& args) {
+  // src/kernel/limits.rs has the same number.
   constexpr int most = INT_MAX / 2;  // leaves room for one step of the persistent loop beyond the last tile
   for (int64_t extent : {args.m, args.n, args.k, args.batch[0], args.batch[1]}) {
     if (extent < 1 || extent > most) return {};
@@ -280,12 +289,14 @@ std::optional<Activated<T>> activated(const tg_gemm_args& args) {
 template <class Row, class Epilogue>
 tg_status start(const tg_gemm_args& args, const Problem& problem, const Epilogue& epilogue) {
   using T = typename scalar<Row::dtype>::type;
+  const T *a = static_cast<const T*>(args.a.ptr), *b = static_cast<const T*>(args.b.ptr);
+  T* d = static_cast<T*>(args.d.ptr);
   const auto kernel = [&](auto... scalars) {
-    tile_gemm<Row, Epilogue><<<problem.blocks, 1, 0, cudaStream_t(args.stream)>>>(
-        static_cast<const T*>(args.a.ptr), static_cast<const T*>(args.b.ptr), static_cast<T*>(args.d.ptr), scalars...);
+    void* parameters[] = {&a, &b, &d, &scalars...};
+    return cudaLaunchKernel(tile_gemm<Row, Epilogue, T, decltype(scalars)...>, dim3(problem.blocks), dim3(1), parameters, 0,
+                            cudaStream_t(args.stream));
   };
-  std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue)));
-  return launch_status();
+  return cuda_status(std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue))));
 }
 
 template <class Row>

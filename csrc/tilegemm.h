@@ -98,6 +98,9 @@ typedef struct tg_kernel {
   int32_t cluster[2];
   int32_t align; /* bytes that pointers and strides must be multiples of */
   tg_status (*launch)(const tg_gemm_args *args);
+  /* Loads this kernel and all that are compiled with it on the current device, as a first launch does. Ends no capture, on
+   * whatever stream and thread. Kernels that are compiled together have the same function. */
+  tg_status (*load)(void);
 } tg_kernel;
 
 typedef struct tg_device_info {
@@ -123,9 +126,10 @@ tg_status tg_device(int32_t ordinal, tg_device_info *info);
 
 /* CUDA's number of a stream of the current device. Unlike its handle, no other stream of the process ever has it. */
 tg_status tg_stream_id(void *stream, uint64_t *id);
-/* Whether a stream is being captured into a graph, or cannot tell. */
+/* Whether a stream is being captured into a graph, or cannot tell. Leaves the runtime's last error alone. */
 int32_t tg_stream_is_capturing(void *stream);
-/* Memory of the current device that is never freed, and a cudaEvent_t. Ends no capture, on whatever stream and thread. */
+/* Memory of the current device that is never freed, and a cudaEvent_t. Ends no capture, on whatever stream and thread. A failure to
+ * allocate leaves the runtime's last error alone. */
 tg_status tg_allocate(uint64_t bytes, void **pointer);
 tg_status tg_event(void **event);
 /* Has a stream wait for an event, if that has ever been recorded; records it. */

@@ -108,33 +108,74 @@ impl DeviceInfo {
     }
 }
 
-impl Rates {
-    /// Rates of a GPU by its name, or scaled from its multiprocessors where the name is not known.
-    pub fn of(name: &str, capability: u16, sm_count: u32) -> Self {
-        match name {
-            // Measured: cuBLAS bf16 8192^3, a read-only stream kernel, candle f32 and f64 8192^3.
-            _ if name.contains("H100") && sm_count >= 132 => Self::new(3120.0, 800.0, 52.0, 64.0),
-            // Same die; bandwidth from a device-to-device copy.
-            _ if name.contains("H200") => Self::new(4300.0, 790.0, 52.0, 64.0),
-            // Datasheet, at 80 % for what is sustained.
-            _ if name.contains("A100") => Self::new(1630.0, 250.0, 15.6, 15.6),
-            _ => Self::per_sm(capability, f64::from(sm_count)),
-        }
-    }
+/// GB/s of device memory and TFLOP/s of [`Rates`], f64 on tensor cores where they have it, by the name that the driver gives.
+type Sheet = (&'static str, [f64; 4]);
 
-    fn new(hbm_gbps: f64, half_tflops: f64, f32_tflops: f64, f64_tflops: f64) -> Self {
+/// As measured: cuBLAS bf16 8192^3, a read-only stream kernel, candle f32 and f64 8192^3; on the H200 memory by a device-to-device
+/// copy.
+const MEASURED: [Sheet; 2] =
+    [("NVIDIA H100 80GB HBM3", [3120.0, 800.0, 52.0, 64.0]), ("NVIDIA H200", [4300.0, 790.0, 52.0, 64.0])];
+
+/// As data sheets have them, dense, f16 and bf16 with f32 accumulation.
+#[rustfmt::skip]
+const SHEETS: [Sheet; 20] = [
+    // NVIDIA A100 Tensor Core GPU datasheet (2021)
+    ("NVIDIA A100-SXM4-40GB", [1555.0, 312.0, 19.5, 19.5]),
+    ("NVIDIA A100-SXM4-80GB", [2039.0, 312.0, 19.5, 19.5]),
+    ("NVIDIA A100-PCIE-40GB", [1555.0, 312.0, 19.5, 19.5]),
+    ("NVIDIA A100 80GB PCIe", [1935.0, 312.0, 19.5, 19.5]),
+    // NVIDIA A10, L4 and L40S datasheets; f64 is 1/64 of f32 (GA102 and Ada whitepapers)
+    ("NVIDIA A10", [600.0, 125.0, 31.2, 0.49]),
+    ("NVIDIA L4", [300.0, 121.0, 30.3, 0.47]),
+    ("NVIDIA L40S", [864.0, 362.0, 91.6, 1.43]),
+    // NVIDIA GA102, Ada and RTX Blackwell GPU architecture whitepapers, appendix A
+    ("NVIDIA GeForce RTX 3090", [936.0, 71.0, 35.6, 0.56]),
+    ("NVIDIA GeForce RTX 4090", [1008.0, 165.2, 82.6, 1.29]),
+    ("NVIDIA GeForce RTX 5090", [1792.0, 209.5, 104.8, 1.64]),
+    // NVIDIA H100 PCIe product brief (114 multiprocessors); H100 and H200 datasheets, NVL
+    ("NVIDIA H100 PCIe", [2000.0, 756.0, 51.0, 51.0]),
+    ("NVIDIA H100 NVL", [3938.0, 835.0, 60.0, 60.0]),
+    ("NVIDIA H200 NVL", [4800.0, 835.0, 60.0, 60.0]),
+    // NVIDIA GH200 Grace Hopper Superchip datasheet: HBM3, named by the CPU's memory, and HBM3e
+    ("NVIDIA GH200 120GB", [4000.0, 990.0, 67.0, 67.0]),
+    ("NVIDIA GH200 480GB", [4000.0, 990.0, 67.0, 67.0]),
+    ("NVIDIA GH200 144G HBM3e", [4900.0, 990.0, 67.0, 67.0]),
+    // NVIDIA H20 datasheet (78 multiprocessors)
+    ("NVIDIA H20", [4000.0, 148.0, 44.0, 1.0]),
+    // NVIDIA HGX B200 and B300 datasheets, an eighth
+    ("NVIDIA B200", [8000.0, 2250.0, 75.0, 37.0]),
+    ("NVIDIA B300", [8000.0, 2250.0, 75.0, 1.25]),
+    ("NVIDIA B300 SXM6 AC", [8000.0, 2250.0, 75.0, 1.25]),
+];
+
+/// Of what a data sheet has, what is sustained.
+const SUSTAINED: f64 = 0.8;
+
+impl Rates {
+    /// Rates of a GPU by the whole name that the driver gives, or scaled from its multiprocessors where the name is not known.
+    pub fn of(name: &str, capability: u16, sm_count: u32) -> Self {
+        let find = |sheets: &[Sheet]| sheets.iter().find(|(known, _)| *known == name).map(|(_, rates)| *rates);
+        let [hbm_gbps, half_tflops, f32_tflops, f64_tflops] = find(&MEASURED)
+            .or_else(|| find(&SHEETS).map(|sheet| sheet.map(|rate| SUSTAINED * rate)))
+            .unwrap_or_else(|| Self::per_sm(capability, f64::from(sm_count)));
         Self { hbm_gbps, half_tflops, f32_tflops, f64_tflops }
     }
 
-    /// Arithmetic per multiprocessor and clock (CUDA C++ Programming Guide, "Arithmetic Instructions") at 1.5 GHz.
-    fn per_sm(capability: u16, sms: f64) -> Self {
+    /// Memory of the architecture's usual card, and arithmetic per multiprocessor and clock at 1.5 GHz: CUDA C++ Programming Guide,
+    /// "Arithmetic Instructions", and for tensor cores the whitepapers of [`SHEETS`], of GeForce cards where there are both.
+    fn per_sm(capability: u16, sms: f64) -> [f64; 4] {
         let (half, f32_, f64_, hbm) = match capability {
-            100.. => (8192.0, 256.0, 4.0, 1000.0),
-            90..=99 => (4096.0, 256.0, 128.0, 3000.0),
-            80 => (2048.0, 128.0, 64.0, 1500.0),
+            80 => (2048.0, 128.0, 128.0, 1500.0),
+            87 => (1024.0, 256.0, 4.0, 160.0), // Orin
+            90 => (4096.0, 256.0, 256.0, 3000.0),
+            100 => (8192.0, 256.0, 128.0, 6400.0),
+            103 => (8192.0, 256.0, 4.0, 6400.0),
+            101 | 110 => (8192.0, 256.0, 4.0, 220.0), // Thor
+            121 => (512.0, 256.0, 4.0, 220.0),        // GB10
+            86 | 89 | 120 => (512.0, 256.0, 4.0, 700.0),
             _ => (1024.0, 256.0, 4.0, 700.0),
         };
         let tflops = |per_clock: f64| per_clock * sms * 1.5e9 / 1e12;
-        Self::new(hbm, tflops(half), tflops(f32_), tflops(f64_))
+        [hbm, tflops(half), tflops(f32_), tflops(f64_)]
     }
 }

@@ -96,6 +96,7 @@ pub struct tg_kernel {
     pub launch: ::std::option::Option<
         unsafe extern "C" fn(args: *const tg_gemm_args) -> tg_status,
     >,
+    pub load: ::std::option::Option<unsafe extern "C" fn() -> tg_status>,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -82,7 +82,7 @@ pub(crate) fn configure(kernel: &KernelDesc, problem: &Problem, device: &DeviceI
         Family::SplitK => split_k::choose(problem, device, workspace),
         _ => (Config::default(), kernel_us(kernel, problem, device)),
     };
-    let elements = (problem.m * problem.n * problem.batch_count()) as f64 / f64::from(device.sm_count);
+    let elements = problem.outputs() / f64::from(device.sm_count);
     (config, us + 1e-3 * elements * (activation_ns(kernel, problem) + residual_ns(kernel, problem)))
 }
 
@@ -123,7 +123,7 @@ fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) -> f64 {
 
 /// Time of `passes` elementwise kernels over D, which is what an epilogue costs that no GEMM kernel fuses.
 pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> f64 {
-    let elements = (problem.m * problem.n * problem.batch_count()) as f64;
+    let elements = problem.outputs();
     let bytes = 2.0 * elements * problem.dtype.bytes() as f64;
     passes as f64 * (LAUNCH_US + bytes / (device.rates.hbm_gbps * 1e3))
 }

@@ -7,6 +7,8 @@ use std::fmt;
 
 pub use crate::precision::Math;
 
+mod limits;
+
 /// The source a kernel is compiled from, which fixes what it can do beyond its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -189,7 +191,7 @@ pub enum Rejection {
     /// Rows of an operand overlap, as in a broadcast.
     #[error("rows of {operand} overlap (a stride is smaller than the row)")]
     Overlap {
-        /// A or B.
+        /// A, B or C.
         operand: &'static str,
     },
     /// It does not apply this epilogue.
@@ -201,7 +203,7 @@ pub enum Rejection {
     /// It is written for fewer.
     #[error("takes at most {most} {what}, the problem has {have}")]
     TooMany {
-        /// Rows, matrices or tiles.
+        /// Rows, columns, matrices, tiles or elements.
         what: &'static str,
         /// The problem's.
         have: usize,
@@ -216,6 +218,24 @@ pub enum Rejection {
     Extent {
         /// The largest distance in an operand.
         extent: i64,
+    },
+    /// TMA does not address it.
+    #[error("{operand} has a stride of {have} elements, at least 0 and at most {most} needed")]
+    Stride {
+        /// A, B, C or D.
+        operand: &'static str,
+        /// The problem's.
+        have: i64,
+        /// What TMA takes.
+        most: u64,
+    },
+    /// A cluster has more blocks than the device has multiprocessors.
+    #[error("needs {need} multiprocessors, the device has {have}")]
+    Multiprocessors {
+        /// Blocks of a cluster.
+        need: u32,
+        /// The device's.
+        have: u32,
     },
     /// There is nothing to multiply.
     #[error("K is 0")]
@@ -272,7 +292,7 @@ impl KernelDesc {
     }
 
     /// Whether it can run `problem`, which must be canonical, on `device`. This is the one statement of what a kernel
-    /// supports; the kernels themselves check again and refuse rather than compute something else.
+    /// supports, its limits in `kernel/limits.rs`; the kernels themselves check again and refuse rather than compute something else.
     pub fn supports(&self, problem: &Problem, device: &DeviceInfo) -> Result<(), Rejection> {
         if !self.arch.runs_on(device.capability) {
             return Err(Rejection::Arch { built: self.arch, device: device.capability });
@@ -289,6 +309,7 @@ impl KernelDesc {
         if problem.k != 1 && self.family == Family::Outer {
             return Err(Rejection::Sum { have: problem.k });
         }
+        limits::check_cluster(self, device)?;
         self.supports_extent(problem)
     }
 
@@ -332,12 +353,12 @@ impl KernelDesc {
 
     fn supports_layout(&self, problem: &Problem) -> Result<(), Rejection> {
         if self.layout == Layout::Any {
-            return self.supports_count(problem);
+            return limits::check(self, problem);
         }
         if problem.layout() != self.layout {
             return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
         }
-        self.supports_count(problem)?;
+        limits::check(self, problem)?;
         // The SIMT kernel indexes element by element; the others hand a matrix with contiguous rows to TMA or cuBLAS.
         if self.family == Family::SimtGemm {
             return self.supports_alignment(&problem.alignments()[..2]);
@@ -347,6 +368,10 @@ impl KernelDesc {
         }
         if problem.epilogue.c.is_some_and(|c| c.col_stride != 1) {
             return Err(Rejection::NotRowMajor { operand: "C" });
+        }
+        // The others read such a C row by row.
+        if self.family == Family::TileGemm && problem.epilogue.c.is_some_and(|c| c.row_stride <= 0) {
+            return Err(Rejection::Overlap { operand: "C" });
         }
         let (a, b) = (problem.a, problem.b);
         if !spans(a.row_stride, a.col_stride, problem.m, problem.k) {
@@ -377,32 +402,8 @@ impl KernelDesc {
             (Family::Sm90Bf16x6Direct | Family::Sm90Dgemm, _) => &alignments[..2],
             _ => &alignments,
         })?;
+        limits::check_strides(self, problem)?;
         self.supports_row_length(problem)
-    }
-
-    fn supports_count(&self, problem: &Problem) -> Result<(), Rejection> {
-        const GRID_Y: usize = 65_535;
-        const TILES: usize = i32::MAX as usize / 64;
-        let rows = ("rows", problem.m, self.tile[0] as usize);
-        let matrices = ("matrices", problem.batch_count(), GRID_Y);
-        let limits: &[_] = match self.family {
-            Family::Gemv | Family::Gevm | Family::Sm90Skinny => &[rows, matrices],
-            Family::Outer | Family::Sm90Wave => &[matrices],
-            Family::Sm90Bf16x6Direct => &[("tiles", self.tiles(problem), TILES)],
-            Family::SplitK => &[("tiles", self.tiles(problem), i32::MAX as usize)],
-            _ => return Ok(()),
-        };
-        match limits.iter().find(|(_, have, most)| have > most) {
-            Some(&(what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-            None => Ok(()),
-        }
-    }
-
-    /// Tiles of D, of all matrices.
-    fn tiles(&self, problem: &Problem) -> usize {
-        let [along_m, along_n] =
-            [(problem.m, self.tile[0]), (problem.n, self.tile[1])].map(|(x, tile)| x.div_ceil(tile as usize));
-        along_m.saturating_mul(along_n).saturating_mul(problem.batch_count())
     }
 
     /// TMA moves whole 16-byte pieces of a row. Loads clip what is past the end, but stores do not, and cuTile proves TMA only
@@ -445,8 +446,8 @@ impl KernelDesc {
     }
 
     fn supports_extent(&self, problem: &Problem) -> Result<(), Rejection> {
-        if matches!(self.family, Family::Reference | Family::SimtGemm | Family::SplitK) {
-            return Ok(()); // 64-bit indices
+        if self.family != Family::Cublas {
+            return Ok(()); // `limits` has the others
         }
         let largest = [problem.m, problem.n, problem.k, problem.batch_count()].into_iter().max().unwrap_or(0) as i64;
         if largest > i64::from(i32::MAX) {

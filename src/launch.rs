@@ -15,6 +15,7 @@ use once_cell::sync::OnceCell;
 use std::ffi::{c_void, CStr};
 use std::ptr::null_mut;
 
+mod modules;
 mod own;
 
 pub use crate::vendor::VendorCall;
@@ -129,19 +130,23 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
     Ok(unsafe { resolve(plan, stream)? }.0)
 }
 
-/// Allocates the workspace of a stream of the current device, unless it has one, and makes the device's dispatcher: what the
-/// first launch would do otherwise. Without it, a product whose first launch on a stream is captured into a CUDA graph runs
-/// without a workspace. With candle, [`prepare`](crate::prepare) does it.
+/// Allocates the workspace of a stream of the current device, unless it has one, makes the device's dispatcher and loads the
+/// modules of all kernels that are built for the device: what first launches would do otherwise. After it, no launch on the stream
+/// calls a function of CUDA that a capture of any mode, on this thread or another one, forbids. Without it, a product whose first
+/// launch on a stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
+/// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) does it.
 ///
 /// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
 ///
 /// # Errors
-/// Those of [`dispatcher`], and [`Error::Workspace`] with the reason why there can be none.
+/// Those of [`dispatcher`], [`Error::Cuda`] where a module cannot be loaded, and [`Error::Workspace`] with the reason why there can
+/// be none.
 ///
 /// # Safety
 /// `stream` is one of the current device.
 pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
-    dispatcher(current_device()?)?;
+    let device = current_device()?;
+    modules::load(device, dispatcher(device)?.device().capability)?;
     // SAFETY: the caller's promise.
     let lack = match unsafe { own::workspace(stream, true)? } {
         Ok(workspace) if workspace.is_shared() => Lack::ManyStreams,
@@ -188,13 +193,14 @@ unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
     }
 }
 
+const MOST_DEVICES: usize = 64;
+
 /// The dispatcher of a device, made when it is first asked for. A failure is not kept: the next call tries again.
 ///
 /// # Errors
 /// [`Error::NoDevice`] without a driver or a device of that ordinal, [`Error::Abi`] and [`Error::TableMismatch`] when the
 /// linked kernels are not those of the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is refused.
 pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
-    const MOST_DEVICES: usize = 64;
     static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
     let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
     cell.get_or_try_init(|| {

@@ -61,7 +61,7 @@
 //! # Memory
 //!
 //! A launch allocates nothing, but for one [`workspace`] of 128 MiB on each stream that f32 products need it on; [`prepare`]
-//! allocates it beforehand.
+//! allocates it and loads the kernels beforehand.
 //!
 //! # Safety
 //!

@@ -213,11 +213,12 @@ impl Gemm {
     }
 }
 
-/// Gets a device ready for f32 products: allocates the workspace ([`crate::workspace`]) of the stream that candle has there.
+/// Gets a device ready: loads all kernels that are built for it, and allocates the workspace ([`crate::workspace`]) of the stream
+/// that candle has there.
 ///
-/// The first product that needs one does it otherwise. Call it before that may fail, that is before device memory is full and
-/// before products are captured into a CUDA graph. A device of `Device::new_cuda` has a stream on each thread, so each thread
-/// calls it for its own.
+/// First products do it otherwise. Call it before that may fail, that is before device memory is full and before products are
+/// captured into a CUDA graph, on whatever thread: while a thread captures in global mode, the first product of another thread
+/// would invalidate the capture. A device of `Device::new_cuda` has a stream on each thread, so each thread calls it for its own.
 ///
 /// Returns the size in bytes; 0 on the CPU, and where `TILEGEMM_WORKSPACE=0` switches it off.
 ///

@@ -42,7 +42,7 @@ impl Operand {
             strides => strides,
         };
         let strides = [x, y, self.batch_stride[0], self.batch_stride[1]];
-        let bytes = strides.map(|stride| stride.unsigned_abs() * dtype.bytes() as u64);
+        let bytes = strides.map(|stride| stride.unsigned_abs().wrapping_mul(dtype.bytes() as u64));
         bytes.into_iter().fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
     }
 

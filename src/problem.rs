@@ -148,9 +148,9 @@ pub struct Canonical {
 impl Problem {
     /// A dense problem without an epilogue, as the command line and the benchmarks ask for it.
     pub fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout, dtype: DType) -> Self {
-        let a_stride = [0, if batch > 1 { (m * k) as i64 } else { 0 }];
-        let b_stride = [0, if batch > 1 { (n * k) as i64 } else { 0 }];
-        let d_stride = [0, if batch > 1 { (m * n) as i64 } else { 0 }];
+        let matrix = |rows: usize, columns: usize| i64::try_from(rows.saturating_mul(columns)).unwrap_or(i64::MAX);
+        let stride = |rows, columns| [0, if batch > 1 { matrix(rows, columns) } else { 0 }];
+        let (a_stride, b_stride, d_stride) = (stride(m, k), stride(n, k), stride(m, n));
         let (a_rows, b_cols) = match layout {
             Layout::NN | Layout::Any => (true, false),
             Layout::NT => (true, true),
@@ -173,14 +173,19 @@ impl Problem {
         }
     }
 
-    /// Number of matrices in the batch.
+    /// Number of matrices in the batch; `usize::MAX` where that does not hold it.
     pub fn batch_count(&self) -> usize {
-        self.batch[0] * self.batch[1]
+        self.batch[0].saturating_mul(self.batch[1])
+    }
+
+    /// Elements of D, as a float, which holds any number of them.
+    pub fn outputs(&self) -> f64 {
+        self.m as f64 * self.n as f64 * self.batch[0] as f64 * self.batch[1] as f64
     }
 
     /// Whether there is nothing to compute.
     pub fn is_empty(&self) -> bool {
-        self.m * self.n * self.batch_count() == 0
+        [self.m, self.n, self.batch[0], self.batch[1]].contains(&0)
     }
 
     /// Floating-point operations of the product.
@@ -277,7 +282,9 @@ impl Problem {
         if outer == 1 || inner == 1 {
             let dim = if outer == 1 { 1 } else { 0 };
             self.operands_mut().for_each(|o| o.batch_stride = [0, o.batch_stride[dim]]);
-        } else if self.operands_mut().all(|o| o.batch_stride[0] == o.batch_stride[1] * inner as i64) {
+        } else if outer.checked_mul(inner).is_some()
+            && self.operands_mut().all(|o| goes_on(o.batch_stride[1], inner, o.batch_stride[0]))
+        {
             self.operands_mut().for_each(|o| o.batch_stride = [0, o.batch_stride[1]]);
         } else {
             return;
@@ -293,9 +300,10 @@ impl Problem {
         }
         let m = self.m;
         // A matrix of one row has no row stride of its own: the batch stride becomes it.
-        let goes_on = |o: &Operand| m == 1 || o.batch_stride[1] == o.row_stride * m as i64;
+        let follows = |o: &Operand| m == 1 || goes_on(o.row_stride, m, o.batch_stride[1]);
         let contiguous = |o: &Operand| o.col_stride == 1 || m > 1;
-        if self.operands_mut().enumerate().all(|(i, o)| i == 1 || (goes_on(o) && contiguous(o))) {
+        let fits = m.checked_mul(inner).is_some();
+        if fits && self.operands_mut().enumerate().all(|(i, o)| i == 1 || (follows(o) && contiguous(o))) {
             for (i, o) in self.operands_mut().enumerate() {
                 if i != 1 && m == 1 {
                     o.row_stride = o.batch_stride[1];
@@ -306,4 +314,9 @@ impl Problem {
             self.batch = [1, 1];
         }
     }
+}
+
+/// Whether `count` steps of `stride` elements make a step of `outer`.
+fn goes_on(stride: i64, count: usize, outer: i64) -> bool {
+    i64::try_from(count).ok().and_then(|count| stride.checked_mul(count)) == Some(outer)
 }

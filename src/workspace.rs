@@ -106,7 +106,7 @@ const DEPTH: usize = 64;
 
 impl Share {
     fn of(kernel: &KernelDesc, problem: &Problem) -> Option<Self> {
-        let depth = problem.k.next_multiple_of(DEPTH) as u64;
+        let depth = problem.k.div_ceil(DEPTH).saturating_mul(DEPTH) as u64;
         let [row, column] = match (kernel.math, kernel.layout) {
             _ if kernel.family == Family::Sm90Bf16x6Direct => return None,
             // Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous.

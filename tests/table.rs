@@ -294,3 +294,32 @@ fn a_kernel_is_found_by_its_name_and_knows_its_place() {
     }
     assert_eq!(KernelDesc::by_name("sm90_gemm"), None);
 }
+
+/// nvcc before 13.0 makes weak symbols of kernels with external linkage: of two architectures in one binary, one would take the
+/// other's.
+#[test]
+fn kernels_have_internal_linkage() {
+    let mut kernels = 0;
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/csrc")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending == "toml") {
+            continue;
+        }
+        let (mut namespaces, text) = (Vec::new(), std::fs::read_to_string(&path).unwrap());
+        for (number, line) in text.lines().enumerate() {
+            match line {
+                _ if line.starts_with("namespace ") && line.ends_with('{') => namespaces.push(line == "namespace {"),
+                _ if line.starts_with("}  // namespace") => drop(namespaces.pop()),
+                _ if line.starts_with("__global__")
+                    || line.starts_with("__tile_global__")
+                    || line.starts_with("TG_ANCHOR") =>
+                {
+                    assert!(namespaces.contains(&true), "{}:{}: not in `namespace {{`", path.display(), number + 1);
+                    kernels += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(kernels > 15, "only {kernels} kernels found in csrc");
+}

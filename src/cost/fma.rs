@@ -67,7 +67,7 @@ pub(super) fn sgemm_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceIn
         let reached = if log2 > 1 { sms * 10 / 11 } else { sms };
         let turns = tiles.div_ceil(((reached * tile.residents) >> log2).max(1)) * tile.residents;
         let k = problem.k.div_ceil(UNIT << log2) * UNIT + EDGE_K + if log2 > 0 { SPLIT_K } else { 0 };
-        (turns * tile.rows * tile.columns * k) as f64 / tile.speed
+        (turns * tile.rows * tile.columns) as f64 * k as f64 / tile.speed
     });
     let peak = device.rates.f32_tflops * FMA_PEAK * 1e6 / sms as f64; // FLOP per microsecond and multiprocessor
     let arithmetic = 2.0 * work.fold(f64::INFINITY, f64::min) / (faster * peak);

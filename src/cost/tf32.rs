@@ -112,7 +112,8 @@ pub(super) fn us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) ->
     let times =
         clusters.iter().map(|&cluster| Tile { memory, ..Tile::new(width, cluster) }.us([r, s], problem, device));
     let product = times.fold(f64::INFINITY, f64::min);
-    let transposed = if kernel.layout == Layout::TN { 8.0 * (s * k * problem.batch_count()) as f64 } else { 0.0 };
+    let transposed =
+        if kernel.layout == Layout::TN { 8.0 * (s * k) as f64 * problem.batch_count() as f64 } else { 0.0 };
     let transpose = if transposed > 0.0 { TRANSPOSE_US + transposed / (TRANSPOSE_GBPS * 1e3) } else { 0.0 };
     (LAUNCH_US + transpose + product).max(super::roofline_us(problem, device))
 }

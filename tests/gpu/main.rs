@@ -9,6 +9,8 @@ mod device;
 mod end_to_end;
 mod exactness;
 mod fma;
+mod launches;
+mod limits;
 mod oracle;
 mod speed;
 
@@ -42,7 +44,8 @@ fn main() {
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
 
 fn all() -> Vec<(String, Test)> {
-    let mut tests: Vec<(String, Test)> = vec![
+    let mut tests = launches::tests(); // kernels that were launched before would prove nothing there
+    let others: Vec<(String, Test)> = vec![
         ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
         ("workspaces_in_graphs".into(), Box::new(exactness::workspaces_in_graphs)),
         ("reference_f16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16>)),
@@ -51,6 +54,7 @@ fn all() -> Vec<(String, Test)> {
         ("reference_f64_against_f64".into(), Box::new(oracle::reference_against_f64::<f64>)),
         ("outer_is_simt_to_the_bit".into(), Box::new(cases::outer_is_simt_to_the_bit)),
     ];
+    tests.extend(others);
     let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.family != Family::Reference);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
@@ -60,6 +64,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(chains::tests());
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
+    tests.extend(limits::tests());
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
     tests

@@ -1,0 +1,184 @@
+//! What a launch does beside the product: nothing that ends the capture of another thread, and nothing to CUDA's last error.
+
+use crate::cases;
+use crate::device::{Element, Gpu};
+use crate::Test;
+use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DriverError};
+use candle_tilegemm::dispatch::Plan;
+use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::launch::{self, Pointers, Queue};
+use candle_tilegemm::{DType, Problem};
+use half::{bf16, f16};
+use std::ffi::c_int;
+use std::ptr::null;
+use std::sync::{Arc, Barrier};
+
+// Of the CUDA runtime that the kernels are linked to.
+extern "C" {
+    fn cudaSetDevice(ordinal: c_int) -> c_int;
+    fn cudaPeekAtLastError() -> c_int;
+    fn cudaGetLastError() -> c_int;
+}
+
+/// The first of these run before all others: kernels that were launched before prove nothing.
+pub fn tests() -> Vec<(String, Test)> {
+    vec![
+        ("first_products_beside_a_capture".into(), Box::new(first_products_beside_a_capture)),
+        ("stale_errors_stay_where_they_are".into(), Box::new(stale_errors_stay_where_they_are)),
+    ]
+}
+
+fn own_kernels(gpu: &Gpu) -> Vec<&'static KernelDesc> {
+    let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
+    KERNELS.iter().filter(|kernel| kernel.family != Family::Cublas).filter(runs).collect()
+}
+
+/// A product of ones, which is K everywhere.
+struct Product {
+    kernel: &'static KernelDesc,
+    plan: Arc<Plan>,
+    pointers: Pointers,
+    stream: Arc<CudaStream>,
+    /// Waits for the stream and looks at D.
+    check: Box<dyn Fn() -> Result<(), String>>,
+}
+
+impl Product {
+    fn new(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
+        match kernel.dtype {
+            DType::F16 => Self::of::<f16>(gpu, kernel, stream),
+            DType::BF16 => Self::of::<bf16>(gpu, kernel, stream),
+            DType::F32 => Self::of::<f32>(gpu, kernel, stream),
+            DType::F64 => Self::of::<f64>(gpu, kernel, stream),
+        }
+    }
+
+    fn of<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
+        let m = if kernel.family == Family::Gevm { 4 } else { 8 };
+        let (n, k) = (256, if kernel.family == Family::Outer { 1 } else { 256 });
+        let dense = cases::problem(m, n, k, kernel.layout, kernel.dtype, cases::Variant::PLAIN);
+        let problem = Problem { f32_mode: cases::f32_mode(kernel), ..dense };
+        let (plan, _) = gpu.plan(kernel.name, &problem)?;
+        let upload = |count: usize, value: f64| stream.clone_htod(&vec![T::from_f64(value); count]).map_err(text);
+        let (a, b, d) = (upload(m * k, 1.0)?, upload(k * n, 1.0)?, upload(m * n, f64::NAN)?);
+        let at = |slice| DevicePtr::<T>::device_ptr(slice, stream).0;
+        let pointers = Pointers { a: at(&a) as _, b: at(&b) as _, c: null(), bias: null(), d: at(&d) as _ };
+        let of_check = stream.clone();
+        let check = move || {
+            let _inputs = (&a, &b);
+            let got = of_check.clone_dtoh(&d).map_err(text)?;
+            match got.iter().position(|x| x.to_f64() != k as f64) {
+                Some(i) => Err(format!("{kernel}: element {i} of D is {}, expected {k}", got[i].to_f64())),
+                None => Ok(()),
+            }
+        };
+        stream.synchronize().map_err(text)?;
+        Ok(Self { kernel, plan, pointers, stream: stream.clone(), check: Box::new(check) })
+    }
+
+    fn launch(&self) -> Result<(), String> {
+        let queue = Queue { stream: self.stream.cu_stream().cast(), cublas: std::ptr::null_mut() };
+        // SAFETY: the operands are those of the problem, and live as long as `check`, which waits for the stream.
+        unsafe { launch::launch(&self.plan, self.pointers, queue) }.map_err(|e| format!("{}: {e}", self.kernel))
+    }
+}
+
+fn text(error: DriverError) -> String {
+    error.to_string()
+}
+
+/// Products on a stream, which is prepared.
+fn products(gpu: &Gpu, stream: &Arc<CudaStream>, kernels: &[&'static KernelDesc]) -> Result<Vec<Product>, String> {
+    stream.context().bind_to_thread().map_err(text)?;
+    // SAFETY: the stream is one of the device, which is now the current one.
+    unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;
+    kernels.iter().map(|kernel| Product::new(gpu, kernel, stream)).collect()
+}
+
+/// While one thread captures a first product, another one launches first products of other kernels.
+fn first_products_beside_a_capture(gpu: &Gpu) -> Result<(), String> {
+    let modes = [
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    ];
+    let kernels = own_kernels(gpu);
+    // One for all modes: only the first eight streams of a device have a workspace of their own.
+    let stream = gpu.device.cuda_stream().context().new_stream().map_err(text)?;
+    for (i, mode) in modes.into_iter().enumerate() {
+        // Each mode has kernels of its own, of every family that has as many.
+        let some: Vec<_> = kernels.iter().skip(i).step_by(modes.len()).copied().collect();
+        let (captured, beside) = some.split_at(2.min(some.len()));
+        capture_beside(gpu, &stream, mode, captured, beside).map_err(|e| format!("{mode:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// `captured` on this thread's own stream, `beside` on the other one.
+fn capture_beside(
+    gpu: &Gpu,
+    stream: &Arc<CudaStream>,
+    mode: CUstreamCaptureMode,
+    captured: &[&'static KernelDesc],
+    beside: &[&'static KernelDesc],
+) -> Result<(), String> {
+    // Both threads pass all of these, also after a failure.
+    let [ready, begun, launched, ended] = [(); 4].map(|()| Barrier::new(2));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let made = products(gpu, stream, beside);
+            ready.wait();
+            begun.wait();
+            let result = made.as_ref().map_err(Clone::clone).and_then(|products| launch_all(products));
+            launched.wait();
+            ended.wait();
+            result.and(check_all(&made?))
+        });
+        let own = gpu.device.cuda_stream();
+        let made = products(gpu, &own, captured);
+        ready.wait();
+        let first = made.as_ref().map_err(Clone::clone).and_then(|products| {
+            own.begin_capture(mode).map_err(text)?;
+            launch_all(products)
+        });
+        begun.wait();
+        launched.wait();
+        const FLAGS: CUgraphInstantiate_flags =
+            CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph = own.end_capture(FLAGS).map_err(text);
+        ended.wait();
+        let other = other.join().map_err(|_| "the other thread panicked")?;
+        first?;
+        let products = made?;
+        other.map_err(|e| format!("beside the capture: {e}"))?;
+        graph?.ok_or("nothing was captured")?.launch().map_err(text)?;
+        check_all(&products)
+    })
+}
+
+fn launch_all(products: &[Product]) -> Result<(), String> {
+    products.iter().try_for_each(Product::launch)
+}
+
+fn check_all(products: &[Product]) -> Result<(), String> {
+    products.iter().try_for_each(|product| (product.check)())
+}
+
+/// An error of the program's own, which it has not looked at yet, is neither a launch's nor forgotten.
+fn stale_errors_stay_where_they_are(gpu: &Gpu) -> Result<(), String> {
+    for kernel in own_kernels(gpu) {
+        let products = products(gpu, &gpu.device.cuda_stream(), &[kernel])?;
+        // SAFETY: functions of the CUDA runtime that fail, and that tell why.
+        let (provoked, before) = unsafe { (cudaSetDevice(9999), cudaPeekAtLastError()) };
+        let launched = launch_all(&products);
+        // SAFETY: as above.
+        let (after, _cleared) = unsafe { (cudaPeekAtLastError(), cudaGetLastError()) };
+        launched?;
+        if provoked == 0 || before != provoked || after != before {
+            return Err(format!("{kernel}: the last error was {before} of {provoked}, and is {after} after a launch"));
+        }
+        check_all(&products)?;
+    }
+    Ok(())
+}
