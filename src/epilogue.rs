@@ -119,9 +119,13 @@ impl Epilogue {
         }
     }
 
-    /// Scale of the product.
+    /// Scale of the product; where it is 0, A and B are not read and the product counts as 0.
     pub fn alpha(&self) -> f64 {
         f64::from_bits(self.alpha_bits)
+    }
+
+    pub(crate) fn with_alpha(self, alpha: f64) -> Self {
+        Self { alpha_bits: alpha.to_bits(), ..self }
     }
 
     /// Scale of C.

@@ -159,9 +159,8 @@ impl GemmOp {
                 (grad * derivative(activation, &product.forward(lhs, rhs)?)?)?
             }
         };
-        let scaled = if self.alpha == 1.0 { grad.clone() } else { grad.affine(self.alpha, 0.0)? };
-        let product = self.product();
-        Ok([product.forward(&scaled, &rhs.t()?)?, product.forward(&lhs.t()?, &scaled)?, grad])
+        let product = self.product().alpha(self.alpha);
+        Ok([product.forward(&grad, &rhs.t()?)?, product.forward(&lhs.t()?, &grad)?, grad])
     }
 
     /// The plain product, as exact as this one.
@@ -277,6 +276,7 @@ impl CustomOp3 for GemmOp {
         let d_third = match bias {
             Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?,
             None if self.beta == 1.0 => grad.clone(),
+            None if self.beta == 0.0 => grad.zeros_like()?,
             None => grad.affine(self.beta, 0.0)?,
         };
         Ok((Some(d_lhs), Some(d_rhs), Some(d_third)))

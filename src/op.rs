@@ -72,7 +72,7 @@ impl Gemm {
         Self::default()
     }
 
-    /// Scales the product.
+    /// Scales the product. The operands are not read where this is 0: the product counts as 0, as in BLAS.
     pub fn alpha(mut self, alpha: f64) -> Self {
         self.alpha = alpha;
         self
@@ -96,7 +96,7 @@ impl Gemm {
         self
     }
 
-    /// Scales the residual; 1 unless set.
+    /// Scales the residual; 1 unless set. The residual is not read where this is 0.
     pub fn beta(mut self, beta: f64) -> Self {
         self.beta = beta;
         self
@@ -133,7 +133,7 @@ impl Gemm {
         let fusion = self.fusion(&lhs, &rhs)?;
         let op = self.op(fusion);
         let residual_left =
-            self.residual.as_ref().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
+            self.used_residual().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
         let third = match op.third {
             Some(Third::Bias) => self.bias.as_ref(),
             Some(Third::Residual) => self.residual.as_ref(),
@@ -146,9 +146,20 @@ impl Gemm {
         let out = if fusion == Fusion::None { self.bias_and_activate(out)? } else { out };
         match residual_left {
             Some(residual) if self.beta == 1.0 => out + residual,
-            Some(residual) => out + residual.affine(self.beta, 0.0)?,
+            Some(residual) => out + self.scaled(residual, &lhs, &rhs)?,
             None => Ok(out),
         }
+    }
+
+    /// `beta * residual` with a gradient of the residual also where beta is 0 and the residual is not read: the op itself, with
+    /// an alpha of 0.
+    fn scaled(&self, residual: &Tensor, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+        Self::new().alpha(0.0).beta(self.beta).residual(residual).forward(&lhs.detach(), &rhs.detach())
+    }
+
+    /// The residual, unless it takes no part: where beta is 0, it only gets a gradient of zeros.
+    fn used_residual(&self) -> Option<&Tensor> {
+        self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
     }
 
     /// How much of the epilogue the kernel should do. On the CPU all of it: that is one pass over the product.
@@ -166,7 +177,7 @@ impl Gemm {
     /// The op that does the part of the epilogue which `fusion` gives to the kernel.
     fn op(&self, fusion: Fusion) -> GemmOp {
         let bias = self.bias.as_ref().filter(|_| fusion >= Fusion::BiasAct);
-        let residual = self.residual.as_ref().filter(|_| fusion == Fusion::Full);
+        let residual = self.used_residual().filter(|_| fusion == Fusion::Full);
         GemmOp {
             alpha: self.alpha,
             beta: self.beta,
