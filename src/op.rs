@@ -13,8 +13,8 @@ use candle::{Device, Error, Result, Shape, Tensor};
 pub trait GemmExt {
     /// The matrix product `self @ rhs`.
     ///
-    /// Takes what [`Tensor::matmul`] takes, with the same errors, and also operands of different rank or with batch
-    /// dimensions of size 1, which are broadcast as in `broadcast_matmul`, but without a copy.
+    /// Takes what [`Tensor::matmul`] takes, with the same results and errors. What that refuses because of its rank or its batch
+    /// dimensions is broadcast as by `broadcast_matmul`, but without a copy.
     ///
     /// ```
     /// use candle::{Device, Tensor};
@@ -58,11 +58,20 @@ pub struct Gemm {
     residual: Option<Tensor>,
     activation: Activation,
     f32_mode: Option<F32Mode>,
+    broadcast_batch: bool,
 }
 
 impl Default for Gemm {
     fn default() -> Self {
-        Self { alpha: 1.0, beta: 1.0, bias: None, residual: None, activation: Activation::Identity, f32_mode: None }
+        Self {
+            alpha: 1.0,
+            beta: 1.0,
+            bias: None,
+            residual: None,
+            activation: Activation::Identity,
+            f32_mode: None,
+            broadcast_batch: false,
+        }
     }
 }
 
@@ -119,13 +128,31 @@ impl Gemm {
         self
     }
 
+    /// Broadcasts batch dimensions as `broadcast_matmul` does also where [`Tensor::matmul`] takes the operands: of equal rank and
+    /// with as many matrices each, which `matmul` multiplies pair by pair whatever their batch dimensions are.
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::{Gemm, GemmExt};
+    ///
+    /// let x = Tensor::ones((1, 6, 2, 3), DType::F32, &Device::Cpu)?;
+    /// let w = Tensor::ones((6, 1, 3, 4), DType::F32, &Device::Cpu)?;
+    /// assert_eq!(x.gemm(&w)?.dims(), [1, 6, 2, 4]); // six pairs, as in `x.matmul(&w)`
+    /// assert_eq!(Gemm::new().broadcast_batch().forward(&x, &w)?.dims(), [6, 6, 2, 4]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn broadcast_batch(mut self) -> Self {
+        self.broadcast_batch = true;
+        self
+    }
+
     /// Computes it.
     ///
     /// # Errors
     /// Shapes, devices and dtypes that do not fit, with the texts of [`Tensor::matmul`]; and whatever keeps the kernel from
     /// running.
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
-        let (lhs, rhs) = broadcast_batch(lhs, rhs)?;
+        let (lhs, rhs) = same_batch(lhs, rhs, self.broadcast_batch)?;
         same_device_and_dtype(&lhs, &rhs, "matmul")?;
         self.check_extras(&lhs, &rhs)?;
         kernel_dtype(lhs.dtype())?;
@@ -260,29 +287,25 @@ pub(crate) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Both operands as views of the same rank with the same batch dimensions.
-fn broadcast_batch(lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor)> {
+/// Both operands with the same batch dimensions: those of lhs where `matmul` takes the operands, unless they are to be broadcast.
+fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Tensor)> {
     let mismatch =
         || Error::ShapeMismatchBinaryOp { lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), op: "matmul" }.bt();
     let (l, r) = (lhs.dims(), rhs.dims());
     if l.len() < 2 || r.len() < 2 || l[l.len() - 1] != r[r.len() - 2] {
         return Err(mismatch());
     }
-    let (l_batch, r_batch) = (&l[..l.len() - 2], &r[..r.len() - 2]);
+    let (l_batch, l_matrix) = l.split_at(l.len() - 2);
+    let (r_batch, r_matrix) = r.split_at(r.len() - 2);
     if l_batch == r_batch {
         return Ok((lhs.clone(), rhs.clone()));
     }
-    let matrix = |t: &[usize]| [t[t.len() - 2], t[t.len() - 1]];
-    if let Ok(batch) = Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul") {
-        let view = |t: &Tensor, dims: &[usize]| t.broadcast_as(batch.clone().extend(&matrix(dims)));
-        return Ok((view(lhs, l)?, view(rhs, r)?));
-    }
-    // candle compares the number of matrices only.
     let count = |batch: &[usize]| batch.iter().product::<usize>();
-    if l.len() != r.len() || count(l_batch) != count(r_batch) {
-        return Err(mismatch());
+    if !broadcast && l.len() == r.len() && count(l_batch) == count(r_batch) {
+        return Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(r_matrix))?));
     }
-    Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(&matrix(r)))?))
+    let batch = Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul").map_err(|_| mismatch())?;
+    Ok((lhs.broadcast_as(batch.clone().extend(l_matrix))?, rhs.broadcast_as(batch.extend(r_matrix))?))
 }
 
 fn same_device_and_dtype(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {
