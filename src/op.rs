@@ -5,7 +5,6 @@
 //! candle's own product. Both have gradients.
 
 use crate::gemm_op::{kernel_dtype, readable, GemmOp, Third};
-use crate::kernel::Fusion;
 use crate::problem::{Activation, F32Mode};
 use candle::{Device, Error, Result, Shape, Tensor};
 
@@ -37,7 +36,8 @@ impl GemmExt for Tensor {
 
 /// `activation(alpha * lhs @ rhs + bias) + beta * residual`
 ///
-/// What the chosen kernel does not do itself is done by candle's own ops afterwards, with the same result up to rounding.
+/// What the chosen kernel does not do itself is done by one elementwise kernel afterwards, by the same formulas and so with the same
+/// result up to rounding. An activation of NaN is NaN, and at -inf it has its limit, unlike some of candle's own.
 ///
 /// ```
 /// use candle::{DType, Device, Tensor};
@@ -157,10 +157,8 @@ impl Gemm {
         self.check_extras(&lhs, &rhs)?;
         kernel_dtype(lhs.dtype())?;
         let (lhs, rhs) = readable(lhs, rhs)?;
-        let fusion = self.fusion(&lhs, &rhs)?;
-        let op = self.op(fusion);
-        let residual_left =
-            self.used_residual().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
+        let op = self.op()?;
+        let residual_left = self.used_residual().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
         let third = match op.third {
             Some(Third::Bias) => self.bias.as_ref(),
             Some(Third::Residual) => self.residual.as_ref(),
@@ -170,7 +168,6 @@ impl Gemm {
             Some(third) => lhs.apply_op3(&rhs, &third.contiguous()?, op)?,
             None => lhs.apply_op2(&rhs, op)?,
         };
-        let out = if fusion == Fusion::None { self.bias_and_activate(out)? } else { out };
         match residual_left {
             Some(residual) if self.beta == 1.0 => out + residual,
             Some(residual) => out + self.scaled(residual, &lhs, &rhs)?,
@@ -178,9 +175,11 @@ impl Gemm {
         }
     }
 
-    /// `beta * residual` with a gradient of the residual also where beta is 0 and the residual is not read: the op itself, with
-    /// an alpha of 0.
+    /// `beta * residual`. Where beta is 0 and the residual is not read, the op itself with an alpha of 0 gives the gradient of zeros.
     fn scaled(&self, residual: &Tensor, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+        if self.beta != 0.0 {
+            return residual.affine(self.beta, 0.0);
+        }
         Self::new().alpha(0.0).beta(self.beta).residual(residual).forward(&lhs.detach(), &rhs.detach())
     }
 
@@ -189,45 +188,23 @@ impl Gemm {
         self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
     }
 
-    /// How much of the epilogue the kernel should do. On the CPU all of it: that is one pass over the product.
-    fn fusion(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Fusion> {
-        #[cfg(feature = "cuda")]
-        if let candle::Device::Cuda(device) = lhs.device() {
-            let problem =
-                self.op(Fusion::Full).problem(kernel_dtype(lhs.dtype())?, lhs.layout(), rhs.layout(), None)?;
-            return crate::cuda::fusion(device, &problem);
-        }
-        let _ = (lhs, rhs);
-        Ok(Fusion::Full)
-    }
-
-    /// The op that does the part of the epilogue which `fusion` gives to the kernel.
-    fn op(&self, fusion: Fusion) -> GemmOp {
-        let bias = self.bias.as_ref().filter(|_| fusion >= Fusion::BiasAct);
-        let residual = self.used_residual().filter(|_| fusion == Fusion::Full);
-        GemmOp {
+    /// The op with all of the epilogue, but for a residual that needs a gradient beside a bias.
+    fn op(&self) -> Result<GemmOp> {
+        let third = match (&self.bias, self.used_residual()) {
+            (Some(_), _) => Some(Third::Bias),
+            (None, Some(_)) => Some(Third::Residual),
+            (None, None) => None,
+        };
+        // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
+        let beside = self.used_residual().filter(|residual| third == Some(Third::Bias) && !residual.track_op());
+        Ok(GemmOp {
             alpha: self.alpha,
             beta: self.beta,
-            activation: if fusion >= Fusion::BiasAct { self.activation } else { Activation::Identity },
+            activation: self.activation,
             f32_mode: self.f32_mode,
-            third: match (bias, residual) {
-                (Some(_), _) => Some(Third::Bias),
-                (None, Some(_)) => Some(Third::Residual),
-                (None, None) => None,
-            },
-            // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
-            residual: residual
-                .filter(|residual| bias.is_some() && !residual.track_op() && residual.is_contiguous())
-                .cloned(),
-        }
-    }
-
-    fn bias_and_activate(&self, out: Tensor) -> Result<Tensor> {
-        let out = match &self.bias {
-            Some(bias) => out.broadcast_add(bias)?,
-            None => out,
-        };
-        activate(self.activation, &out)
+            third,
+            residual: beside.map(Tensor::contiguous).transpose()?,
+        })
     }
 
     fn check_extras(&self, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
@@ -276,17 +253,6 @@ pub fn prepare(device: &Device) -> Result<u64> {
     }
 }
 
-/// candle's own op for an activation.
-pub(crate) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
-    match activation {
-        Activation::Identity => Ok(x.clone()),
-        Activation::Relu => x.relu(),
-        Activation::GeluErf => x.gelu_erf(),
-        Activation::GeluTanh => x.gelu(),
-        Activation::Silu => x.silu(),
-    }
-}
-
 /// Both operands with the same batch dimensions: those of lhs where `matmul` takes the operands, unless they are to be broadcast.
 fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Tensor)> {
     let mismatch =
@@ -304,7 +270,8 @@ fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Te
     if !broadcast && l.len() == r.len() && count(l_batch) == count(r_batch) {
         return Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(r_matrix))?));
     }
-    let batch = Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul").map_err(|_| mismatch())?;
+    let batch =
+        Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul").map_err(|_| mismatch())?;
     Ok((lhs.broadcast_as(batch.clone().extend(l_matrix))?, rhs.broadcast_as(batch.extend(r_matrix))?))
 }
 

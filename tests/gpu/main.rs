@@ -7,6 +7,7 @@ mod cases;
 mod chains;
 mod device;
 mod end_to_end;
+mod epilogue;
 mod exactness;
 mod fma;
 mod oracle;
@@ -60,5 +61,6 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
     tests.extend(end_to_end::tests());
+    tests.extend(epilogue::tests());
     tests
 }

@@ -6,6 +6,7 @@ mod backward;
 mod errors;
 mod forward;
 mod layers;
+mod slopes;
 mod special;
 
 use candle::{DType, Device, Result, Shape, Tensor, D};

@@ -70,3 +70,32 @@ fn a_beta_of_0_reads_no_residual() -> Result<()> {
     }
     Ok(())
 }
+
+/// The class of a number: NaN, infinite with its sign, zero, or its value.
+fn class(x: f64) -> String {
+    match x {
+        x if x.is_nan() => "NaN".into(),
+        0.0 => "0".into(), // and -0
+        x => x.to_string(),
+    }
+}
+
+#[test]
+fn activations_of_what_is_not_finite_are_the_same_in_every_dtype() -> Result<()> {
+    const POINTS: [f64; 5] = [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, 0.0, -0.0];
+    for dtype in DTYPES {
+        for activation in Activation::ALL {
+            let x = Tensor::new(&POINTS, &Device::Cpu)?.to_dtype(dtype)?.reshape((5, 1))?;
+            let (one, none) = (filled(1.0, &[1, 1], dtype)?, filled(0.0, &[1, 5], dtype)?);
+            let below = if activation == Activation::Identity { "-inf" } else { "0" };
+            // As products, and as the bias of a product.
+            let as_product = Gemm::new().activation(activation).forward(&x, &one)?;
+            let as_bias = Gemm::new().activation(activation).bias(&x.flatten_all()?).forward(&one, &none)?;
+            for result in [as_product, as_bias] {
+                let got: Vec<String> = values(&result)?.into_iter().map(class).collect();
+                assert_eq!(got, ["NaN", below, "inf", "0", "0"], "{dtype:?} {activation:?}");
+            }
+        }
+    }
+    Ok(())
+}
