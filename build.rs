@@ -48,6 +48,7 @@ fn run() -> Result<()> {
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
+        units.push(units::elementwise(&archs, &csrc));
         units.push(units::registry(&built, &csrc, &out)?);
         let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, &out.join("libtilegemm_kernels.a"))?;

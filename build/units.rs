@@ -59,6 +59,18 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, out: &Path) -> Result<Unit, Str
     })
 }
 
+/// The unit of what is done element by element, for every arch of the build.
+pub fn elementwise(archs: &[u16], csrc: &Path) -> Unit {
+    let targets = archs.iter().map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+    let flags = common_flags(csrc).into_iter().chain(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
+    Unit {
+        title: "epilogue".into(),
+        source: csrc.join("epilogue.cu"),
+        rows: String::new(),
+        flags: flags.chain(targets).collect(),
+    }
+}
+
 fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
     let capability = kernel.arch.trim_start_matches("sm");
     let mut flags = common_flags(csrc);

@@ -4,8 +4,13 @@
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). C is never read when beta is 0. Strides count elements and may be
- * zero or, for the reference kernel, anything; every other kernel needs one of the two strides of A and of B to be 1.
+ * Products are accumulated in f32 (f64 for f64). Strides count elements and may be zero or, for the reference kernel,
+ * anything; every other kernel needs one of the two strides of A and of B to be 1.
+ *
+ * What is not finite propagates as IEEE 754 has it, with these rules for all kernels:
+ *   - C is never read when beta is 0.
+ *   - A and B count as absent when alpha is 0: the caller passes a k of 0 then, and the product is 0.
+ *   - An activation of NaN is NaN, of inf it is inf, and of -inf it is its limit: 0 or -0 (of TG_IDENTITY -inf).
  */
 #pragma once
 #include <stddef.h>
@@ -102,6 +107,12 @@ typedef struct tg_kernel {
    * whatever stream and thread. Kernels that are compiled together have the same function. */
   tg_status (*load)(void);
 } tg_kernel;
+
+/* Element by element, over m x n matrices A, C and D of any strides; k, alpha, sm_count and the workspace mean nothing. A may be D.
+ * tg_epilogue: D = activation(A + bias) + beta * C, what a kernel leaves undone that does not fuse all of it.
+ * tg_slope: D = the derivative of the activation at A; at infinite numbers its limits, 0 and 1, and NaN at NaN. */
+tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args *args);
+tg_status tg_slope(tg_dtype dtype, const tg_gemm_args *args);
 
 typedef struct tg_device_info {
   char name[128];

@@ -98,6 +98,12 @@ pub struct tg_kernel {
     >,
     pub load: ::std::option::Option<unsafe extern "C" fn() -> tg_status>,
 }
+unsafe extern "C" {
+    pub fn tg_epilogue(dtype: tg_dtype, args: *const tg_gemm_args) -> tg_status;
+}
+unsafe extern "C" {
+    pub fn tg_slope(dtype: tg_dtype, args: *const tg_gemm_args) -> tg_status;
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct tg_device_info {

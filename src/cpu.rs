@@ -18,7 +18,7 @@ pub(crate) fn forward(
     let problem = op.problem(dtype, lhs_layout, rhs_layout, None)?;
     stats::count_cpu(&problem);
     let (m, n, k, batch) = (problem.m, problem.n, problem.k, problem.batch_count());
-    let mut out = if problem.is_empty() || k == 0 {
+    let mut out = if problem.is_empty() || k == 0 || op.alpha == 0.0 {
         CpuDevice.zeros_impl(&Shape::from((batch, m, n)), lhs.dtype())?
     } else {
         let strides = batch_of(lhs_layout, rhs_layout).map_or([0, 0], |b| b.strides.map(|[_, inner]| inner as usize));
@@ -31,7 +31,7 @@ pub(crate) fn forward(
         return Ok(out);
     }
     let bias = third.filter(|_| op.third == Some(Third::Bias));
-    let residual = third.filter(|_| op.third == Some(Third::Residual));
+    let residual = third.filter(|_| op.third == Some(Third::Residual) && op.beta != 0.0);
     let guard = op.residual.as_ref().map(|residual| residual.storage_and_layout());
     let residual = match &guard {
         Some((storage, layout)) => match &**storage {

@@ -2,9 +2,8 @@
 
 use crate::dispatch::Policy;
 use crate::gemm_op::{kernel_dtype, GemmOp, Third};
-use crate::kernel::Fusion;
 use crate::launch::{self, Pointers, Queue};
-use crate::problem::{power_of_two_in, DType, Problem};
+use crate::problem::{power_of_two_in, Activation, DType, Problem};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
 use candle::cuda_backend::{CudaDType, WrapErr};
@@ -30,11 +29,6 @@ fn ordinal(device: &CudaDevice) -> usize {
         DeviceLocation::Cuda { gpu_id } => gpu_id,
         _ => 0,
     }
-}
-
-/// How much of the epilogue of `problem` to leave to the kernel.
-pub(crate) fn fusion(device: &CudaDevice, problem: &Problem) -> Result<Fusion> {
-    Ok(launch::dispatcher(ordinal(device))?.fuse(problem, policy()?)?)
 }
 
 /// Allocates the workspace of the device's stream: its size in bytes.
@@ -98,17 +92,49 @@ fn forward_as<T: CudaDType + DeviceRepr>(
         let cublas = device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
         stream.context().bind_to_thread().w()?;
-        launch::dispatcher(ordinal(&device))?.with_plan(&problem, policy()?, |plan| {
+        let (dispatcher, policy) = (launch::dispatcher(ordinal(&device))?, policy()?);
+        let fusion = dispatcher.fuse(&problem, policy)?;
+        let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
+        dispatcher.with_plan(&product, policy, |plan| {
             // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and
             // stream and handle are the device's own.
             unsafe {
                 #[cfg(feature = "interpose")]
                 if crate::interpose::mode() == crate::interpose::Mode::Trace {
-                    crate::interpose::traced(&problem, plan, launch::ready(plan, queue.stream)?);
+                    crate::interpose::traced(&product, plan, launch::ready(plan, queue.stream)?);
                 }
                 launch::launch(plan, pointers, queue)
             }
         })??;
+        // SAFETY: as above.
+        unsafe { launch::finish(&problem, fusion, pointers, queue.stream)? };
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+/// The derivative of `activation` at each number of a contiguous `x`.
+pub(crate) fn slope(activation: Activation, x: Input) -> Result<CudaStorage> {
+    match kernel_dtype(x.0.dtype())? {
+        DType::F16 => slope_as::<f16>(activation, DType::F16, x),
+        DType::BF16 => slope_as::<bf16>(activation, DType::BF16, x),
+        DType::F32 => slope_as::<f32>(activation, DType::F32, x),
+        DType::F64 => slope_as::<f64>(activation, DType::F64, x),
+    }
+}
+
+fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, dtype: DType, x: Input) -> Result<CudaStorage> {
+    let device = x.0.device().clone();
+    let stream = device.cuda_stream();
+    let count = x.1.shape().elem_count();
+    // SAFETY: the kernel writes every element before anything reads it.
+    let mut out: CudaSlice<T> = unsafe { device.alloc(count)? };
+    {
+        let (base, _x_guard) = contiguous::<T>(x)?.device_ptr(&stream);
+        let (d, _d_guard) = out.device_ptr_mut(&stream);
+        let x = base + (x.1.start_offset() * dtype.bytes()) as u64;
+        stream.context().bind_to_thread().w()?;
+        // SAFETY: the layout stays inside its storage, the guards keep both alive, and the stream is the device's own.
+        unsafe { launch::slope(activation, dtype, count, x as _, d as _, stream.cu_stream().cast())? };
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
@@ -119,7 +145,7 @@ fn typed<'a, T: CudaDType>((storage, _): Input<'a>) -> Result<&'a CudaSlice<T>> 
 
 fn contiguous<'a, T: CudaDType>(input: Input<'a>) -> Result<&'a CudaSlice<T>> {
     if !input.1.is_contiguous() {
-        candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them");
+        candle::bail!("gemm: an input that must be contiguous is not; call `.contiguous()?` on bias and residual");
     }
     typed(input)
 }

@@ -25,7 +25,8 @@ impl Activation {
     pub const ALL: [Activation; 5] =
         [Activation::Identity, Activation::Relu, Activation::GeluErf, Activation::GeluTanh, Activation::Silu];
 
-    /// The function itself. At -inf, where some would be 0 times infinity, it is the limit.
+    /// The function itself. At infinities it has its limits, also where it would be 0 times infinity: inf at inf, and 0 or -0 at
+    /// -inf ([`Activation::Identity`] -inf). Of NaN it is NaN.
     pub fn apply<T: Real>(self, x: T) -> T {
         let (zero, one) = (T::zero(), T::one());
         let finite_below = x.max(T::min_value());
@@ -44,6 +45,38 @@ impl Activation {
             Activation::Silu => finite_below / (one + (-x).exp()),
         }
     }
+
+    /// The derivative at `x`, which at infinities has its limits, 0 and 1, and of NaN is NaN. That of
+    /// [`Activation::Relu`] at 0 is 1.
+    pub fn slope<T: Real>(self, x: T) -> T {
+        let (zero, one, of) = (T::zero(), T::one(), T::from_f64);
+        // Beyond 800 every slope is 0 or 1, and no infinity meets a 0. NaN stays NaN.
+        let finite = num_traits::clamp(x, of(-800.0), of(800.0));
+        match self {
+            Activation::Identity => one,
+            Activation::Relu if x.is_nan() => x,
+            Activation::Relu if x >= zero => one,
+            Activation::Relu => zero,
+            Activation::GeluErf => {
+                let density = of((0.5 / std::f64::consts::PI).sqrt()) * (of(-0.5) * finite * finite).exp();
+                of(0.5) * (-finite * of(std::f64::consts::FRAC_1_SQRT_2)).erfc() + finite * density
+            }
+            Activation::GeluTanh => {
+                let (factor, square) = (of(2.0 * (2.0 / std::f64::consts::PI).sqrt()), finite * finite);
+                let y = factor * finite * (one + of(0.044715) * square);
+                gate_slope(finite, y, factor * (one + of(3.0 * 0.044715) * square))
+            }
+            Activation::Silu => gate_slope(finite, finite, one),
+        }
+    }
+}
+
+/// The derivative of x sigmoid(y(x)), where y has the sign of x and the derivative `steepness`.
+fn gate_slope<T: Real>(x: T, y: T, steepness: T) -> T {
+    let power = (-y.abs()).exp();
+    let sum = T::one() + power;
+    let gate = if x < T::zero() { power } else { T::one() } / sum;
+    gate + x * steepness * (power / (sum * sum))
 }
 
 /// What an epilogue is computed in: f32, and f64 for f64.
@@ -119,9 +152,13 @@ impl Epilogue {
         }
     }
 
-    /// Scale of the product.
+    /// Scale of the product; where it is 0, A and B are not read and the product counts as 0.
     pub fn alpha(&self) -> f64 {
         f64::from_bits(self.alpha_bits)
+    }
+
+    pub(crate) fn with_alpha(self, alpha: f64) -> Self {
+        Self { alpha_bits: alpha.to_bits(), ..self }
     }
 
     /// Scale of C.
@@ -148,15 +185,24 @@ impl Epilogue {
         }
     }
 
-    /// What a kernel with this fusion does of it, and how many elementwise kernels do the rest.
+    /// What a kernel with this fusion does of it, and how many elementwise kernels do the rest: one or none.
     pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
-        let rest_c = usize::from(self.reads_c());
-        let rest_bias_act = usize::from(self.bias.is_some()) + usize::from(self.activation != Activation::Identity);
-        match fusion {
-            Fusion::Full => (*self, 0),
-            Fusion::BiasAct => (Self { beta_bits: 0f64.to_bits(), c: None, ..*self }, rest_c),
-            Fusion::None => (Self::new(self.alpha(), 0.0), rest_c + rest_bias_act),
-        }
+        let kept = match fusion {
+            Fusion::Full => *self,
+            Fusion::BiasAct => Self { beta_bits: 0f64.to_bits(), c: None, ..*self },
+            Fusion::None => Self::new(self.alpha(), 0.0),
+        };
+        (kept, usize::from(self.rest(fusion).is_some()))
+    }
+
+    /// What [`Epilogue::keep`] leaves to be done to D afterwards, if anything: `activation(D + bias) + beta * C`.
+    pub fn rest(&self, fusion: Fusion) -> Option<Self> {
+        let rest = match fusion {
+            Fusion::Full => return None,
+            Fusion::BiasAct => Self { c: self.c, ..Self::new(1.0, self.beta()) },
+            Fusion::None => self.with_alpha(1.0),
+        };
+        (!rest.is_linear()).then_some(rest)
     }
 
     pub(crate) fn transposed(self) -> Self {

@@ -1,6 +1,7 @@
 //! The custom op behind [`crate::Gemm`]: from candle's layouts to a problem, forward on both devices, backward.
 
 use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::slope::slope;
 use crate::{cpu, Gemm};
 use candle::{CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, D};
 
@@ -156,12 +157,11 @@ impl GemmOp {
             activation => {
                 let product = self.product().alpha(self.alpha);
                 let product = if let Some(bias) = bias { product.bias(bias) } else { product };
-                (grad * derivative(activation, &product.forward(lhs, rhs)?)?)?
+                (grad * slope(activation, &product.forward(lhs, rhs)?)?)?
             }
         };
-        let scaled = if self.alpha == 1.0 { grad.clone() } else { grad.affine(self.alpha, 0.0)? };
-        let product = self.product();
-        Ok([product.forward(&scaled, &rhs.t()?)?, product.forward(&lhs.t()?, &scaled)?, grad])
+        let product = self.product().alpha(self.alpha);
+        Ok([product.forward(&grad, &rhs.t()?)?, product.forward(&lhs.t()?, &grad)?, grad])
     }
 
     /// The plain product, as exact as this one.
@@ -170,36 +170,6 @@ impl GemmOp {
         match self.f32_mode {
             Some(mode) => product.f32_mode(mode),
             None => product,
-        }
-    }
-}
-
-/// The derivative of an activation at `x`.
-fn derivative(activation: Activation, x: &Tensor) -> Result<Tensor> {
-    match activation {
-        Activation::Identity => x.ones_like(),
-        Activation::Relu => x.ge(&x.zeros_like()?)?.to_dtype(x.dtype()), // 1 at 0, as candle has it
-        Activation::Silu => {
-            // s(x) * (1 + x * (1 - s(x)))
-            let sigmoid = x.affine(-1.0, 0.0)?.exp()?.affine(1.0, 1.0)?.recip()?;
-            let inner = (x * sigmoid.affine(-1.0, 1.0)?)?.affine(1.0, 1.0)?;
-            sigmoid * inner
-        }
-        Activation::GeluErf => {
-            // Phi(x) + x * phi(x)
-            let cdf = x.affine(std::f64::consts::FRAC_1_SQRT_2, 0.0)?.erf()?.affine(0.5, 0.5)?;
-            let scale = 1.0 / (2.0 * std::f64::consts::PI).sqrt();
-            let pdf = x.sqr()?.affine(-0.5, 0.0)?.exp()?.affine(scale, 0.0)?;
-            cdf + (x * pdf)?
-        }
-        Activation::GeluTanh => {
-            // With u = c (x + a x^3) and t = tanh u: (1 + t) / 2 + x (1 - t^2) u' / 2
-            let (c, a) = ((2.0 / std::f64::consts::PI).sqrt(), 0.044715);
-            let square = x.sqr()?;
-            let t = (x * square.affine(c * a, c)?)?.tanh()?;
-            let slope = square.affine(3.0 * c * a, c)?;
-            let second = ((x * t.sqr()?.affine(-0.5, 0.5)?)? * slope)?;
-            t.affine(0.5, 0.5)? + second
         }
     }
 }
@@ -277,6 +247,7 @@ impl CustomOp3 for GemmOp {
         let d_third = match bias {
             Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?,
             None if self.beta == 1.0 => grad.clone(),
+            None if self.beta == 0.0 => grad.zeros_like()?,
             None => grad.affine(self.beta, 0.0)?,
         };
         Ok((Some(d_lhs), Some(d_rhs), Some(d_third)))

@@ -15,8 +15,13 @@ use once_cell::sync::OnceCell;
 use std::ffi::{c_void, CStr};
 use std::ptr::null_mut;
 
+mod elementwise;
 mod modules;
 mod own;
+
+pub use elementwise::finish;
+#[cfg(feature = "candle")]
+pub(crate) use elementwise::slope;
 
 pub use crate::vendor::VendorCall;
 

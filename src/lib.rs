@@ -54,8 +54,13 @@
 //!
 //! # Numerics
 //!
-//! Products are summed in f32, in f64 for f64, and rounded once. The result of a kernel is the same from run to run. C is not
-//! read when beta is 0; NaN and Inf propagate as IEEE 754 has it. How exact f32 products are is an [`F32Mode`]: by default no
+//! Products are summed in f32, in f64 for f64, and rounded once. The result of a kernel is the same from run to run.
+//!
+//! NaN and Inf propagate as IEEE 754 has it, by the same rules in every kernel and on the CPU: A and B are not read where alpha
+//! is 0, and the product counts as 0; C is not read where beta is 0; an [`Activation`] of NaN is NaN, of inf inf, and of -inf its
+//! limit. Gradients follow the same rules.
+//!
+//! How exact f32 products are is an [`F32Mode`]: by default no
 //! kernel is taken whose error is above that of cuBLAS's SGEMM, and TF32 is only used where it is asked for.
 //!
 //! # Memory
@@ -97,6 +102,8 @@ mod op;
 mod operand;
 mod precision;
 pub mod problem;
+#[cfg(feature = "candle")]
+mod slope;
 pub mod stats;
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite;

@@ -5,7 +5,6 @@
 //! candle's own product. Both have gradients.
 
 use crate::gemm_op::{kernel_dtype, readable, GemmOp, Third};
-use crate::kernel::Fusion;
 use crate::problem::{Activation, F32Mode};
 use candle::{Device, Error, Result, Shape, Tensor};
 
@@ -13,8 +12,8 @@ use candle::{Device, Error, Result, Shape, Tensor};
 pub trait GemmExt {
     /// The matrix product `self @ rhs`.
     ///
-    /// Takes what [`Tensor::matmul`] takes, with the same errors, and also operands of different rank or with batch
-    /// dimensions of size 1, which are broadcast as in `broadcast_matmul`, but without a copy.
+    /// Takes what [`Tensor::matmul`] takes, with the same results and errors. What that refuses because of its rank or its batch
+    /// dimensions is broadcast as by `broadcast_matmul`, but without a copy.
     ///
     /// ```
     /// use candle::{Device, Tensor};
@@ -37,7 +36,8 @@ impl GemmExt for Tensor {
 
 /// `activation(alpha * lhs @ rhs + bias) + beta * residual`
 ///
-/// What the chosen kernel does not do itself is done by candle's own ops afterwards, with the same result up to rounding.
+/// What the chosen kernel does not do itself is done by one elementwise kernel afterwards, by the same formulas and so with the same
+/// result up to rounding. An activation of NaN is NaN, and at -inf it has its limit, unlike some of candle's own.
 ///
 /// ```
 /// use candle::{DType, Device, Tensor};
@@ -58,11 +58,20 @@ pub struct Gemm {
     residual: Option<Tensor>,
     activation: Activation,
     f32_mode: Option<F32Mode>,
+    broadcast_batch: bool,
 }
 
 impl Default for Gemm {
     fn default() -> Self {
-        Self { alpha: 1.0, beta: 1.0, bias: None, residual: None, activation: Activation::Identity, f32_mode: None }
+        Self {
+            alpha: 1.0,
+            beta: 1.0,
+            bias: None,
+            residual: None,
+            activation: Activation::Identity,
+            f32_mode: None,
+            broadcast_batch: false,
+        }
     }
 }
 
@@ -72,7 +81,7 @@ impl Gemm {
         Self::default()
     }
 
-    /// Scales the product.
+    /// Scales the product. The operands are not read where this is 0: the product counts as 0, as in BLAS.
     pub fn alpha(mut self, alpha: f64) -> Self {
         self.alpha = alpha;
         self
@@ -96,7 +105,7 @@ impl Gemm {
         self
     }
 
-    /// Scales the residual; 1 unless set.
+    /// Scales the residual; 1 unless set. The residual is not read where this is 0.
     pub fn beta(mut self, beta: f64) -> Self {
         self.beta = beta;
         self
@@ -119,21 +128,37 @@ impl Gemm {
         self
     }
 
+    /// Broadcasts batch dimensions as `broadcast_matmul` does also where [`Tensor::matmul`] takes the operands: of equal rank and
+    /// with as many matrices each, which `matmul` multiplies pair by pair whatever their batch dimensions are.
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::{Gemm, GemmExt};
+    ///
+    /// let x = Tensor::ones((1, 6, 2, 3), DType::F32, &Device::Cpu)?;
+    /// let w = Tensor::ones((6, 1, 3, 4), DType::F32, &Device::Cpu)?;
+    /// assert_eq!(x.gemm(&w)?.dims(), [1, 6, 2, 4]); // six pairs, as in `x.matmul(&w)`
+    /// assert_eq!(Gemm::new().broadcast_batch().forward(&x, &w)?.dims(), [6, 6, 2, 4]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn broadcast_batch(mut self) -> Self {
+        self.broadcast_batch = true;
+        self
+    }
+
     /// Computes it.
     ///
     /// # Errors
     /// Shapes, devices and dtypes that do not fit, with the texts of [`Tensor::matmul`]; and whatever keeps the kernel from
     /// running.
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
-        let (lhs, rhs) = broadcast_batch(lhs, rhs)?;
+        let (lhs, rhs) = same_batch(lhs, rhs, self.broadcast_batch)?;
         same_device_and_dtype(&lhs, &rhs, "matmul")?;
         self.check_extras(&lhs, &rhs)?;
         kernel_dtype(lhs.dtype())?;
         let (lhs, rhs) = readable(lhs, rhs)?;
-        let fusion = self.fusion(&lhs, &rhs)?;
-        let op = self.op(fusion);
-        let residual_left =
-            self.residual.as_ref().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
+        let op = self.op()?;
+        let residual_left = self.used_residual().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
         let third = match op.third {
             Some(Third::Bias) => self.bias.as_ref(),
             Some(Third::Residual) => self.residual.as_ref(),
@@ -143,53 +168,43 @@ impl Gemm {
             Some(third) => lhs.apply_op3(&rhs, &third.contiguous()?, op)?,
             None => lhs.apply_op2(&rhs, op)?,
         };
-        let out = if fusion == Fusion::None { self.bias_and_activate(out)? } else { out };
         match residual_left {
             Some(residual) if self.beta == 1.0 => out + residual,
-            Some(residual) => out + residual.affine(self.beta, 0.0)?,
+            Some(residual) => out + self.scaled(residual, &lhs, &rhs)?,
             None => Ok(out),
         }
     }
 
-    /// How much of the epilogue the kernel should do. On the CPU all of it: that is one pass over the product.
-    fn fusion(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Fusion> {
-        #[cfg(feature = "cuda")]
-        if let candle::Device::Cuda(device) = lhs.device() {
-            let problem =
-                self.op(Fusion::Full).problem(kernel_dtype(lhs.dtype())?, lhs.layout(), rhs.layout(), None)?;
-            return crate::cuda::fusion(device, &problem);
+    /// `beta * residual`. Where beta is 0 and the residual is not read, the op itself with an alpha of 0 gives the gradient of zeros.
+    fn scaled(&self, residual: &Tensor, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+        if self.beta != 0.0 {
+            return residual.affine(self.beta, 0.0);
         }
-        let _ = (lhs, rhs);
-        Ok(Fusion::Full)
+        Self::new().alpha(0.0).beta(self.beta).residual(residual).forward(&lhs.detach(), &rhs.detach())
     }
 
-    /// The op that does the part of the epilogue which `fusion` gives to the kernel.
-    fn op(&self, fusion: Fusion) -> GemmOp {
-        let bias = self.bias.as_ref().filter(|_| fusion >= Fusion::BiasAct);
-        let residual = self.residual.as_ref().filter(|_| fusion == Fusion::Full);
-        GemmOp {
+    /// The residual, unless it takes no part: where beta is 0, it only gets a gradient of zeros.
+    fn used_residual(&self) -> Option<&Tensor> {
+        self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
+    }
+
+    /// The op with all of the epilogue, but for a residual that needs a gradient beside a bias.
+    fn op(&self) -> Result<GemmOp> {
+        let third = match (&self.bias, self.used_residual()) {
+            (Some(_), _) => Some(Third::Bias),
+            (None, Some(_)) => Some(Third::Residual),
+            (None, None) => None,
+        };
+        // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
+        let beside = self.used_residual().filter(|residual| third == Some(Third::Bias) && !residual.track_op());
+        Ok(GemmOp {
             alpha: self.alpha,
             beta: self.beta,
-            activation: if fusion >= Fusion::BiasAct { self.activation } else { Activation::Identity },
+            activation: self.activation,
             f32_mode: self.f32_mode,
-            third: match (bias, residual) {
-                (Some(_), _) => Some(Third::Bias),
-                (None, Some(_)) => Some(Third::Residual),
-                (None, None) => None,
-            },
-            // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
-            residual: residual
-                .filter(|residual| bias.is_some() && !residual.track_op() && residual.is_contiguous())
-                .cloned(),
-        }
-    }
-
-    fn bias_and_activate(&self, out: Tensor) -> Result<Tensor> {
-        let out = match &self.bias {
-            Some(bias) => out.broadcast_add(bias)?,
-            None => out,
-        };
-        activate(self.activation, &out)
+            third,
+            residual: beside.map(Tensor::contiguous).transpose()?,
+        })
     }
 
     fn check_extras(&self, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
@@ -239,40 +254,26 @@ pub fn prepare(device: &Device) -> Result<u64> {
     }
 }
 
-/// candle's own op for an activation.
-pub(crate) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
-    match activation {
-        Activation::Identity => Ok(x.clone()),
-        Activation::Relu => x.relu(),
-        Activation::GeluErf => x.gelu_erf(),
-        Activation::GeluTanh => x.gelu(),
-        Activation::Silu => x.silu(),
-    }
-}
-
-/// Both operands as views of the same rank with the same batch dimensions.
-fn broadcast_batch(lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor)> {
+/// Both operands with the same batch dimensions: those of lhs where `matmul` takes the operands, unless they are to be broadcast.
+fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Tensor)> {
     let mismatch =
         || Error::ShapeMismatchBinaryOp { lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), op: "matmul" }.bt();
     let (l, r) = (lhs.dims(), rhs.dims());
     if l.len() < 2 || r.len() < 2 || l[l.len() - 1] != r[r.len() - 2] {
         return Err(mismatch());
     }
-    let (l_batch, r_batch) = (&l[..l.len() - 2], &r[..r.len() - 2]);
+    let (l_batch, l_matrix) = l.split_at(l.len() - 2);
+    let (r_batch, r_matrix) = r.split_at(r.len() - 2);
     if l_batch == r_batch {
         return Ok((lhs.clone(), rhs.clone()));
     }
-    let matrix = |t: &[usize]| [t[t.len() - 2], t[t.len() - 1]];
-    if let Ok(batch) = Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul") {
-        let view = |t: &Tensor, dims: &[usize]| t.broadcast_as(batch.clone().extend(&matrix(dims)));
-        return Ok((view(lhs, l)?, view(rhs, r)?));
-    }
-    // candle compares the number of matrices only.
     let count = |batch: &[usize]| batch.iter().product::<usize>();
-    if l.len() != r.len() || count(l_batch) != count(r_batch) {
-        return Err(mismatch());
+    if !broadcast && l.len() == r.len() && count(l_batch) == count(r_batch) {
+        return Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(r_matrix))?));
     }
-    Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(&matrix(r)))?))
+    let batch =
+        Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul").map_err(|_| mismatch())?;
+    Ok((lhs.broadcast_as(batch.clone().extend(l_matrix))?, rhs.broadcast_as(batch.extend(r_matrix))?))
 }
 
 fn same_device_and_dtype(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {

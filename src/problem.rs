@@ -230,12 +230,16 @@ impl Problem {
     }
 
     /// The form that kernels are chosen for: strides of size-1 dimensions dropped, batch dimensions that lie behind each
-    /// other merged, a batch over one broadcast B folded into M, D row-major, and an f32 mode for f32 only.
+    /// other merged, a batch over one broadcast B folded into M, D row-major, an f32 mode for f32 only, and a K of 0 where
+    /// alpha is 0: A and B are not read then, as in BLAS.
     pub fn canonical(&self) -> Canonical {
         let mut problem = self.canonical_strides();
         let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1;
         if swapped {
             problem = problem.transposed().canonical_strides();
+        }
+        if problem.epilogue.alpha() == 0.0 {
+            problem = problem.without_operands();
         }
         problem.merge_batch();
         problem.fold_batch_into_m();
@@ -270,6 +274,12 @@ impl Problem {
             epilogue: self.epilogue.transposed(),
             ..*self
         }
+    }
+
+    /// The same problem over an empty A and an empty B: their product is 0 whatever alpha is.
+    fn without_operands(&self) -> Self {
+        let (a, b) = (Operand::row_major(0, [0; 2]), Operand::row_major(self.n, [0; 2]));
+        Self { k: 0, a, b, epilogue: self.epilogue.with_alpha(1.0), ..*self }
     }
 
     fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {

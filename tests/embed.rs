@@ -1,5 +1,8 @@
 //! The embed example, as its users run it.
 
+#[path = "../examples/embed/notice.rs"]
+mod notice;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -218,4 +221,14 @@ fn refuses_unknown_options() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("f32, f16, bf16"), "{}", stderr(&output));
     assert_eq!(run(None, &["--batch-size", "0"]).status.code(), Some(2));
+}
+
+/// With the backtrace of a program that runs with RUST_BACKTRACE=1.
+#[test]
+fn a_notice_is_one_line() {
+    let inner = Box::new(candle::Error::Msg("no device".into()).bt());
+    let backtrace = Box::new(std::backtrace::Backtrace::force_capture());
+    let error = candle::Error::WithBacktrace { inner, backtrace };
+    assert!(error.to_string().lines().count() > 1, "{error}");
+    assert_eq!(notice::text(&error), "no device");
 }

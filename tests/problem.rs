@@ -147,7 +147,8 @@ proptest! {
         let again = canonical.problem.canonical();
         prop_assert!(!again.swapped);
         prop_assert_eq!(canonical.problem, again.problem);
-        prop_assert_eq!(canonical.problem.flops(), problem.flops());
+        let flops = if problem.epilogue.alpha() == 0.0 { 0.0 } else { problem.flops() };
+        prop_assert_eq!(canonical.problem.flops(), flops);
     }
 
     #[test]
@@ -259,4 +260,26 @@ fn alignment_is_that_of_pointer_and_strides() {
         assert_eq!(operand.transposed().align(dtype), expected, "{what}, transposed");
     }
     assert_eq!([0, 1, 6, 24, 32, 4096].map(power_of_two_in), [MAX_ALIGN, 1, 2, 8, 16, 16]);
+}
+
+/// As in BLAS: neither operand is read, so nothing of them is left to choose a kernel by.
+#[test]
+fn an_alpha_of_0_is_a_product_over_nothing() {
+    let of = |k, layout, alpha| {
+        let mut problem = Problem::dense(6, 4, k, 3, layout, DType::BF16);
+        problem.epilogue = Epilogue::new(alpha, 0.5);
+        problem.epilogue.bias = Some(BiasAxis::N);
+        problem.epilogue.c = Some(problem.d);
+        problem.a.pointer_align = 1;
+        problem.canonical().problem
+    };
+    let expected = of(8, Layout::NN, 0.0);
+    assert_eq!((expected.k, expected.epilogue.alpha(), expected.epilogue.beta()), (0, 1.0, 0.5));
+    assert_eq!((expected.epilogue.bias, expected.epilogue.c.is_some()), (Some(BiasAxis::N), true));
+    for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
+        for (k, alpha) in [(8, 0.0), (512, -0.0), (0, 0.0)] {
+            assert_eq!(of(k, layout, alpha), expected, "{layout} K {k} alpha {alpha}");
+        }
+        assert_eq!(of(8, layout, 1e-300).k, 8);
+    }
 }

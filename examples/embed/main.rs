@@ -13,6 +13,7 @@
 mod input;
 mod minilm;
 mod model;
+mod notice;
 mod report;
 
 use anyhow::{bail, Context, Result};
@@ -119,7 +120,7 @@ impl DeviceChoice {
             Self::Cuda => Device::new_cuda(0).context("no CUDA device; `--device cpu` runs without one"),
             Self::Auto if !cfg!(feature = "cuda") => Ok(Device::Cpu),
             Self::Auto => Ok(Device::new_cuda(0).unwrap_or_else(|error| {
-                eprintln!("notice: running on the CPU, as there is no CUDA device: {error}");
+                eprintln!("notice: running on the CPU, as there is no CUDA device: {}", notice::text(&error));
                 Device::Cpu
             })),
         }

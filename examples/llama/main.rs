@@ -6,6 +6,8 @@
 //! cargo run --example llama --features cuda,sm90,cutile,interpose -- --config 8b --prompt 2048 --decode 32
 //! ```
 
+#[path = "../embed/notice.rs"]
+mod notice;
 mod report;
 mod shapes;
 mod weights;
@@ -52,6 +54,7 @@ fn main() -> Result<()> {
     }
     let args = Args::parse();
     let device = Device::new_cuda(0).unwrap_or_else(|error| {
+        let error = notice::text(&error);
         eprintln!("no CUDA device ({error}): running on the CPU, where the interposer has nothing to do");
         Device::Cpu
     });

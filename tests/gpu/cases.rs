@@ -49,7 +49,7 @@ impl Variant {
         Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..Variant::PLAIN };
 
     /// Everything that a kernel may be asked for.
-    fn all(dtype: DType) -> Vec<Variant> {
+    pub fn all(dtype: DType) -> Vec<Variant> {
         let plain = Variant::PLAIN;
         let whole_16_bytes = 16 / dtype.bytes();
         let mut variants = vec![

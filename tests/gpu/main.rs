@@ -7,6 +7,7 @@ mod cases;
 mod chains;
 mod device;
 mod end_to_end;
+mod epilogue;
 mod exactness;
 mod fma;
 mod launches;
@@ -67,5 +68,6 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(limits::tests());
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
+    tests.extend(epilogue::tests());
     tests
 }

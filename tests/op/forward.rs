@@ -1,7 +1,7 @@
 //! Values: every layout of the operands, every epilogue.
 
 use crate::{activate, assert_close, assert_product, product, randn, tolerance};
-use candle::{DType, Result, Tensor, D};
+use candle::{DType, Device, Result, Tensor, D};
 use candle_tilegemm::{stats, Activation, Gemm, GemmExt};
 
 const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -182,4 +182,41 @@ fn activations_keep_their_digits_far_below_zero() {
             assert!((got - exact).abs() <= 3e-5 * exact.abs(), "{activation:?} of {x}: {got:e}, not {exact:e}");
         }
     }
+}
+
+/// Every shape of rank 2 to 4 with sizes up to 3 that `matmul` takes; what it refuses is broadcast or refused.
+#[test]
+fn what_matmul_takes_has_its_shape_and_its_values() -> Result<()> {
+    let sizes = 0..4;
+    let pairs = sizes.clone().flat_map(|x| sizes.clone().map(move |y| vec![x, y]));
+    let batches = sizes.clone().map(|x| vec![x]).chain(pairs).chain([vec![], vec![1, 6], vec![6, 1]]);
+    let batches: Vec<Vec<usize>> = batches.collect();
+    let counted = |dims: &[usize]| {
+        let count: usize = dims.iter().product();
+        Tensor::arange(1f64, count as f64 + 1.0, &Device::Cpu)?.reshape(dims)
+    };
+    let mut taken = 0;
+    for (l, r) in batches.iter().flat_map(|l| batches.iter().map(move |r| (l, r))) {
+        for [m, n, k] in [[1, 1, 1], [2, 3, 1], [1, 3, 2], [3, 1, 2], [2, 3, 2], [2, 2, 3]] {
+            let (lhs, rhs) = (counted(&[&l[..], &[m, k]].concat())?, counted(&[&r[..], &[k, n]].concat())?);
+            let what = format!("{:?} @ {:?}", lhs.dims(), rhs.dims());
+            let broadcast = Gemm::new().broadcast_batch().forward(&lhs, &rhs);
+            assert_eq!(broadcast.is_ok(), lhs.broadcast_matmul(&rhs).is_ok(), "{what}");
+            if let Ok(broadcast) = &broadcast {
+                assert_product(broadcast, &lhs, &rhs, &what)?;
+            }
+            let ours = lhs.gemm(&rhs);
+            let Ok(candles) = lhs.matmul(&rhs) else {
+                assert_eq!(ours.is_ok(), broadcast.is_ok(), "{what}");
+                continue;
+            };
+            let ours = ours?;
+            assert_eq!(ours.dims(), candles.dims(), "{what}");
+            let values = |t: &Tensor| t.flatten_all()?.to_vec1::<f64>();
+            assert_eq!(values(&ours)?, values(&candles)?, "{what}");
+            taken += 1;
+        }
+    }
+    assert!(taken > 400, "matmul took {taken} only");
+    Ok(())
 }

@@ -6,6 +6,8 @@ mod backward;
 mod errors;
 mod forward;
 mod layers;
+mod slopes;
+mod special;
 
 use candle::{DType, Device, Result, Shape, Tensor, D};
 use candle_tilegemm::Activation;

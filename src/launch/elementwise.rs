@@ -1,0 +1,55 @@
+//! What is done to a matrix element by element: the rest of an epilogue, and slopes of activations.
+
+use super::{arguments, check, dtype, library, Pointers};
+use crate::error::Result;
+use crate::ffi;
+use crate::kernel::Fusion;
+use crate::problem::Problem;
+#[cfg(feature = "candle")]
+use crate::problem::{Activation, DType, Layout};
+use std::ffi::c_void;
+
+/// Does to D what a kernel with `fusion` leaves undone of the epilogue of `problem` ([`Epilogue::rest`]), by one kernel or none.
+/// D holds what a launch of `problem` with [`Epilogue::keep`] has made.
+///
+/// [`Epilogue::keep`]: crate::problem::Epilogue::keep
+/// [`Epilogue::rest`]: crate::problem::Epilogue::rest
+///
+/// # Errors
+/// [`Error::Cuda`](crate::Error::Cuda) when CUDA refuses the launch, and those of a library that is not this crate's own.
+///
+/// # Safety
+/// As for [`launch`](super::launch) of `problem`; A and B are not read.
+pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stream: *mut c_void) -> Result<()> {
+    let Some(epilogue) = problem.epilogue.rest(fusion) else { return Ok(()) };
+    library()?;
+    let rest = Problem { a: problem.d, epilogue, ..*problem };
+    let pointers = Pointers { a: pointers.d, ..pointers };
+    let args = ffi::tg_gemm_args { stream, ..arguments(&rest, pointers) };
+    // SAFETY: the caller vouches for what the arguments point to.
+    check("tg_epilogue", unsafe { ffi::tg_epilogue(dtype(problem.dtype), &args) })
+}
+
+/// Writes the derivative of `activation` at each of the `count` numbers at `x` to `d`.
+///
+/// # Safety
+/// `x` and `d` are `count` numbers each, in memory of the current device that stays allocated until `stream`, one of that device,
+/// has passed the launch.
+#[cfg(feature = "candle")]
+pub(crate) unsafe fn slope(
+    activation: Activation,
+    of: DType,
+    count: usize,
+    x: *const c_void,
+    d: *mut c_void,
+    stream: *mut c_void,
+) -> Result<()> {
+    use std::ptr::null;
+    library()?;
+    let mut problem = Problem::dense(1, count, count, 1, Layout::NN, of);
+    problem.epilogue.activation = activation;
+    let pointers = Pointers { a: x, b: null(), c: null(), bias: null(), d };
+    let args = ffi::tg_gemm_args { stream, ..arguments(&problem, pointers) };
+    // SAFETY: the caller vouches for what the arguments point to.
+    check("tg_slope", unsafe { ffi::tg_slope(dtype(of), &args) })
+}

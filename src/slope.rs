@@ -1,0 +1,73 @@
+//! Slopes of activations, for gradients.
+
+use crate::gemm_op::kernel_dtype;
+use crate::problem::{Activation, DType, Real};
+use candle::backend::BackendStorage;
+use candle::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use rayon::prelude::*;
+
+/// The derivative of an activation at each number of `x`, rounded once.
+pub(crate) fn slope(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    x.contiguous()?.apply_op1(Slope(activation))
+}
+
+struct Slope(Activation);
+
+impl Slope {
+    fn of<T: WithDType, Acc: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
+        let start = layout.start_offset();
+        let values = &storage.as_slice::<T>()?[start..start + layout.shape().elem_count()];
+        let slope = |x: &T| T::from_f64(self.0.slope(Acc::from_f64(x.to_f64())).to_f64());
+        Ok(T::to_cpu_storage_owned(values.par_iter().map(slope).collect()))
+    }
+
+    /// The second derivative, which candle's own ops compute.
+    fn curvature(&self, x: &Tensor) -> Result<Tensor> {
+        let square = x.sqr()?;
+        let factor = 2.0 * (2.0 / std::f64::consts::PI).sqrt();
+        // y, y' and y'' of x sigmoid(y(x))
+        let [y, steepness, bend] = match self.0 {
+            Activation::Identity | Activation::Relu => return x.zeros_like(),
+            Activation::GeluErf => {
+                // (2 - x^2) times the density of the normal distribution
+                let density = square.affine(-0.5, 0.0)?.exp()?.affine((0.5 / std::f64::consts::PI).sqrt(), 0.0)?;
+                return density * square.affine(-1.0, 2.0)?;
+            }
+            Activation::GeluTanh => [
+                (x * square.affine(0.044715 * factor, factor)?)?,
+                square.affine(3.0 * 0.044715 * factor, factor)?,
+                x.affine(6.0 * 0.044715 * factor, 0.0)?,
+            ],
+            Activation::Silu => [x.clone(), x.ones_like()?, x.zeros_like()?],
+        };
+        let gate = y.neg()?.exp()?.affine(1.0, 1.0)?.recip()?;
+        let gate_slope = (&gate * gate.affine(-1.0, 1.0)?)?;
+        let bends = ((x * steepness.sqr()?)? * gate.affine(-2.0, 1.0)?)? + (x * bend)?;
+        gate_slope * (bends + steepness.affine(2.0, 0.0)?)?
+    }
+}
+
+impl CustomOp1 for Slope {
+    fn name(&self) -> &'static str {
+        "tilegemm-slope"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let slopes = match kernel_dtype(storage.dtype())? {
+            DType::F16 => self.of::<half::f16, f32>(storage, layout),
+            DType::BF16 => self.of::<half::bf16, f32>(storage, layout),
+            DType::F32 => self.of::<f32, f32>(storage, layout),
+            DType::F64 => self.of::<f64, f64>(storage, layout),
+        };
+        Ok((slopes?, layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &candle::CudaStorage, layout: &Layout) -> Result<(candle::CudaStorage, Shape)> {
+        Ok((crate::cuda::slope(self.0, (storage, layout))?, layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some((grad * self.curvature(x)?)?))
+    }
+}
