@@ -8,6 +8,7 @@ use crate::cost;
 use crate::error::{Error, Result};
 use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
+use crate::settings;
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
 use crate::workspace::{self, Need};
 use memo::{Answer, Memo, Question, Recent};
@@ -52,9 +53,9 @@ impl Policy {
 
     /// From `TILEGEMM_FORCE=<kernel>`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
     pub fn from_env() -> Result<Self> {
-        let policy = match std::env::var("TILEGEMM_FORCE").ok().filter(|name| !name.is_empty()) {
+        let policy = match settings::var("TILEGEMM_FORCE")? {
             Some(name) => Self::force(&name)?,
-            None if is_on("TILEGEMM_VENDOR")? => Self::default(),
+            None if settings::switch("TILEGEMM_VENDOR", true)? => Self::default(),
             None => Self::own(),
         };
         Ok(policy.with_workspace(workspace::bytes()?))
@@ -68,15 +69,6 @@ impl Policy {
     /// The kernel asked for by name.
     pub fn forced(&self) -> Option<&'static KernelDesc> {
         self.forced.map(|index| &KERNELS[index])
-    }
-}
-
-/// A switch of the environment; on unless it says off.
-pub(crate) fn is_on(name: &'static str) -> Result<bool> {
-    match std::env::var(name).as_deref() {
-        Err(_) | Ok("" | "on") => Ok(true),
-        Ok("off") => Ok(false),
-        Ok(value) => Err(Error::BadSetting { name, value: value.into(), expected: "on or off" }),
     }
 }
 

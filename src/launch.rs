@@ -1,11 +1,12 @@
 //! From a [`Plan`] and device pointers to a running kernel. With `ffi`, `vendor` and `interpose`, the only unsafe code.
 
 use crate::arch::{DeviceInfo, Rates};
-use crate::dispatch::{is_on, Dispatcher, Plan};
+use crate::dispatch::{Dispatcher, Plan};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::kernel::{Family, KernelDesc, Math, KERNELS};
 use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
+use crate::settings;
 use crate::vendor;
 use crate::workspace::cut::{Cut, Piece};
 use crate::workspace::streams::Workspace;
@@ -345,7 +346,7 @@ fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> 
 /// Whether kernels may start while the one before them still runs: `TILEGEMM_PDL=on|off`.
 fn overlap() -> Result<bool> {
     static OVERLAP: OnceCell<bool> = OnceCell::new();
-    OVERLAP.get_or_try_init(|| is_on("TILEGEMM_PDL")).copied()
+    OVERLAP.get_or_try_init(|| settings::switch("TILEGEMM_PDL", true)).copied()
 }
 
 /// The problem and its operands; where and how to launch is left open.

@@ -96,6 +96,7 @@ mod op;
 mod operand;
 mod precision;
 pub mod problem;
+mod settings;
 pub mod stats;
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite;

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Family, KernelDesc};
 use crate::precision::Math;
 use crate::problem::{Layout, Problem};
+use crate::settings;
 use once_cell::sync::OnceCell;
 
 #[cfg(any(feature = "cuda", test))]
@@ -37,7 +38,7 @@ pub const MOST_STREAMS: usize = 8;
 /// [`Error::BadSetting`] when the variable holds something else than a number.
 pub fn bytes() -> Result<u64> {
     static BYTES: OnceCell<u64> = OnceCell::new();
-    BYTES.get_or_try_init(|| parse(&std::env::var("TILEGEMM_WORKSPACE").unwrap_or_default())).copied()
+    BYTES.get_or_try_init(|| parse(&settings::var("TILEGEMM_WORKSPACE")?.unwrap_or_default())).copied()
 }
 
 fn parse(value: &str) -> Result<u64> {
