@@ -99,6 +99,9 @@ pub struct Epilogue {
     pub activation: Activation,
     /// Where C lies; it is not read when beta is 0.
     pub c: Option<Operand>,
+    /// Whether C is D itself, which the product is added to: what a call of cuBLAS with a beta asks for. [`Epilogue::c`] lies as D
+    /// does then, and both have the same pointer.
+    pub in_place: bool,
 }
 
 impl Default for Epilogue {
@@ -116,6 +119,7 @@ impl Epilogue {
             bias: None,
             activation: Activation::Identity,
             c: None,
+            in_place: false,
         }
     }
 
@@ -154,7 +158,7 @@ impl Epilogue {
         let rest_bias_act = usize::from(self.bias.is_some()) + usize::from(self.activation != Activation::Identity);
         match fusion {
             Fusion::Full => (*self, 0),
-            Fusion::BiasAct => (Self { beta_bits: 0f64.to_bits(), c: None, ..*self }, rest_c),
+            Fusion::BiasAct => (Self { beta_bits: 0f64.to_bits(), c: None, in_place: false, ..*self }, rest_c),
             Fusion::None => (Self::new(self.alpha(), 0.0), rest_c + rest_bias_act),
         }
     }

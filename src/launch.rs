@@ -71,8 +71,10 @@ pub struct Queue {
 /// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
 ///   stays allocated until the stream has passed the launch.
 /// - They are aligned as the problem says.
-/// - D overlaps none of the others, except C where both have the same layout.
-/// - The stream and the handle in `queue` are what they say.
+/// - D overlaps none of the others, except C where both have the same layout. Where the problem says that C is D
+///   ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)), both pointers are the same.
+/// - The stream and the handle in `queue` are what they say; the handle is in host pointer mode (`CUBLAS_POINTER_MODE_HOST`), as scale
+///   factors lie on the host.
 pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
     if plan.canonical.problem.is_empty() {
         plan.count();

@@ -8,7 +8,8 @@
 //! graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`] of a device share one more:
 //! their products wait for each other.
 //!
-//! A product that needs more is computed in pieces. Where there is none (no memory, or the stream is being captured and has none of
+//! A product that needs more is computed in pieces, unless it is added to its own result
+//! ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)): that takes another kernel. Where there is none (no memory, or the stream is being captured and has none of
 //! its own), the product runs as it would with [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a
 //! kernel that needs none; an event of the target `tilegemm::workspace` says so.
 //!
@@ -141,8 +142,13 @@ impl Share {
 pub(crate) fn need(kernel: &KernelDesc, problem: &Problem) -> Need {
     let Some(share) = Share::of(kernel, problem).filter(|_| !problem.is_empty()) else { return Need::default() };
     let Problem { m, n, .. } = *problem;
-    let least = share.matrices(m.min(share.step[0]), n.min(share.step[1]), 1);
-    Need { least, best: share.matrices(m, n, problem.batch_count()) }
+    let best = share.matrices(m, n, problem.batch_count());
+    // Where a piece fails after others were added to C, the whole cannot be computed again.
+    let least = match problem.epilogue.in_place {
+        true => best,
+        false => share.matrices(m.min(share.step[0]), n.min(share.step[1]), 1),
+    };
+    Need { least, best }
 }
 
 #[cfg(test)]

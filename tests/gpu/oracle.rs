@@ -55,7 +55,9 @@ pub fn compare<T: Element>(
         .iter()
         .find(|k| k.family == candle_tilegemm::kernel::Family::Reference && k.is_built() && k.dtype == problem.dtype)
         .ok_or("there is no reference kernel for this dtype")?;
-    let expected = gpu.run(reference.name, problem, operands)?;
+    let mut beside = *problem;
+    beside.epilogue.in_place = false;
+    let expected = gpu.run(reference.name, &beside, operands)?;
     let got = gpu.run(kernel, problem, operands)?;
     let offset = operands.offsets[3];
     let mut inside = vec![false; got.len()];
@@ -102,6 +104,7 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
         Variant { batch: [2, 3], padding: 3, offset: 1, ..plain },
         Variant { batch: [1, 3], broadcast_b: true, alpha: 0.5, beta: 2.0, ..plain },
         Variant { column_major_d: true, bias: Some(BiasAxis::M), ..plain },
+        Variant { batch: [1, 3], alpha: 0.5, beta: -2.0, in_place: true, ..plain },
     ];
     let activations =
         Activation::ALL.map(|activation| Variant { activation, bias: Some(BiasAxis::N), beta: 1.0, ..plain });
