@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 
 mod own;
 
-pub use crate::vendor::VendorCall;
+pub use crate::vendor::{VendorCall, VendorLibrary};
 
 /// Device pointers of one product, to the first element of the first matrix of the batch.
 #[derive(Debug, Clone, Copy)]
@@ -305,8 +305,8 @@ pub fn verify_library() -> Result<usize> {
 ///
 /// # Errors
 /// [`Error::Vendor`] with what is missing.
-pub fn verify_vendor() -> Result<()> {
-    vendor::cublas().map(drop)
+pub fn verify_vendor() -> Result<&'static VendorLibrary> {
+    Ok(&vendor::cublas()?.library)
 }
 
 fn linked_kernels() -> impl Iterator<Item = &'static ffi::tg_kernel> {
