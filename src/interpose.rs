@@ -19,6 +19,9 @@
 //! passes else: `TILEGEMM_F32=tf32` makes those calls TF32 and `strict` keeps them to fused multiply-adds, and neither changes a
 //! call that says itself what it wants. A call that goes to cuBLAS outside of the contract goes as it came.
 //!
+//! Products of 16 bits that the dispatcher gives to cuBLAS go as they came, too, and cuBLAS may add their partial sums in 16 bits.
+//! [`set_exact_sums`] and `TILEGEMM_EXACT_SUMS=on` ask for sums in f32, which is what the op has.
+//!
 //! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls. `trace` also writes the
 //! products to a benchmark suite: `TILEGEMM_TRACE` names the file, else it is `tilegemm-trace.toml` in the working folder.
 
@@ -46,7 +49,7 @@ use count::{count_forwarded, count_ours, count_refused};
 pub use count::{stats, Forwarded, Stats};
 #[doc(hidden)]
 pub use mode::set_dry_run;
-pub use mode::{mode, set_mode, Mode};
+pub use mode::{exact_sums, mode, set_exact_sums, set_mode, Mode};
 pub use record::trace_to;
 pub(crate) use record::traced;
 
@@ -264,7 +267,7 @@ enum Taken {
     /// One of our kernels runs it.
     Ours,
     /// cuBLAS runs it, but not as the call has it: with a batch over one matrix made a single product (as a batch of 1024
-    /// single rows it takes 200 times as long), or in TF32 because the process asks for that.
+    /// single rows it takes 200 times as long), in TF32 because the process asks for that, or with sums in f32 ([`exact_sums`]).
     Changed,
     /// The dispatcher chose cuBLAS, which is to get the call as it came.
     No,
@@ -288,7 +291,8 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
             traced(problem, plan, ready);
         }
         let vendor = ready.kernel.family == Family::Cublas;
-        if vendor && call.is_as_planned(&ready.canonical.problem) {
+        let as_it_came = || Ok::<_, Error>(problem.dtype == DType::F32 || !exact_sums()?);
+        if vendor && call.is_as_planned(&ready.canonical.problem) && as_it_came()? {
             ready.count();
             return Ok(Taken::No);
         }

@@ -10,8 +10,10 @@ use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_longlong, c_void};
 use std::fmt;
 use std::path::PathBuf;
+use sums::ExactSums;
 
 mod library;
+mod sums;
 
 /// `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17); enums are passed as plain integers.
 pub(crate) type GemmStridedBatchedEx = unsafe extern "C" fn(
@@ -84,6 +86,8 @@ impl VendorLibrary {
 pub(crate) struct Cublas {
     pub library: VendorLibrary,
     pub gemm_strided_batched_ex: GemmStridedBatchedEx,
+    get_math_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
+    set_math_mode: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
     #[cfg(feature = "interpose")]
     pub get_stream: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int,
     #[cfg(feature = "interpose")]
@@ -112,6 +116,8 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
             used.verify()?;
             Ok(Cublas {
                 library: used,
+                get_math_mode: *library.get(b"cublasGetMathMode\0").map_err(missing)?,
+                set_math_mode: *library.get(b"cublasSetMathMode\0").map_err(missing)?,
                 gemm_strided_batched_ex: *library.get(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
                 #[cfg(feature = "interpose")]
                 get_stream: *library.get(b"cublasGetStream_v2\0").map_err(missing)?,
@@ -158,10 +164,12 @@ pub struct VendorCall {
     beta: f64,
     dtype: DType,
     f32_mode: F32Mode,
+    /// Whether partial sums of 16-bit products have to be added in f32. cuBLAS adds them in 16 bits where it likes, unless told.
+    exact_sums: bool,
 }
 
 impl VendorCall {
-    /// The call for a canonical problem.
+    /// The call for a canonical problem. Products of 16 bits are added in f32 throughout, as our own kernels do.
     ///
     /// # Errors
     /// [`Error::Vendor`] when a size or stride does not fit the interface.
@@ -171,11 +179,12 @@ impl VendorCall {
             1 => (OP_N, operand.row_stride),
             stride => (OP_T, stride),
         };
-        Self::new(problem, op(&problem.b), op(&problem.a))
+        let call = Self::new(problem, op(&problem.b), op(&problem.a))?;
+        Ok(Self { exact_sums: matches!(problem.dtype, DType::F16 | DType::BF16), ..call })
     }
 
     /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with the
-    /// batch as it is asked for, and the first of the two forms that fits.
+    /// batch as it is asked for, and the first of the two forms that fits. cuBLAS may add partial sums in 16 bits, as it may there.
     ///
     /// # Errors
     /// [`Error::Vendor`] when a size or stride does not fit the interface, or candle refuses the operands.
@@ -215,6 +224,7 @@ impl VendorCall {
             beta: epilogue.beta(),
             dtype,
             f32_mode,
+            exact_sums: false,
         })
     }
 
@@ -231,7 +241,10 @@ impl VendorCall {
             let help = "the plan needs a cuBLAS handle; pass one in Queue::cublas, or plan with Policy::own()";
             return Err(Error::Vendor(help.into()));
         }
-        let gemm = cublas()?.gemm_strided_batched_ex;
+        let library = cublas()?;
+        let gemm = library.gemm_strided_batched_ex;
+        // SAFETY: the caller's handle, which outlives this call.
+        let _exact = self.exact_sums.then(|| unsafe { ExactSums::of(library, handle) }).transpose()?;
         let (data_type, compute_type) = self.types();
         let scalars32 = [self.alpha as f32, self.beta as f32];
         let scalars64 = [self.alpha, self.beta];

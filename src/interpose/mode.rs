@@ -1,7 +1,9 @@
 //! What the interposer does with calls: set by the environment or by the program.
 
 use super::failure::tell;
+use crate::error::Result;
 use crate::settings;
+use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// What the interposer does with a call.
@@ -61,6 +63,27 @@ fn mode_from_env() -> Mode {
             tell(&format!("{error}; using on"));
             Mode::On
         }
+    }
+}
+
+/// 0: not set; else one more than the switch.
+static EXACT_SUMS: AtomicU8 = AtomicU8::new(0);
+
+/// Sets whether products of 16 bits that the dispatcher gives to cuBLAS are added in f32 throughout. Unless it is on, cuBLAS gets
+/// such a call of the program as it came, and adds partial sums in 16 bits where it likes, as in a program without the interposer.
+pub fn set_exact_sums(on: bool) {
+    EXACT_SUMS.store(u8::from(on) + 1, Ordering::Relaxed);
+}
+
+/// Whether they are: by [`set_exact_sums`], else by the environment variable `TILEGEMM_EXACT_SUMS=on|off`, else not.
+///
+/// # Errors
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable counts and holds something else.
+pub fn exact_sums() -> Result<bool> {
+    static OF_ENV: OnceCell<bool> = OnceCell::new();
+    match EXACT_SUMS.load(Ordering::Relaxed) {
+        0 => OF_ENV.get_or_try_init(|| settings::switch("TILEGEMM_EXACT_SUMS", false)).copied(),
+        set => Ok(set > 1),
     }
 }
 
