@@ -13,7 +13,7 @@ use crate::tuning::{Among, Entry, Host, Tables, Tuning};
 use crate::workspace::{self, Need};
 use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 mod counter;
@@ -105,14 +105,36 @@ pub struct Plan {
     without: Option<Arc<Plan>>,
     dispatcher: usize,
     policy: Policy,
-    calls: Counter,
+    calls: Calls,
+    /// Whether it was told that something else runs in its place.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    told: AtomicBool,
+}
+
+/// How often a plan was launched; what is forgotten with the plan its dispatcher still counts.
+#[derive(Debug)]
+struct Calls {
+    counter: Counter,
+    forgotten: Arc<AtomicU64>,
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.forgotten.fetch_add(self.counter.sum(), Ordering::Relaxed);
+    }
 }
 
 impl Plan {
     /// Counts one launch.
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self) {
-        self.calls.count();
+        self.calls.counter.count();
+    }
+
+    /// Whether this is the first time that something is to be told of it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn tell(&self) -> bool {
+        !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// What runs in its place on a stream that has no workspace ([`crate::workspace`]): the plan of the same problem for a kernel
@@ -123,7 +145,7 @@ impl Plan {
 
     /// How often it was launched.
     pub fn calls(&self) -> u64 {
-        self.calls.sum()
+        self.calls.counter.sum()
     }
 }
 
@@ -178,6 +200,8 @@ pub struct Dispatcher {
     id: usize,
     plans: Memo<Plan>,
     splits: Memo<Split>,
+    /// Launches of plans that are no longer kept.
+    forgotten: Arc<AtomicU64>,
 }
 
 thread_local! {
@@ -201,7 +225,8 @@ impl Dispatcher {
     fn with_tables(device: DeviceInfo, only_built: bool, tables: Tables) -> Self {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self { device, tables, only_built, id, plans: Memo::default(), splits: Memo::default() }
+        let (plans, splits, forgotten) = (Memo::default(), Memo::default(), Arc::default());
+        Self { device, tables, only_built, id, plans, splits, forgotten }
     }
 
     /// With a table that is asked before the others.
@@ -293,7 +318,8 @@ impl Dispatcher {
             None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
         };
-        let (sm_count, dispatcher, calls) = (self.device.sm_count, self.id, Counter::default());
+        let (sm_count, dispatcher) = (self.device.sm_count, self.id);
+        let calls = Calls { counter: Counter::default(), forgotten: self.forgotten.clone() };
         let asked = *asked;
         Ok(Plan {
             asked,
@@ -307,6 +333,7 @@ impl Dispatcher {
             dispatcher,
             policy,
             calls,
+            told: AtomicBool::new(false),
         })
     }
 
@@ -408,9 +435,14 @@ impl Dispatcher {
         Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, reason, roofline_us }
     }
 
-    /// The plans made so far, with their call counts.
+    /// The plans that are kept, with their call counts: all, or of more than 32,768 distinct products the latest ones.
     pub fn plans(&self) -> Vec<Arc<Plan>> {
         self.plans.all()
+    }
+
+    /// How often plans were launched that are no longer kept.
+    pub fn forgotten_calls(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
     }
 }
 

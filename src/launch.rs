@@ -167,7 +167,9 @@ unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'s
     };
     let kernel = plan.kernel.name;
     let Some(without) = plan.without_workspace() else { return Err(Error::Workspace { what: kernel, lack }) };
-    tracing::warn!(target: "tilegemm::workspace", kernel, instead = without.kernel.name, %lack, "no workspace");
+    if plan.tell() {
+        tracing::warn!(target: "tilegemm::workspace", kernel, instead = without.kernel.name, %lack, "no workspace");
+    }
     Ok((without, None))
 }
 

@@ -5,13 +5,15 @@
 //! `sm90_sgemm` transpose what is; and what comes of that lies in a workspace. There is one for each device and stream, of
 //! [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when the first such kernel is
 //! launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the process ends, so that a CUDA
-//! graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`] of a device share one more:
-//! their products wait for each other.
+//! graph which has captured its address can be replayed. Streams beyond [`MOST_STREAMS`] of a device share one more: their products
+//! wait for each other. A stream that is gone leaves its own to the next one, unless a graph has the address: the per-thread stream
+//! when its thread ends, another stream when CUDA gives its handle to a new one. From half of [`MOST_STREAMS`] on, streams record an
+//! event after each use for that; what was used last before then stays where it is.
 //!
 //! A product that needs more is computed in pieces, unless it is added to its own result
 //! ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)): that takes another kernel. Where there is none (no memory, or the stream is being captured and has none of
 //! its own), the product runs as it would with [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a
-//! kernel that needs none; an event of the target `tilegemm::workspace` says so.
+//! kernel that needs none; an event of the target `tilegemm::workspace` says so, once for each distinct product.
 //!
 //! Products on one stream share its workspace, in the order of the stream. A graph that is replayed uses that of the stream on
 //! which it was captured: replay it there, or in order with what runs there.
