@@ -55,8 +55,9 @@ impl Pointers {
 pub struct Queue {
     /// A CUDA stream of the current device; null and the per-thread default stream included.
     pub stream: *mut c_void,
-    /// A cuBLAS handle that is set to that stream, for plans that chose the vendor library; may be null for those that cannot
-    /// ([`crate::dispatch::Policy::own`]).
+    /// A cuBLAS handle that is set to that stream and in host pointer mode, for plans that chose the vendor library; may be null for
+    /// those that cannot ([`crate::dispatch::Policy::own`]). No other thread uses it meanwhile. Its math mode may change for the call,
+    /// and is what it was afterwards.
     pub cublas: *mut c_void,
 }
 
@@ -65,7 +66,7 @@ pub struct Queue {
 ///
 /// # Errors
 /// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does: nothing has run then, or a part of a
-/// product that is computed in pieces. [`Error::Workspace`] when there is none and the plan has nothing in its place.
+/// product that is computed in pieces, which one in place never is. [`Error::Workspace`] when there is none and the plan has nothing in its place.
 ///
 /// # Safety
 /// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
@@ -133,6 +134,9 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
 /// Allocates the workspace of a stream of the current device, unless it has one, and makes the device's dispatcher: what the
 /// first launch would do otherwise. Without it, a product whose first launch on a stream is captured into a CUDA graph runs
 /// without a workspace. With candle, [`prepare`](crate::prepare) does it.
+///
+/// Call it for each stream that is captured before its first product: CUDA may have given it the handle of a stream that was
+/// destroyed, whose workspace such a capture would take for its own, with work in it that may still be under way.
 ///
 /// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
 ///
@@ -303,7 +307,7 @@ pub fn verify_library() -> Result<usize> {
     Ok(library()?.iter().flatten().count())
 }
 
-/// Whether libcublas is found and has the functions that plans for the vendor library need.
+/// The libcublas that plans for the vendor library call; it has the functions that they need.
 ///
 /// # Errors
 /// [`Error::Vendor`] with what is missing.

@@ -10,6 +10,7 @@ mod end_to_end;
 mod exactness;
 mod fma;
 mod oracle;
+mod vendor;
 
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
 use device::Gpu;
@@ -60,5 +61,6 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
     tests.extend(end_to_end::tests());
+    tests.extend(vendor::tests());
     tests
 }

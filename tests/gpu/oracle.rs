@@ -126,8 +126,13 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
-fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Operands<T>) -> Result<(), String> {
-    let got = gpu.run(name, problem, operands)?;
+/// The named kernel's D against sums in f64.
+pub fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Operands<T>) -> Result<(), String> {
+    check_sums(problem, operands, &gpu.run(name, problem, operands)?)
+}
+
+/// Every element of D within the bound of sums in f32, in f64 for f64.
+pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[T]) -> Result<(), String> {
     let Problem { m, n, k, batch, a, b, d, epilogue, .. } = *problem;
     let offset = operands.offsets[0];
     let indices = |operand: &Operand, rows, cols| {
