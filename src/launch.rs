@@ -312,7 +312,9 @@ pub fn verify_library() -> Result<usize> {
 /// # Errors
 /// [`Error::Vendor`] with what is missing.
 pub fn verify_vendor() -> Result<&'static VendorLibrary> {
-    Ok(&vendor::cublas()?.library)
+    let library = &vendor::cublas()?.library;
+    library.verify()?;
+    Ok(library)
 }
 
 fn linked_kernels() -> impl Iterator<Item = &'static ffi::tg_kernel> {

@@ -14,6 +14,8 @@ use sums::ExactSums;
 
 mod library;
 mod sums;
+#[cfg(test)]
+mod tests;
 
 /// `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17); enums are passed as plain integers.
 pub(crate) type GemmStridedBatchedEx = unsafe extern "C" fn(
@@ -70,8 +72,8 @@ impl fmt::Display for VendorLibrary {
 }
 
 impl VendorLibrary {
-    /// Whether its interface is the one that we know.
-    fn verify(&self) -> Result<()> {
+    /// Whether its interface is the one that we know. Calls of the program reach it either way.
+    pub(crate) fn verify(&self) -> Result<()> {
         match self.version[0] {
             12 | 13 => Ok(()),
             _ => Err(Error::Vendor(format!(
@@ -112,10 +114,8 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
         // SAFETY: the types are those of cublas_api.h.
         unsafe {
             let property = library.get::<GetProperty>(b"cublasGetProperty\0").map_err(missing)?;
-            let used = VendorLibrary { path: found.path, version: version(*property)? };
-            used.verify()?;
             Ok(Cublas {
-                library: used,
+                library: VendorLibrary { path: found.path, version: version(*property)? },
                 get_math_mode: *library.get(b"cublasGetMathMode\0").map_err(missing)?,
                 set_math_mode: *library.get(b"cublasSetMathMode\0").map_err(missing)?,
                 gemm_strided_batched_ex: *library.get(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
@@ -241,7 +241,12 @@ impl VendorCall {
             let help = "the plan needs a cuBLAS handle; pass one in Queue::cublas, or plan with Policy::own()";
             return Err(Error::Vendor(help.into()));
         }
-        let library = cublas()?;
+        // SAFETY: the caller's promises are passed on.
+        unsafe { self.run_by(cublas()?, pointers, handle) }
+    }
+
+    unsafe fn run_by(&self, library: &Cublas, pointers: Pointers, handle: *mut c_void) -> Result<()> {
+        library.library.verify()?;
         let gemm = library.gemm_strided_batched_ex;
         // SAFETY: the caller's handle, which outlives this call.
         let _exact = self.exact_sums.then(|| unsafe { ExactSums::of(library, handle) }).transpose()?;
