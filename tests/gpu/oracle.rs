@@ -4,6 +4,7 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use candle_tilegemm::problem::{BiasAxis, Operand};
 use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use rayon::prelude::*;
 
 /// Elements after the end of every buffer that no kernel may touch.
 pub const GUARD: usize = 64;
@@ -143,7 +144,7 @@ pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[
     let (a_at, b_at, d_at) = (indices(&a, m, k), indices(&b, k, n), indices(&d, m, n));
     let c_at = epilogue.c.map(|c| indices(&c, m, n));
     let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
-    for (element, &place) in d_at.iter().enumerate() {
+    let check = |(element, &place): (usize, &usize)| {
         let (matrix, i, j) = (element / (m * n), element / n % m, element % n);
         let product = |p: usize| {
             let left = operands.a[a_at[(matrix * m + i) * k + p]].to_f64();
@@ -161,6 +162,7 @@ pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[
         if !agree(got, expected, tolerance) {
             return Err(format!("D[{matrix},{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"));
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    d_at.par_iter().enumerate().try_for_each(check)
 }
