@@ -34,32 +34,52 @@ const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
+    /// A csrc/<family>.cu, or `cublas`, the vendor library.
     family: String,
+    /// sm80 sm89 sm90 sm90a sm100 sm100a sm120; built when the Cargo feature of that number is on.
     #[serde(default)]
     arch: Vec<String>,
+    /// f16 bf16 f32 f64: inputs and output. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
+    /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). Absent: in the dtype itself.
     #[serde(default = "native")]
     math: String,
+    /// nn nt tn tt, row-major (tilegemm.h); any: any strides.
     layout: Vec<String>,
+    /// M, N, K of one output tile and one pipeline stage. gemv, gevm and sm90_skinny: M is the most rows that they take. Rows of
+    /// sm90_sgemm, sm90_bf16x6_direct and split_k have several tiles; one of them names the row.
     #[serde(default)]
     tile: [u32; 3],
+    /// Thread blocks of a cluster along M, N. tile_gemm: the blocks that share one tile. The narrow rows of sm90_tf32 choose their
+    /// cluster for a launch, up to four blocks along M, N and K, and sm90_bf16x6_direct up to eight along K.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
+    /// Of sm90_wave's tiles: their rows where exchanged, else their columns. A launch takes the width that leaves the busiest
+    /// multiprocessor least to do; tile, cluster and split are the most that a launch takes.
     #[serde(default)]
     widths: Vec<u32>,
+    /// Parts of K that the blocks of a cluster add up; sm90_wave only.
     #[serde(default = "whole_k")]
     split: u32,
+    /// Pipeline depth; 0: as many stages as shared memory holds.
     #[serde(default)]
     stages: u32,
+    /// Worker warps of a thread block; 0: the family's own number.
     #[serde(default)]
     warps: u32,
+    /// Bytes that pointers and strides must be multiples of; 0: one element.
     #[serde(default)]
     align: u32,
+    /// cooperative, pingpong: CUTLASS's. exchanged: B is on the tensor cores' M side, so that tiles come in steps of 8 rows
+    /// (sm90_wave). Absent: the family's own.
     #[serde(default = "no_schedule")]
     schedule: String,
+    /// full: bias, activation and beta * C; bias_act: bias and activation; none: alpha only.
     epilogue: String,
+    /// Whether the build profile of that name has the row, too: it compiles in minutes.
     #[serde(default)]
     fast: bool,
+    /// The shapes that earn the row its place.
     why: String,
 }
 

@@ -9,11 +9,12 @@ use crate::cost;
 use crate::error::{Error, Result};
 use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
 use crate::problem::{Canonical, Problem};
+use crate::settings;
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
 use crate::workspace::{self, Need};
 use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 mod choice;
@@ -54,9 +55,9 @@ impl Policy {
 
     /// From `TILEGEMM_FORCE=<kernel>`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
     pub fn from_env() -> Result<Self> {
-        let policy = match std::env::var("TILEGEMM_FORCE").ok().filter(|name| !name.is_empty()) {
+        let policy = match settings::var("TILEGEMM_FORCE")? {
             Some(name) => Self::force(&name)?,
-            None if is_on("TILEGEMM_VENDOR")? => Self::default(),
+            None if settings::switch("TILEGEMM_VENDOR", true)? => Self::default(),
             None => Self::own(),
         };
         Ok(policy.with_workspace(workspace::bytes()?))
@@ -70,15 +71,6 @@ impl Policy {
     /// The kernel asked for by name.
     pub fn forced(&self) -> Option<&'static KernelDesc> {
         self.forced.map(|index| &KERNELS[index])
-    }
-}
-
-/// A switch of the environment; on unless it says off.
-pub(crate) fn is_on(name: &'static str) -> Result<bool> {
-    match std::env::var(name).as_deref() {
-        Err(_) | Ok("" | "on") => Ok(true),
-        Ok("off") => Ok(false),
-        Ok(value) => Err(Error::BadSetting { name, value: value.into(), expected: "on or off" }),
     }
 }
 
@@ -117,14 +109,36 @@ pub struct Plan {
     without: Option<Arc<Plan>>,
     dispatcher: usize,
     policy: Policy,
-    calls: Counter,
+    calls: Calls,
+    /// Whether it was told that something else runs in its place.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    told: AtomicBool,
+}
+
+/// How often a plan was launched; what is forgotten with the plan its dispatcher still counts.
+#[derive(Debug)]
+struct Calls {
+    counter: Counter,
+    forgotten: Arc<AtomicU64>,
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.forgotten.fetch_add(self.counter.sum(), Ordering::Relaxed);
+    }
 }
 
 impl Plan {
     /// Counts one launch.
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self) {
-        self.calls.count();
+        self.calls.counter.count();
+    }
+
+    /// Whether this is the first time that something is to be told of it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn tell(&self) -> bool {
+        !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// What runs in its place on a stream that has no workspace ([`crate::workspace`]): the plan of the same problem for a kernel
@@ -135,7 +149,7 @@ impl Plan {
 
     /// How often it was launched.
     pub fn calls(&self) -> u64 {
-        self.calls.sum()
+        self.calls.counter.sum()
     }
 }
 
@@ -190,6 +204,8 @@ pub struct Dispatcher {
     id: usize,
     plans: Memo<Plan>,
     splits: Memo<Split>,
+    /// Launches of plans that are no longer kept.
+    forgotten: Arc<AtomicU64>,
 }
 
 thread_local! {
@@ -213,7 +229,8 @@ impl Dispatcher {
     fn with_tables(device: DeviceInfo, only_built: bool, tables: Tables) -> Self {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self { device, tables, only_built, id, plans: Memo::default(), splits: Memo::default() }
+        let (plans, splits, forgotten) = (Memo::default(), Memo::default(), Arc::default());
+        Self { device, tables, only_built, id, plans, splits, forgotten }
     }
 
     /// With a table that is asked before the others.
@@ -305,7 +322,8 @@ impl Dispatcher {
             None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
         };
-        let (sm_count, dispatcher, calls) = (self.device.sm_count, self.id, Counter::default());
+        let (sm_count, dispatcher) = (self.device.sm_count, self.id);
+        let calls = Calls { counter: Counter::default(), forgotten: self.forgotten.clone() };
         let asked = *asked;
         Ok(Plan {
             asked,
@@ -320,6 +338,7 @@ impl Dispatcher {
             dispatcher,
             policy,
             calls,
+            told: AtomicBool::new(false),
         })
     }
 
@@ -394,7 +413,7 @@ impl Dispatcher {
     /// # Errors
     /// As for [`Dispatcher::plan`], when not even the bare product can run.
     pub fn fuse(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
-        if problem.epilogue.is_linear() {
+        if problem.epilogue.is_linear() || problem.epilogue.in_place {
             return Ok(Fusion::Full);
         }
         let make = || {
@@ -431,9 +450,14 @@ impl Dispatcher {
         Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, reason, roofline_us }
     }
 
-    /// The plans made so far, with their call counts.
+    /// The plans that are kept, with their call counts: all, or of more than 32,768 distinct products the latest ones.
     pub fn plans(&self) -> Vec<Arc<Plan>> {
         self.plans.all()
+    }
+
+    /// How often plans were launched that are no longer kept.
+    pub fn forgotten_calls(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
     }
 }
 

@@ -132,6 +132,9 @@ pub struct Epilogue {
     pub activation: Activation,
     /// Where C lies; it is not read when beta is 0.
     pub c: Option<Operand>,
+    /// Whether C is D itself, which the product is added to: what a call of cuBLAS with a beta asks for. [`Epilogue::c`] lies as D
+    /// does then, and both have the same pointer.
+    pub in_place: bool,
 }
 
 impl Default for Epilogue {
@@ -149,6 +152,7 @@ impl Epilogue {
             bias: None,
             activation: Activation::Identity,
             c: None,
+            in_place: false,
         }
     }
 
@@ -189,7 +193,7 @@ impl Epilogue {
     pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
         let kept = match fusion {
             Fusion::Full => *self,
-            Fusion::BiasAct => Self { beta_bits: 0f64.to_bits(), c: None, ..*self },
+            Fusion::BiasAct => Self { beta_bits: 0f64.to_bits(), c: None, in_place: false, ..*self },
             Fusion::None => Self::new(self.alpha(), 0.0),
         };
         (kept, usize::from(self.rest(fusion).is_some()))

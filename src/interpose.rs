@@ -19,6 +19,9 @@
 //! passes else: `TILEGEMM_F32=tf32` makes those calls TF32 and `strict` keeps them to fused multiply-adds, and neither changes a
 //! call that says itself what it wants. A call that goes to cuBLAS outside of the contract goes as it came.
 //!
+//! Products of 16 bits that the dispatcher gives to cuBLAS go as they came, too, and cuBLAS may add their partial sums in 16 bits.
+//! [`set_exact_sums`] and `TILEGEMM_EXACT_SUMS=on` ask for sums in f32, which is what the op has.
+//!
 //! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls. `trace` also writes the
 //! products to a benchmark suite: `TILEGEMM_TRACE` names the file, else it is `tilegemm-trace.toml` in the working folder.
 
@@ -30,18 +33,23 @@ use crate::precision::compute_type;
 use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
 use crate::vendor::{self, cublas};
 use candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
+use failure::{after_failure, after_panic, tell, Next, Progress, Told};
 use std::cell::Cell;
 use std::ffi::{c_int, c_longlong, c_void};
+use std::panic::AssertUnwindSafe;
 
+mod arguments;
 mod count;
+mod failure;
 mod mode;
 mod record;
 
+use arguments::Arguments;
 use count::{count_forwarded, count_ours, count_refused};
 pub use count::{stats, Forwarded, Stats};
 #[doc(hidden)]
 pub use mode::set_dry_run;
-pub use mode::{mode, set_mode, Mode};
+pub use mode::{exact_sums, mode, set_exact_sums, set_mode, Mode};
 pub use record::trace_to;
 pub(crate) use record::traced;
 
@@ -88,6 +96,7 @@ pub fn is_active() -> bool {
 
 const STATUS_SUCCESS: c_int = 0;
 const STATUS_NOT_INITIALIZED: c_int = 1;
+const STATUS_EXECUTION_FAILED: c_int = 13;
 const STATUS_NOT_SUPPORTED: c_int = 15;
 
 /// The arguments of one call, as cuBLAS has them: column-major, C = alpha * op(A) @ op(B) + beta * C.
@@ -159,13 +168,31 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
         compute_type,
         algo,
     };
+    let progress = Cell::new(Progress::Nothing);
     // A panic must not cross the C boundary.
     // SAFETY: the caller's promises are passed on.
-    std::panic::catch_unwind(|| unsafe { take(&call) }).unwrap_or(STATUS_NOT_SUPPORTED)
+    let status = std::panic::catch_unwind(AssertUnwindSafe(|| unsafe { take(&call, &progress) }));
+    // SAFETY: as above.
+    status.unwrap_or_else(|_| unsafe { go_on(&call, after_panic(progress.get(), mode()), Forwarded::Failed) })
+}
+
+/// Does what is left to do with a call that we failed at.
+///
+/// # Safety
+/// As for [`cublasGemmStridedBatchedEx`].
+unsafe fn go_on(call: &Call, next: Next, reason: Forwarded) -> c_int {
+    let status = match next {
+        // SAFETY: the call as it came.
+        Next::Forward => return unsafe { forward(call, reason) },
+        Next::Refuse => STATUS_NOT_SUPPORTED,
+        Next::Fail => STATUS_EXECUTION_FAILED,
+    };
+    count_refused();
+    status
 }
 
 /// Runs the call or sends it on.
-unsafe fn take(call: &Call) -> c_int {
+unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
     let mode = mode();
     if mode == Mode::Off {
         // SAFETY: the call as it came.
@@ -174,7 +201,7 @@ unsafe fn take(call: &Call) -> c_int {
     // SAFETY: alpha and beta are readable if the call is a valid one.
     let outcome = unsafe { call.problem() }.and_then(|problem| {
         // SAFETY: the caller's pointers are as cuBLAS needs them, which is what our launch needs.
-        let outcome = unsafe { run(call, &problem, mode) };
+        let outcome = unsafe { run(call, &problem, mode, progress) };
         if mode == Mode::Trace && matches!(outcome, Err(Error::Unsupported { .. } | Error::Forced { .. })) {
             record::traced_unplanned(&problem);
         }
@@ -191,18 +218,23 @@ unsafe fn take(call: &Call) -> c_int {
         }
         // SAFETY: the call as it came.
         Ok(Taken::No) => unsafe { forward(call, Forwarded::Chosen) },
-        Err((reason, Some(error))) if mode == Mode::Force => {
-            count_refused();
-            eprintln!(
-                "candle-tilegemm: TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"
-            );
-            STATUS_NOT_SUPPORTED
+        Err((reason, Some(error))) => {
+            let next = after_failure(progress.get(), &error, mode);
+            match next {
+                Next::Forward => report(call, reason, &error),
+                Next::Refuse => {
+                    tell(&format!(
+                        "TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"
+                    ));
+                }
+                Next::Fail => tell(&format!("a product that is added to C failed; C may have part of it: {error}")),
+            }
+            // SAFETY: the call as it came.
+            unsafe { go_on(call, next, reason) }
         }
-        Err((reason, error)) => {
-            match error {
-                Some(error) => report(reason, &error),
-                None if mode == Mode::Trace => record::traced_outside([call.n, call.m, call.k], call.batch, reason),
-                None => {}
+        Err((reason, None)) => {
+            if mode == Mode::Trace {
+                record::traced_outside([call.n, call.m, call.k], call.batch, reason);
             }
             // SAFETY: the call as it came.
             unsafe { forward(call, reason) }
@@ -210,13 +242,16 @@ unsafe fn take(call: &Call) -> c_int {
     }
 }
 
-/// Tells why a call goes to cuBLAS that could have been ours: each time as an event, and the first time that something is
-/// broken (a setting, the library, a launch) on stderr too, for a program without a subscriber would never know.
-fn report(reason: Forwarded, error: &Error) {
+/// Tells why a call goes to cuBLAS that could have been ours: once for each distinct product as an event, and the first time that
+/// something is broken (a setting, the library, a launch) on stderr too, for a program without a subscriber would never know.
+fn report(call: &Call, reason: Forwarded, error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
+    static TOLD: Told = Told::new();
+    if TOLD.is_new((call.ops, [call.m, call.n, call.k, call.batch], call.types[0], reason)) {
+        tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
+    }
     if reason == Forwarded::Failed {
-        ONCE.call_once(|| eprintln!("candle-tilegemm: products go to cuBLAS: {error}"));
+        ONCE.call_once(|| tell(&format!("products go to cuBLAS: {error}")));
     }
 }
 
@@ -232,13 +267,13 @@ enum Taken {
     /// One of our kernels runs it.
     Ours,
     /// cuBLAS runs it, but not as the call has it: with a batch over one matrix made a single product (as a batch of 1024
-    /// single rows it takes 200 times as long), or in TF32 because the process asks for that.
+    /// single rows it takes 200 times as long), in TF32 because the process asks for that, or with sums in f32 ([`exact_sums`]).
     Changed,
     /// The dispatcher chose cuBLAS, which is to get the call as it came.
     No,
 }
 
-unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<Taken> {
+unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progress>) -> Result<Taken> {
     let policy = match crate::cuda::policy()? {
         policy if mode == Mode::Force && policy.forced().is_none() => Policy::own().with_workspace(policy.workspace),
         policy => policy,
@@ -256,13 +291,15 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode) -> Result<Taken> {
             traced(problem, plan, ready);
         }
         let vendor = ready.kernel.family == Family::Cublas;
-        if vendor && call.is_as_planned(&ready.canonical.problem) {
+        let as_it_came = || Ok::<_, Error>(problem.dtype == DType::F32 || !exact_sums()?);
+        if vendor && call.is_as_planned(&ready.canonical.problem) && as_it_came()? {
             ready.count();
             return Ok(Taken::No);
         }
         // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
         let [a, b, c] = call.pointers;
         let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
+        progress.set(Progress::launching(problem));
         // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
         unsafe { launch::launch(ready, pointers, Queue { stream, cublas: call.handle })? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
@@ -323,11 +360,9 @@ impl Call {
             DType::F32 => asked.map_or_else(crate::f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
             _ => F32Mode::default(),
         };
-        if [self.m, self.n, self.k, self.batch].into_iter().chain(self.ld).any(|x| x < 0) {
-            return not_ours(Forwarded::Arguments);
-        }
-        let [op_a, op_b] = self.ops;
-        if op_a > vendor::OP_C || op_b > vendor::OP_C {
+        let Call { ops, m, n, k, batch, ld, .. } = *self;
+        let arguments = Arguments { ops, sizes: [m, n, k], batch, ld };
+        if !arguments.are_valid() || self.alpha.is_null() || self.beta.is_null() {
             return not_ours(Forwarded::Arguments);
         }
         // SAFETY: host pointer mode, and f32 scalars, as the compute type says.
@@ -341,14 +376,15 @@ impl Call {
         let d = operand(2, true);
         let mut epilogue = Epilogue::new(f64::from(alpha), f64::from(beta));
         epilogue.c = epilogue.reads_c().then_some(d);
+        epilogue.in_place = epilogue.reads_c();
         Ok(Problem {
             m: self.n as usize,
             n: self.m as usize,
             k: self.k as usize,
             batch: [1, self.batch as usize],
             dtype,
-            a: operand(1, op_b == vendor::OP_N),
-            b: operand(0, op_a == vendor::OP_N),
+            a: operand(1, ops[1] == vendor::OP_N),
+            b: operand(0, ops[0] == vendor::OP_N),
             d,
             epilogue,
             f32_mode,

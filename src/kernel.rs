@@ -1,7 +1,7 @@
 //! What can run it: the rows of `csrc/kernels.toml`, and which problems each of them supports.
 
 use crate::arch::{Arch, DeviceInfo};
-use crate::problem::{DType, F32Mode, Layout, Problem};
+use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 use crate::workspace::{self, Need};
 use std::fmt;
 
@@ -237,6 +237,14 @@ pub enum Rejection {
         /// The device's.
         have: u32,
     },
+    /// A leading dimension does not fit the vendor library's interface.
+    #[error("rows of {operand} are {have} elements apart, cuBLAS takes leading dimensions of 32 bits")]
+    LeadingDimension {
+        /// A, B or D.
+        operand: &'static str,
+        /// The distance of its rows, or of its columns where those are contiguous.
+        have: i64,
+    },
     /// There is nothing to multiply.
     #[error("K is 0")]
     EmptyK,
@@ -310,6 +318,7 @@ impl KernelDesc {
             return Err(Rejection::Sum { have: problem.k });
         }
         limits::check_cluster(self, device)?;
+        self.supports_leading_dimensions(problem)?;
         self.supports_extent(problem)
     }
 
@@ -439,10 +448,26 @@ impl KernelDesc {
         if self.fusion < Fusion::BiasAct && epilogue.activation != Default::default() {
             return Err(Rejection::Epilogue { what: "an activation" });
         }
-        if self.fusion < Fusion::Full && epilogue.reads_c() {
+        // cuBLAS adds to D in place.
+        let adds = self.family == Family::Cublas && epilogue.in_place && epilogue.c == Some(problem.d);
+        if self.fusion < Fusion::Full && epilogue.reads_c() && !adds {
             return Err(Rejection::Epilogue { what: "beta * C" });
         }
         Ok(())
+    }
+
+    /// cuBLAS takes leading dimensions of 32 bits.
+    fn supports_leading_dimensions(&self, problem: &Problem) -> Result<(), Rejection> {
+        if self.family != Family::Cublas {
+            return Ok(());
+        }
+        let leading = |o: &Operand| if o.col_stride == 1 { o.row_stride } else { o.col_stride };
+        let mut operands =
+            [("A", problem.a), ("B", problem.b), ("D", problem.d)].map(|(name, o)| (name, leading(&o))).into_iter();
+        match operands.find(|(_, have)| i32::try_from(*have).is_err()) {
+            Some((operand, have)) => Err(Rejection::LeadingDimension { operand, have }),
+            None => Ok(()),
+        }
     }
 
     fn supports_extent(&self, problem: &Problem) -> Result<(), Rejection> {

@@ -2,11 +2,12 @@
 
 use crate::arch::{DeviceInfo, Rates};
 use crate::config::Config;
-use crate::dispatch::{is_on, Dispatcher, Plan};
+use crate::dispatch::{Dispatcher, Plan};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::kernel::{Family, KernelDesc, Math, KERNELS};
 use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
+use crate::settings;
 use crate::vendor;
 use crate::workspace::cut::{Cut, Piece};
 use crate::workspace::streams::Workspace;
@@ -23,7 +24,7 @@ pub use elementwise::finish;
 #[cfg(feature = "candle")]
 pub(crate) use elementwise::slope;
 
-pub use crate::vendor::VendorCall;
+pub use crate::vendor::{VendorCall, VendorLibrary};
 
 /// Device pointers of one product, to the first element of the first matrix of the batch.
 #[derive(Debug, Clone, Copy)]
@@ -61,8 +62,9 @@ impl Pointers {
 pub struct Queue {
     /// A CUDA stream of the current device; null and the per-thread default stream included.
     pub stream: *mut c_void,
-    /// A cuBLAS handle that is set to that stream, for plans that chose the vendor library; may be null for those that cannot
-    /// ([`crate::dispatch::Policy::own`]).
+    /// A cuBLAS handle that is set to that stream and in host pointer mode, for plans that chose the vendor library; may be null for
+    /// those that cannot ([`crate::dispatch::Policy::own`]). No other thread uses it meanwhile. Its math mode may change for the call,
+    /// and is what it was afterwards.
     pub cublas: *mut c_void,
 }
 
@@ -71,14 +73,16 @@ pub struct Queue {
 ///
 /// # Errors
 /// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does: nothing has run then, or a part of a
-/// product that is computed in pieces. [`Error::Workspace`] when there is none and the plan has nothing in its place.
+/// product that is computed in pieces, which one in place never is. [`Error::Workspace`] when there is none and the plan has nothing in its place.
 ///
 /// # Safety
 /// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
 ///   stays allocated until the stream has passed the launch.
 /// - They are aligned as the problem says.
-/// - D overlaps none of the others, except C where both have the same layout.
-/// - The stream and the handle in `queue` are what they say.
+/// - D overlaps none of the others, except C where both have the same layout. Where the problem says that C is D
+///   ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)), both pointers are the same.
+/// - The stream and the handle in `queue` are what they say; the handle is in host pointer mode (`CUBLAS_POINTER_MODE_HOST`), as scale
+///   factors lie on the host.
 pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
     if plan.canonical.problem.is_empty() {
         plan.count();
@@ -141,6 +145,9 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
 /// launch on a stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
 /// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) does it.
 ///
+/// Call it for each stream that is captured before its first product: CUDA may have given it the handle of a stream that was
+/// destroyed, whose workspace such a capture would take for its own, with work in it that may still be under way.
+///
 /// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
 ///
 /// # Errors
@@ -176,7 +183,9 @@ unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'s
     };
     let kernel = plan.kernel.name;
     let Some(without) = plan.without_workspace() else { return Err(Error::Workspace { what: kernel, lack }) };
-    tracing::warn!(target: "tilegemm::workspace", kernel, instead = without.kernel.name, %lack, "no workspace");
+    if plan.tell() {
+        tracing::warn!(target: "tilegemm::workspace", kernel, instead = without.kernel.name, %lack, "no workspace");
+    }
     Ok((without, None))
 }
 
@@ -311,12 +320,14 @@ pub fn verify_library() -> Result<usize> {
     Ok(library()?.iter().flatten().count())
 }
 
-/// Whether libcublas is found and has the functions that plans for the vendor library need.
+/// The libcublas that plans for the vendor library call; it has the functions that they need.
 ///
 /// # Errors
 /// [`Error::Vendor`] with what is missing.
-pub fn verify_vendor() -> Result<()> {
-    vendor::cublas().map(drop)
+pub fn verify_vendor() -> Result<&'static VendorLibrary> {
+    let library = &vendor::cublas()?.library;
+    library.verify()?;
+    Ok(library)
 }
 
 fn linked_kernels() -> impl Iterator<Item = &'static ffi::tg_kernel> {
@@ -358,7 +369,7 @@ fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> 
 /// Whether kernels may start while the one before them still runs: `TILEGEMM_PDL=on|off`.
 fn overlap() -> Result<bool> {
     static OVERLAP: OnceCell<bool> = OnceCell::new();
-    OVERLAP.get_or_try_init(|| is_on("TILEGEMM_PDL")).copied()
+    OVERLAP.get_or_try_init(|| settings::switch("TILEGEMM_PDL", true)).copied()
 }
 
 /// The problem and its operands; where and how to launch is left open.

@@ -102,6 +102,7 @@ mod op;
 mod operand;
 mod precision;
 pub mod problem;
+mod settings;
 #[cfg(feature = "candle")]
 mod slope;
 pub mod stats;

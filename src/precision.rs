@@ -1,6 +1,7 @@
 //! How f32 products are multiplied: what is asked for, and what a kernel does.
 
 use crate::error::{Error, Result};
+use crate::settings;
 use once_cell::sync::OnceCell;
 use std::fmt;
 use std::str::FromStr;
@@ -153,7 +154,7 @@ pub fn f32_mode() -> Result<F32Mode> {
 /// Read once, for it is asked for each product.
 fn from_env() -> Result<F32Mode> {
     static MODE: OnceCell<F32Mode> = OnceCell::new();
-    MODE.get_or_try_init(|| parse(&std::env::var("TILEGEMM_F32").unwrap_or_default())).copied()
+    MODE.get_or_try_init(|| parse(&settings::var("TILEGEMM_F32")?.unwrap_or_default())).copied()
 }
 
 fn parse(value: &str) -> Result<F32Mode> {

@@ -254,6 +254,7 @@ impl Problem {
         let Problem { m, n, k, batch, .. } = *self;
         let mut epilogue = self.epilogue;
         epilogue.c = epilogue.c.filter(|_| epilogue.reads_c()).map(|c| c.canonical_d(m, n, batch));
+        epilogue.in_place &= epilogue.c.is_some();
         Self {
             a: self.a.canonical(m, k, batch),
             b: self.b.canonical(k, n, batch),

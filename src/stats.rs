@@ -33,12 +33,34 @@ impl GemmCount {
     }
 }
 
-static CPU: Mutex<Option<HashMap<Problem, u64>>> = Mutex::new(None);
+/// Distinct products on the CPU that are counted apart.
+const MOST_PRODUCTS: usize = 1 << 16;
+
+/// Calls by product, and of those beyond the first [`MOST_PRODUCTS`] together.
+#[derive(Debug, Default)]
+struct Counts {
+    by_product: HashMap<Problem, u64>,
+    others: u64,
+}
+
+impl Counts {
+    #[cfg_attr(not(feature = "candle"), allow(dead_code))]
+    fn count(&mut self, problem: &Problem) {
+        let has_room = self.by_product.len() < MOST_PRODUCTS;
+        match self.by_product.get_mut(problem) {
+            Some(calls) => *calls += 1,
+            None if has_room => drop(self.by_product.insert(*problem, 1)),
+            None => self.others += 1,
+        }
+    }
+}
+
+static CPU: Mutex<Option<Counts>> = Mutex::new(None);
 
 /// Counts one product on the CPU.
 #[cfg(feature = "candle")]
 pub(crate) fn count_cpu(problem: &Problem) {
-    *CPU.lock().unwrap().get_or_insert_default().entry(*problem).or_default() += 1;
+    CPU.lock().unwrap().get_or_insert_default().count(problem);
 }
 
 #[cfg(feature = "cuda")]
@@ -90,7 +112,7 @@ pub fn tables() -> Vec<TableUse> {
 
 /// Every product that ran in this process so far, through the op, the layers or the interposer; the most frequent first.
 ///
-/// Counts of shapes beyond the first 65,536 distinct ones of a device are not kept.
+/// Of more distinct products than are kept, [`others`] has the rest.
 pub fn gemms() -> Vec<GemmCount> {
     let mut counts: HashMap<GemmCount, u64> = HashMap::new();
     let mut add = |problem: &Problem, kernel, calls| {
@@ -98,7 +120,7 @@ pub fn gemms() -> Vec<GemmCount> {
             *counts.entry(GemmCount::new(problem, kernel, 0)).or_default() += calls;
         }
     };
-    for (problem, calls) in CPU.lock().unwrap().iter().flatten() {
+    for (problem, calls) in CPU.lock().unwrap().iter().flat_map(|counts| &counts.by_product) {
         add(problem, "candle_cpu", *calls);
     }
     #[cfg(feature = "cuda")]
@@ -110,4 +132,40 @@ pub fn gemms() -> Vec<GemmCount> {
     let mut gemms: Vec<_> = counts.into_iter().map(|(gemm, calls)| GemmCount { calls, ..gemm }).collect();
     gemms.sort_by(|x, y| y.calls.cmp(&x.calls).then_with(|| x.cmp(y)));
     gemms
+}
+
+#[cfg(feature = "cuda")]
+fn on_gpus() -> u64 {
+    let ordinals = ORDINALS.lock().unwrap().clone();
+    ordinals.into_iter().filter_map(|ordinal| Some(crate::launch::dispatcher(ordinal).ok()?.forgotten_calls())).sum()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_gpus() -> u64 {
+    0
+}
+
+/// How often products ran that are in no entry of [`gemms`]: on the CPU those beyond the first 65,536 distinct ones, on a GPU those
+/// whose plan is no longer kept, which are the ones longest ago of more than 32,768 distinct ones.
+pub fn others() -> u64 {
+    let cpu = CPU.lock().unwrap().as_ref().map_or(0, |counts| counts.others);
+    cpu + on_gpus()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counts, MOST_PRODUCTS};
+    use crate::problem::{DType, Layout, Problem};
+
+    #[test]
+    fn products_without_end_are_counted_in_bounded_memory() {
+        let mut counts = Counts::default();
+        for m in 0..MOST_PRODUCTS + 1000 {
+            let problem = Problem::dense(m, 8, 8, 1, Layout::NN, DType::F32);
+            (0..1 + m % 2).for_each(|_| counts.count(&problem));
+        }
+        assert_eq!((counts.by_product.len(), counts.others), (MOST_PRODUCTS, 1500));
+        counts.count(&Problem::dense(1, 8, 8, 1, Layout::NN, DType::F32));
+        assert_eq!(counts.by_product.values().sum::<u64>(), MOST_PRODUCTS as u64 * 3 / 2 + 1);
+    }
 }

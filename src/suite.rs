@@ -152,12 +152,13 @@ fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Resu
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
-/// A product without what its pointers are multiples of, without strides that mean nothing, and without its f32 mode, which is a
-/// setting of the run: what two rows of a suite differ by.
+/// A product without what its pointers are multiples of, without strides that mean nothing, without its f32 mode, which is a
+/// setting of the run, and with C beside D: what two rows of a suite differ by.
 pub(crate) fn without_alignment(problem: &Problem) -> Problem {
     let mut problem = Problem { f32_mode: F32Mode::default(), ..problem.canonical_strides() };
     let operands = [&mut problem.a, &mut problem.b, &mut problem.d].into_iter().chain(problem.epilogue.c.as_mut());
     operands.for_each(|operand| operand.pointer_align = MAX_ALIGN);
+    problem.epilogue.in_place = false;
     problem
 }
 

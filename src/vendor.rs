@@ -8,6 +8,14 @@ use crate::precision::compute_type;
 use crate::problem::{DType, F32Mode, Operand, Problem};
 use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_longlong, c_void};
+use std::fmt;
+use std::path::PathBuf;
+use sums::ExactSums;
+
+mod library;
+mod sums;
+#[cfg(test)]
+mod tests;
 
 /// `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17); enums are passed as plain integers.
 pub(crate) type GemmStridedBatchedEx = unsafe extern "C" fn(
@@ -47,10 +55,41 @@ pub(crate) const CUDA_R_16BF: c_int = 14;
 pub(crate) const COMPUTE_64F: c_int = 70;
 const GEMM_DEFAULT_TENSOR_OP: c_int = 99;
 
+/// The libcublas that is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VendorLibrary {
+    /// Its file: the one that the program's handles come from.
+    pub path: PathBuf,
+    /// Major, minor and patch version.
+    pub version: [i32; 3],
+}
+
+impl fmt::Display for VendorLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.version;
+        write!(f, "{major}.{minor}.{patch}, {}", self.path.display())
+    }
+}
+
+impl VendorLibrary {
+    /// Whether its interface is the one that we know. Calls of the program reach it either way.
+    pub(crate) fn verify(&self) -> Result<()> {
+        match self.version[0] {
+            12 | 13 => Ok(()),
+            _ => Err(Error::Vendor(format!(
+                "the program has version {self}; 12 or 13 is needed: link the program to one of these, or set TILEGEMM_VENDOR=off"
+            ))),
+        }
+    }
+}
+
 /// The functions of libcublas that we call.
 #[derive(Debug)]
 pub(crate) struct Cublas {
+    pub library: VendorLibrary,
     pub gemm_strided_batched_ex: GemmStridedBatchedEx,
+    get_math_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
+    set_math_mode: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
     #[cfg(feature = "interpose")]
     pub get_stream: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int,
     #[cfg(feature = "interpose")]
@@ -62,19 +101,23 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
     static CUBLAS: OnceCell<Cublas> = OnceCell::new();
     const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
     CUBLAS.get_or_try_init(|| {
-        // SAFETY: libcublas may be loaded anywhere and any time; it is never unloaded, as the handle is leaked.
-        let open = |name: &&str| unsafe { libloading::Library::new(*name) };
-        let library = NAMES.iter().map(open).find_map(|library| library.ok());
-        let library = library.ok_or_else(|| {
+        let found = library::find(c"cublasCreate_v2", &NAMES).ok_or_else(|| {
             Error::Vendor(
                 "libcublas.so.13 is not found; put its folder on LD_LIBRARY_PATH, or set TILEGEMM_VENDOR=off".into(),
             )
         })?;
-        let library: &'static libloading::Library = Box::leak(Box::new(library));
-        let missing = |e: libloading::Error| Error::Vendor(e.to_string());
+        let missing = |e: libloading::Error| {
+            Error::Vendor(format!("{e}; link the program to libcublas 12 or 13, or set TILEGEMM_VENDOR=off"))
+        };
+        // Never unloaded.
+        let library = Box::leak(Box::new(found.library));
         // SAFETY: the types are those of cublas_api.h.
         unsafe {
+            let property = library.get::<GetProperty>(b"cublasGetProperty\0").map_err(missing)?;
             Ok(Cublas {
+                library: VendorLibrary { path: found.path, version: version(*property)? },
+                get_math_mode: *library.get(b"cublasGetMathMode\0").map_err(missing)?,
+                set_math_mode: *library.get(b"cublasSetMathMode\0").map_err(missing)?,
                 gemm_strided_batched_ex: *library.get(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
                 #[cfg(feature = "interpose")]
                 get_stream: *library.get(b"cublasGetStream_v2\0").map_err(missing)?,
@@ -83,6 +126,25 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
             })
         }
     })
+}
+
+/// `cublasGetProperty`: major, minor and patch version by the numbers 0, 1 and 2.
+type GetProperty = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+
+fn version(property: GetProperty) -> Result<[i32; 3]> {
+    let mut version = [0; 3];
+    for (number, value) in (0..).zip(&mut version) {
+        // SAFETY: a valid place to write to.
+        succeeded("cublasGetProperty", unsafe { property(number, value) })?;
+    }
+    Ok(version)
+}
+
+fn succeeded(call: &str, status: c_int) -> Result<()> {
+    match status {
+        0 => Ok(()),
+        status => Err(Error::Vendor(format!("{call} returned status {status}"))),
+    }
 }
 
 /// The arguments of one call, without its pointers: row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets B
@@ -102,10 +164,12 @@ pub struct VendorCall {
     beta: f64,
     dtype: DType,
     f32_mode: F32Mode,
+    /// Whether partial sums of 16-bit products have to be added in f32. cuBLAS adds them in 16 bits where it likes, unless told.
+    exact_sums: bool,
 }
 
 impl VendorCall {
-    /// The call for a canonical problem.
+    /// The call for a canonical problem. Products of 16 bits are added in f32 throughout, as our own kernels do.
     ///
     /// # Errors
     /// [`Error::Vendor`] when a size or stride does not fit the interface.
@@ -115,11 +179,12 @@ impl VendorCall {
             1 => (OP_N, operand.row_stride),
             stride => (OP_T, stride),
         };
-        Self::new(problem, op(&problem.b), op(&problem.a))
+        let call = Self::new(problem, op(&problem.b), op(&problem.a))?;
+        Ok(Self { exact_sums: matches!(problem.dtype, DType::F16 | DType::BF16), ..call })
     }
 
     /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with the
-    /// batch as it is asked for, and the first of the two forms that fits.
+    /// batch as it is asked for, and the first of the two forms that fits. cuBLAS may add partial sums in 16 bits, as it may there.
     ///
     /// # Errors
     /// [`Error::Vendor`] when a size or stride does not fit the interface, or candle refuses the operands.
@@ -159,6 +224,7 @@ impl VendorCall {
             beta: epilogue.beta(),
             dtype,
             f32_mode,
+            exact_sums: false,
         })
     }
 
@@ -168,13 +234,22 @@ impl VendorCall {
     /// [`Error::Vendor`] with cuBLAS's status.
     ///
     /// # Safety
-    /// As for [`crate::launch::launch`]; `handle` is a cuBLAS handle of the current device, set to the stream to use.
+    /// As for [`crate::launch::launch`]; `handle` is a cuBLAS handle of the current device, set to the stream to use and in host pointer
+    /// mode.
     pub unsafe fn run(&self, pointers: Pointers, handle: *mut c_void) -> Result<()> {
         if handle.is_null() {
             let help = "the plan needs a cuBLAS handle; pass one in Queue::cublas, or plan with Policy::own()";
             return Err(Error::Vendor(help.into()));
         }
-        let gemm = cublas()?.gemm_strided_batched_ex;
+        // SAFETY: the caller's promises are passed on.
+        unsafe { self.run_by(cublas()?, pointers, handle) }
+    }
+
+    unsafe fn run_by(&self, library: &Cublas, pointers: Pointers, handle: *mut c_void) -> Result<()> {
+        library.library.verify()?;
+        let gemm = library.gemm_strided_batched_ex;
+        // SAFETY: the caller's handle, which outlives this call.
+        let _exact = self.exact_sums.then(|| unsafe { ExactSums::of(library, handle) }).transpose()?;
         let (data_type, compute_type) = self.types();
         let scalars32 = [self.alpha as f32, self.beta as f32];
         let scalars64 = [self.alpha, self.beta];

@@ -5,12 +5,15 @@
 //! `sm90_sgemm` transpose what is; and what comes of that lies in a workspace. There is one for each device and stream, of
 //! [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when the first such kernel is
 //! launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the process ends, so that a CUDA
-//! graph which has captured its address can be replayed. Streams beyond the first [`MOST_STREAMS`] of a device share one more:
-//! their products wait for each other.
+//! graph which has captured its address can be replayed. Streams beyond [`MOST_STREAMS`] of a device share one more: their products
+//! wait for each other. A stream that is gone leaves its own to the next one, unless a graph has the address: the per-thread stream
+//! when its thread ends, another stream when CUDA gives its handle to a new one. From half of [`MOST_STREAMS`] on, streams record an
+//! event after each use for that; what was used last before then stays where it is.
 //!
-//! A product that needs more is computed in pieces. Where there is none (no memory, or the stream is being captured and has none of
+//! A product that needs more is computed in pieces, unless it is added to its own result
+//! ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)): that takes another kernel. Where there is none (no memory, or the stream is being captured and has none of
 //! its own), the product runs as it would with [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a
-//! kernel that needs none; an event of the target `tilegemm::workspace` says so.
+//! kernel that needs none; an event of the target `tilegemm::workspace` says so, once for each distinct product.
 //!
 //! Products on one stream share its workspace, in the order of the stream. A graph that is replayed uses that of the stream on
 //! which it was captured: replay it there, or in order with what runs there.
@@ -19,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Family, KernelDesc};
 use crate::precision::Math;
 use crate::problem::{Layout, Problem};
+use crate::settings;
 use once_cell::sync::OnceCell;
 
 #[cfg(any(feature = "cuda", test))]
@@ -37,7 +41,7 @@ pub const MOST_STREAMS: usize = 8;
 /// [`Error::BadSetting`] when the variable holds something else than a number.
 pub fn bytes() -> Result<u64> {
     static BYTES: OnceCell<u64> = OnceCell::new();
-    BYTES.get_or_try_init(|| parse(&std::env::var("TILEGEMM_WORKSPACE").unwrap_or_default())).copied()
+    BYTES.get_or_try_init(|| parse(&settings::var("TILEGEMM_WORKSPACE")?.unwrap_or_default())).copied()
 }
 
 fn parse(value: &str) -> Result<u64> {
@@ -140,8 +144,13 @@ impl Share {
 pub(crate) fn need(kernel: &KernelDesc, problem: &Problem) -> Need {
     let Some(share) = Share::of(kernel, problem).filter(|_| !problem.is_empty()) else { return Need::default() };
     let Problem { m, n, .. } = *problem;
-    let least = share.matrices(m.min(share.step[0]), n.min(share.step[1]), 1);
-    Need { least, best: share.matrices(m, n, problem.batch_count()) }
+    let best = share.matrices(m, n, problem.batch_count());
+    // Where a piece fails after others were added to C, the whole cannot be computed again.
+    let least = match problem.epilogue.in_place {
+        true => best,
+        false => share.matrices(m.min(share.step[0]), n.min(share.step[1]), 1),
+    };
+    Need { least, best }
 }
 
 #[cfg(test)]

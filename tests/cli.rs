@@ -287,3 +287,14 @@ fn doctor_is_content_with_a_cpu_build() {
         assert!(warned.stdout.contains(words), "no '{words}' in\n{}", warned.stdout);
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_setting_that_is_not_utf8_is_told_and_not_taken_for_none() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
+    let value = std::ffi::OsStr::from_bytes(b"str\xffct");
+    let output = command.arg("doctor").env("TILEGEMM_TUNING", "off").env("TILEGEMM_F32", value).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("TILEGEMM_F32=str\u{fffd}ct") && text.contains("expected text in UTF-8"), "{text}");
+}

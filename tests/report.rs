@@ -66,6 +66,25 @@ fn card<'a>(page: &'a str, id: &str) -> &'a str {
     rest.split('<').next().unwrap()
 }
 
+/// Stock adds partial sums of unaligned 16-bit operands in 16 bits: that is told, and the row counts.
+#[test]
+fn an_inexact_arm_is_told_with_its_error_and_counts() {
+    let mut inexact = row("odd", &[("ours", 20.0), ("candle", 40.0)]);
+    inexact["flags"] = json!(["inexact candle"]);
+    inexact["arms"]["candle"]["err"] = json!(0.31);
+    let record = record(&[inexact]);
+    let page = page("inexact", &record);
+    assert!(page.contains("<span class=\"badge\">inexact candle</span>") && !page.contains("has a wrong result"));
+    let from = folder("inexact").join("record.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(["bench", "--from"]).arg(from).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        text.contains("INEXACT: candle in odd: error 3.10e-1 of the result's mean") && text.contains("2.000"),
+        "{text}"
+    );
+}
+
 #[test]
 fn geomeans_leave_out_wrong_rows_and_missing_arms() {
     let mut wrong = row("third", &[("ours", 1.0), ("candle", 1000.0), ("cublaslt", 1000.0)]);

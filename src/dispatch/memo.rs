@@ -26,14 +26,37 @@ pub(super) trait Answer {
 
 /// Answers of one kind that a dispatcher keeps for all threads.
 #[derive(Debug)]
-pub(super) struct Memo<T>(RwLock<FxHashMap<(Problem, Policy), Arc<T>>>);
+pub(super) struct Memo<T>(RwLock<Generations<T>>);
 
-/// Answers kept for all threads; above this number one is made anew when a thread has lost it.
-const MOST_ANSWERS: usize = 1 << 16;
+type Answers<T> = FxHashMap<(Problem, Policy), Arc<T>>;
+
+/// Two generations of answers. When the young one is full it becomes the old one, and what is still old is forgotten: what nobody
+/// has asked the threads' common memory for since the generation before.
+#[derive(Debug)]
+struct Generations<T> {
+    young: Answers<T>,
+    old: Answers<T>,
+}
+
+/// Answers of a generation; twice as many are kept.
+const GENERATION: usize = 1 << 15;
 
 impl<T> Default for Memo<T> {
     fn default() -> Self {
-        Self(RwLock::default())
+        Self(RwLock::new(Generations { young: Answers::default(), old: Answers::default() }))
+    }
+}
+
+impl<T> Generations<T> {
+    /// The answer that is kept now, which is `answer` where there was none; and what is forgotten for it.
+    fn keep(&mut self, key: (Problem, Policy), answer: Arc<T>) -> (Arc<T>, Answers<T>) {
+        let answer = self.old.remove(&key).unwrap_or(answer);
+        let answer = self.young.entry(key).or_insert(answer).clone();
+        if self.young.len() < GENERATION {
+            return (answer, Answers::default());
+        }
+        let young = std::mem::take(&mut self.young);
+        (answer, std::mem::replace(&mut self.old, young))
     }
 }
 
@@ -61,20 +84,23 @@ impl<T: Answer> Memo<T> {
     }
 
     fn shared(&self, key: (Problem, Policy), make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
-        if let Some(answer) = self.0.read().unwrap().get(&key) {
-            return Ok(answer.clone());
-        }
-        let answer = Arc::new(make()?);
-        let mut answers = self.0.write().unwrap();
-        if answers.len() >= MOST_ANSWERS {
-            return Ok(answer);
-        }
-        Ok(answers.entry(key).or_insert(answer).clone())
+        let old = {
+            let answers = self.0.read().unwrap();
+            if let Some(answer) = answers.young.get(&key) {
+                return Ok(answer.clone());
+            }
+            answers.old.get(&key).cloned()
+        };
+        let answer = old.map_or_else(|| make().map(Arc::new), Ok)?;
+        // The lock is free again when what is forgotten is dropped.
+        let (answer, _forgotten) = self.0.write().unwrap().keep(key, answer);
+        Ok(answer)
     }
 
     /// All that is kept.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.0.read().unwrap().values().cloned().collect()
+        let answers = self.0.read().unwrap();
+        answers.young.values().chain(answers.old.values()).cloned().collect()
     }
 }
 
@@ -157,5 +183,67 @@ impl Hasher for Lanes {
     #[inline]
     fn finish(&self) -> u64 {
         FxBuildHasher.hash_one(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Memo, Question, Recent, GENERATION};
+    use crate::dispatch::Policy;
+    use crate::problem::{DType, Layout, Problem};
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    struct Cheap(Problem);
+
+    impl Answer for Cheap {
+        fn question(&self) -> Question<'_> {
+            Question { dispatcher: 0, policy: Policy::default(), problem: &self.0 }
+        }
+    }
+
+    thread_local! {
+        static RECENT: RefCell<Recent<Cheap>> = const { RefCell::new(Recent::new()) };
+    }
+
+    fn product(m: usize) -> Problem {
+        Problem::dense(m, 64, 64, 1, Layout::NT, DType::BF16)
+    }
+
+    /// The answer, and whether it was made for this question.
+    fn ask(memo: &Memo<Cheap>, m: usize) -> (Arc<Cheap>, bool) {
+        let problem = product(m);
+        let question = Question { dispatcher: 0, policy: Policy::default(), problem: &problem };
+        let mut is_new = false;
+        let make = || {
+            is_new = true;
+            Ok(Cheap(problem))
+        };
+        let answer = memo.recall(&RECENT, question, make, Arc::clone).unwrap();
+        assert_eq!(answer.0, problem);
+        (answer, is_new)
+    }
+
+    #[test]
+    fn of_questions_without_end_a_bounded_number_is_kept_and_a_hot_one_among_them() {
+        const HOT: usize = 1;
+        let memo = Memo::default();
+        let (hot, _) = ask(&memo, HOT);
+        for m in 2..200_002 {
+            assert!(ask(&memo, m).1, "the first time");
+            if m % 5000 == 0 {
+                let (again, is_new) = ask(&memo, HOT);
+                assert!(Arc::ptr_eq(&again, &hot) && !is_new, "made anew after {m}");
+                assert!(memo.all().len() <= 2 * GENERATION);
+            }
+        }
+        // The newest are kept, too: by all threads, also where this one has lost them.
+        assert!(
+            (200_002 - GENERATION / 4..200_002).all(|m| !ask(&memo, m).1) && ask(&memo, 2).1,
+            "a question of long ago is new"
+        );
+        let kept = memo.all();
+        let distinct: std::collections::HashSet<usize> = kept.iter().map(|answer| answer.0.m).collect();
+        assert_eq!(distinct.len(), kept.len(), "kept twice");
     }
 }

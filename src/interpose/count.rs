@@ -3,7 +3,7 @@
 use crate::dispatch::Counter;
 
 /// Why a call went to cuBLAS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forwarded {
     /// [`super::Mode::Off`].
@@ -16,11 +16,11 @@ pub enum Forwarded {
     Types,
     /// An accumulator that is not f32.
     ComputeType,
-    /// Sizes or strides that make no product; cuBLAS says what is wrong.
+    /// Operations, sizes, leading dimensions or scalars that make no product; cuBLAS says what is wrong.
     Arguments,
     /// No kernel of this build takes it.
     Unsupported,
-    /// Our launch failed.
+    /// Our launch failed, or we panicked before it.
     Failed,
 }
 
@@ -58,7 +58,7 @@ pub struct Stats {
     pub ours: u64,
     /// Went to cuBLAS, by reason.
     pub forwarded: Vec<(Forwarded, u64)>,
-    /// Were refused with an error, in [`super::Mode::Force`].
+    /// Were answered with an error: in [`super::Mode::Force`], and where a launch failed that may have added to C already.
     pub refused: u64,
 }
 

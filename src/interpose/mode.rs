@@ -1,5 +1,9 @@
 //! What the interposer does with calls: set by the environment or by the program.
 
+use super::failure::tell;
+use crate::error::Result;
+use crate::settings;
+use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// What the interposer does with a call.
@@ -18,7 +22,8 @@ pub enum Mode {
     Trace = 4,
 }
 
-static MODE: AtomicU8 = AtomicU8::new(0);
+const UNSET: u8 = 0;
+static MODE: AtomicU8 = AtomicU8::new(UNSET);
 
 /// The mode in force: that of [`set_mode`], else that of the environment variable `TILEGEMM`, else [`Mode::On`].
 pub fn mode() -> Mode {
@@ -27,11 +32,15 @@ pub fn mode() -> Mode {
         2 => Mode::On,
         3 => Mode::Force,
         4 => Mode::Trace,
-        _ => {
-            let mode = mode_from_env();
-            set_mode(mode);
-            mode
-        }
+        _ => first_mode(mode_from_env()),
+    }
+}
+
+/// That of the environment, unless another thread has set one meanwhile.
+fn first_mode(of_env: Mode) -> Mode {
+    match MODE.compare_exchange(UNSET, of_env as u8, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => of_env,
+        Err(_) => mode(),
     }
 }
 
@@ -41,15 +50,40 @@ pub fn set_mode(mode: Mode) {
 }
 
 fn mode_from_env() -> Mode {
-    match std::env::var("TILEGEMM").as_deref() {
-        Err(_) | Ok("" | "on") => Mode::On,
+    match settings::var("TILEGEMM").map(|value| value.unwrap_or_default()).as_deref() {
+        Ok("" | "on") => Mode::On,
         Ok("off") => Mode::Off,
         Ok("force") => Mode::Force,
         Ok("trace") => Mode::Trace,
         Ok(value) => {
-            eprintln!("candle-tilegemm: TILEGEMM={value} is not understood (off, on, force or trace); using on");
+            tell(&format!("TILEGEMM={value} is not understood (off, on, force or trace); using on"));
             Mode::On
         }
+        Err(error) => {
+            tell(&format!("{error}; using on"));
+            Mode::On
+        }
+    }
+}
+
+/// 0: not set; else one more than the switch.
+static EXACT_SUMS: AtomicU8 = AtomicU8::new(0);
+
+/// Sets whether products of 16 bits that the dispatcher gives to cuBLAS are added in f32 throughout. Unless it is on, cuBLAS gets
+/// such a call of the program as it came, and adds partial sums in 16 bits where it likes, as in a program without the interposer.
+pub fn set_exact_sums(on: bool) {
+    EXACT_SUMS.store(u8::from(on) + 1, Ordering::Relaxed);
+}
+
+/// Whether they are: by [`set_exact_sums`], else by the environment variable `TILEGEMM_EXACT_SUMS=on|off`, else not.
+///
+/// # Errors
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable counts and holds something else.
+pub fn exact_sums() -> Result<bool> {
+    static OF_ENV: OnceCell<bool> = OnceCell::new();
+    match EXACT_SUMS.load(Ordering::Relaxed) {
+        0 => OF_ENV.get_or_try_init(|| settings::switch("TILEGEMM_EXACT_SUMS", false)).copied(),
+        set => Ok(set > 1),
     }
 }
 
@@ -64,4 +98,19 @@ pub fn set_dry_run(on: bool) {
 
 pub(super) fn is_dry_run() -> bool {
     DRY_RUN.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{first_mode, mode, set_mode, Mode, Ordering, MODE, UNSET};
+
+    #[test]
+    fn a_mode_that_is_set_while_the_environment_is_read_stays() {
+        MODE.store(UNSET, Ordering::Relaxed);
+        set_mode(Mode::Force); // after mode() has seen that none is set
+        assert_eq!((first_mode(Mode::Off), mode()), (Mode::Force, Mode::Force));
+        MODE.store(UNSET, Ordering::Relaxed);
+        assert_eq!((first_mode(Mode::Off), mode()), (Mode::Off, Mode::Off));
+        set_mode(Mode::On);
+    }
 }

@@ -40,7 +40,7 @@ struct Tiles {
 }
 
 impl Limits {
-    fn of(kernel: &KernelDesc) -> Self {
+    fn of(kernel: &KernelDesc, problem: &Problem) -> Self {
         let tile = kernel.tile.map(|side| side as usize);
         let cluster = [0, 1].map(|i| tile[i] * kernel.cluster[i] as usize);
         let few_rows = |columns| Self {
@@ -53,6 +53,10 @@ impl Limits {
         match kernel.family {
             Family::Cublas | Family::Reference => Self::cube(ANY, in_matrix([1, 1], ANY)),
             Family::SplitK => Self::cube(ANY, in_batch([tile[0], tile[1]], INT)),
+            // What is added to its own result takes one launch: a later one may fail.
+            Family::SimtGemm if problem.epilogue.in_place => {
+                Self { k: INT, ..Self::cube(ANY, in_batch([tile[0], tile[1]], INT)) }
+            }
             Family::SimtGemm => Self { k: INT, ..Self::cube(ANY, in_matrix([tile[0], tile[1]], INT)) },
             Family::Gemv | Family::Gevm | Family::Sm90Skinny => few_rows(tile[1]),
             Family::Outer => Self { matrices: GRID_Y, ..Self::cube(HALF, in_matrix([16, 64], INT)) },
@@ -88,7 +92,7 @@ fn smallest_fma_tile(tile: [usize; 3]) -> [usize; 2] {
 
 /// Whether every number of `problem` is within the limits of the family of `kernel`.
 pub(super) fn check(kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
-    let limits = Limits::of(kernel);
+    let limits = Limits::of(kernel, problem);
     let Problem { m, n, k, .. } = *problem;
     let matrices = problem.batch_count();
     let Tiles { sides: [rows, columns], most, of_batch } = limits.tiles;

@@ -3,16 +3,83 @@
 use super::{check, current_device, last_cuda_error};
 use crate::error::Result;
 use crate::ffi;
-use crate::workspace::streams::{Memory, Numbers, Stream, Streams, Workspace};
+use crate::workspace::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace, PER_THREAD};
 use crate::workspace::{self, Lack, MOST_STREAMS};
 use once_cell::sync::Lazy;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+static STREAMS: Lazy<Streams> = Lazy::new(Streams::default);
+static NUMBERS: Lazy<Numbers> = Lazy::new(Numbers::default);
+
 thread_local! {
-    /// Those that this thread has used last; what a stream has it keeps.
-    static USED: RefCell<Vec<(Stream, &'static Workspace)>> = const { RefCell::new(Vec::new()) };
+    static USED: RefCell<Used> = const { RefCell::new(Used { last: Vec::new(), per_thread: Vec::new() }) };
+}
+
+/// What a thread has used.
+struct Used {
+    /// The last workspaces; what a stream has it keeps.
+    last: Vec<(Stream, &'static Workspace)>,
+    /// The thread's own streams, one for each device and context, which end with it.
+    per_thread: Vec<Stream>,
+}
+
+impl Used {
+    fn workspace_of(&self, stream: Stream) -> Option<&'static Workspace> {
+        self.last.iter().find(|(used, _)| *used == stream).map(|(_, workspace)| *workspace)
+    }
+
+    fn keep(&mut self, stream: Stream, workspace: &'static Workspace) {
+        self.last.truncate(MOST_STREAMS);
+        self.last.insert(0, (stream, workspace));
+    }
+
+    fn ends_with(&mut self, stream: Stream) {
+        if !self.per_thread.contains(&stream) {
+            self.per_thread.push(stream);
+        }
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        for stream in &self.per_thread {
+            NUMBERS.forget_per_thread(stream.0);
+            STREAMS.retire(*stream);
+        }
+    }
+}
+
+/// Memory for one stream.
+struct OnStream {
+    stream: *mut c_void,
+    bytes: u64,
+}
+
+impl Supply for OnStream {
+    fn allocate(&mut self) -> std::result::Result<Memory, String> {
+        let (mut pointer, mut event) = (null_mut(), null_mut());
+        // SAFETY: valid places to write to.
+        let made = unsafe {
+            match ffi::tg_event(&mut event) {
+                ffi::tg_status::TG_OK => ffi::tg_allocate(self.bytes, &mut pointer),
+                status => status,
+            }
+        };
+        match made {
+            ffi::tg_status::TG_OK => Ok(Memory { address: pointer as usize, event: event as usize }),
+            _ => Err(last_cuda_error()),
+        }
+    }
+
+    fn take_over(&mut self, memory: Memory) -> std::result::Result<(), String> {
+        // SAFETY: the event is never destroyed; the stream is one of the current device, as `workspace` has it.
+        match unsafe { ffi::tg_wait(self.stream, memory.event as *mut c_void) } {
+            ffi::tg_status::TG_OK => Ok(()),
+            _ => Err(last_cuda_error()),
+        }
+    }
 }
 
 /// The workspace that a product on a stream of the current device can use now, allocated if there is none yet and that is possible.
@@ -23,8 +90,6 @@ pub(super) unsafe fn workspace(
     stream: *mut c_void,
     again: bool,
 ) -> Result<std::result::Result<&'static Workspace, Lack>> {
-    static STREAMS: Lazy<Streams> = Lazy::new(Streams::default);
-    static NUMBERS: Lazy<Numbers> = Lazy::new(Numbers::default);
     let bytes = workspace::bytes()?;
     if bytes == 0 {
         return Ok(Err(Lack::Off));
@@ -43,39 +108,47 @@ pub(super) unsafe fn workspace(
     };
     let Some(number) = number else { return Ok(Err(Lack::Capturing)) };
     let key = (device, number);
-    let used = USED.with_borrow(|used| used.iter().find(|(stream, _)| *stream == key).map(|(_, workspace)| *workspace));
+    let used = USED.with_borrow(|used| used.workspace_of(key));
+    // One of its own may be left by now.
+    let used = used.filter(|workspace| !(again && workspace.is_shared()));
     let found = match used {
         Some(workspace) => Ok(workspace),
-        None => STREAMS.workspace(key, bytes, again, is_capturing, |shared| allocate(bytes, shared)),
+        None => first_use(key, stream, bytes, again, is_capturing),
     };
     Ok(match found {
         // A graph would have to wait for what is no part of it.
         Ok(workspace) if workspace.is_shared() && is_capturing => Err(Lack::ManyStreams),
-        Ok(workspace) if used.is_none() => {
-            NUMBERS.set(device, stream as usize, number);
-            USED.with_borrow_mut(|used| {
-                used.truncate(MOST_STREAMS);
-                used.insert(0, (key, workspace));
-            });
+        Ok(workspace) => {
+            if is_capturing {
+                workspace.set_captured();
+            }
             Ok(workspace)
         }
-        found => found,
+        lack => lack,
     })
 }
 
-fn allocate(bytes: u64, shared: bool) -> std::result::Result<Memory, String> {
-    let (mut pointer, mut event) = (null_mut(), null_mut());
-    // SAFETY: valid places to write to.
-    let made = unsafe {
-        match ffi::tg_allocate(bytes, &mut pointer) {
-            ffi::tg_status::TG_OK if shared => ffi::tg_event(&mut event),
-            status => status,
+/// The workspace of a stream that this thread has not used lately.
+fn first_use(
+    key: Stream,
+    stream: *mut c_void,
+    bytes: u64,
+    again: bool,
+    is_capturing: bool,
+) -> std::result::Result<&'static Workspace, Lack> {
+    let (device, number) = key;
+    let handle = stream as usize;
+    if !is_capturing {
+        if let Some(gone) = NUMBERS.set(device, handle, number) {
+            STREAMS.retire((device, gone));
         }
-    };
-    match made {
-        ffi::tg_status::TG_OK => Ok(Memory { address: pointer as usize, event: event as usize }),
-        _ => Err(last_cuda_error()),
+        if handle == PER_THREAD {
+            USED.with_borrow_mut(|used| used.ends_with(key));
+        }
     }
+    let workspace = STREAMS.workspace(key, bytes, again, is_capturing, &mut OnStream { stream, bytes })?;
+    USED.with_borrow_mut(|used| used.keep(key, workspace));
+    Ok(workspace)
 }
 
 /// Puts the kernels of one product into a stream: nobody else's between them, and where the workspace is shared, after those
@@ -89,15 +162,20 @@ pub(super) unsafe fn in_turn(
     launch: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let _launching = workspace.launching();
-    if !workspace.is_shared() {
-        return launch();
-    }
     let event = workspace.memory.event as *mut c_void;
-    // SAFETY: the event is never destroyed; the stream is as the caller promises.
-    check("cudaStreamWaitEvent", unsafe { ffi::tg_wait(stream, event) })?;
+    if workspace.is_shared() {
+        // SAFETY: the event is never destroyed; the stream is as the caller promises.
+        check("cudaStreamWaitEvent", unsafe { ffi::tg_wait(stream, event) })?;
+    }
+    // What a graph has is never handed on, and an event that is recorded in a graph is none to wait for outside of it.
+    let is_recorded = workspace.is_shared() || (STREAMS.is_tight() && !workspace.is_captured());
+    workspace.set_recorded(false);
     let launched = launch();
-    // Also after a failure: some kernels may run.
-    // SAFETY: as above.
-    check("cudaEventRecord", unsafe { ffi::tg_record(stream, event) })?;
+    if is_recorded {
+        // Also after a failure: some kernels may run.
+        // SAFETY: as above.
+        check("cudaEventRecord", unsafe { ffi::tg_record(stream, event) })?;
+        workspace.set_recorded(true);
+    }
     launched
 }

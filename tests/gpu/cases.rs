@@ -29,6 +29,8 @@ pub struct Variant {
     pub bias: Option<BiasAxis>,
     pub activation: Activation,
     pub column_major_d: bool,
+    /// C is D itself.
+    pub in_place: bool,
 }
 
 impl Variant {
@@ -44,6 +46,7 @@ impl Variant {
         bias: None,
         activation: Activation::Identity,
         column_major_d: false,
+        in_place: false,
     };
     pub const FULL: Variant =
         Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..Variant::PLAIN };
@@ -65,6 +68,9 @@ impl Variant {
             Variant { beta: 1.0, ..plain },
             Variant { beta: -2.0, alpha: 0.5, batch: [1, 2], ..plain },
             Variant { beta: 0.5, batch: [1, 3], broadcast_c: true, ..plain },
+            Variant { beta: 1.0, in_place: true, ..plain },
+            Variant { beta: -2.0, alpha: 0.5, batch: [1, 3], in_place: true, ..plain },
+            Variant { beta: 0.5, padding: 1, in_place: true, ..plain },
             Variant { bias: Some(BiasAxis::N), ..plain },
             Variant { bias: Some(BiasAxis::M), ..plain },
             Variant { column_major_d: true, bias: Some(BiasAxis::N), ..plain },
@@ -106,6 +112,7 @@ pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: DType, varia
     epilogue.bias = variant.bias;
     epilogue.activation = variant.activation;
     epilogue.c = (variant.beta != 0.0).then_some(problem.d);
+    epilogue.in_place = variant.in_place;
     if let Some(c) = epilogue.c.as_mut().filter(|_| variant.broadcast_c) {
         (c.row_stride, c.batch_stride) = (c.row_stride + 16, [0, 0]);
     }
@@ -125,7 +132,7 @@ pub enum Data {
     NonFinite,
 }
 
-/// Operands for a problem: random A, B, C and bias; NaN in D and around everything.
+/// Operands for a problem: random A, B, C and bias; NaN in D, where that is not C, and around everything.
 pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut draw = |_: usize| match data {
@@ -146,7 +153,10 @@ pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: 
     }
     let c = problem.epilogue.c.map_or(vec![T::from_f64(f64::NAN)], |c| fill(&c, m, n));
     let bias = (0..m.max(n)).map(&mut draw).collect();
-    let d = vec![T::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD];
+    let d = match problem.epilogue.in_place {
+        true => c.clone(),
+        false => vec![T::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD],
+    };
     Operands { a, b, c, bias, d, offsets: [offset; 4] }
 }
 
@@ -191,7 +201,9 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         let has_many = matches!(kernel.family, Family::Sm90Wave | Family::Sm90Bf16x6Direct);
         let variants = match index % 5 == 0 && !(has_many && m * n + n * k > 2_500_000) {
             true => Variant::all(kernel.dtype),
-            false if has_many || kernel.family == Family::Sm90Gemm => vec![Variant::PLAIN, Variant::FULL],
+            false if has_many || kernel.family == Family::Sm90Gemm => {
+                vec![Variant::PLAIN, Variant { in_place: true, ..Variant::FULL }]
+            }
             false => vec![Variant::PLAIN],
         };
         for variant in variants {

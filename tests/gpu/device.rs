@@ -46,7 +46,7 @@ impl Element for f64 {
     const UNIT_ROUNDOFF: f64 = 1.0 / 9_007_199_254_740_992.0;
 }
 
-/// Host copies of the operands of one product. `d` is the memory before the launch: guard bands and NaN.
+/// Host copies of the operands of one product. `d` is the memory before the launch: guard bands and NaN, or C.
 #[derive(Clone)]
 pub struct Operands<T> {
     pub a: Vec<T>,
@@ -119,7 +119,7 @@ impl Gpu {
         let pointers = Pointers {
             a: at(&a, a_offset) as _,
             b: at(&b, b_offset) as _,
-            c: at(&c, c_offset) as _,
+            c: if problem.epilogue.in_place { at(&d, d_offset) } else { at(&c, c_offset) } as _,
             bias: at(&bias, 0) as _,
             d: at(&d, d_offset) as _,
         };

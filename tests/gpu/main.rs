@@ -14,6 +14,7 @@ mod launches;
 mod limits;
 mod oracle;
 mod speed;
+mod vendor;
 
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
 use device::Gpu;
@@ -69,5 +70,6 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
     tests.extend(epilogue::tests());
+    tests.extend(vendor::tests());
     tests
 }

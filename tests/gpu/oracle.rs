@@ -4,6 +4,7 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use candle_tilegemm::problem::{BiasAxis, Operand};
 use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use rayon::prelude::*;
 
 /// Elements after the end of every buffer that no kernel may touch.
 pub const GUARD: usize = 64;
@@ -55,7 +56,9 @@ pub fn compare<T: Element>(
         .iter()
         .find(|k| k.family == candle_tilegemm::kernel::Family::Reference && k.is_built() && k.dtype == problem.dtype)
         .ok_or("there is no reference kernel for this dtype")?;
-    let expected = gpu.run(reference.name, problem, operands)?;
+    let mut beside = *problem;
+    beside.epilogue.in_place = false;
+    let expected = gpu.run(reference.name, &beside, operands)?;
     let got = gpu.run(kernel, problem, operands)?;
     let offset = operands.offsets[3];
     let mut inside = vec![false; got.len()];
@@ -102,6 +105,7 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
         Variant { batch: [2, 3], padding: 3, offset: 1, ..plain },
         Variant { batch: [1, 3], broadcast_b: true, alpha: 0.5, beta: 2.0, ..plain },
         Variant { column_major_d: true, bias: Some(BiasAxis::M), ..plain },
+        Variant { batch: [1, 3], alpha: 0.5, beta: -2.0, in_place: true, ..plain },
     ];
     let activations =
         Activation::ALL.map(|activation| Variant { activation, bias: Some(BiasAxis::N), beta: 1.0, ..plain });
@@ -123,8 +127,13 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
-fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Operands<T>) -> Result<(), String> {
-    let got = gpu.run(name, problem, operands)?;
+/// The named kernel's D against sums in f64.
+pub fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Operands<T>) -> Result<(), String> {
+    check_sums(problem, operands, &gpu.run(name, problem, operands)?)
+}
+
+/// Every element of D within the bound of sums in f32, in f64 for f64.
+pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[T]) -> Result<(), String> {
     let Problem { m, n, k, batch, a, b, d, epilogue, .. } = *problem;
     let offset = operands.offsets[0];
     let indices = |operand: &Operand, rows, cols| {
@@ -135,7 +144,7 @@ fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Op
     let (a_at, b_at, d_at) = (indices(&a, m, k), indices(&b, k, n), indices(&d, m, n));
     let c_at = epilogue.c.map(|c| indices(&c, m, n));
     let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
-    for (element, &place) in d_at.iter().enumerate() {
+    let check = |(element, &place): (usize, &usize)| {
         let (matrix, i, j) = (element / (m * n), element / n % m, element % n);
         let product = |p: usize| {
             let left = operands.a[a_at[(matrix * m + i) * k + p]].to_f64();
@@ -153,6 +162,7 @@ fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Op
         if !agree(got, expected, tolerance) {
             return Err(format!("D[{matrix},{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"));
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    d_at.par_iter().enumerate().try_for_each(check)
 }

@@ -136,8 +136,9 @@ fn run_time() -> Vec<Finding> {
 
 /// The environment variables that change what runs.
 fn settings() -> Vec<Finding> {
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 9] = [
         "TILEGEMM",
+        "TILEGEMM_EXACT_SUMS",
         "TILEGEMM_F32",
         "TILEGEMM_FORCE",
         "TILEGEMM_PDL",
@@ -176,7 +177,7 @@ fn setting(name: &'static str, value: &str) -> Finding {
         "TILEGEMM" if !["off", "on", "force", "trace"].contains(&value) => {
             Finding::problem(Status::Warn, "set", &what, "is read as on; set it to off, on, force or trace")
         }
-        "TILEGEMM" if !cfg!(feature = "interpose") => {
+        "TILEGEMM" | "TILEGEMM_EXACT_SUMS" if !cfg!(feature = "interpose") => {
             Finding::problem(Status::Warn, "set", &what, "does nothing without the feature `interpose`")
         }
         "TILEGEMM_FORCE" => match Policy::force(value).map(|policy| policy.forced()) {
@@ -186,7 +187,7 @@ fn setting(name: &'static str, value: &str) -> Finding {
             }
             Ok(_) => Finding::ok("set", what),
         },
-        "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !["on", "off"].contains(&value) => {
+        "TILEGEMM_EXACT_SUMS" | "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !["on", "off"].contains(&value) => {
             broken("is not understood; set it to on or off".into())
         }
         _ => Finding::ok("set", what),

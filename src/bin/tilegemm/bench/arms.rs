@@ -7,7 +7,7 @@ use crate::Result;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
-use candle_tilegemm::{workspace, F32Mode, Problem};
+use candle_tilegemm::{workspace, DType, F32Mode, Problem};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +90,11 @@ impl Arm {
             Arm::Again => "again",
             Arm::Planted => "planted",
         }
+    }
+
+    /// Whether it may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
+    pub fn may_add_in_16_bits(&self, dtype: DType) -> bool {
+        dtype.bytes() == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
     }
 
     /// What it is asked to compute: the row, in the f32 mode of the arm where it has one.

@@ -26,6 +26,8 @@ pub static STOP: AtomicBool = AtomicBool::new(false);
 const WARM_UP: Duration = Duration::from_millis(300);
 /// A row whose 10th and 90th percentile are farther apart than this share of the median is flagged.
 const MOST_SPREAD: f64 = 0.05;
+/// Partial sums in 16 bits are rounded as often as the result is, and then some: in bf16 they are off by a result's mean at most.
+const SUMS_IN_16_BITS: f64 = 16.0;
 /// A row during which the clock fell by more than this share is flagged.
 const MOST_CLOCK_LOSS: f64 = 0.03;
 
@@ -82,6 +84,14 @@ impl Run {
     /// Whether it computed something else than the product.
     pub fn is_wrong(&self) -> bool {
         self.error.is_some_and(|error| error.error > error.tolerance)
+    }
+
+    /// The flag for its result as one of `arm`: `wrong`, or `inexact` where the arm may add partial sums in 16 bits and that
+    /// explains the error.
+    fn flag(&self, arm: &Arm, dtype: DType) -> Option<&'static str> {
+        let Error { error, tolerance } = self.error.filter(|_| self.is_wrong())?;
+        let explained = arm.may_add_in_16_bits(dtype) && error <= SUMS_IN_16_BITS * tolerance;
+        Some(if explained { "inexact" } else { "wrong" })
     }
 }
 
@@ -244,9 +254,7 @@ impl Session {
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
-            if run.is_wrong() {
-                flags.push(format!("wrong {}", arm.name()));
-            }
+            flags.extend(run.flag(arm, problem.dtype).map(|flag| format!("{flag} {}", arm.name())));
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
             let err = error.map(|error| digits(error.error));
             arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel: kernel.clone(), err });
@@ -369,4 +377,26 @@ pub fn progress(rows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
     let progress = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
     progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arm, Error, Run, Samples};
+    use candle_tilegemm::DType;
+
+    #[test]
+    fn only_arms_that_may_add_in_16_bits_are_inexact_and_not_wrong() {
+        let flag = |arm: Arm, dtype, error| {
+            let error = Some(Error { error, tolerance: 0.0625 });
+            Run { kernel: String::new(), samples: Samples::default(), error }.flag(&arm, dtype)
+        };
+        for arm in [Arm::Candle, Arm::CublasLtAny] {
+            let errors = [0.05, 0.5, 1.5, 1e300].map(|error| flag(arm.clone(), DType::BF16, error));
+            assert_eq!(errors, [None, Some("inexact"), Some("wrong"), Some("wrong")], "{}", arm.name());
+            assert_eq!(flag(arm, DType::F32, 0.5), Some("wrong"));
+        }
+        for arm in [Arm::Ours, Arm::Own, Arm::OwnBest, Arm::CublasLt] {
+            assert_eq!(flag(arm, DType::BF16, 0.5), Some("wrong"));
+        }
+    }
 }

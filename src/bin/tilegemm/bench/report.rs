@@ -92,7 +92,7 @@ pub struct Row {
     /// Arms that have no time here, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
-    /// What to know before trusting the row: `spread ARM`, `wrong ARM`, `clocks`, `hot`.
+    /// What to know before trusting the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `clocks`, `hot`.
     pub flags: Vec<String>,
     /// The card before and after the row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -85,6 +85,15 @@ pub fn remarks(report: &Report) -> String {
             ));
         }
     }
+    for row in &report.rows {
+        for arm in row.flags.iter().filter_map(|flag| flag.strip_prefix("inexact ")) {
+            let err = row.arms.get(arm).and_then(|arm| arm.err).unwrap_or(f64::NAN);
+            lines.push(format!(
+                "INEXACT: {arm} in {}: error {err:.2e} of the result's mean; it adds partial sums in 16 bits there",
+                row.id
+            ));
+        }
+    }
     let flagged = report.rows.iter().filter(|row| !row.flags.is_empty()).count();
     lines.push(format!("{} of {} rows are flagged; {:.0} s", flagged, report.rows.len(), report.settings.seconds));
     if let Some((agree, of)) = again(report) {

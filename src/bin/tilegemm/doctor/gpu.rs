@@ -50,7 +50,7 @@ fn library() -> Finding {
 
 fn vendor() -> Finding {
     match launch::verify_vendor() {
-        Ok(()) => Finding::ok("cuBLAS", "found"),
+        Ok(library) => Finding::ok("cuBLAS", library.to_string()),
         Err(_) if Policy::from_env().is_ok_and(|policy| !policy.vendor) => {
             Finding::ok("cuBLAS", "not found, and not used")
         }

@@ -176,8 +176,9 @@ pub fn left_out(view: &View) -> String {
 
 /// What flags mean; the ones of this record with their number of rows.
 pub fn flag_list(view: &View) -> String {
-    const KNOWN: [(&str, &str); 4] = [
+    const KNOWN: [(&str, &str); 5] = [
         ("wrong ARM", "The result of the arm is further from the reference than rounding explains. The row counts in no average and no plot."),
+        ("inexact ARM", "The arm adds partial sums in 16 bits: its result is further from the reference than sums in f32 explain. The row counts."),
         ("spread ARM", "The samples of the arm lie further apart than 5 %, p10 to p90: point at its time to see them."),
         ("clocks", "The card's clock fell while the row was measured."),
         ("hot", "The operands stayed in the L2 cache where they fit: the row can be faster than memory allows."),
