@@ -29,6 +29,10 @@ constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout
 // Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
+// Lets `kernel` have `bytes` of dynamic shared memory on the current device. cudaFuncSetAttribute would forget an earlier error of the
+// program; in registry.cpp.
+cudaError_t set_shared_memory(const void* kernel, int bytes);
+
 // Loads every kernel of the module that `kernel` is in; in registry.cpp.
 tg_status load_module(const void* kernel);
 

@@ -64,6 +64,14 @@ tg_status tilegemm::cuda_status(cudaError_t error) {
   return TG_CUDA_ERROR;
 }
 
+cudaError_t tilegemm::set_shared_memory(const void* kernel, int bytes) {
+  const auto set = DRIVER_FUNCTION(cuFuncSetAttribute, 9000);
+  if (!set) return cudaErrorCallRequiresNewerDriver;
+  cudaFunction_t function = nullptr;
+  if (const cudaError_t error = cudaGetFuncBySymbol(&function, kernel)) return error;
+  return cudaError_t(set(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes));
+}
+
 tg_status tilegemm::load_module(const void* kernel) {
   const auto module_of = DRIVER_FUNCTION(cuFuncGetModule, 11000);
   const auto count_of = DRIVER_FUNCTION(cuModuleGetFunctionCount, 12040);

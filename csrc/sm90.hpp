@@ -87,7 +87,7 @@ cudaError_t allow_shared_memory(const void* kernel, int bytes) {
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   const uint64_t bit = device < 64 ? uint64_t(1) << device : 0;
   if (allowed.load(std::memory_order_relaxed) & bit) return cudaSuccess;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = set_shared_memory(kernel, bytes);
   if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
   return error;
 }
