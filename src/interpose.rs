@@ -275,7 +275,11 @@ enum Taken {
 
 unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progress>) -> Result<Taken> {
     let policy = match crate::cuda::policy()? {
-        policy if mode == Mode::Force && policy.forced().is_none() => Policy::own().with_workspace(policy.workspace),
+        policy if policy.forced().is_some() => policy,
+        // cuBLAS rounds a product of 16 bits before it adds beta * C.
+        policy if mode == Mode::Force || (problem.epilogue.reads_c() && wants_exact(problem)?) => {
+            Policy::own().with_workspace(policy.workspace)
+        }
         policy => policy,
     };
     let dispatcher = launch::dispatcher(launch::current_device()?)?;
@@ -291,8 +295,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
             traced(problem, plan, ready);
         }
         let vendor = ready.kernel.family == Family::Cublas;
-        let as_it_came = || Ok::<_, Error>(problem.dtype == DType::F32 || !exact_sums()?);
-        if vendor && call.is_as_planned(&ready.canonical.problem) && as_it_came()? {
+        if vendor && call.is_as_planned(&ready.canonical.problem) && !wants_exact(problem)? {
             ready.count();
             return Ok(Taken::No);
         }
@@ -304,6 +307,11 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         unsafe { launch::launch(ready, pointers, Queue { stream, cublas: call.handle })? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
+}
+
+/// Whether cuBLAS must not get the call as it came, for its sums have to be in f32.
+fn wants_exact(problem: &Problem) -> Result<bool> {
+    Ok(problem.dtype != DType::F32 && exact_sums()?)
 }
 
 unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
