@@ -14,6 +14,7 @@ mod launches;
 mod limits;
 mod oracle;
 mod speed;
+mod tf32;
 mod vendor;
 
 use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
@@ -69,6 +70,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(limits::tests());
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
+    tests.extend(tf32::tests());
     tests.extend(epilogue::tests());
     tests.extend(vendor::tests());
     tests
