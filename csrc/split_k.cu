@@ -7,8 +7,8 @@
 // Tiles of up to 4 x 4 need no shared memory (split_k_dot.hpp). Larger tiles pass through shared memory in chunks of `depth` k's: on
 // tensor cores in 16 bits (split_k_mma.hpp), on the CUDA cores in f32 and f64 (split_k_simt.hpp).
 //
-// Sums have two levels: a thread adds up to 64 products in one chain, and adds that chain's sum to its total. So the rounding error of
-// a long K is below that of a single chain.
+// Sums have two levels: a thread adds up to 16 products of neighbouring k's in one chain (64 on tensor cores), and adds that chain's
+// sum to its total, which is compensated in f32: no more error than SGEMM has, however long K is.
 #include <climits>
 
 #include "sm90.hpp"
@@ -29,12 +29,13 @@ __global__ void __launch_bounds__(threads) add_parts(const __grid_constant__ tg_
   const int64_t matrix = args.m * args.n, count = args.batch[0] * args.batch[1] * matrix;
   const int64_t index = (int64_t(blockIdx.x) * threads + threadIdx.x) / LANES;
   const int lane = threadIdx.x % LANES;
-  Acc sum = Acc(0);
+  Total<Acc> total;
   if (index < count) {
     const Acc* const parts = static_cast<const Acc*>(args.workspace) + index;
 #pragma unroll 8
-    for (int part = lane; part < args.config.split; part += LANES) sum += parts[part * count];
+    for (int part = lane; part < args.config.split; part += LANES) total.add(parts[part * count]);
   }
+  Acc sum = total.value();
 #pragma unroll
   for (int bit = LANES / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
   if (index >= count || lane != 0) return;
@@ -90,6 +91,7 @@ struct Family {
     if constexpr (sizeof(T) == 2) {
       with(16, 64, mma_tile<arch, T, 16, 64>, MmaTile<T, 16, 64>::depth);
       with(64, 16, mma_tile<arch, T, 64, 16>, MmaTile<T, 64, 16>::depth);
+      with(16, 16, mma_tile<arch, T, 16, 16>, MmaTile<T, 16, 16>::depth);
       with(32, 32, mma_tile<arch, T, 32, 32>, MmaTile<T, 32, 32>::depth);
       with(64, 64, mma_tile<arch, T, 64, 64>, MmaTile<T, 64, 64>::depth);
     } else {
@@ -97,6 +99,7 @@ struct Family {
       with(64, 4, tile<arch, T, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
       with(16, 64, tile<arch, T, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
       with(64, 16, tile<arch, T, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
+      with(16, 16, tile<arch, T, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
       with(32, 32, tile<arch, T, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
       with(64, 64, tile<arch, T, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
     }

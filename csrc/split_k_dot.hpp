@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
   for (int j = 0; j < TN; j++) column[j] = min(place.n0 + j, args.n - 1) * args.b.col_stride;
   const T *const a = place.of<const T>(args.a), *const b = place.of<const T>(args.b);
 
-  Acc total[outputs] = {}, sum[outputs] = {};
+  Total<Acc> total[outputs];
+  Acc sum[outputs] = {};
   const auto multiply = [&](const T (&x)[TM], const T (&y)[TN]) {
 #pragma unroll
     for (int i = 0; i < TM; i++) {
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
   };
   const auto flush = [&] {
 #pragma unroll
-    for (int i = 0; i < outputs; i++) total[i] += sum[i], sum[i] = Acc(0);
+    for (int i = 0; i < outputs; i++) total[i].add(sum[i]), sum[i] = Acc(0);
   };
   const auto load = [&](T (&x)[TM], T (&y)[TN], int64_t k) {
 #pragma unroll
@@ -41,11 +42,13 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
     for (int j = 0; j < TN; j++) y[j] = b[column[j] + k * args.b.row_stride];
   };
 
-  int64_t k = place.k_begin + threadIdx.x;
-  for (int turn = 0; k + (unroll - 1) * threads < place.k_end; k += unroll * threads) {
+  // A thread takes two neighbouring k's at a time: products that cancel each other meet in one chain.
+  const auto ahead = [](int u) { return u / 2 * 2 * threads + u % 2; };
+  int64_t k = place.k_begin + 2 * threadIdx.x;
+  for (int turn = 0; k + ahead(unroll - 1) < place.k_end; k += unroll * threads) {
     T x[unroll][TM], y[unroll][TN];
 #pragma unroll
-    for (int u = 0; u < unroll; u++) load(x[u], y[u], k + u * threads);
+    for (int u = 0; u < unroll; u++) load(x[u], y[u], k + ahead(u));
 #pragma unroll
     for (int u = 0; u < unroll; u++) multiply(x[u], y[u]);
     if (++turn % chains == 0) flush();
@@ -54,10 +57,10 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
   if (k < place.k_end) {
     T x[unroll - 1][TM], y[unroll - 1][TN];
 #pragma unroll
-    for (int u = 0; u < unroll - 1; u++) load(x[u], y[u], min(k + u * threads, place.k_end - 1));
+    for (int u = 0; u < unroll - 1; u++) load(x[u], y[u], min(k + ahead(u), place.k_end - 1));
 #pragma unroll
     for (int u = 0; u < unroll - 1; u++) {
-      if (k + u * threads < place.k_end) multiply(x[u], y[u]);
+      if (k + ahead(u) < place.k_end) multiply(x[u], y[u]);
     }
   }
   flush();
@@ -66,17 +69,18 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < outputs; i++) {
+    Acc value = total[i].value();
 #pragma unroll
-    for (int bit = 16; bit > 0; bit /= 2) total[i] += __shfl_xor_sync(~0u, total[i], bit);
-    if (lane == 0) sums[warp][i] = total[i];
+    for (int bit = 16; bit > 0; bit /= 2) value += __shfl_xor_sync(~0u, value, bit);
+    if (lane == 0) sums[warp][i] = value;
   }
   __syncthreads();
   if (threadIdx.x >= outputs) return;
-  Acc all = sums[0][threadIdx.x];
+  Total<Acc> all;
 #pragma unroll
-  for (int w = 1; w < warps; w++) all += sums[w][threadIdx.x];
+  for (int w = 0; w < warps; w++) all.add(sums[w][threadIdx.x]);
   const int64_t i = place.m0 + threadIdx.x / TN, j = place.n0 + threadIdx.x % TN;
-  if (i < args.m && j < args.n) place.emit(all, i, j, args, grid, epilogue);
+  if (i < args.m && j < args.n) place.emit(all.value(), i, j, args, grid, epilogue);
 }
 
 }  // namespace

@@ -11,11 +11,11 @@ namespace {
 
 template <class T, int TM, int TN>
 struct MmaTile {
-  static constexpr int depth = TM == 64 && TN == 64 ? 32 : 64;
+  static constexpr int depth = TM == 64 && TN == 64 ? 32 : TM == 16 && TN == 16 ? 128 : 64;
   static constexpr int warps_m = TM / 16, warp_n = TN >= 64 ? 32 : 16, warps_n = TN / warp_n;
   static constexpr int groups = warps / (warps_m * warps_n), fragments = warp_n / 8;
   static constexpr int steps = depth / (16 * groups);  // products of 16 k's that a group has of a chunk
-  static constexpr int chunks_of_a_chain = chain / (16 * steps);
+  static constexpr int chunks_of_a_chain = 64 / (16 * steps);  // tensor cores add 16 products at a time: four of those
   using A = Loader<T, T, TM, depth, true>;
   using B = Loader<T, T, TN, depth, true>;
   static constexpr int stage = A::size + B::size;

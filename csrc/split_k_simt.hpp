@@ -21,14 +21,16 @@ __device__ void read_four(const Acc* from, Acc (&to)[4]) {
 
 template <class T, class Acc, int TM, int TN>
 struct Tile {
-  static constexpr int depth = TM == 64 && TN == 64 ? 16 : 32;
+  static constexpr int depth = TM == 64 && TN == 64 ? 16 : TM == 16 && TN == 16 ? 64 : 32;
   static constexpr int columns = TN / 4, sharers = TM * TN / 16, groups = threads / sharers;
-  static constexpr int chunks_of_a_chain = chain * groups / depth;
+  static constexpr int steps = depth / groups;  // k's that a group has of a chunk, one after the other
+  static constexpr int most = sizeof(Acc) == 8 ? 64 : chain;  // short chains would take registers that f64 lacks
+  static constexpr int chunks_of_a_chain = steps < most ? most / steps : 1;
   using A = Loader<T, Acc, TM, depth, false>;
   using B = Loader<T, Acc, TN, depth, false>;
   static constexpr int a_size = A::size, stage = a_size + B::size;
   static constexpr int shared = 2 * stage > groups * TM * TN ? 2 * stage : (groups > 1 ? groups * TM * TN : 0);
-  static constexpr int residents = sizeof(Acc) == 8 ? 2 : 3;  // blocks of a multiprocessor
+  static constexpr int residents = 2;  // blocks of a multiprocessor
   static_assert(threads % sharers == 0 && depth % groups == 0);
 };
 
@@ -48,12 +50,13 @@ __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
   const int group = threadIdx.x / C::sharers, sharer = threadIdx.x % C::sharers;
   const int i0 = sharer / C::columns * 4, j0 = sharer % C::columns * 4;
   const int64_t chunks = (depth_of_part + C::depth - 1) / C::depth;
-  Acc total[4][4] = {}, sum[4][4] = {};
+  Total<Acc> total[4][4];
+  Acc sum[4][4] = {};
   const auto flush = [&] {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-      for (int j = 0; j < 4; j++) total[i][j] += sum[i][j], sum[i][j] = Acc(0);
+      for (int j = 0; j < 4; j++) total[i][j].add(sum[i][j]), sum[i][j] = Acc(0);
     }
   };
 
@@ -67,8 +70,8 @@ __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
     if (left > 0) a.load(left), b.load(left);
     const Acc* const from = shared + chunk % 2 * C::stage;
 #pragma unroll
-    for (int step = 0; step < C::depth / C::groups; step++) {
-      const int k = step * C::groups + group;
+    for (int step = 0; step < C::steps; step++) {
+      const int k = group * C::steps + step;
       Acc x[4], y[4];
       read_four(from + k * C::A::pitch + i0, x);
       read_four(from + C::a_size + k * C::B::pitch + j0, y);
@@ -94,20 +97,20 @@ __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-      for (int j = 0; j < 4; j++) emit(total[i][j], i0 + i, j0 + j);
+      for (int j = 0; j < 4; j++) emit(total[i][j].value(), i0 + i, j0 + j);
     }
   } else {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-      for (int j = 0; j < 4; j++) shared[(group * TM + i0 + i) * TN + j0 + j] = total[i][j];
+      for (int j = 0; j < 4; j++) shared[(group * TM + i0 + i) * TN + j0 + j] = total[i][j].value();
     }
     __syncthreads();
     for (int index = threadIdx.x; index < TM * TN; index += threads) {
-      Acc value = shared[index];
+      Total<Acc> value;
 #pragma unroll
-      for (int g = 1; g < C::groups; g++) value += shared[g * TM * TN + index];
-      emit(value, index / TN, index % TN);
+      for (int g = 0; g < C::groups; g++) value.add(shared[g * TM * TN + index]);
+      emit(value.value(), index / TN, index % TN);
     }
   }
 }

@@ -83,7 +83,12 @@ pub(crate) fn configure(kernel: &KernelDesc, problem: &Problem, device: &DeviceI
         _ => (Config::default(), kernel_us(kernel, problem, device)),
     };
     let elements = problem.outputs() / f64::from(device.sm_count);
-    (config, us + 1e-3 * elements * (activation_ns(kernel, problem) + residual_ns(kernel, problem)))
+    (
+        config,
+        us + 1e-3
+            * elements
+            * (activation_ns(kernel, problem) + residual_ns(kernel, problem) + single_ns(kernel, problem)),
+    )
 }
 
 fn kernel_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
@@ -179,6 +184,24 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
 /// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications; more of
 /// both from nine rows on, where gemv_wide.hpp takes over (seven recordings, mean error 10 %, 20 % where N is small).
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    gemv_filled_us(kernel, problem, device).max(gemv_few_us(kernel, problem, device))
+}
+
+/// Where rows of W are too few for the card, its blocks go through all of K: nanoseconds of a k with one row of A, and of each further
+/// row. Two products of an H100: 1 x 1 x 1000000 in f32 takes 53 us, 16 x 128 x 65536 163.
+const GEMV_K_NS: (f64, f64) = (0.053, 0.16);
+
+fn gemv_few_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let blocks = problem.n.div_ceil(kernel.tile[1] as usize).saturating_mul(problem.batch_count());
+    if blocks > device.sm_count as usize / 2 {
+        return 0.0;
+    }
+    let (first, further) = GEMV_K_NS;
+    GEMV_US + 1e-3 * problem.k as f64 * (first + further * (problem.m as f64 - 1.0))
+}
+
+/// With rows of W for the whole card.
+fn gemv_filled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     let (k, chunk) = (problem.k as f64, f64::from(kernel.tile[2]));
     let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, device));
     let (halves, short) = (problem.dtype.bytes() == 2, problem.m <= 4 && problem.k * problem.dtype.bytes() <= 512);
@@ -337,6 +360,20 @@ fn activation_ns(kernel: &KernelDesc, problem: &Problem) -> f64 {
         _ => (0.35, 0.009),
     };
     instruction_ns * instructions + if problem.epilogue.bias.is_some() { bias_ns } else { 0.0 }
+}
+
+/// What each element of D takes longer where rows of D do not lie at multiples of 16 bytes, so that elements are stored one by one:
+/// 44 us for 24 x 209 x 209 in bf16 by sm90_wave where 4 were estimated, 80 for 128 x 249 x 249 in f32 by sm90_bf16x6_direct, where 29
+/// were.
+fn single_ns(kernel: &KernelDesc, problem: &Problem) -> f64 {
+    match kernel.family {
+        _ if problem.d.align(problem.dtype) >= 16 => 0.0,
+        Family::Sm90Wave => 3.7,
+        Family::Sm90Skinny | Family::Sm90Bf16x6 | Family::Sm90Bf16x6Direct | Family::Sm90Sgemm | Family::Sm90Dgemm => {
+            0.84
+        }
+        _ => 0.0,
+    }
 }
 
 /// What `beta * C` adds to each, beside its bytes: 13 us to 2048 x 4096 x 4096 in bf16 by cuTile, 3 by CUTLASS, some 50 by kernels that read C

@@ -447,7 +447,8 @@ impl Dispatcher {
         };
         let roofline_us = cost::roofline_us(&canonical.problem, &self.device);
         let device = self.device.clone();
-        Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, reason, roofline_us }
+        let config = chosen.map_or(Config::default(), |kernel| self.configure(kernel, &canonical.problem, policy).0);
+        Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, config, reason, roofline_us }
     }
 
     /// The plans that are kept, with their call counts: all, or of more than 32,768 distinct products the latest ones.
@@ -488,6 +489,8 @@ pub struct Explanation {
     pub tuned: Vec<Tuned>,
     /// The one that would run.
     pub chosen: Option<&'static KernelDesc>,
+    /// How it would run.
+    pub config: Config,
     /// Why that one.
     pub reason: Option<Reason>,
     /// The least time that arithmetic and memory allow, in microseconds.

@@ -1,5 +1,6 @@
 //! How problems and explanations read.
 
+use crate::config::Config;
 use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
 use crate::problem::{Activation, DType, F32Mode, Problem};
@@ -94,7 +95,12 @@ impl Explanation {
             let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>7.2}x");
             writeln!(f, "{head}  {}", shorten(kernel.why, WIDTH.saturating_sub(head.len() + 2)))?;
         }
-        Ok(())
+        let Config { tile: [rows, columns], split } = self.config;
+        match split {
+            0 => Ok(()),
+            1 => writeln!(f, "tiles of {rows} x {columns}"),
+            _ => writeln!(f, "tiles of {rows} x {columns}, K in {split} parts"),
+        }
     }
 
     /// The kernels that cannot, by reason: one line for a reason and the names where those are worth a look.

@@ -1,7 +1,7 @@
 //! What is chosen for products that no suite has: few outputs with a long K, odd extents, every dtype and layout.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy};
 use candle_tilegemm::kernel::{Family, KernelDesc};
 use candle_tilegemm::{DType, Layout, Problem};
 
@@ -23,11 +23,12 @@ fn few_outputs() -> impl Iterator<Item = Problem> {
     layouts.flat_map(|((m, n, k), layout)| DTYPES.map(|dtype| Problem::dense(m, n, k, 1, layout, dtype)))
 }
 
-/// A bound that no estimate goes into, for an H100, in microseconds: 3 TB/s of memory, and half of its 52 TFLOP/s of fused
-/// multiply-adds on rows and columns in steps of 16, as tiles have them.
+/// A bound that no estimate goes into, for an H100, in microseconds: 2.5 TB/s of memory, and half of the fused multiply-adds that its
+/// multiprocessors do (52 TFLOP/s, 34 in f64) on rows and columns in steps of 16, as tiles have them.
 fn bound_us(problem: &Problem) -> f64 {
     let [m, n] = [problem.m, problem.n].map(|x| if x > 4 { x.next_multiple_of(16) } else { x } as f64);
-    (problem.bytes() / 3.0e6).max(2.0 * m * n * problem.k as f64 / 26e6)
+    let rate = if problem.dtype == DType::F64 { 17e6 } else { 26e6 };
+    (problem.bytes() / 2.5e6).max(2.0 * m * n * problem.k as f64 / rate)
 }
 
 fn chosen(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> (&'static KernelDesc, f64) {
@@ -51,7 +52,7 @@ fn few_outputs_take_no_more_than_three_times_the_bound_and_10_us() {
         slow.is_empty(),
         "{} products are too slow, such as\n{}",
         slow.len(),
-        slow[..slow.len().min(20)].join("\n")
+        slow[..slow.len().min(90)].join("\n")
     );
 }
 
@@ -73,6 +74,28 @@ fn the_reference_kernel_is_the_last_resort() {
             assert_ne!(kernel.family, Family::Reference, "{problem} with {policy:?}");
         }
     }
+}
+
+/// No record has products with rows at odd addresses: there an own kernel needs a lead of a fifth.
+#[test]
+fn without_a_record_an_own_kernel_is_taken_only_with_a_larger_lead() {
+    let dispatcher = dispatcher();
+    let mut compared = 0;
+    for (m, n, k) in [(500, 4095, 4097), (64, 4097, 4096), (2048, 1001, 1001), (700, 300, 513), (300, 4100, 4096)] {
+        for (layout, dtype) in LAYOUTS.into_iter().flat_map(|layout| DTYPES.map(|dtype| (layout, dtype))) {
+            let problem = Problem::dense(m, n, k, 1, layout, dtype);
+            let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
+            let explanation = dispatcher.explain(&problem, Policy::default());
+            let of = |c: &&Candidate| c.kernel.family == Family::Cublas && c.verdict.is_ok();
+            let vendor = explanation.candidates.iter().find(of).unwrap().verdict.clone().unwrap();
+            let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
+            if !aligned && plan.kernel.family != Family::Cublas {
+                assert!(plan.estimate_us < 0.8 * vendor, "{problem}: {}", plan.kernel);
+            }
+            compared += usize::from(!aligned);
+        }
+    }
+    assert!(compared > 40, "only {compared} products were compared");
 }
 
 /// The card is filled: fewer parts of K than multiprocessors would leave some of them idle.
@@ -100,13 +123,13 @@ fn odd_attention_scores_stay_with_the_faster_kernel() {
     for (heads, tokens, size, dtype) in cases {
         let scores = Problem::dense(tokens, tokens, size, heads, Layout::NT, dtype);
         let (kernel, _) = chosen(&dispatcher, &scores, Policy::default());
-        assert_eq!(kernel.family, Family::Cublas, "{scores}");
+        assert!(matches!(kernel.family, Family::Cublas | Family::SplitK), "{scores}: {kernel}");
     }
 }
 
-/// Outside of what the records cover an own kernel needs a lead of a fifth.
+/// Estimates of few outputs are 20 % off: an own kernel needs a lead of a tenth.
 #[test]
-fn without_a_record_an_own_kernel_is_taken_only_with_a_lead() {
+fn of_few_outputs_an_own_kernel_is_taken_only_with_a_lead() {
     let dispatcher = dispatcher();
     let mut led = 0;
     for problem in few_outputs() {
@@ -119,9 +142,9 @@ fn without_a_record_an_own_kernel_is_taken_only_with_a_lead() {
                 .filter(|c| (c.kernel.family == Family::Cublas) == (family == Family::Cublas));
             able.filter_map(|c| c.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
         };
-        if kernel.family != Family::Cublas && problem.k > 1 && estimate(Family::Cublas).is_finite() {
+        if kernel.family != Family::Cublas && problem.k > 32 && estimate(Family::Cublas).is_finite() {
             let own = dispatcher.plan(&problem, Policy::default()).unwrap().estimate_us;
-            assert!(own < 0.8 * estimate(Family::Cublas), "{problem}: {kernel}");
+            assert!(own < 0.9 * estimate(Family::Cublas), "{problem}: {kernel}");
             led += 1;
         }
     }

@@ -78,3 +78,32 @@ fn estimates_of_f64_are_near_what_was_recorded() {
     let estimate = cost::estimate_us(cublas, &outer, &DeviceInfo::h100());
     assert!((43.0..60.0).contains(&estimate), "{outer}: {estimate} us");
 }
+
+/// The record of few outputs that `split_k`'s and cuBLAS's estimates are fitted to. tests/gpu/speed.rs judges them on other products.
+#[test]
+fn estimates_of_few_outputs_are_near_the_record() {
+    let record = include_str!("../benches/record/h100/few-outputs-2026-11-23.csv");
+    let rows =
+        record.lines().filter(|line| !line.starts_with('#')).skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    let (mut own, mut vendor) = (Vec::new(), Vec::new());
+    for row in rows {
+        let [dtype, layout] = [row[0], row[1]];
+        let number = |i: usize| row[i].parse::<f64>().unwrap();
+        let [m, n, k] = [2, 3, 4].map(|i| number(i) as usize);
+        let (dtype, layout): (DType, Layout) = (dtype.parse().unwrap(), layout.parse().unwrap());
+        let problem = Problem::dense(m, n, k, 1, layout, dtype);
+        let estimate = |name: &str| plan(&problem, Policy::force(name).unwrap()).estimate_us;
+        own.push(estimate(&format!("split_k_sm90_{dtype}_any_64x64x16_1x1")) / number(9));
+        if k >= 256 {
+            let canonical = problem.canonical().problem.layout();
+            vendor.push(estimate(&format!("cublas_{dtype}_{canonical}")) / number(5));
+        }
+    }
+    assert!(own.len() > 1400, "only {} rows", own.len());
+    for (what, mut ratios, most) in [("split_k", own, 1.7), ("cuBLAS", vendor, 2.2)] {
+        ratios.sort_by(f64::total_cmp);
+        let at = |share: f64| ratios[(ratios.len() as f64 * share) as usize];
+        assert!((0.85..1.15).contains(&at(0.5)), "{what}: median {}", at(0.5));
+        assert!(at(0.05) > 1.0 / most && at(0.95) < most, "{what}: {} to {}", at(0.05), at(0.95));
+    }
+}

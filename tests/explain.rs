@@ -139,3 +139,15 @@ fn a_build_without_kernels_says_which_features_have_them() {
     assert_eq!(explanation.chosen, None);
     assert!(explanation.to_string().contains("no kernel can run it"));
 }
+
+#[test]
+fn the_configuration_of_the_chosen_kernel_is_printed() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning();
+    let problem = Problem::dense(2, 3, 1_000_001, 1, Layout::NN, DType::F32);
+    let explanation = dispatcher.explain(&problem, Policy::own());
+    let config = dispatcher.plan(&problem, Policy::own()).unwrap().config;
+    assert_eq!(explanation.config, config);
+    let [rows, columns] = config.tile;
+    let line = format!("tiles of {rows} x {columns}, K in {} parts", config.split);
+    assert!(explanation.to_string().lines().any(|printed| printed == line), "{explanation}");
+}

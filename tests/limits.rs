@@ -59,6 +59,7 @@ fn fits_32_bits(kernel: &KernelDesc, problem: &Problem) -> Result<(), String> {
     let checks: &[_] = match kernel.family {
         Family::Cublas | Family::Reference => return Ok(()),
         Family::SimtGemm => &[("K", k, INT), ("tiles", tiles, INT)],
+        Family::SplitK => &[("tiles", tiles * batch, INT)],
         Family::Gemv | Family::Gevm | Family::Outer | Family::Sm90Skinny | Family::Sm90Wave => {
             &[("M", m, INT / 2), ("N", n, INT / 2), ("K", k, INT / 2), ("matrices", batch, 65_535)]
         }

@@ -93,7 +93,8 @@ fn what_runs_is_the_fastest_of_those_that_can() {
         let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
         let explanation = dispatcher.explain(&problem, Policy::default());
         let least = able(&explanation.candidates).map(|(_, us)| us).fold(f64::INFINITY, f64::min);
-        assert_eq!(plan.estimate_us, least, "{problem}");
+        // Where records are few a kernel of ours needs a lead (tests/choices.rs).
+        assert!((0.8 * plan.estimate_us..=plan.estimate_us).contains(&least), "{problem}");
         assert_eq!(Some(plan.kernel), explanation.chosen, "{problem}");
         assert_eq!(plan.reason, Reason::Estimate);
         assert_eq!(plan.kernel.supports(&plan.canonical.problem, dispatcher.device()), Ok(()));

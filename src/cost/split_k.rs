@@ -1,8 +1,8 @@
 //! `split_k.cu`: which tile and how many parts of K, and how long that takes.
 //!
-//! The constants are fitted to 15,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
-//! bf16, f32 and f64, four layouts, every tile with several splits. The estimate is 20 % off (root mean square), and the choice takes
-//! 4 % longer than the best of these launches.
+//! The constants are fitted to 21,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
+//! bf16, f32 and f64, four layouts, every tile with several splits. The estimate is 19 % off (root mean square), and the choice takes
+//! 5 % longer than the best of these launches.
 
 use super::{memory_us, overlap_by};
 use crate::arch::DeviceInfo;
@@ -10,17 +10,17 @@ use crate::config::Config;
 use crate::problem::{DType, Problem};
 
 /// The launch, the first loads and the last stores, microseconds.
-const LAUNCH_US: f64 = 1.51;
+const LAUNCH_US: f64 = 1.76;
 /// What memory takes longer than a stream of whole lines.
-const MEMORY: f64 = 1.26;
+const MEMORY: f64 = 1.55;
 /// How activities overlap: this norm of their times.
 const NORM: f64 = 2.0;
 /// A request of L1 takes this long for each line of 128 bytes that the lanes of a warp touch, nanoseconds.
-const LINE_NS: f64 = 0.356;
+const LINE_NS: f64 = 0.393;
 /// The kernel that adds parts: its launch, each round of loads, and each further wave of threads, microseconds.
-const ADD_US: f64 = 2.29;
-const ADD_ROUND_US: f64 = 0.794;
-const ADD_WAVE_US: f64 = 0.5;
+const ADD_US: f64 = 2.0;
+const ADD_ROUND_US: f64 = 0.832;
+const ADD_WAVE_US: f64 = 0.064;
 /// What it reads and the kernel before it writes, bytes a microsecond.
 const PARTS_BYTES: f64 = 2.0e6;
 /// Threads of a block, and of a multiprocessor.
@@ -48,30 +48,32 @@ const fn tile(size: [u64; 2], depth: u64, residents: u64, round_us: f64, product
 
 /// Of up to 4 x 4, for every dtype.
 const DOTS: [Tile; 4] = [
-    tile([1, 1], 8 * THREADS, 3, 0.115, 125.0),
-    tile([1, 4], 4 * THREADS, 3, 0.306, 78.4),
-    tile([4, 1], 4 * THREADS, 3, 0.306, 78.4),
-    tile([4, 4], 4 * THREADS, 2, 0.638, 16.1),
+    tile([1, 1], 8 * THREADS, 6, 0.05, 138.0),
+    tile([1, 4], 4 * THREADS, 5, 0.138, 105.0),
+    tile([4, 1], 4 * THREADS, 5, 0.138, 105.0),
+    tile([4, 4], 4 * THREADS, 2, 0.761, 29.6),
 ];
 /// Through shared memory, in f32 and f64.
-const SIMT: [Tile; 6] = [
-    tile([4, 64], 32, 3, 0.567, 36.9),
-    tile([64, 4], 32, 3, 0.567, 36.9),
-    tile([16, 64], 32, 3, 0.774, 17.8),
-    tile([64, 16], 32, 3, 0.774, 17.8),
-    tile([32, 32], 32, 3, 0.774, 17.8),
-    tile([64, 64], 16, 3, 0.900, 15.8),
+const SIMT: [Tile; 7] = [
+    tile([4, 64], 32, 2, 0.547, 33.8),
+    tile([64, 4], 32, 2, 0.547, 33.8),
+    tile([16, 16], 64, 2, 0.601, 18.5),
+    tile([16, 64], 32, 2, 0.753, 16.2),
+    tile([64, 16], 32, 2, 0.753, 16.2),
+    tile([32, 32], 32, 2, 0.643, 17.1),
+    tile([64, 64], 16, 2, 0.863, 14.6),
 ];
 /// In 16 bits.
-const MMA: [Tile; 4] = [
-    tile([16, 64], 64, 3, 1.06, 11.3),
-    tile([64, 16], 64, 3, 1.06, 11.3),
-    tile([32, 32], 64, 3, 1.06, 9.00),
-    tile([64, 64], 32, 3, 0.963, 4.80),
+const MMA: [Tile; 5] = [
+    tile([16, 16], 128, 3, 0.518, 14.8),
+    tile([16, 64], 64, 3, 0.962, 11.5),
+    tile([64, 16], 64, 3, 0.962, 11.5),
+    tile([32, 32], 64, 3, 0.609, 9.25),
+    tile([64, 64], 32, 3, 0.880, 4.85),
 ];
 
 /// How much longer a multiplication takes in f64.
-const DOUBLE: f64 = 1.77;
+const DOUBLE: f64 = 1.98;
 
 impl Tile {
     /// Whether threads multiply straight from global memory.
@@ -92,8 +94,7 @@ impl Tile {
         // Tiles through shared memory multiply whole chunks.
         let k = if self.is_dot() { k } else { rounds * self.depth };
         let busiest = self.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
-        let residents = if problem.dtype == DType::F64 { 2 } else { self.residents };
-        let waves = (busiest / residents as f64).ceil();
+        let waves = (busiest / self.residents as f64).ceil();
         let double = if problem.dtype == DType::F64 { DOUBLE } else { 1.0 };
         let products = busiest * (self.size[0] * self.size[1]) as f64 * k as f64 * self.product_ps * double * 1e-6;
         let latency = waves * rounds as f64 * self.round_us;

@@ -4,14 +4,20 @@ use super::Candidate;
 use crate::kernel::{Family, KernelDesc};
 use crate::problem::{DType, Problem};
 
-/// What an own kernel's estimate has to be of cuBLAS's, at most, where no record tells how good the estimates are.
+/// What an own kernel's estimate has to be of cuBLAS's, at most: where no record tells how good the estimates are, and for few outputs,
+/// where the record has estimates of both that are 20 % off. The same of `split_k`'s estimate and those of our other kernels.
 const UNRECORDED: f64 = 0.8;
+const FEW_OUTPUTS: f64 = 0.9;
+const SPLIT_K: f64 = 0.8;
+/// Elements of B whose three bf16 parts fit into the default workspace.
+const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
 
-/// The kernel with the lowest estimate and that estimate, with two exceptions:
+/// The kernel with the lowest estimate and that estimate, with three exceptions:
 ///
 /// - `reference` is taken only where no other kernel runs the problem.
-/// - Outside of what the records cover ([`is_recorded`]), one of our kernels is taken before cuBLAS only where its estimate is below
-///   0.8 of cuBLAS's.
+/// - Outside of what the records cover ([`lead`]), one of our kernels is taken before cuBLAS only where its estimate is below 0.8 of
+///   cuBLAS's.
+/// - `split_k`, whose estimates are the least exact, is taken before our other kernels with such a lead, too.
 ///
 /// On a tie the kernel for the newest architecture is taken, then the first in the table.
 pub(super) fn fastest(problem: &Problem, candidates: &[Candidate]) -> Option<(&'static KernelDesc, f64)> {
@@ -20,39 +26,44 @@ pub(super) fn fastest(problem: &Problem, candidates: &[Candidate]) -> Option<(&'
         let among = able().filter(|(kernel, _)| among(kernel));
         among.min_by(|(x, x_us), (y, y_us)| x_us.total_cmp(y_us).then(y.arch.capability.cmp(&x.arch.capability)))
     };
-    let own = least(&|kernel| !matches!(kernel.family, Family::Cublas | Family::Reference));
+    let own = least(&|kernel| !matches!(kernel.family, Family::Cublas | Family::Reference | Family::SplitK));
+    let split = least(&|kernel| kernel.family == Family::SplitK);
+    let own = match (own, split) {
+        (Some(own), Some(split)) => Some(if split.1 < SPLIT_K * own.1 { split } else { own }),
+        (own, split) => own.or(split),
+    };
     let vendor = least(&|kernel| kernel.family == Family::Cublas);
     match (own, vendor) {
-        (Some(own), Some(vendor)) => {
-            let factor = if is_recorded(problem) { 1.0 } else { UNRECORDED };
-            Some(if own.1 < factor * vendor.1 { own } else { vendor })
-        }
+        (Some(own), Some(vendor)) => Some(if own.1 < lead(problem) * vendor.1 { own } else { vendor }),
         (own, vendor) => own.or(vendor).or_else(|| least(&|_| true)),
     }
 }
 
-/// Whether benches/record has products like this one, so that estimates of our kernels and of cuBLAS are known to hold.
+/// What an own kernel's estimate may be of cuBLAS's, by whether benches/record has products like this one.
 ///
-/// The records have operands whose rows lie at multiples of 16 bytes, and of these:
+/// The suite's records have operands whose rows lie at multiples of 16 bytes, and of these:
 ///
-/// - linear layers (one matrix) with N and K from 256 to 57,344 and 32,768, of which the shorter K or N is at least 384, with any M
-///   up to 16,384;
-/// - attention (several matrices) with M and N of 4 to 4096 and a head of 64 or more, and with M = 1 to 4 in decoding;
+/// - linear layers (one matrix) in 16 bits with N from 1024 to 160,000 and K from 512 to 32,768; routers with N from 256 on, K from 1024
+///   on and up to 16 rows; in f32 and f64 N and K from 384 to 8192, as long as the parts of B fit into the workspace; M up to 16,384;
+/// - attention (several matrices) with N and K from 64 to 4096;
 /// - K = 1 in f32.
-fn is_recorded(problem: &Problem) -> bool {
+///
+/// The record of few outputs has one matrix of up to 256 rows and columns, whatever its alignment, and K from 33 on.
+fn lead(problem: &Problem) -> f64 {
     let Problem { m, n, k, .. } = *problem;
-    if k == 1 && problem.dtype == DType::F32 {
-        return true;
-    }
+    let one = problem.batch_count() == 1;
     let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
-    let linear = (256..=57_344).contains(&n) && (256..=32_768).contains(&k) && n.max(k) >= 384 && m <= 16_384;
-    // Rows without end of few columns, and long sums of them, were not measured.
-    let shape =
-        if problem.batch_count() == 1 { linear && !is_long(problem) } else { n.min(k) >= 64 && n.max(k) <= 4096 };
-    aligned && shape
-}
-
-/// Whether sums are long for so few columns and more rows than in decoding: no record has N below 1024 with K above 8192 there.
-fn is_long(problem: &Problem) -> bool {
-    problem.m > 16 && problem.n < 1024 && problem.k > 8192
+    let linear = match problem.dtype {
+        DType::F16 | DType::BF16 if m <= 16 && k >= 1024 => (256..=160_000).contains(&n) && k <= 32_768,
+        DType::F16 | DType::BF16 => (1024..=160_000).contains(&n) && (512..=32_768).contains(&k),
+        _ => n.min(k) >= 384 && n.max(k) <= 8192 && n * k <= ONE_PIECE,
+    };
+    let attention = n.min(k) >= 64 && n.max(k) <= 4096;
+    match () {
+        _ if k == 1 && problem.dtype == DType::F32 => 1.0,
+        _ if aligned && one && linear && m <= 16_384 => 1.0,
+        _ if aligned && !one && attention => 1.0,
+        _ if one && m.max(n) <= 256 && k > 32 => FEW_OUTPUTS,
+        _ => UNRECORDED,
+    }
 }

@@ -43,7 +43,7 @@ const ONE: &[Sizes] = &[Sizes(4096, &[1])];
 fn sizes(family: Family) -> &'static [Sizes] {
     match family {
         Family::Gemv | Family::Gevm => FEW,
-        Family::Sm90Skinny | Family::Sm90Wave | Family::Sm90Bf16x6Direct => SOME,
+        Family::Sm90Skinny | Family::Sm90Wave | Family::Sm90Bf16x6Direct | Family::SplitK => SOME,
         Family::Outer => ONE,
         Family::Sm90Gemm | Family::TileGemm | Family::SimtGemm => MANY,
         Family::Sm90Bf16x6 | Family::Sm90Tf32 | Family::Sm90Sgemm | Family::Sm90Dgemm => MANY,
