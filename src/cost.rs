@@ -78,24 +78,15 @@ pub(crate) fn configure(kernel: &KernelDesc, problem: &Problem, device: &DeviceI
     if problem.is_empty() {
         return (Config::default(), 0.0);
     }
-    let (config, us) = match kernel.family {
-        Family::SplitK => split_k::choose(problem, device, workspace),
-        _ => (Config::default(), kernel_us(kernel, problem, device)),
-    };
-    let elements = problem.outputs() / f64::from(device.sm_count);
-    (
-        config,
-        us + 1e-3
-            * elements
-            * (activation_ns(kernel, problem) + residual_ns(kernel, problem) + single_ns(kernel, problem)),
-    )
-}
-
-fn kernel_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    match kernel.family {
+    let mut config = Config::default();
+    let us = match kernel.family {
         Family::Cublas => vendor::us(problem, device),
         Family::Reference => reference_us(problem),
-        Family::SplitK => split_k::choose(problem, device, workspace::DEFAULT_BYTES).1,
+        Family::SplitK => {
+            let (chosen, us) = split_k::choose(problem, device, workspace);
+            config = chosen;
+            us
+        }
         Family::SimtGemm | Family::TileGemm => LAUNCH_US + tiled_us(kernel, problem, device),
         Family::Sm90Gemm => OVERLAPPED_LAUNCH_US + tiled_us(kernel, problem, device),
         Family::Gemv => gemv_us(kernel, problem, device),
@@ -108,7 +99,10 @@ fn kernel_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64
         Family::Sm90Tf32 => tf32::us(kernel, problem, device),
         Family::Sm90Sgemm => fma::sgemm_us(kernel, problem, device),
         Family::Sm90Dgemm => fma::dgemm_us(kernel, problem, device),
-    }
+    };
+    let element_ns = activation_ns(kernel, problem) + residual_ns(kernel, problem) + single_ns(kernel, problem);
+    let elements = problem.outputs() / f64::from(device.sm_count);
+    (config, us + 1e-3 * elements * element_ns)
 }
 
 fn reference_us(problem: &Problem) -> f64 {

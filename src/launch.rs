@@ -73,7 +73,8 @@ pub struct Queue {
 ///
 /// # Errors
 /// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does: nothing has run then, or a part of a
-/// product that is computed in pieces, which one in place never is. [`Error::Workspace`] when there is none and the plan has nothing in its place.
+/// product that is computed in pieces, which one in place never is. [`Error::Workspace`] when there is none and the plan has nothing
+/// in its place.
 ///
 /// # Safety
 /// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
