@@ -145,9 +145,9 @@ fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
         && (profile == Profile::Full || kernel.fast)
 }
 
-/// The static tables that `src/kernel.rs` includes.
+/// The static tables that `src/family/mod.rs` includes.
 fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> bool) -> String {
-    let rows: String = kernels.iter().map(|kernel| kernel.rust(is_built(kernel))).collect();
+    let rows: String = kernels.iter().enumerate().map(|(index, kernel)| kernel.rust(index, is_built(kernel))).collect();
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\

@@ -423,14 +423,25 @@ impl Kernel {
         )
     }
 
-    /// Its descriptor in Rust (`KernelDesc` in kernel.rs).
-    pub fn rust(&self, built: bool) -> String {
+    /// Its descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table.
+    pub fn rust(&self, index: usize, built: bool) -> String {
+        let family = &self.family;
+        let role = match family.as_str() {
+            "cublas" => "Vendor",
+            "reference" => "LastResort",
+            _ => "Kernel",
+        };
+        let feature = match family.as_str() {
+            "cublas" => "Some((\"cuda\", cfg!(feature = \"cuda\")))",
+            "tile_gemm" => "Some((\"cutile\", cfg!(feature = \"cutile\")))",
+            _ => "None",
+        };
         format!(
-            "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
-             math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, split: {}, stages: {}, warps: {}, \
-             align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, built: {built} }},\n",
+            "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{role}, arch: Arch {{ capability: {}, \
+             exact: {} }}, dtype: DType::{}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
+             split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, feature: {feature}, \
+             built: {built}, room: Room(&{family}::{}) }},\n",
             self.name,
-            camel_case(&self.family),
             self.capability(),
             self.arch.ends_with('a'),
             self.dtype.to_uppercase(),
@@ -446,6 +457,7 @@ impl Kernel {
             camel_case(&self.epilogue),
             self.schedule,
             self.why,
+            camel_case(family),
         )
     }
 }

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 6
+#define TG_ABI_VERSION 7
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -54,11 +54,15 @@ typedef struct tg_matrix {
   int64_t batch_stride[2];
 } tg_matrix;
 
-/* The configuration that a plan has chosen, for the families that have several: the tile of D, and the parts of K whose sums are added
- * up in the end. Zeros for the families that choose theirs themselves. A kernel refuses a configuration that it does not have. */
+/* The configuration that a plan has chosen (src/config.rs). A field is 0 where the kernel has nothing to choose. A kernel refuses a
+ * configuration that it was not compiled for. */
 typedef struct tg_config {
-  int32_t tile_m, tile_n;
-  int32_t split;
+  int32_t tile_m, tile_n;       /* of D, that a thread block computes, or a warp of the kernels for few rows */
+  int32_t cluster_m, cluster_n; /* blocks of a cluster along M and N, which share what they load */
+  int32_t split;                /* parts of K, whose sums are added up in the end */
+  int32_t stages;               /* of the pipeline in shared memory */
+  int32_t warps;                /* of a thread block */
+  int32_t swap_ab;              /* not 0: B is on the tensor cores' M side */
 } tg_config;
 
 typedef struct tg_gemm_args {

@@ -7,11 +7,11 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost;
 use crate::error::{Error, Result};
-use crate::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
+use crate::family::{BUILT_ARCHS, KERNELS};
+use crate::kernel::{Case, Fusion, KernelDesc, Rejection, Role};
+use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
-use crate::settings;
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
-use crate::workspace::{self, Need};
 use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,59 +20,10 @@ use std::sync::Arc;
 mod choice;
 mod counter;
 mod memo;
+mod policy;
 
 pub(crate) use counter::Counter;
-
-/// What the dispatcher may choose from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Policy {
-    /// Whether the vendor library is a candidate.
-    pub vendor: bool,
-    /// Bytes of device memory that a kernel may count on beside the operands ([`crate::workspace`]).
-    pub workspace: u64,
-    /// Position in [`KERNELS`] of the one kernel to take.
-    forced: Option<usize>,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self { vendor: true, workspace: workspace::DEFAULT_BYTES, forced: None }
-    }
-}
-
-impl Policy {
-    /// Our own kernels only.
-    pub fn own() -> Self {
-        Self { vendor: false, ..Self::default() }
-    }
-
-    /// The kernel of this name and no other.
-    pub fn force(name: &str) -> Result<Self> {
-        let forced = KERNELS.iter().position(|kernel| kernel.name == name);
-        let forced = forced.ok_or_else(|| Error::UnknownKernel(name.into()))?;
-        Ok(Self { forced: Some(forced), ..Self::default() })
-    }
-
-    /// From `TILEGEMM_FORCE=<kernel>`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
-    pub fn from_env() -> Result<Self> {
-        let policy = match settings::var("TILEGEMM_FORCE")? {
-            Some(name) => Self::force(&name)?,
-            None if settings::switch("TILEGEMM_VENDOR", true)? => Self::default(),
-            None => Self::own(),
-        };
-        Ok(policy.with_workspace(workspace::bytes()?))
-    }
-
-    /// With another limit for the device memory that a kernel may count on; 0 for none.
-    pub fn with_workspace(self, bytes: u64) -> Self {
-        Self { workspace: bytes, ..self }
-    }
-
-    /// The kernel asked for by name.
-    pub fn forced(&self) -> Option<&'static KernelDesc> {
-        self.forced.map(|index| &KERNELS[index])
-    }
-}
+pub use policy::Policy;
 
 /// Why a plan's kernel was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -181,6 +132,8 @@ pub struct Candidate {
     pub kernel: &'static KernelDesc,
     /// Its estimate in microseconds, or why it cannot run.
     pub verdict: std::result::Result<f64, Rejection>,
+    /// The configuration in which it would run; of zeros where it cannot run.
+    pub config: Config,
 }
 
 /// What a measured table says to a problem.
@@ -192,6 +145,14 @@ pub struct Tuned {
     pub entry: Entry,
     /// Why the entry's kernel is passed over, if it cannot run.
     pub rejection: Option<Rejection>,
+}
+
+/// What is taken, its expected time in microseconds, and why.
+struct Chosen {
+    kernel: &'static KernelDesc,
+    config: Config,
+    us: f64,
+    reason: Reason,
 }
 
 /// Chooses kernels for one device.
@@ -297,27 +258,27 @@ impl Dispatcher {
 
     fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
         let canonical = asked.canonical();
-        let (kernel, estimate_us, reason) = match policy.forced() {
-            Some(kernel) => match self.judge(kernel, &canonical.problem, policy) {
-                Ok(estimate) => (kernel, estimate, Reason::Forced),
-                Err(rejection) => {
+        let p = &canonical.problem;
+        let Chosen { kernel, config, us: estimate_us, reason } = match policy.forced() {
+            Some(kernel) => {
+                let Candidate { verdict, config, .. } = self.judge(kernel, p, policy);
+                let refused = |rejection| {
                     let problem = Box::new(*asked);
-                    return Err(Error::Forced { kernel: kernel.name.into(), problem, rejection });
-                }
-            },
+                    Error::Forced { kernel: kernel.name.into(), problem, rejection }
+                };
+                Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced }
+            }
             None => {
-                let candidates = self.candidates(&canonical.problem, policy);
-                let tuned = self.tuned(&canonical.problem, policy, &candidates);
-                let decided = self.decide(&canonical.problem, &candidates, &tuned);
-                decided.ok_or_else(|| unsupported(asked, &candidates))?
+                let candidates = self.candidates(p, policy);
+                let tuned = self.tuned(p, policy, &candidates);
+                self.decide(p, &candidates, &tuned).ok_or_else(|| unsupported(asked, &candidates))?
             }
         };
-        let p = &canonical.problem;
         tracing::debug!(
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
-            dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, ?reason, estimate_us, "chosen"
+            dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
         );
-        let (config, workspace) = self.configure(kernel, p, policy);
+        let workspace = kernel.workspace_of(p, &config);
         let without = match policy.forced {
             None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
@@ -344,8 +305,7 @@ impl Dispatcher {
 
     /// What every kernel of the table says to the canonical `problem`.
     fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
-        let judge = |kernel| Candidate { kernel, verdict: self.judge(kernel, problem, policy) };
-        KERNELS.iter().map(judge).collect()
+        KERNELS.iter().map(|kernel| self.judge(kernel, problem, policy)).collect()
     }
 
     /// What the measured tables say, up to the first entry whose kernel can run.
@@ -355,7 +315,7 @@ impl Dispatcher {
         }
         let mut tuned = Vec::new();
         for (table, entry) in self.tables.lookup(problem, Among::with_vendor(policy.vendor)) {
-            let rejection = candidates[entry.kernel.index()].verdict.as_ref().err().cloned();
+            let rejection = candidates[entry.kernel.index].verdict.as_ref().err().cloned();
             let runs = rejection.is_none();
             tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
             if runs {
@@ -365,46 +325,53 @@ impl Dispatcher {
         tuned
     }
 
-    /// The kernel to take, its expected time, and why.
-    fn decide(
-        &self,
-        problem: &Problem,
-        candidates: &[Candidate],
-        tuned: &[Tuned],
-    ) -> Option<(&'static KernelDesc, f64, Reason)> {
-        let (kernel, us) = choice::fastest(problem, candidates)?;
+    /// What is taken of the candidates.
+    fn decide(&self, problem: &Problem, candidates: &[Candidate], tuned: &[Tuned]) -> Option<Chosen> {
+        let fastest = choice::fastest(problem, candidates)?;
+        let us = *fastest.verdict.as_ref().ok()?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
-            // By as much less than the estimate's choice as was measured: its own estimate was just found to be wrong.
-            Some(Tuned { entry, .. }) => {
-                (entry.kernel, (us / entry.gain).max(cost::roofline_us(problem, &self.device)), Reason::Tuned)
+            Some(Tuned { entry: Entry { kernel, gain, .. }, .. }) => {
+                // By as much less than the estimate's choice as was measured: its own estimate was just found to be wrong.
+                let us = (us / gain).max(cost::roofline_us(problem, &self.device));
+                Chosen { kernel, config: candidates[kernel.index].config, us, reason: Reason::Tuned }
             }
-            None => (kernel, us, Reason::Estimate),
+            None => Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate },
         })
     }
 
-    fn judge(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<f64, Rejection> {
+    /// What `kernel` says to the canonical `problem`.
+    fn judge(&self, kernel: &'static KernelDesc, problem: &Problem, policy: Policy) -> Candidate {
+        let (verdict, config) = match self.estimate(kernel, problem, policy) {
+            Ok((config, us)) => (Ok(us), config),
+            Err(rejection) => (Err(rejection), Config::default()),
+        };
+        Candidate { kernel, verdict, config }
+    }
+
+    fn estimate(
+        &self,
+        kernel: &KernelDesc,
+        problem: &Problem,
+        policy: Policy,
+    ) -> std::result::Result<(Config, f64), Rejection> {
         kernel.supports(problem, &self.device)?;
         if self.only_built && !kernel.is_built() {
-            return Err(kernel.not_built());
+            return Err(kernel.not_built(BUILT_ARCHS));
         }
-        if kernel.family == Family::Cublas && !policy.vendor {
+        if kernel.role == Role::Vendor && !policy.vendor {
             return Err(Rejection::VendorOff);
         }
         let Need { least, .. } = kernel.workspace(problem);
         if least > policy.workspace {
             return Err(Rejection::Workspace { need: least, have: policy.workspace });
         }
-        Ok(cost::configure(kernel, problem, &self.device, policy.workspace).1)
-    }
-
-    /// How `kernel` runs the canonical `problem`, and what it needs for that.
-    fn configure(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> (Config, Need) {
-        let (config, _) = cost::configure(kernel, problem, &self.device, policy.workspace);
-        let parts = match kernel.family {
-            Family::SplitK => cost::split_k::parts_bytes(config.split.into(), problem),
-            _ => return (config, kernel.workspace(problem)),
-        };
-        (config, Need { least: parts, best: parts })
+        let case = Case { kernel, problem, device: &self.device, workspace: policy.workspace };
+        let Some((_, Some(config))) = policy.forced else { return Ok(cost::configure(&case)) };
+        let legal = if problem.is_empty() { Vec::new() } else { kernel.family().configurations(&case) };
+        match legal.contains(&config) {
+            true => Ok((config, cost::configured_us(&case, &config))),
+            false => Err(Rejection::Configuration { asked: config, legal }),
+        }
     }
 
     /// How much of the epilogue of `problem` is best left to the GEMM kernel, the rest being done by elementwise kernels
@@ -443,11 +410,11 @@ impl Dispatcher {
         let decided = || self.decide(&canonical.problem, &candidates, &tuned);
         let (chosen, reason) = match policy.forced() {
             Some(kernel) => (Some(kernel), Some(Reason::Forced)),
-            None => decided().map(|(kernel, _, reason)| (kernel, reason)).unzip(),
+            None => decided().map(|Chosen { kernel, reason, .. }| (kernel, reason)).unzip(),
         };
         let roofline_us = cost::roofline_us(&canonical.problem, &self.device);
         let device = self.device.clone();
-        let config = chosen.map_or(Config::default(), |kernel| self.configure(kernel, &canonical.problem, policy).0);
+        let config = chosen.map_or(Config::default(), |kernel| candidates[kernel.index].config);
         Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, config, reason, roofline_us }
     }
 

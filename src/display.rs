@@ -95,11 +95,9 @@ impl Explanation {
             let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>7.2}x");
             writeln!(f, "{head}  {}", shorten(kernel.why, WIDTH.saturating_sub(head.len() + 2)))?;
         }
-        let Config { tile: [rows, columns], split } = self.config;
-        match split {
-            0 => Ok(()),
-            1 => writeln!(f, "tiles of {rows} x {columns}"),
-            _ => writeln!(f, "tiles of {rows} x {columns}, K in {split} parts"),
+        match self.config.is_default() {
+            true => Ok(()),
+            false => writeln!(f, "configuration {}: {}", self.config, describe(&self.config)),
         }
     }
 
@@ -130,6 +128,21 @@ impl Explanation {
         }
         Ok(())
     }
+}
+
+/// A configuration in words.
+fn describe(config: &Config) -> String {
+    let Config { tile: [rows, columns], cluster: [along_m, along_n], split, stages, warps, swap_ab } = *config;
+    let parts = [
+        (rows > 0, format!("tiles of {rows} x {columns}")),
+        (along_m * along_n > 1, format!("clusters of {along_m} x {along_n} blocks")),
+        (split > 1, format!("K in {split} parts")),
+        (stages > 0, format!("{stages} stages")),
+        (warps > 0, format!("{warps} warps a block")),
+        (swap_ab, "A and B exchanged".into()),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|(is_said, _)| *is_said).map(|(_, text)| text).collect();
+    parts.join(", ")
 }
 
 fn meaning(mode: F32Mode) -> &'static str {

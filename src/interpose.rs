@@ -27,7 +27,7 @@
 
 use crate::dispatch::Policy;
 use crate::error::{Error, Result};
-use crate::kernel::Family;
+use crate::kernel::Role;
 use crate::launch::{self, Pointers, Queue};
 use crate::precision::compute_type;
 use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
@@ -294,7 +294,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         if mode == Mode::Trace {
             traced(problem, plan, ready);
         }
-        let vendor = ready.kernel.family == Family::Cublas;
+        let vendor = ready.kernel.role == Role::Vendor;
         if vendor && call.is_as_planned(&ready.canonical.problem) && !wants_exact(problem)? {
             ready.count();
             return Ok(Taken::No);

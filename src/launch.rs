@@ -4,12 +4,13 @@ use crate::arch::{DeviceInfo, Rates};
 use crate::config::Config;
 use crate::dispatch::{Dispatcher, Plan};
 use crate::error::{Error, Result};
+use crate::family::KERNELS;
 use crate::ffi;
-use crate::kernel::{Family, KernelDesc, Math, KERNELS};
+use crate::kernel::{KernelDesc, Math, Role};
+use crate::partition::{Partition, Piece};
 use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
 use crate::settings;
 use crate::vendor;
-use crate::workspace::cut::{Cut, Piece};
 use crate::workspace::streams::Workspace;
 use crate::workspace::Lack;
 use once_cell::sync::OnceCell;
@@ -94,7 +95,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     plan.count();
     let (a, b) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
     let pointers = Pointers { a, b, ..pointers };
-    if plan.kernel.family == Family::Cublas {
+    if plan.kernel.role == Role::Vendor {
         // SAFETY: the caller's promises are those of `run`.
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
@@ -113,12 +114,13 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
         // SAFETY: the caller vouches for what the arguments point to.
         return unsafe { call(plan, &args(problem, pointers)) };
     };
-    let cut = Cut::new(plan.kernel, problem, workspace.bytes).ok_or_else(|| {
+    let footprint = plan.kernel.footprint(problem);
+    let partition = Partition::new(footprint, problem, workspace.bytes).ok_or_else(|| {
         let lack = Lack::Small { need: plan.workspace.least, have: workspace.bytes };
         Error::Workspace { what: plan.kernel.name, lack }
     })?;
     let launch_all = || {
-        cut.pieces(problem).try_for_each(|piece| {
+        partition.pieces(problem).try_for_each(|piece| {
             // SAFETY: as above, for a part of each operand.
             unsafe { call(plan, &args(&piece.problem, pointers.of_piece(&piece))) }
         })
@@ -342,7 +344,7 @@ fn linked_kernels() -> impl Iterator<Item = &'static ffi::tg_kernel> {
 }
 
 fn linked(kernel: &'static KernelDesc) -> Result<Linked> {
-    library()?[kernel.index()].ok_or_else(|| mismatch(kernel, "it is not linked in".into()))
+    library()?[kernel.index].ok_or_else(|| mismatch(kernel, "it is not linked in".into()))
 }
 
 fn mismatch(kernel: &KernelDesc, what: String) -> Error {
@@ -404,8 +406,10 @@ fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_args {
 }
 
 fn config(config: Config) -> ffi::tg_config {
-    let [tile_m, tile_n] = config.tile.map(|x| x as i32);
-    ffi::tg_config { tile_m, tile_n, split: config.split as i32 }
+    let Config { tile: [tile_m, tile_n], cluster: [cluster_m, cluster_n], split, stages, warps, swap_ab } = config;
+    let [tile_m, tile_n, cluster_m, cluster_n, split, stages, warps] =
+        [tile_m, tile_n, cluster_m, cluster_n, split, stages, warps].map(|x| x as i32);
+    ffi::tg_config { tile_m, tile_n, cluster_m, cluster_n, split, stages, warps, swap_ab: swap_ab.into() }
 }
 
 fn matrix(pointer: *const c_void, operand: &Operand) -> ffi::tg_matrix {

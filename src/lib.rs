@@ -86,6 +86,7 @@ pub mod dispatch;
 mod display;
 mod epilogue;
 pub mod error;
+pub mod family;
 #[cfg(feature = "cuda")]
 mod ffi;
 #[cfg(feature = "candle")]
@@ -100,6 +101,7 @@ pub mod nn;
 #[cfg(feature = "candle")]
 mod op;
 mod operand;
+mod partition;
 mod precision;
 pub mod problem;
 mod settings;

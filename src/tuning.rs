@@ -58,7 +58,8 @@
 //! compared. `tilegemm doctor` shows which tables are used, and which are not and why; so does [`crate::stats::tables`].
 
 use crate::error::{Error, Result};
-use crate::kernel::{Family, Fusion, KernelDesc};
+use crate::family;
+use crate::kernel::{Fusion, KernelDesc, Role};
 use crate::problem::{DType, F32Mode, Layout, Problem, MAX_ALIGN};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -341,7 +342,7 @@ fn read(name: &str, text: &str) -> std::result::Result<Tuning, Refusal> {
 impl Row {
     fn resolve(self) -> std::result::Result<Entry, Refusal> {
         let Row { key, m, kernel, gain } = self;
-        let Some(kernel) = KernelDesc::by_name(&kernel) else { return Err(Refusal::UnknownKernel { kernel }) };
+        let Some(kernel) = family::by_name(&kernel) else { return Err(Refusal::UnknownKernel { kernel }) };
         let entry = Entry { key, m, kernel, gain };
         if m[0] == 0 || m[0] > m[1] {
             return Err(entry.refused("expected 1 or more as its first M, and no less as its last".into()));
@@ -349,7 +350,7 @@ impl Row {
         if !(gain >= LEAST_GAIN && gain.is_finite()) {
             return Err(entry.refused(format!("its gain is {gain}; expected {LEAST_GAIN} or more")));
         }
-        if key.among == Among::Own && kernel.family == Family::Cublas {
+        if key.among == Among::Own && kernel.role == Role::Vendor {
             return Err(entry.refused(format!("{kernel} is none of our own kernels")));
         }
         Ok(entry)

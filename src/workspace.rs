@@ -1,4 +1,4 @@
-//! Device memory that kernels need beside the operands: how much, and how a product is cut up to do with less.
+//! Device memory that kernels need beside the operands: how much there is, and which stream has it.
 //!
 //! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, unless it does that on their way
 //! (`sm90_bf16x6_direct`); one that multiplies as TF32 ([`Math::Tf32`]) transposes one where none is K-major; those of
@@ -19,14 +19,9 @@
 //! which it was captured: replay it there, or in order with what runs there.
 
 use crate::error::{Error, Result};
-use crate::kernel::{Family, KernelDesc};
-use crate::precision::Math;
-use crate::problem::{Layout, Problem};
 use crate::settings;
 use once_cell::sync::OnceCell;
 
-#[cfg(any(feature = "cuda", test))]
-pub(crate) mod cut;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod streams;
 
@@ -83,74 +78,6 @@ pub enum Lack {
         /// Its size.
         have: u64,
     },
-}
-
-/// How much of a workspace a kernel needs for a product, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Need {
-    /// For the smallest piece that can be computed at a time; 0: it needs none.
-    pub least: u64,
-    /// For the whole at once.
-    pub best: u64,
-}
-
-/// What a kernel keeps in the workspace for each row of A and column of B, and the smallest number of them in a piece.
-///
-/// This is the contract of `tg_gemm_args::workspace`, in numbers.
-struct Share {
-    row: u64,
-    column: u64,
-    /// Rows and columns are rounded up to these.
-    lines: [usize; 2],
-    step: [usize; 2],
-}
-
-/// K is rounded up to this.
-const DEPTH: usize = 64;
-
-impl Share {
-    fn of(kernel: &KernelDesc, problem: &Problem) -> Option<Self> {
-        let depth = problem.k.div_ceil(DEPTH).saturating_mul(DEPTH) as u64;
-        let [row, column] = match (kernel.math, kernel.layout) {
-            _ if kernel.family == Family::Sm90Bf16x6Direct => return None,
-            // Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous.
-            (Math::Bf16x6, Layout::TN | Layout::TT) => [4 * depth, 6 * depth],
-            (Math::Bf16x6, _) => [0, 6 * depth],
-            _ => kernel.transposes(problem).map(|transposed| if transposed { 4 * depth } else { 0 }),
-        };
-        if row + column == 0 {
-            return None;
-        }
-        // Rows of planes of a row-major B are multiples of 16 bytes; what is transposed to have K outside has lines of 32.
-        let lines = if kernel.family == Family::Sm90Sgemm { [32, 32] } else { [1, 8] };
-        let step = [0, 1].map(|i| ((kernel.tile[i] * kernel.cluster[i]) as usize).next_multiple_of(lines[i]));
-        Some(Self { row, column, lines, step })
-    }
-
-    fn rows(&self, rows: usize) -> u64 {
-        self.row.saturating_mul(rows.next_multiple_of(self.lines[0]) as u64)
-    }
-
-    fn columns(&self, columns: usize) -> u64 {
-        self.column.saturating_mul(columns.next_multiple_of(self.lines[1]) as u64)
-    }
-
-    fn matrices(&self, rows: usize, columns: usize, matrices: usize) -> u64 {
-        self.rows(rows).saturating_add(self.columns(columns)).saturating_mul(matrices as u64)
-    }
-}
-
-/// What `kernel` needs for the canonical `problem`.
-pub(crate) fn need(kernel: &KernelDesc, problem: &Problem) -> Need {
-    let Some(share) = Share::of(kernel, problem).filter(|_| !problem.is_empty()) else { return Need::default() };
-    let Problem { m, n, .. } = *problem;
-    let best = share.matrices(m, n, problem.batch_count());
-    // Where a piece fails after others were added to C, the whole cannot be computed again.
-    let least = match problem.epilogue.in_place {
-        true => best,
-        false => share.matrices(m.min(share.step[0]), n.min(share.step[1]), 1),
-    };
-    Need { least, best }
 }
 
 #[cfg(test)]

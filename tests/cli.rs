@@ -2,7 +2,7 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::KERNELS;
+use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::{DType, Layout, Problem};
 use serde_json::Value;
 #[cfg(unix)]

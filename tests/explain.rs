@@ -2,7 +2,8 @@
 
 use candle_tilegemm::arch::{Arch, DeviceInfo};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::{Math, Rejection, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::{Math, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
 use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
 
@@ -148,6 +149,6 @@ fn the_configuration_of_the_chosen_kernel_is_printed() {
     let config = dispatcher.plan(&problem, Policy::own()).unwrap().config;
     assert_eq!(explanation.config, config);
     let [rows, columns] = config.tile;
-    let line = format!("tiles of {rows} x {columns}, K in {} parts", config.split);
+    let line = format!("configuration {config}: tiles of {rows} x {columns}, K in {} parts", config.split);
     assert!(explanation.to_string().lines().any(|printed| printed == line), "{explanation}");
 }

@@ -2,7 +2,8 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::{Family, KernelDesc, Math, Rejection, KERNELS};
+use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::kernel::{KernelDesc, Math, Rejection};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ fn f32(m: usize, n: usize, k: usize, f32_mode: F32Mode) -> Problem {
 
 /// A row of the table with another arithmetic.
 fn with_math(math: Math) -> KernelDesc {
-    let mut kernel = KERNELS.iter().find(|k| k.family == Family::SimtGemm && k.layout == Layout::NT).unwrap().clone();
+    let mut kernel = KERNELS.iter().find(|k| k.family == "simt_gemm" && k.layout == Layout::NT).unwrap().clone();
     kernel.math = math;
     (kernel.arch.capability, kernel.arch.exact) = (90, true);
     kernel
@@ -55,7 +56,10 @@ fn a_mode_rejects_what_is_less_exact() {
 
 #[test]
 fn short_sums_are_not_split_into_parts() {
-    let verdict = |math, k, mode| with_math(math).supports(&f32(512, 512, k, mode), &DeviceInfo::h100());
+    let verdict = |math, k, mode| {
+        let kernel = KERNELS.iter().find(|kernel| kernel.math == math && kernel.layout == Layout::NT).unwrap();
+        kernel.supports(&f32(512, 512, k, mode), &DeviceInfo::h100())
+    };
     for mode in [F32Mode::Accurate, F32Mode::Tf32] {
         let rejection = verdict(Math::Bf16x6, 60, mode).unwrap_err();
         assert_eq!(rejection, Rejection::ShortSums { math: Math::Bf16x6, have: 60, least: 64 });
@@ -74,7 +78,7 @@ fn plans_keep_to_the_mode_and_to_what_memory_there_is() {
             let plan = dispatcher.plan(&problem, policy).unwrap();
             assert!(problem.f32_mode.admits(plan.kernel.math), "{problem}: {}", plan.kernel);
             // split_k's need depends on the parts that were chosen.
-            let is_split = plan.kernel.family == Family::SplitK;
+            let is_split = plan.kernel.family == "split_k";
             assert!(is_split || plan.workspace == plan.kernel.workspace(&plan.canonical.problem), "{problem}");
             assert!(plan.workspace.least <= policy.workspace, "{problem}: {}", plan.kernel);
             match plan.without_workspace() {
@@ -95,8 +99,8 @@ fn large_products_are_split_into_parts_where_they_may_be() {
     let dense = |m, n, k, batch, layout| Problem::dense(m, n, k, batch, layout, DType::F32);
     let kernel = |problem: &Problem, policy| dispatcher.plan(problem, policy).unwrap().kernel;
     // What splits B beforehand, or both operands on their way.
-    const BEFORE: Family = Family::Sm90Bf16x6;
-    const DIRECT: Family = Family::Sm90Bf16x6Direct;
+    const BEFORE: &str = "sm90_bf16x6";
+    const DIRECT: &str = "sm90_bf16x6_direct";
     let split = [
         (dense(4096, 4096, 4096, 1, Layout::NT), BEFORE),
         (dense(2048, 2048, 2048, 1, Layout::TN), BEFORE),
@@ -116,7 +120,7 @@ fn large_products_are_split_into_parts_where_they_may_be() {
             let with = kernel(&problem, policy);
             assert_eq!(with.family, family, "{problem}");
             let without = kernel(&problem, policy.with_workspace(0));
-            assert_ne!(without.family, Family::Sm90Bf16x6, "{problem}");
+            assert_ne!(without.family, "sm90_bf16x6", "{problem}");
             assert!(family != DIRECT || without == with, "{problem}: {without} without a workspace");
             let strict = Problem { f32_mode: F32Mode::Strict, ..problem };
             assert_eq!(kernel(&strict, policy).math, Math::Native, "{problem}");
@@ -147,7 +151,7 @@ fn estimates_of_products_in_parts_are_near_what_was_recorded() {
     for (m, n, k, batch, layout, us) in recorded {
         let problem = Problem::dense(m, n, k, batch, layout, DType::F32);
         let candidates = dispatcher.explain(&problem, Policy::own()).candidates;
-        let of_family = candidates.iter().filter(|candidate| candidate.kernel.family == Family::Sm90Bf16x6);
+        let of_family = candidates.iter().filter(|candidate| candidate.kernel.family == "sm90_bf16x6");
         let estimates = of_family.filter_map(|candidate| candidate.verdict.as_ref().ok());
         let estimate = estimates.copied().fold(f64::INFINITY, f64::min);
         assert!((estimate / us - 1.0).abs() < 0.1, "{problem}: {estimate} us, recorded {us} us");
@@ -172,7 +176,7 @@ fn estimates_of_parts_made_on_the_way_are_near_what_was_recorded() {
     ];
     for (m, n, k, batch, layout, us) in recorded {
         let problem = Problem::dense(m, n, k, batch, layout, DType::F32).canonical().problem;
-        let kernel = KernelDesc::by_name(&format!("sm90_bf16x6_direct_f32_{layout}_64x64x32_1x1")).unwrap();
+        let kernel = family::by_name(&format!("sm90_bf16x6_direct_f32_{layout}_64x64x32_1x1")).unwrap();
         let estimate = cost::estimate_us(kernel, &problem, &DeviceInfo::h100());
         assert!((estimate / us - 1.0f64).abs() < 0.12, "{problem}: {estimate} us, recorded {us} us");
     }
@@ -192,9 +196,9 @@ fn strict_products_have_kernels_of_their_own_in_all_layouts() {
             [(4096, 4096, 4096, 1), (1024, 1024, 1024, 1), (2048, 1536, 384, 1), (2048, 2048, 128, 32)]
         {
             let problem = dense(m, n, k, batch, layout);
-            assert_eq!(kernel(&problem, Policy::own()).family, Family::Sm90Sgemm, "{problem}");
+            assert_eq!(kernel(&problem, Policy::own()).family, "sm90_sgemm", "{problem}");
             let without = kernel(&problem, Policy::own().with_workspace(0));
-            let native = without.family == Family::Sm90Sgemm || layout == Layout::NT;
+            let native = without.family == "sm90_sgemm" || layout == Layout::NT;
             assert!(native && without.workspace(&problem).best == 0, "{problem}: {without}");
         }
     }
@@ -232,7 +236,7 @@ fn estimates_of_strict_products_are_near_what_was_recorded() {
         ("nt_128x128x32", 2048, 384, 1536, 1, 57.0),
     ];
     for (row, m, n, k, batch, us) in recorded {
-        let kernel = KernelDesc::by_name(&format!("sm90_sgemm_f32_{row}_1x1")).unwrap();
+        let kernel = family::by_name(&format!("sm90_sgemm_f32_{row}_1x1")).unwrap();
         let dense = Problem::dense(m, n, k, batch, kernel.layout, DType::F32);
         let problem = Problem { f32_mode: F32Mode::Strict, ..dense }.canonical().problem;
         let estimate = cost::estimate_us(kernel, &problem, dispatcher.device());
@@ -243,7 +247,7 @@ fn estimates_of_strict_products_are_near_what_was_recorded() {
 #[test]
 fn operands_that_are_transposed_beforehand_need_no_alignment_but_a_workspace() {
     let verdict = |name: &str, misalign: fn(&mut Problem)| {
-        let kernel = KernelDesc::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
+        let kernel = family::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
         let mut problem = Problem::dense(512, 256, 512, 1, kernel.layout, DType::F32);
         misalign(&mut problem);
         kernel.supports(&problem, &DeviceInfo::h100()).is_ok()
@@ -260,12 +264,12 @@ fn operands_that_are_transposed_beforehand_need_no_alignment_but_a_workspace() {
         assert_eq!(verdict(name, |problem| problem.a.pointer_align = 4), of_a, "A of {name}");
         assert_eq!(verdict(name, |problem| problem.b.pointer_align = 4), of_b, "B of {name}");
         assert!(verdict(name, |problem| problem.d.pointer_align = 4), "D of {name}");
-        let kernel = KernelDesc::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
+        let kernel = family::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
         let problem = Problem::dense(512, 256, 512, 1, kernel.layout, DType::F32);
         let lines = if of_a { 512 } else { 0 } + if of_b { 256 } else { 0 };
         assert_eq!(kernel.workspace(&problem).best, 4 * 512 * lines, "{name}");
     }
-    let kernel = KernelDesc::by_name("sm90_sgemm_f32_nt_128x128x32_1x1").unwrap();
+    let kernel = family::by_name("sm90_sgemm_f32_nt_128x128x32_1x1").unwrap();
     let wide = Problem::dense(100, 512, 64, 2, Layout::NT, DType::F32);
     assert_eq!(kernel.workspace(&wide).best, 2 * 4 * 64 * 128, "the smaller one, A, rounded up to 32 rows");
 }
@@ -276,7 +280,7 @@ fn parts_are_made_of_operands_of_any_alignment() {
     let verdict = |layout: Layout, change: fn(&mut Problem)| {
         let mut problem = Problem::dense(512, 512, 512, 1, layout, DType::F32);
         change(&mut problem);
-        let kernel = KernelDesc::by_name(&format!("sm90_bf16x6_f32_{layout}_128x128x32_2x1")).unwrap();
+        let kernel = family::by_name(&format!("sm90_bf16x6_f32_{layout}_128x128x32_2x1")).unwrap();
         kernel.supports(&problem, &DeviceInfo::h100())
     };
     let misaligned = Err(Rejection::Alignment { operand: "A", need: 16, have: 4 });
@@ -296,7 +300,7 @@ fn parts_are_made_of_operands_of_any_alignment() {
 #[test]
 fn parts_made_on_the_way_need_aligned_operands_and_nothing_else() {
     for layout in [Layout::NN, Layout::NT] {
-        let kernel = KernelDesc::by_name(&format!("sm90_bf16x6_direct_f32_{layout}_64x64x32_1x1")).unwrap();
+        let kernel = family::by_name(&format!("sm90_bf16x6_direct_f32_{layout}_64x64x32_1x1")).unwrap();
         let dense = Problem::dense(512, 512, 512, 1, layout, DType::F32);
         let verdict = |change: fn(&mut Problem)| {
             let mut problem = dense;
@@ -404,7 +408,7 @@ fn tf32_products_get_the_tiles_made_for_them() {
 
 #[test]
 fn tf32_kernels_say_what_tma_cannot_do() {
-    let kernel = KernelDesc::by_name("sm90_tf32_f32_nt_128x256x32_2x1").unwrap();
+    let kernel = family::by_name("sm90_tf32_f32_nt_128x256x32_2x1").unwrap();
     let verdict = |problem: &Problem| kernel.supports(&problem.canonical().problem, &DeviceInfo::h100());
     let dense = f32(333, 1024, 1024, F32Mode::Tf32);
     assert_eq!(verdict(&dense), Ok(()), "M may be anything");

@@ -5,7 +5,7 @@
 #[path = "../build/table.rs"]
 mod table;
 
-use candle_tilegemm::kernel::{KernelDesc, KERNELS};
+use candle_tilegemm::family::{self, KERNELS};
 use std::collections::HashSet;
 
 /// A good row; line 3 of the table that `parse` makes of it.
@@ -200,7 +200,7 @@ fn a_split_of_k_and_exchanged_operands_are_in_the_name() {
     let kernel = wave(r#""exchanged""#).unwrap().remove(0);
     assert_eq!(kernel.name, "sm90_wave_bf16_nt_136x128x64_2x1_s2_exchanged");
     assert!(kernel.cpp().ends_with(", 2, 0, 0, 2, exchanged, 72, 136)\n"), "{}", kernel.cpp());
-    assert!(kernel.rust(true).contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(true));
+    assert!(kernel.rust(0, true).contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(0, true));
     assert!(parse(&[]).unwrap()[0].cpp().ends_with(", cooperative, )\n"));
 }
 
@@ -209,7 +209,7 @@ fn how_f32_is_multiplied_is_in_the_name() {
     let kernel = parse(&[("dtype", r#"["f32"]"#), ("math", r#""bf16x6""#)]).unwrap().remove(0);
     assert_eq!(kernel.name, "sm90_gemm_f32_bf16x6_nt_128x256x64_2x1_cooperative");
     assert!(kernel.cpp().contains(", 90, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
-    assert!(kernel.rust(true).contains("dtype: DType::F32, math: Math::Bf16x6, layout"), "{}", kernel.rust(true));
+    assert!(kernel.rust(0, true).contains("dtype: DType::F32, math: Math::Bf16x6, layout"), "{}", kernel.rust(0, true));
     for (family, math, tile, cluster, name) in [
         ("sm90_bf16x6", "bf16x6", "[128, 64, 32]", "[2, 1]", "sm90_bf16x6_f32_nt_128x64x32_2x1"),
         ("sm90_bf16x6_direct", "bf16x6", "[64, 64, 32]", "[1, 1]", "sm90_bf16x6_direct_f32_nt_64x64x32_1x1"),
@@ -289,10 +289,10 @@ fn the_fast_profile_has_something_for_every_problem() {
 #[test]
 fn a_kernel_is_found_by_its_name_and_knows_its_place() {
     for (index, kernel) in KERNELS.iter().enumerate() {
-        assert_eq!(KernelDesc::by_name(kernel.name), Some(kernel));
-        assert_eq!(kernel.index(), index);
+        assert_eq!(family::by_name(kernel.name), Some(kernel));
+        assert_eq!(kernel.index, index);
     }
-    assert_eq!(KernelDesc::by_name("sm90_gemm"), None);
+    assert_eq!(family::by_name("sm90_gemm"), None);
 }
 
 /// nvcc before 13.0 makes weak symbols of kernels with external linkage: of two architectures in one binary, one would take the

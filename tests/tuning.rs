@@ -6,7 +6,8 @@ mod build;
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy, Reason};
-use candle_tilegemm::kernel::{Family, Fusion, KernelDesc, Rejection, KERNELS};
+use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue};
 use candle_tilegemm::tuning::{
     shipped, Among, Entry, Host, Key, Origin, Point, Refusal, Tuning, LEAST_GAIN, MOST_STEP,
@@ -46,7 +47,7 @@ fn others(problem: &Problem) -> Vec<&'static KernelDesc> {
     let chosen = [Policy::default(), Policy::own()].map(|policy| model().plan(problem, policy).unwrap().kernel);
     let candidates = model().explain(problem, Policy::default()).candidates;
     let able = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).map(|candidate| candidate.kernel);
-    able.filter(|k| !chosen.contains(k) && !matches!(k.family, Family::Cublas | Family::Reference)).collect()
+    able.filter(|k| !chosen.contains(k) && !matches!(k.family, "cublas" | "reference")).collect()
 }
 
 fn kernel(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> (&'static KernelDesc, Reason) {
@@ -68,7 +69,7 @@ fn refusal(result: Result<Tuning, Error>) -> (Refusal, String) {
 #[test]
 fn every_kind_of_bad_table_is_refused_with_what_to_do_next() {
     let entry = r#"{"dtype":"bf16","layout":"nt","n":64,"k":64,"batch":1,"aligned":true,"epilogue":"none","among":"own","m":[1,4],"kernel":"KERNEL","gain":1.1}"#;
-    let good_kernel = KERNELS.iter().find(|k| k.family != Family::Cublas && k.dtype == DType::BF16).unwrap().name;
+    let good_kernel = KERNELS.iter().find(|k| k.family != "cublas" && k.dtype == DType::BF16).unwrap().name;
     let entry = entry.replace("KERNEL", good_kernel);
     let good = empty("t").to_text().replace("\"entries\": []", &format!("\"entries\": [{entry}]"));
     assert_eq!(Tuning::parse("mine.json", &good).unwrap().entries().len(), 1);
@@ -207,7 +208,7 @@ fn replacing_a_key_leaves_the_others() {
 fn each_policy_has_entries_of_its_own() {
     let problem = bf16(64);
     let able = others(&problem);
-    let vendor = KernelDesc::by_name("cublas_bf16_nt").unwrap();
+    let vendor = family::by_name("cublas_bf16_nt").unwrap();
     let mut table = table("t", Among::All, &[64], vendor);
     let default = Policy::default();
     let only_all = model().with_tuning(table.clone()).unwrap();
@@ -259,7 +260,7 @@ fn an_entry_answers_nothing_but_its_key() {
 fn each_f32_mode_has_entries_of_its_own() {
     let f32 = |f32_mode| Problem { f32_mode, ..Problem::dense(64, 4096, 4096, 1, Layout::NT, DType::F32) };
     let strict = f32(F32Mode::Strict);
-    let simt = KernelDesc::by_name("simt_gemm_sm90_f32_nt_128x128x8_1x1").unwrap();
+    let simt = family::by_name("simt_gemm_sm90_f32_nt_128x128x8_1x1").unwrap();
     let mut table = empty("t");
     table.replace(key(&strict, Among::All), &[won(64, simt)]);
     let text = table.to_text();
@@ -294,7 +295,7 @@ fn what_no_table_speaks_of_has_no_key() {
 fn an_entry_whose_kernel_cannot_run_is_passed_over() {
     // Nobody measured such a kernel; a table that was edited by hand may still name it.
     let problem = bf16(64);
-    let f32_kernel = KERNELS.iter().find(|k| k.family == Family::SimtGemm).unwrap();
+    let f32_kernel = KERNELS.iter().find(|k| k.family == "simt_gemm").unwrap();
     let other = others(&problem)[0];
     let wrong = table("wrong.json", Among::All, &[64], f32_kernel);
     let alone = model().with_tuning(wrong.clone()).unwrap();
@@ -442,7 +443,7 @@ proptest! {
     ) {
         let mut table = empty("t");
         for (key, mut points) in keys {
-            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, _)| k.family != Family::Cublas));
+            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, _)| k.family != "cublas"));
             table.replace(key, &points);
         }
         let text = table.to_text();
@@ -476,5 +477,5 @@ proptest! {
 #[test]
 fn candidates_are_in_the_order_of_the_kernels() {
     let candidates = model().explain(&bf16(64), Policy::default()).candidates;
-    assert!(candidates.iter().map(|Candidate { kernel, .. }| kernel.index()).eq(0..KERNELS.len()));
+    assert!(candidates.iter().map(|Candidate { kernel, .. }| kernel.index).eq(0..KERNELS.len()));
 }

@@ -1,4 +1,4 @@
-//! TF32: `sm90_tf32.cu`, and cuBLAS where it may round inputs.
+//! Tiles of one TF32 product: those of our kernels, and those of cuBLAS where it may round inputs.
 //!
 //! Fitted to recordings of a draft of the kernel and of cuBLAS 13.1 on an H100 (docs/f32.md): 50 of ours, mean error 4 %, and 17
 //! of cuBLAS, 6 %. Of narrow tiles, other clusters than pairs that share B come from the times of clusters of four at 1024^3, 2048^3,
@@ -6,24 +6,18 @@
 
 use super::memory_us;
 use crate::arch::DeviceInfo;
-use crate::kernel::{KernelDesc, Math};
+use crate::kernel::Math;
 use crate::problem::{Layout, Problem};
 
 /// A launch that overlaps the kernel before.
-const LAUNCH_US: f64 = 1.8;
-/// Stores go out in bursts, and take 1/6 more of memory than reads do; more where narrow tiles are stored every other stage, less
-/// where all loads of the next one go on meanwhile; and cuBLAS's.
-const MEMORY: f64 = 1.17;
-const SHORT_MEMORY: f64 = 1.25;
-const RING_MEMORY: f64 = 1.11;
+pub(crate) const LAUNCH_US: f64 = 1.8;
+/// Stores go out in bursts, and take 1/6 more of memory than reads do; and cuBLAS's.
+pub(crate) const MEMORY: f64 = 1.17;
 const VENDOR_MEMORY: f64 = 1.13;
 /// K that the ring of a narrow tile holds.
-const RING_K: usize = 256;
+pub(crate) const RING_K: usize = 256;
 /// What L2 gives to all multiprocessors, multicast counted once, GB/s.
 const L2_GBPS: f64 = 16_500.0;
-/// The kernel before the product that transposes an operand: what it reads and writes, GB/s, and its launch.
-const TRANSPOSE_GBPS: f64 = 2850.0;
-const TRANSPOSE_US: f64 = 0.3;
 /// Of a tile 64 wide each KiB of a stage's loads that comes from L2, multicast counted once, microseconds; and for how much of it
 /// shared memory takes as long.
 const NARROW_KIB_US: f64 = 0.017;
@@ -34,14 +28,11 @@ const MEET_US: f64 = 2.0;
 const LEAST_STAGES: f64 = 16.0;
 
 /// Blocks of a cluster: along the side of tiles that has 128 rows, which share the other operand; along the other side; parts of K.
-type Cluster = [f64; 3];
-/// What sm90_tf32.cu chooses from for narrow tiles.
-const NARROW_CLUSTERS: [Cluster; 5] =
-    [[2.0, 1.0, 1.0], [1.0, 2.0, 1.0], [2.0, 2.0, 1.0], [1.0, 1.0, 2.0], [1.0, 2.0, 2.0]];
+pub(crate) type Cluster = [f64; 3];
 
 /// How one tile is computed: 128 rows of one operand, `width` of the other.
 #[derive(Clone, Copy)]
-struct Tile {
+pub(crate) struct Tile {
     width: f64,
     cluster: Cluster,
     /// Of the sustained peak, between two epilogues.
@@ -53,7 +44,7 @@ struct Tile {
 }
 
 impl Tile {
-    fn new(width: u32, cluster: Cluster) -> Self {
+    pub fn new(width: u32, cluster: Cluster) -> Self {
         let efficiency = match width {
             64 => 0.84,
             192 => 1.08,
@@ -62,8 +53,13 @@ impl Tile {
         Self { width: width.into(), cluster, efficiency, column_us: 0.0142, memory: MEMORY }
     }
 
+    /// With another share of the time that reading as many bytes would take.
+    pub fn with_memory(self, memory: f64) -> Self {
+        Self { memory, ..self }
+    }
+
     /// The product of `r` by `s` in `batch` matrices; infinite where the cluster is not for it.
-    fn us(&self, [r, s]: [usize; 2], problem: &Problem, device: &DeviceInfo) -> f64 {
+    pub fn us(&self, [r, s]: [usize; 2], problem: &Problem, device: &DeviceInfo) -> f64 {
         let count = |extent: usize, size: f64| (extent as f64 / size).ceil();
         let [along_r, along_s, split] = self.cluster;
         let clusters = count(r, 128.0 * along_r) * count(s, self.width * along_s) * problem.batch_count() as f64;
@@ -93,34 +89,9 @@ impl Tile {
     }
 }
 
-/// As sm90_tf32.cu chooses between pairs and single blocks, and of narrow tiles the cluster that should be through first.
-pub(super) fn us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    let [tile_m, tile_n, _] = kernel.tile;
-    let [pair_m, pair_n] = kernel.cluster;
-    let Problem { m, n, k, .. } = *problem;
-    let exchanged = kernel.exchanges_operands();
-    let (width, pair, r, s) = if exchanged { (tile_m, pair_n, n, m) } else { (tile_n, pair_m, m, n) };
-    let tiles = r.div_ceil(128) * s.div_ceil(width as usize) * problem.batch_count();
-    let alone = kernel.layout != Layout::NT && width == 256 && (r <= 128 || tiles <= device.sm_count as usize);
-    let given = [[if alone { 1.0 } else { pair.into() }, 1.0, 1.0]];
-    let clusters: &[Cluster] = if width == 64 { &NARROW_CLUSTERS } else { &given };
-    let memory = match (width, k) {
-        (64, ..=64) => SHORT_MEMORY,
-        (64, ..=RING_K) => RING_MEMORY,
-        _ => MEMORY,
-    };
-    let times =
-        clusters.iter().map(|&cluster| Tile { memory, ..Tile::new(width, cluster) }.us([r, s], problem, device));
-    let product = times.fold(f64::INFINITY, f64::min);
-    let transposed =
-        if kernel.layout == Layout::TN { 8.0 * (s * k) as f64 * problem.batch_count() as f64 } else { 0.0 };
-    let transpose = if transposed > 0.0 { TRANSPOSE_US + transposed / (TRANSPOSE_GBPS * 1e3) } else { 0.0 };
-    (LAUNCH_US + transpose + product).max(super::roofline_us(problem, device))
-}
-
 /// cuBLAS has tiles like ours but for the one 192 wide, and hides more of its epilogue. Of tn it transposes an operand over and
 /// over, in shared memory.
-pub(super) fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
+pub(crate) fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let Problem { m, n, .. } = *problem;
     if m.min(n) <= 64 && problem.batch_count() == 1 && problem.layout() == Layout::NT {
         // It splits K of few rows: 26.9 us at 16 x 4096 x 4096.
@@ -132,7 +103,7 @@ pub(super) fn vendor_us(problem: &Problem, device: &DeviceInfo) -> f64 {
         _ => 1.015,
     };
     let pair = [2.0, 1.0, 1.0];
-    let tile = |width| Tile { memory: VENDOR_MEMORY, ..Tile::new(width, pair) };
+    let tile = |width| Tile::new(width, pair).with_memory(VENDOR_MEMORY);
     let (wide, narrow) = (Tile { column_us: 0.0103, ..tile(256) }, tile(64));
     let tiles = [(wide, [m, n]), (wide, [n, m]), (narrow, [m, n]), (narrow, [n, m])];
     let product = tiles.map(|(tile, sides)| tile.us(sides, problem, device)).into_iter().fold(f64::INFINITY, f64::min);

@@ -1,42 +1,46 @@
 //! Which of the kernels that can run a problem is taken.
 
 use super::Candidate;
-use crate::kernel::{Family, KernelDesc};
+use crate::kernel::{KernelDesc, Role};
 use crate::problem::{DType, Problem};
 
 /// What an own kernel's estimate has to be of cuBLAS's, at most: where no record tells how good the estimates are, and for few outputs,
-/// where the record has estimates of both that are 20 % off. The same of `split_k`'s estimate and those of our other kernels.
+/// where the record has estimates of both that are 20 % off.
 const UNRECORDED: f64 = 0.8;
 const FEW_OUTPUTS: f64 = 0.9;
-const SPLIT_K: f64 = 0.8;
 /// Elements of B whose three bf16 parts fit into the default workspace.
 const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
 
 /// The kernel with the lowest estimate and that estimate, with three exceptions:
 ///
-/// - `reference` is taken only where no other kernel runs the problem.
+/// - A kernel of last resort is taken only where no other kernel runs the problem.
 /// - Outside of what the records cover ([`lead`]), one of our kernels is taken before cuBLAS only where its estimate is below 0.8 of
 ///   cuBLAS's.
-/// - `split_k`, whose estimates are the least exact, is taken before our other kernels with such a lead, too.
+/// - A family whose estimates are the least exact is taken before our other kernels with such a lead, too
+///   ([`lead`](crate::kernel::Family::lead)).
 ///
 /// On a tie the kernel for the newest architecture is taken, then the first in the table.
-pub(super) fn fastest(problem: &Problem, candidates: &[Candidate]) -> Option<(&'static KernelDesc, f64)> {
-    let able = || candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?)));
+pub(super) fn fastest<'a>(problem: &Problem, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
     let least = |among: &dyn Fn(&KernelDesc) -> bool| {
-        let among = able().filter(|(kernel, _)| among(kernel));
-        among.min_by(|(x, x_us), (y, y_us)| x_us.total_cmp(y_us).then(y.arch.capability.cmp(&x.arch.capability)))
+        let able = candidates.iter().filter(|c| among(c.kernel));
+        let able = able.filter_map(|c| Some((c, *c.verdict.as_ref().ok()?)));
+        let newest = |c: &Candidate| std::cmp::Reverse(c.kernel.arch.capability);
+        able.min_by(|(x, x_us), (y, y_us)| x_us.total_cmp(y_us).then(newest(x).cmp(&newest(y))))
     };
-    let own = least(&|kernel| !matches!(kernel.family, Family::Cublas | Family::Reference | Family::SplitK));
-    let split = least(&|kernel| kernel.family == Family::SplitK);
-    let own = match (own, split) {
-        (Some(own), Some(split)) => Some(if split.1 < SPLIT_K * own.1 { split } else { own }),
-        (own, split) => own.or(split),
+    let sure = least(&|kernel| kernel.role == Role::Kernel && kernel.family().lead() == 1.0);
+    let unsure = least(&|kernel| kernel.role == Role::Kernel && kernel.family().lead() < 1.0);
+    let own = match (sure, unsure) {
+        (Some(sure), Some(unsure)) => {
+            Some(if unsure.1 < unsure.0.kernel.family().lead() * sure.1 { unsure } else { sure })
+        }
+        (sure, unsure) => sure.or(unsure),
     };
-    let vendor = least(&|kernel| kernel.family == Family::Cublas);
-    match (own, vendor) {
+    let vendor = least(&|kernel| kernel.role == Role::Vendor);
+    let taken = match (own, vendor) {
         (Some(own), Some(vendor)) => Some(if own.1 < lead(problem) * vendor.1 { own } else { vendor }),
         (own, vendor) => own.or(vendor).or_else(|| least(&|_| true)),
-    }
+    };
+    taken.map(|(candidate, _)| candidate)
 }
 
 /// What an own kernel's estimate may be of cuBLAS's, by whether benches/record has products like this one.

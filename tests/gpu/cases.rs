@@ -3,7 +3,8 @@
 use crate::device::{Element, Gpu, Operands};
 use crate::oracle;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::kernel::{Family, KernelDesc, Math, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
 use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
 use half::{bf16, f16};
@@ -198,10 +199,10 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         // Every variant on a few sizes, and every size plain. sm90_wave.cu and sm90_bf16x6_direct.cu have a kernel for each width
         // of tiles and sm90_gemm.cu one for C: all that an epilogue can be on all of their sizes, and every variant on
         // theirs that are not large.
-        let has_many = matches!(kernel.family, Family::Sm90Wave | Family::Sm90Bf16x6Direct);
+        let has_many = matches!(kernel.family, "sm90_wave" | "sm90_bf16x6_direct");
         let variants = match index % 5 == 0 && !(has_many && m * n + n * k > 2_500_000) {
             true => Variant::all(kernel.dtype),
-            false if has_many || kernel.family == Family::Sm90Gemm => {
+            false if has_many || kernel.family == "sm90_gemm" => {
                 vec![Variant::PLAIN, Variant { in_place: true, ..Variant::FULL }]
             }
             false => vec![Variant::PLAIN],
@@ -231,7 +232,7 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
             .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))
     };
     // Numbers are drawn and compared by all cores at once. A cuBLAS handle belongs to one thread at a time.
-    if kernel.family == Family::Cublas {
+    if kernel.family == "cublas" {
         cases.iter().try_for_each(compare)
     } else {
         cases.par_iter().try_for_each(compare)
@@ -241,7 +242,7 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
 /// Sizes around the edges of the tile, in steps that the kernel's alignment allows and in some that it may not.
 fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     let [tile_m, tile_n, tile_k] = match kernel.family {
-        Family::Cublas => [128, 128, 32],
+        "cublas" => [128, 128, 32],
         _ => kernel.tile.map(|x| x as usize),
     };
     let step = (kernel.align as usize / kernel.dtype.bytes()).max(1);
@@ -256,14 +257,14 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     }
     // More tiles than multiprocessors, deep K, and whatever a model has.
     sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
-    if kernel.family == Family::Sm90Wave {
+    if kernel.family == "sm90_wave" {
         sizes.extend(wave_sizes(kernel));
     }
-    if kernel.family == Family::Sm90Gemm {
+    if kernel.family == "sm90_gemm" {
         // More tiles than run at a time, so that parts of C and D go round in shared memory; and strips either way, the last one narrow.
         sizes.extend([(2100, 4104, 136), (2600, 8200, 72)]);
     }
-    if kernel.family == Family::Sm90Bf16x6 {
+    if kernel.family == "sm90_bf16x6" {
         // All ways to add up, one and many tiles, edges of the planes; K and N of any length where the layout allows them.
         sizes.extend([(1, 1, 64), (130, 68, 64), (257, 129, 96), (129, 70, 100), (300, 264, 160), (128, 128, 256)]);
         sizes.extend([
@@ -276,21 +277,21 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         ]);
         sizes.extend([(259, 131, 132), (77, 40, 65), (200, 515, 67), (4, 3, 95), (640, 388, 256), (500, 130, 8200)]);
     }
-    if kernel.family == Family::Sm90Bf16x6Direct {
+    if kernel.family == "sm90_bf16x6_direct" {
         sizes.extend(direct_sizes());
     }
-    if kernel.family == Family::Sm90Tf32 {
+    if kernel.family == "sm90_tf32" {
         // M in steps of four, where rows of A are columns; more tiles than run at a time, of pairs of blocks, too. Then every kind
         // of cluster that narrow tiles have on an H100. The last of both with every variant.
         sizes.extend([(124, 260, 100), (260, 516, 1000), (2100, 4100, 68), (516, 132, 2052), (1300, 3204, 100)]);
         sizes.extend([(9000, 60, 100), (60, 9004, 100), (100, 3968, 1156), (332, 260, 516), (332, 260, 1092)]);
     }
-    if kernel.family == Family::Sm90Sgemm {
+    if kernel.family == "sm90_sgemm" {
         // All tiles of a row, the longer side either one, more tiles than multiprocessors, K in parts over clusters.
         sizes.extend([(1, 1, 1), (131, 133, 52), (2049, 64, 36), (64, 2052, 44), (5000, 1028, 20), (1030, 5001, 33)]);
         sizes.extend([(256, 384, 64), (100, 92, 2052), (130, 500, 1000), (64, 128, 4100), (512, 512, 516), (3, 7, 9)]);
     }
-    if kernel.family == Family::Sm90Dgemm {
+    if kernel.family == "sm90_dgemm" {
         // N of any length, more tiles than multiprocessors, a ring that goes round many times.
         sizes.extend([
             (1, 1, 2),
@@ -302,17 +303,17 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
             (3, 7, 10),
         ]);
     }
-    if matches!(kernel.family, Family::Gemv | Family::Sm90Skinny) {
+    if matches!(kernel.family, "gemv" | "sm90_skinny") {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.
         sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);
     }
-    if kernel.family == Family::Gemv {
+    if kernel.family == "gemv" {
         // Every way to share a warp among short rows; all numbers of rows; parts of K and of W that are left over.
         sizes.extend([(1, 4099, 64), (4, 1001, 128), (2, 333, 256), (3, 70_001, 8), (4, 77, 96), (1, 20_003, 128)]);
         sizes.extend([(3, 300, 776), (5, 131, 1000), (6, 64, 640), (8, 1023, 4104), (12, 1021, 520), (11, 9001, 136)]);
         sizes.extend([(9, 7, 8192), (13, 4096, 1032), (16, 515, 3080), (10, 1024, 24), (16, 9001, 768), (14, 2, 4096)]);
     }
-    if kernel.family == Family::Gemv && kernel.dtype.bytes() == 2 {
+    if kernel.family == "gemv" && kernel.dtype.bytes() == 2 {
         // Every cut of gemv_mma.hpp, with rows left over and tiles in turns; weights so large that it takes few rows, too.
         sizes.extend([
             (7, 9001, 328),
@@ -324,17 +325,17 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         ]);
         sizes.push((3, 50_011, 2008));
     }
-    if kernel.family == Family::Gevm {
+    if kernel.family == "gevm" {
         // Any K, also one that splits A's rows off their alignment; few columns, so that clusters split K; many.
         sizes.extend([(1, 128, 1001), (4, 64, 2600), (3, 8, 515), (2, 136, 4096), (4, 1000, 77), (1, 64, 8191)]);
         sizes.extend([(2, 9000, 300), (4, 128, 12_000), (3, 264, 33), (1, 16, 1), (4, 4096, 640), (2, 512, 1026)]);
     }
-    if kernel.family == Family::SplitK {
+    if kernel.family == "split_k" {
         // Each tile, with K whole and in parts: few outputs, one side long, both, a K that fills the card with parts.
         sizes.extend([(1, 1, 50_001), (1, 9, 5000), (9, 1, 5000), (3, 3, 20_011), (4, 130, 3000), (130, 4, 3000)]);
         sizes.extend([(16, 200, 4001), (200, 16, 4001), (150, 150, 2049), (700, 900, 65), (33, 35, 3001), (5, 3, 1)]);
     }
-    if kernel.family == Family::Outer {
+    if kernel.family == "outer" {
         sizes.extend([
             (4096, 64, 1),
             (3001, 37, 1),
@@ -356,7 +357,7 @@ pub fn outer_is_simt_to_the_bit(gpu: &Gpu) -> Result<(), String> {
         let kernel = kernels.find(|k| k.family == family && reads(k.layout) && k.align == 4);
         kernel.ok_or(format!("no kernel of {family:?} is built"))
     };
-    let (outer, simt) = (built(Family::Outer)?, built(Family::SimtGemm)?);
+    let (outer, simt) = (built("outer")?, built("simt_gemm")?);
     for (m, n) in [(4096, 64), (3001, 37)] {
         for alpha in [1.0, -0.3] {
             let problem = problem(m, n, 1, Layout::TN, DType::F32, Variant { alpha, ..Variant::PLAIN });

@@ -6,7 +6,8 @@ use crate::device::{Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::dispatch::Plan;
-use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{DType, Problem};
 use half::{bf16, f16};
@@ -40,14 +41,15 @@ const SOME: &[Sizes] = &[
 const MANY: &[Sizes] = &[Sizes(65, &[2048, 1024]), Sizes(777, &[1024, 2048, 136]), Sizes(2504, &[512, 2048])];
 const ONE: &[Sizes] = &[Sizes(4096, &[1])];
 
-fn sizes(family: Family) -> &'static [Sizes] {
+fn sizes(family: &str) -> &'static [Sizes] {
     match family {
-        Family::Gemv | Family::Gevm => FEW,
-        Family::Sm90Skinny | Family::Sm90Wave | Family::Sm90Bf16x6Direct | Family::SplitK => SOME,
-        Family::Outer => ONE,
-        Family::Sm90Gemm | Family::TileGemm | Family::SimtGemm => MANY,
-        Family::Sm90Bf16x6 | Family::Sm90Tf32 | Family::Sm90Sgemm | Family::Sm90Dgemm => MANY,
-        Family::Cublas | Family::Reference => &[],
+        "gemv" | "gevm" => FEW,
+        "sm90_skinny" | "sm90_wave" | "sm90_bf16x6_direct" | "split_k" => SOME,
+        "outer" => ONE,
+        "sm90_gemm" | "tile_gemm" | "simt_gemm" => MANY,
+        "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm" | "sm90_dgemm" => MANY,
+        "cublas" | "reference" => &[],
+        other => panic!("no sizes for the family {other}"),
     }
 }
 

@@ -9,7 +9,8 @@ use crate::cases::{self, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::{Family, KernelDesc, Math, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{DType, Layout, Problem};
 use data::{Kind, SIZE};
@@ -40,7 +41,7 @@ const DEPTHS_OF_FEW: [usize; 5] = [64, 100, 128, 512, 2052];
 /// Numbers of rows that have tiles of their own, beside what all kernels are tried with.
 fn few_rows(kernel: &KernelDesc) -> &'static [usize] {
     match kernel.family {
-        Family::Sm90Bf16x6Direct => &[16, 32, 64],
+        "sm90_bf16x6_direct" => &[16, 32, 64],
         _ => &[],
     }
 }
@@ -202,7 +203,7 @@ fn special_values(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
     const MOST: f32 = f32::MAX;
     // Few rows are the first of all; few beside the columns, too, make another product.
     let few = few_rows(kernel).iter().map(|&rows| (rows, 264));
-    let wide = (kernel.family == Family::Sm90Bf16x6Direct).then_some((384, 1600));
+    let wide = (kernel.family == "sm90_bf16x6_direct").then_some((384, 1600));
     let sizes: Vec<_> = few.chain([(384, 264)]).chain(wide).collect();
     for (rows, n, k) in sizes.into_iter().flat_map(|(rows, n)| [64, 100, 160, 520, 2052].map(|k| (rows, n, k))) {
         let m = 384;

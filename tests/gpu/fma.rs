@@ -5,7 +5,8 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu};
 use crate::oracle;
 use crate::Test;
-use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::{F32Mode, Problem};
 use rayon::prelude::*;
 
@@ -13,9 +14,9 @@ pub fn tests() -> Vec<(String, Test)> {
     let test = |kernel: &'static KernelDesc| -> Option<(String, Test)> {
         let splits = kernel.tile == [128, 128, 32];
         let test: Test = match kernel.family {
-            Family::Sm90Sgemm if splits => Box::new(move |gpu| is_repeatable(gpu, kernel)),
-            Family::Sm90Sgemm => Box::new(move |gpu| is_a_chain(gpu, kernel, f32::mul_add, |x| x.to_bits().into())),
-            Family::Sm90Dgemm => Box::new(move |gpu| is_a_chain(gpu, kernel, f64::mul_add, f64::to_bits)),
+            "sm90_sgemm" if splits => Box::new(move |gpu| is_repeatable(gpu, kernel)),
+            "sm90_sgemm" => Box::new(move |gpu| is_a_chain(gpu, kernel, f32::mul_add, |x| x.to_bits().into())),
+            "sm90_dgemm" => Box::new(move |gpu| is_a_chain(gpu, kernel, f64::mul_add, f64::to_bits)),
             _ => return None,
         };
         Some((format!("{kernel}_{}", if splits { "is_repeatable" } else { "is_a_chain" }), test))

@@ -7,7 +7,8 @@ use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, CudaSlice, CudaStream, DevicePtr, DriverError, ValidAsZeroBits};
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
-use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{workspace, DType, Layout, Problem};
@@ -39,7 +40,7 @@ fn no_kernel_refuses_what_it_supports(gpu: &Gpu) -> Result<(), String> {
     // SAFETY: the stream is one of the device, which is now the current one.
     unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.family != Family::Cublas).filter(runs) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
         let launched = launch_large(gpu, kernel, &stream);
         // SAFETY: the stream is being captured by this thread, and the graph is destroyed once.
@@ -83,7 +84,7 @@ fn large_problems(kernel: &KernelDesc) -> Vec<Problem> {
     let int = i32::MAX as usize;
     let near = [65_535, 65_536, int / 256, int / 64, int / 16, int / 12, int / 8, int / 4, int / 2, int - 1024, int];
     let large = near.into_iter().flat_map(|most| [most / 8 * 8, most, most * 16, most * 64]);
-    let k = if kernel.family == Family::Outer { 1 } else { 64 };
+    let k = if kernel.family == "outer" { 1 } else { 64 };
     let dense = |[m, n, k, batch]: [usize; 4]| {
         let problem = Problem::dense(m, n, k, batch, kernel.layout, kernel.dtype);
         Problem { f32_mode: cases::f32_mode(kernel), ..problem }
@@ -199,8 +200,7 @@ fn a_long_sum_of_a_few_rows(gpu: &Gpu) -> Result<(), String> {
     for (row, column) in [(15, 7), (3, 2), (15, 2), (3, 7)] {
         expected[row * 8 + column] = (row * column) as f64;
     }
-    let takes =
-        |kernel: &&KernelDesc| kernel.family == Family::Sm90Gemm && kernel.dtype == DType::BF16 && kernel.is_built();
+    let takes = |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.dtype == DType::BF16 && kernel.is_built();
     let mut kernels = KERNELS.iter().filter(takes).filter(|kernel| kernel.layout == Layout::NT);
     let kernel = kernels.next().ok_or("no kernel of sm90_gemm is built")?;
     let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
@@ -218,7 +218,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let memory = unsafe { stream.alloc::<u8>(FAR) }.map_err(text)?;
     let memory = memory.device_ptr(&stream).0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.family != Family::Cublas).filter(runs) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
         match kernel.dtype {
             DType::F16 => far_apart::<f16>(gpu, kernel, memory),
             DType::BF16 => far_apart::<bf16>(gpu, kernel, memory),
@@ -231,8 +231,8 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
 
 /// Each row of A picks a row of B.
 fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
-    let m = if kernel.family == Family::Gevm { 4 } else { 8 };
-    let (n, k) = (64, if kernel.family == Family::Outer { 1 } else { 64 });
+    let m = if kernel.family == "gevm" { 4 } else { 8 };
+    let (n, k) = (64, if kernel.family == "outer" { 1 } else { 64 });
     let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
     let stride = (FAR / size_of::<T>() / 64) as i64;
     let far = |o: Operand| match o.col_stride {

@@ -52,9 +52,9 @@ pub fn compare<T: Element>(
     operands: &Operands<T>,
     data: Data,
 ) -> Result<(), String> {
-    let reference = candle_tilegemm::kernel::KERNELS
+    let reference = candle_tilegemm::family::KERNELS
         .iter()
-        .find(|k| k.family == candle_tilegemm::kernel::Family::Reference && k.is_built() && k.dtype == problem.dtype)
+        .find(|k| k.family == "reference" && k.is_built() && k.dtype == problem.dtype)
         .ok_or("there is no reference kernel for this dtype")?;
     let mut beside = *problem;
     beside.epilogue.in_place = false;

@@ -3,7 +3,8 @@
 use crate::cases::{self, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
-use candle_tilegemm::kernel::{KernelDesc, Math, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::{DType, F32Mode, Problem};
 
 pub fn tests() -> Vec<(String, Test)> {

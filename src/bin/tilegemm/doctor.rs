@@ -8,7 +8,7 @@ mod tuning;
 use crate::kernels::built_for;
 use crate::{Failure, Result};
 use candle_tilegemm::dispatch::Policy;
-use candle_tilegemm::kernel::KERNELS;
+use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::Error;
 use std::fmt::{self, Display};
 

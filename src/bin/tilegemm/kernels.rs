@@ -2,7 +2,8 @@
 
 use crate::Result;
 use candle_tilegemm::arch::Arch;
-use candle_tilegemm::kernel::{Fusion, KernelDesc, Math, BUILT_ARCHS, KERNELS};
+use candle_tilegemm::family::{BUILT_ARCHS, KERNELS};
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Math};
 use candle_tilegemm::DType;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
@@ -100,7 +101,7 @@ fn row_table(kernels: &[&KernelDesc]) -> Result<Table> {
     for row in kernels.chunk_by(|x, y| same_row(x, y)) {
         let kernel = row[0];
         table.add_row([
-            format!("{}\n{}", family(kernel)?, kernel.schedule.trim_start_matches("none")),
+            format!("{}\n{}", kernel.family, kernel.schedule.trim_start_matches("none")),
             distinct(row, |kernel| kernel.arch),
             dtypes(row),
             distinct(row, |kernel| kernel.layout),
@@ -140,11 +141,6 @@ fn dtypes(row: &[&KernelDesc]) -> String {
         Math::Native => names,
         math => format!("{names}\n{math}"),
     }
-}
-
-/// Its name in kernels.toml.
-fn family(kernel: &KernelDesc) -> Result<String> {
-    Ok(serde_json::from_value(serde_json::to_value(kernel.family)?)?)
 }
 
 fn tile(kernel: &KernelDesc) -> String {

@@ -5,7 +5,8 @@ use super::operands::Operands;
 use super::timing::{Captured, Timer};
 use crate::Result;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
-use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
 use candle_tilegemm::{workspace, DType, F32Mode, Problem};
 use std::rc::Rc;
@@ -61,7 +62,7 @@ impl std::str::FromStr for Arm {
             "own-tf32" => Arm::OwnIn(F32Mode::Tf32),
             "candle-strict" => Arm::CandleIn(F32Mode::Strict),
             "candle-tf32" => Arm::CandleIn(F32Mode::Tf32),
-            name => Arm::Kernel(KernelDesc::by_name(name).ok_or_else(|| {
+            name => Arm::Kernel(family::by_name(name).ok_or_else(|| {
                 format!(
                     "no arm or kernel is named '{name}'; expected {}, or a name from `tilegemm kernels`",
                     DEFAULT.join(", ")
@@ -127,7 +128,7 @@ impl Runner<'_> {
     /// Whether both launch the same with the same arguments, so that one time is that of both.
     pub fn is_same(&self, other: &Runner) -> bool {
         let vendor = |runner: &Runner| match runner {
-            Runner::Plan(plan) if plan.kernel.family == Family::Cublas => VendorCall::of(&plan.canonical.problem).ok(),
+            Runner::Plan(plan) if plan.kernel.role == Role::Vendor => VendorCall::of(&plan.canonical.problem).ok(),
             Runner::Vendor(call) => Some(*call),
             _ => None,
         };
@@ -207,7 +208,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn own_best(&self) -> Result<Runner<'a>> {
-        let ours = |kernel: &&KernelDesc| !matches!(kernel.family, Family::Cublas | Family::Reference);
+        let ours = |kernel: &&KernelDesc| kernel.role == Role::Kernel;
         let plan = |kernel: &KernelDesc| self.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
         let candidates: Vec<_> = KERNELS.iter().filter(ours).filter_map(plan).map(Runner::Plan).collect();
         if candidates.is_empty() {

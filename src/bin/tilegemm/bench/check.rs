@@ -8,7 +8,8 @@ use super::timing::Timer;
 use crate::Result;
 use candle::{DType as CandleDType, Device, Tensor};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers};
 use candle_tilegemm::{DType, F32Mode, Problem};
 
@@ -79,13 +80,13 @@ pub fn product_in_f64(
 fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Result<&'static KernelDesc> {
     let vendor = asked.flops() > SMALL_FLOP && asked.epilogue.is_linear() && asked.dtype != DType::F64;
     let canonical = problem64.canonical().problem;
-    let able = |family: Family| {
+    let able = |role: Role| {
         let runs =
-            |k: &&KernelDesc| k.family == family && k.is_built() && k.supports(&canonical, dispatcher.device()).is_ok();
+            |k: &&KernelDesc| k.role == role && k.is_built() && k.supports(&canonical, dispatcher.device()).is_ok();
         KERNELS.iter().find(runs)
     };
-    let vendor = if vendor { able(Family::Cublas) } else { None };
-    Ok(vendor.or_else(|| able(Family::Reference)).ok_or("there is no f64 reference kernel in this build")?)
+    let vendor = if vendor { able(Role::Vendor) } else { None };
+    Ok(vendor.or_else(|| able(Role::LastResort)).ok_or("there is no f64 reference kernel in this build")?)
 }
 
 /// Rounding of the result, which reaches 6 times the mean, and of sums of K terms in f32: their errors grow like sqrt(K).

@@ -3,7 +3,8 @@
 use super::{Finding, Status};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::{Family, KernelDesc, BUILT_ARCHS, KERNELS};
+use candle_tilegemm::family::{BUILT_ARCHS, KERNELS};
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::{launch, DType, Error, Layout, Problem};
 
 pub fn findings() -> Vec<Finding> {
@@ -79,7 +80,7 @@ fn device(ordinal: usize) -> Vec<Finding> {
     let DeviceInfo { name, capability, sm_count, memory_bytes, .. } = &device;
     let text = format!("{ordinal}: {name}, sm{capability}, {sm_count} SMs, {} GiB", memory_bytes >> 30);
     let runs =
-        |kernel: &&KernelDesc| kernel.is_built() && kernel.family != Family::Cublas && kernel.arch.runs_on(*capability);
+        |kernel: &&KernelDesc| kernel.is_built() && kernel.role != Role::Vendor && kernel.arch.runs_on(*capability);
     let count = KERNELS.iter().filter(runs).count();
     if count == 0 {
         let remedy =

@@ -4,7 +4,8 @@ use super::Args;
 use crate::bench::arms::Arm;
 use crate::bench::measure::{How, Measured, Session};
 use crate::Result;
-use candle_tilegemm::kernel::{Family, KernelDesc, KERNELS};
+use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::tuning::{Among, Point, LEAST_GAIN};
 use candle_tilegemm::Problem;
 
@@ -60,7 +61,7 @@ pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome
 
 fn contests(session: &Session, canonical: &Problem) -> [Contest; 2] {
     let device = session.dispatcher.device();
-    let vendor = KERNELS.iter().find(|k| k.family == Family::Cublas && k.supports(canonical, device).is_ok());
+    let vendor = KERNELS.iter().find(|k| k.role == Role::Vendor && k.supports(canonical, device).is_ok());
     let challengers = [Arm::OwnBest].into_iter().chain(vendor.map(Arm::Kernel)).collect();
     [
         Contest { among: Among::All, choice: Arm::Ours, challengers },
@@ -89,7 +90,7 @@ impl Contest {
         let mut best: Option<(&'static KernelDesc, f64)> = None;
         for arm in &self.challengers {
             let Some(gain) = self.gain(measured, arm, wrong)? else { continue };
-            let kernel = measured.run_of(arm).and_then(|run| KernelDesc::by_name(&run.kernel));
+            let kernel = measured.run_of(arm).and_then(|run| family::by_name(&run.kernel));
             let Some(kernel) = kernel.filter(|_| gain > LEAST_GAIN) else { continue };
             if best.is_none_or(|(_, least)| gain > least) {
                 best = Some((kernel, gain));

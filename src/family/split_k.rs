@@ -1,12 +1,13 @@
-//! `split_k.cu`: which tile and how many parts of K, and how long that takes.
+//! `csrc/split_k`: any strides, any alignment and any dtype, with K split over the card.
 //!
 //! The constants are fitted to 21,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
 //! bf16, f32 and f64, four layouts, every tile with several splits. The estimate is 19 % off (root mean square), and the choice takes
 //! 5 % longer than the best of these launches.
 
-use super::{memory_us, overlap_by};
 use crate::arch::DeviceInfo;
 use crate::config::Config;
+use crate::cost::{memory_us, overlap_by};
+use crate::kernel::{Case, Family, KernelDesc, Limits, INT};
 use crate::problem::{DType, Problem};
 
 /// The launch, the first loads and the last stores, microseconds.
@@ -130,7 +131,7 @@ fn outputs(problem: &Problem) -> u64 {
 }
 
 /// Device memory for the sums of `split` parts.
-pub(crate) fn parts_bytes(split: u64, problem: &Problem) -> u64 {
+fn parts_bytes(split: u64, problem: &Problem) -> u64 {
     let accumulator = if problem.dtype == DType::F64 { 8 } else { 4 };
     if split > 1 {
         outputs(problem).saturating_mul(split * accumulator)
@@ -139,24 +140,76 @@ pub(crate) fn parts_bytes(split: u64, problem: &Problem) -> u64 {
     }
 }
 
-/// The fastest configuration whose parts fit into `workspace` bytes, and its time in microseconds.
-pub(crate) fn choose(problem: &Problem, device: &DeviceInfo, workspace: u64) -> (Config, f64) {
-    let sms = u64::from(device.sm_count).max(1);
+/// The tiles that are worth a look.
+fn tiles(problem: &Problem, sms: u64) -> impl Iterator<Item = &'static Tile> {
     let large: &[Tile] = if problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+    let (last, others) = large.split_last().expect("there are tiles");
     // Where the largest tiles fill the card several times over, nothing else is worth a look.
-    let fills = large[large.len() - 1].tiles(problem) >= 4 * sms;
-    let tiles = if fills { large[large.len() - 1..].iter().chain(&[]) } else { DOTS.iter().chain(large) };
-    let most = (problem.k as u64 / LEAST_K).clamp(1, 1024);
-    let mut best = (Config::default(), f64::INFINITY);
-    for tile in tiles {
+    let few = last.tiles(problem) < 4 * sms;
+    DOTS.iter().chain(others).filter(move |_| few).chain([last])
+}
+
+/// Calls `visit` with every tile and number of parts that is worth a look and whose parts fit into the workspace.
+fn each(case: &Case, mut visit: impl FnMut(&'static Tile, u64)) {
+    let sms = u64::from(case.device.sm_count).max(1);
+    let most = (case.problem.k as u64 / LEAST_K).clamp(1, 1024);
+    for tile in tiles(case.problem, sms) {
         // As many blocks as multiprocessors, and twice and three times as many.
-        let even = sms / tile.tiles(problem).max(1);
+        let even = sms / tile.tiles(case.problem).max(1);
+        let mut before = 0;
         for split in [1, even, 2 * even, 3 * even].map(|split| split.clamp(1, most)) {
-            let us = tile.us(split, problem, device);
-            if us < best.1 && parts_bytes(split, problem) <= workspace {
-                best = (Config { tile: tile.size.map(|x| x as u32), split: split as u32 }, us);
+            if split > before && parts_bytes(split, case.problem) <= case.workspace {
+                visit(tile, split);
             }
+            before = before.max(split);
         }
     }
-    best
+}
+
+impl Tile {
+    fn config(&self, split: u64) -> Config {
+        Config::tile(self.size.map(|side| side as u32), split as u32)
+    }
+}
+
+pub(crate) struct SplitK;
+
+impl Family for SplitK {
+    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
+        let tile = [kernel.tile[0], kernel.tile[1]].map(|side| side as usize);
+        Limits { any_strides: true, ..Limits::NONE.tiles_of_batch(tile, INT) }
+    }
+
+    fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
+        parts_bytes(config.split.into(), problem)
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let mut configurations = Vec::new();
+        each(case, |tile, split| configurations.push(tile.config(split)));
+        configurations
+    }
+
+    /// The fastest.
+    fn choose(&self, case: &Case) -> Config {
+        let mut best = (Config::default(), f64::INFINITY);
+        each(case, |tile, split| {
+            let us = tile.us(split, case.problem, case.device);
+            if us < best.1 {
+                best = (tile.config(split), us);
+            }
+        });
+        best.0
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let large: &[Tile] = if case.problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+        let tile = DOTS.iter().chain(large).find(|tile| tile.size.map(|side| side as u32) == config.tile);
+        tile.map_or(f64::INFINITY, |tile| tile.us(config.split.max(1).into(), case.problem, case.device))
+    }
+
+    /// Estimates are 19 % off.
+    fn lead(&self) -> f64 {
+        0.8
+    }
 }

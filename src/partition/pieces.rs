@@ -1,38 +1,42 @@
 //! A product in pieces that fit into a workspace.
 
-use super::Share;
-use crate::kernel::KernelDesc;
+use super::Footprint;
 use crate::problem::{BiasAxis, Operand, Problem};
 
-/// How a product is cut up: the most matrices, rows and columns of a piece.
+/// The most matrices, rows and columns of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub(super) matrices: usize,
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+pub(crate) struct Partition {
+    pub matrices: usize,
+    pub rows: usize,
+    pub columns: usize,
 }
 
-impl Cut {
+impl Partition {
     /// Into pieces of which each fits into `bytes`: some matrices of the batch, else a matrix, else rows and columns of one.
     /// `None` when not even the smallest fits.
-    pub fn new(kernel: &KernelDesc, problem: &Problem, bytes: u64) -> Option<Self> {
+    pub fn new(footprint: Option<Footprint>, problem: &Problem, bytes: u64) -> Option<Self> {
         let Problem { m, n, .. } = *problem;
         let whole = Self { matrices: problem.batch_count(), rows: m, columns: n };
-        let Some(share) = Share::of(kernel, problem) else { return Some(whole) };
-        let matrix = share.matrices(m, n, 1).max(1);
+        let Some(footprint) = footprint else { return Some(whole) };
+        let matrix = footprint.matrices(m, n, 1).max(1);
         if matrix <= bytes {
             let matrices = usize::try_from(bytes / matrix).unwrap_or(usize::MAX).min(whole.matrices);
             return Some(Self { matrices, ..whole });
         }
-        let [least_m, least_n] = [m.min(share.step[0]), n.min(share.step[1])];
-        if share.matrices(least_m, least_n, 1) > bytes {
+        let [least_m, least_n] = [m.min(footprint.step[0]), n.min(footprint.step[1])];
+        if footprint.matrices(least_m, least_n, 1) > bytes {
             return None;
         }
         // Half for each of A and B, and what one of them leaves for the other.
-        let for_a = bytes - share.columns(n).min(bytes / 2);
-        let for_a = for_a.clamp(share.rows(least_m), bytes - share.columns(least_n));
-        let rows = even(m, for_a.checked_div(share.row), share.lines[0], share.step[0]);
-        let columns = even(n, (bytes - share.rows(rows)).checked_div(share.column), share.lines[1], share.step[1]);
+        let for_a = bytes - footprint.columns(n).min(bytes / 2);
+        let for_a = for_a.clamp(footprint.rows(least_m), bytes - footprint.columns(least_n));
+        let rows = even(m, for_a.checked_div(footprint.row), footprint.lines[0], footprint.step[0]);
+        let columns = even(
+            n,
+            (bytes - footprint.rows(rows)).checked_div(footprint.column),
+            footprint.lines[1],
+            footprint.step[1],
+        );
         Some(Self { matrices: 1, rows, columns })
     }
 
@@ -74,7 +78,7 @@ fn even(extent: usize, most: Option<u64>, lines: usize, step: usize) -> usize {
 pub(crate) struct Piece {
     pub problem: Problem,
     /// Its first outer and inner matrix, row and column.
-    pub(super) first: [usize; 4],
+    pub first: [usize; 4],
 }
 
 /// Where the operands of a [`Piece`] begin, in elements.

@@ -1,9 +1,37 @@
-//! cuBLAS.
+//! The vendor library, cuBLAS, called as candle calls it.
 
-use super::{arithmetic_us, memory_us, overlap_by, overlapped, tf32};
 use crate::arch::DeviceInfo;
-use crate::kernel::Math;
-use crate::problem::{DType, F32Mode, Layout, Problem};
+use crate::config::Config;
+use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, tf32};
+use crate::kernel::{Case, Family, KernelDesc, Limits, Math, Rejection, INT};
+use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
+
+pub(crate) struct Cublas;
+
+impl Family for Cublas {
+    fn limits(&self, _: &KernelDesc, _: &Problem) -> Limits {
+        Limits { two_batch_dims: false, aligned: [true; 4], adds_to_d: true, ..Limits::NONE }
+    }
+
+    /// cuBLAS's interface has extents and leading dimensions of 32 bits.
+    fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+        let leading = |o: &Operand| if o.col_stride == 1 { o.row_stride } else { o.col_stride };
+        let mut operands =
+            [("A", problem.a), ("B", problem.b), ("D", problem.d)].map(|(name, o)| (name, leading(&o))).into_iter();
+        if let Some((operand, have)) = operands.find(|(_, have)| i32::try_from(*have).is_err()) {
+            return Err(Rejection::LeadingDimension { operand, have });
+        }
+        let largest = [problem.m, problem.n, problem.k, problem.batch_count()].into_iter().max().unwrap_or(0);
+        match largest > INT {
+            true => Err(Rejection::Extent { extent: i64::try_from(largest).unwrap_or(i64::MAX) }),
+            false => Ok(()),
+        }
+    }
+
+    fn estimate(&self, case: &Case, _: &Config) -> f64 {
+        us(case.problem, case.device)
+    }
+}
 
 /// The least time.
 const VENDOR_US: f64 = 3.0;
@@ -103,7 +131,7 @@ fn few_us(problem: &Problem, device: &DeviceInfo) -> f64 {
 }
 
 /// cuBLAS by its distance from the roofline, launch apart, as benches/record has it.
-pub(super) fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
+fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
     if is_few(problem, device) {
         return few_us(problem, device);
     }

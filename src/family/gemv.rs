@@ -1,0 +1,232 @@
+//! `csrc/gemv`: a few rows with K contiguous in both operands. On the CUDA cores; on tensor cores from five rows on in 16 bits
+//! ([`Kind::Mma`]); for a K that would leave most of a warp idle ([`Kind::Short`]); for more than eight rows in f32 ([`Kind::Wide`]).
+
+use crate::config::Config;
+use crate::cost::memory_us;
+use crate::kernel::{Case, Extent, Family, KernelDesc, Limits};
+use crate::problem::{DType, Problem};
+
+/// Until all is on its way, microseconds. The kernel overlaps the one before it and has weights brought into L2 meanwhile.
+const LAUNCH_US: f64 = 0.5;
+const SHORT_US: f64 = 0.75;
+/// Tensor cores: beside the bytes, and until all is on its way and back again; fitted to recordings of the kernel's draft, 5 and 8
+/// rows: 12 with W of 34 to 235 MB (at most 2.5 % off), 4 with 12.6 MB (3 to 5 % too long, which leaves these to sm90_skinny, as they
+/// should be).
+const MMA_US: (f64, f64) = (1.05, 2.8);
+/// What a multiprocessor pulls, GB/s, for how much of K one more, and at most: five products whose rows of W cannot be dealt out evenly.
+const MMA_SM_GBPS: (f64, f64, f64) = (22.5, 1200.0, 35.0);
+/// Elements of B from which one to four rows in 16 bits run on tensor cores, too: at 28672 x 4096 (235 MB) these take 77.0 us with five
+/// rows, the CUDA cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are 4 to 5 %
+/// faster.
+const MMA_ELEMENTS: usize = 100_000_000;
+/// Where rows of W are too few for the card, its blocks go through all of K: nanoseconds of a k with one row of A, and of each further
+/// row. Two products of an H100: 1 x 1 x 1000000 in f32 takes 53 us, 16 x 128 x 65536 163.
+const K_NS: (f64, f64) = (0.053, 0.16);
+
+/// Warps of a block, unless more share a row of W.
+const BLOCK_WARPS: u32 = 8;
+const LANES: u32 = 32;
+
+pub(crate) struct Gemv;
+
+/// The kernel's loops.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    /// `gemv.cu`.
+    Warps,
+    /// `short.hpp`.
+    Short,
+    /// `mma.hpp`.
+    Mma,
+    /// `wide.hpp`.
+    Wide,
+}
+
+impl Kind {
+    fn of(problem: &Problem) -> Self {
+        let halves = problem.dtype.bytes() == 2;
+        match problem.m {
+            ..=4 if problem.k * problem.dtype.bytes() <= 512 => Kind::Short,
+            m if halves && (m > 4 || problem.n.saturating_mul(problem.k) >= MMA_ELEMENTS) => Kind::Mma,
+            m if m > 8 => Kind::Wide,
+            _ => Kind::Warps,
+        }
+    }
+}
+
+/// How a kernel deals out W.
+struct Shape {
+    /// Rows of A that the kernel is compiled for.
+    m: u32,
+    /// Rows of W and K, that a warp multiplies at a time.
+    rows: u32,
+    chunk: u32,
+    /// Warps that run at a time on a multiprocessor.
+    warps_per_sm: u32,
+    /// Rows of A that a block takes in for each tile; 0 where A stays in L1.
+    a_rows: u32,
+    /// Warps that may share a row and split K, the most welcome first, and warps of a block.
+    cuts: &'static [(u32, u32)],
+    /// Whether multiprocessors without rows have a price: memory wants them all to ask.
+    spreads: bool,
+}
+
+impl Shape {
+    fn of(kernel: &KernelDesc, problem: &Problem) -> Self {
+        let width = 16 / problem.dtype.bytes() as u32; // numbers of a load
+        let m = problem.m as u32;
+        match Kind::of(problem) {
+            Kind::Warps => {
+                let m = if problem.m > 4 { m.next_multiple_of(2) } else { m };
+                // Few rows in f32 have twice as many loads on their way.
+                let deep = if problem.dtype == DType::F32 && m <= 3 { 2 } else { 1 };
+                let cuts: &[_] = &[(4, 8), (8, 8), (2, 8), (1, 8), (16, 16)];
+                Self {
+                    m,
+                    rows: kernel.tile[1],
+                    chunk: kernel.tile[2] * deep,
+                    warps_per_sm: 16,
+                    a_rows: 0,
+                    cuts,
+                    spreads: false,
+                }
+            }
+            Kind::Short => {
+                let m = if m > 2 { 4 } else { m };
+                let loads = problem.k.div_ceil(width as usize);
+                let lanes = [8, 16].into_iter().find(|lanes| loads <= *lanes as usize).unwrap_or(LANES);
+                Self {
+                    m,
+                    rows: 2 * LANES / lanes,
+                    chunk: lanes * width,
+                    warps_per_sm: 24,
+                    a_rows: 0,
+                    cuts: &[(1, 8)],
+                    spreads: false,
+                }
+            }
+            Kind::Mma => {
+                Self { m: 8, rows: 16, chunk: 128, warps_per_sm: 16, a_rows: 0, cuts: MMA_CUTS, spreads: true }
+            }
+            Kind::Wide => {
+                let m = if m > 12 { 16 } else { 12 };
+                Self {
+                    m,
+                    rows: 8,
+                    chunk: 256,
+                    warps_per_sm: BLOCK_WARPS,
+                    a_rows: m,
+                    cuts: wide_cuts(kernel, m),
+                    spreads: false,
+                }
+            }
+        }
+    }
+
+    fn config(&self, (split, warps): (u32, u32)) -> Config {
+        Config { tile: [self.m, self.rows], split, warps, ..Config::default() }
+    }
+
+    /// Two things count, how many chunks a warp takes, one after the other, and how much the busiest multiprocessor takes in.
+    fn cost(&self, (split, warps): (u32, u32), n: u64, k: u64, sms: u64) -> f64 {
+        let tile_rows = u64::from(warps / split * self.rows);
+        let tiles = n.div_ceil(tile_rows);
+        let blocks = sms * u64::from(self.warps_per_sm / warps);
+        let turns = tiles.div_ceil(blocks) * k.div_ceil(u64::from(self.chunk * split));
+        let busiest = tiles.div_ceil(sms) * (tile_rows + u64::from(self.a_rows));
+        let idle = if self.spreads { (tiles as f64 / sms as f64).min(1.0).sqrt() } else { 1.0 };
+        turns as f64 * busiest as f64 / idle
+    }
+}
+
+/// On tensor cores. In 18 products on an H100 (docs/performance.md) the choice takes 1.005 of the time of the best that was measured
+/// there, of all engines, cuts, clusters and ways to overlap, and 1.012 at worst.
+const MMA_CUTS: &[(u32, u32)] = &[(8, 16), (4, 8), (16, 16), (2, 8), (1, 8)];
+
+/// Shared memory holds the chunks of A for parts of K side by side, where an architecture gives a block enough.
+fn wide_cuts(kernel: &KernelDesc, m: u32) -> &'static [(u32, u32)] {
+    let most = (if kernel.arch.capability >= 120 { 99 } else { 227 }) * 1024;
+    let sums = BLOCK_WARPS * (m * 8).next_power_of_two();
+    match 4 * (3 * 4 * m * 256 + 2 * sums) <= most {
+        true => &[(2, 8), (4, 8), (1, 8)],
+        false => &[(1, 8)],
+    }
+}
+
+impl Family for Gemv {
+    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
+        Limits {
+            rows: kernel.tile[0] as usize,
+            matrices: Limits::GRID_Y,
+            aligned: [true, true, false, false],
+            multiples: &[Extent::K],
+            ..Limits::HALF
+        }
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let shape = Shape::of(case.kernel, case.problem);
+        shape.cuts.iter().map(|cut| shape.config(*cut)).collect()
+    }
+
+    /// The cheapest cut; where that makes little difference, the first.
+    fn choose(&self, case: &Case) -> Config {
+        let problem = case.problem;
+        let shape = Shape::of(case.kernel, problem);
+        // A batch fills the device by itself, as do many rows of W.
+        let sms = (case.device.sm_count as usize / problem.batch_count()).max(1) as u64;
+        let (n, k) = (problem.n as u64, problem.k as u64);
+        let mut best = (shape.cuts[0], f64::INFINITY);
+        for &cut in shape.cuts {
+            let cost = shape.cost(cut, n, k, sms);
+            if cost < 0.97 * best.1 {
+                best = (cut, cost);
+            }
+        }
+        shape.config(best.0)
+    }
+
+    fn estimate(&self, case: &Case, _: &Config) -> f64 {
+        filled_us(case).max(few_us(case))
+    }
+}
+
+/// Where rows of W are too few for the card.
+fn few_us(case: &Case) -> f64 {
+    let problem = case.problem;
+    let blocks = problem.n.div_ceil(case.kernel.tile[1] as usize).saturating_mul(problem.batch_count());
+    if blocks > case.device.sm_count as usize / 2 {
+        return 0.0;
+    }
+    let (first, further) = K_NS;
+    LAUNCH_US + 1e-3 * problem.k as f64 * (first + further * (problem.m as f64 - 1.0))
+}
+
+/// With rows of W for the whole card: memory, of which lanes beyond K take nothing, and a little for each further row's activations and
+/// multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20 % where N is small).
+fn filled_us(case: &Case) -> f64 {
+    let problem = case.problem;
+    let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, case.device));
+    match Kind::of(problem) {
+        Kind::Mma => mma_us(case),
+        Kind::Wide => LAUNCH_US + 0.5 * (further - 6.0) + 1.09 * memory,
+        Kind::Short => SHORT_US + 0.2 * further + memory,
+        Kind::Warps => {
+            let (k, chunk) = (problem.k as f64, f64::from(case.kernel.tile[2]));
+            let idle = (k / chunk).ceil() * chunk / k;
+            LAUNCH_US + 1.01 * idle * memory + further * (0.05 * problem.dtype.bytes() as f64 + 0.004 * memory)
+        }
+    }
+}
+
+/// Memory, or what the busiest multiprocessor pulls; W is dealt out 16 rows at a time at least.
+fn mma_us(case: &Case) -> f64 {
+    let (problem, device) = (case.problem, case.device);
+    let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
+    let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
+    let (least, per_k, most) = MMA_SM_GBPS;
+    let rate = (least + problem.k as f64 / per_k).min(most);
+    let pull = rows * (problem.k * problem.dtype.bytes()) as f64 / (rate * 1e3);
+    let (launch, start) = MMA_US;
+    launch + memory_us(problem, device).max(pull).hypot(start)
+}

@@ -1,0 +1,80 @@
+//! `csrc/gevm`: a few rows with the rows of B contiguous, on the CUDA cores.
+
+use crate::config::Config;
+use crate::cost::{memory_us, overlapped};
+use crate::kernel::{Case, Extent, Family, KernelDesc, Limits};
+use crate::problem::Problem;
+
+/// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
+const LAUNCH_US: f64 = 1.2;
+/// What a block pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
+const BLOCK_GBPS: f64 = 52.0;
+const ROW: f64 = 0.3;
+
+/// Rows of A that the kernel is compiled for.
+const ROWS: [u32; 3] = [1, 2, 4];
+const SPLITS: [u32; 4] = [1, 2, 4, 8];
+/// Warps of a block where each multiprocessor has one, and where two smaller blocks share a multiprocessor.
+const WARPS: u32 = 16;
+const WARPS_OF_MANY: u32 = 8;
+
+pub(crate) struct Gevm;
+
+fn tiles(case: &Case) -> usize {
+    case.problem.n.div_ceil(case.kernel.tile[1] as usize) * case.problem.batch_count()
+}
+
+fn config(case: &Case, split: u32, warps: u32) -> Config {
+    let rows = ROWS.into_iter().find(|rows| case.problem.m <= *rows as usize).unwrap_or(4);
+    Config { tile: [rows, case.kernel.tile[1]], split, warps, ..Config::default() }
+}
+
+/// K of a group of rows of B that each warp of a block has. A stage of the row is two groups.
+fn block_k(case: &Case) -> usize {
+    (WARPS * case.kernel.tile[2] / 2) as usize
+}
+
+impl Family for Gevm {
+    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
+        Limits {
+            rows: kernel.tile[0] as usize,
+            matrices: Limits::GRID_Y,
+            aligned: [false, true, false, false],
+            multiples: &[Extent::N],
+            ..Limits::HALF
+        }
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let deep =
+            SPLITS.into_iter().filter(|split| *split == 1 || case.problem.k > block_k(case) * *split as usize / 2);
+        deep.map(|split| config(case, split, WARPS)).chain([config(case, 1, WARPS_OF_MANY)]).collect()
+    }
+
+    /// Where blocks are more than multiprocessors, small blocks take several matrices one after the other. Else two blocks split K if
+    /// there are multiprocessors for them. More, which reach only some of the multiprocessors, pay as long as they take no more than
+    /// half; all have a group of rows for each warp at least.
+    fn choose(&self, case: &Case) -> Config {
+        let (tiles, sms) = (tiles(case), case.device.sm_count as usize);
+        if tiles > sms {
+            return config(case, 1, WARPS_OF_MANY);
+        }
+        let pays = |split: u32| tiles * split as usize <= if split > 2 { sms / 2 } else { sms };
+        let is_deep = |split: u32| case.problem.k > block_k(case) * split as usize / 2;
+        let split = SPLITS.into_iter().skip(1).take_while(|split| pays(*split) && is_deep(*split)).last();
+        config(case, split.unwrap_or(1), WARPS)
+    }
+
+    /// Memory, or what the busiest multiprocessor pulls where blocks are few.
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let tile_n = f64::from(case.kernel.tile[1]);
+        let (sms, bytes) = (f64::from(device.sm_count), problem.dtype.bytes() as f64);
+        let split = f64::from(config.split);
+        let further = problem.m.min(4) as f64 - 1.0;
+        let rate = BLOCK_GBPS / (1.0 + ROW * further * 2.0 / bytes);
+        let turns = (tiles(case) as f64 * split / sms).ceil();
+        let load = turns * problem.k as f64 / split * tile_n * bytes / (rate * 1e3);
+        LAUNCH_US + overlapped(&[memory_us(problem, device), load])
+    }
+}

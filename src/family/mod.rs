@@ -1,0 +1,30 @@
+//! The families of kernels: for each its limits, configurations, workspace and estimate. `csrc/<family>` has the device code, and the
+//! rows of the table.
+
+use crate::arch::Arch;
+use crate::kernel::{Fusion, KernelDesc, Math, Role, Room};
+use crate::problem::{DType, Layout};
+
+mod cublas;
+mod gemv;
+mod gevm;
+mod outer;
+mod reference;
+mod simt_gemm;
+mod sm90_bf16x6;
+mod sm90_bf16x6_direct;
+mod sm90_dgemm;
+mod sm90_gemm;
+mod sm90_sgemm;
+mod sm90_skinny;
+mod sm90_tf32;
+mod sm90_wave;
+mod split_k;
+mod tile_gemm;
+
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// The kernel of this name, from the table.
+pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
+    KERNELS.iter().find(|kernel| kernel.name == name)
+}

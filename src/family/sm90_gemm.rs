@@ -1,0 +1,54 @@
+//! `csrc/sm90_gemm`: CUTLASS 3, TMA and WGMMA.
+
+use crate::config::Config;
+use crate::cost::tiles::{EpilogueTime, Tiles};
+use crate::cost::OVERLAPPED_LAUNCH_US;
+use crate::kernel::{Case, ElementCost, Extent, Family, KernelDesc, Limits, INT};
+use crate::problem::Problem;
+
+/// An epilogue of the cooperative schedule, 3500 cycles in recordings, microseconds.
+const EPILOGUE_US: f64 = 2.2;
+/// What a tile of ping-pong takes beside its products, the microseconds of a column: with K of 64 and 128 it is what limits (two
+/// recordings of 128 x 192, which agree within 10 %).
+const PINGPONG_COLUMN_US: f64 = 0.0225;
+/// What a multiprocessor does of its share of the sustained peak between two epilogues: tensor cores at the clock that power allows do
+/// more than a whole 8192^3 shows; ping-pong's do less, with its epilogues in the time.
+const EFFICIENCY: f64 = 1.075;
+const PINGPONG_EFFICIENCY: f64 = 0.95;
+/// In long products power sets the clock, and the smaller a tile, the more bytes it moves for each product: 128 x 256 took 1 to 2 %
+/// longer than 256 x 256 from three waves on. With this, 16 recordings come out 1 % too short to 3 % too long.
+const LONG_EFFICIENCY: f64 = 1.05;
+
+pub(crate) struct Sm90Gemm;
+
+impl Family for Sm90Gemm {
+    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
+        let cluster = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
+        Limits {
+            two_batch_dims: false,
+            aligned: [true; 4],
+            tma: [true; 4],
+            multiples: &[Extent::N],
+            clustered: true,
+            // Extents are rounded up to tiles.
+            ..Limits::extents(INT - 1024).tiles_of_batch(cluster, INT / 256)
+        }
+    }
+
+    fn estimate(&self, case: &Case, _: &Config) -> f64 {
+        let [tile_m, tile_n, _] = case.kernel.tile;
+        let (efficiency, epilogue) = match case.kernel.schedule {
+            "pingpong" => (PINGPONG_EFFICIENCY, EpilogueTime::Beside(PINGPONG_COLUMN_US * f64::from(tile_n))),
+            _ if Tiles::waves(case, false) >= 3.0 && tile_m * tile_n < 40_000 => {
+                (LONG_EFFICIENCY, EpilogueTime::After(EPILOGUE_US))
+            }
+            _ => (EFFICIENCY, EpilogueTime::After(EPILOGUE_US)),
+        };
+        OVERLAPPED_LAUNCH_US + Tiles { shares_tile: false, efficiency, epilogue, cut_off: 0.0 }.us(case)
+    }
+
+    /// The activation in 16384 x 3072 x 768 of f16; `beta * C` takes 3 us of 2048 x 4096 x 4096 in bf16.
+    fn element_cost(&self) -> ElementCost {
+        ElementCost { instruction: 0.009, residual: 0.05, ..ElementCost::default() }
+    }
+}

@@ -1,0 +1,182 @@
+//! `csrc/sm90_sgemm`: f32 by fused multiply-adds, TMA. A row of the table has several tiles; one names the row.
+//!
+//! Of the two operands of a kernel, P is read in lines along K or in columns, Q in columns. P is A, or B where the operands are
+//! exchanged. Sides of a tile are those of P and Q here, and of A and B in a configuration.
+
+use crate::config::Config;
+use crate::cost::{distinct, memory_us, overlapped, roofline_us};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
+use crate::partition::Footprint;
+use crate::problem::{Layout, Operand, Problem};
+use crate::workspace::DEFAULT_BYTES;
+
+/// Beside the time of tiles; fitted to recordings of drafts, like all that follows.
+const LAUNCH_US: f64 = 2.5;
+/// Transposing: a launch that overlaps nothing, and what it reads and writes, GB/s.
+const TRANSPOSE_US: f64 = 2.0;
+const TRANSPOSE_GBPS: f64 = 2700.0;
+/// Multiply-adds at the full clock, of those that a library sustains.
+const PEAK: f64 = 66.8 / 52.0;
+/// K that a tile begins and ends in the time of, and that splitting K takes on top.
+const EDGE_K: usize = 16;
+const SPLIT_K: usize = 16;
+/// What K is split by.
+const UNIT: usize = 32;
+
+/// A tile that the kernel is compiled for.
+struct Tile {
+    p: usize,
+    q: usize,
+    /// Of the FMA units, in per cent, that the whole kernel keeps busy where K is long.
+    speed: usize,
+    residents: usize,
+    splits: bool,
+}
+
+const fn tile(p: usize, q: usize, speed: usize) -> Tile {
+    Tile { p, q, speed, residents: 1, splits: false }
+}
+
+/// Rows of the table: both operands in columns; P in lines; K in parts.
+const IN_COLUMNS: [Tile; 1] = [tile(128, 256, 82)];
+const IN_LINES: [Tile; 4] =
+    [tile(128, 256, 79), tile(256, 128, 78), tile(128, 192, 75), Tile { residents: 2, ..tile(256, 64, 69) }];
+const IN_PARTS: [Tile; 2] = [Tile { splits: true, ..tile(128, 128, 68) }, Tile { splits: true, ..tile(128, 96, 65) }];
+
+/// The tiles of a row, and how much faster they are than their speeds say, all alike, in recordings of what ships.
+fn tiles(kernel: &KernelDesc) -> (&'static [Tile], f64) {
+    match kernel.tile {
+        [_, 256, _] => (&IN_COLUMNS, 1.02),
+        [256, ..] => (&IN_LINES, 1.035),
+        _ => (&IN_PARTS, 1.08),
+    }
+}
+
+/// Whether B is P.
+fn swaps(kernel: &KernelDesc, problem: &Problem) -> bool {
+    match kernel.layout {
+        Layout::TT => kernel.tile[1] != 256,
+        Layout::NT => kernel.tile[1] != 256 && problem.m < problem.n,
+        _ => false,
+    }
+}
+
+/// Whether A and B are transposed into the workspace: both that lie along K where the tile is 128 x 256, else one of nt's.
+fn transposes(kernel: &KernelDesc, problem: &Problem) -> [bool; 2] {
+    match kernel.layout {
+        layout if kernel.tile[1] == 256 => {
+            [matches!(layout, Layout::NN | Layout::NT), matches!(layout, Layout::NT | Layout::TT)]
+        }
+        Layout::NT => [swaps(kernel, problem), !swaps(kernel, problem)],
+        _ => [false, false],
+    }
+}
+
+/// Cycles that the busiest multiprocessor should take, in units that all tiles share.
+fn cycles(case: &Case, tile: &Tile, split: usize) -> usize {
+    let Problem { m, n, k, .. } = *case.problem;
+    let (p, q) = if swaps(case.kernel, case.problem) { (n, m) } else { (m, n) };
+    let sms = case.device.sm_count as usize;
+    let tiles = p.div_ceil(tile.p) * q.div_ceil(tile.q) * case.problem.batch_count();
+    // Clusters of four and eight reach 120 of an H100's 132 multiprocessors.
+    let reached = if split > 2 { sms * 10 / 11 } else { sms };
+    let turns = tiles.div_ceil((reached * tile.residents / split).max(1)) * tile.residents;
+    let k = k.div_ceil(UNIT * split) * UNIT + EDGE_K + if split > 1 { SPLIT_K } else { 0 };
+    (turns * tile.p * tile.q).saturating_mul(k) / tile.speed
+}
+
+/// Calls `visit` with every tile and number of parts of K that the kernel can run the problem with.
+fn each(case: &Case, mut visit: impl FnMut(&'static Tile, usize)) {
+    for tile in tiles(case.kernel).0 {
+        for split in if tile.splits { &[1, 2, 4, 8][..] } else { &[1] } {
+            if *split == 1 || case.problem.k >= 64 * split {
+                visit(tile, *split);
+            }
+        }
+    }
+}
+
+fn config(case: &Case, tile: &Tile, split: usize) -> Config {
+    let swap_ab = swaps(case.kernel, case.problem);
+    let sides = if swap_ab { [tile.q, tile.p] } else { [tile.p, tile.q] };
+    Config { swap_ab, ..Config::tile(sides.map(|side| side as u32), split as u32) }
+}
+
+pub(crate) struct Sm90Sgemm;
+
+impl Family for Sm90Sgemm {
+    /// An operand that is transposed beforehand is read element by element.
+    fn limits(&self, kernel: &KernelDesc, problem: &Problem) -> Limits {
+        let [a, b] = transposes(kernel, problem);
+        let smallest = match kernel.tile {
+            [_, 256, _] => [128, 256],
+            [256, ..] => [64, 64],
+            _ => [96, 96],
+        };
+        Limits {
+            aligned: [!a, !b, false, false],
+            tma: [!a, !b, false, false],
+            ..Limits::extents(INT / 4).tiles_of_batch(smallest, INT / 4)
+        }
+    }
+
+    /// What is transposed to have K outside has lines of 32.
+    fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
+        let bytes = transposes(kernel, problem).map(|transposed| if transposed { 4 } else { 0 });
+        let piece = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
+        Footprint::new(problem, bytes, [32, 32], piece)
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let mut configurations = Vec::new();
+        each(case, |tile, split| configurations.push(config(case, tile, split)));
+        configurations
+    }
+
+    fn choose(&self, case: &Case) -> Config {
+        let mut best: Option<(&Tile, usize)> = None;
+        let mut least = usize::MAX;
+        each(case, |tile, split| {
+            let cycles = cycles(case, tile, split);
+            if best.is_none() || cycles < least {
+                (best, least) = (Some((tile, split)), cycles);
+            }
+        });
+        best.map_or(Config::default(), |(tile, split)| config(case, tile, split))
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let (kernel, problem, device) = (case.kernel, case.problem, case.device);
+        let [rows, columns] = config.tile.map(|side| side as usize);
+        let (p, q) = if config.swap_ab { (columns, rows) } else { (rows, columns) };
+        let (tiles, faster) = tiles(kernel);
+        let Some(tile) = tiles.iter().find(|tile| (tile.p, tile.q) == (p, q)) else { return f64::INFINITY };
+        // `speed` is in per cent.
+        let work = 100.0 * cycles(case, tile, config.split.max(1) as usize) as f64;
+        let sms = f64::from(device.sm_count);
+        let peak = device.rates.f32_tflops * PEAK * 1e6 / sms; // FLOP per microsecond and multiprocessor
+        let arithmetic = 2.0 * work / (faster * peak);
+        let us = LAUNCH_US + transpose_us(kernel, problem) + overlapped(&[arithmetic, memory_us(problem, device)]);
+        us.max(roofline_us(problem, device))
+    }
+
+    fn element_cost(&self) -> ElementCost {
+        ElementCost { instruction: 0.009, bias: 0.35, residual: 0.0, unaligned: 0.84 }
+    }
+}
+
+/// Copies into the workspace. Where the workspace does not hold both, a piece has half of the workspace for each, and both are copied
+/// for every piece of the other one.
+fn transpose_us(kernel: &KernelDesc, problem: &Problem) -> f64 {
+    let Problem { m, n, k, .. } = *problem;
+    let bytes = |operand: &Operand, lines: usize| 4.0 * distinct(problem, operand) * (lines * k) as f64;
+    let [of_a, of_b] = transposes(kernel, problem);
+    let a = if of_a { bytes(&problem.a, m) } else { 0.0 };
+    let b = if of_b { bytes(&problem.b, n) } else { 0.0 };
+    if !of_a && !of_b {
+        return 0.0;
+    }
+    let half = DEFAULT_BYTES as f64 / 2.0;
+    let pieces = |bytes: f64| if a + b > 2.0 * half { (bytes / half).ceil().max(1.0) } else { 1.0 };
+    TRANSPOSE_US + 2.0 * (a * pieces(b) + b * pieces(a)) / (TRANSPOSE_GBPS * 1e3)
+}

@@ -1,0 +1,113 @@
+//! `csrc/sm90_skinny`: up to 128 rows in 16 bits, TMA and WGMMA with the operands exchanged, K split over a cluster.
+
+use crate::config::Config;
+use crate::cost::memory_us;
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
+use crate::problem::Problem;
+
+/// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
+const LAUNCH_US: f64 = 1.14;
+/// What a second part of K costs, and more than two: the way through distributed shared memory. Fitted with what follows to 37
+/// recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
+const SPLIT_US: [f64; 2] = [0.45, 0.55];
+/// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
+const STAGE_US: f64 = 1.22;
+/// What a multiprocessor pulls of W, GB/s, with one block, and with two: K is short, and some have two blocks and most have one.
+const SM_GBPS: [f64; 2] = [50.0, 38.0];
+/// To store a row of a tile, of those that it has room for, microseconds.
+const ROW_US: f64 = 0.027;
+
+/// Rows of A that the kernel is compiled for.
+const ROWS: [u32; 9] = [8, 16, 24, 32, 48, 64, 80, 96, 128];
+const SPLITS: [u32; 4] = [1, 2, 4, 8];
+const MOST_STAGES: u32 = 16;
+const BARRIERS_BYTES: u32 = 8 * (2 * MOST_STAGES + 1);
+const WARPS: u32 = 4;
+
+pub(crate) struct Sm90Skinny;
+
+/// Stages that shared memory holds beside the other parts' sums, with so many blocks on a multiprocessor.
+fn stages(kernel: &KernelDesc, rows: u32, split: u32, residents: u32) -> u32 {
+    let [_, w_rows, depth] = kernel.tile;
+    let fragments = WARPS * rows / 8;
+    let inbox = if split > 1 { split * fragments.div_ceil(split) * 512 } else { 0 };
+    let room = (228 * 1024 / residents - 1024).saturating_sub(BARRIERS_BYTES + inbox);
+    (room / ((rows + w_rows) * depth * 2)).min(MOST_STAGES)
+}
+
+/// Blocks that share a multiprocessor: two, so that the next kernel's can load while this one's still store. But one deep ring is
+/// better for a split of many rows, with its large stages, and for one that fills the device: there two blocks of a kernel may come to
+/// share a multiprocessor and leave another without.
+fn residents(kernel: &KernelDesc, rows: u32, split: u32, is_full: bool) -> u32 {
+    let deep = split > 1 && (rows >= 64 || is_full);
+    if deep || stages(kernel, rows, split, 2) < 3 {
+        1
+    } else {
+        2
+    }
+}
+
+fn tiles(case: &Case) -> usize {
+    case.problem.n.div_ceil(case.kernel.tile[1] as usize) * case.problem.batch_count()
+}
+
+fn config(case: &Case, split: u32) -> Config {
+    let (kernel, m) = (case.kernel, case.problem.m as u32);
+    let rows = ROWS.into_iter().find(|rows| m <= *rows).unwrap_or(128);
+    let is_full = tiles(case) * split as usize > case.device.sm_count as usize * 9 / 10;
+    let stages = stages(kernel, rows, split, residents(kernel, rows, split, is_full));
+    Config { tile: [rows, kernel.tile[1]], split, stages, ..Config::default() }
+}
+
+impl Family for Sm90Skinny {
+    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
+        Limits {
+            rows: kernel.tile[0] as usize,
+            matrices: Limits::GRID_Y,
+            two_batch_dims: false,
+            aligned: [true, true, false, false],
+            tma: [true, true, false, false],
+            ..Limits::HALF
+        }
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let stages = case.problem.k.div_ceil(case.kernel.tile[2] as usize);
+        SPLITS.into_iter().filter(|split| *split as usize <= stages).map(|split| config(case, split)).collect()
+    }
+
+    /// As many parts of K as there are multiprocessors for, but each with two stages at least.
+    fn choose(&self, case: &Case) -> Config {
+        let (sms, depth) = (case.device.sm_count as usize, case.kernel.tile[2] as usize);
+        // Clusters of four and eight leave some multiprocessors out: of an H100's 132 they get 120.
+        let fits = |split: u32| tiles(case) * split as usize <= if split > 2 { sms * 9 / 10 } else { sms };
+        let is_deep = |split: u32| case.problem.k >= 2 * depth * split as usize;
+        let split = SPLITS.into_iter().skip(1).take_while(|split| fits(*split) && is_deep(*split)).last();
+        config(case, split.unwrap_or(1))
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let [rows, tile_n] = config.tile;
+        let tile_k = case.kernel.tile[2];
+        let (sms, split) = (f64::from(device.sm_count), f64::from(config.split));
+        let blocks = tiles(case) as f64 * split;
+        let is_full = tiles(case) * config.split as usize > device.sm_count as usize * 9 / 10;
+        let residents = f64::from(residents(case.kernel, rows, config.split, is_full));
+        let turns = (blocks / (residents * sms)).ceil();
+        let k = problem.k as f64 / split;
+        let ring = turns * k / f64::from(tile_k) * STAGE_US / f64::from(config.stages);
+        let rate = SM_GBPS[usize::from(blocks > sms)];
+        let pull = (blocks / sms).ceil() * f64::from(tile_n) * k * problem.dtype.bytes() as f64 / (rate * 1e3);
+        let memory = (1.016 * memory_us(problem, device)).max(pull);
+        // How well the two overlap: the 3.4-norm, by the fit.
+        let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);
+        let split_us = if split > 2.0 { SPLIT_US[1] } else { SPLIT_US[0] * (split - 1.0) };
+        // Loads of the next tile hide all stores but the last.
+        LAUNCH_US + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(rows) * ROW_US
+    }
+
+    fn element_cost(&self) -> ElementCost {
+        ElementCost { instruction: 0.009, bias: 0.35, residual: 0.8, unaligned: 0.84 }
+    }
+}

@@ -1,0 +1,188 @@
+//! Why a kernel does not run a problem.
+
+use crate::arch::Arch;
+use crate::config::Config;
+use crate::precision::Math;
+use crate::problem::{DType, F32Mode, Layout};
+
+/// Why a kernel was not taken.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Rejection {
+    /// Its machine code does not run there.
+    #[error("built for {built}, the device has compute capability {}.{}", device / 10, device % 10)]
+    Arch {
+        /// The row's architecture.
+        built: Arch,
+        /// The device's compute capability.
+        device: u16,
+    },
+    /// It is in the table but not in this build.
+    #[error("not in this build; enable the feature {feature}")]
+    NotBuilt {
+        /// The Cargo feature that builds it.
+        feature: String,
+    },
+    /// It was left out of this build, which is for development.
+    #[error("left out by TILEGEMM_PROFILE=fast; build without that")]
+    NotInProfile,
+    /// It computes in another type.
+    #[error("computes in {have}, the problem is in {need}")]
+    DType {
+        /// The kernel's.
+        have: DType,
+        /// The problem's.
+        need: DType,
+    },
+    /// It is not exact enough.
+    #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]
+    Precision {
+        /// The problem's mode.
+        asked: F32Mode,
+        /// The kernel's arithmetic.
+        offers: Math,
+    },
+    /// Its sums are too short to be as exact as fused multiply-adds, or any faster.
+    #[error("K is {have}, at least {least} needed to multiply f32 as {math}")]
+    ShortSums {
+        /// The kernel's arithmetic.
+        math: Math,
+        /// The problem's K.
+        have: usize,
+        /// What the kernel needs.
+        least: usize,
+    },
+    /// It needs more device memory beside the operands than there is.
+    #[error("needs a workspace of {}, there are {} (TILEGEMM_WORKSPACE)", mib(*need), mib(*have))]
+    Workspace {
+        /// What the kernel needs at least, in bytes.
+        need: u64,
+        /// What the policy allows.
+        have: u64,
+    },
+    /// It reads another layout.
+    #[error("reads {have}, the operands are {need}")]
+    Layout {
+        /// The kernel's.
+        have: Layout,
+        /// The problem's.
+        need: Layout,
+    },
+    /// A pointer or stride is not aligned enough.
+    #[error("{operand} is aligned to {have} bytes, {need} needed")]
+    Alignment {
+        /// A, B, C or D.
+        operand: &'static str,
+        /// What the kernel needs.
+        need: u32,
+        /// What the problem has.
+        have: u32,
+    },
+    /// Rows end inside a 16-byte piece.
+    #[error("{dimension} is {have}, a multiple of {multiple} needed")]
+    RowLength {
+        /// M, N or K.
+        dimension: &'static str,
+        /// The problem's.
+        have: usize,
+        /// What the kernel needs.
+        multiple: u32,
+    },
+    /// D or C has no contiguous rows.
+    #[error("{operand} is not row-major")]
+    NotRowMajor {
+        /// C or D.
+        operand: &'static str,
+    },
+    /// Rows of an operand overlap, as in a broadcast.
+    #[error("rows of {operand} overlap (a stride is smaller than the row)")]
+    Overlap {
+        /// A, B or C.
+        operand: &'static str,
+    },
+    /// It does not apply this epilogue.
+    #[error("does not fuse {what}")]
+    Epilogue {
+        /// The missing part.
+        what: &'static str,
+    },
+    /// It is written for fewer.
+    #[error("takes at most {most} {what}, the problem has {have}")]
+    TooMany {
+        /// Rows, columns, matrices, tiles or elements.
+        what: &'static str,
+        /// The problem's.
+        have: usize,
+        /// What the kernel takes.
+        most: usize,
+    },
+    /// It takes a single batch stride per operand.
+    #[error("takes one batch dimension, the operands need two")]
+    Batch,
+    /// An index would not fit.
+    #[error("an operand spans {extent} elements, more than its 32-bit indices reach")]
+    Extent {
+        /// The largest distance in an operand.
+        extent: i64,
+    },
+    /// TMA does not address it.
+    #[error("{operand} has a stride of {have} elements, at least 0 and at most {most} needed")]
+    Stride {
+        /// A, B, C or D.
+        operand: &'static str,
+        /// The problem's.
+        have: i64,
+        /// What TMA takes.
+        most: u64,
+    },
+    /// A cluster has more blocks than the device has multiprocessors.
+    #[error("needs {need} multiprocessors, the device has {have}")]
+    Multiprocessors {
+        /// Blocks of a cluster.
+        need: u32,
+        /// The device's.
+        have: u32,
+    },
+    /// A leading dimension does not fit the vendor library's interface.
+    #[error("rows of {operand} are {have} elements apart, cuBLAS takes leading dimensions of 32 bits")]
+    LeadingDimension {
+        /// A, B or D.
+        operand: &'static str,
+        /// The distance of its rows, or of its columns where those are contiguous.
+        have: i64,
+    },
+    /// There is nothing to multiply.
+    #[error("K is 0")]
+    EmptyK,
+    /// It multiplies without adding up.
+    #[error("takes a K of 1, the problem has {have}")]
+    Sum {
+        /// The problem's K.
+        have: usize,
+    },
+    /// It is not compiled for this configuration, or cannot run the problem in it.
+    #[error("cannot run it as {asked}; it can as {}", list(legal))]
+    Configuration {
+        /// The one asked for by name.
+        asked: Config,
+        /// Those in which the kernel can run the problem.
+        legal: Vec<Config>,
+    },
+    /// The vendor library is switched off.
+    #[error("the vendor library is switched off")]
+    VendorOff,
+}
+
+fn list(configurations: &[Config]) -> String {
+    match configurations {
+        [] | [Config { tile: [0, 0], cluster: [0, 0], split: 0, .. }] => "it is, without a configuration".into(),
+        all => all.iter().map(Config::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    match bytes as f64 / f64::from(1 << 20) {
+        0.0 => "0 MiB".into(),
+        small if small < 10.0 => format!("{:.1} MiB", small.max(0.1)),
+        large => format!("{large:.0} MiB"),
+    }
+}

@@ -1,0 +1,75 @@
+//! What a product needs in the workspace, and its partition into pieces that fit.
+
+use crate::problem::Problem;
+
+#[cfg(any(feature = "cuda", test))]
+mod pieces;
+
+/// Bytes of the workspace that a kernel needs for a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Need {
+    /// For the smallest piece that can be computed at a time; 0: the kernel needs no workspace.
+    pub least: u64,
+    /// For the whole at once.
+    pub best: u64,
+}
+
+/// What a kernel keeps in the workspace for each row of A and each column of B, and the smallest number of rows and columns in a piece.
+///
+/// The footprints of the families are the contract of `tg_gemm_args::workspace`, in numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Footprint {
+    /// Bytes for a row of A and for a column of B.
+    pub row: u64,
+    pub column: u64,
+    /// Rows and columns are rounded up to these.
+    pub lines: [usize; 2],
+    /// Rows and columns of the smallest piece.
+    pub step: [usize; 2],
+}
+
+/// K is rounded up to this in the workspace.
+const DEPTH: usize = 64;
+
+impl Footprint {
+    /// Of `bytes` for each element of a row of A and of a column of B, in lines of so many rows and columns; `None` of zeros. `piece`
+    /// is the tile, or the tile of a cluster.
+    pub fn new(problem: &Problem, bytes: [u64; 2], lines: [usize; 2], piece: [usize; 2]) -> Option<Self> {
+        let depth = problem.k.div_ceil(DEPTH).saturating_mul(DEPTH) as u64;
+        let [row, column] = bytes.map(|bytes| bytes.saturating_mul(depth));
+        let step = [0, 1].map(|i| piece[i].next_multiple_of(lines[i]));
+        (row > 0 || column > 0).then_some(Self { row, column, lines, step })
+    }
+
+    fn rows(&self, rows: usize) -> u64 {
+        self.row.saturating_mul(rows.next_multiple_of(self.lines[0]) as u64)
+    }
+
+    fn columns(&self, columns: usize) -> u64 {
+        self.column.saturating_mul(columns.next_multiple_of(self.lines[1]) as u64)
+    }
+
+    fn matrices(&self, rows: usize, columns: usize, matrices: usize) -> u64 {
+        self.rows(rows).saturating_add(self.columns(columns)).saturating_mul(matrices as u64)
+    }
+
+    /// For the whole of `problem`, and for its smallest piece.
+    pub fn need(&self, problem: &Problem) -> Need {
+        let Problem { m, n, .. } = *problem;
+        let best = self.matrices(m, n, problem.batch_count());
+        // Where a piece fails after others were added to C, the whole cannot be computed again.
+        let least = match problem.epilogue.in_place {
+            true => best,
+            false => self.matrices(m.min(self.step[0]), n.min(self.step[1]), 1),
+        };
+        Need { least, best }
+    }
+}
+
+#[cfg(any(feature = "cuda", test))]
+pub(crate) use pieces::Partition;
+#[cfg(feature = "cuda")]
+pub(crate) use pieces::Piece;
+
+#[cfg(test)]
+mod tests;

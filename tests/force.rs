@@ -1,0 +1,72 @@
+//! A kernel asked for by name, with and without a configuration.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+
+const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
+
+fn h100() -> Dispatcher {
+    Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
+}
+
+fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
+    Problem::dense(m, n, k, 1, Layout::NT, dtype)
+}
+
+/// The text of the error for this setting and problem.
+fn error(setting: &str, problem: &Problem) -> String {
+    match Policy::force(setting).and_then(|policy| h100().plan(problem, policy)) {
+        Ok(plan) => panic!("{setting}: {}@{}", plan.kernel, plan.config),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
+    let problem = linear(512, 4096, 8192, DType::BF16);
+    let plan = |setting: &str| h100().plan(&problem, Policy::force(setting).unwrap()).unwrap();
+    let chosen = plan(WAVE);
+    let named = plan(&format!("{WAVE}@{}", chosen.config));
+    assert_eq!((named.kernel.name, named.config, named.estimate_us), (WAVE, chosen.config, chosen.estimate_us));
+    let other = plan(&format!("{WAVE}@128x128_c1x1_k1_s7"));
+    assert_eq!(other.config, "128x128_c1x1_k1_s7".parse().unwrap());
+    assert_ne!(other.config, chosen.config);
+    assert!(other.estimate_us >= chosen.estimate_us, "{} us, {} us", other.estimate_us, chosen.estimate_us);
+}
+
+#[test]
+fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
+    let problem = linear(512, 4096, 8192, DType::BF16);
+    let text = error(&format!("{WAVE}@129x128_c1x1_k1_s7"), &problem);
+    assert!(text.contains("cannot run it as 129x128_c1x1_k1_s7; it can as "), "{text}");
+    assert!(text.contains("128x128_c1x1_k1_s7"), "{text}");
+    let text = error("sm90_gemm_bf16_nt_128x256x64_2x1_cooperative@128x128", &problem);
+    assert!(text.contains("cannot run it as 128x128; it can as it is, without a configuration"), "{text}");
+    let text = error(&format!("{WAVE}@wide"), &problem);
+    assert!(text.contains("expected a kernel, or a kernel and a configuration"), "{text}");
+    assert!(error("sm90_wav@128x128", &problem).contains("sm90_wav"));
+}
+
+/// Of every kernel and a grid of problems: the chosen configuration is one in which the kernel can run the problem.
+#[test]
+fn what_is_chosen_is_legal() {
+    let (device, dispatcher) = (DeviceInfo::h100(), h100());
+    let mut seen = 0;
+    for kernel in KERNELS {
+        for (m, n, k) in [1, 4, 7, 13, 33, 100, 200, 500, 1000].into_iter().flat_map(|m| {
+            [8, 64, 576, 4096, 28_672].into_iter().flat_map(move |n| [1, 64, 576, 8192, 65_536].map(|k| (m, n, k)))
+        }) {
+            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype).canonical().problem;
+            let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
+            let Ok(plan) = dispatcher.plan(&problem, Policy::force(kernel.name).unwrap()) else { continue };
+            let setting = format!("{}@{}", kernel.name, plan.config);
+            let named = dispatcher.plan(&problem, Policy::force(&setting).unwrap());
+            assert_eq!(named.expect(&setting).config, plan.config, "{problem}");
+            assert_eq!(cost::estimate_us(kernel, &problem, &device), plan.estimate_us, "{problem}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 1000, "{seen} plans");
+}
