@@ -133,6 +133,28 @@ tg_status tg_stream_id(void* stream, uint64_t* id) {
   return status;
 }
 
+// CUDA does not tell the number of a stream that is being captured, and asking ends the capture. But CUDA tells the attributes of such
+// a stream, and a new stream has none. An access policy window of no bytes has no effect; its address is the mark.
+tg_status tg_mark_stream(void* stream, uint64_t mark) {
+  const auto get = DRIVER_FUNCTION(cuStreamGetAttribute, 11000);
+  const auto set = DRIVER_FUNCTION(cuStreamSetAttribute, 11000);
+  if (!get || !set) return driver_status(CUDA_ERROR_NOT_SUPPORTED);
+  CUstreamAttrValue value{};
+  if (const tg_status status = driver_status(get(CUstream(stream), CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value))) return status;
+  if (value.accessPolicyWindow.num_bytes != 0) return TG_OK;  // the program's own
+  value.accessPolicyWindow = {};
+  value.accessPolicyWindow.base_ptr = reinterpret_cast<void*>(uintptr_t(mark));
+  return driver_status(set(CUstream(stream), CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value));
+}
+
+int32_t tg_stream_may_have_mark(void* stream, uint64_t mark) {
+  const auto get = DRIVER_FUNCTION(cuStreamGetAttribute, 11000);
+  CUstreamAttrValue value{};
+  if (!get || get(CUstream(stream), CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value) != CUDA_SUCCESS) return 0;
+  const CUaccessPolicyWindow& window = value.accessPolicyWindow;
+  return window.num_bytes != 0 || window.base_ptr == reinterpret_cast<void*>(uintptr_t(mark));
+}
+
 int32_t tg_stream_is_capturing(void* stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const auto ask = DRIVER_FUNCTION(cuStreamIsCapturing, 10000);

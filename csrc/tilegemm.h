@@ -141,6 +141,11 @@ tg_status tg_device(int32_t ordinal, tg_device_info *info);
 
 /* CUDA's number of a stream of the current device. Unlike its handle, no other stream of the process ever has it. */
 tg_status tg_stream_id(void *stream, uint64_t *id);
+/* Gives a stream a mark that can be read while the stream is captured, and that ends with the stream: the address of an access policy
+ * window of no bytes, which has no effect. A stream for which the program has set a window of its own gets no mark. */
+tg_status tg_mark_stream(void *stream, uint64_t mark);
+/* Whether a stream has this mark, or a window of the program's own in the mark's place. */
+int32_t tg_stream_may_have_mark(void *stream, uint64_t mark);
 /* Whether a stream is being captured into a graph, or cannot tell. Leaves the runtime's last error alone. */
 int32_t tg_stream_is_capturing(void *stream);
 /* Memory of the current device that is never freed, and a cudaEvent_t. Ends no capture, on whatever stream and thread. A failure to

@@ -141,6 +141,15 @@ unsafe extern "C" {
     pub fn tg_stream_id(stream: *mut ::std::os::raw::c_void, id: *mut u64) -> tg_status;
 }
 unsafe extern "C" {
+    pub fn tg_mark_stream(stream: *mut ::std::os::raw::c_void, mark: u64) -> tg_status;
+}
+unsafe extern "C" {
+    pub fn tg_stream_may_have_mark(
+        stream: *mut ::std::os::raw::c_void,
+        mark: u64,
+    ) -> i32;
+}
+unsafe extern "C" {
     pub fn tg_stream_is_capturing(stream: *mut ::std::os::raw::c_void) -> i32;
 }
 unsafe extern "C" {

@@ -148,8 +148,10 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
 /// launch on a stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
 /// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) does it.
 ///
-/// Call it for each stream that is captured before its first product: CUDA may have given it the handle of a stream that was
-/// destroyed, whose workspace such a capture would take for its own, with work in it that may still be under way.
+/// Call it for each stream that is captured before its first product. CUDA may have given the stream the handle of a stream that was
+/// destroyed; a capture tells the two apart by a mark (an access policy window of no bytes) that the first use of a stream leaves. Where
+/// the program has set an access policy window for such a stream, nothing tells, and the capture takes the workspace of the
+/// destroyed stream, in which work may still be under way.
 ///
 /// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
 ///

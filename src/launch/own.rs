@@ -97,9 +97,13 @@ pub(super) unsafe fn workspace(
     // SAFETY: the caller's stream.
     let is_capturing = unsafe { ffi::tg_stream_is_capturing(stream) } != 0;
     let device = current_device()?;
-    // CUDA does not tell the number of a stream that is being captured, and asking for it ends the capture.
+    // CUDA does not tell the number of a stream that is being captured, and asking for the number ends the capture. The handle may be
+    // that of a stream which is gone: the mark tells.
     let number = if is_capturing {
-        NUMBERS.get(device, stream as usize)
+        // SAFETY: the caller's stream.
+        NUMBERS
+            .get(device, stream as usize)
+            .filter(|&known| unsafe { ffi::tg_stream_may_have_mark(stream, known) } != 0)
     } else {
         let mut number = 0;
         // SAFETY: the caller's stream, and a valid place to write to.
@@ -142,6 +146,9 @@ fn first_use(
         if let Some(gone) = NUMBERS.set(device, handle, number) {
             STREAMS.retire((device, gone));
         }
+        // SAFETY: the caller's stream.
+        check("cuStreamSetAttribute", unsafe { ffi::tg_mark_stream(stream, number) })
+            .map_err(|e| Lack::Failed(e.to_string()))?;
         if handle == PER_THREAD {
             USED.with_borrow_mut(|used| used.ends_with(key));
         }

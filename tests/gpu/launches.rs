@@ -5,11 +5,11 @@ use crate::device::{Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DriverError};
-use candle_tilegemm::dispatch::Plan;
+use candle_tilegemm::dispatch::{Plan, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{DType, Layout, Problem};
 use half::{bf16, f16};
 use std::ffi::c_int;
 use std::ptr::null;
@@ -26,6 +26,7 @@ extern "C" {
 pub fn tests() -> Vec<(String, Test)> {
     vec![
         ("first_products_beside_a_capture".into(), Box::new(first_products_beside_a_capture)),
+        ("a_recycled_handle_is_another_stream".into(), Box::new(a_recycled_handle_is_another_stream)),
         ("stale_errors_stay_where_they_are".into(), Box::new(stale_errors_stay_where_they_are)),
     ]
 }
@@ -85,7 +86,7 @@ impl Product {
     }
 }
 
-fn text(error: DriverError) -> String {
+fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -156,6 +157,52 @@ fn capture_beside(
         graph?.ok_or("nothing was captured")?.launch().map_err(text)?;
         check_all(&products)
     })
+}
+
+/// A stream that CUDA gives the handle of a destroyed stream, and that is captured at once, does not take the other one's workspace.
+fn a_recycled_handle_is_another_stream(gpu: &Gpu) -> Result<(), String> {
+    let problem = Problem::dense(1024, 1024, 1024, 1, Layout::NT, DType::F32);
+    let dispatcher = launch::dispatcher(launch::current_device().map_err(text)?).map_err(text)?;
+    let plan = dispatcher.plan(&problem, Policy::own()).map_err(text)?;
+    if plan.workspace.least == 0 {
+        return Err(format!("{} needs no workspace", plan.kernel));
+    }
+    let context = gpu.device.cuda_stream().context().clone();
+    let mut handles = Vec::new();
+    for _ in 0..100 {
+        let stream = context.new_stream().map_err(text)?;
+        let handle = stream.cu_stream();
+        let is_recycled = handles.contains(&handle);
+        handles.push(handle);
+        // SAFETY: a stream of the current device.
+        let ready =
+            |stream: &CudaStream| unsafe { launch::ready(&plan, stream.cu_stream().cast()).map(|plan| plan.kernel) };
+        if is_recycled {
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text)?;
+            let kernel = ready(&stream);
+            stream
+                .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+                .map_err(text)?;
+            let kernel = kernel.map_err(text)?;
+            return match kernel == plan.kernel {
+                true => Err(format!("{kernel} took the workspace of a stream that is gone")),
+                false => Ok(()),
+            };
+        }
+        // SAFETY: as above.
+        unsafe { launch::prepare(handle.cast()) }.map_err(text)?;
+        if ready(&stream).map_err(text)? != plan.kernel {
+            return Err("a stream that was prepared has no workspace".into());
+        }
+        // A stream that is captured after its first use is known.
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text)?;
+        let kernel = ready(&stream);
+        stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH).map_err(text)?;
+        if kernel.map_err(text)? != plan.kernel {
+            return Err("a stream that was used before has no workspace while it is captured".into());
+        }
+    }
+    Err("CUDA gave no handle a second time".into())
 }
 
 fn launch_all(products: &[Product]) -> Result<(), String> {
