@@ -4,7 +4,7 @@ use crate::cases;
 use crate::device::{Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DriverError};
+use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr};
 use candle_tilegemm::dispatch::{Plan, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
