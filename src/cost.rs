@@ -29,7 +29,7 @@ const GEMV_SHORT_US: f64 = 0.75;
 const GEVM_US: f64 = 1.2;
 const OUTER_US: f64 = 0.8;
 const SKINNY_US: f64 = 1.14;
-/// gemv on tensor cores (gemv_mma.hpp): beside the bytes, and until all is on its way and back again; fitted to recordings of its draft,
+/// gemv on tensor cores (gemv/mma.hpp): beside the bytes, and until all is on its way and back again; fitted to recordings of its draft,
 /// 5 and 8 rows: 12 with W of 34 to 235 MB (at most 2.5 % off), 4 with 12.6 MB (3 to 5 % too long, which leaves these to sm90_skinny,
 /// as they should be).
 const GEMV_MMA_US: (f64, f64) = (1.05, 2.8);
@@ -176,7 +176,7 @@ fn tiled_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 
 }
 
 /// Memory, of which lanes beyond K take nothing, and a little for each further row's activations and multiplications; more of
-/// both from nine rows on, where gemv_wide.hpp takes over (seven recordings, mean error 10 %, 20 % where N is small).
+/// both from nine rows on, where gemv/wide.hpp takes over (seven recordings, mean error 10 %, 20 % where N is small).
 fn gemv_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
     gemv_filled_us(kernel, problem, device).max(gemv_few_us(kernel, problem, device))
 }
@@ -337,7 +337,7 @@ fn epilogue_us(kernel: &KernelDesc) -> f64 {
     }
 }
 
-/// What an activation adds to each element that a multiprocessor stores, nanoseconds: the instructions of csrc/activation.hpp times what each takes, in 16384 x 3072 x 768 of f16
+/// What an activation adds to each element that a multiprocessor stores, nanoseconds: the instructions of csrc/common/activation.hpp times what each takes, in 16384 x 3072 x 768 of f16
 /// (144 us by ping-pong, 155 by 256 x 192) and 2048 x 1536 x 384 of f32, where most is the way to the bias. cuTile's is predicted.
 fn activation_ns(kernel: &KernelDesc, problem: &Problem) -> f64 {
     let instructions = match (problem.epilogue.activation, problem.dtype.bytes()) {

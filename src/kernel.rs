@@ -1,4 +1,4 @@
-//! What can run it: the rows of `csrc/kernels.toml`, and which problems each of them supports.
+//! What can run it: the rows of `csrc/*/family.toml`, and which problems each of them supports.
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::problem::{DType, F32Mode, Layout, Operand, Problem};

@@ -6,7 +6,7 @@
 #pragma once
 #include <limits>
 
-#include "kernel.hpp"
+#include "common/kernel.hpp"
 
 namespace tilegemm {
 

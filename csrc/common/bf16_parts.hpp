@@ -3,7 +3,7 @@
 //
 // The operand that comes from shared memory is split beforehand, into planes of one part each: the business of `prepare`.
 #pragma once
-#include "ptx.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 

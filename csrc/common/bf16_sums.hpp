@@ -2,9 +2,9 @@
 // way into registers, the order of products, exact additions, and results that are not finite. sm90_bf16x6.cu and docs/f32.md
 // say why it is done so.
 #pragma once
-#include "bf16_parts.hpp"
-#include "kernel.hpp"
-#include "wgmma.hpp"
+#include "common/bf16_parts.hpp"
+#include "common/kernel.hpp"
+#include "common/wgmma.hpp"
 
 namespace tilegemm {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // What a lane has of 16 rows and 16 of K, of each part.
 using Fragments = uint32_t[3][4];
 
-// From rows of 128 bytes, swizzled, in the order of the planes (bf16_parts.hpp): `at` is in the lane's row lane / 4, its chunk
+// From rows of 128 bytes, swizzled, in the order of the planes (common/bf16_parts.hpp): `at` is in the lane's row lane / 4, its chunk
 // 2 * (lane % 4) + j for half j of 32 of K; eight rows further is the other one that a lane has.
 __device__ __forceinline__ void load_fragments(Fragments& f, uint32_t at) {
   const float4 x = load_shared_4_ordered(at), y = load_shared_4_ordered(at + 8 * 128);

@@ -5,10 +5,10 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "epilogue.hpp"
-#include "kernel.hpp"
-#include "ptx.hpp"
-#include "sm90.hpp"
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 

@@ -1,7 +1,7 @@
 // What is done to a matrix element by element: the rest of an epilogue after a kernel that does not fuse all of it, and slopes of
 // activations, for gradients.
-#include "epilogue.hpp"
-#include "kernel.hpp"
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
 
 namespace tilegemm {
 namespace {

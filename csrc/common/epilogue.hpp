@@ -4,8 +4,8 @@
 //
 // Arithmetic is done in the accumulator's type and rounded once. c is not read when beta is 0.
 #pragma once
-#include "activation.hpp"
-#include "kernel.hpp"
+#include "common/activation.hpp"
+#include "common/kernel.hpp"
 
 namespace tilegemm {
 

@@ -4,9 +4,9 @@
 #include <climits>
 #include <optional>
 
-#include "epilogue.hpp"
-#include "sm90.hpp"
-#include "tile_order.hpp"
+#include "common/epilogue.hpp"
+#include "common/tensor_map.hpp"
+#include "common/tile_order.hpp"
 
 namespace tilegemm {
 

@@ -1,4 +1,4 @@
-// From a row of kernels.toml to a kernel descriptor.
+// From a row of the table (csrc/<family>/family.toml) to a kernel descriptor.
 //
 // build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>", a list of TG_KERNEL lines. The family defines
 // `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm and includes TG_ROWS last.

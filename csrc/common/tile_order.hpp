@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernel.hpp"
+#include "common/kernel.hpp"
 
 namespace tilegemm {
 

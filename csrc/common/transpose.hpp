@@ -3,8 +3,9 @@
 #pragma once
 #include <algorithm>
 
-#include "ptx.hpp"
-#include "sm90.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+#include "common/tensor_map.hpp"
 
 namespace tilegemm {
 namespace {

@@ -6,19 +6,18 @@
 // and are added in a fixed order: there is no workspace, and results do not change from run to run. The grid is persistent,
 // so that the next rows are on their way while sums are added up.
 //
-// Three relatives have files of their own: gemv_short.hpp, for a K that would leave most of a warp idle; gemv_mma.hpp, on tensor
-// cores, for five to eight rows of A in 16 bits; and gemv_wide.hpp, for more than eight rows in f32.
+// Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp, on tensor
+// cores, for five to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
 //
-// The kernel may start while the one before it still runs (ptx.hpp). It then has its first weights brought into L2.
+// The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first weights brought into L2.
 #include <algorithm>
 #include <climits>
 
-#include "epilogue.hpp"
-#include "gemv.hpp"
-#include "gemv_mma.hpp"
-#include "gemv_short.hpp"
-#include "gemv_wide.hpp"
-#include "sm90.hpp"
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+#include "gemv/mma.hpp"
+#include "gemv/short.hpp"
+#include "gemv/wide.hpp"
 
 namespace tilegemm {
 namespace {

@@ -14,9 +14,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "epilogue.hpp"
-#include "gemv.hpp"
-#include "sm90.hpp"
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
 
 namespace tilegemm {
 namespace {

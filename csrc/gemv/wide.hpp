@@ -6,9 +6,9 @@
 #pragma once
 #include <algorithm>
 
-#include "epilogue.hpp"
-#include "gemv.hpp"
-#include "sm90.hpp"
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+#include "common/launch.hpp"
 
 namespace tilegemm {
 namespace {

@@ -6,13 +6,13 @@
 // of A that they meet. In the end sums are added over lanes, over warps in shared memory and over the blocks of the cluster:
 // each of those owns some columns, to which the others push theirs. All in a fixed order, without a workspace.
 //
-// The kernel may start while the one before it still runs (ptx.hpp). It then has its first rows of B brought into L2.
+// The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first rows of B brought into L2.
 #include <algorithm>
 #include <climits>
 
-#include "epilogue.hpp"
-#include "gemv.hpp"
-#include "sm90.hpp"
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+#include "common/launch.hpp"
 
 namespace tilegemm {
 namespace {

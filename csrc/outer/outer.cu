@@ -4,12 +4,12 @@
 // A thread keeps its columns of B and goes down a few rows. Threads side by side cover what D has of columns, up to a warp or
 // two, and a warp's stores several rows where D is narrow.
 //
-// The kernel may start while the one before it still runs (ptx.hpp).
+// The kernel may start while the one before it still runs (common/ptx.hpp).
 #include <algorithm>
 #include <climits>
 
-#include "gemv.hpp"
-#include "sm90.hpp"
+#include "common/cuda_cores.hpp"
+#include "common/launch.hpp"
 
 namespace tilegemm {
 namespace {

@@ -10,13 +10,11 @@
 #include <algorithm>
 #include <climits>
 
-// Before CUTLASS, which leaves out the types of the driver's functions.
-#include "sm90.hpp"
-
 #include <cute/tensor.hpp>
 
-#include "epilogue.hpp"
-#include "kernel.hpp"
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,10 +1,10 @@
 // The kernels of sm90_bf16x6.cu, which says what they are about.
 #pragma once
-#include "bf16_sums.hpp"
-#include "epilogue.hpp"
-#include "ptx.hpp"
-#include "tile_order.hpp"
-#include "transpose.hpp"
+#include "common/bf16_sums.hpp"
+#include "common/epilogue.hpp"
+#include "common/ptx.hpp"
+#include "common/tile_order.hpp"
+#include "common/transpose.hpp"
 
 namespace tilegemm {
 namespace {

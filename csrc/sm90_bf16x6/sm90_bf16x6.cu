@@ -21,8 +21,9 @@
 #include <algorithm>
 #include <climits>
 
-#include "sm90.hpp"
-#include "sm90_bf16x6.hpp"
+#include "common/launch.hpp"
+#include "common/tensor_map.hpp"
+#include "sm90_bf16x6/device.hpp"
 
 namespace tilegemm {
 namespace {

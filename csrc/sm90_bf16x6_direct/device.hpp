@@ -1,11 +1,11 @@
 // The kernel of sm90_bf16x6_direct.cu, which says what it is about.
 #pragma once
-#include "sm90_bf16x6_direct_store.hpp"
+#include "sm90_bf16x6_direct/store.hpp"
 
 namespace tilegemm {
 namespace {
 
-// A warp's lanes bring a stage of Q to the planes, in their order (bf16_parts.hpp), a chunk of eight numbers each at a time. Of Q
+// A warp's lanes bring a stage of Q to the planes, in their order (common/bf16_parts.hpp), a chunk of eight numbers each at a time. Of Q
 // with contiguous K they have all four chunks of eight rows, in such an order that neither side has bank conflicts; else one
 // chunk of 32 rows.
 template <class C>

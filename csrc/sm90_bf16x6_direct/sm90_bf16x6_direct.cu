@@ -13,12 +13,13 @@
 // SGEMM's errors are small, large and small products have sums apart: the large ones are added to a total, exactly; what that loses
 // goes to the small ones, which stay in the tensor cores, since they are 2^-8 of the rest and lose nothing that counts.
 //
-// The kernel may start while the one before it still runs (ptx.hpp); where operands are exchanged, and B is likely to be
+// The kernel may start while the one before it still runs (common/ptx.hpp); where operands are exchanged, and B is likely to be
 // weights, it has some of it brought into L2 meanwhile.
 #include <climits>
 
-#include "sm90.hpp"
-#include "sm90_bf16x6_direct.hpp"
+#include "common/launch.hpp"
+#include "common/tensor_map.hpp"
+#include "sm90_bf16x6_direct/device.hpp"
 
 namespace tilegemm {
 namespace {

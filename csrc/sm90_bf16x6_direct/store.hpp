@@ -2,9 +2,9 @@
 #pragma once
 #include <algorithm>
 
-#include "bf16_sums.hpp"
-#include "epilogue.hpp"
-#include "ptx.hpp"
+#include "common/bf16_sums.hpp"
+#include "common/epilogue.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 namespace {

@@ -9,8 +9,8 @@
 //
 // The sums are those of a chain of fused multiply-adds along K, bit by bit.
 #pragma once
-#include "ptx.hpp"
-#include "sm90_fma.hpp"
+#include "common/fma.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 namespace {

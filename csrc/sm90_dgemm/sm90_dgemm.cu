@@ -1,5 +1,6 @@
-// Hopper: f64 on the tensor cores, in all four layouts; the host side of sm90_dgemm.hpp.
-#include "sm90_dgemm.hpp"
+// Hopper: f64 on the tensor cores, in all four layouts; the host side of device.hpp.
+#include "common/launch.hpp"
+#include "sm90_dgemm/device.hpp"
 
 namespace tilegemm {
 namespace {

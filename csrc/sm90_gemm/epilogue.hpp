@@ -7,7 +7,7 @@
 #pragma once
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 
-#include "epilogue.hpp"
+#include "common/epilogue.hpp"
 
 namespace tilegemm {
 

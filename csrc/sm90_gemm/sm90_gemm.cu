@@ -10,7 +10,8 @@
 // Kernels wait for the one before them where their loads begin, and let the next one start where they end.
 #define CUTLASS_ENABLE_GDC_FOR_SM90 1
 
-#include "sm90.hpp"
+#include "common/launch.hpp"
+#include "common/tensor_map.hpp"
 
 #include "cutlass/cuda_host_adapter.hpp"
 
@@ -23,9 +24,9 @@
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
 
-#include "kernel.hpp"
-#include "sm90_epilogue.hpp"
-#include "sm90_tile_scheduler.hpp"
+#include "common/kernel.hpp"
+#include "sm90_gemm/epilogue.hpp"
+#include "sm90_gemm/tile_scheduler.hpp"
 
 namespace tilegemm {
 

@@ -5,7 +5,7 @@
 #pragma once
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 
-#include "tile_order.hpp"
+#include "common/tile_order.hpp"
 
 namespace tilegemm {
 

@@ -4,8 +4,8 @@
 // ring of TMA loads full. Sums run along K in order: one chain of fused multiply-adds from +0 for each element of D, unless K
 // is split.
 #pragma once
-#include "sm90_fma.hpp"
-#include "sm90_sgemm_loops.hpp"
+#include "common/fma.hpp"
+#include "sm90_sgemm/loops.hpp"
 
 namespace tilegemm {
 namespace {

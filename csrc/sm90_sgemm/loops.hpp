@@ -1,4 +1,4 @@
-// The main loops of sm90_sgemm.hpp: how a thread reads its numbers from shared memory, and the order of its multiply-adds.
+// The main loops of device.hpp: how a thread reads its numbers from shared memory, and the order of its multiply-adds.
 //
 // Every cycle each quarter of a multiprocessor should start an FMA, and a bank of registers (there are two, even and odd)
 // gives one register a cycle. So of a, b and the sum, one has to come from the reuse cache, and the other two from different
@@ -7,7 +7,7 @@
 // different banks, and (3) nothing else says where sums lie: stored as they are, they would have to lie in fours. Hence the
 // two orders below, and the products with alpha, or with a one that is not known, before any sum is stored.
 #pragma once
-#include "ptx.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 namespace {

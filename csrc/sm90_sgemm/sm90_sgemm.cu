@@ -1,4 +1,4 @@
-// Hopper: f32 by fused multiply-adds, in all four layouts; the host side of sm90_sgemm.hpp.
+// Hopper: f32 by fused multiply-adds, in all four layouts; the host side of device.hpp.
 //
 // Of the two operands of a kernel, P is read in lines along K or in columns, Q in columns, that is, in lines along M or N:
 //
@@ -14,8 +14,9 @@
 // A row of the table has several tiles, of which the launch takes the one that fills the device best. Where the tile is
 // 128 x 128, K is split over groups of warps, and over a cluster besides: sums are then added in a fixed order, but are no
 // single chain.
-#include "sm90_sgemm.hpp"
-#include "transpose.hpp"
+#include "common/launch.hpp"
+#include "common/transpose.hpp"
+#include "sm90_sgemm/device.hpp"
 
 namespace tilegemm {
 namespace {

@@ -6,17 +6,18 @@
 // rings fit, so that one loads while the other stores. Where tiles are few, the blocks of a cluster split K. Their sums meet in distributed
 // shared memory and are added in a fixed order: no workspace, the same bits every time.
 //
-// The kernel may start while the one before it still runs (ptx.hpp), and has two stages of weights brought into L2 meanwhile;
+// The kernel may start while the one before it still runs (common/ptx.hpp), and has two stages of weights brought into L2 meanwhile;
 // more displace each other.
 #include <algorithm>
 #include <climits>
 #include <cstring>
 
-#include "epilogue.hpp"
-#include "kernel.hpp"
-#include "ptx.hpp"
-#include "sm90.hpp"
-#include "wgmma.hpp"
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+#include "common/tensor_map.hpp"
+#include "common/wgmma.hpp"
 
 namespace tilegemm {
 namespace {

@@ -17,12 +17,12 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "epilogue.hpp"
-#include "ptx.hpp"
-#include "sm90.hpp"
-#include "tile_order.hpp"
-#include "transpose.hpp"
-#include "wgmma.hpp"
+#include "common/epilogue.hpp"
+#include "common/ptx.hpp"
+#include "common/tensor_map.hpp"
+#include "common/tile_order.hpp"
+#include "common/transpose.hpp"
+#include "common/wgmma.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,4 +1,4 @@
-// Hopper: f32 products by one TF32 wgmma, in all four layouts; the host side of sm90_tf32.hpp.
+// Hopper: f32 products by one TF32 wgmma, in all four layouts; the host side of device.hpp.
 //
 // Inputs are rounded to TF32, to nearest even, as TMA loads them: 11 bits of significand, all of f32's exponents. Sums are
 // f32, as tensor cores add: towards zero. What rounds to more than the largest number becomes Inf; Inf and NaN stay.
@@ -7,7 +7,8 @@
 // exchanged, which is what nn needs. tn transposes the other one into the workspace: B, or A where they are exchanged.
 #include <climits>
 
-#include "sm90_tf32.hpp"
+#include "common/launch.hpp"
+#include "sm90_tf32/device.hpp"
 
 namespace tilegemm {
 namespace {

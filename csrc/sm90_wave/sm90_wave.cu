@@ -1,7 +1,7 @@
 // Hopper, some 65 to 800 rows of A: D = A @ B with K contiguous in both, in one wave of the tensor cores.
 //
 // At these sizes the columns of B, called W's rows here, are still what costs, and a handful of tiles decides: 132
-// multiprocessors want 132 tiles or a little fewer. So a row of kernels.toml stands for tiles of several widths, of which the
+// multiprocessors want 132 tiles or a little fewer. So a row of the table stands for tiles of several widths, of which the
 // launch takes those that leave the busiest multiprocessor least to do.
 //
 //     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
@@ -16,15 +16,16 @@
 //
 // Rows that TMA finds outside of a tensor cost it 2 ns each, so nothing is loaded that is not there: tiles of A are as high
 // as M divided by their number, and the last tile of W moves back to end with N.
-#include "sm90_wave.hpp"
+#include "sm90_wave/tiles.hpp"
 
 #include <climits>
 #include <utility>
 
-#include "kernel.hpp"
-#include "ptx.hpp"
-#include "sm90.hpp"
-#include "wgmma.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+#include "common/tensor_map.hpp"
+#include "common/wgmma.hpp"
 
 namespace tilegemm {
 namespace {

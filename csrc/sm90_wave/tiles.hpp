@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "epilogue.hpp"
-#include "ptx.hpp"
+#include "common/epilogue.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 
-// Tiles of one row of kernels.toml and one of its widths. P is wgmma's M side, Q its N side, which is `Width` wide: A and W,
+// Tiles of one row of the table and one of its widths. P is wgmma's M side, Q its N side, which is `Width` wide: A and W,
 // or exchanged W and A.
 template <class Row, int Width>
 struct Config {

@@ -1,9 +1,9 @@
 // What the kernels of split_k have in common: where a block works, where its sums go, and how a part of an operand gets to shared
 // memory.
 #pragma once
-#include "epilogue.hpp"
-#include "kernel.hpp"
-#include "ptx.hpp"
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 namespace {

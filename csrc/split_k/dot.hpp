@@ -1,6 +1,6 @@
 // Tiles of up to 4 x 4: each thread multiplies its own k's, straight from global memory.
 #pragma once
-#include "split_k.hpp"
+#include "split_k/block.hpp"
 
 namespace tilegemm {
 namespace {

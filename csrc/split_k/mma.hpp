@@ -4,7 +4,7 @@
 #pragma once
 #include <type_traits>
 
-#include "split_k.hpp"
+#include "split_k/block.hpp"
 
 namespace tilegemm {
 namespace {

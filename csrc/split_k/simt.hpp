@@ -1,7 +1,7 @@
 // Tiles of f32 and f64 through shared memory, on the CUDA cores. A thread owns 4 x 4 elements of D; groups of threads that have the
 // same elements share the k's of a chunk.
 #pragma once
-#include "split_k.hpp"
+#include "split_k/block.hpp"
 
 namespace tilegemm {
 namespace {

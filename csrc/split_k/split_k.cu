@@ -4,18 +4,18 @@
 // A block computes one tile of D over one part of K. With several parts each writes its sums to the workspace, and a second kernel
 // adds the parts of an element in order and applies the epilogue. Results do not change from run to run.
 //
-// Tiles of up to 4 x 4 need no shared memory (split_k_dot.hpp). Larger tiles pass through shared memory in chunks of `depth` k's: on
-// tensor cores in 16 bits (split_k_mma.hpp), on the CUDA cores in f32 and f64 (split_k_simt.hpp).
+// Tiles of up to 4 x 4 need no shared memory (split_k/dot.hpp). Larger tiles pass through shared memory in chunks of `depth` k's: on
+// tensor cores in 16 bits (split_k/mma.hpp), on the CUDA cores in f32 and f64 (split_k/simt.hpp).
 //
 // Sums have two levels: a thread adds up to 16 products of neighbouring k's in one chain (64 on tensor cores), and adds that chain's
 // sum to its total, which is compensated in f32: no more error than SGEMM has, however long K is.
 #include <climits>
 
-#include "sm90.hpp"
-#include "split_k.hpp"
-#include "split_k_dot.hpp"
-#include "split_k_mma.hpp"
-#include "split_k_simt.hpp"
+#include "common/launch.hpp"
+#include "split_k/block.hpp"
+#include "split_k/dot.hpp"
+#include "split_k/mma.hpp"
+#include "split_k/simt.hpp"
 
 namespace tilegemm {
 namespace {

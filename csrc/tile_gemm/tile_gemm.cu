@@ -13,9 +13,9 @@
 #include <optional>
 #include <tuple>
 
-#include "activation.hpp"
+#include "common/activation.hpp"
+#include "common/kernel.hpp"
 #include "cuda_tile.h"
-#include "kernel.hpp"
 
 namespace tilegemm {
 
@@ -39,7 +39,7 @@ struct Problem {
   Strides a, b, d;
 };
 
-// The three epilogues, parts of what epilogue.hpp defines. Each has a kernel of its own, for the plain product to pay
+// The three epilogues, parts of what common/epilogue.hpp defines. Each has a kernel of its own, for the plain product to pay
 // nothing, and because C is staged in shared memory that otherwise holds one more stage of A and B.
 struct Product {};  // d = acc
 
@@ -128,7 +128,7 @@ constexpr ct::subnormals_rounding_mode_constant<ct::subnormals_rounding_mode::ro
 template <class X> __tile__ X reciprocal(X x) { return ct::div(1.0f, x, approximate, flush); }
 template <class X> __tile__ X exponential(X x) { return ct::exp2(x, flush); }
 
-// activate() of activation.hpp on a tile, in its form for 16 bits: tile code can call neither it nor <cmath>. The branches are
+// activate() of common/activation.hpp on a tile, in its form for 16 bits: tile code can call neither it nor <cmath>. The branches are
 // uniform.
 constexpr ct::propagate_nan_t keep_nan;
 template <class X> __tile__ X relu(X x) { return ct::max(x, 0.0f, keep_nan); }
@@ -183,7 +183,7 @@ __tile__ X finish(const Added<T>& e, const Problem& p, const Position& at, X acc
   return finish<Row>(e.activated, p, at, acc) + e.beta * ct::element_cast<float>(c);
 }
 
-// Constants of a row; tile code cannot call the functions of kernel.hpp.
+// Constants of a row; tile code cannot call the functions of common/kernel.hpp.
 template <class Row> constexpr bool a_row_major = a_is_k_major(Row::layout);
 template <class Row> constexpr bool b_row_major = !b_is_k_major(Row::layout);
 template <class Row> constexpr int cluster = Row::cluster_m * Row::cluster_n;

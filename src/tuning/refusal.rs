@@ -57,7 +57,7 @@ pub enum Refusal {
         /// This build's.
         need: String,
     },
-    /// It names a kernel that is not in kernels.toml.
+    /// It names a kernel that is not in the table.
     #[error("names the kernel '{kernel}', which there is not (see `tilegemm kernels`); measure it again with `tilegemm tune`")]
     UnknownKernel {
         /// The name.

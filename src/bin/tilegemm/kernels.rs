@@ -126,7 +126,7 @@ fn new_table(header: &[&str]) -> Table {
     table
 }
 
-/// Whether two neighbours were expanded from one row of kernels.toml.
+/// Whether two neighbours were expanded from one row of the table.
 fn same_row(x: &KernelDesc, y: &KernelDesc) -> bool {
     let row =
         |kernel: &KernelDesc| (kernel.family, kernel.math, kernel.tile, kernel.cluster, kernel.schedule, kernel.why);
@@ -142,7 +142,7 @@ fn dtypes(row: &[&KernelDesc]) -> String {
     }
 }
 
-/// Its name in kernels.toml.
+/// Its name in the table.
 fn family(kernel: &KernelDesc) -> Result<String> {
     Ok(serde_json::from_value(serde_json::to_value(kernel.family)?)?)
 }
