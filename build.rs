@@ -1,6 +1,8 @@
 //! Joins `csrc/*/family.toml` into the table of kernels, compiles the kernels of the chosen archs into one static library, and provides the
 //! bindings. Never downloads, never asks for a GPU, writes to OUT_DIR only.
 
+#[path = "build/code.rs"]
+mod code;
 #[path = "build/ladder.rs"]
 mod ladder;
 #[path = "build/table.rs"]
@@ -12,6 +14,7 @@ mod tuning;
 #[path = "build/units.rs"]
 mod units;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use table::Kernel;
 use toolkit::{env, Toolkit};
@@ -35,13 +38,12 @@ fn run() -> Result<()> {
         watch(path);
     }
 
-    let kernels = table::read(&csrc)?;
+    let kernels = kernels(&csrc)?;
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     let profile = profile()?;
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
-    let rows: String = kernels.iter().map(|kernel| format!("{}{}\n", kernel.cpp(), kernel.epilogue)).collect();
-    units::write(&out.join("tuning.rs"), &tuning::rust(&rows, &csrc, &tables)?)?;
+    units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
     let mut nvcc = "no kernels".to_string();
@@ -88,6 +90,21 @@ fn candle_tests() {
 /// docs.rs has no nvcc, and neither rust-analyzer (which sets the second variable) nor `cargo check` needs kernels.
 fn compiles_kernels() -> bool {
     ["DOCS_RS", "RA_RUSTC_WRAPPER", "TILEGEMM_SKIP_KERNELS"].map(env).iter().all(Option::is_none)
+}
+
+/// The table, with the hash of each kernel's code.
+fn kernels(csrc: &Path) -> Result<Vec<Kernel>> {
+    let mut kernels = table::read(csrc)?;
+    let mut digests: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for kernel in &mut kernels {
+        let source = kernel.source(csrc);
+        if let Some(source) = source.as_ref().filter(|source| !digests.contains_key(*source)) {
+            digests.insert(source.clone(), code::digest(source, csrc)?);
+        }
+        let row = format!("{}{}\n{}", kernel.cpp(), kernel.epilogue, kernel.flags.join(" "));
+        kernel.code = code::hash(&row, source.and_then(|source| digests.get(&source)).map(String::as_str));
+    }
+    Ok(kernels)
 }
 
 /// The compute capabilities to build for: the arch features, else CUDA_COMPUTE_CAP, else 90.

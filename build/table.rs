@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 mod family;
 
@@ -123,6 +123,8 @@ pub struct Kernel {
     pub why: String,
     /// Line of the row in its family.toml.
     pub line: usize,
+    /// Hash of its code (build/code.rs); empty until the sources are read.
+    pub code: String,
 }
 
 /// A row that cannot be built, with its file and line, the field and what was expected.
@@ -211,6 +213,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     fast: row.fast,
                     why: row.why.clone(),
                     line,
+                    code: String::new(),
                 });
             }
         }
@@ -294,6 +297,11 @@ impl Kernel {
         self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
     }
 
+    /// What it is compiled from; `None` of the vendor library.
+    pub fn source(&self, csrc: &Path) -> Option<PathBuf> {
+        (!self.vendor).then(|| csrc.join(&self.family).join(format!("{}.cu", self.family)))
+    }
+
     /// Its line in a unit's list of rows (TG_KERNEL in kernel.hpp).
     pub fn cpp(&self) -> String {
         let widths: Vec<String> = self.widths.iter().map(u32::to_string).collect();
@@ -320,7 +328,7 @@ impl Kernel {
         format!(
             "KernelDesc {{ name: {:?}, family: Family::{}, arch: Arch {{ capability: {}, exact: {} }}, dtype: DType::{}, \
              math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, split: {}, stages: {}, warps: {}, \
-             align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, built: {built} }},\n",
+             align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, built: {built} }},\n",
             self.name,
             camel_case(&self.family),
             self.capability(),
@@ -338,6 +346,7 @@ impl Kernel {
             camel_case(&self.epilogue),
             self.schedule,
             self.why,
+            self.code,
         )
     }
 }

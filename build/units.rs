@@ -1,6 +1,7 @@
 //! Groups kernels into compilation units, compiles them with nvcc side by side and keeps every object by the hash of all
 //! that went into it.
 
+use crate::code;
 use crate::table::{Kernel, Language};
 use crate::toolkit::{env, Toolkit};
 use sha2::{Digest, Sha256};
@@ -27,7 +28,8 @@ pub struct Unit {
 /// The units of `kernels`, those that compile slowest first: the ones written for the very features of an arch.
 pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
     let mut units: Vec<(&Kernel, Unit)> = Vec::new();
-    for kernel in kernels.iter().filter(|kernel| !kernel.vendor) {
+    for kernel in kernels {
+        let Some(source) = kernel.source(csrc) else { continue };
         let row = |of: &Kernel| (of.family.clone(), of.line, of.arch.clone());
         match units.iter_mut().find(|(first, _)| row(first) == row(kernel)) {
             Some((_, unit)) => unit.rows += &kernel.cpp(),
@@ -38,7 +40,7 @@ pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
                         "{} {}, csrc/{}/family.toml line {}",
                         kernel.family, kernel.arch, kernel.family, kernel.line
                     ),
-                    source: csrc.join(&kernel.family).join(format!("{}.cu", kernel.family)),
+                    source,
                     include: csrc.into(),
                     rows: kernel.cpp(),
                     flags: flags(kernel, csrc, toolkit),
@@ -157,8 +159,10 @@ fn jobs() -> usize {
 impl Unit {
     fn hash(&self, toolkit: &Toolkit) -> Result<String, String> {
         let mut hash = Sha256::new();
-        for text in
-            sources(&self.source, &self.include)?.iter().chain(&self.flags).chain([&self.rows, &toolkit.version_text])
+        for text in code::sources(&self.source, &self.include)?
+            .iter()
+            .chain(&self.flags)
+            .chain([&self.rows, &toolkit.version_text])
         {
             hash.update(text);
             hash.update([0]);
@@ -187,24 +191,6 @@ impl Unit {
     }
 }
 
-/// `source` and, in turn, the files of the folder `include` that they include.
-fn sources(source: &Path, include: &Path) -> Result<Vec<String>, String> {
-    let mut paths = vec![source.to_path_buf()];
-    let mut texts = Vec::new();
-    while let Some(path) = paths.get(texts.len()) {
-        let text = String::from_utf8(read(path)?).map_err(|e| format!("{}: {e}", path.display()))?;
-        let included = text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.strip_suffix('"'));
-        let included: Vec<PathBuf> = included.map(|name| include.join(name)).collect();
-        for path in included {
-            if path.exists() && !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-        texts.push(text);
-    }
-    Ok(texts)
-}
-
 /// Puts objects into a static library.
 pub fn archive(objects: &[PathBuf], library: &Path) -> Result<(), String> {
     let _ = std::fs::remove_file(library); // `ar` would keep the members of an earlier build
@@ -223,10 +209,6 @@ fn remove_stale(objects: &Path, keep: &[PathBuf]) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
 /// Writes a file, and leaves it alone where it holds the same text already.

@@ -94,6 +94,8 @@ pub struct KernelDesc {
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,
+    /// Hash of its row and of the code that it is compiled from, without comments: 16 hexadecimal digits.
+    pub code: &'static str,
     #[serde(skip)]
     built: bool,
 }
