@@ -1,6 +1,8 @@
-//! Expands `csrc/kernels.toml`, compiles the kernels of the chosen archs into one static library, and provides the
+//! Joins `csrc/*/family.toml` into the table of kernels, compiles the kernels of the chosen archs into one static library, and provides the
 //! bindings. Never downloads, never asks for a GPU, writes to OUT_DIR only.
 
+#[path = "build/code.rs"]
+mod code;
 #[path = "build/ladder.rs"]
 mod ladder;
 #[path = "build/table.rs"]
@@ -12,8 +14,9 @@ mod tuning;
 #[path = "build/units.rs"]
 mod units;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use table::Kernel;
+use table::{Kernel, Role};
 use toolkit::{env, Toolkit};
 
 type Result<T> = std::result::Result<T, String>;
@@ -31,15 +34,16 @@ fn run() -> Result<()> {
     let csrc = manifest.join("csrc");
     let rungs = manifest.join("benches/ladder");
     let tables = manifest.join("tuning");
-    watch(&[&csrc, &rungs, &tables, &manifest.join("build"), &manifest.join("src/bindings.rs")]);
+    for path in [&csrc, &rungs, &tables, &manifest.join("build"), &manifest.join("src/bindings.rs")] {
+        watch(path);
+    }
 
-    let kernels = read_table(&csrc)?;
+    let kernels = kernels(&csrc)?;
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     let profile = profile()?;
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
-    let rows: String = kernels.iter().map(|kernel| format!("{}{}\n", kernel.cpp(), kernel.epilogue)).collect();
-    units::write(&out.join("tuning.rs"), &tuning::rust(&rows, &csrc, &tables)?)?;
+    units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
     let mut nvcc = "no kernels".to_string();
@@ -66,13 +70,11 @@ fn has(feature: &str) -> bool {
     std::env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
 }
 
-/// One line for each real file: a folder that is named itself would miss a file that changes inside.
-fn watch(paths: &[&Path]) {
-    for path in paths {
-        println!("cargo:rerun-if-changed={}", path.display());
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            println!("cargo:rerun-if-changed={}", entry.path().display());
-        }
+/// One line for each file and folder below: of a folder that is named, cargo sees what comes and goes.
+fn watch(path: &Path) {
+    println!("cargo:rerun-if-changed={}", path.display());
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        watch(&entry.path());
     }
 }
 
@@ -90,10 +92,19 @@ fn compiles_kernels() -> bool {
     ["DOCS_RS", "RA_RUSTC_WRAPPER", "TILEGEMM_SKIP_KERNELS"].map(env).iter().all(Option::is_none)
 }
 
-fn read_table(csrc: &Path) -> Result<Vec<Kernel>> {
-    let path = csrc.join("kernels.toml");
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    table::parse(&text).map_err(|e| e.to_string())
+/// The table, with the hash of each kernel's code.
+fn kernels(csrc: &Path) -> Result<Vec<Kernel>> {
+    let mut kernels = table::read(csrc)?;
+    let mut digests: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for kernel in &mut kernels {
+        let source = kernel.source(csrc);
+        if let Some(source) = source.as_ref().filter(|source| !digests.contains_key(*source)) {
+            digests.insert(source.clone(), code::digest(source, csrc)?);
+        }
+        let row = format!("{}{}\n{}", kernel.cpp(), kernel.epilogue, kernel.flags.join(" "));
+        kernel.code = code::hash(&row, source.and_then(|source| digests.get(&source)).map(String::as_str));
+    }
+    Ok(kernels)
 }
 
 /// The compute capabilities to build for: the arch features, else CUDA_COMPUTE_CAP, else 90.
@@ -137,12 +148,9 @@ fn profile() -> Result<Profile> {
 }
 
 fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
-    if kernel.family == "cublas" {
-        return has("cuda");
-    }
-    archs.contains(&kernel.capability())
-        && (kernel.family != "tile_gemm" || has("cutile"))
-        && (profile == Profile::Full || kernel.fast)
+    let has_feature = kernel.feature.as_deref().is_none_or(has);
+    let is_chosen = archs.contains(&kernel.capability()) && (profile == Profile::Full || kernel.fast);
+    has_feature && (kernel.role == Role::Vendor || is_chosen)
 }
 
 /// The static tables that `src/family/mod.rs` includes.

@@ -21,7 +21,8 @@ fn ladder_units(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit) 
     let unit = |file: &str, flags: Vec<String>| {
         let mut all = units::common_flags(sources);
         all.extend(flags);
-        Unit { title: format!("the ladder's {file}"), source: sources.join(file), rows: String::new(), flags: all }
+        let title = format!("the ladder's {file}");
+        Unit { title, source: sources.join(file), include: sources.into(), rows: String::new(), flags: all }
     };
     let strings = |flags: &[&str]| flags.iter().map(|flag| flag.to_string()).collect::<Vec<_>>();
     let mut units = Vec::new();

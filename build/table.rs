@@ -1,28 +1,17 @@
-//! Reads `csrc/kernels.toml` and expands its rows into kernels. Used by build.rs, and by a test of every kind of bad row.
+//! Reads `csrc/*/family.toml` and expands their rows into kernels. Used by build.rs, and by a test of every kind of bad row.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-/// The families that have a `csrc/<family>.cu`; `cublas` is the vendor library.
-const FAMILIES: [&str; 16] = [
-    "cublas",
-    "reference",
-    "simt_gemm",
-    "split_k",
-    "outer",
-    "gemv",
-    "gevm",
-    "sm90_skinny",
-    "sm90_wave",
-    "sm90_gemm",
-    "sm90_bf16x6",
-    "sm90_bf16x6_direct",
-    "sm90_tf32",
-    "sm90_sgemm",
-    "sm90_dgemm",
-    "tile_gemm",
-];
+mod family;
+mod limits;
+
+use family::Family;
+pub use family::{Language, Role};
+use limits::Limits;
+
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// `native`, which means the dtype itself, is what a row has without the field.
@@ -34,8 +23,6 @@ const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// A csrc/<family>.cu, or `cublas`, the vendor library.
-    family: String,
     /// sm80 sm89 sm90 sm90a sm100 sm100a sm120; built when the Cargo feature of that number is on.
     #[serde(default)]
     arch: Vec<String>,
@@ -46,19 +33,17 @@ struct Row {
     math: String,
     /// nn nt tn tt, row-major (tilegemm.h); any: any strides.
     layout: Vec<String>,
-    /// M, N, K of one output tile and one pipeline stage. gemv, gevm and sm90_skinny: M is the most rows that they take. Rows of
-    /// sm90_sgemm, sm90_bf16x6_direct and split_k have several tiles; one of them names the row.
+    /// M, N, K of one output tile and one pipeline stage. A family says in its file where they mean something else.
     #[serde(default)]
     tile: [u32; 3],
-    /// Thread blocks of a cluster along M, N. tile_gemm: the blocks that share one tile. The narrow rows of sm90_tf32 choose their
-    /// cluster for a launch, up to four blocks along M, N and K, and sm90_bf16x6_direct up to eight along K.
+    /// Thread blocks of a cluster along M, N; in CUDA Tile C++ the blocks that share one tile.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
-    /// Of sm90_wave's tiles: their rows where exchanged, else their columns. A launch takes the width that leaves the busiest
-    /// multiprocessor least to do; tile, cluster and split are the most that a launch takes.
+    /// Widths of the row's tiles, where it has several: their rows where exchanged, else their columns. A launch takes the width
+    /// that leaves the busiest multiprocessor least to do; tile, cluster and split are the most that a launch takes.
     #[serde(default)]
     widths: Vec<u32>,
-    /// Parts of K that the blocks of a cluster add up; sm90_wave only.
+    /// Parts of K that the blocks of a cluster add up.
     #[serde(default = "whole_k")]
     split: u32,
     /// Pipeline depth; 0: as many stages as shared memory holds.
@@ -70,8 +55,8 @@ struct Row {
     /// Bytes that pointers and strides must be multiples of; 0: one element.
     #[serde(default)]
     align: u32,
-    /// cooperative, pingpong: CUTLASS's. exchanged: B is on the tensor cores' M side, so that tiles come in steps of 8 rows
-    /// (sm90_wave). Absent: the family's own.
+    /// cooperative, pingpong: CUTLASS's. exchanged: B is on the tensor cores' M side, so that tiles come in steps of 8 rows.
+    /// Absent: the family's own.
     #[serde(default = "no_schedule")]
     schedule: String,
     /// full: bias, activation and beta * C; bias_act: bias and activation; none: alpha only.
@@ -99,9 +84,13 @@ fn no_schedule() -> String {
     "none".into()
 }
 
+/// A family.toml.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct File {
+    family: toml::Spanned<Family>,
+    #[serde(default)]
+    limits: Limits,
     kernel: Vec<toml::Spanned<Row>>,
 }
 
@@ -110,8 +99,14 @@ struct Table {
 pub struct Kernel {
     /// CUTLASS grammar, computed.
     pub name: String,
-    /// A `csrc/<family>.cu`, or `cublas`.
+    /// Its folder in csrc.
     pub family: String,
+    pub role: Role,
+    pub language: Language,
+    /// The Cargo feature that builds it, beside that of the arch.
+    pub feature: Option<String>,
+    /// What the compiler is told for its tile.
+    pub flags: Vec<String>,
     /// `sm90a`; empty for the vendor library.
     pub arch: String,
     pub dtype: String,
@@ -129,57 +124,85 @@ pub struct Kernel {
     /// Whether the build profile `fast` has it.
     pub fast: bool,
     pub why: String,
-    /// Line of the row in the table.
+    /// Line of the row in its family.toml.
     pub line: usize,
+    /// Hash of its code (build/code.rs); empty until the sources are read.
+    pub code: String,
+    /// What it takes at most, as an expression of Rust.
+    pub limits: String,
 }
 
-/// A row that cannot be built, with its line, the field and what was expected.
+/// A row that cannot be built, with its file and line, the field and what was expected.
 #[derive(Debug, PartialEq)]
 pub struct TableError {
+    pub file: String,
     pub line: usize,
     pub message: String,
 }
 
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernels.toml, line {}: {}", self.line, self.message)
+        write!(f, "{}, line {}: {}", self.file, self.line, self.message)
     }
 }
 
 impl std::error::Error for TableError {}
 
-/// The kernels of a table, in its order.
-pub fn parse(text: &str) -> Result<Vec<Kernel>, TableError> {
+/// The whole table: the kernels of every family, in the order of the folders' names. Every folder of csrc is a family but `common`.
+pub fn read(csrc: &Path) -> Result<Vec<Kernel>, String> {
+    let entries = std::fs::read_dir(csrc).map_err(|e| format!("cannot list {}: {e}", csrc.display()))?;
+    let folders = entries.flatten().filter(|entry| entry.path().is_dir());
+    let mut families: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    families.retain(|name| name != "common");
+    families.sort();
+    let mut kernels = Vec::new();
+    for family in families {
+        let path = csrc.join(&family).join("family.toml");
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        kernels.extend(parse(&family, &text).map_err(|e| e.to_string())?);
+    }
+    Ok(kernels)
+}
+
+/// The kernels of a family.toml, in its order.
+pub fn parse(family: &str, text: &str) -> Result<Vec<Kernel>, TableError> {
     let line_of = |offset: usize| text[..offset].matches('\n').count() + 1;
-    let table: Table = toml::from_str(text).map_err(|error| TableError {
-        line: error.span().map_or(1, |span| line_of(span.start)),
-        message: error.message().to_string(),
-    })?;
+    let error = |line, message| TableError { file: format!("csrc/{family}/family.toml"), line, message };
+    let file: File = toml::from_str(text)
+        .map_err(|e| error(e.span().map_or(1, |span| line_of(span.start)), e.message().to_string()))?;
+    let line = line_of(file.family.span().start);
+    let head = file.family.into_inner();
+    head.check_itself().and_then(|()| file.limits.check()).map_err(|message| error(line, message))?;
     let mut kernels = Vec::new();
     let mut lines = BTreeMap::new();
-    for row in table.kernel {
+    for row in file.kernel {
         let line = line_of(row.span().start);
-        for kernel in expand(row.into_inner(), line).map_err(|message| TableError { line, message })? {
+        for kernel in expand(family, &head, row.into_inner(), line).map_err(|message| error(line, message))? {
             if let Some(first) = lines.insert(kernel.name.clone(), line) {
-                let message = format!("{} is already the name of a kernel of line {first}", kernel.name);
-                return Err(TableError { line, message });
+                return Err(error(line, format!("{} is already the name of a kernel of line {first}", kernel.name)));
             }
-            kernels.push(kernel);
+            let limits = file.limits.rust(&kernel).map_err(|message| error(line, message))?;
+            kernels.push(Kernel { limits, ..kernel });
         }
     }
     Ok(kernels)
 }
 
-fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
+fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kernel>, String> {
     check(&row)?;
-    let archs = if row.family == "cublas" { vec![String::new()] } else { row.arch.clone() };
+    head.check(family, &row)?;
+    let archs = if head.is_vendor() { vec![String::new()] } else { row.arch.clone() };
     let mut kernels = Vec::new();
     for arch in &archs {
         for dtype in &row.dtype {
             for layout in &row.layout {
                 kernels.push(Kernel {
-                    name: name(&row, arch, dtype, layout),
-                    family: row.family.clone(),
+                    name: name(family, &row, arch, dtype, layout),
+                    family: family.into(),
+                    role: head.role,
+                    language: head.language,
+                    feature: head.feature.clone(),
+                    flags: head.tiles_of(family, &row, dtype, layout)?.flags.clone(),
                     arch: arch.clone(),
                     dtype: dtype.clone(),
                     math: row.math.clone(),
@@ -196,6 +219,8 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
                     fast: row.fast,
                     why: row.why.clone(),
                     line,
+                    code: String::new(),
+                    limits: String::new(),
                 });
             }
         }
@@ -204,13 +229,13 @@ fn expand(row: Row, line: usize) -> Result<Vec<Kernel>, String> {
 }
 
 /// family [arch] dtype [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
-fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
-    let mut parts = vec![row.family.clone()];
-    if !arch.is_empty() && !row.family.starts_with("sm") {
+fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
+    let mut parts = vec![family.to_string()];
+    if !family.starts_with(arch.trim_end_matches('a')) {
         parts.push(arch.into());
     }
     parts.push(dtype.into());
-    if row.math != "native" && !row.family.contains(&row.math) {
+    if row.math != "native" && !family.contains(&row.math) {
         parts.push(row.math.clone());
     }
     parts.push(layout.into());
@@ -233,8 +258,8 @@ fn name(row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     parts.join("_")
 }
 
+/// What makes no sense in a row of whatever family.
 fn check(row: &Row) -> Result<(), String> {
-    one_of("family", std::slice::from_ref(&row.family), &FAMILIES)?;
     one_of("dtype", &row.dtype, &DTYPES)?;
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
@@ -246,136 +271,13 @@ fn check(row: &Row) -> Result<(), String> {
     if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
     }
-    const NATIVE: [&str; 7] = ["cublas", "reference", "simt_gemm", "split_k", "gemv", "sm90_sgemm", "sm90_dgemm"];
-    let is_native = NATIVE.contains(&row.family.as_str());
-    if row.math != "native" && is_native {
-        return Err(format!("field `math`: {} multiplies in the dtype itself; remove it", row.family));
-    }
     if row.math != "native" && row.dtype != ["f32"] {
         return Err(format!("field `math`: {} is a way to multiply [\"f32\"]", row.math));
-    }
-    if row.family == "cublas" {
-        return if row.arch.is_empty() {
-            Ok(())
-        } else {
-            Err("field `arch` means nothing for cublas; remove it".into())
-        };
-    }
-    one_of("arch", &row.arch, &ARCHS)?;
-    if row.tile.contains(&0) {
-        return Err(format!("field `tile` is {:?}; expected three positive numbers [M, N, K]", row.tile));
     }
     if row.cluster.contains(&0) || row.cluster.iter().product::<u32>() > 8 {
         return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
     }
-    let most_parts = if row.family == "sm90_wave" { 2 } else { 1 };
-    if !(1..=most_parts).contains(&row.split) {
-        return Err(format!("field `split` is {}; {} has 1 to {most_parts}", row.split, row.family));
-    }
-    match row.family.as_str() {
-        family if family.starts_with("sm90_") && row.arch != ["sm90a"] => {
-            Err(format!("field `arch`: {} is written for [\"sm90a\"]", row.family))
-        }
-        "gemv" | "gevm" | "outer" if row.arch.iter().any(|arch| ["sm80", "sm89"].contains(&arch.as_str())) => {
-            Err(format!("field `arch`: {} needs sm90 or newer", row.family))
-        }
-        "gemv" | "sm90_skinny" | "sm90_wave" if row.layout != ["nt"] => {
-            Err(format!("field `layout`: {} reads [\"nt\"]", row.family))
-        }
-        "gevm" if row.layout != ["nn"] => Err("field `layout`: gevm reads [\"nn\"]".into()),
-        "outer" if row.layout != ["any"] => Err("field `layout`: outer reads [\"any\"]".into()),
-        "gemv" if row.tile[0] != if row.dtype == ["f32"] { 16 } else { 8 } || !row.tile[2].is_multiple_of(256) => {
-            Err(format!("field `tile` is {:?}; gemv has [8, N, a multiple of 256], [16, ...] in f32", row.tile))
-        }
-        "gevm" if row.dtype.iter().any(|dtype| row.tile != [4, 128 / dtype_bytes(dtype), 32]) => {
-            Err(format!("field `tile` is {:?}; gevm has [4, 64, 32], and [4, 32, 32] in f32", row.tile))
-        }
-        "sm90_skinny" if row.tile[..2] != [128, 64] || !row.tile[2].is_multiple_of(64) => {
-            Err(format!("field `tile` is {:?}; sm90_skinny has [128, 64, a multiple of 64]", row.tile))
-        }
-        "sm90_wave" => check_wave(row),
-        "sm90_bf16x6" | "sm90_bf16x6_direct" if row.math != "bf16x6" => {
-            Err(format!("field `math` is {}; {} multiplies as bf16x6", row.math, row.family))
-        }
-        "sm90_bf16x6" if row.tile[0] != 128 || ![64, 128].contains(&row.tile[1]) || row.tile[2] != 32 => {
-            Err(format!("field `tile` is {:?}; sm90_bf16x6 has [128, 64 or 128, 32]", row.tile))
-        }
-        "sm90_bf16x6" if ![[1, 1], [2, 1]].contains(&row.cluster) => {
-            Err(format!("field `cluster` is {:?}; sm90_bf16x6 has [1, 1] or [2, 1]", row.cluster))
-        }
-        "sm90_bf16x6_direct" if row.layout.iter().any(|layout| !["nt", "nn"].contains(&layout.as_str())) => {
-            Err("field `layout`: sm90_bf16x6_direct reads [\"nt\", \"nn\"]".into())
-        }
-        "sm90_bf16x6_direct" if row.tile != [64, 64, 32] => {
-            Err(format!("field `tile` is {:?}; sm90_bf16x6_direct has [64, 64, 32]", row.tile))
-        }
-        "sm90_tf32" if row.math != "tf32" => {
-            Err(format!("field `math` is {}; sm90_tf32 multiplies as tf32", row.math))
-        }
-        "sm90_tf32" if !row.layout.iter().all(|layout| tf32_tile(layout, row.tile, row.cluster)) => Err(format!(
-            "fields `tile` and `cluster` are {:?} and {:?}; sm90_tf32 has [128, W, 32] and [1 or 2, 1], or [W, 128, 32] and \
-             [1, 1 or 2], which nn needs; W is 64, 256 or, for nt, 192",
-            row.tile, row.cluster
-        )),
-        "sm90_sgemm" if ![[128, 256, 16], [256, 128, 16], [128, 128, 32]].contains(&row.tile) => Err(format!(
-            "field `tile` is {:?}; sm90_sgemm has [128, 256, 16], [256, 128, 16] and [128, 128, 32]",
-            row.tile
-        )),
-        "sm90_sgemm" if row.tile == [256, 128, 16] && row.layout.iter().any(|layout| layout == "tn") => {
-            Err("field `layout`: sm90_sgemm reads tn with the tiles [128, 256, 16] and [128, 128, 32]".into())
-        }
-        "sm90_dgemm" if ![[128, 128, 16], [64, 128, 16]].contains(&row.tile) => {
-            Err(format!("field `tile` is {:?}; sm90_dgemm has [64 or 128, 128, 16]", row.tile))
-        }
-        "sm90_bf16x6_direct" | "sm90_sgemm" | "sm90_dgemm" if row.cluster != [1, 1] => {
-            Err(format!("field `cluster` is {:?}; {} has [1, 1]", row.cluster, row.family))
-        }
-        _ if !row.widths.is_empty() => Err(format!("field `widths`: {} has one, in `tile`; remove it", row.family)),
-        _ if row.schedule == "exchanged" => Err(format!("field `schedule`: {} exchanges nothing", row.family)),
-        "sm90_gemm" if row.schedule == "none" => {
-            Err("field `schedule`: sm90_gemm needs cooperative or pingpong".into())
-        }
-        "tile_gemm" if !row.tile.iter().all(|x| x.is_power_of_two()) => {
-            Err(format!("field `tile` is {:?}; tiles of cuTile C++ are powers of two", row.tile))
-        }
-        "simt_gemm" | "outer" | "sm90_sgemm" if row.dtype != ["f32"] => {
-            Err(format!("field `dtype`: {} computes in [\"f32\"]", row.family))
-        }
-        "sm90_dgemm" if row.dtype != ["f64"] => Err("field `dtype`: sm90_dgemm computes in [\"f64\"]".into()),
-        _ => Ok(()),
-    }
-}
-
-/// What sm90_wave.cu and wgmma.hpp know.
-fn check_wave(row: &Row) -> Result<(), String> {
-    const WIDTHS: [u32; 15] = [48, 64, 72, 80, 96, 104, 112, 128, 136, 144, 160, 176, 192, 200, 224];
-    let [m, n, k] = row.tile;
-    let (what, fits, widest) = match row.schedule.as_str() {
-        "exchanged" => ("[its widest, 64, 128 or 192, 64 or 128] where exchanged", [64, 128, 192].contains(&n), m),
-        "none" => ("[64 or 128, its widest, 64 or 128]", [64, 128].contains(&m), n),
-        _ => return Err("field `schedule`: sm90_wave has none or exchanged".into()),
-    };
-    if row.widths.is_empty()
-        || !row.widths.is_sorted_by(|a, b| a < b)
-        || !row.widths.iter().all(|width| WIDTHS.contains(width))
-    {
-        return Err(format!("field `widths` is {:?}; expected some of {WIDTHS:?}, in their order", row.widths));
-    }
-    if !fits || ![64, 128].contains(&k) || row.widths.last() != Some(&widest) {
-        return Err(format!("field `tile` is {:?}; sm90_wave has {what}", row.tile));
-    }
-    if ![[1, 1], [2, 1]].contains(&row.cluster) {
-        return Err(format!("field `cluster` is {:?}; sm90_wave has [1, 1] or [2, 1]", row.cluster));
-    }
     Ok(())
-}
-
-/// The tiles that sm90_tf32.cu knows. It exchanges the operands for nn, and where the tile's M is not 128.
-fn tf32_tile(layout: &str, [m, n, k]: [u32; 3], [cluster_m, cluster_n]: [u32; 2]) -> bool {
-    let exchanged = layout == "nn" || m != 128;
-    let (p, q, pair, alone) = if exchanged { (n, m, cluster_n, cluster_m) } else { (m, n, cluster_m, cluster_n) };
-    let widths: &[u32] = if layout == "nt" { &[64, 192, 256] } else { &[64, 256] };
-    p == 128 && k == 32 && widths.contains(&q) && pair <= 2 && alone == 1
 }
 
 fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String> {
@@ -402,6 +304,11 @@ impl Kernel {
         self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
     }
 
+    /// What it is compiled from; `None` of the vendor library.
+    pub fn source(&self, csrc: &Path) -> Option<PathBuf> {
+        (self.role != Role::Vendor).then(|| csrc.join(&self.family).join(format!("{}.cu", self.family)))
+    }
+
     /// Its line in a unit's list of rows (TG_KERNEL in kernel.hpp).
     pub fn cpp(&self) -> String {
         let widths: Vec<String> = self.widths.iter().map(u32::to_string).collect();
@@ -426,22 +333,17 @@ impl Kernel {
     /// Its descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table.
     pub fn rust(&self, index: usize, built: bool) -> String {
         let family = &self.family;
-        let role = match family.as_str() {
-            "cublas" => "Vendor",
-            "reference" => "LastResort",
-            _ => "Kernel",
-        };
-        let feature = match family.as_str() {
-            "cublas" => "Some((\"cuda\", cfg!(feature = \"cuda\")))",
-            "tile_gemm" => "Some((\"cutile\", cfg!(feature = \"cutile\")))",
-            _ => "None",
+        let feature = match &self.feature {
+            Some(feature) => format!("Some(({feature:?}, cfg!(feature = {feature:?})))"),
+            None => "None".into(),
         };
         format!(
-            "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{role}, arch: Arch {{ capability: {}, \
+            "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
              exact: {} }}, dtype: DType::{}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
-             split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, feature: {feature}, \
-             built: {built}, room: Room(&{family}::{}) }},\n",
+             split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
+             limits: {}, feature: {feature}, built: {built}, room: Room(&{family}::{}) }},\n",
             self.name,
+            self.role,
             self.capability(),
             self.arch.ends_with('a'),
             self.dtype.to_uppercase(),
@@ -457,6 +359,8 @@ impl Kernel {
             camel_case(&self.epilogue),
             self.schedule,
             self.why,
+            self.code,
+            self.limits,
             camel_case(family),
         )
     }

@@ -1,7 +1,8 @@
 //! Groups kernels into compilation units, compiles them with nvcc side by side and keeps every object by the hash of all
 //! that went into it.
 
-use crate::table::Kernel;
+use crate::code;
+use crate::table::{Kernel, Language, Role};
 use crate::toolkit::{env, Toolkit};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -17,45 +18,53 @@ pub struct Unit {
     /// What to call it in messages.
     pub title: String,
     pub source: PathBuf,
+    /// Where the headers are that it includes by name.
+    pub include: PathBuf,
     /// The kernels as lines of TG_KERNEL; empty where the source names its own.
     pub rows: String,
     pub flags: Vec<String>,
 }
 
-/// The units of `kernels`, the slowest families first.
+/// The units of `kernels`, those that compile slowest first: the ones written for the very features of an arch.
 pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
-    let mut units: Vec<(usize, String, Unit)> = Vec::new();
-    for kernel in kernels.iter().filter(|kernel| kernel.family != "cublas") {
-        match units.iter_mut().find(|(line, arch, _)| *line == kernel.line && *arch == kernel.arch) {
-            Some((_, _, unit)) => unit.rows += &kernel.cpp(),
+    let mut units: Vec<(&Kernel, Unit)> = Vec::new();
+    for kernel in kernels {
+        let Some(source) = kernel.source(csrc) else { continue };
+        let row = |of: &Kernel| (of.family.clone(), of.line, of.arch.clone());
+        match units.iter_mut().find(|(first, _)| row(first) == row(kernel)) {
+            Some((_, unit)) => unit.rows += &kernel.cpp(),
             None => units.push((
-                kernel.line,
-                kernel.arch.clone(),
+                kernel,
                 Unit {
-                    title: format!("{} {}, kernels.toml line {}", kernel.family, kernel.arch, kernel.line),
-                    source: csrc.join(format!("{}.cu", kernel.family)),
+                    title: format!(
+                        "{} {}, csrc/{}/family.toml line {}",
+                        kernel.family, kernel.arch, kernel.family, kernel.line
+                    ),
+                    source,
+                    include: csrc.into(),
                     rows: kernel.cpp(),
                     flags: flags(kernel, csrc, toolkit),
                 },
             )),
         }
     }
-    let mut units: Vec<_> = units.into_iter().map(|(_, _, unit)| unit).collect();
-    units.sort_by_key(|unit| !unit.title.starts_with("sm"));
-    units
+    units.sort_by_key(|(kernel, _)| !kernel.arch.ends_with('a'));
+    units.into_iter().map(|(_, unit)| unit).collect()
 }
 
 /// The unit of the registry, which knows every kernel by name.
 pub fn registry(kernels: &[Kernel], csrc: &Path, out: &Path) -> Result<Unit, String> {
-    let built = kernels.iter().filter(|kernel| kernel.family != "cublas");
+    let built = kernels.iter().filter(|kernel| kernel.role != Role::Vendor);
     let entries: String = built.map(|kernel| format!("TG_ENTRY({})\n", kernel.name)).collect();
     write(&out.join("tg_kernels.inc"), &entries)?;
-    let flags = ["-std=c++17", "-O2", "-Xcompiler=-fPIC", "-I"].map(String::from).into_iter();
+    let includes = [csrc, out].map(|folder| ["-I".into(), folder.display().to_string()]).into_iter().flatten();
+    let flags = ["-std=c++17", "-O2", "-Xcompiler=-fPIC"].map(String::from).into_iter();
     Ok(Unit {
         title: "registry".into(),
         source: csrc.join("registry.cpp"),
+        include: csrc.into(),
         rows: entries,
-        flags: flags.chain([out.display().to_string()]).collect(),
+        flags: flags.chain(includes).collect(),
     })
 }
 
@@ -64,8 +73,9 @@ pub fn elementwise(archs: &[u16], csrc: &Path) -> Unit {
     let targets = archs.iter().map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
     let flags = common_flags(csrc).into_iter().chain(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
     Unit {
-        title: "epilogue".into(),
-        source: csrc.join("epilogue.cu"),
+        title: "elementwise".into(),
+        source: csrc.join("common/elementwise.cu"),
+        include: csrc.into(),
         rows: String::new(),
         flags: flags.chain(targets).collect(),
     }
@@ -74,17 +84,17 @@ pub fn elementwise(archs: &[u16], csrc: &Path) -> Unit {
 fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
     let capability = kernel.arch.trim_start_matches("sm");
     let mut flags = common_flags(csrc);
-    if kernel.family == "tile_gemm" {
-        flags.extend(["-std=c++20".into(), "--enable-tile".into(), format!("-arch=sm_{capability}")]);
-    } else {
-        flags.extend(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
-        flags.extend(["-I".into(), toolkit.cutlass_include.display().to_string()]);
-        flags.push(format!("-gencode=arch=compute_{capability},code=sm_{capability}"));
-        // CuTe picks the widest wgmma it knows that divides the tile: 32 wide for 160, unless it may know them all.
-        if kernel.family == "sm90_gemm" && !matches!(kernel.tile[1], 8 | 16 | 32 | 64 | 96 | 128 | 192 | 256) {
-            flags.push("-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED".into());
+    match kernel.language {
+        Language::Tile => {
+            flags.extend(["-std=c++20".into(), "--enable-tile".into(), format!("-arch=sm_{capability}")]);
+        }
+        Language::Cuda => {
+            flags.extend(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
+            flags.extend(["-I".into(), toolkit.cutlass_include.display().to_string()]);
+            flags.push(format!("-gencode=arch=compute_{capability},code=sm_{capability}"));
         }
     }
+    flags.extend(kernel.flags.iter().cloned());
     flags
 }
 
@@ -149,7 +159,11 @@ fn jobs() -> usize {
 impl Unit {
     fn hash(&self, toolkit: &Toolkit) -> Result<String, String> {
         let mut hash = Sha256::new();
-        for text in sources(&self.source)?.iter().chain(&self.flags).chain([&self.rows, &toolkit.version_text]) {
+        for text in code::sources(&self.source, &self.include)?
+            .iter()
+            .chain(&self.flags)
+            .chain([&self.rows, &toolkit.version_text])
+        {
             hash.update(text);
             hash.update([0]);
         }
@@ -177,24 +191,6 @@ impl Unit {
     }
 }
 
-/// `source` and, in turn, the files of its directory that they include.
-fn sources(source: &Path) -> Result<Vec<String>, String> {
-    let mut paths = vec![source.to_path_buf()];
-    let mut texts = Vec::new();
-    while let Some(path) = paths.get(texts.len()) {
-        let text = String::from_utf8(read(path)?).map_err(|e| format!("{}: {e}", path.display()))?;
-        let included = text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.strip_suffix('"'));
-        let included: Vec<PathBuf> = included.map(|name| source.with_file_name(name)).collect();
-        for path in included {
-            if path.exists() && !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-        texts.push(text);
-    }
-    Ok(texts)
-}
-
 /// Puts objects into a static library.
 pub fn archive(objects: &[PathBuf], library: &Path) -> Result<(), String> {
     let _ = std::fs::remove_file(library); // `ar` would keep the members of an earlier build
@@ -213,10 +209,6 @@ fn remove_stale(objects: &Path, keep: &[PathBuf]) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
 /// Writes a file, and leaves it alone where it holds the same text already.

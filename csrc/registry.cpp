@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernel.hpp"
+#include "common/kernel.hpp"
 
 #define TG_ENTRY(NAME) extern "C" const tg_kernel NAME;
 #include "tg_kernels.inc"

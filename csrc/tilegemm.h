@@ -97,7 +97,7 @@ typedef struct tg_gemm_args {
   uint64_t workspace_bytes;
 } tg_gemm_args;
 
-/* What a built kernel says of itself; checked against kernels.toml when the library is loaded. */
+/* What a built kernel says of itself; checked against the table when the library is loaded. */
 typedef struct tg_kernel {
   const char *name;
   tg_dtype dtype;
@@ -129,7 +129,7 @@ typedef struct tg_device_info {
 
 int32_t tg_abi_version(void);
 
-/* The kernels in this library, in the order of kernels.toml. */
+/* The kernels in this library, in the order of the table. */
 const tg_kernel *const *tg_kernels(size_t *count);
 
 /* Number of CUDA devices; 0, with tg_last_cuda_error() set, when there is no driver or no device. */

@@ -97,7 +97,7 @@ pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
 /// What each element of D adds to the bare product, in nanoseconds of one multiprocessor.
 fn element_ns(cost: &ElementCost, problem: &Problem) -> f64 {
     let epilogue = &problem.epilogue;
-    // Instructions of csrc/activation.hpp.
+    // Instructions of csrc/common/activation.hpp.
     let instructions = match (epilogue.activation, problem.dtype.bytes()) {
         (Activation::Identity | Activation::Relu, _) => 0.0,
         (Activation::GeluErf, 2) => 11.0,

@@ -117,13 +117,14 @@ impl Explanation {
             return Ok(());
         }
         writeln!(f, "\ncannot run it")?;
-        for ((nearness, common), Group { own, kernels }) in &groups {
+        for ((nearness, common), Group { mut own, kernels }) in groups {
+            own.sort_by_key(|word| (word.len(), word.clone())); // sm80 before sm100
             writeln!(f, "{:>4}  {common}{}", kernels.len(), own.join(", "))?;
             if let Some(forced) = self.chosen.filter(|forced| kernels.contains(forced)) {
                 writeln!(f, "   -> {forced}, which was asked for by name")?;
             }
-            if *nearness < Nearness::Elsewhere {
-                write_names(f, kernels)?;
+            if nearness < Nearness::Elsewhere {
+                write_names(f, &kernels)?;
             }
         }
         Ok(())

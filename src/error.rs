@@ -26,7 +26,7 @@ pub enum Error {
     },
 
     /// A linked kernel is not what the table says it is.
-    #[error("kernel {kernel} of the linked library does not match kernels.toml: {what}; run `cargo clean -p candle-tilegemm` and build again")]
+    #[error("kernel {kernel} of the linked library does not match the table of this build: {what}; run `cargo clean -p candle-tilegemm` and build again")]
     TableMismatch {
         /// The kernel.
         kernel: String,

@@ -12,7 +12,7 @@ pub use rejection::Rejection;
 mod limits;
 mod rejection;
 
-pub(crate) use limits::{Extent, Limits, INT};
+pub(crate) use limits::{Extent, Limits, Tiles, INT};
 
 /// What a kernel is in the dispatcher's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -41,7 +41,7 @@ pub(crate) struct Case<'a> {
 /// What each element of D takes longer than the bare product in aligned rows, in nanoseconds of one multiprocessor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ElementCost {
-    /// An instruction of the activation (csrc/activation.hpp).
+    /// An instruction of the activation (csrc/common/activation.hpp).
     pub instruction: f64,
     /// The bias, where there is an activation.
     pub bias: f64,
@@ -53,8 +53,10 @@ pub(crate) struct ElementCost {
 
 /// A family of kernels: kernels of one source, which differ in their rows.
 pub(crate) trait Family: Sync {
-    /// What every kernel of the family refuses, as numbers.
-    fn limits(&self, kernel: &KernelDesc, problem: &Problem) -> Limits;
+    /// The limits of the kernel, where the problem changes what the table says.
+    fn limits(&self, kernel: &KernelDesc, _problem: &Problem) -> Limits {
+        kernel.limits
+    }
 
     /// What the family refuses beyond its limits.
     fn supports(&self, _kernel: &KernelDesc, _problem: &Problem) -> Result<(), Rejection> {
@@ -165,6 +167,11 @@ pub struct KernelDesc {
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,
+    /// Hash of its row and of the code that it is compiled from, without comments: 16 hexadecimal digits.
+    pub code: &'static str,
+    /// What it takes at most.
+    #[serde(skip)]
+    pub(crate) limits: Limits,
     /// A Cargo feature that it takes beside its arch's, and whether that is on.
     #[serde(skip)]
     pub(crate) feature: Option<(&'static str, bool)>,

@@ -34,7 +34,7 @@
 //!
 //! # How it chooses
 //!
-//! `csrc/kernels.toml` lists the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] asks each of them whether it
+//! `csrc/*/family.toml` list the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] asks each of them whether it
 //! [supports](kernel::KernelDesc::supports) it, ranks those that do by an [estimate](cost::estimate_us), and keeps the
 //! [plan](dispatch::Plan). The vendor library is a row of the same table. Where a [measured table](tuning) for the GPU model
 //! has an entry, that counts instead of the estimate. That is arithmetic only, so it works without a GPU:

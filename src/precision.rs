@@ -98,7 +98,7 @@ impl FromStr for F32Mode {
     }
 }
 
-/// How a kernel multiplies: the field `math` of kernels.toml.
+/// How a kernel multiplies: the field `math` of family.toml.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Math {

@@ -1,6 +1,7 @@
 //! Which products ran on which kernel, and how often.
 
 use crate::problem::Problem;
+use crate::tuning::RefusedCounts;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -81,6 +82,8 @@ pub struct TableUse {
     pub table: String,
     /// How many entries it has; none of one that is refused.
     pub entries: usize,
+    /// How many entries of its file are refused, where the table is not.
+    pub refused_entries: RefusedCounts,
     /// Why it is refused, if it is.
     pub refused: Option<String>,
 }
@@ -98,11 +101,13 @@ pub fn tables() -> Vec<TableUse> {
             device,
             table: tuning.name().into(),
             entries: tuning.entries().len(),
+            refused_entries: tuning.refused_counts(),
             refused: None,
         }));
         tables.extend(found.refused().iter().filter_map(|error| match error {
             crate::Error::Tuning { name, refusal } => {
-                Some(TableUse { device, table: name.clone(), entries: 0, refused: Some(refusal.to_string()) })
+                let refused = Some(refusal.to_string());
+                Some(TableUse { device, table: name.clone(), entries: 0, refused_entries: Default::default(), refused })
             }
             _ => None,
         }));

@@ -8,24 +8,26 @@
 //! 3. the cost model.
 //!
 //! `TILEGEMM_TUNING=off` leaves the cost model alone. A kernel that a table names but that is not in this build, or does not
-//! [support](KernelDesc::supports) the problem, is passed over.
+//! [support](crate::kernel::KernelDesc::supports) the problem, is passed over.
 //!
 //! ```
 //! use candle_tilegemm::arch::DeviceInfo;
 //! use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
+//! use candle_tilegemm::kernel::KernelDesc;
 //! use candle_tilegemm::tuning::{Origin, Tuning};
 //! use candle_tilegemm::{DType, Layout, Problem};
 //!
 //! let device = DeviceInfo::h100();
-//! let Origin { crate_version, kernels, .. } = Origin::of_this_build(&device);
+//! let Origin { crate_version, .. } = Origin::of_this_build(&device);
+//! let code = family::by_name("cublas_bf16_nt").map_or("", |kernel| kernel.code);
 //! let text = format!(
 //!     r#"{{
-//!       "schema": 1, "crate_version": "{crate_version}", "kernels": "{kernels}",
+//!       "schema": 2, "crate_version": "{crate_version}",
 //!       "gpu": "NVIDIA H100 80GB HBM3", "driver": "580.159.04", "cuda": "13.5", "cublas": "13.1.0",
 //!       "git": "unknown", "date": "2026-11-21T10:00:00Z",
 //!       "entries": [
 //!         {{"dtype":"bf16","layout":"nt","n":4096,"k":4096,"batch":1,"aligned":true,"epilogue":"none","among":"all",
-//!           "m":[33,64],"kernel":"cublas_bf16_nt","gain":1.12}}
+//!           "m":[33,64],"kernel":"cublas_bf16_nt","code":"{code}","gain":1.12}}
 //!       ]
 //!     }}"#
 //! );
@@ -38,7 +40,7 @@
 //! # The format
 //!
 //! JSON, a line for each entry, sorted, so that a change is readable in a diff. The head is an [`Origin`], an entry a [`Key`]
-//! with rows, kernel and gain.
+//! with rows, kernel, code of the kernel and gain.
 //!
 //! - **What is asked.** A key is the canonical problem without its rows: see [`Key`]. `among` is `all` for the default
 //!   [`Policy`](crate::dispatch::Policy), and `own` for the one without the vendor library. The two are measured against what
@@ -48,37 +50,46 @@
 //!   from one measured point to the next is at most [`MOST_STEP`], and nothing is said of rows outside: see [`Point`].
 //! - **Gain.** How many times as fast the kernel was as what the dispatcher chose without the table: the least of two
 //!   measurements with fresh operands, over all measured points of the entry, and more than [`LEAST_GAIN`].
+//! - **Code.** The kernel's [`code`](crate::kernel::KernelDesc::code) when it was measured.
 //!
 //! # What is verified
 //!
-//! A table is refused, with the [`Refusal`] as its reason, unless schema, crate version, GPU model and the hash of the kernels
-//! are the same; the hash is of the code in `csrc/` without comments, and of the rows of kernels.toml, so that no table
-//! outlives a change of what it measured. On a machine with that GPU the branch of the driver (580 of 580.159.04) and the CUDA
-//! version that compiled the kernels have to be the same too. What is unknown there, or for a GPU that is not here, is not
-//! compared. `tilegemm doctor` shows which tables are used, and which are not and why; so does [`crate::stats::tables`].
+//! A table is refused, with the [`Refusal`] as its reason, unless schema, crate version and GPU model are the same. On a machine
+//! with that GPU the branch of the driver (580 of 580.159.04) and the CUDA version that compiled the kernels have to be the same
+//! too. What is unknown there, or for a GPU that is not here, is not compared.
+//!
+//! An entry of a table that is used is refused alone, with an [`EntryRefusal`], where there is no such kernel any more, or where
+//! the kernel has another [`code`](crate::kernel::KernelDesc::code) than the one that was measured. The code is the kernel's row, the sources of its
+//! family that it is compiled from, the headers of `csrc/common` that these include, and the C ABI, all without comments. So a
+//! change of one family leaves the entries of the others valid.
+//!
+//! `tilegemm doctor` shows which tables are used, and which tables and how many entries are refused and why; so does
+//! [`crate::stats::tables`].
 
 use crate::error::{Error, Result};
-use crate::family;
-use crate::kernel::{Fusion, KernelDesc, Role};
+use crate::kernel::Fusion;
 use crate::problem::{DType, F32Mode, Layout, Problem, MAX_ALIGN};
-use serde::{Deserialize, Serialize, Serializer};
+use entry::Row;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
+mod entry;
 mod origin;
 mod ranges;
 mod refusal;
 mod tables;
 
+pub use entry::Entry;
 pub use origin::{Host, Origin};
 pub use ranges::{Point, MOST_STEP};
-pub use refusal::Refusal;
+pub use refusal::{EntryRefusal, Refusal, RefusedCounts, RefusedEntry};
 pub use tables::{cache_file, shipped, Tables};
 
 include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 
 /// The version of the format.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 /// An entry is worth its place where it gains more than this, for two runs of the suite agree within it (README, "Numbers").
 pub const LEAST_GAIN: f64 = 1.03;
 
@@ -178,42 +189,13 @@ impl fmt::Display for Key {
     }
 }
 
-/// The kernel that won for a range of rows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Entry {
-    /// For which products.
-    #[serde(flatten)]
-    pub key: Key,
-    /// First and last number of rows.
-    pub m: [usize; 2],
-    /// The fastest there.
-    #[serde(serialize_with = "by_name")]
-    pub kernel: &'static KernelDesc,
-    /// How many times as fast it is as what the dispatcher chose without the table.
-    pub gain: f64,
-}
-
-fn by_name<S: Serializer>(kernel: &&'static KernelDesc, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.serialize_str(kernel.name)
-}
-
-/// An entry as it is read, before its kernel is looked up.
-#[derive(Deserialize)]
-struct Row {
-    #[serde(flatten)]
-    key: Key,
-    m: [usize; 2],
-    kernel: String,
-    gain: f64,
-}
-
-/// A file. `E` is what it holds: an entry when written, a row when read.
+/// A file.
 #[derive(Serialize, Deserialize)]
-struct File<E> {
+struct File {
     schema: u32,
     #[serde(flatten)]
     origin: Origin,
-    entries: Vec<E>,
+    entries: Vec<Row>,
 }
 
 /// Read before the rest, which another schema may have changed.
@@ -229,12 +211,13 @@ pub struct Tuning {
     origin: Origin,
     /// Sorted by key and rows.
     entries: Vec<Entry>,
+    refused: Vec<RefusedEntry>,
 }
 
 impl Tuning {
     /// A table without entries. `name` is what errors and explanations call it.
     pub fn new(name: impl Into<String>, origin: Origin) -> Self {
-        Self { name: name.into(), origin, entries: Vec::new() }
+        Self { name: name.into(), origin, entries: Vec::new(), refused: Vec::new() }
     }
 
     /// Reads a table and verifies what needs no device; [`Tuning::verify`] does the rest.
@@ -265,10 +248,10 @@ impl Tuning {
         self.origin.fits(host).map_err(|refusal| Error::Tuning { name: self.name.clone(), refusal })
     }
 
-    /// The text of its file.
+    /// The text of its file, without the entries that were refused.
     pub fn to_text(&self) -> String {
         const WRITTEN: &str = "a table is made of strings and numbers";
-        let frame = File::<Entry> { schema: SCHEMA, origin: self.origin.clone(), entries: Vec::new() };
+        let frame = File { schema: SCHEMA, origin: self.origin.clone(), entries: Vec::new() };
         let frame = serde_json::to_string_pretty(&frame).expect(WRITTEN) + "\n";
         let lines: Vec<String> =
             self.entries.iter().map(|entry| serde_json::to_string(entry).expect(WRITTEN)).collect();
@@ -295,6 +278,16 @@ impl Tuning {
         &self.entries
     }
 
+    /// The entries of its file that are refused, and why; sorted. They answer nothing.
+    pub fn refused(&self) -> &[RefusedEntry] {
+        &self.refused
+    }
+
+    /// How many entries of its file are refused, by reason.
+    pub fn refused_counts(&self) -> RefusedCounts {
+        RefusedCounts::of(&self.refused)
+    }
+
     /// What it has for the canonical `problem`.
     pub fn lookup(&self, problem: &Problem, among: Among) -> Option<&Entry> {
         let key = Key::of(problem, among)?;
@@ -308,9 +301,9 @@ impl Tuning {
         self.entries.sort_by_key(|entry| (entry.key, entry.m));
     }
 
-    /// The same table under another origin and name, for one that is measured on.
+    /// The same table under another origin and name, for one that is measured on; without the entries that were refused.
     pub fn renew(self, name: impl Into<String>, origin: Origin) -> Self {
-        Self { name: name.into(), origin, ..self }
+        Self { name: name.into(), origin, refused: Vec::new(), ..self }
     }
 }
 
@@ -328,38 +321,8 @@ fn read(name: &str, text: &str) -> std::result::Result<Tuning, Refusal> {
     if schema != SCHEMA {
         return Err(Refusal::Schema { have: schema, need: SCHEMA });
     }
-    let File::<Row> { origin, entries, .. } = serde_json::from_str(text).map_err(format)?;
+    let File { origin, entries, .. } = serde_json::from_str(text).map_err(format)?;
     origin.fits_build()?;
-    let mut entries = entries.into_iter().map(Row::resolve).collect::<std::result::Result<Vec<_>, _>>()?;
-    entries.sort_by_key(|entry| (entry.key, entry.m));
-    if let Some(pair) = entries.windows(2).find(|pair| pair[0].key == pair[1].key && pair[1].m[0] <= pair[0].m[1]) {
-        let [first, last] = pair[0].m;
-        return Err(pair[1].refused(format!("its rows overlap those of the entry for M {first} to {last}")));
-    }
-    Ok(Tuning { name: name.into(), origin, entries })
-}
-
-impl Row {
-    fn resolve(self) -> std::result::Result<Entry, Refusal> {
-        let Row { key, m, kernel, gain } = self;
-        let Some(kernel) = family::by_name(&kernel) else { return Err(Refusal::UnknownKernel { kernel }) };
-        let entry = Entry { key, m, kernel, gain };
-        if m[0] == 0 || m[0] > m[1] {
-            return Err(entry.refused("expected 1 or more as its first M, and no less as its last".into()));
-        }
-        if !(gain >= LEAST_GAIN && gain.is_finite()) {
-            return Err(entry.refused(format!("its gain is {gain}; expected {LEAST_GAIN} or more")));
-        }
-        if key.among == Among::Own && kernel.role == Role::Vendor {
-            return Err(entry.refused(format!("{kernel} is none of our own kernels")));
-        }
-        Ok(entry)
-    }
-}
-
-impl Entry {
-    fn refused(&self, what: String) -> Refusal {
-        let Entry { key, m: [first, last], .. } = self;
-        Refusal::Entry { entry: format!("M {first} to {last} of {key}"), what }
-    }
+    let (entries, refused) = entry::resolve(entries)?;
+    Ok(Tuning { name: name.into(), origin, entries, refused })
 }

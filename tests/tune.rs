@@ -126,10 +126,10 @@ fn an_explanation_as_json_has_the_entry() {
 #[test]
 fn a_refused_table_is_an_error_where_it_is_named_and_a_warning_in_the_cache() {
     let folder = Folder::new("refused");
-    let text = table().replacen("\"kernels\": \"", "\"kernels\": \"0", 1);
+    let text = table().replacen("\"crate_version\": \"", "\"crate_version\": \"9", 1);
     let file = folder.with("old.json", &text);
     for (setting, reason) in [
-        (file.clone(), "was measured with other kernels"),
+        (file.clone(), "was measured with candle-tilegemm 9"),
         (folder.0.join("none.json"), "cannot be read"),
         (folder.with("bad.json", "{"), "is no measured table"),
     ] {
@@ -149,6 +149,23 @@ fn a_refused_table_is_an_error_where_it_is_named_and_a_warning_in_the_cache() {
         "{}",
         cached.stderr
     );
+}
+
+#[test]
+fn an_entry_of_other_code_is_passed_over_with_a_warning() {
+    let folder = Folder::new("code");
+    let text = table().replacen(other().code, "0123456789abcdef", 1);
+    let file = folder.with("old.json", &text);
+    let outcome = tilegemm(&folder, Some(&file), &EXPLAIN);
+    assert_eq!((outcome.code, is_tuned(&outcome)), (0, false));
+    let counts = "1 entry is refused: 1 of kernels whose code has changed";
+    assert_eq!(outcome.stderr, format!("warning: of {}, {counts}\n", file.display()));
+    if cfg!(not(feature = "cuda")) {
+        let Outcome { code, stdout, .. } = tilegemm(&folder, Some(&file), &["doctor"]);
+        assert!(code == 0 && stdout.contains("old.json (0 entries) is for NVIDIA H100"), "{stdout}");
+        let line = stdout.lines().find(|line| line.contains(counts)).unwrap_or_else(|| panic!("{stdout}"));
+        assert!(line.trim().starts_with("warn") && stdout.contains("-> measure the products again with"), "{stdout}");
+    }
 }
 
 #[cfg(not(feature = "cuda"))]

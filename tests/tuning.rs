@@ -1,18 +1,12 @@
-//! Measured tables: which are refused and with which words, what they answer, and what the dispatcher makes of it.
-
-#[path = "../build/tuning.rs"]
-#[allow(dead_code)] // build.rs uses the rest
-mod build;
+//! Measured tables: what they answer, and what the dispatcher makes of it.
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue};
-use candle_tilegemm::tuning::{
-    shipped, Among, Entry, Host, Key, Origin, Point, Refusal, Tuning, LEAST_GAIN, MOST_STEP,
-};
-use candle_tilegemm::{cost, DType, Error, F32Mode, Layout, Problem};
+use candle_tilegemm::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
+use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
 use proptest::prelude::*;
 
 fn model() -> Dispatcher {
@@ -55,88 +49,6 @@ fn kernel(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> (&'stat
     let explanation = dispatcher.explain(problem, policy);
     assert_eq!((explanation.chosen, explanation.reason), (Some(plan.kernel), Some(plan.reason)), "explain and plan");
     (plan.kernel, plan.reason)
-}
-
-fn refusal(result: Result<Tuning, Error>) -> (Refusal, String) {
-    let error = result.expect_err("the table is good");
-    let text = error.to_string();
-    match error {
-        Error::Tuning { refusal, .. } => (refusal, text),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn every_kind_of_bad_table_is_refused_with_what_to_do_next() {
-    let entry = r#"{"dtype":"bf16","layout":"nt","n":64,"k":64,"batch":1,"aligned":true,"epilogue":"none","among":"own","m":[1,4],"kernel":"KERNEL","gain":1.1}"#;
-    let good_kernel = KERNELS.iter().find(|k| k.family != "cublas" && k.dtype == DType::BF16).unwrap().name;
-    let entry = entry.replace("KERNEL", good_kernel);
-    let good = empty("t").to_text().replace("\"entries\": []", &format!("\"entries\": [{entry}]"));
-    assert_eq!(Tuning::parse("mine.json", &good).unwrap().entries().len(), 1);
-
-    let second = format!("[{}, {}]", entry, entry.replace("[1,4]", "[4,8]"));
-    let version = format!("\"crate_version\": \"{}\"", env!("CARGO_PKG_VERSION"));
-    let cases = [
-        ("", "", "is no measured table", ""),
-        ("{", "[", "is no measured table", "`tilegemm tune` writes one"),
-        ("\"schema\": 1,", "", "missing field `schema`", "`tilegemm tune`"),
-        ("\"schema\": 1,", "\"schema\": 2,", "has schema 2, and this version reads 1", "measure it again"),
-        (&version, "\"crate_version\": \"0.0.9\"", "was measured with candle-tilegemm 0.0.9", "measure it again"),
-        ("\"kernels\": \"", "\"kernels\": \"x", "was measured with other kernels (hash x", "measure it again"),
-        ("\"gpu\"", "\"gpus\"", "missing field `gpu`", "`tilegemm tune`"),
-        (good_kernel, "sm90_gemm", "names the kernel 'sm90_gemm'", "`tilegemm kernels`"),
-        (good_kernel, "cublas_bf16_nt", "is none of our own kernels", "correct it"),
-        (
-            "\"gain\":1.1",
-            "\"gain\":1.01",
-            "M 1 to 4 of Mx64x64 nt bf16, own kernels: its gain is 1.01",
-            "measure it again",
-        ),
-        ("[1,4]", "[0,4]", "expected 1 or more as its first M", "correct it"),
-        ("[1,4]", "[5,4]", "no less as its last", "correct it"),
-        ("[1,4]", "[1]", "is no measured table", "line"),
-        ("\"bf16\"", "\"int8\"", "unknown variant `int8`", "`tilegemm tune`"),
-        (&format!("[{entry}]"), &second, "M 4 to 8 of Mx64x64 nt bf16, own kernels: its rows overlap", "M 1 to 4"),
-    ];
-    for (from, to, what, remedy) in cases {
-        let text = if from.is_empty() { String::new() } else { good.replacen(from, to, 1) };
-        assert_ne!(text, good, "nothing to replace: {from}");
-        let (_, message) = refusal(Tuning::parse("mine.json", &text));
-        assert!(message.starts_with("mine.json ") && message.contains(what), "no '{what}' in: {message}");
-        assert!(message.contains(remedy), "no '{remedy}' in: {message}");
-    }
-
-    let (reason, message) = refusal(Tuning::load("no/such/table.json".as_ref()));
-    assert!(matches!(reason, Refusal::Unreadable(_)) && message.contains("TILEGEMM_TUNING"), "{message}");
-}
-
-#[test]
-fn a_table_of_another_machine_is_refused() {
-    let device = DeviceInfo::h100();
-    let origin = Origin { driver: "580.159.04".into(), cuda: "13.5".into(), ..Origin::of_this_build(&device) };
-    let table = Tuning::new("t", origin);
-    let host = |driver: Option<&str>, cuda: Option<&str>| Host {
-        driver: driver.map(String::from),
-        cuda: cuda.map(String::from),
-        ..Host::hypothetical(&device)
-    };
-    for (driver, cuda) in [(None, None), (Some("580.65.06"), Some("13.5")), (Some("580.159.04"), None)] {
-        table.verify(&host(driver, cuda)).unwrap_or_else(|error| panic!("{driver:?} {cuda:?}: {error}"));
-    }
-    let verify = |host| refusal(table.verify(&host).map(|()| table.clone()));
-    let cases = [
-        (verify(host(Some("590.1"), None)), "was measured with a driver 580, and this is 590"),
-        (verify(host(None, Some("13.4"))), "kernels that CUDA 13.5 compiled, here it was 13.4"),
-        (
-            verify(Host::hypothetical(&DeviceInfo::h200())),
-            "was measured on an NVIDIA H100 80GB HBM3, and this is an NVIDIA H200",
-        ),
-    ];
-    for ((_, message), expected) in cases {
-        assert!(message.contains(expected) && message.contains("tilegemm tune"), "no '{expected}' in: {message}");
-    }
-    let error = Dispatcher::hypothetical(DeviceInfo::a100()).with_tuning(table).unwrap_err();
-    assert!(matches!(error, Error::Tuning { refusal: Refusal::Gpu { .. }, .. }), "{error}");
 }
 
 #[test]
@@ -316,7 +228,7 @@ fn a_kernel_that_is_not_built_is_not_taken() {
     let table = table("t", Among::All, &[64], others(&problem)[0]);
     let dispatcher = Dispatcher::new(DeviceInfo::h100()).with_tuning(table).unwrap();
     let error = dispatcher.plan(&problem, Policy::default()).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error, candle_tilegemm::Error::Unsupported { .. }), "{error}");
 }
 
 #[test]
@@ -378,6 +290,9 @@ fn the_tables_that_ship_are_of_this_build() {
         let table = table.unwrap_or_else(|(name, refusal)| panic!("{name} {refusal}: see tuning/README.md"));
         assert!(!gpus.contains(&table.origin().gpu), "two tables for {}", table.origin().gpu);
         gpus.push(table.origin().gpu.clone());
+        if let [first, ..] = table.refused() {
+            panic!("{}: {}, such as {first}: see tuning/README.md", table.name(), table.refused_counts());
+        }
         assert!(!table.entries().is_empty(), "{} is empty; remove it", table.name());
         for Entry { key, kernel, .. } in table.entries() {
             assert!(kernel.dtype == key.dtype, "{}: {kernel} for {key}", table.name());
@@ -386,33 +301,6 @@ fn the_tables_that_ship_are_of_this_build() {
             assert!(Dispatcher::hypothetical(device).tables().used().any(|used| used.name() == table.name()));
         }
     }
-}
-
-#[test]
-fn the_hash_of_the_kernels_is_of_their_code() {
-    let same = [
-        "int x = 1; // one\nint y;",
-        "int x = 1;\n\n   int y; ",
-        "/* a kernel\n   of ours */ int x = 1;\tint y;",
-        "int x = 1; /**/ int y; // trailing",
-    ];
-    assert!(same.iter().all(|text| build::code(text) == "int x = 1; int y;"), "{:?}", same.map(build::code));
-    assert_eq!(build::code(r#"f("// no /* comment \" */", '"'); // c"#), r#"f("// no /* comment \" */", '"');"#);
-    assert_eq!(build::code("1'000; // it's\nx"), "1'000; // it's x", "an odd apostrophe ends with its line");
-    assert_eq!(build::code("a // no end"), "a");
-    assert_eq!(build::code("a /* no end"), "a");
-
-    let folder = std::env::temp_dir().join(format!("tilegemm-hash-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let hash = |rows: &str, source: &str| {
-        std::fs::write(folder.join("gemm.cu"), source).unwrap();
-        build::kernels_hash(rows, &folder).unwrap()
-    };
-    let first = hash("row", "int x = 1;");
-    assert_eq!(first, hash("row", "int  x = 1; // why"));
-    assert_ne!(first, hash("row", "int x = 2;"));
-    assert_ne!(first, hash("another row", "int x = 1;"));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 prop_compose! {

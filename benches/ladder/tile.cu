@@ -6,7 +6,7 @@
 //   + static extents  how large they are, hence that every row begins at 16 bytes too: now it uses TMA, and whole tiles
 //                     need no mask. Without the alignment this changes nothing either: it takes both (nvcc 13.5);
 //   + tuned tile      (two rungs) a tile that feeds the tensor cores, and how many CTAs and warps to compute it with.
-// csrc/tile_gemm.cu has TMA with run-time extents as well: assume_divisible says of them what is needed.
+// csrc/tile_gemm/tile_gemm.cu has TMA with run-time extents as well: assume_divisible says of them what is needed.
 #include <cuda_fp16.h>
 
 #include "cuda_tile.h"

@@ -3,16 +3,12 @@
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, tf32};
-use crate::kernel::{Case, Family, KernelDesc, Limits, Math, Rejection, INT};
+use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
 use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 
 pub(crate) struct Cublas;
 
 impl Family for Cublas {
-    fn limits(&self, _: &KernelDesc, _: &Problem) -> Limits {
-        Limits { two_batch_dims: false, aligned: [true; 4], adds_to_d: true, ..Limits::NONE }
-    }
-
     /// cuBLAS's interface has extents and leading dimensions of 32 bits.
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let leading = |o: &Operand| if o.col_stride == 1 { o.row_stride } else { o.col_stride };

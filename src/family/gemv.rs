@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::cost::memory_us;
-use crate::kernel::{Case, Extent, Family, KernelDesc, Limits};
+use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{DType, Problem};
 
 /// Until all is on its way, microseconds. The kernel overlaps the one before it and has weights brought into L2 meanwhile.
@@ -154,16 +154,6 @@ fn wide_cuts(kernel: &KernelDesc, m: u32) -> &'static [(u32, u32)] {
 }
 
 impl Family for Gemv {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        Limits {
-            rows: kernel.tile[0] as usize,
-            matrices: Limits::GRID_Y,
-            aligned: [true, true, false, false],
-            multiples: &[Extent::K],
-            ..Limits::HALF
-        }
-    }
-
     fn configurations(&self, case: &Case) -> Vec<Config> {
         let shape = Shape::of(case.kernel, case.problem);
         shape.cuts.iter().map(|cut| shape.config(*cut)).collect()

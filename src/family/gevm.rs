@@ -2,8 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::{memory_us, overlapped};
-use crate::kernel::{Case, Extent, Family, KernelDesc, Limits};
-use crate::problem::Problem;
+use crate::kernel::{Case, Family};
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 1.2;
@@ -35,16 +34,6 @@ fn block_k(case: &Case) -> usize {
 }
 
 impl Family for Gevm {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        Limits {
-            rows: kernel.tile[0] as usize,
-            matrices: Limits::GRID_Y,
-            aligned: [false, true, false, false],
-            multiples: &[Extent::N],
-            ..Limits::HALF
-        }
-    }
-
     fn configurations(&self, case: &Case) -> Vec<Config> {
         let deep =
             SPLITS.into_iter().filter(|split| *split == 1 || case.problem.k > block_k(case) * *split as usize / 2);

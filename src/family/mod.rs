@@ -2,7 +2,7 @@
 //! rows of the table.
 
 use crate::arch::Arch;
-use crate::kernel::{Fusion, KernelDesc, Math, Role, Room};
+use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{DType, Layout};
 
 mod cublas;

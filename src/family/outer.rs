@@ -2,8 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::memory_us;
-use crate::kernel::{Case, Family, KernelDesc, Limits, INT};
-use crate::problem::Problem;
+use crate::kernel::{Case, Family};
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 0.8;
@@ -13,11 +12,6 @@ const SINGLE: f64 = 2.0;
 pub(crate) struct Outer;
 
 impl Family for Outer {
-    fn limits(&self, _: &KernelDesc, _: &Problem) -> Limits {
-        let limits = Limits { matrices: Limits::GRID_Y, any_strides: true, most_k: 1, ..Limits::HALF };
-        limits.tiles_of_matrix([16, 64], INT)
-    }
-
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let problem = case.problem;
         let vectors = problem.d.col_stride == 1 && problem.n.is_multiple_of(4) && problem.d.align(problem.dtype) == 16;

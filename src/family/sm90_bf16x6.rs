@@ -2,12 +2,10 @@
 
 use crate::config::Config;
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
-/// Splitting into parts leaves out products of the lowest ones, which is less than the rounding of sums from this K on.
-const LEAST_K: usize = 64;
 /// Fitted to recordings of the kernel's drafts: launches; what preparing operands reads and writes, GB/s; a k-block and an epilogue of a
 /// tile of 128 and of 64 columns.
 const LAUNCH_US: f64 = 1.2;
@@ -24,16 +22,8 @@ fn copies_a(kernel: &KernelDesc) -> bool {
 impl Family for Sm90Bf16x6 {
     /// An operand that is brought into another form beforehand is read element by element.
     fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let cluster = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
         let only_a = [!copies_a(kernel), false, false, false];
-        Limits {
-            matrices: INT / 12,
-            least_k: LEAST_K,
-            aligned: only_a,
-            tma: only_a,
-            clustered: true,
-            ..Limits::extents(INT / 4).tiles_of_batch(cluster, INT / 4)
-        }
+        Limits { aligned: only_a, tma: only_a, ..kernel.limits }
     }
 
     /// Three bf16 planes of B; A as f32, transposed, where its rows are not contiguous. Rows of planes of a row-major B are multiples

@@ -5,11 +5,9 @@
 
 use crate::config::Config;
 use crate::cost::{memory_us, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
+use crate::kernel::{Case, ElementCost, Family};
 use crate::problem::{Layout, Problem};
 
-/// Splitting into parts leaves out products of the lowest ones, which is less than the rounding of sums from this K on.
-const LEAST_K: usize = 64;
 /// Microseconds, fitted to 525 recordings on an H100 (regret of the choice 0.14 %): 32 of K of a tile, and what else it takes, where two
 /// warp groups take turns along K, of the widths 16, 32 and 64; the same of tall tiles, and how much longer these take to start; what
 /// a cluster of eight costs.
@@ -90,16 +88,6 @@ fn each(case: &Case, mut visit: impl FnMut(Config)) {
 }
 
 impl Family for Sm90Bf16x6Direct {
-    fn limits(&self, _: &KernelDesc, _: &Problem) -> Limits {
-        Limits {
-            least_k: LEAST_K,
-            aligned: [true, true, false, false],
-            tma: [true, true, false, false],
-            // Extents are rounded up to tiles.
-            ..Limits::extents(INT - 1024).tiles_of_batch([64, 64], INT / 64)
-        }
-    }
-
     fn configurations(&self, case: &Case) -> Vec<Config> {
         let mut configurations = Vec::new();
         each(case, |config| configurations.push(config));

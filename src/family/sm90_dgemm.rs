@@ -2,8 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::{memory_us, overlapped, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
-use crate::problem::Problem;
+use crate::kernel::{Case, ElementCost, Family};
 
 /// The launch, with the first tile's loads, microseconds.
 const LAUNCH_US: f64 = 5.0;
@@ -16,15 +15,6 @@ const TILES: [(f64, f64); 2] = [(0.965, 68.0), (0.965, 44.0)];
 pub(crate) struct Sm90Dgemm;
 
 impl Family for Sm90Dgemm {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let tile = [kernel.tile[0], kernel.tile[1]].map(|side| side as usize);
-        Limits {
-            aligned: [true, true, false, false],
-            tma: [true, true, false, false],
-            ..Limits::extents(INT / 4).tiles_of_batch(tile, INT / 4)
-        }
-    }
-
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let [rows, columns, depth] = case.kernel.tile.map(|x| x as usize);

@@ -3,8 +3,7 @@
 use crate::config::Config;
 use crate::cost::tiles::{EpilogueTime, Tiles};
 use crate::cost::OVERLAPPED_LAUNCH_US;
-use crate::kernel::{Case, ElementCost, Extent, Family, KernelDesc, Limits, INT};
-use crate::problem::Problem;
+use crate::kernel::{Case, ElementCost, Family};
 
 /// An epilogue of the cooperative schedule, 3500 cycles in recordings, microseconds.
 const EPILOGUE_US: f64 = 2.2;
@@ -22,19 +21,6 @@ const LONG_EFFICIENCY: f64 = 1.05;
 pub(crate) struct Sm90Gemm;
 
 impl Family for Sm90Gemm {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let cluster = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
-        Limits {
-            two_batch_dims: false,
-            aligned: [true; 4],
-            tma: [true; 4],
-            multiples: &[Extent::N],
-            clustered: true,
-            // Extents are rounded up to tiles.
-            ..Limits::extents(INT - 1024).tiles_of_batch(cluster, INT / 256)
-        }
-    }
-
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let [tile_m, tile_n, _] = case.kernel.tile;
         let (efficiency, epilogue) = match case.kernel.schedule {

@@ -108,16 +108,13 @@ impl Family for Sm90Sgemm {
     /// An operand that is transposed beforehand is read element by element.
     fn limits(&self, kernel: &KernelDesc, problem: &Problem) -> Limits {
         let [a, b] = transposes(kernel, problem);
+        let by_tma = [!a, !b, false, false];
         let smallest = match kernel.tile {
             [_, 256, _] => [128, 256],
             [256, ..] => [64, 64],
             _ => [96, 96],
         };
-        Limits {
-            aligned: [!a, !b, false, false],
-            tma: [!a, !b, false, false],
-            ..Limits::extents(INT / 4).tiles_of_batch(smallest, INT / 4)
-        }
+        Limits { aligned: by_tma, tma: by_tma, ..kernel.limits.tiles_of_batch(smallest, INT / 4) }
     }
 
     /// What is transposed to have K outside has lines of 32.

@@ -2,8 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::memory_us;
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
-use crate::problem::Problem;
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 1.14;
@@ -60,17 +59,6 @@ fn config(case: &Case, split: u32) -> Config {
 }
 
 impl Family for Sm90Skinny {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        Limits {
-            rows: kernel.tile[0] as usize,
-            matrices: Limits::GRID_Y,
-            two_batch_dims: false,
-            aligned: [true, true, false, false],
-            tma: [true, true, false, false],
-            ..Limits::HALF
-        }
-    }
-
     fn configurations(&self, case: &Case) -> Vec<Config> {
         let stages = case.problem.k.div_ceil(case.kernel.tile[2] as usize);
         SPLITS.into_iter().filter(|split| *split as usize <= stages).map(|split| config(case, split)).collect()

@@ -3,12 +3,10 @@
 use crate::config::Config;
 use crate::cost::roofline_us;
 use crate::cost::tf32::{Cluster, Tile, LAUNCH_US, MEMORY, RING_K};
-use crate::kernel::{Case, Extent, Family, KernelDesc, Limits, INT};
+use crate::kernel::{Case, Family, KernelDesc};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
-/// One pipeline stage. Memory decides how fast shorter sums are, so they stay exact: candle's RoPE tables have K = 1.
-const LEAST_K: usize = 32;
 /// The kernel before the product that transposes an operand: what it reads and writes, GB/s, and its launch.
 const TRANSPOSE_GBPS: f64 = 2850.0;
 const TRANSPOSE_US: f64 = 0.3;
@@ -82,18 +80,6 @@ fn rank(case: &Case, sides: &Sides, cluster: [usize; 3]) -> usize {
 }
 
 impl Family for Sm90Tf32 {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let tile = [kernel.tile[0], kernel.tile[1]].map(|side| side as usize);
-        Limits {
-            least_k: LEAST_K,
-            aligned: [true; 4],
-            tma: [true, true, false, true],
-            multiples: &[Extent::N],
-            clustered: true,
-            ..Limits::HALF.tiles_of_batch(tile, INT / 16)
-        }
-    }
-
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
         let bytes = transposes(kernel).map(|transposed| if transposed { 4 } else { 0 });
         let piece = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);

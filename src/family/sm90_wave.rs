@@ -7,7 +7,7 @@
 
 use crate::config::Config;
 use crate::cost::{memory_us, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 use crate::problem::Problem;
 
 /// Launch, the first loads and the drain, overlapped with the kernels before and after, microseconds.
@@ -173,18 +173,6 @@ fn us_of(case: &Case, tile: &Tile, share: usize, split: usize) -> f64 {
 }
 
 impl Family for Sm90Wave {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let width = kernel.widths.iter().min().copied().unwrap_or(kernel.tile[1]);
-        let sides = Tile::of(kernel, width).sides.map(|side| side as usize);
-        Limits {
-            matrices: Limits::GRID_Y,
-            two_batch_dims: false,
-            aligned: [true, true, false, false],
-            tma: [true, true, false, false],
-            ..Limits::HALF.tiles_of_matrix(sides, INT / 16)
-        }
-    }
-
     fn configurations(&self, case: &Case) -> Vec<Config> {
         let mut configurations = Vec::new();
         each(case, |tile, share, split| configurations.push(config(&tile, share, split)));

@@ -7,7 +7,7 @@
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::{memory_us, overlap_by};
-use crate::kernel::{Case, Family, KernelDesc, Limits, INT};
+use crate::kernel::{Case, Family};
 use crate::problem::{DType, Problem};
 
 /// The launch, the first loads and the last stores, microseconds.
@@ -175,11 +175,6 @@ impl Tile {
 pub(crate) struct SplitK;
 
 impl Family for SplitK {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let tile = [kernel.tile[0], kernel.tile[1]].map(|side| side as usize);
-        Limits { any_strides: true, ..Limits::NONE.tiles_of_batch(tile, INT) }
-    }
-
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
         parts_bytes(config.split.into(), problem)
     }

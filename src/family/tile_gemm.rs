@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::tiles::{EpilogueTime, Tiles};
 use crate::cost::LAUNCH_US;
-use crate::kernel::{Case, ElementCost, Extent, Family, KernelDesc, Limits, Rejection, INT};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection};
 use crate::problem::Problem;
 
 /// An epilogue takes 3500 cycles in recordings; cuTile masks every load of a tile that D cuts off.
@@ -12,16 +12,6 @@ const TILES: Tiles = Tiles { shares_tile: true, efficiency: 1.055, epilogue: Epi
 pub(crate) struct TileGemm;
 
 impl Family for TileGemm {
-    fn limits(&self, kernel: &KernelDesc, _: &Problem) -> Limits {
-        let tile = [kernel.tile[0], kernel.tile[1]].map(|side| side as usize);
-        Limits {
-            aligned: [true; 4],
-            tma: [true; 4],
-            multiples: &[Extent::N, Extent::LineOfA, Extent::LineOfB],
-            ..Limits::HALF.tiles_of_batch(tile, INT / 2)
-        }
-    }
-
     /// Other families read a C whose rows overlap row by row.
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         match problem.epilogue.c.is_some_and(|c| c.row_stride <= 0) {

@@ -1,4 +1,4 @@
-//! The limits of a family as numbers, and the one piece of code that checks them.
+//! The limits of a kernel as numbers (`[limits]` of its family.toml, build/limits.rs), and the one piece of code that checks them.
 //!
 //! A launch function in `csrc` refuses what lies beyond the numbers of its family; its comment names this file. `ELEMENTS` is
 //! checked here alone.
@@ -17,7 +17,7 @@ const ELEMENTS: usize = 1 << 48;
 const TMA_STRIDE: u64 = 1 << 40;
 
 /// The number of tiles of D that a launch counts.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Tiles {
     /// Rows and columns of the smallest tile.
     pub sides: [usize; 2],
@@ -27,7 +27,7 @@ pub(crate) struct Tiles {
 }
 
 /// An extent, or the contiguous extent of an operand.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Extent {
     N,
     K,
@@ -35,8 +35,8 @@ pub(crate) enum Extent {
     LineOfB,
 }
 
-/// What a kernel takes.
-#[derive(Debug, Clone, Copy)]
+/// What a kernel takes at most, and what else its operands must be.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
     /// At most so many.
     pub rows: usize,
@@ -65,41 +65,9 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The same limit for all extents, and none else.
-    pub const fn extents(most: usize) -> Self {
-        Self {
-            rows: most,
-            columns: most,
-            k: most,
-            matrices: most,
-            tiles: None,
-            least_k: 1,
-            most_k: ANY,
-            any_strides: false,
-            two_batch_dims: true,
-            aligned: [false; 4],
-            tma: [false; 4],
-            multiples: &[],
-            clustered: false,
-            adds_to_d: false,
-        }
-    }
-
-    /// No limit of extents.
-    pub const NONE: Self = Self::extents(ANY);
-    /// Extents that 32-bit indices reach, with room for one step of a persistent loop beyond the end.
-    pub const HALF: Self = Self::extents(INT / 2);
-    /// The y extent of a grid.
-    pub const GRID_Y: usize = 65_535;
-
     /// Tiles of `sides`, at most so many in all matrices.
     pub const fn tiles_of_batch(self, sides: [usize; 2], most: usize) -> Self {
         Self { tiles: Some(Tiles { sides, most, of_batch: true }), ..self }
-    }
-
-    /// Tiles of `sides`, at most so many in a matrix.
-    pub const fn tiles_of_matrix(self, sides: [usize; 2], most: usize) -> Self {
-        Self { tiles: Some(Tiles { sides, most, of_batch: false }), ..self }
     }
 
     /// Whether `kernel` takes `problem` as far as its limits say.

@@ -1,6 +1,6 @@
 //! Where a table was made, and whether that is where it is used.
 
-use super::{Refusal, KERNELS_HASH};
+use super::Refusal;
 use crate::arch::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 pub struct Origin {
     /// Version of this crate.
     pub crate_version: String,
-    /// Hash of the kernels' code.
-    pub kernels: String,
     /// The GPU model, as the driver names it.
     pub gpu: String,
     /// Version of the driver.
@@ -26,13 +24,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Crate, kernels and GPU as they are here, and the rest as far as this build knows it.
+    /// Crate and GPU as they are here, and the rest as far as this build knows it.
     pub fn of_this_build(device: &DeviceInfo) -> Self {
         let unknown = || "unknown".to_string();
         let Host { gpu, driver, cuda } = Host::here(device);
         Self {
             crate_version: env!("CARGO_PKG_VERSION").into(),
-            kernels: KERNELS_HASH.into(),
             gpu,
             driver: driver.unwrap_or_else(unknown),
             cuda: cuda.unwrap_or_else(unknown),
@@ -42,16 +39,13 @@ impl Origin {
         }
     }
 
-    /// Whether it was made by this crate with these kernels.
+    /// Whether it was made by this version of the crate.
     pub(super) fn fits_build(&self) -> Result<(), Refusal> {
-        let (crate_version, kernels) = (env!("CARGO_PKG_VERSION"), KERNELS_HASH);
-        if self.crate_version != crate_version {
-            return Err(Refusal::CrateVersion { have: self.crate_version.clone(), need: crate_version.into() });
+        let crate_version = env!("CARGO_PKG_VERSION");
+        match self.crate_version == crate_version {
+            true => Ok(()),
+            false => Err(Refusal::CrateVersion { have: self.crate_version.clone(), need: crate_version.into() }),
         }
-        if self.kernels != kernels {
-            return Err(Refusal::Kernels { have: self.kernels.clone(), need: kernels.into() });
-        }
-        Ok(())
     }
 
     /// Whether it was made on such a machine.

@@ -62,7 +62,7 @@ impl Tables {
         for table in shipped() {
             match table {
                 Ok(tuning) if tuning.origin().gpu == host.gpu => match tuning.verify(host) {
-                    Ok(()) => tables.used.push(tuning),
+                    Ok(()) => tables.insert(tables.used.len(), tuning),
                     Err(error) => tables.refuse(error),
                 },
                 Ok(_) => {}
@@ -87,7 +87,7 @@ impl Tables {
     fn with_cached(mut self, host: &Host) -> Self {
         let Some(path) = cache_file(&host.gpu).filter(|path| path.exists()) else { return self };
         match load_for(&path, host) {
-            Ok(tuning) => self.used.insert(0, Arc::new(tuning)),
+            Ok(tuning) => self.insert(0, Arc::new(tuning)),
             Err(error) => self.refuse(error),
         }
         self
@@ -99,8 +99,16 @@ impl Tables {
     /// [`Error::Tuning`] where it is not for this host.
     pub(crate) fn before(mut self, tuning: Tuning, host: &Host) -> Result<Self> {
         tuning.verify(host)?;
-        self.used.insert(0, Arc::new(tuning));
+        self.insert(0, Arc::new(tuning));
         Ok(self)
+    }
+
+    fn insert(&mut self, at: usize, tuning: Arc<Tuning>) {
+        let refused = tuning.refused_counts();
+        if !refused.is_none() {
+            tracing::warn!(target: "tilegemm::tuning", table = tuning.name(), %refused, "entries of a measured table are not used");
+        }
+        self.used.insert(at, tuning);
     }
 
     fn refuse(&mut self, error: Error) {

@@ -314,7 +314,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(9, 7, 8192), (13, 4096, 1032), (16, 515, 3080), (10, 1024, 24), (16, 9001, 768), (14, 2, 4096)]);
     }
     if kernel.family == "gemv" && kernel.dtype.bytes() == 2 {
-        // Every cut of gemv_mma.hpp, with rows left over and tiles in turns; weights so large that it takes few rows, too.
+        // Every cut of gemv/mma.hpp, with rows left over and tiles in turns; weights so large that it takes few rows, too.
         sizes.extend([
             (7, 9001, 328),
             (5, 4099, 4096),

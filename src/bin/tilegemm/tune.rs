@@ -20,7 +20,8 @@ use std::time::Duration;
 /// choice is timed against it a second time, on fresh operands, and entered if it is so again. With the vendor library off
 /// (TILEGEMM_VENDOR=off, TILEGEMM=force) the dispatcher chooses among our own kernels: for that there are entries of their own.
 ///
-/// The table holds for this GPU model, these kernels, this driver branch and this version of the crate; elsewhere it is refused.
+/// The table holds for this GPU model, this driver branch and this version of the crate; elsewhere it is refused. An entry of it
+/// holds as long as the code of its kernel stays the same.
 /// TILEGEMM_TUNING=FILE|off names another table, or has none asked. Ctrl-C ends it after the product in hand and writes what
 /// was found. Nothing is measured unless this command is run.
 #[derive(clap::Args)]

@@ -44,7 +44,7 @@ fn driver() -> Finding {
 
 fn library() -> Finding {
     match launch::verify_library() {
-        Ok(count) => Finding::ok("library", format!("{count} kernels are linked, all as kernels.toml has them")),
+        Ok(count) => Finding::ok("library", format!("{count} kernels are linked, all as the table has them")),
         Err(error) => Finding::problem(Status::Broken, "library", "does not fit this program", error.to_string()),
     }
 }

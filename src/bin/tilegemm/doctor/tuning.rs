@@ -38,16 +38,16 @@ fn on_devices() -> Vec<Finding> {
 
 /// What can be said of the tables alone.
 fn without_device() -> Vec<Finding> {
-    let shipped = shipped().map(|table| match table {
-        Ok(tuning) => Finding::ok(SUBJECT, format!("{tuning} ships for {}", tuning.origin().gpu)),
-        Err((name, refusal)) => refused(name, &refusal, Status::Warn),
+    let shipped = shipped().flat_map(|table| match table {
+        Ok(tuning) => of_table(&tuning, format!("{tuning} ships for {}", tuning.origin().gpu)),
+        Err((name, refusal)) => vec![refused(name, &refusal, Status::Warn)],
     });
     let mut findings: Vec<Finding> = shipped.collect();
     let named = std::env::var_os("TILEGEMM_TUNING").filter(|value| !value.is_empty() && value != "off");
     if let Some(path) = named {
-        findings.push(match Tuning::load(path.as_ref()) {
-            Ok(tuning) => Finding::ok(SUBJECT, format!("{tuning} is for {}", tuning.origin().gpu)),
-            Err(error) => of_error(&error, Status::Broken),
+        findings.extend(match Tuning::load(path.as_ref()) {
+            Ok(tuning) => of_table(&tuning, format!("{tuning} is for {}", tuning.origin().gpu)),
+            Err(error) => vec![of_error(&error, Status::Broken)],
         });
     }
     if findings.is_empty() {
@@ -64,12 +64,24 @@ fn of(dispatcher: Dispatcher) -> Vec<Finding> {
         Err(error) => return vec![of_error(&error, Status::Broken)],
     };
     let tables = dispatcher.tables();
-    let used = tables.used().map(|tuning| Finding::ok(SUBJECT, format!("{tuning} is asked")));
+    let used = tables.used().flat_map(|tuning| of_table(tuning, format!("{tuning} is asked")));
     let refused = tables.refused().iter().map(|error| of_error(error, Status::Warn));
     let mut findings: Vec<Finding> = used.chain(refused).collect();
     if findings.is_empty() {
         let place = cache_file(&gpu).map_or("TILEGEMM_TUNING".into(), |path| path.display().to_string());
         findings.push(Finding::ok(SUBJECT, format!("none for {gpu}: the cost model decides; looked for {place}")));
+    }
+    findings
+}
+
+/// A table that is used, and the entries of it that are not.
+fn of_table(tuning: &Tuning, what: String) -> Vec<Finding> {
+    let mut findings = vec![Finding::ok(SUBJECT, what)];
+    let counts = tuning.refused_counts();
+    if !counts.is_none() {
+        let what = format!("of {}, {counts}", tuning.name());
+        let remedy = "measure the products again with `tilegemm tune --merge`";
+        findings.push(Finding::problem(Status::Warn, SUBJECT, what, remedy));
     }
     findings
 }

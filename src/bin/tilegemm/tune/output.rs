@@ -45,7 +45,12 @@ impl Output {
         }
         let old = Tuning::load(&self.path).and_then(|old| old.verify(host).map(|()| old));
         match old {
-            Ok(old) => Ok(old.renew(name, origin)),
+            Ok(old) => {
+                if !old.refused_counts().is_none() {
+                    crate::print(format_args!("of {name}, {}; they are not kept", old.refused_counts()))?;
+                }
+                Ok(old.renew(name, origin))
+            }
             Err(error) => Err(format!("{error}; it cannot be merged: replace it with --force").into()),
         }
     }

@@ -1,0 +1,85 @@
+//! The code that kernels are made of, and the hash by which a measured table knows it again. Used by build.rs, and by a test.
+
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// The text of `source` and, in turn, of the files of the folder `include` that it includes.
+pub fn sources(source: &Path, include: &Path) -> Result<Vec<String>, String> {
+    let mut paths = vec![source.to_path_buf()];
+    let mut texts = Vec::new();
+    while let Some(path) = paths.get(texts.len()) {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let included = text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.strip_suffix('"'));
+        let included: Vec<PathBuf> = included.map(|name| include.join(name)).collect();
+        for path in included {
+            if path.exists() && !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        texts.push(text);
+    }
+    Ok(texts)
+}
+
+/// A digest of the code that `source` is compiled from. Neither the names of files nor comments and blanks count: the plain files
+/// would tell at every comment, and a measurement takes a GPU.
+pub fn digest(source: &Path, include: &Path) -> Result<String, String> {
+    let mut codes: Vec<String> = sources(source, include)?.iter().map(|text| code(text)).collect();
+    codes.sort();
+    Ok(hex(codes.iter().map(String::as_str)))
+}
+
+/// The hash of a kernel: of its row, and of the digest of its source, if it has one.
+pub fn hash(row: &str, digest: Option<&str>) -> String {
+    hex([row].into_iter().chain(digest))
+}
+
+fn hex<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// C++ without comments and `#include`s, and with single blanks.
+pub fn code(source: &str) -> String {
+    let lines = source.split_inclusive('\n').filter(|line| !line.trim_start().starts_with("#include"));
+    let source: String = lines.collect();
+    let mut code = String::new();
+    let mut rest = source.as_str();
+    while let Some(first) = rest.chars().next() {
+        let upto = |end: &str| rest[2..].find(end).map_or(rest.len(), |at| 2 + at + end.len());
+        let (length, is_blank) = match first {
+            '/' if rest.starts_with("//") => (upto("\n"), true),
+            '/' if rest.starts_with("/*") => (upto("*/"), true),
+            '"' | '\'' => (literal(rest), false),
+            _ => (first.len_utf8(), first.is_whitespace()),
+        };
+        match is_blank {
+            true if code.ends_with(' ') => {}
+            true => code.push(' '),
+            false => code.push_str(&rest[..length]),
+        }
+        rest = &rest[length..];
+    }
+    code.trim().into()
+}
+
+/// Length of the string or character that `text` begins with: to its closing quote, or the end of the line, as for the
+/// apostrophe of 1'000.
+fn literal(text: &str) -> usize {
+    let quote = text.as_bytes()[0];
+    let mut escaped = false;
+    for (at, &byte) in text.as_bytes().iter().enumerate().skip(1) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'\n' => return at,
+            _ if byte == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}

@@ -1,0 +1,155 @@
+// What kernels have in common that multiply f32 by six products of bf16 parts: fragments of the operand that is split on its
+// way into registers, the order of products, exact additions, and results that are not finite. sm90_bf16x6.cu and docs/f32.md
+// say why it is done so.
+#pragma once
+#include "common/bf16_parts.hpp"
+#include "common/kernel.hpp"
+#include "common/wgmma.hpp"
+
+namespace tilegemm {
+namespace {
+
+// What a lane has of 16 rows and 16 of K, of each part.
+using Fragments = uint32_t[3][4];
+
+// From rows of 128 bytes, swizzled, in the order of the planes (common/bf16_parts.hpp): `at` is in the lane's row lane / 4, its chunk
+// 2 * (lane % 4) + j for half j of 32 of K; eight rows further is the other one that a lane has.
+__device__ __forceinline__ void load_fragments(Fragments& f, uint32_t at) {
+  const float4 x = load_shared_4_ordered(at), y = load_shared_4_ordered(at + 8 * 128);
+  split(x.x, x.y, f[0][0], f[1][0], f[2][0]);
+  split(y.x, y.y, f[0][1], f[1][1], f[2][1]);
+  split(x.z, x.w, f[0][2], f[1][2], f[2][2]);
+  split(y.z, y.w, f[0][3], f[1][3], f[2][3]);
+#pragma unroll
+  for (int part = 0; part < 3; part++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+r"(f[part][i])::"memory");
+  }
+}
+
+// Product `p` of six, of half `j` of 32 of K: 0 to 4 are the small ones, 5 is the large one. `q`: the planes of the other
+// operand, `rows` rows of each, `part_bytes` apart. `add` to what is in d.
+template <int rows, int part_bytes>
+__device__ __forceinline__ void multiply_parts(float (&d)[rows / 2], const Fragments& f, uint64_t q, int j, int p, int add) {
+  constexpr int of_p[] = {0, 1, 2, 0, 1, 0}, of_q[] = {2, 1, 0, 1, 0, 0};
+  wgmma_registers<rows>(d, f[of_p[p]], q + ((of_q[p] * part_bytes + j * 32) >> 4), add);
+}
+
+// What tensor cores cut off is in proportion to the result: 3e-8 to 6e-8 of it on average, whatever the signs are. So much can
+// be given back without changing a result that was exact: less than half a unit of the last place of any number.
+constexpr float given_back = 0x1p-25f * (1 - 0x1p-10f);
+
+// Adds d to sum, and d is what rounding lost, exactly if |sum| >= |d| (Fast2Sum), else no more than it would have been. The sum
+// is formed twice, by an addition and by a multiplication with a 1 that the compiler does not know, in one piece: otherwise
+// ptxas keeps the old sum beside the new one, in as many registers again.
+template <int size>
+__device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size], float one) {
+  wgmma_pin(d);
+#pragma unroll
+  for (int i = 0; i < size; i++) {
+    asm volatile(
+        "{\n .reg .f32 s, t;\n add.rn.f32 s, %0, %1;\n sub.rn.f32 t, s, %0;\n fma.rn.f32 %0, %1, %2, %0;\n"
+        " sub.rn.f32 %1, %1, t;\n}"
+        : "+f"(sum[i]), "+f"(d[i]) : "f"(one));
+  }
+  wgmma_pin(sum);
+  wgmma_pin(d);
+}
+
+// The same where there are registers for it, in three instructions instead of four.
+template <int size>
+__device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]) {
+  wgmma_pin(d);
+#pragma unroll
+  for (int i = 0; i < size; i++) {
+    asm volatile("{\n .reg .f32 s, t;\n add.rn.f32 s, %0, %1;\n sub.rn.f32 t, s, %0;\n sub.rn.f32 %1, %1, t;\n mov.f32 %0, s;\n}"
+                 : "+f"(sum[i]), "+f"(d[i]));
+  }
+  wgmma_pin(sum);
+  wgmma_pin(d);
+}
+
+// Adds x to sum and returns what rounding lost, exactly, whichever of them is larger (TwoSum).
+__device__ __forceinline__ float add_whole(float& sum, float x) {
+  const float old = sum;
+  sum = __fadd_rn(old, x);
+  const float of_x = __fsub_rn(sum, old), of_old = __fsub_rn(sum, of_x);
+  return __fadd_rn(__fsub_rn(old, of_old), __fsub_rn(x, of_x));
+}
+
+// ---- What is not finite ----------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ bool is_strange(float x) { return !(fabsf(x) <= 3.402823466e38f); }
+
+// Whether a thread of the warp has such a number: infinity * 0 and NaN are not 0.
+template <int size>
+__device__ __forceinline__ bool any_strange(const float (&x)[size]) {
+  float zero = 0;
+#pragma unroll
+  for (int i = 0; i < size; i++) zero = fmaf(x[i], 0.0f, zero);
+  return __any_sync(~0u, zero != 0);
+}
+
+// An element of a @ b, by fused multiply-adds along K.
+__device__ __forceinline__ float strict(const tg_matrix& a, const tg_matrix& b, int depth, int row, int column, int batch0,
+                                        int batch1) {
+  const auto line = [&](const tg_matrix& x, int64_t at) {
+    return static_cast<const float*>(x.ptr) + at + batch0 * x.batch_stride[0] + batch1 * x.batch_stride[1];
+  };
+  const float* in_a = line(a, row * a.row_stride);
+  const float* in_b = line(b, column * b.col_stride);
+  float sum = 0;
+  int k = 0;
+  for (; k + 8 <= depth && sum == sum; k += 8) {
+    float x[8], y[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = __ldg(in_a + (k + i) * a.col_stride), y[i] = __ldg(in_b + (k + i) * b.row_stride);
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fmaf(x[i], y[i], sum);
+  }
+  for (; k < depth && sum == sum; k++) sum = fmaf(__ldg(in_a + k * a.col_stride), __ldg(in_b + k * b.row_stride), sum);
+  return sum;
+}
+
+// ---- Strips ----------------------------------------------------------------------------------------------------------
+//
+// A warp's 16 rows of D on their way through shared memory: panels of 32 columns, swizzled as TMA stores them.
+
+constexpr int panel_bytes = 16 * 128;
+
+// Element `lane` of row i of a panel.
+__device__ __forceinline__ uint32_t in_strip(uint32_t strip, int panel, int i, int lane) {
+  return strip + panel * panel_bytes + i * 128 + ((lane / 4 ^ i % 8) << 4) + lane % 4 * 4;
+}
+
+// A warp's sums as wgmma leaves them; g, q: lane / 4 and lane % 4.
+template <int size>
+__device__ __forceinline__ void store_strip(const float (&sum)[size], uint32_t strip, int g, int q) {
+#pragma unroll
+  for (int i = 0; i < size; i += 4) {  // odd rows in another order: no bank conflicts
+    const int panel = i / 16, c = i / 4 % 4;
+    const float* const v = sum + panel * 16;
+    const bool odd = g & 1;
+    const uint32_t to = strip + panel * panel_bytes + g * 128 + (((2 * (odd ? c ^ 2 : c) + q / 2) ^ g) << 4) + q % 2 * 8;
+    float x[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = odd ? v[(c ^ 2) * 4 + e] : v[c * 4 + e];
+    store_shared(to, x[0], x[1]);
+    store_shared(to + 8 * 128, x[2], x[3]);
+  }
+}
+
+// Again what is not finite of a strip that begins at (row, column), as far as it is in D, m by n: `strict_at` of its place.
+template <int panels, class Strict>
+__device__ __forceinline__ void mend_strip(uint32_t strip, int row, int column, int m, int n, const Strict& strict_at) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int i = 0; i < 16 * panels; i++) {
+    const uint32_t here = in_strip(strip, i / 16, i % 16, lane);
+    const int at_m = row + i % 16, at_n = column + i / 16 * 32 + lane;
+    if (is_strange(__uint_as_float(load_shared(here))) && at_m < m && at_n < n) store_shared(here, strict_at(at_m, at_n));
+  }
+}
+
+}  // namespace
+}  // namespace tilegemm

@@ -1,0 +1,212 @@
+// What the kernels on the CUDA cores for a few rows (gemv, gevm) and for K = 1 (outer) have in common: the problem, operands in
+// registers, sums over the lanes of a warp.
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+#include <type_traits>
+
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+
+namespace tilegemm {
+
+constexpr int lanes = 32;
+
+// Numbers of one load of 16 bytes.
+template <class T> constexpr int width = 16 / int(sizeof(T));
+
+// Weights are read once: they should displace nothing, neither in L1 nor in L2.
+__device__ inline uint4 load_weights(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first));
+  return v;
+}
+
+// Activations stay in L1, from where every warp reads them. Not `.nc`: the kernel before may have written them.
+__device__ inline uint4 load_activations(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+  return v;
+}
+
+__device__ inline uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// The numbers of a 32-bit word: one or two.
+template <class T>
+__device__ inline void unpack(uint32_t word, float (&out)[4 / sizeof(T)]) {
+  if constexpr (std::is_same_v<T, float>) {
+    out[0] = __uint_as_float(word);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    out[0] = __uint_as_float(word << 16);
+    out[1] = __uint_as_float(word & 0xffff0000u);
+  } else {
+    const float2 both = __half22float2(reinterpret_cast<const __half2&>(word));
+    out[0] = both.x;
+    out[1] = both.y;
+  }
+}
+
+constexpr int power_of_two_from(int x) { return x <= 1 ? 1 : 2 * power_of_two_from((x + 1) / 2); }
+
+// V values of every lane, a power of two, to be added over the lanes that differ in the bits LOW ... HIGH of their number.
+template <int V, int HIGH = lanes / 2, int LOW = 1>
+struct LaneSums {
+  static constexpr int group = 2 * HIGH / LOW;           // lanes that are added up
+  static constexpr int left = V > group ? V / group : 1;   // sums that a lane has in the end
+  static constexpr int twins = V < group ? group / V : 1;  // lanes next to each other that have the same
+
+  // The number of the first of a lane's sums.
+  __device__ static int first(int lane) { return lane / LOW % group / twins * left; }
+
+  // Every step halves the values that a lane is in charge of, so that it takes V + 4 shuffles at most instead of 5 V. The sums
+  // end up in v[0] ... v[left - 1].
+  template <int COUNT = V, int BIT = HIGH, int N>
+  __device__ static void add(float (&v)[N], int lane) {
+    if constexpr (COUNT > 1) {
+      const bool upper = lane & BIT;
+#pragma unroll
+      for (int i = 0; i < COUNT / 2; i++) {
+        const float keep = upper ? v[i + COUNT / 2] : v[i], give = upper ? v[i] : v[i + COUNT / 2];
+        v[i] = keep + __shfl_xor_sync(~0u, give, BIT);
+      }
+    } else {
+      v[0] += __shfl_xor_sync(~0u, v[0], BIT);
+    }
+    if constexpr (BIT > LOW) add<(COUNT > 1 ? COUNT / 2 : 1), BIT / 2>(v, lane);
+  }
+};
+
+// The matrix of a batch that a block computes: that of its blockIdx.y, unless another is named.
+struct Batch {
+  int outer, inner;
+  __device__ explicit Batch(int inner_batch) {
+    outer = gridDim.y == 1 ? 0 : int(blockIdx.y) / inner_batch;
+    inner = int(blockIdx.y) - outer * inner_batch;
+  }
+  __device__ Batch(int inner_batch, int matrix) : outer(matrix / inner_batch), inner(matrix - outer * inner_batch) {}
+  template <class T>
+  __device__ T* of(const tg_matrix& matrix) const {
+    return static_cast<T*>(matrix.ptr) + outer * matrix.batch_stride[0] + inner * matrix.batch_stride[1];
+  }
+};
+
+// A product as these kernels see it.
+template <class T>
+struct GemvProblem {
+  tg_matrix a, b, d;
+  int m, n, k, inner_batch;
+  bool plain;  // D is the product alone
+
+  explicit GemvProblem(const tg_gemm_args& args)
+      : a(args.a), b(args.b), d(args.d), m(int(args.m)), n(int(args.n)), k(int(args.k)), inner_batch(int(args.batch[1])),
+        plain(Epilogue<T, float>(args).is_plain()) {}
+
+  __device__ void store(float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
+    store_to(batch.of<T>(d) + i * d.row_stride + j * d.col_stride, sum, i, j, batch, epilogue);
+  }
+
+  __device__ void store_to(T* to, float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
+    if (!plain) sum = epilogue.unrounded(sum, i, j, batch.outer, batch.inner);
+    *to = T(sum);
+  }
+};
+
+// A block is (lanes, split, teams): teams of `split` warps, each team with ROWS rows of W, of which every warp took a part of K.
+// What a thread does with the sums of the parts, VALUES of them in each, (m, row), those of an m STRIDE after those of the one
+// before: it adds up some of its team's in a fixed order, and stores them. Where these go is worked out before there are any: a
+// warp that has a multiprocessor to itself takes some five cycles for an instruction, and nothing hides the last tile's.
+template <int ROWS, int VALUES, int STRIDE, class T>
+class TeamSums {
+ public:
+  __device__ explicit TeamSums(const GemvProblem<T>& p) {
+    const int value = threadIdx.y * lanes + threadIdx.x;  // and every `split` * lanes after it
+    row_ = threadIdx.z * ROWS + value % ROWS, m_ = value / ROWS;
+    from_ = int(threadIdx.z * blockDim.y) * VALUES + m_ * STRIDE + value % ROWS;
+    d_ = Batch(p.inner_batch).of<T>(p.d) + m_ * p.d.row_stride + row_ * p.d.col_stride;
+  }
+
+  __device__ void store(const float* partial, int first_row, const GemvProblem<T>& p,
+                        const Epilogue<T, float>& epilogue) const {
+    const int split = blockDim.y, n = first_row + row_, m_step = lanes / ROWS * split;
+    if (n >= p.n) return;
+    const float* from = partial + from_;
+    T* to = d_ + first_row * p.d.col_stride;
+    for (int m = m_; m < p.m; m += m_step) {
+      float total = from[0];
+#pragma unroll
+      for (int i = 1; i < most_split; i *= 2) {
+        if (i == split) break;
+#pragma unroll
+        for (int j = i; j < 2 * i; j++) total += from[j * VALUES];
+      }
+      p.store_to(to, total, m, n, Batch(p.inner_batch), epilogue);
+      from += m_step * STRIDE, to += m_step * p.d.row_stride;
+    }
+  }
+
+ private:
+  static constexpr int most_split = 16;  // a power of two, as all of them are
+  static_assert(lanes % ROWS == 0);
+  T* d_;
+  int from_, row_, m_;
+};
+
+constexpr int block_warps = 8;  // unless more share a row
+
+// How a kernel deals out W.
+struct GemvShape {
+  int rows, chunk;   // of W and of K, that a warp multiplies at a time
+  int warps_per_sm;  // that run at a time
+  int a_rows;        // that a block takes in for each tile; 0 where A stays in L1
+};
+
+// Warps of a block, and those of them that share a row and split K.
+struct GemvCut {
+  int warps, split;
+};
+
+// Two things count, how many chunks a warp takes, one after the other, and how much the busiest multiprocessor takes in.
+inline double cut_cost(GemvCut cut, int64_t n, int64_t k, GemvShape shape, int sm_count) {
+  const int tile_rows = cut.warps / cut.split * shape.rows;
+  const int64_t tiles = ceil_div(n, tile_rows), blocks = int64_t(sm_count) * (shape.warps_per_sm / cut.warps);
+  const int64_t turns = ceil_div(tiles, blocks) * ceil_div(k, int64_t(shape.chunk) * cut.split);
+  const int64_t busiest = ceil_div(tiles, sm_count) * (tile_rows + shape.a_rows);
+  return double(turns) * double(busiest);
+}
+
+// Warps that share a row and split K, out of those given: the cheapest; where it makes little difference, the first.
+inline int choose_split(std::initializer_list<int> splits, int64_t n, int64_t k, GemvShape shape, int sm_count) {
+  int best = 1;
+  double least = 1e300;
+  for (int split : splits) {
+    const double cost = cut_cost({std::max(split, block_warps), split}, n, k, shape, sm_count);
+    if (cost < 0.97 * least) best = split, least = cost;
+  }
+  return best;
+}
+
+// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time.
+template <class C, class T>
+tg_status launch_teams(const tg_gemm_args& args, const void* kernel, GemvCut cut) {
+  const int teams = cut.warps / cut.split;
+  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows), most = int64_t(args.sm_count) * (C::warps_per_sm / cut.warps);
+  GemvProblem<T> problem(args);
+  Epilogue<T, float> epilogue(args);
+  const dim3 grid(unsigned(std::min(tiles, most)), unsigned(args.batch[0] * args.batch[1]));
+  void* parameters[] = {&problem, &epilogue};
+  return Launch(args, grid, dim3(lanes, unsigned(cut.split), unsigned(teams)), 0)(kernel, parameters);
+}
+
+// Whether a matrix has one dimension contiguous and the rows of that one, `count` of them, on 16 bytes.
+template <class T>
+bool rows_on_16_bytes(const tg_matrix& matrix, int64_t unit, int64_t leading, int64_t count, const int64_t (&batch)[2]) {
+  const auto aligned = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };
+  return unit == 1 && aligned(leading, count) && aligned(matrix.batch_stride[0], batch[0]) &&
+         aligned(matrix.batch_stride[1], batch[1]) && reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0;
+}
+
+}  // namespace tilegemm

@@ -1,0 +1,186 @@
+// What is done to a matrix element by element: the rest of an epilogue after a kernel that does not fuse all of it, and slopes of
+// activations, for gradients.
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+
+namespace tilegemm {
+namespace {
+
+// Elements of a row that lie behind each other, moved at once.
+template <class T, int width> struct alignas(sizeof(T) * width) Piece { T x[width]; };
+
+// The first of a thread's elements.
+struct Place {
+  int64_t i, j, batch0, batch1;
+
+  template <class T>
+  __device__ T* in(const tg_matrix& matrix) const {
+    return static_cast<T*>(matrix.ptr) + i * matrix.row_stride + j * matrix.col_stride + batch0 * matrix.batch_stride[0] +
+           batch1 * matrix.batch_stride[1];
+  }
+};
+
+template <class T, class Acc, int width>
+__device__ void load(Acc (&x)[width], const tg_matrix& matrix, const Place& place) {
+  const auto piece = *reinterpret_cast<const Piece<T, width>*>(place.in<T>(matrix));
+#pragma unroll
+  for (int e = 0; e < width; e++) x[e] = Acc(piece.x[e]);
+}
+
+template <class T, class Acc, int width>
+__device__ void store(const Acc (&x)[width], const tg_matrix& matrix, const Place& place) {
+  Piece<T, width> piece;
+#pragma unroll
+  for (int e = 0; e < width; e++) piece.x[e] = T(x[e]);
+  T* to = place.in<T>(matrix);
+  if constexpr (width == 1) {
+    *to = piece.x[0];
+  } else {  // by assignment the compiler stores number by number
+    uint4 words;
+    memcpy(&words, &piece, 16);
+    __stwb(reinterpret_cast<uint4*>(to), words);
+  }
+}
+
+// activation(x + bias) + beta * c, by the formula of the kernels that fuse it.
+template <class T, class Acc>
+struct Rest {
+  Epilogue<T, Acc> inner;  // without alpha, and without beta * c, which is read in pieces
+  Acc beta;
+  tg_matrix c;
+
+  static tg_gemm_args without_factors(tg_gemm_args args) {
+    args.alpha = 1;
+    args.beta = 0;
+    return args;
+  }
+  explicit Rest(const tg_gemm_args& args) : inner(without_factors(args)), beta(Acc(args.beta)), c(args.c) {}
+
+  template <int width>
+  __device__ void operator()(Acc (&x)[width], const Place& p) const {
+#pragma unroll
+    for (int e = 0; e < width; e++) x[e] = inner.unrounded(x[e], p.i, p.j + e, p.batch0, p.batch1);
+    if (beta == Acc(0)) return;
+    Acc y[width];
+    load<T>(y, c, p);
+#pragma unroll
+    for (int e = 0; e < width; e++) x[e] += beta * y[e];
+  }
+};
+
+// The derivative of an activation: NaN for NaN, and its limits where x is infinite. As `Activation::slope` in src/epilogue.rs.
+template <class T, class Acc>
+struct Slope {
+  tg_activation activation;
+
+  explicit Slope(const tg_gemm_args& args) : activation(args.activation) {}
+
+  template <int width>
+  __device__ void operator()(Acc (&x)[width], const Place&) const {
+#pragma unroll
+    for (int e = 0; e < width; e++) x[e] = at(x[e]);
+  }
+
+ private:
+  __device__ Acc at(Acc x) const {
+    if (activation == TG_IDENTITY) return Acc(1);
+    if (activation == TG_RELU) return x >= Acc(0) ? Acc(1) : x < Acc(0) ? Acc(0) : x;
+    // Beyond 800 every slope is 0 or 1, and no infinity meets a 0.
+    x = x > Acc(800) ? Acc(800) : x < Acc(-800) ? Acc(-800) : x;
+    if (activation == TG_GELU_ERF) {
+      const Acc density = Acc(0.39894228040143267794) * exp(Acc(-0.5) * x * x);
+      return Acc(0.5) * erfc(x * Acc(-0.70710678118654752440)) + x * density;
+    }
+    // x sigmoid(y(x))
+    const bool is_silu = activation == TG_SILU;
+    const Acc factor = Acc(1.59576912160573071176), cubic = Acc(0.044715), square = x * x;
+    const Acc y = is_silu ? x : factor * x * (Acc(1) + cubic * square);
+    const Acc steepness = is_silu ? Acc(1) : factor * (Acc(1) + Acc(3) * cubic * square);
+    const Acc power = exp(-fabs(y)), sum = Acc(1) + power;
+    return (x < Acc(0) ? power : Acc(1)) / sum + x * steepness * (power / (sum * sum));
+  }
+};
+
+// x / by, for x up to `most`: without a division where 31 bits hold that.
+struct Quotient {
+  int64_t by;
+  bool small;
+  Divisor divisor;
+
+  Quotient(int64_t by, int64_t most) : by(by), small(most <= INT32_MAX), divisor(small ? by : 1) {}
+  __device__ int64_t operator()(int64_t x) const { return small ? divisor.quotient(int(x)) : x / by; }
+};
+
+// D = op(A), one piece of a row for each thread.
+template <class T, class Acc, int width, class Op>
+__global__ void elementwise(tg_gemm_args args, Op op, int64_t count, Quotient pieces, Quotient rows, Quotient matrices) {
+  const int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= count) return;
+  const int64_t row = pieces(index), matrix = rows(row), outer = matrices(matrix);
+  const Place place{row - matrix * rows.by, (index - row * pieces.by) * width, outer, matrix - outer * matrices.by};
+  Acc x[width];
+  load<T>(x, args.a, place);
+  op(x, place);
+  store<T>(x, args.d, place);
+}
+
+// Whether every row of a matrix begins at a multiple of 16 bytes and is contiguous.
+template <class T>
+bool in_pieces(const tg_matrix& matrix, const tg_gemm_args& args) {
+  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };
+  return matrix.col_stride == 1 && whole(matrix.row_stride, args.m) && whole(matrix.batch_stride[0], args.batch[0]) &&
+         whole(matrix.batch_stride[1], args.batch[1]) && reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0;
+}
+
+template <class T, class Acc, int width, class Op>
+tg_status launch(tg_gemm_args args, Op op) {
+  int64_t pieces = args.n / width, matrices = args.batch[0] * args.batch[1];
+  int64_t count = pieces * args.m * matrices;
+  if (count == 0) return TG_OK;
+  constexpr int threads = 256;
+  const int64_t blocks = ceil_div(count, threads);
+  if (blocks > INT32_MAX) return TG_UNSUPPORTED;
+  Quotient by_piece(pieces, count), by_row(args.m, count), by_matrix(args.batch[1], count);
+  void* parameters[] = {&args, &op, &count, &by_piece, &by_row, &by_matrix};
+  const auto kernel = reinterpret_cast<const void*>(&elementwise<T, Acc, width, Op>);
+  return cuda_status(cudaLaunchKernel(kernel, dim3(unsigned(blocks)), dim3(threads), parameters, 0, cudaStream_t(args.stream)));
+}
+
+template <template <class, class> class Op, tg_dtype dtype>
+tg_status launch_as(const tg_gemm_args& args) {
+  using T = typename scalar<dtype>::type;
+  using Acc = typename scalar<dtype>::accumulator;
+  constexpr int width = 16 / sizeof(T);
+  const Op<T, Acc> op(args);
+  const bool wide = args.n % width == 0 && in_pieces<T>(args.a, args) && in_pieces<T>(args.d, args) &&
+                    (args.beta == 0 || in_pieces<T>(args.c, args));
+  return wide ? launch<T, Acc, width>(args, op) : launch<T, Acc, 1>(args, op);
+}
+
+template <template <class, class> class Op>
+tg_status launch_of(tg_dtype dtype, const tg_gemm_args& args) {
+  switch (dtype) {
+    case TG_F16: return launch_as<Op, TG_F16>(args);
+    case TG_BF16: return launch_as<Op, TG_BF16>(args);
+    case TG_F32: return launch_as<Op, TG_F32>(args);
+    case TG_F64: return launch_as<Op, TG_F64>(args);
+  }
+  return TG_UNSUPPORTED;
+}
+
+}  // namespace
+}  // namespace tilegemm
+
+extern "C" {
+
+tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args* args) {
+  return tilegemm::launch_of<tilegemm::Rest>(dtype, *args);
+}
+
+tg_status tg_slope(tg_dtype dtype, const tg_gemm_args* args) {
+  tg_gemm_args plain = *args;
+  plain.beta = 0;
+  return tilegemm::launch_of<tilegemm::Slope>(dtype, plain);
+}
+
+}  // extern "C"

@@ -1,0 +1,105 @@
+// From a row of the table (csrc/<family>/family.toml) to a kernel descriptor.
+//
+// build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>", a list of TG_KERNEL lines. The family defines
+// `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm and includes TG_ROWS last.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "tilegemm.h"
+
+namespace tilegemm {
+
+// The C++ type of a dtype, and the type its products are accumulated in.
+template <tg_dtype> struct scalar;
+template <> struct scalar<TG_F16> { using type = __half; using accumulator = float; };
+template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulator = float; };
+template <> struct scalar<TG_F32> { using type = float; using accumulator = float; };
+template <> struct scalar<TG_F64> { using type = double; using accumulator = double; };
+
+enum class Schedule { none, cooperative, pingpong, exchanged };
+
+// A list of numbers as a type.
+template <int... numbers> struct Widths {};
+
+constexpr bool a_is_k_major(tg_layout layout) { return layout == TG_NN || layout == TG_NT; }
+constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout == TG_TT; }
+
+// Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
+tg_status cuda_status(cudaError_t error);
+
+// Lets `kernel` have `bytes` of dynamic shared memory on the current device. cudaFuncSetAttribute would forget an earlier error of the
+// program; in registry.cpp.
+cudaError_t set_shared_memory(const void* kernel, int bytes);
+
+// Loads every kernel of the module that `kernel` is in; in registry.cpp.
+tg_status load_module(const void* kernel);
+
+#ifdef __CUDACC__
+// nvcc puts tile kernels into a module of their own: a source of such kernels defines this otherwise.
+#ifndef TG_ANCHOR
+#define TG_ANCHOR __global__
+#endif
+namespace {
+
+// By this kernel, which does nothing, the module of a source is found. A template, as nvcc gives the host side of other kernels a
+// symbol that is global.
+template <int>
+TG_ANCHOR void anchor() {}
+static tg_status load_own_module() { return load_module(reinterpret_cast<const void*>(anchor<0>)); }
+
+}  // namespace
+#endif
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A number that kernels divide by, from 1 to 2^31 - 1. What they divide is not negative. A division takes some forty
+// instructions, which delay a kernel's first load; this takes three (Granlund and Montgomery, "Division by invariant integers
+// using multiplication", 1994).
+struct Divisor {
+  uint32_t value, multiplier, shift;
+  explicit Divisor(int64_t by) : value(uint32_t(by)), shift(0) {
+    while ((uint64_t(1) << shift) < value) shift++;
+    multiplier = uint32_t((uint64_t(1) << 32) * ((uint64_t(1) << shift) - value) / value + 1);
+  }
+  __device__ int quotient(int x) const { return int((uint32_t(uint64_t(multiplier) * uint32_t(x) >> 32) + uint32_t(x)) >> shift); }
+};
+
+// Whether each of a matrix's `count` rows starts at a multiple of four elements, in the whole batch.
+template <class T>
+bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch)[2]) {
+  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride % 4 == 0; };
+  return whole(matrix.row_stride, count) && whole(matrix.batch_stride[0], batch[0]) && whole(matrix.batch_stride[1], batch[1]) &&
+         reinterpret_cast<uintptr_t>(matrix.ptr) % (4 * sizeof(T)) == 0;
+}
+
+}  // namespace tilegemm
+
+#ifndef TG_KERNEL
+#define TG_KERNEL(NAME, ARCH, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
+                  SCHEDULE, ...)                                                                                      \
+  namespace tilegemm {                                                                                                \
+  struct NAME##_row {                                                                                                 \
+    static constexpr int arch = ARCH;                                                                                 \
+    static constexpr tg_dtype dtype = DTYPE;                                                                          \
+    static constexpr tg_math math = MATH;                                                                             \
+    static constexpr tg_layout layout = LAYOUT;                                                                       \
+    static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
+    static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                                \
+    static constexpr int split = SPLIT, stages = STAGES, warps = WARPS, align = ALIGN;                                \
+    static constexpr Schedule schedule = Schedule::SCHEDULE;                                                          \
+    using widths = Widths<__VA_ARGS__>;                                                                               \
+  };                                                                                                                  \
+  }                                                                                                                   \
+  TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                         \
+              tilegemm::launch<tilegemm::NAME##_row>)
+#endif
+
+// The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of this.
+#define TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
+  extern "C" {                                                                                                        \
+  extern const tg_kernel NAME;                                                                                        \
+  const tg_kernel NAME = {#NAME, DTYPE, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN,           \
+                          LAUNCH, tilegemm::load_own_module};                                                         \
+  }

@@ -1,0 +1,51 @@
+// How the host launches a kernel: its shared memory, clusters, and the overlap with the kernel before it.
+#pragma once
+#include <atomic>
+
+#include "common/kernel.hpp"
+
+namespace tilegemm {
+
+// Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.
+template <class Kernel>
+cudaError_t allow_shared_memory(const void* kernel, int bytes) {
+  static std::atomic<uint64_t> allowed{0};  // one bit per device
+  int device;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  const uint64_t bit = device < 64 ? uint64_t(1) << device : 0;
+  if (allowed.load(std::memory_order_relaxed) & bit) return cudaSuccess;
+  const cudaError_t error = set_shared_memory(kernel, bytes);
+  if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
+  return error;
+}
+
+// How a kernel is launched: in clusters, and, if the caller likes, while the one before still runs (common/ptx.hpp).
+class Launch {
+ public:
+  Launch(const tg_gemm_args& args, dim3 grid, dim3 block, int shared_bytes, dim3 cluster = dim3(1, 1, 1)) {
+    config_.gridDim = grid;
+    config_.blockDim = block;
+    config_.dynamicSmemBytes = size_t(shared_bytes);
+    config_.stream = cudaStream_t(args.stream);
+    config_.attrs = attributes_;
+    if (cluster.x * cluster.y * cluster.z > 1) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes_[config_.numAttrs++].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+    }
+    if (args.overlap) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes_[config_.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  Launch(const Launch&) = delete;
+
+  tg_status operator()(const void* kernel, void** parameters) const {
+    return cuda_status(cudaLaunchKernelExC(&config_, kernel, parameters));
+  }
+
+ private:
+  cudaLaunchAttribute attributes_[2];
+  cudaLaunchConfig_t config_{};
+};
+
+}  // namespace tilegemm

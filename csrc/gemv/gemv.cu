@@ -1,0 +1,246 @@
+// A few rows of A: D = A @ B with K contiguous in both. What this file has is on the CUDA cores.
+//
+// Such a product is a read of B at memory speed. B's columns, called W's rows here, go from memory straight into the
+// registers of the one thread that multiplies them, in 16-byte loads of which each thread has four or eight on their way. A
+// warp takes two rows of W at a time; `split` warps of a block share them and split K. Partial sums meet in shared memory
+// and are added in a fixed order: there is no workspace, and results do not change from run to run. The grid is persistent,
+// so that the next rows are on their way while sums are added up.
+//
+// Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp, on tensor
+// cores, for five to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
+//
+// The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first weights brought into L2.
+#include <algorithm>
+#include <climits>
+
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+#include "gemv/mma.hpp"
+#include "gemv/short.hpp"
+#include "gemv/wide.hpp"
+
+namespace tilegemm {
+namespace {
+
+// What a warp multiplies at a time: `steps` loads of each lane from each of `rows` rows of W.
+template <class Row, int M>
+struct Chunk {
+  using T = typename scalar<Row::dtype>::type;
+  static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
+  static constexpr int rows = Row::tile_n;
+  static constexpr int step = lanes * width<T>;  // of K, that the lanes load side by side
+  // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a multiprocessor:
+  // blocks of the next kernel would then crowd some of them while others idle. So there are more loads on their way.
+  static constexpr int steps = Row::tile_k / step * (sizeof(T) == 4 && M <= 3 ? 2 : 1);
+  static constexpr int k = steps * step;
+  static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
+  static_assert(Row::tile_k % step == 0);
+};
+
+// A warp's rows of W, its chunk of them on the way, and its sums. Rows beyond M and N repeat the last one and are never stored.
+template <class Row, int M>
+struct Warp {
+  using C = Chunk<Row, M>;
+  using T = typename C::T;
+  using Sums = LaneSums<C::values>;
+
+  const T *a, *w;  // the lane's first numbers of the batch's matrices
+  int64_t a_stride, w_stride;
+  int m_last, n, k_end, lane;
+  const T* row[C::rows];
+  uint4 weights[C::steps][C::rows];
+  float sum[C::values] = {};
+
+  __device__ Warp(const GemvProblem<T>& p, int lane)
+      : a_stride(p.a.row_stride), w_stride(p.b.col_stride), m_last(p.m - 1), n(p.n), k_end(p.k), lane(lane) {
+    const Batch batch(p.inner_batch);
+    a = batch.of<const T>(p.a) + lane * width<T>;
+    w = batch.of<const T>(p.b) + lane * width<T>;
+  }
+
+  __device__ void point(int first_row) {
+#pragma unroll
+    for (int r = 0; r < C::rows; r++) row[r] = w + min(first_row + r, n - 1) * w_stride;
+  }
+
+  __device__ void prefetch(int k) const {
+#pragma unroll
+    for (int r = 0; r < C::rows; r++) {
+      if (lane == 0 && k < k_end) prefetch_l2(row[r] + k, min(C::k, k_end - k) * int(sizeof(T)), evict_first);
+    }
+  }
+
+  __device__ bool exists(int k, int step) const { return k + step * C::step + lane * width<T> < k_end; }
+
+  __device__ void load_step(int k, int step) {
+#pragma unroll
+    for (int r = 0; r < C::rows; r++) weights[step][r] = load_weights(row[r] + (k + step * C::step));
+  }
+
+  __device__ void multiply_step(int k, int step) {
+    constexpr int group = M > 4 ? M / ((M + 3) / 4) : M;  // rows of A at a time
+    constexpr bool exact = M <= 4;                        // there is a kernel for each of these
+#pragma unroll
+    for (int m0 = 0; m0 < M; m0 += group) {
+      uint4 x[group];
+#pragma unroll
+      for (int m = 0; m < group; m++) {
+        x[m] = load_activations(a + (exact ? m : min(m0 + m, m_last)) * a_stride + (k + step * C::step));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        constexpr int numbers = 4 / sizeof(T);
+        float u[C::rows][numbers];
+#pragma unroll
+        for (int r = 0; r < C::rows; r++) unpack<T>(word(weights[step][r], i), u[r]);
+#pragma unroll
+        for (int m = 0; m < group; m++) {
+          float v[numbers];
+          unpack<T>(word(x[m], i), v);
+#pragma unroll
+          for (int r = 0; r < C::rows; r++) {
+            float& s = sum[(m0 + m) * C::rows + r];
+#pragma unroll
+            for (int j = 0; j < numbers; j++) s = fmaf(u[r][j], v[j], s);
+          }
+        }
+      }
+    }
+  }
+
+  // Loads the first chunk. Lanes beyond K neither load nor multiply.
+  __device__ void load(int k) {
+#pragma unroll
+    for (int step = 0; step < C::steps; step++) {
+      if (exists(k, step)) load_step(k, step);
+    }
+  }
+
+  // Multiplies one chunk and, if there is one, loads the next: step by step, which keeps more loads on their way.
+  __device__ void turn(int k, int next, bool more) {
+    if (more && k + C::k <= k_end && next + C::k <= k_end) {
+#pragma unroll
+      for (int step = 0; step < C::steps; step++) {
+        multiply_step(k, step);
+        load_step(next, step);
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < C::steps; step++) {
+        if (exists(k, step)) multiply_step(k, step);
+        if (more && exists(next, step)) load_step(next, step);
+      }
+    }
+  }
+
+  // Writes the sums to `partial` and starts anew.
+  __device__ void flush(float* partial) {
+    Sums::add(sum, lane);
+    if (lane % Sums::twins == 0) {
+#pragma unroll
+      for (int i = 0; i < Sums::left; i++) partial[Sums::first(lane) + i] = sum[i];
+    }
+#pragma unroll
+    for (float& s : sum) s = 0;
+  }
+};
+
+// A block is (lanes, split, teams). The rows of W are dealt out to the teams of all blocks in turns.
+template <class Row, int M>
+__global__ void __maxnreg__((Chunk<Row, M>::registers))
+    gemv(const __grid_constant__ GemvProblem<typename Chunk<Row, M>::T> problem,
+         const __grid_constant__ Epilogue<typename Chunk<Row, M>::T, float> epilogue) {
+  using C = Chunk<Row, M>;
+  __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, for two tiles in turns
+  const int lane = threadIdx.x, split = blockDim.y, teams = blockDim.z, team = threadIdx.z;
+  const int warp_index = team * split + threadIdx.y;
+  launch_dependents();
+
+  Warp<Row, M> warp(problem, lane);
+  const int tile_rows = teams * C::rows;
+  const int k_first = threadIdx.y * C::k, k_step = split * C::k;
+  int row = int(blockIdx.x) * tile_rows, k = k_first, buffer = 0;
+  warp.point(row + team * C::rows);
+  warp.prefetch(k);
+  griddepcontrol_wait();
+  warp.load(k);
+  const TeamSums<C::rows, C::values, C::rows, typename C::T> sums(problem);
+
+  for (;;) {
+    const int this_row = row;
+    const bool tile_done = k + k_step >= problem.k;
+    int next = k + k_step;
+    if (tile_done) {
+      next = k_first;
+      row += int(gridDim.x) * tile_rows;
+      if (row < problem.n) warp.point(row + team * C::rows);
+    }
+    warp.turn(k, next, row < problem.n);
+    k = next;
+    if (!tile_done) continue;
+
+    // Buffers alternate, so that nobody writes a sum for the next tile where another still reads: to get to the tile
+    // after it, all must have passed this barrier again.
+    float* const partial = shared[buffer];
+    buffer ^= 1;
+    warp.flush(partial + warp_index * C::values);
+    __syncthreads();
+    sums.store(partial, this_row, problem, epilogue);
+    if (row >= problem.n) return;
+  }
+}
+
+template <class Row, int M>
+tg_status launch_rows(const tg_gemm_args& args) {
+  using C = Chunk<Row, M>;
+  using T = typename C::T;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  // A batch fills the device by itself, as do many rows of W.
+  const int share = int(std::max<int64_t>(1, args.sm_count / batches));
+  const int split = choose_split({4, 8, 2, 1, 16}, args.n, args.k, {C::rows, C::k, C::warps_per_sm, 0}, share);
+  const void* kernel = reinterpret_cast<const void*>(gemv<Row, M>);
+  return launch_teams<C, T>(args, kernel, {std::max(split, block_warps), split});
+}
+
+// Bytes of W from which tensor cores have one to four rows, too: at 28672 x 4096 (235 MB) they take 77.0 us with five rows, the CUDA
+// cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are 4 to 5 % faster.
+constexpr int64_t least_mma_bytes = 200'000'000;
+
+// Whether a product in 16 bits runs on tensor cores.
+inline bool by_mma(const tg_gemm_args& args) { return args.m > 4 || args.n * args.k * 2 >= least_mma_bytes; }
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  using T = typename scalar<Row::dtype>::type;
+  static_assert(Row::layout == TG_NT && Row::tile_m == (sizeof(T) == 4 ? 16 : 8));
+  const tg_gemm_args& args = *problem;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers.
+  if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.k % width<T> != 0 ||
+      batches > 65535 || !rows_on_16_bytes<T>(args.a, args.a.col_stride, args.a.row_stride, args.m, args.batch) ||
+      !rows_on_16_bytes<T>(args.b, args.b.row_stride, args.b.col_stride, args.n, args.batch)) {
+    return TG_UNSUPPORTED;
+  }
+  if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T>(args);
+  if constexpr (sizeof(T) == 2) {
+    if (by_mma(args)) return launch_mma<T>(args);
+  } else {
+    if (args.m > 12) return launch_wide<16, Row::arch>(args);
+    if (args.m > 8) return launch_wide<12, Row::arch>(args);
+    if (args.m > 6) return launch_rows<Row, 8>(args);
+    if (args.m > 4) return launch_rows<Row, 6>(args);
+  }
+  switch (args.m) {
+    case 1: return launch_rows<Row, 1>(args);
+    case 2: return launch_rows<Row, 2>(args);
+    case 3: return launch_rows<Row, 3>(args);
+    default: return launch_rows<Row, 4>(args);
+  }
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

@@ -1,0 +1,211 @@
+// Up to eight rows of A in 16 bits: D = A @ B with K contiguous in both, on tensor cores. Part of gemv.cu.
+//
+// As there, weights go from memory straight into the registers of the lane that multiplies them, 16 bytes at a time. A is the
+// operand of `mma` with 16 rows, W the one with 8. Which k its k are is all the same as long as both operands agree, so a
+// lane's 16 bytes are, as they lie in its registers, its part of two products.
+//
+// A product wants the same k of eight rows of W, which would make a load of a warp 64 bytes of each of eight rows. Instead two
+// lane groups take 64 bytes each of one row, next to each other, so that a load is 128 bytes of each of four. A's eight rows are
+// there twice, for either segment of K. Half of the sums are of a segment of A with the other one of W, and are thrown away.
+//
+// A's part of a chunk is on its way at the same time as W's. Where K ends, both are zeros.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+
+namespace tilegemm {
+namespace {
+
+// What a warp multiplies at a time: `steps` steps of `loads` loads of W.
+struct MmaChunk {
+  static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
+  static constexpr int segments = 2, load_rows = 8 / segments;
+  static constexpr int loads = 4, rows = loads * load_rows;
+  static constexpr int step = segments * 32, steps = 2, k = steps * step;
+  static constexpr int stride = rows + 4;  // of sums (m, row): lanes store to different banks
+  static constexpr int values = 8 * stride;
+};
+
+// 16 x 8 sums of products over a K of 16.
+template <class T>
+__device__ inline void mma(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// A warp's rows of W, its chunk of them and of A on the way, and its sums. Rows beyond M and N repeat the last one and are never
+// stored.
+template <class T>
+struct MmaWarp {
+  using C = MmaChunk;
+
+  const T *a, *w;  // the lane's first numbers of the batch's matrices, A's of the first segment
+  int64_t w_stride;
+  int n, k_end, group, t, w_k;
+  const T* row[C::loads];
+  uint4 weights[C::steps][C::loads];
+  uint4 x[C::steps][C::segments];
+  float sum[C::loads][4] = {};
+
+  __device__ MmaWarp(const GemvProblem<T>& p, int lane)
+      : w_stride(p.b.col_stride), n(p.n), k_end(p.k), group(lane / 4), t(lane % 4), w_k(group % C::segments * 32 + t * 8) {
+    const Batch batch(p.inner_batch);
+    a = batch.of<const T>(p.a) + min(group, p.m - 1) * p.a.row_stride + t * 8;
+    w = batch.of<const T>(p.b) + w_k;
+  }
+
+  __device__ void point(int first_row) {
+#pragma unroll
+    for (int r = 0; r < C::loads; r++) row[r] = w + min(first_row + r * C::load_rows + group / C::segments, n - 1) * w_stride;
+  }
+
+  // WHOLE: the chunk lies in K. What does not is zero in both operands, since 0 * NaN is not 0.
+  template <bool WHOLE>
+  __device__ void load_w(int k, int step, int r) {
+    k += step * C::step;
+    uint4& to = weights[step][r];
+    if (!WHOLE) to = make_uint4(0, 0, 0, 0);
+    if (WHOLE || k + w_k < k_end) to = load_weights(row[r] + k);
+  }
+
+  template <bool WHOLE>
+  __device__ void load_x(int k, int step) {
+    k += step * C::step;
+    const T* const from = a + k;
+#pragma unroll
+    for (int s = 0; s < C::segments; s++) {
+      uint4& to = x[step][s];
+      if (!WHOLE) to = make_uint4(0, 0, 0, 0);
+      if (WHOLE || k + s * 32 + t * 8 < k_end) to = load_activations(from + s * 32);
+    }
+  }
+
+  template <bool WHOLE>
+  __device__ void load(int k) {
+#pragma unroll
+    for (int step = 0; step < C::steps; step++) {
+#pragma unroll
+      for (int r = 0; r < C::loads; r++) load_w<WHOLE>(k, step, r);
+      load_x<WHOLE>(k, step);
+    }
+  }
+
+  // Multiplies one chunk and, if there is MORE, loads the next in its place, bit by bit: that keeps more loads on their way.
+  template <bool MORE, bool NEXT_WHOLE>
+  __device__ void turn(int next) {
+#pragma unroll
+    for (int step = 0; step < C::steps; step++) {
+      const uint4 u = x[step][0], v = x[step][1];
+      uint32_t q[2][4] = {{u.x, v.x, u.y, v.y}, {u.z, v.z, u.w, v.w}};
+      // Or the compiler would put them together again for each product.
+#pragma unroll
+      for (int j = 0; j < 2; j++) asm volatile("" : "+r"(q[j][0]), "+r"(q[j][1]), "+r"(q[j][2]), "+r"(q[j][3]));
+      if (MORE) load_x<NEXT_WHOLE>(next, step);
+#pragma unroll
+      for (int r = 0; r < C::loads; r++) {
+        const uint4& of = weights[step][r];
+        mma<T>(sum[r], q[0], of.x, of.y);
+        mma<T>(sum[r], q[1], of.z, of.w);
+        if (MORE) load_w<NEXT_WHOLE>(next, step, r);
+      }
+    }
+  }
+
+  // Writes the sums to `partial` and starts anew. A lane has columns 2 t and 2 t + 1 of the products, which are the two segments of
+  // row t of each load: the first with A's first in sum[0], the second with A's second in sum[3].
+  __device__ void flush(float* partial) {
+#pragma unroll
+    for (int r = 0; r < C::loads; r++) {
+      partial[group * C::stride + r * C::load_rows + t] = sum[r][0] + sum[r][3];
+#pragma unroll
+      for (float& s : sum[r]) s = 0;
+    }
+  }
+};
+
+// A block is (lanes, split, teams), as in gemv.cu.
+template <class T>
+__global__ void __maxnreg__(MmaChunk::registers)
+    gemv_mma(const __grid_constant__ GemvProblem<T> problem, const __grid_constant__ Epilogue<T, float> epilogue) {
+  using C = MmaChunk;
+  __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, for two tiles in turns
+  const int lane = threadIdx.x, split = blockDim.y, teams = blockDim.z, team = threadIdx.z;
+  const int warp_index = team * split + threadIdx.y, warps = split * teams;
+  launch_dependents();
+
+  MmaWarp<T> warp(problem, lane);
+  const int tile_rows = teams * C::rows;
+  const int k_first = threadIdx.y * C::k, k_step = split * C::k;
+  int row = int(blockIdx.x) * tile_rows, k = k_first, buffer = 0;
+  warp.point(row + team * C::rows);
+  // The first chunks of all warps that share a row lie next to each other: one prefetch for each row.
+  if (const int r = lane * warps + warp_index; r < min(tile_rows, problem.n - row)) {
+    const T* const w = Batch(problem.inner_batch).of<const T>(problem.b);
+    prefetch_l2(w + (row + r) * warp.w_stride, min(k_step, problem.k) * int(sizeof(T)), evict_first);
+  }
+  griddepcontrol_wait();
+  if (k + C::k <= problem.k) warp.template load<true>(k);
+  else warp.template load<false>(k);
+  const TeamSums<C::rows, C::values, C::stride, T> sums(problem);
+
+  for (;;) {
+    const int this_row = row;
+    const bool tile_done = k + k_step >= problem.k;
+    k += k_step;
+    if (tile_done) {
+      k = k_first;
+      row += int(gridDim.x) * tile_rows;
+      if (row < problem.n) warp.point(row + team * C::rows);
+    }
+    if (row >= problem.n) warp.template turn<false, false>(k);
+    else if (k + C::k <= problem.k) warp.template turn<true, true>(k);
+    else warp.template turn<true, false>(k);
+    if (!tile_done) continue;
+
+    // Buffers alternate, as in gemv.cu.
+    float* const partial = shared[buffer];
+    buffer ^= 1;
+    warp.flush(partial + warp_index * C::values);
+    __syncthreads();
+    sums.store(partial, this_row, problem, epilogue);
+    if (row >= problem.n) return;
+  }
+}
+
+// The cheapest cut, with a price on multiprocessors that have no rows: memory wants them all to ask. Where it makes little
+// difference, the first. In 18 products on an H100 (docs/performance.md) this takes 1.005 of the time of the best that was measured
+// there, of all engines, cuts, clusters and ways to overlap, and 1.012 at worst.
+inline GemvCut choose_mma_cut(int64_t n, int64_t k, int sm_count) {
+  using C = MmaChunk;
+  GemvCut best{};
+  double least = 1e300;
+  for (const GemvCut cut : {GemvCut{16, 8}, GemvCut{8, 4}, GemvCut{16, 16}, GemvCut{8, 2}, GemvCut{8, 1}}) {
+    const int64_t tiles = ceil_div(n, cut.warps / cut.split * C::rows);
+    const double busy = std::min(1.0, double(tiles) / sm_count);
+    const double cost = cut_cost(cut, n, k, {C::rows, C::k, C::warps_per_sm, 0}, sm_count) / std::sqrt(busy);
+    if (cost < 0.97 * least) best = cut, least = cost;
+  }
+  return best;
+}
+
+// For problems that gemv.cu has found to be supported, with at most eight rows.
+template <class T>
+tg_status launch_mma(const tg_gemm_args& args) {
+  const int64_t batches = args.batch[0] * args.batch[1];
+  const GemvCut cut = choose_mma_cut(args.n, args.k, int(std::max<int64_t>(1, args.sm_count / batches)));
+  return launch_teams<MmaChunk, T>(args, reinterpret_cast<const void*>(gemv_mma<T>), cut);
+}
+
+}  // namespace
+}  // namespace tilegemm

@@ -1,0 +1,141 @@
+// One to four rows of A with a short K: D = A @ B with K contiguous in both and no longer than 512 bytes, as the scores of
+// attention have it in decoding, on the CUDA cores.
+//
+// Of a whole warp on one row of W, most lanes would idle. Here as few lanes share a row as have 16 bytes of it each, so that
+// a warp takes several rows at a time, and a lane keeps its part of A in registers for good. Sums are added over the lanes
+// of a row; nothing needs shared memory or a barrier. The grid is persistent: the next rows are on their way meanwhile. Part of
+// gemv.cu.
+#pragma once
+#include <algorithm>
+
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+#include "common/launch.hpp"
+
+namespace tilegemm {
+namespace {
+
+constexpr int64_t most_short_bytes = lanes * 16;  // of K
+
+// ROW_LANES lanes read a row of W.
+template <int M, int ROW_LANES>
+struct ShortTile {
+  static constexpr int threads = 256;
+  static constexpr int groups = lanes / ROW_LANES, turns = 2, rows = groups * turns;
+  using Sums = LaneSums<M * turns, ROW_LANES / 2>;
+};
+
+template <class T, int M, int ROW_LANES>
+__global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
+    gemv_short(const __grid_constant__ GemvProblem<T> p, const __grid_constant__ Epilogue<T, float> epilogue) {
+  using C = ShortTile<M, ROW_LANES>;
+  const int lane = threadIdx.x % lanes, group = lane / ROW_LANES, k = lane % ROW_LANES * width<T>;
+  constexpr int warps = C::threads / lanes;
+  int tile = int(blockIdx.x) * warps + threadIdx.x / lanes;
+  const int tiles = (p.n + C::rows - 1) / C::rows;
+  launch_dependents();
+
+  const Batch batch(p.inner_batch);
+  const T* const a = batch.of<const T>(p.a) + k;
+  const T* const w = batch.of<const T>(p.b) + k;
+  if (tile < tiles) {
+    const T* const first = batch.of<const T>(p.b) + int64_t(tile) * C::rows * p.b.col_stride;
+    const int count = min(C::rows, p.n - tile * C::rows), bytes = p.k * int(sizeof(T));
+    if (p.b.col_stride == p.k) {
+      if (lane == 0) prefetch_l2(first, count * bytes, evict_first);
+    } else if (lane < count) {
+      prefetch_l2(first + lane * p.b.col_stride, bytes, evict_first);
+    }
+  }
+  griddepcontrol_wait();
+  if (tile >= tiles) return;
+
+  // Numbers beyond K are zeros, not whatever lies there. Rows beyond M and N repeat the last one and are never stored.
+  const bool exists = k < p.k;
+  uint4 weights[C::turns];
+  const auto row = [&](int tile, int turn) { return tile * C::rows + turn * C::groups + group; };
+  const auto load = [&](int tile, int turn) {
+    weights[turn] = make_uint4(0, 0, 0, 0);
+    if (exists) weights[turn] = load_weights(w + min(row(tile, turn), p.n - 1) * p.b.col_stride);
+  };
+#pragma unroll
+  for (int turn = 0; turn < C::turns; turn++) load(tile, turn);
+  float y[M][width<T>];
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    uint4 x = make_uint4(0, 0, 0, 0);
+    if (exists) x = load_activations(a + min(m, p.m - 1) * p.a.row_stride);
+    constexpr int numbers = 4 / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 4; i++) unpack<T>(word(x, i), reinterpret_cast<float(&)[numbers]>(y[m][i * numbers]));
+  }
+
+  for (;;) {
+    const int this_tile = tile;
+    tile += int(gridDim.x) * warps;
+    const bool more = tile < tiles;
+    float sum[M * C::turns] = {};  // (m, turn)
+#pragma unroll
+    for (int turn = 0; turn < C::turns; turn++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        constexpr int numbers = 4 / sizeof(T);
+        float u[numbers];
+        unpack<T>(word(weights[turn], i), u);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+          for (int j = 0; j < numbers; j++) {
+            sum[m * C::turns + turn] = fmaf(u[j], y[m][i * numbers + j], sum[m * C::turns + turn]);
+          }
+        }
+      }
+      if (more) load(tile, turn);
+    }
+    C::Sums::add(sum, lane);
+    static_assert(C::Sums::left == 1);
+    const int value = C::Sums::first(lane), m = value / C::turns, n = row(this_tile, value % C::turns);
+    if (lane % C::Sums::twins == 0 && m < p.m && n < p.n) {
+      p.store(sum[0], m, n, batch, epilogue);
+    }
+    if (!more) return;
+  }
+}
+
+template <class T, int M, int ROW_LANES>
+tg_status launch_short_rows(const tg_gemm_args& args) {
+  using C = ShortTile<M, ROW_LANES>;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
+  // Just as many blocks as run at a time: of fewer or more, some multiprocessors get twice as many as others.
+  const void* kernel = reinterpret_cast<const void*>(gemv_short<T, M, ROW_LANES>);
+  static const int blocks_per_sm = [kernel] {
+    int blocks = 0;
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::threads, 0) == cudaSuccess ? blocks : 1;
+  }();
+  const int64_t most = std::max<int64_t>(1, int64_t(args.sm_count) * blocks_per_sm / batches);
+  GemvProblem<T> p(args);
+  Epilogue<T, float> epilogue(args);
+  void* parameters[] = {&p, &epilogue};
+  const dim3 grid(unsigned(std::min(blocks, most)), unsigned(batches));
+  return Launch(args, grid, dim3(C::threads), 0)(kernel, parameters);
+}
+
+template <class T, int M>
+tg_status launch_short_lanes(const tg_gemm_args& args) {
+  const int64_t loads = ceil_div(args.k, width<T>);
+  if (loads <= 8) return launch_short_rows<T, M, 8>(args);
+  if (loads <= 16) return launch_short_rows<T, M, 16>(args);
+  return launch_short_rows<T, M, 32>(args);
+}
+
+// For problems that gemv.cu has found to be supported, with at most four rows.
+template <class T>
+tg_status launch_short(const tg_gemm_args& args) {
+  if (args.m == 1) return launch_short_lanes<T, 1>(args);
+  if (args.m == 2) return launch_short_lanes<T, 2>(args);
+  return launch_short_lanes<T, 4>(args);
+}
+
+}  // namespace
+}  // namespace tilegemm

@@ -1,0 +1,301 @@
+// One to four rows of A: D = A @ B with N contiguous in B, as attention has it in decoding, on the CUDA cores.
+//
+// As in gemv.cu, such a product is a read of B. Here a row of B belongs to one k: eight lanes read 128 bytes of it, each 16,
+// and keep the sums of their columns. The other lanes of a warp, the warps of a block and, where there are few columns, the
+// blocks of a cluster split K. A lane takes four rows of B at a time and has two such groups on their way, with the numbers
+// of A that they meet. In the end sums are added over lanes, over warps in shared memory and over the blocks of the cluster:
+// each of those owns some columns, to which the others push theirs. All in a fixed order, without a workspace.
+//
+// The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first rows of B brought into L2.
+#include <algorithm>
+#include <climits>
+
+#include "common/cuda_cores.hpp"
+#include "common/epilogue.hpp"
+#include "common/launch.hpp"
+
+namespace tilegemm {
+namespace {
+
+constexpr int most_cluster_log2 = 3;
+
+// MANY: blocks are more than multiprocessors. Then two smaller ones share a multiprocessor, and take several matrices of the
+// batch one after the other: while one adds up, the other loads, and its own loads for the next matrix are on their way.
+template <class Row, int M, bool MANY>
+struct Tile {
+  using T = typename scalar<Row::dtype>::type;
+  static constexpr int n = Row::tile_n, n_lanes = n / width<T>;  // columns, and lanes side by side
+  static constexpr int rows = 4, groups = 2;                     // a lane's rows of a group; groups on their way
+  static constexpr int k = lanes / n_lanes * rows;               // rows that a warp reads as one group
+  static constexpr int outputs = M * n;
+  static constexpr int sums = M * width<T>;  // of a lane, (m, column)
+  static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // of a block; blocks of a multiprocessor
+  static constexpr bool several = MANY && M < 4;  // matrices for a block; with four rows registers run out
+  using Sums = LaneSums<sums, lanes / 2, n_lanes>;
+  static_assert(n_lanes == 8 && Row::tile_k == groups * k);
+};
+
+struct Cut {
+  int cluster_log2;  // blocks that split K
+  int matrices;      // of the batch; blocks take every gridDim.y-th
+  bool vectors_of_a;  // four numbers of a row of A may be read at once
+};
+
+// Four numbers of a row of A, packed as they lie in memory; zeros beyond K.
+template <class T>
+struct Four {
+  uint32_t words[sizeof(T)];
+
+  __device__ void load_vector(const T* from) {
+    if constexpr (sizeof(T) == 4) {
+      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from) : "memory");
+    } else {
+      asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from) : "memory");
+    }
+  }
+
+  __device__ void load_each(const T* from, int count) {
+    uint32_t bits[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i >= count) continue;
+      if constexpr (sizeof(T) == 4) asm volatile("ld.global.u32 %0, [%1];" : "=r"(bits[i]) : "l"(from + i) : "memory");
+      else asm volatile("ld.global.u16 %0, [%1];" : "=r"(bits[i]) : "l"(from + i) : "memory");
+    }
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) words[i] = bits[i];
+    } else {
+      words[0] = bits[0] | bits[1] << 16, words[1] = bits[2] | bits[3] << 16;
+    }
+  }
+
+  __device__ float number(int i) const {
+    constexpr int numbers = 4 / sizeof(T);
+    float all[numbers];
+    unpack<T>(words[i / numbers], all);
+    return all[i % numbers];
+  }
+};
+
+// The blocks of a cluster are neighbours along x.
+template <class Row, int M, bool MANY>
+__global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M, MANY>::residents)
+    gevm(const __grid_constant__ GemvProblem<typename Tile<Row, M, MANY>::T> p, const __grid_constant__ Cut cut,
+         const __grid_constant__ Epilogue<typename Tile<Row, M, MANY>::T, float> epilogue) {
+  using C = Tile<Row, M, MANY>;
+  using T = typename C::T;
+  constexpr int warps = C::warps;
+  __shared__ float partials[C::several ? 2 : 1][warps][C::outputs], inbox[C::outputs];
+  __shared__ uint64_t barrier;
+  const int lane = threadIdx.x % lanes, warp = threadIdx.x / lanes;
+  const int cluster_log2 = MANY ? 0 : cut.cluster_log2, rank = int(blockIdx.x) & ((1 << cluster_log2) - 1);
+  const int first_n = (int(blockIdx.x) >> cluster_log2) * C::n;
+  const uint32_t arrived = uint32_t(__cvta_generic_to_shared(&barrier));
+  launch_dependents();
+  if (cluster_log2 > 0) {
+    if (threadIdx.x == 0) {
+      mbarrier_init(arrived, 1);
+      mbarrier_arrive_expect(arrived, sizeof inbox);
+      fence_mbarrier_init();
+    }
+    __syncwarp();
+    cluster_arrive_relaxed();
+  }
+
+  // Groups of rows are dealt out to the warps of all blocks in turns.
+  Batch batch(p.inner_batch);
+  const int warp_k = (rank * warps + warp) * C::k, group_step = (warps << cluster_log2) * C::k;
+  const T* a = batch.of<const T>(p.a);
+  const T* b = batch.of<const T>(p.b) + first_n;
+  const int64_t b_stride = p.b.row_stride;
+  {
+    const int k = warp_k + lane / C::k * group_step + lane % C::k, bytes = min(C::n, p.n - first_n) * int(sizeof(T));
+    static_assert(C::groups * C::k == lanes);
+    if (k < p.k) prefetch_l2(b + k * b_stride, bytes, evict_first);
+  }
+  const int n = lane % C::n_lanes * width<T>;
+  const bool exists = first_n + n < p.n;
+  b += n;
+  const int lane_k = warp_k + lane / C::n_lanes * C::rows;
+  griddepcontrol_wait();
+
+  uint4 weights[C::groups][C::rows];
+  Four<T> x[C::groups][M];
+  // The opaque k keeps the compiler from holding a pointer for every load, for which there are no registers.
+  const auto load_b = [&](int group, int k) {
+    asm volatile("" : "+r"(k));
+    const T* row = b + k * b_stride;
+#pragma unroll
+    for (int r = 0; r < C::rows; r++) {
+      weights[group][r] = make_uint4(0, 0, 0, 0);
+      if (exists && k + r < p.k) weights[group][r] = load_weights(row);
+      row += b_stride;
+    }
+  };
+  const auto load_a = [&](int group, int k) {  // rows beyond M repeat the last one and are never stored
+    asm volatile("" : "+r"(k));
+    const T* row = a + k;
+#pragma unroll
+    for (int m = 0; m < M; m++) x[group][m] = {};
+    if (cut.vectors_of_a) {
+      if (k >= p.k) return;
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        x[group][m].load_vector(row);
+        if (m + 1 < p.m) row += p.a.row_stride;
+      }
+    } else {
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        x[group][m].load_each(row, p.k - k);
+        if (m + 1 < p.m) row += p.a.row_stride;
+      }
+    }
+  };
+  const auto load_first = [&] {
+#pragma unroll
+    for (int group = 0; group < C::groups; group++) load_b(group, lane_k + group * group_step);
+#pragma unroll
+    for (int group = 0; group < C::groups; group++) load_a(group, lane_k + group * group_step);
+  };
+  float sum[C::sums];
+  const auto multiply = [&](int group) {
+#pragma unroll
+    for (int r = 0; r < C::rows; r++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        constexpr int numbers = 4 / sizeof(T);
+        float u[numbers];
+        unpack<T>(word(weights[group][r], i), u);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+          for (int j = 0; j < numbers; j++) {
+            float& s = sum[m * width<T> + i * numbers + j];
+            s = fmaf(u[j], x[group][m].number(r), s);
+          }
+        }
+      }
+    }
+  };
+
+  load_first();
+  for (int matrix = int(blockIdx.y), turn = 0;; turn ^= 1) {
+#pragma unroll
+    for (int i = 0; i < C::sums; i++) sum[i] = 0;
+    for (int k = lane_k; k < p.k;) {
+      const int next = k + C::groups * group_step;
+#pragma unroll
+      for (int group = 0; group < C::groups; group++) {
+        multiply(group);
+        if (next < p.k) load_b(group, next + group * group_step), load_a(group, next + group * group_step);
+      }
+      k = next;
+    }
+    __syncwarp();
+
+    // The next matrix is on its way while the sums of this one meet.
+    const Batch of_sums = batch;
+    matrix += int(gridDim.y);
+    const bool more = C::several && matrix < cut.matrices;
+    if (more) {
+      batch = Batch(p.inner_batch, matrix);
+      a = batch.of<const T>(p.a), b = batch.of<const T>(p.b) + first_n + n;
+      load_first();
+    }
+
+    float(&partial)[warps][C::outputs] = partials[C::several ? turn : 0];
+    C::Sums::add(sum, lane);
+#pragma unroll
+    for (int i = 0; i < C::Sums::left; i++) {
+      const int value = C::Sums::first(lane) + i;
+      partial[warp][value / width<T> * C::n + n + value % width<T>] = sum[i];
+    }
+    __syncthreads();
+    if (cluster_log2 > 0) cluster_wait();
+    const auto store = [&](int output, float total) {
+      const int m = output / C::n, j = first_n + output % C::n;
+      if (m < p.m && j < p.n) p.store(total, m, j, of_sums, epilogue);
+    };
+    const int slice = C::outputs >> cluster_log2;  // of the outputs, that a block of the cluster owns
+    for (int output = threadIdx.x; output < C::outputs; output += warps * lanes) {
+      float total = partial[0][output];
+#pragma unroll
+      for (int i = 1; i < warps; i++) total += partial[i][output];
+      if (cluster_log2 == 0) {
+        store(output, total);
+      } else {
+        const int owner = output / slice;
+        const uint32_t to = uint32_t(__cvta_generic_to_shared(&inbox[rank * slice + output - owner * slice]));
+        store_async(map_shared(to, owner), map_shared(arrived, owner), total);
+      }
+    }
+    if (more) continue;
+    if (cluster_log2 == 0) return;
+    mbarrier_wait(arrived, 0);
+    for (int i = threadIdx.x; i < slice; i += warps * lanes) {
+      float total = inbox[i];
+      for (int from = 1; from < 1 << cluster_log2; from++) total += inbox[from * slice + i];
+      store(rank * slice + i, total);
+    }
+    return;
+  }
+}
+
+// Blocks that split K: two if there are multiprocessors for them. More of them, which reach only some of the multiprocessors,
+// pay as long as they take no more than half. `block_k` is what a block reads as one group of each warp: all have one at least.
+int choose_cluster_log2(int64_t blocks, int64_t k, int block_k, int sm_count) {
+  int log2 = 0;
+  const auto pays = [&](int log2) { return blocks << log2 <= (log2 > 1 ? sm_count / 2 : sm_count); };
+  while (log2 < most_cluster_log2 && pays(log2 + 1) && k > int64_t(block_k) << log2) log2++;
+  return log2;
+}
+
+template <class Row, int M, bool MANY>
+tg_status launch_blocks(const tg_gemm_args& args, int64_t tiles, int64_t batches) {
+  using C = Tile<Row, M, MANY>;
+  using T = typename C::T;
+  Cut cut{MANY ? 0 : choose_cluster_log2(tiles * batches, args.k, C::warps * C::k, args.sm_count), int(batches),
+          args.k % 4 == 0 && rows_in_fours<T>(args.a, args.m, args.batch)};
+  const int64_t at_once = C::several ? std::max<int64_t>(C::residents * args.sm_count / tiles, 1) : batches;
+  const int cluster = 1 << cut.cluster_log2;
+  GemvProblem<T> p(args);
+  Epilogue<T, float> epilogue(args);
+  void* parameters[] = {&p, &cut, &epilogue};
+  const void* kernel = reinterpret_cast<const void*>(gevm<Row, M, MANY>);
+  const dim3 grid(unsigned(tiles * cluster), unsigned(std::min(batches, at_once)));
+  return Launch(args, grid, dim3(C::warps * lanes), 0, dim3(cluster))(kernel, parameters);
+}
+
+template <class Row, int M>
+tg_status launch_rows(const tg_gemm_args& args) {
+  const int64_t tiles = ceil_div(args.n, Row::tile_n), batches = args.batch[0] * args.batch[1];
+  if (tiles * batches > args.sm_count) return launch_blocks<Row, M, true>(args, tiles, batches);
+  return launch_blocks<Row, M, false>(args, tiles, batches);
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  using T = typename scalar<Row::dtype>::type;
+  static_assert(Row::layout == TG_NN && Row::tile_m == 4);
+  const tg_gemm_args& args = *problem;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers.
+  if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.n % width<T> != 0 ||
+      batches > 65535 || args.a.col_stride != 1 ||
+      !rows_on_16_bytes<T>(args.b, args.b.col_stride, args.b.row_stride, args.k, args.batch)) {
+    return TG_UNSUPPORTED;
+  }
+  if (args.m == 1) return launch_rows<Row, 1>(args);
+  if (args.m == 2) return launch_rows<Row, 2>(args);
+  return launch_rows<Row, 4>(args);
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

@@ -1,0 +1,60 @@
+// The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
+// Nothing here is meant to be fast, and activations are those of <cmath>. Sums run over k in ascending order, in f32 (f64 for f64), in
+// chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+
+namespace tilegemm {
+namespace {
+
+constexpr int64_t chain = 64;
+
+template <class T, class Acc>
+using ExactEpilogue = Epilogue<T, Acc, Accuracy::exact>;
+
+template <class T, class Acc>
+__global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
+  const T* a = static_cast<const T*>(args.a.ptr);
+  const T* b = static_cast<const T*>(args.b.ptr);
+  T* d = static_cast<T*>(args.d.ptr);
+  const int64_t count = args.batch[0] * args.batch[1] * args.m * args.n;
+  const int64_t step = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; index < count; index += step) {
+    const int64_t j = index % args.n, i = index / args.n % args.m;
+    const int64_t batch = index / (args.n * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
+    const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
+    const T* col = b + j * args.b.col_stride + batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
+    Acc acc = Acc(0);
+    for (int64_t first = 0; first < args.k; first += chain) {
+      Acc sum = Acc(0);
+      for (int64_t k = first; k < min(first + chain, args.k); k++) {
+        sum += Acc(row[k * args.a.col_stride]) * Acc(col[k * args.b.row_stride]);
+      }
+      acc += sum;
+    }
+    d[i * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
+      batch1 * args.d.batch_stride[1]] = epilogue(acc, i, j, batch0, batch1);
+  }
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* args) {
+  using T = typename scalar<Row::dtype>::type;
+  using Acc = typename scalar<Row::dtype>::accumulator;
+  constexpr int threads = 256;
+  const int64_t blocks = ceil_div(args->batch[0] * args->batch[1] * args->m * args->n, threads);
+  if (blocks == 0) return TG_OK;
+  const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
+  tg_gemm_args problem = *args;
+  ExactEpilogue<T, Acc> epilogue(problem);
+  void* parameters[] = {&problem, &epilogue};
+  const dim3 grid(unsigned(blocks < most ? blocks : most));
+  return cuda_status(
+      cudaLaunchKernel(reference<T, Acc>, grid, dim3(threads), parameters, 0, cudaStream_t(args->stream)));
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

@@ -1,0 +1,354 @@
+// f32 GEMM on the FMA units, in CuTe: every layout, size and stride; products and sums in f32.
+//
+// A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads, each of which owns 4 x 4 outputs of every
+// 64 x 64. Blocks of TILE_K k of A and B pass through a ring of shared-memory stages that cp.async fills.
+//
+// Shared memory is MN-major whatever the operand is: a thread then reads four rows of one k in 16 bytes. A K-major
+// operand is transposed on the way, float by float: cp.async does that without registers and stages ahead, where
+// 16-byte loads would have to be scattered from registers. A K-major copy in shared memory would be read four k at a
+// time, which takes four times the registers and puts both operands of an FMA in the same register bank.
+#include <algorithm>
+#include <climits>
+
+#include <cute/tensor.hpp>
+
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+
+namespace tilegemm {
+namespace {
+
+using namespace cute;
+
+constexpr int threads = 256;
+constexpr int chain = 64;  // products that are added to each other before their sum is added to the total in shared memory
+
+// One operand in blocks of MN rows by K, with `ALIGN` bytes to be had at once. The "rows" of B are its columns.
+template <bool K_MAJOR, int MN, int K, int STAGES, int ALIGN>
+struct Operand {
+  static constexpr int width = K_MAJOR ? 1 : ALIGN / int(sizeof(float));
+  static constexpr int pitch = K_MAJOR ? MN + 4 : MN;  // 8 k of 4 rows, which a warp transposes, fall into 32 banks
+  static constexpr int stage_floats = pitch * K;
+  static_assert(MN % (threads / K * width) == 0, "every thread copies the same number of vectors, all of one k");
+  using SmemLayout = Layout<Shape<Int<MN>, Int<K>, Int<STAGES>>, Stride<_1, Int<pitch>, Int<stage_floats>>>;
+
+  // Adjacent threads copy adjacent vectors of global memory.
+  using ThreadsMN = Layout<Shape<Int<threads / K>, Int<K>>>;
+  using ThreadsK = Layout<Shape<Int<threads / K>, Int<K>>, Stride<Int<K>, _1>>;
+  using GmemCopy = decltype(make_tiled_copy(Copy_Atom<UniversalCopy<uint_bit_t<32 * width>>, float>{},
+                                            conditional_t<K_MAJOR, ThreadsK, ThreadsMN>{},
+                                            Layout<Shape<Int<width>, _1>>{}));
+
+  // One matrix of the batch, (MN,K), with the contiguous stride known at compile time.
+  CUTE_DEVICE static auto tensor(const float* ptr, int64_t extent, int64_t k, int64_t stride_mn, int64_t stride_k) {
+    if constexpr (K_MAJOR) {
+      return make_tensor(make_gmem_ptr(ptr), make_shape(extent, k), make_stride(stride_mn, _1{}));
+    } else {
+      return make_tensor(make_gmem_ptr(ptr), make_shape(extent, k), make_stride(_1{}, stride_k));
+    }
+  }
+};
+
+// Copies the first `bytes` bytes of a vector without waiting and zero-fills the rest, which is not read.
+template <int WIDTH>
+CUTE_DEVICE void copy_async(const float* gmem, float* smem, int bytes) {
+  const uint32_t target = cast_smem_ptr_to_uint(smem);
+  if constexpr (WIDTH == 4) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(gmem), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;" ::"r"(target), "l"(gmem), "r"(bytes)
+                 : "memory");
+  }
+}
+
+// A thread's part in bringing blocks of an operand to shared memory.
+template <class Op, class Gmem, class Smem, class Coord>
+struct Loader {
+  Gmem gmem;    // (CPY,CPY_MN,1,k), advanced block by block
+  Smem smem;    // (CPY,CPY_MN,1,PIPE)
+  Coord coord;  // (CPY,CPY_MN,1)
+  int mn_left;  // rows of the block that exist
+
+  // Copies the rows and the `k_left` k that exist of the block `ahead` blocks away, and zero-fills the rest of it. Both
+  // operands are padded in K, so that no Inf meets a zero. What comes of rows that do not exist is never stored.
+  CUTE_DEVICE void copy(int ahead, int stage, int k_left) const {
+    CUTE_UNROLL
+    for (int i = 0; i < size<1>(smem); i++) {
+      const int first = get<0>(coord(0, i, 0));
+      const int rows = Op::width == 1 ? 1 : min(Op::width, mn_left - first);
+      const bool exists = first < mn_left && get<1>(coord(0, i, 0)) < k_left;
+      copy_async<Op::width>(&gmem(0, i, 0, ahead), &smem(0, i, 0, stage), exists ? rows * int(sizeof(float)) : 0);
+    }
+  }
+
+  CUTE_DEVICE void advance() { gmem.data() = gmem.data() + stride<3>(gmem); }
+};
+
+template <class Op, class Gmem, class Smem>
+CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
+  const auto copy = typename Op::GmemCopy{}.get_slice(threadIdx.x);
+  Tensor tg = copy.partition_S(gmem);
+  Tensor ts = copy.partition_D(smem);
+  Tensor tc = copy.partition_S(make_identity_tensor(select<0, 1>(shape(typename Op::SmemLayout{}))));
+  return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
+}
+
+// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles, so that the tiles computed at the
+// same time share operands in L2.
+struct Raster {
+  unsigned tiles_m, tiles_n, band;
+
+  Raster(const tg_gemm_args& args, int tile_m, int tile_n)
+      : tiles_m(unsigned(ceil_div(args.m, tile_m))), tiles_n(unsigned(ceil_div(args.n, tile_n))), band(std::min(8u, tiles_m)) {}
+
+  // Row and column of the tile that comes at `index`.
+  CUTE_DEVICE uint2 operator()(unsigned index) const {
+    const unsigned first = index / (band * tiles_n) * band, in_band = index % (band * tiles_n);
+    const unsigned width = min(band, tiles_m - first);  // the last band may be narrower
+    return make_uint2(first + in_band % width, in_band / width);
+  }
+};
+
+// Which tile of which matrices of the batch a thread block computes, and how much of it exists.
+struct Place {
+  int64_t batch0, batch1, first_m, first_n;
+  uint2 tile;
+  int m_left, n_left;
+
+  template <class Tile>
+  CUTE_DEVICE Place(const tg_gemm_args& args, const Raster& raster, int64_t first_batch, Tile) {
+    unsigned block;
+    // Volatile, so that the epilogue works it out anew instead of keeping ten registers through the main loop.
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    const unsigned tiles = raster.tiles_m * raster.tiles_n;
+    const int64_t batch = first_batch + block / tiles;
+    batch0 = batch / args.batch[1];
+    batch1 = batch % args.batch[1];
+    tile = raster(block % tiles);
+    constexpr int64_t tile_m = size<0>(Tile{}), tile_n = size<1>(Tile{});
+    first_m = tile.x * tile_m;
+    first_n = tile.y * tile_n;
+    m_left = int(min(args.m - first_m, tile_m));
+    n_left = int(min(args.n - first_n, tile_n));
+  }
+
+  CUTE_DEVICE float* of_batch(const tg_matrix& matrix) const {
+    return static_cast<float*>(matrix.ptr) + batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
+  }
+};
+
+template <class Row>
+struct Config {
+  static_assert(Row::dtype == TG_F32, "operands, products and sums are f32");
+  static_assert(Row::align == 4 || Row::align == 16, "operands are copied 4 or 16 bytes at a time");
+  static_assert(Row::tile_m % 64 == 0 && Row::tile_n % 64 == 0, "a thread owns 4 x 4 outputs of every 64 x 64");
+  static_assert(Row::tile_k % 8 == 0 && threads % Row::tile_k == 0, "threads are spread evenly over the k of a block");
+  static_assert(Row::stages >= 3, "one stage is read, one is filled, and the others are on their way");
+
+  using TileMNK = Shape<Int<Row::tile_m>, Int<Row::tile_n>, Int<Row::tile_k>>;
+  using A = Operand<a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align>;
+  using B = Operand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align>;
+  static constexpr int smem_bytes = Row::stages * (A::stage_floats + B::stage_floats) * int(sizeof(float));
+  // A K of more than two chains keeps totals in shared memory: registers have room for one accumulator of each element only.
+  static constexpr int total_bytes = Row::tile_m * Row::tile_n * int(sizeof(float));
+  static constexpr bool totals(int64_t k) { return k > 2 * chain; }
+  static_assert(chain % Row::tile_k == 0);
+  static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;  // by registers
+
+  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M: lanes that differ in one of them read the same
+  // 16 bytes of A or of B, which lets shared memory serve half a warp at a time.
+  using Threads = Layout<Shape<Shape<_2, _2, _4>, Shape<_2, _2, _2, _2>, _1>,
+                         Stride<Stride<_2, _8, _32>, Stride<_1, _4, _16, _128>, _0>>;
+  using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
+  using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, Tile<Quads, Quads, Underscore>>;
+};
+
+// Adds the accumulators to the totals of their thread and starts them anew. `first`: there are no totals yet.
+template <class Accum>
+CUTE_DEVICE void add_to_totals(Accum& accum, float* totals, bool first) {
+  float4* const mine = reinterpret_cast<float4*>(totals) + threadIdx.x;
+  CUTE_UNROLL
+  for (int i = 0; i < size(accum); i += 4) {
+    float4& total = mine[i / 4 * threads];
+    const float4 sum = first ? make_float4(0, 0, 0, 0) : total;
+    total = make_float4(sum.x + accum(i), sum.y + accum(i + 1), sum.z + accum(i + 2), sum.w + accum(i + 3));
+  }
+  clear(accum);
+}
+
+template <class Accum>
+CUTE_DEVICE void take_totals(Accum& accum, const float* totals) {
+  const float4* const mine = reinterpret_cast<const float4*>(totals) + threadIdx.x;
+  CUTE_UNROLL
+  for (int i = 0; i < size(accum); i += 4) {
+    const float4 total = mine[i / 4 * threads];
+    accum(i) += total.x, accum(i + 1) += total.y, accum(i + 2) += total.z, accum(i + 3) += total.w;
+  }
+}
+
+template <class Row>
+__global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm(
+    const __grid_constant__ tg_gemm_args args, const __grid_constant__ Epilogue<float, float> epilogue,
+    const __grid_constant__ Raster raster, const int64_t first_batch, const bool vector_stores) {
+  using A = typename Config<Row>::A;
+  using B = typename Config<Row>::B;
+  constexpr int stages = Row::stages;
+  constexpr typename Config<Row>::TileMNK tile_mnk;
+
+  const Place place(args, raster, first_batch, tile_mnk);
+  const float *a = place.of_batch(args.a), *b = place.of_batch(args.b);
+  Tensor mA = A::tensor(a, args.m, args.k, args.a.row_stride, args.a.col_stride);               // (M,K)
+  Tensor mB = B::tensor(b, args.n, args.k, args.b.col_stride, args.b.row_stride);               // (N,K)
+  Tensor gA = local_tile(mA, select<0, 2>(tile_mnk), make_coord(int64_t(place.tile.x), _));     // (BLK_M,BLK_K,k)
+  Tensor gB = local_tile(mB, select<1, 2>(tile_mnk), make_coord(int64_t(place.tile.y), _));     // (BLK_N,BLK_K,k)
+
+  extern __shared__ __align__(16) float smem[];
+  float* const smem_b = smem + stages * A::stage_floats;
+  float* const totals = smem_b + stages * B::stage_floats;
+  Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});                       // (BLK_M,BLK_K,PIPE)
+  Tensor sB = make_tensor(make_smem_ptr(smem_b), typename B::SmemLayout{});                     // (BLK_N,BLK_K,PIPE)
+
+  const typename Config<Row>::Mma mma;
+  const auto thr_mma = mma.get_slice(threadIdx.x);
+  Tensor tCsA = thr_mma.partition_A(sA);                                                        // (1,MMA_M,BLK_K,PIPE)
+  Tensor tCsB = thr_mma.partition_B(sB);                                                        // (1,MMA_N,BLK_K,PIPE)
+  Tensor tCrA = make_tensor<float>(make_shape(_1{}, size<1>(tCsA), _2{}));                      // (1,MMA_M,2)
+  Tensor tCrB = make_tensor<float>(make_shape(_1{}, size<1>(tCsB), _2{}));                      // (1,MMA_N,2)
+  Tensor accum = partition_fragment_C(mma, select<0, 1>(tile_mnk));                             // (1,MMA_M,MMA_N)
+  clear(accum);
+
+  auto load_a = make_loader<A>(gA, sA, place.m_left);
+  auto load_b = make_loader<B>(gB, sB, place.n_left);
+  const auto load_next = [&](int stage) {
+    load_a.copy(0, stage, Row::tile_k);
+    load_b.copy(0, stage, Row::tile_k);
+    load_a.advance();
+    load_b.advance();
+  };
+
+  // The last block comes first: it alone may be incomplete in K, and the main loop need not ask.
+  const int blocks = int(ceil_div(args.k, Row::tile_k)), k_left = int(args.k - int64_t(blocks - 1) * Row::tile_k);
+  load_a.copy(blocks - 1, 0, k_left);
+  load_b.copy(blocks - 1, 0, k_left);
+  cp_async_fence();
+  CUTE_UNROLL
+  for (int stage = 1; stage < stages - 1; stage++) {
+    if (stage < blocks) load_next(stage);
+    cp_async_fence();
+  }
+  cp_async_wait<stages - 2>();
+  __syncthreads();
+  copy(tCsA(_, _, 0, 0), tCrA(_, _, 0));
+  copy(tCsB(_, _, 0, 0), tCrB(_, _, 0));
+
+  // While the products of one k are summed, the registers of the next k are loaded; while one stage is read, the blocks
+  // up to stages - 1 ahead are copied.
+  int read = 0, write = stages - 1;
+  CUTE_NO_UNROLL
+  for (int block = 0; block < blocks; block++) {
+    if (block + stages - 1 < blocks) load_next(write);
+    cp_async_fence();
+    write = read;
+    CUTE_UNROLL
+    for (int k = 0; k < Row::tile_k; k++) {
+      if (k == Row::tile_k - 1) {  // what is read from here on belongs to the next block
+        cp_async_wait<stages - 2>();
+        __syncthreads();
+        read = read == stages - 1 ? 0 : read + 1;
+      }
+      const int next = (k + 1) % Row::tile_k;
+      copy(tCsA(_, _, next, read), tCrA(_, _, next % 2));
+      copy(tCsB(_, _, next, read), tCrB(_, _, next % 2));
+      gemm(mma, tCrA(_, _, k % 2), tCrB(_, _, k % 2), accum);
+    }
+    constexpr int chain_blocks = chain / Row::tile_k;
+    if (Config<Row>::totals(args.k) && (block + 1) % chain_blocks == 0) {
+      add_to_totals(accum, totals, block + 1 == chain_blocks);
+    }
+  }
+  if (Config<Row>::totals(args.k)) take_totals(accum, totals);
+
+  const Place goal(args, raster, first_batch, tile_mnk);
+  Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));              // (1,MMA_M,MMA_N)
+  // Rolled, with the accumulators moving up row by row: unrolled, every activation would be inlined once per output.
+  CUTE_NO_UNROLL
+  for (int row = 0; row < size<1>(accum); row++) {
+    const int tile_row = get<0>(tCcD(0, row, 0));
+    if (tile_row >= goal.m_left) break;
+    const int64_t i = goal.first_m + tile_row;
+    CUTE_UNROLL
+    for (int col = 0; col < size<2>(accum); col += 4) {
+      const int tile_col = get<1>(tCcD(0, 0, col)), count = min(4, goal.n_left - tile_col);
+      const int64_t j = goal.first_n + tile_col;
+      float* const d = goal.of_batch(args.d) + i * args.d.row_stride + j * args.d.col_stride;
+      float out[4];
+      CUTE_UNROLL
+      for (int e = 0; e < 4; e++) {
+        if (e < count) out[e] = epilogue(accum(0, 0, col + e), i, j + e, goal.batch0, goal.batch1);
+      }
+      if (vector_stores && count == 4) {
+        *reinterpret_cast<float4*>(d) = make_float4(out[0], out[1], out[2], out[3]);
+      } else {
+        CUTE_UNROLL
+        for (int e = 0; e < 4; e++) {
+          if (e < count) d[e * args.d.col_stride] = out[e];
+        }
+      }
+    }
+    CUTE_UNROLL
+    for (int next = 1; next < size<1>(accum); next++) copy(accum(_, next, _), accum(_, next - 1, _));
+  }
+}
+
+// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the others are aligned to `align` bytes.
+// The stride of a dimension of length 1 does not matter.
+bool fits(const tg_gemm_args& args, const tg_matrix& matrix, int64_t rows, int64_t cols, int contiguous, int align) {
+  const int64_t extents[] = {rows, cols, args.batch[0], args.batch[1]};
+  const int64_t strides[] = {matrix.row_stride, matrix.col_stride, matrix.batch_stride[0], matrix.batch_stride[1]};
+  for (int i = 0; i < 4; i++) {
+    const bool good = i == contiguous ? strides[i] == 1 : strides[i] * int64_t(sizeof(float)) % align == 0;
+    if (extents[i] > 1 && !good) return false;
+  }
+  return reinterpret_cast<uintptr_t>(matrix.ptr) % align == 0;
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  const tg_gemm_args& args = *problem;
+  const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
+  if (m == 0 || n == 0 || batches == 0) return TG_OK;
+  const bool a_fits = fits(args, args.a, m, k, a_is_k_major(Row::layout) ? 1 : 0, Row::align);
+  const bool b_fits = fits(args, args.b, k, n, b_is_k_major(Row::layout) ? 0 : 1, Row::align);
+  const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
+  // src/kernel/limits.rs has the same numbers.
+  if (k == 0 || k > INT_MAX || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
+
+  const auto kernel = simt_gemm<Row>;
+  const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
+  if (smem_bytes > 48 * 1024) {  // more than a kernel gets unasked
+    if (const cudaError_t error = allow_shared_memory<Config<Row>>(reinterpret_cast<const void*>(kernel), smem_bytes)) {
+      return cuda_status(error);
+    }
+  }
+  tg_gemm_args copy = args;
+  Epilogue<float, float> epilogue(args);
+  Raster raster(args, Row::tile_m, Row::tile_n);
+  bool vector_stores = fits(args, args.d, m, n, 1, 16);
+  const int64_t most = INT_MAX / tiles;  // batches that fit one grid
+  for (int64_t first = 0; first < batches; first += most) {
+    const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
+    void* parameters[] = {&copy, &epilogue, &raster, &first, &vector_stores};
+    const cudaError_t error =
+        cudaLaunchKernel(kernel, dim3(grid), dim3(threads), parameters, smem_bytes, cudaStream_t(args.stream));
+    if (error != cudaSuccess) return cuda_status(error);
+  }
+  return TG_OK;
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

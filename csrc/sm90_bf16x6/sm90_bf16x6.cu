@@ -1,0 +1,147 @@
+// Hopper: f32 products on tensor cores, with no more error than those of fused multiply-adds (docs/f32.md).
+//
+//     A = a0 + a1 + a2, B = b0 + b1 + b2, parts in bf16:   A @ B = a0 b2 + a1 b1 + a2 b0 + a0 b1 + a1 b0 + a0 b0 + ...
+//
+// What is left out is below 2^-25 of |A| |B|. Tensor cores multiply bf16 exactly, but cut off what they add up at 24 bits.
+// Three things keep that small:
+//
+// - The small products come first, and sums stay in a tensor core for 32 of K only, or 16; then they are added to `sum` in f32,
+//   rounded to nearest.
+// - What such an addition loses is where the next sum in the tensor core starts. Or, since that costs more than the addition, a
+//   few sums are added plainly, and then go to a total in shared memory, by an addition whose error is where `sum` goes on.
+// - At the end D gets half of what is cut off on average, proportional to it: less than half a unit of its last place, so that
+//   a result that was exact stays so.
+//
+//     f32 A, K-major  --TMA-->  shared memory  --split-->  registers  \
+//     B  --split by a kernel before-->  three planes  --TMA-->  shared memory  -->  wgmma
+//
+// Two warp groups of 64 rows take turns, one's additions under the other's products; blocks are persistent. An A whose K is not
+// contiguous is transposed beforehand, B whenever it has to be. Elements of D that are not finite are computed again by
+// fused multiply-adds: parts of an infinity, or of a number that rounds to one, make NaN where there is none.
+#include <algorithm>
+#include <climits>
+
+#include "common/launch.hpp"
+#include "common/tensor_map.hpp"
+#include "sm90_bf16x6/device.hpp"
+
+namespace tilegemm {
+namespace {
+
+// How sums are cut up, so that the error is at most SGEMM's for any kind of data and however that splits K (docs/f32.md).
+// At each K the fastest of those that are. cuBLAS's error at 512 x 512, where it splits K the most, is the yardstick.
+template <int width, int cluster>
+struct Ways {
+  using Short = Config<width, cluster, 16, false>;  // K < 128
+  using Exact = Config<width, cluster, 32, true>;   // K < 2048
+  using Long = Config<width, cluster, 32, false>;
+};
+constexpr int64_t least_of_exact = 128, least_of_long = 2048;
+constexpr int sums_for(int64_t k) { return k < least_of_exact ? 2 : k < 8192 ? 8 : 16; }
+
+constexpr int64_t round_up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
+
+bool is_multiple(const tg_matrix& x, int64_t stride, int elements) {
+  return reinterpret_cast<uintptr_t>(x.ptr) % (4 * elements) == 0 && stride % elements == 0 &&
+         x.batch_stride[0] % elements == 0 && x.batch_stride[1] % elements == 0;
+}
+
+// Matrices of the batch that are not the same, along its dimensions.
+struct Distinct {
+  int64_t count[2];
+  Distinct(const tg_matrix& x, const int64_t (&batch)[2])
+      : count{x.batch_stride[0] == 0 ? 1 : batch[0], x.batch_stride[1] == 0 ? 1 : batch[1]} {}
+  int64_t all() const { return count[0] * count[1]; }
+  // Distances between them, where they follow each other.
+  void moves(int (&of)[2]) const { of[0] = count[0] > 1 ? int(count[1]) : 0, of[1] = count[1] > 1; }
+};
+
+// Planes of B: boxes of 64 bytes of a row, as shared memory is swizzled, and `box_rows` high.
+bool tensor_map(CUtensorMap* map, void* planes, int64_t plane_k, int64_t rows, int64_t count, int box_rows) {
+  const cuuint64_t extents[] = {cuuint64_t(plane_k), cuuint64_t(rows), cuuint64_t(count)};
+  const cuuint64_t strides[] = {cuuint64_t(plane_k) * 2, cuuint64_t(rows * plane_k) * 2};
+  const cuuint32_t box[] = {32, cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
+  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
+  return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, planes, extents, strides, box, steps,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <class C>
+tg_status run(const tg_gemm_args& args, const CUtensorMap& a_map, const CUtensorMap& b_map, const CUtensorMap& d_map,
+              const Place& place) {
+  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
+  Epilogue<float, float> epilogue(args);
+  const int clusters = std::min(place.order.total, std::max(1, args.sm_count / C::cluster));
+  void* parameters[] = {const_cast<CUtensorMap*>(&a_map), const_cast<CUtensorMap*>(&b_map),
+                        const_cast<CUtensorMap*>(&d_map), const_cast<Place*>(&place), &epilogue};
+  return Launch(args, dim3(clusters * C::cluster), dim3(C::threads), C::shared_bytes, dim3(C::cluster))(kernel, parameters);
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  static_assert(Row::math == TG_BF16X6 && Row::dtype == TG_F32 && Row::cluster_n == 1);
+  using Add = Ways<Row::tile_n, Row::cluster_m>;
+  using Tiles = typename Add::Long;
+  static_assert(Row::tile_m == Tiles::height && Row::tile_k == Tiles::depth);
+  constexpr bool a_is_ready = a_is_k_major(Row::layout), b_in_rows = b_is_k_major(Row::layout);
+  const tg_gemm_args& args = *problem;
+  const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
+  if (m == 0 || n == 0 || batches == 0) return TG_OK;
+  const int64_t m_clusters = ceil_div(m, Tiles::height * Tiles::cluster), n_tiles = ceil_div(n, Tiles::width);
+  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same numbers
+  if (k == 0 || m > most || n > most || k > most || 3 * batches > most || m_clusters * n_tiles > most / batches) {
+    return TG_UNSUPPORTED;
+  }
+  const bool contiguous = (a_is_ready ? args.a.col_stride : args.a.row_stride) == 1 &&
+                          (b_in_rows ? args.b.row_stride : args.b.col_stride) == 1;
+  if (!contiguous || args.sm_count < Tiles::cluster) return TG_UNSUPPORTED;
+
+  // The workspace: planes of B, then A's copy.
+  const Distinct of_b(args.b, args.batch);
+  const int64_t plane_k = round_up(k, plane_group), plane_bytes = round_up(of_b.all() * 3 * n * plane_k * 2, 256);
+  if (!args.workspace || args.workspace_bytes < uint64_t(plane_bytes)) return TG_UNSUPPORTED;
+  tg_gemm_args behind_planes = args;
+  behind_planes.workspace = static_cast<char*>(args.workspace) + plane_bytes;
+  behind_planes.workspace_bytes -= uint64_t(plane_bytes);
+  Lines a = a_is_ready ? lines_of(args.a, m, k, args.a.row_stride, args.batch)
+                       : lines_of(args.a, k, m, args.a.col_stride, args.batch);
+  Transpose a_copy{};
+  if (!a_is_ready && !move_to_workspace(behind_planes, &a, &a_copy)) return TG_UNSUPPORTED;
+  const int64_t b_stride = b_in_rows ? args.b.col_stride : args.b.row_stride;
+  const int64_t b_work = of_b.all() * (b_in_rows ? n * plane_k / 8 : ceil_div(n, 64) * ceil_div(k, 64));
+  Unprepared b{static_cast<const float*>(args.b.ptr), b_stride, {args.b.batch_stride[0], args.b.batch_stride[1]},
+               args.workspace, int(n), int(k), int(plane_k), int(of_b.count[1]), b_in_rows,
+               is_multiple(args.b, b_stride, b_in_rows ? 2 : 4), unsigned(b_work)};
+
+  CUtensorMap a_map, b_map, d_map{};
+  if (!tensor_map(&a_map, a, Tiles::height, false) ||
+      !tensor_map(&b_map, args.workspace, plane_k, n, 3 * of_b.all(), Tiles::width / Tiles::cluster)) {
+    return TG_UNSUPPORTED;
+  }
+  const tg_matrix& d = args.d;
+  const bool whole = Epilogue<float, float>(args).is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
+                     is_multiple(d, m == 1 ? 0 : d.row_stride, 4) &&
+                     tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
+  const TileOrder order(m_clusters, n_tiles, args.batch, true, 8);
+  Place place{args.a, args.b, args.d, int(m), int(n), int(k), order, {}, sums_for(k), 1, k >= 256, whole};
+  of_b.moves(place.b_moves);
+
+  const int64_t a_blocks = ceil_div(a_copy.squares, transpose_threads / 32);
+  const int64_t blocks = std::max(a_blocks, b_in_rows ? ceil_div(b_work, prepare_threads) : b_work);
+  void* parameters[] = {&a_copy, &b};
+  const dim3 grid(unsigned(std::min<int64_t>(blocks, 16 * args.sm_count)));
+  const tg_status status =
+      Launch(args, grid, dim3(prepare_threads), 0)(reinterpret_cast<const void*>(prepare_both<!a_is_ready>), parameters);
+  if (status != TG_OK) return status;
+  if (k < least_of_exact) return run<typename Add::Short>(args, a_map, b_map, d_map, place);
+  if (k < least_of_long) return run<typename Add::Exact>(args, a_map, b_map, d_map, place);
+  return run<typename Add::Long>(args, a_map, b_map, d_map, place);
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

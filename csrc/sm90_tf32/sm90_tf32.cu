@@ -1,0 +1,138 @@
+// Hopper: f32 products by one TF32 wgmma, in all four layouts; the host side of device.hpp.
+//
+// Inputs are rounded to TF32, to nearest even, as TMA loads them: 11 bits of significand, all of f32's exponents. Sums are
+// f32, as tensor cores add: towards zero. What rounds to more than the largest number becomes Inf; Inf and NaN stay.
+//
+// One side of a tile is 128: wgmma's M side. Where that is the tile's M, the operands stay as they are; else they are
+// exchanged, which is what nn needs. tn transposes the other one into the workspace: B, or A where they are exchanged.
+#include <climits>
+
+#include "common/launch.hpp"
+#include "sm90_tf32/device.hpp"
+
+namespace tilegemm {
+namespace {
+
+Lines lines_of_d(const tg_gemm_args& args) { return lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch); }
+
+bool is_tma_operand(const Lines& of) {
+  const auto is_multiple = [](int64_t elements) { return elements >= 0 && elements % 4 == 0; };
+  const bool apart = of.lines == 1 || (of.stride >= of.length && is_multiple(of.stride));
+  return reinterpret_cast<uintptr_t>(of.ptr) % 16 == 0 && apart && is_multiple(of.batch_stride[0]) &&
+         is_multiple(of.batch_stride[1]);
+}
+
+// The order of tiles. Strips of eight along S, of four where all tiles run at the same time or K is shallow, are the best or within
+// 1 % of it (H100). But narrow tiles that run at the same time should have P in common with their neighbours, most of what they load.
+TileOrder order_of(const tg_gemm_args& args, int64_t r_tiles, int64_t s_tiles, bool narrow, bool one_wave) {
+  return TileOrder(r_tiles, s_tiles, args.batch, narrow && one_wave, one_wave || args.k <= 1024 ? 4 : 8);
+}
+
+// Clusters that run at the same time; those of four reach 120 of an H100's 132 multiprocessors.
+int64_t clusters_at_once(const tg_gemm_args& args, const Cluster& cluster) {
+  return (cluster.log2() > 1 ? int64_t(args.sm_count) * 10 / 11 : args.sm_count) >> cluster.log2();
+}
+
+// The cluster that should be through first. `src/cost/tf32.rs` has the same numbers.
+template <class C>
+Cluster cluster_of(const tg_gemm_args& args, int64_t r, int64_t s) {
+  if (!C::adapts) return {C::share, 1, 1};
+  constexpr Cluster all[] = {{2, 1, 1}, {1, 2, 1}, {2, 2, 1}, {1, 1, 2}, {1, 2, 2}};
+  const int64_t stages = ceil_div(args.k, C::depth);
+  Cluster best = all[0];
+  int64_t least = INT64_MAX;
+  for (const Cluster& cluster : all) {
+    const int64_t clusters =
+        ceil_div(r, C::p_rows * cluster.share_q) * ceil_div(s, C::q_rows * cluster.share_p) * args.batch[0] * args.batch[1];
+    const int64_t at_once = clusters_at_once(args, cluster);
+    // Of K only halves that are long, and of a single tile.
+    if (at_once == 0 || (cluster.split > 1 && (clusters > at_once || stages < 16))) continue;
+    // In the time that 1 KiB takes from L2 to a block: a stage, for which shared memory needs that of 14; the end of a tile; sums
+    // that meet.
+    const int64_t stage = std::max(C::p_bytes / cluster.share_p + C::q_bytes / cluster.share_q, 14 * 1024) / 1024;
+    const int64_t turn = ceil_div(stages, cluster.split) * stage + 54;
+    const int64_t time = ceil_div(clusters, at_once) * turn + (cluster.split > 1 ? 120 : 0);
+    if (time < least) least = time, best = cluster;
+  }
+  return best;
+}
+
+template <class C>
+tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes) {
+  const int64_t r = C::exchange ? args.n : args.m, s = C::exchange ? args.m : args.n;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  const Cluster cluster = cluster_of<C>(args, r, s);
+  const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
+  if (args.sm_count < C::share) return TG_UNSUPPORTED;
+  const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster);
+
+  const Epilogue<float, float> epilogue(args);
+  const TileOrder order = order_of(args, r_tiles, s_tiles, C::q_rows < C::p_rows, total <= at_once);
+  // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
+  const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
+  Work work{cluster, int(r), int(s), int(ceil_div(args.k, C::depth)), order, epilogue.is_scaling(),
+            large_d ? evict_last : evict_normal, large_d ? evict_first : evict_normal};
+
+  Transpose into_workspace;
+  if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
+  const Lines d = lines_of_d(args);
+  CUtensorMap p_map, q_map, d_map;
+  if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows / cluster.share_p, true) ||
+      !tensor_map(&q_map, q, C::q_rows / cluster.share_q, true) ||
+      !tensor_map(&d_map, d, C::panel_rows, false)) {
+    return TG_UNSUPPORTED;
+  }
+  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
+  if (transposes) {
+    if (const tg_status status = launch_transpose(args, into_workspace)) return status;
+  }
+  void* parameters[] = {&p_map, &q_map, &d_map, &work, const_cast<Epilogue<float, float>*>(&epilogue)};
+  const unsigned blocks = 1u << cluster.log2();
+  const dim3 grid(unsigned(std::min(total, at_once)) * blocks);
+  return Launch(args, grid, dim3(C::threads), C::shared_bytes, dim3(blocks))(kernel, parameters);
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  constexpr bool exchange = Row::layout == TG_NN || Row::tile_m != 128;
+  constexpr int width = exchange ? Row::tile_m : Row::tile_n, share = exchange ? Row::cluster_n : Row::cluster_m;
+  static_assert(Row::dtype == TG_F32 && Row::math == TG_TF32 && (exchange ? Row::tile_n : Row::tile_m) == 128);
+  static_assert(Row::tile_k == 32 && Row::cluster_m * Row::cluster_n == share);
+  constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
+  constexpr bool p_k_major = exchange ? b_k_major : a_k_major, q_k_major = exchange ? a_k_major : b_k_major;
+
+  const tg_gemm_args& args = *problem;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers.
+  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
+  if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
+  if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;
+  if ((a_k_major ? args.a.col_stride : args.a.row_stride) != 1 || (b_k_major ? args.b.row_stride : args.b.col_stride) != 1 ||
+      args.d.col_stride != 1 || args.n % 4 != 0) {
+    return TG_UNSUPPORTED;
+  }
+  const Lines a = a_k_major ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
+                            : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch);
+  const Lines b = b_k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
+                            : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
+  if (!is_tma_operand(a) || !is_tma_operand(b) || !is_tma_operand(lines_of_d(args))) return TG_UNSUPPORTED;
+
+  const Lines &p = exchange ? b : a, &q = exchange ? a : b;
+  using Shared = Config<!p_k_major, width, exchange, share>;
+  if constexpr (Shared::registers && width == 256) {
+    // Nothing to share, or all tiles at the same time: two blocks that wait for each other are 2 % slower then (2048^3).
+    using Alone = Config<true, width, exchange, 1>;
+    const int64_t r_tiles = ceil_div(exchange ? args.n : args.m, Alone::p_rows);
+    const int64_t tiles = r_tiles * ceil_div(exchange ? args.m : args.n, width);
+    if (r_tiles == 1 || tiles <= args.sm_count / batches) return run<Alone>(args, p, q, !q_k_major);
+  }
+  return run<Shared>(args, p, q, !q_k_major);
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

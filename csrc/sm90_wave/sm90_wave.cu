@@ -1,0 +1,330 @@
+// Hopper, some 65 to 800 rows of A: D = A @ B with K contiguous in both, in one wave of the tensor cores.
+//
+// At these sizes the columns of B, called W's rows here, are still what costs, and a handful of tiles decides: 132
+// multiprocessors want 132 tiles or a little fewer. So a row of the table stands for tiles of several widths, of which the
+// launch takes those that leave the busiest multiprocessor least to do.
+//
+//     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
+//        K       |  part 0 : part 1    |       or the blocks of a cluster take half of K each
+//
+// Tiles of 128 rows of A come in widths that divide what models have. Where the operands trade places (`exchanged`), 64 to
+// 192 rows of W are wgmma's M side, and A is cut evenly into tiles of a multiple of 8 rows, so that any M fills the device.
+//
+// A producer thread keeps a ring of TMA loads full; one to three warp groups multiply, and let go of a stage when the next
+// is under way. Parts of K meet in distributed shared memory, each block finishing half of the columns: no workspace, the
+// same bits every time.
+//
+// Rows that TMA finds outside of a tensor cost it 2 ns each, so nothing is loaded that is not there: tiles of A are as high
+// as M divided by their number, and the last tile of W moves back to end with N.
+#include "sm90_wave/tiles.hpp"
+
+#include <climits>
+#include <utility>
+
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+#include "common/tensor_map.hpp"
+#include "common/wgmma.hpp"
+
+namespace tilegemm {
+namespace {
+
+// Clusters march over the tiles of D where there are more than fit, which only bare products of an unsplit K do: the loads
+// of the next tile are under way while this one is stored.
+template <class C>
+__global__ void __launch_bounds__(C::threads, 1)
+    wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+         const __grid_constant__ Place p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
+  using T = typename C::Element;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  // What a row never does costs nothing.
+  const int stages = p.stages, share = C::may_share ? p.share : 1, split = C::may_split ? p.split : 1;
+  const int cluster_log2 = share - 1 + split - 1;  // both are 1 or 2
+  const bool clustered = cluster_log2 > 0, inbox_in_ring = C::inbox_in_ring && split > 1;
+  const int w_slice = C::w_rows >> (share - 1);  // what a block loads of the W that it shares
+  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), ring_bytes = stages * C::stage_bytes;
+  const uint32_t inbox = ring + (inbox_in_ring ? 0 : ring_bytes);
+  const uint32_t full = ring + ring_bytes + C::inbox_bytes(split), empty = full + 8 * stages;
+  const uint32_t arrived = empty + 8 * stages;  // the other part of our fragments
+
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int rank = clustered ? int(cluster_rank()) : 0, a_at = rank & (share - 1), part = rank >> (share - 1);
+  const int leader = rank - a_at;  // the first of the blocks that share W
+  const int batch = blockIdx.y, batch0 = gridDim.y == 1 ? 0 : batch / p.batch1, batch1 = batch - batch0 * p.batch1;
+  const int k_tiles = (p.k + C::depth - 1) / C::depth, half = k_tiles / 2;
+  const int first = part * half, count = split == 1 ? k_tiles : part == 0 ? half : k_tiles - half;
+  const int group0 = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
+  // Along M first: tiles of one W run at the same time.
+  const auto m0_of = [&](int group) {
+    return ((group - p.m_groups.quotient(group) * int(p.m_groups.value)) * share + a_at) * p.a_box;
+  };
+  const auto from_of = [&](int group) { return p.m_groups.quotient(group) * C::w_rows; };
+  // The last tile of W ends with N, as far as whole 16 bytes of D go.
+  const int last_n0 = (max(p.n - C::w_rows, 0) + 7) / 8 * 8;
+  const auto n0_of = [&](int group) { return min(from_of(group), last_n0); };
+
+  if (warp == C::consumer_warps) {
+    if (lane == 0) {
+      prefetch_tensor_map(&w_map);
+      prefetch_tensor_map(&a_map);
+      for (int s = 0; s < stages; s++) {
+        mbarrier_init(full + 8 * s, 1);
+        mbarrier_init(empty + 8 * s, C::consumer_warps * share);
+      }
+      mbarrier_init(arrived, 1);
+      if (split > 1) {
+        const int columns = part == 0 ? C::middle : C::columns - C::middle;
+        mbarrier_arrive_expect(arrived, C::consumer_warps * columns * C::fragment_bytes);
+      }
+      fence_mbarrier_init();
+    }
+    __syncwarp();
+    // Without a cluster its barrier is that of the block, where nobody arrives without waiting.
+    if (clustered) cluster_arrive_relaxed();
+    else __syncthreads();
+    if (lane == 0) {
+      const int row = n0_of(group0) + a_at * w_slice;
+      for (int i = 0; i < min(count, p.prefetch); i++) {
+#pragma unroll
+        for (int j = 0; j < C::boxes; j++) tma_prefetch(&w_map, (first + i) * C::depth + j * C::box, row, batch);
+      }
+    }
+    __syncwarp();
+    if (share > 1) cluster_wait();  // the barriers of the other block, whose loads come here, too
+    if (lane == 0) {
+      griddepcontrol_wait();
+      const uint16_t sharing = uint16_t(3 << leader);
+      const uint32_t bytes = C::w_bytes + C::boxes * p.a_box * 128;
+      int s = 0, parity = 1, done = 0;
+      for (int group = group0; group < p.groups; group += step) {
+        const int m0 = m0_of(group), n0 = n0_of(group) + a_at * w_slice;
+        for (int i = 0; i < count; i++, done++) {
+          if (done >= stages) mbarrier_wait(empty + 8 * s, parity);
+          const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes, barrier = full + 8 * s;
+          mbarrier_arrive_expect(barrier, bytes);
+#pragma unroll
+          for (int j = 0; j < C::boxes; j++) {
+            const int k = (first + i) * C::depth + j * C::box;
+            const uint32_t to = w + (j * C::w_rows + a_at * w_slice) * 128;
+            if (share > 1) tma_load_multicast(&w_map, to, barrier, k, n0, batch, evict_normal, sharing);
+            else tma_load(&w_map, to, barrier, k, n0, batch, evict_normal);
+            tma_load(&a_map, a + j * C::a_rows * 128, barrier, k, m0, batch, evict_normal);
+          }
+          if (++s == stages) s = 0, parity ^= 1;
+        }
+      }
+      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
+    }
+    __syncwarp();
+    if (share == 1 && clustered) cluster_wait();
+    if (share > 1 || inbox_in_ring) {
+      cluster_arrive();
+      cluster_wait();
+    }
+    return;
+  }
+
+  if (clustered) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  // Lane t tells the t-th block of those that share W that a stage is free.
+  const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
+  const auto release = [&](int s) {
+    if (share > 1) {
+      if (lane < share) mbarrier_arrive_cluster(empty_there + 8 * s);
+    } else {
+      if (lane == 0) mbarrier_arrive(empty + 8 * s);
+    }
+  };
+
+  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
+  int left = (p.groups - group0 + step - 1) / step * count - stages;
+  int s = 0, parity = 0;
+  for (int group = group0; group < p.groups; group += step) {
+    float sum[C::width / 2] = {};
+    int before = 0;
+#pragma unroll 1  // unrolled, some small ones are serialised (C7519)
+    for (int i = 0; i < count; i++) {
+      mbarrier_wait(full + 8 * s, parity);
+      const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
+      const uint32_t p_side = (C::exchanged ? w : a) + warp / 4 * (64 * 128), q_side = C::exchanged ? a : w;
+      wgmma_pin(sum);
+      wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < C::depth / 16; j++) {
+        constexpr int per_box = C::box / 16;
+        wgmma<T, C::width>(sum, wgmma_descriptor(p_side + j / per_box * (C::p_rows * 128) + j % per_box * 32),
+                           wgmma_descriptor(q_side + j / per_box * (C::q_rows * 128) + j % per_box * 32));
+      }
+      wgmma_commit_and_wait<1>();
+      wgmma_pin(sum);
+      if (i > 0 && left-- > 0) release(before);
+      before = s;
+      if (++s == stages) s = 0, parity ^= 1;
+    }
+    wgmma_commit_and_wait();
+    wgmma_pin(sum);
+    if (count > 0 && left-- > 0) release(before);
+    if (share > 1 && !inbox_in_ring && group + step >= p.groups) cluster_arrive();
+
+    griddepcontrol_wait();  // of the threads that read C and the bias and write D
+    const auto own = [&](int j) { return make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]); };
+    const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
+    const Part<T> to{d, p.d.row_stride, p_at + (C::exchanged ? n0 : m0), C::exchanged ? m0 : n0, min(m0 + p.a_box, p.m),
+                     from_of(group), p.n, p.wide};
+    // An epilogue takes the fragments from `from` to end - 1 out of shared memory.
+    float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
+    int from = 0, end = C::columns;
+    if (split == 1) {
+      if (p.plain) {
+        store_all<C, 0, C::columns>(own, to);
+        continue;
+      }
+      asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");  // nobody reads the ring any more
+#pragma unroll
+      for (int j = 0; j < C::columns; j++) parked[j * 32] = own(j);
+    } else if constexpr (C::may_split) {
+      if (inbox_in_ring) {
+        cluster_arrive();
+        cluster_wait();
+      }
+      const uint32_t other = (1 - part) * share + a_at;  // the same tile, the other part of K
+      const uint32_t slot = warp * (C::columns - C::middle) * C::fragment_bytes + lane * 16;
+      parked = reinterpret_cast<float4*>(shared + (inbox - ring) + slot);
+      const uint32_t there = map_shared(inbox + slot, other), barrier = map_shared(arrived, other);
+      // Fragments from mine to mine_end - 1 are finished here, those from theirs to theirs_end - 1 there.
+      const auto meet = [&](auto mine, auto mine_end, auto theirs, auto theirs_end) {
+#pragma unroll
+        for (int j = theirs; j < theirs_end; j++) {
+          store_async(there + (j - theirs) * C::fragment_bytes, barrier, own(j));
+        }
+        mbarrier_wait(arrived, 0);
+        const auto both = [&](int j) {
+          const float4 x = own(j), y = parked[(j - mine) * 32];
+          return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+        };
+        if (p.plain) {
+          store_all<C, mine, mine_end>(both, to);
+          return;
+        }
+#pragma unroll
+        for (int j = mine; j < mine_end; j++) parked[(j - mine) * 32] = both(j);
+        from = mine, end = mine_end;
+      };
+      constexpr std::integral_constant<int, 0> first_one{};
+      constexpr std::integral_constant<int, C::middle> middle{};
+      constexpr std::integral_constant<int, C::columns> past{};
+      if (part == 0) meet(first_one, middle, middle, past);
+      else meet(middle, past, first_one, middle);
+      if (p.plain) continue;
+    }
+    finish_all<C>(parked, from, end, to, epilogue, batch0, batch1);
+  }
+  if (share > 1 && !inbox_in_ring) cluster_wait();
+}
+
+// How a product is cut up.
+struct Cut {
+  int width, share, split;
+  int64_t m_tiles, n_tiles;
+};
+
+// What leaves the busiest multiprocessor least to do: its tiles one after another, of which each takes its width, and a little
+// more.
+template <class Row, int... widths>
+Cut cut_up(const tg_gemm_args& args, Widths<widths...>) {
+  const int64_t batches = args.batch[0] * args.batch[1];
+  Cut best{};
+  int64_t least = INT64_MAX;
+  const auto consider = [&](const Cut& cut, int depth) {
+    const int64_t blocks = cut.m_tiles * cut.n_tiles * batches * cut.split;
+    // Clusters of four leave some multiprocessors out: of an H100's 132 they get 120.
+    const int64_t at_once = std::max<int64_t>(1, cut.share * cut.split > 2 ? args.sm_count * 9 / 10 : args.sm_count);
+    // Sums that meet cost a microsecond or two, which tiles that share W save in another way. Nothing hides a second wave.
+    if (cut.split > 1 && (blocks > at_once || args.k < (Row::cluster_m > 1 ? 8192 : 4 * depth))) return;
+    const int64_t work = ceil_div(blocks, at_once) * (cut.width + 32) * 2 / cut.split;
+    if (work < least) least = work, best = cut;
+  };
+  const auto each_cut = [&](int width, int a_rows, int w_rows, int depth) {
+    const int64_t m_tiles = ceil_div(args.m, a_rows), n_tiles = ceil_div(args.n, w_rows);
+    // With little K the blocks of a cluster wait longer for each other than sharing saves: 5 to 12 % up to 1536.
+    for (int share = args.k < 2048 ? 1 : Row::cluster_m; share > 0; share--) {
+      // In whole clusters: one tile more makes all of them lower where A is on the N side, else it would do nothing.
+      const int64_t whole = ceil_div(m_tiles, share) * share;
+      if (whole > m_tiles && Row::schedule != Schedule::exchanged) continue;
+      for (int split = 1; split <= Row::split; split++) consider({width, share, split, whole, n_tiles}, depth);
+    }
+  };
+  (each_cut(widths, Config<Row, widths>::a_rows, Config<Row, widths>::w_rows, Config<Row, widths>::depth), ...);
+  return best;
+}
+
+template <class C>
+tg_status run(const tg_gemm_args& args, const Cut& cut) {
+  using T = typename C::Element;
+  CUtensorMap w_map, a_map;
+  const int a_box = int(ceil_div(args.m, cut.m_tiles));  // of even height
+  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / cut.share) ||
+      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
+    return TG_UNSUPPORTED;
+  }
+  const tg_matrix& d = args.d;
+  const bool wide = reinterpret_cast<uintptr_t>(d.ptr) % 16 == 0 && d.batch_stride[0] % 8 == 0 &&
+                    d.batch_stride[1] % 8 == 0 && (args.m == 1 || d.row_stride % 8 == 0);
+  const int64_t m_groups = cut.m_tiles / cut.share, groups = m_groups * cut.n_tiles, batches = args.batch[0] * args.batch[1];
+  const int cluster = cut.share * cut.split, stages = C::stages(cut.split), ahead = args.overlap ? 2 : 0;
+  const int64_t at_once = std::max(1, args.sm_count / cluster);
+  Epilogue<T, float> epilogue(args);
+  const bool plain = epilogue.is_plain(), marches = plain && cut.split == 1 && batches == 1;
+  Place place{d,     int(args.m),   int(args.n), int(args.k), int(args.batch[1]), cut.share, cut.split,
+              a_box, Divisor(m_groups), int(groups), stages,      ahead,              wide,      plain};
+
+  const void* kernel = reinterpret_cast<const void*>(wave<C>);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  const int bytes = stages * C::stage_bytes + C::inbox_bytes(cut.split) + C::barriers_bytes;
+  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
+  const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
+}
+
+template <int... widths>
+constexpr int least(Widths<widths...>) {
+  return std::min({widths...});
+}
+
+template <class Row, int... widths>
+tg_status run_width(const tg_gemm_args& args, const Cut& cut, Widths<widths...>) {
+  tg_status status = TG_UNSUPPORTED;
+  ((cut.width == widths && (status = run<Config<Row, widths>>(args, cut), true)) || ...);
+  return status;
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  static_assert(Row::layout == TG_NT);
+  const tg_gemm_args& args = *problem;
+  const int64_t batches = args.batch[0] * args.batch[1];
+  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  // src/kernel/limits.rs has the same numbers.
+  if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
+      args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1)) {
+    return TG_UNSUPPORTED;
+  }
+  constexpr int width = least(typename Row::widths{});
+  constexpr bool exchanged = Row::schedule == Schedule::exchanged;
+  constexpr int a_rows = exchanged ? width : Row::tile_m, w_rows = exchanged ? Row::tile_n : width;
+  if (ceil_div(args.m, a_rows) * ceil_div(args.n, w_rows) > INT_MAX / 16) return TG_UNSUPPORTED;
+  const Cut cut = cut_up<Row>(args, typename Row::widths{});
+  return run_width<Row>(args, cut, typename Row::widths{});
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

@@ -1,0 +1,131 @@
+// What the kernels of split_k have in common: where a block works, where its sums go, and how a part of an operand gets to shared
+// memory.
+#pragma once
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/ptx.hpp"
+
+namespace tilegemm {
+namespace {
+
+constexpr int threads = 256, warps = threads / 32;
+constexpr int threads_of_sm = 2048;  // that a multiprocessor has room for
+constexpr int chain = 16;  // products that a thread adds before their sum goes to its total
+
+// Where a block works: which tile of which matrix, over which k's.
+struct Grid {
+  int64_t tiles_m, tiles_n, matrices, split, k_part;
+
+  Grid(const tg_gemm_args& args, int tile_m, int tile_n, int64_t multiple)
+      : tiles_m(ceil_div(args.m, tile_m)), tiles_n(ceil_div(args.n, tile_n)), matrices(args.batch[0] * args.batch[1]),
+        split(args.config.split), k_part(ceil_div(ceil_div(args.k, split), multiple) * multiple) {}
+
+  int64_t blocks() const { return tiles_m * tiles_n * matrices * split; }
+};
+
+// The place of one block. Blocks that run side by side share a part of K, and with that rows of A and columns of B in L2.
+struct Place {
+  int64_t part, matrix, batch0, batch1, m0, n0, k_begin, k_end;
+
+  __device__ Place(const tg_gemm_args& args, const Grid& grid, int tile_m, int tile_n) {
+    int64_t index = blockIdx.x;
+    m0 = index % grid.tiles_m * tile_m, index /= grid.tiles_m;
+    n0 = index % grid.tiles_n * tile_n, index /= grid.tiles_n;
+    matrix = index % grid.matrices, part = index / grid.matrices;
+    batch0 = matrix / args.batch[1], batch1 = matrix % args.batch[1];
+    k_begin = min(part * grid.k_part, args.k), k_end = min(k_begin + grid.k_part, args.k);
+  }
+
+  template <class T>
+  __device__ T* of(const tg_matrix& matrix) const {
+    return static_cast<T*>(matrix.ptr) + batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
+  }
+
+  // One sum of this block: to D if it is whole, else to the workspace.
+  template <class T, class Acc>
+  __device__ void emit(Acc sum, int64_t i, int64_t j, const tg_gemm_args& args, const Grid& grid,
+                       const Epilogue<T, Acc>& epilogue) const {
+    if (grid.split > 1) {
+      static_cast<Acc*>(args.workspace)[((part * grid.matrices + matrix) * args.m + i) * args.n + j] = sum;
+    } else {
+      of<T>(args.d)[i * args.d.row_stride + j * args.d.col_stride] = epilogue(sum, i, j, batch0, batch1);
+    }
+  }
+};
+
+template <int ARCH>
+__device__ void wait_for_the_kernel_before() {
+  if constexpr (ARCH >= 90) griddepcontrol_wait();
+}
+
+template <int ARCH>
+__device__ void let_the_next_kernel_start() {
+  if constexpr (ARCH >= 90) launch_dependents();
+}
+
+// A sum of sums. In f32 what each addition rounds off is added up beside it (Neumaier, "Rundungsfehleranalyse einiger Verfahren zur
+// Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as those of cuBLAS's SGEMM.
+template <class Acc>
+struct Total {
+  Acc sum = Acc(0), rest = Acc(0);
+
+  __device__ void add(Acc x) {
+    const Acc before = sum;
+    sum += x;
+    if constexpr (sizeof(Acc) == 4) rest += (before - sum) + x;  // exact where |before| >= |x|
+  }
+
+  // Where the sum is infinite, the rest is NaN and does not count.
+  __device__ Acc value() const { return sizeof(Acc) == 4 && isfinite(rest) ? sum + rest : sum; }
+};
+
+// An operand's part of a tile, MN x DEPTH, on its way to shared memory as numbers of type S: K_MAJOR row by row, else k by k.
+template <class T, class S, int MN, int DEPTH, bool K_MAJOR>
+struct Loader {
+  // Spreads what a warp reads at the same time over the banks.
+  static constexpr int pitch = K_MAJOR ? DEPTH + 8 : MN >= 16 ? MN + 4 : MN;
+  static constexpr int size = (K_MAJOR ? MN : DEPTH) * pitch;
+  static constexpr int count = (MN * DEPTH + threads - 1) / threads;
+  static constexpr bool whole = MN * DEPTH % threads == 0;
+
+  const T* from;
+  int64_t each, chunk;  // distance of a thread's numbers, and of chunks
+  int mn, mn_step, k, k_step, mn_left;
+  T held[count];
+
+  // Adjacent threads read along the dimension with the smaller stride.
+  __device__ Loader(const T* matrix, int64_t mn0, int64_t mn_end, int64_t k0, int64_t mn_stride, int64_t k_stride) {
+    const bool along_k = llabs(k_stride) < llabs(mn_stride);
+    const int thread = int(threadIdx.x);
+    mn = along_k ? thread / DEPTH : thread % MN, mn_step = along_k ? threads / DEPTH : 0;
+    k = along_k ? thread % DEPTH : thread / MN, k_step = along_k ? 0 : threads / MN;
+    mn_left = int(min(mn_end - mn0, int64_t(MN)));
+    from = matrix + (mn0 + mn) * mn_stride + (k0 + k) * k_stride;
+    each = along_k ? mn_step * mn_stride : k_step * k_stride;
+    chunk = DEPTH * k_stride;
+  }
+
+  // What lies beyond the tile and beyond K is not read and counts as 0.
+  __device__ void load(int64_t k_left) {
+#pragma unroll
+    for (int e = 0; e < count; e++) {
+      const bool exists = mn + e * mn_step < mn_left && k + e * k_step < min(k_left, int64_t(DEPTH));
+      held[e] = exists ? from[e * each] : T(0);
+    }
+    from += chunk;
+  }
+
+  __device__ static int at(int mn, int k) { return K_MAJOR ? mn * pitch + k : k * pitch + mn; }
+
+  __device__ void store(S* shared) const {
+#pragma unroll
+    for (int e = 0; e < count; e++) {
+      if (whole || (mn + e * mn_step < MN && k + e * k_step < DEPTH)) {
+        shared[at(mn + e * mn_step, k + e * k_step)] = S(held[e]);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace tilegemm

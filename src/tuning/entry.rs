@@ -1,0 +1,91 @@
+//! An entry of a table: the kernel that won, and whether it is still the kernel that was measured.
+
+use super::{Among, EntryRefusal, Key, Refusal, RefusedEntry, LEAST_GAIN};
+use crate::family;
+use crate::kernel::KernelDesc;
+use serde::{Deserialize, Serialize};
+
+/// The kernel that won for a range of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(into = "Row")]
+pub struct Entry {
+    /// For which products.
+    pub key: Key,
+    /// First and last number of rows.
+    pub m: [usize; 2],
+    /// The fastest there.
+    pub kernel: &'static KernelDesc,
+    /// How many times as fast it is as what the dispatcher chose without the table.
+    pub gain: f64,
+}
+
+/// An entry as it stands in a file.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Row {
+    #[serde(flatten)]
+    key: Key,
+    m: [usize; 2],
+    kernel: String,
+    /// [`KernelDesc::code`] of what was measured.
+    code: String,
+    gain: f64,
+}
+
+impl From<Entry> for Row {
+    fn from(Entry { key, m, kernel, gain }: Entry) -> Self {
+        Self { key, m, kernel: kernel.name.into(), code: kernel.code.into(), gain }
+    }
+}
+
+/// The entries of a file, and those that are refused; both sorted by key and rows.
+pub(super) fn resolve(mut rows: Vec<Row>) -> Result<(Vec<Entry>, Vec<RefusedEntry>), Refusal> {
+    rows.sort_by_key(|row| (row.key, row.m));
+    rows.iter().try_for_each(Row::check)?;
+    if let Some(pair) = rows.windows(2).find(|pair| pair[0].key == pair[1].key && pair[1].m[0] <= pair[0].m[1]) {
+        let [first, last] = pair[0].m;
+        return Err(pair[1].wrong(format!("its rows overlap those of the entry for M {first} to {last}")));
+    }
+    let (mut entries, mut refused) = (Vec::new(), Vec::new());
+    for row in rows {
+        match row.kernel() {
+            Ok(kernel) => entries.push(Entry { key: row.key, m: row.m, kernel, gain: row.gain }),
+            Err(refusal) => refused.push(RefusedEntry { key: row.key, m: row.m, refusal }),
+        }
+    }
+    Ok((entries, refused))
+}
+
+impl Row {
+    /// Whether it makes sense, however its kernel has changed.
+    fn check(&self) -> Result<(), Refusal> {
+        let Row { key, m, kernel, gain, .. } = self;
+        if m[0] == 0 || m[0] > m[1] {
+            return Err(self.wrong("expected 1 or more as its first M, and no less as its last".into()));
+        }
+        if !(*gain >= LEAST_GAIN && gain.is_finite()) {
+            return Err(self.wrong(format!("its gain is {gain}; expected {LEAST_GAIN} or more")));
+        }
+        let is_vendor = family::by_name(kernel).is_some_and(|kernel| kernel.family == "cublas");
+        if key.among == Among::Own && is_vendor {
+            return Err(self.wrong(format!("{kernel} is none of our own kernels")));
+        }
+        Ok(())
+    }
+
+    /// The kernel that was measured.
+    fn kernel(&self) -> Result<&'static KernelDesc, EntryRefusal> {
+        let name = self.kernel.clone();
+        match family::by_name(&name) {
+            None => Err(EntryRefusal::UnknownKernel { kernel: name }),
+            Some(kernel) if kernel.code != self.code => {
+                Err(EntryRefusal::OtherCode { kernel: name, have: self.code.clone(), need: kernel.code.into() })
+            }
+            Some(kernel) => Ok(kernel),
+        }
+    }
+
+    fn wrong(&self, what: String) -> Refusal {
+        let Row { key, m: [first, last], .. } = self;
+        Refusal::Entry { entry: format!("M {first} to {last} of {key}"), what }
+    }
+}
