@@ -21,6 +21,9 @@ use toolkit::{env, Toolkit};
 
 type Result<T> = std::result::Result<T, String>;
 
+/// The static library of the kernels.
+const LIBRARY: &str = "tilegemm_kernels";
+
 fn main() {
     if let Err(message) = run() {
         eprintln!("\ncandle-tilegemm: {message}\n");
@@ -52,10 +55,10 @@ fn run() -> Result<()> {
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
-        units.push(units::elementwise(&archs, &csrc));
-        units.push(units::registry(&built, &csrc, &out)?);
+        units.push(units::elementwise(&archs, &csrc, &toolkit));
+        units.push(units::registry(&built, &csrc, &toolkit, &out)?);
         let objects = units::compile(&units, &toolkit, &out)?;
-        units::archive(&objects, &out.join("libtilegemm_kernels.a"))?;
+        units::archive(&objects, LIBRARY, &out)?;
         if has("bench") {
             ladder::build(&rungs, &archs, has("cutile"), &toolkit, &out)?;
         }
@@ -206,7 +209,7 @@ fn generate_bindings(header: &Path, target: &Path) -> Result<()> {
 
 fn link(toolkit: &Toolkit, out: &Path) {
     println!("cargo:rustc-link-search=native={}", out.display());
-    println!("cargo:rustc-link-lib=static=tilegemm_kernels");
+    println!("cargo:rustc-link-lib=static={LIBRARY}");
     for dir in &toolkit.library_dirs {
         println!("cargo:rustc-link-search=native={}", dir.display());
     }

@@ -11,35 +11,35 @@ const LIBRARY: &str = "tilegemm_ladder";
 pub fn build(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit, out: &Path) -> Result<(), String> {
     let out = out.join("ladder");
     let objects = units::compile(&ladder_units(sources, archs, cutile, toolkit), toolkit, &out)?;
-    units::archive(&objects, &out.join(format!("lib{LIBRARY}.a")))?;
+    units::archive(&objects, LIBRARY, &out)?;
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static={LIBRARY}");
     Ok(())
 }
 
 fn ladder_units(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit) -> Vec<Unit> {
-    let unit = |file: &str, flags: Vec<String>| {
-        let mut all = units::common_flags(sources);
-        all.extend(flags);
+    let unit = |file: &str, compiler: cc::Build| {
         let title = format!("the ladder's {file}");
-        Unit { title, source: sources.join(file), include: sources.into(), rows: String::new(), flags: all }
+        Unit { title, source: sources.join(file), include: sources.into(), rows: String::new(), compiler }
     };
-    let strings = |flags: &[&str]| flags.iter().map(|flag| flag.to_string()).collect::<Vec<_>>();
     let mut units = Vec::new();
-    let mut has = vec!["-std=c++17".to_string()]; // what rungs.cpp is told there is
+    let mut rungs = toolkit.host(sources); // is told which rungs there are
     if archs.contains(&90) {
-        let cutlass = toolkit.cutlass_include.display().to_string();
-        let flags = ["-std=c++17", "--expt-relaxed-constexpr", "-gencode=arch=compute_90a,code=sm_90a", "-I", &cutlass];
-        units.extend(["cutlass_sm90.cu", "cute_multistage.cu"].map(|file| unit(file, strings(&flags))));
-        has.push("-DTG_LADDER_SM90".into());
+        let mut cutlass = toolkit.cuda(sources);
+        cutlass.include(&toolkit.cutlass_include);
+        cutlass.flag("-std=c++17").flag("--expt-relaxed-constexpr").flag(units::machine_code("90a"));
+        units.extend(["cutlass_sm90.cu", "cute_multistage.cu"].map(|file| unit(file, cutlass.clone())));
+        rungs.define("TG_LADDER_SM90", None);
         if cutile {
-            units.push(unit("tile.cu", strings(&["-std=c++20", "--enable-tile", "-arch=sm_90"])));
-            has.push("-DTG_LADDER_TILE".into());
+            let mut tile = toolkit.cuda(sources);
+            tile.flag("-std=c++20").flag("--enable-tile").flag("-arch=sm_90");
+            units.push(unit("tile.cu", tile));
+            rungs.define("TG_LADDER_TILE", None);
         }
     }
-    let every_arch = archs.iter().map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-    let portable: Vec<String> = strings(&["-std=c++17"]).into_iter().chain(every_arch).collect();
+    let mut portable = toolkit.cuda(sources);
+    portable.flag("-std=c++17").flags(archs.iter().map(|&arch| units::machine_code(arch)));
     units.extend(["simt.cu", "wmma.cu", "stream.cu"].map(|file| unit(file, portable.clone())));
-    units.push(unit("rungs.cpp", has));
+    units.push(unit("rungs.cpp", rungs));
     units
 }

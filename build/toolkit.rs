@@ -5,7 +5,10 @@ use std::process::Command;
 
 /// What the kernels are compiled with.
 pub struct Toolkit {
-    pub nvcc: PathBuf,
+    nvcc: PathBuf,
+    /// How `cc` calls nvcc and the host compiler. Clones share what it has found out of them.
+    cuda: cc::Build,
+    host: cc::Build,
     /// As `nvcc --version` prints it; part of every object's hash.
     pub version_text: String,
     pub version: (u32, u32),
@@ -63,8 +66,27 @@ impl Toolkit {
         if library_dirs.is_empty() {
             return Err(format!("no libcudart.so in {}: {FETCH}, or install the CUDA runtime", home.display()));
         }
-        let toolkit = Self { nvcc, version_text, version, cutlass_include, library_dirs };
-        Ok(toolkit)
+        let (cuda, host) = compilers(&nvcc, &home);
+        Ok(Self { nvcc, cuda, host, version_text, version, cutlass_include, library_dirs })
+    }
+
+    /// nvcc, with headers from `include`. Lines of the source are there for profilers where Cargo's profile has debug information
+    /// (`CARGO_PROFILE_RELEASE_DEBUG=line-tables-only`): they triple the library.
+    pub fn cuda(&self, include: &Path) -> cc::Build {
+        let mut build = self.cuda.clone();
+        // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
+        build.include(include).flag("-O3").flag("-DNDEBUG").flag("-Xcompiler=-fPIC");
+        if std::env::var("DEBUG").is_ok_and(|debug| debug == "true") {
+            build.flag("-lineinfo");
+        }
+        build
+    }
+
+    /// The host compiler, with headers from `include` and CUDA's.
+    pub fn host(&self, include: &Path) -> cc::Build {
+        let mut build = self.host.clone();
+        build.include(include);
+        build
     }
 
     /// Compiles nothing with the host compiler, so that its absence or age is told before a page of errors tells it.
@@ -90,6 +112,21 @@ impl Toolkit {
             reason.unwrap_or("no message").trim()
         ))
     }
+}
+
+/// nvcc and the host compiler as `cc` calls them. It takes them from the environment: nvcc from NVCC, the host compiler from CXX,
+/// which has to be the one of NVCC_CCBIN where that is set.
+fn compilers(nvcc: &Path, home: &Path) -> (cc::Build, cc::Build) {
+    std::env::set_var("NVCC", nvcc);
+    if let Some(host) = env("NVCC_CCBIN").map(PathBuf::from) {
+        std::env::set_var("CXX", if host.is_dir() { host.join("g++") } else { host });
+    }
+    let mut cuda = cc::Build::new();
+    // In a profile with debug information cc's own flags have -G, device code without optimisation. nvcc finds NVCC_CCBIN itself.
+    cuda.cuda(true).no_default_flags(true).ccbin(false).inherit_rustflags(false).warnings(false);
+    let mut host = cc::Build::new();
+    host.cpp(true).std("c++17").warnings(false).include(home.join("include"));
+    (cuda, host)
 }
 
 fn nvcc_on_path() -> Option<PathBuf> {

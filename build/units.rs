@@ -1,10 +1,11 @@
-//! Groups kernels into compilation units, compiles them with nvcc side by side and keeps every object by the hash of all
-//! that went into it.
+//! Groups kernels into compilation units, compiles them side by side and keeps every object by the hash of all that went into
+//! it. The commands are those of the crate `cc`.
 
 use crate::code;
 use crate::table::{Kernel, Language, Role};
-use crate::toolkit::{env, Toolkit};
+use crate::toolkit::Toolkit;
 use sha2::{Digest, Sha256};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use std::sync::Mutex;
 /// Memory that one nvcc job is given, in KiB: CUTLASS 3 kernels take up to 3 GiB.
 const JOB_KIB: u64 = 3 << 20;
 
-/// One run of nvcc: the kernels of one row for one arch, which share the parsing of their headers.
+/// One run of a compiler: the kernels of one row for one arch, which share the parsing of their headers.
 pub struct Unit {
     /// What to call it in messages.
     pub title: String,
@@ -22,7 +23,7 @@ pub struct Unit {
     pub include: PathBuf,
     /// The kernels as lines of TG_KERNEL; empty where the source names its own.
     pub rows: String,
-    pub flags: Vec<String>,
+    pub compiler: cc::Build,
 }
 
 /// The units of `kernels`, those that compile slowest first: the ones written for the very features of an arch.
@@ -43,7 +44,7 @@ pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
                     source,
                     include: csrc.into(),
                     rows: kernel.cpp(),
-                    flags: flags(kernel, csrc, toolkit),
+                    compiler: compiler(kernel, csrc, toolkit),
                 },
             )),
         }
@@ -53,87 +54,85 @@ pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
 }
 
 /// The unit of the registry, which knows every kernel by name.
-pub fn registry(kernels: &[Kernel], csrc: &Path, out: &Path) -> Result<Unit, String> {
+pub fn registry(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit, out: &Path) -> Result<Unit, String> {
     let built = kernels.iter().filter(|kernel| kernel.role != Role::Vendor);
     let entries: String = built.map(|kernel| format!("TG_ENTRY({})\n", kernel.name)).collect();
     write(&out.join("tg_kernels.inc"), &entries)?;
-    let includes = [csrc, out].map(|folder| ["-I".into(), folder.display().to_string()]).into_iter().flatten();
-    let flags = ["-std=c++17", "-O2", "-Xcompiler=-fPIC"].map(String::from).into_iter();
+    let mut compiler = toolkit.host(csrc);
+    compiler.include(out);
     Ok(Unit {
         title: "registry".into(),
         source: csrc.join("registry.cpp"),
         include: csrc.into(),
         rows: entries,
-        flags: flags.chain(includes).collect(),
+        compiler,
     })
 }
 
 /// The unit of what is done element by element, for every arch of the build.
-pub fn elementwise(archs: &[u16], csrc: &Path) -> Unit {
-    let targets = archs.iter().map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-    let flags = common_flags(csrc).into_iter().chain(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
+pub fn elementwise(archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit {
+    let mut compiler = toolkit.cuda(csrc);
+    compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flags(archs.iter().map(|&arch| machine_code(arch)));
     Unit {
         title: "elementwise".into(),
         source: csrc.join("common/elementwise.cu"),
         include: csrc.into(),
         rows: String::new(),
-        flags: flags.chain(targets).collect(),
+        compiler,
     }
 }
 
-fn flags(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> Vec<String> {
-    let capability = kernel.arch.trim_start_matches("sm");
-    let mut flags = common_flags(csrc);
+/// The flag for machine code of an arch, such as 90 or 90a.
+pub fn machine_code(arch: impl std::fmt::Display) -> String {
+    format!("-gencode=arch=compute_{arch},code=sm_{arch}")
+}
+
+fn compiler(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> cc::Build {
+    let arch = kernel.arch.trim_start_matches("sm");
+    let mut compiler = toolkit.cuda(csrc);
     match kernel.language {
-        Language::Tile => {
-            flags.extend(["-std=c++20".into(), "--enable-tile".into(), format!("-arch=sm_{capability}")]);
-        }
+        Language::Tile => compiler.flag("-std=c++20").flag("--enable-tile").flag(format!("-arch=sm_{arch}")),
         Language::Cuda => {
-            flags.extend(["-std=c++17".into(), "--expt-relaxed-constexpr".into()]);
-            flags.extend(["-I".into(), toolkit.cutlass_include.display().to_string()]);
-            flags.push(format!("-gencode=arch=compute_{capability},code=sm_{capability}"));
+            compiler.include(&toolkit.cutlass_include);
+            compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flag(machine_code(arch))
         }
-    }
-    flags.extend(kernel.flags.iter().cloned());
-    flags
+    };
+    compiler.flags(&kernel.flags);
+    compiler
 }
 
-/// What every CUDA source is compiled with; `include` is where its headers are. Lines of the source are there for profilers where
-/// Cargo's profile has debug information (`CARGO_PROFILE_RELEASE_DEBUG=line-tables-only`): they triple the library.
-pub fn common_flags(include: &Path) -> Vec<String> {
-    // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
-    let flags = ["-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-I"].map(String::from);
-    let lines = std::env::var("DEBUG").is_ok_and(|debug| debug == "true").then(|| "-lineinfo".into());
-    flags.into_iter().chain([include.display().to_string()]).chain(lines).collect()
+/// A unit whose object is made, or there already.
+struct Job<'a> {
+    unit: &'a Unit,
+    tool: cc::Tool,
+    object: PathBuf,
 }
 
 /// Compiles what is not there yet and gives the objects of all units.
 pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<PathBuf>, String> {
     let objects = out.join("objects");
     std::fs::create_dir_all(&objects).map_err(|e| format!("cannot create {}: {e}", objects.display()))?;
-    let paths: Vec<PathBuf> = units
-        .iter()
-        .map(|unit| Ok(objects.join(format!("{}.o", unit.hash(toolkit)?))))
-        .collect::<Result<_, String>>()?;
-    let missing: Vec<(&Unit, &PathBuf)> = units.iter().zip(&paths).filter(|(_, path)| !path.exists()).collect();
+    let jobs: Vec<Job> = units.iter().map(|unit| unit.job(&objects, toolkit)).collect::<Result<_, String>>()?;
+    let missing: Vec<&Job> = jobs.iter().filter(|job| !job.object.exists()).collect();
     if !missing.is_empty() {
         toolkit.check_host_compiler(out)?;
-        run_side_by_side(&missing, toolkit)?;
+        run_side_by_side(&missing)?;
     }
+    let paths: Vec<PathBuf> = jobs.into_iter().map(|job| job.object).collect();
     remove_stale(&objects, &paths);
     Ok(paths)
 }
 
-fn run_side_by_side(missing: &[(&Unit, &PathBuf)], toolkit: &Toolkit) -> Result<(), String> {
+fn run_side_by_side(missing: &[&Job]) -> Result<(), String> {
     let queue = Mutex::new(missing.iter());
     let failures = Mutex::new(Vec::new());
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for _ in 0..jobs().min(missing.len()) {
+        for _ in 0..parallel_jobs().min(missing.len()) {
             scope.spawn(|| {
                 while !failed.load(Ordering::Relaxed) {
-                    let Some((unit, object)) = queue.lock().unwrap().next() else { break };
-                    if let Err(message) = unit.compile(object, toolkit) {
+                    let Some(job) = queue.lock().unwrap().next() else { break };
+                    if let Err(message) = job.run() {
                         failed.store(true, Ordering::Relaxed);
                         failures.lock().unwrap().push(message);
                     }
@@ -148,7 +147,7 @@ fn run_side_by_side(missing: &[(&Unit, &PathBuf)], toolkit: &Toolkit) -> Result<
 }
 
 /// As many jobs as there are cores, and as memory holds.
-fn jobs() -> usize {
+fn parallel_jobs() -> usize {
     let cores = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1usize);
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -157,50 +156,51 @@ fn jobs() -> usize {
 }
 
 impl Unit {
-    fn hash(&self, toolkit: &Toolkit) -> Result<String, String> {
+    /// Its object is named after the sources, the command, the rows and the toolkit.
+    fn job(&self, objects: &Path, toolkit: &Toolkit) -> Result<Job<'_>, String> {
+        let tool = self.compiler.try_get_compiler().map_err(|e| format!("no compiler for {}: {e}", self.title))?;
+        let sources = code::sources(&self.source, &self.include)?;
+        let texts = sources.iter().chain([&self.rows, &toolkit.version_text]).map(String::as_bytes);
+        let command = [tool.path().as_os_str()].into_iter().chain(tool.args().iter().map(OsString::as_os_str));
         let mut hash = Sha256::new();
-        for text in code::sources(&self.source, &self.include)?
-            .iter()
-            .chain(&self.flags)
-            .chain([&self.rows, &toolkit.version_text])
-        {
-            hash.update(text);
+        for part in texts.chain(command.map(OsStr::as_encoded_bytes)) {
+            hash.update(part);
             hash.update([0]);
         }
-        Ok(hash.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect())
+        let name: String = hash.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Job { unit: self, tool, object: objects.join(name + ".o") })
     }
+}
 
-    fn compile(&self, object: &Path, toolkit: &Toolkit) -> Result<(), String> {
+impl Job<'_> {
+    fn run(&self) -> Result<(), String> {
+        let Self { unit, tool, object } = self;
         let rows = object.with_extension("inc");
-        write(&rows, &self.rows)?;
+        write(&rows, &unit.rows)?;
         // A finished object appears under its name at once: an interrupted build leaves none behind.
         let partial = object.with_extension("partial.o");
-        let mut command = Command::new(&toolkit.nvcc);
-        command.args(&self.flags).arg(format!("-DTG_ROWS=\"{}\"", rows.display()));
-        command.arg("-c").arg(&self.source).arg("-o").arg(&partial);
-        let output = command.output().map_err(|e| format!("cannot run {}: {e}", toolkit.nvcc.display()))?;
+        // Not `to_command`, which would put a RUSTC_WRAPPER like sccache before nvcc: objects are kept by their content here.
+        let mut command = Command::new(tool.path());
+        command.args(tool.args()).envs(tool.get_envs()).arg(format!("-DTG_ROWS=\"{}\"", rows.display()));
+        command.arg("-c").arg(&unit.source).arg("-o").arg(&partial);
+        let output = command.output().map_err(|e| format!("cannot run {}: {e}", tool.path().display()))?;
         if !output.status.success() {
             return Err(format!(
-                "nvcc failed on {}\n{}\nrows:\n{}\n{command:?}",
-                self.title,
+                "{} failed on {}\n{}\nrows:\n{}\n{command:?}",
+                tool.path().display(),
+                unit.title,
                 String::from_utf8_lossy(&output.stderr),
-                self.rows
+                unit.rows
             ));
         }
         std::fs::rename(&partial, object).map_err(|e| format!("cannot rename {}: {e}", partial.display()))
     }
 }
 
-/// Puts objects into a static library.
-pub fn archive(objects: &[PathBuf], library: &Path) -> Result<(), String> {
-    let _ = std::fs::remove_file(library); // `ar` would keep the members of an earlier build
-    let ar = env("AR").unwrap_or_else(|| "ar".into());
-    let status = Command::new(&ar).arg("crs").arg(library).args(objects).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{ar} failed with {status}")),
-        Err(e) => Err(format!("cannot run {ar} ({e}); install binutils or set AR")),
-    }
+/// Puts objects into the static library `lib<name>.a`.
+pub fn archive(objects: &[PathBuf], name: &str, out: &Path) -> Result<(), String> {
+    let archive = cc::Build::new().out_dir(out).try_create_archive(name, objects);
+    archive.map(drop).map_err(|e| format!("cannot make lib{name}.a ({e}); install binutils or set AR"))
 }
 
 fn remove_stale(objects: &Path, keep: &[PathBuf]) {
