@@ -6,9 +6,8 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::epilogue::Activation;
 use crate::kernel::{Family, KernelDesc, Math};
-use crate::problem::{DType, Layout, Operand, Problem};
+use crate::problem::{Activation, DType, Layout, Operand, Problem};
 use crate::workspace;
 
 mod direct;

@@ -5,7 +5,8 @@ use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
 use crate::workspace::{self, Need};
 use std::fmt;
 
-pub use crate::precision::Math;
+pub use crate::problem::epilogue::Fusion;
+pub use crate::problem::f32_mode::Math;
 
 mod limits;
 
@@ -45,18 +46,6 @@ pub enum Family {
     Sm90Dgemm,
     /// `tile_gemm.cu`: cuTile C++.
     TileGemm,
-}
-
-/// How much of an [`crate::problem::Epilogue`] a kernel applies itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fusion {
-    /// alpha only.
-    None,
-    /// alpha, bias and activation.
-    BiasAct,
-    /// Those and `beta * C`.
-    Full,
 }
 
 /// One kernel: a table row for one arch, dtype and layout.
