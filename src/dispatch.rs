@@ -55,9 +55,9 @@ impl Policy {
 
     /// From `TILEGEMM_FORCE=<kernel>`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
     pub fn from_env() -> Result<Self> {
-        let policy = match settings::var("TILEGEMM_FORCE")? {
+        let policy = match settings::force()? {
             Some(name) => Self::force(&name)?,
-            None if settings::switch("TILEGEMM_VENDOR", true)? => Self::default(),
+            None if settings::vendor()? => Self::default(),
             None => Self::own(),
         };
         Ok(policy.with_workspace(workspace::bytes()?))
@@ -301,8 +301,8 @@ impl Dispatcher {
             Some(kernel) => match self.judge(kernel, &canonical.problem, policy) {
                 Ok(estimate) => (kernel, estimate, Reason::Forced),
                 Err(rejection) => {
-                    let problem = Box::new(*asked);
-                    return Err(Error::Forced { kernel: kernel.name.into(), problem, rejection });
+                    let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
+                    return Err(Error::Forced { kernel, problem, rejection });
                 }
             },
             None => {
@@ -471,7 +471,7 @@ fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
     let reasons: Vec<String> = near.take(4).collect();
     let reasons =
         if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
-    Error::Unsupported { problem: Box::new(*problem), reasons }
+    Error::Unsupported { problem: problem.to_string(), reasons }
 }
 
 /// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.

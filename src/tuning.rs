@@ -241,7 +241,7 @@ impl Tuning {
     /// # Errors
     /// [`Error::Tuning`] with the [`Refusal`].
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        read(name, text).map_err(|refusal| Error::Tuning { name: name.into(), refusal })
+        read(name, text).map_err(|refusal| Error::Tuning { name: name.into(), refusal: refusal.into() })
     }
 
     /// As [`Tuning::parse`], from a file.
@@ -252,7 +252,7 @@ impl Tuning {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&name, &text),
-            Err(error) => Err(Error::Tuning { name, refusal: Refusal::Unreadable(error.to_string()) }),
+            Err(error) => Err(Error::Tuning { name, refusal: Refusal::Unreadable(error.to_string()).into() }),
         }
     }
 
@@ -261,7 +261,7 @@ impl Tuning {
     /// # Errors
     /// [`Error::Tuning`] with the [`Refusal`].
     pub fn verify(&self, host: &Host) -> Result<()> {
-        self.origin.fits(host).map_err(|refusal| Error::Tuning { name: self.name.clone(), refusal })
+        self.origin.fits(host).map_err(|refusal| Error::Tuning { name: self.name.clone(), refusal: refusal.into() })
     }
 
     /// The text of its file.
