@@ -1,9 +1,9 @@
 use super::cut::Cut;
 use super::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace};
-use super::{need, parse, Lack, Need, DEFAULT_BYTES, MOST_STREAMS};
+use super::{need, Lack, Need, DEFAULT_BYTES, MOST_STREAMS};
 use crate::kernel::{Family, KernelDesc, Math, KERNELS};
 use crate::problem::{BiasAxis, Operand};
-use crate::{DType, Layout, Problem};
+use crate::{settings, DType, Layout, Problem};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
@@ -29,12 +29,8 @@ fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem 
 }
 
 #[test]
-fn a_setting_is_a_number_of_mib_or_an_error() {
-    assert_eq!((parse("").unwrap(), parse("0").unwrap(), parse("64").unwrap()), (DEFAULT_BYTES, 0, 64 * MIB));
-    for bad in ["-1", "64MiB", "off", "1.5", "99999999999"] {
-        let text = parse(bad).unwrap_err().to_string();
-        assert_eq!(text, format!("TILEGEMM_WORKSPACE={bad} is not understood; expected a number of MiB, 0 for none"));
-    }
+fn the_default_is_the_one_that_the_settings_list() {
+    assert_eq!(settings::WORKSPACE.default.parse::<u64>().unwrap() * MIB, DEFAULT_BYTES);
 }
 
 #[test]
