@@ -1,147 +1,28 @@
-//! The custom op behind [`crate::Gemm`]: from candle's layouts to a problem, forward on both devices, backward.
+//! The custom op behind [`Gemm`](crate::Gemm): forward on both devices, backward.
 
-use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
-use crate::slope::slope;
-use crate::{cpu, Gemm};
-use candle::{CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, D};
-
-/// What the third input of the op is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Third {
-    Bias,
-    Residual,
-}
-
-/// `activation(alpha * lhs @ rhs + bias) + beta * residual`, where the third input is the bias or the residual.
-#[derive(Debug, Clone)]
-pub(crate) struct GemmOp {
-    pub alpha: f64,
-    pub beta: f64,
-    pub activation: Activation,
-    /// As the call asks for it.
-    pub f32_mode: Option<F32Mode>,
-    pub third: Option<Third>,
-    /// A contiguous residual beside a bias; no gradient reaches it.
-    pub residual: Option<Tensor>,
-}
-
-/// The element type that kernels know a tensor's by.
-pub(crate) fn kernel_dtype(dtype: candle::DType) -> Result<DType> {
-    match dtype {
-        candle::DType::F16 => Ok(DType::F16),
-        candle::DType::BF16 => Ok(DType::BF16),
-        candle::DType::F32 => Ok(DType::F32),
-        candle::DType::F64 => Ok(DType::F64),
-        _ => Err(Error::UnsupportedDTypeForOp(dtype, "matmul").bt()),
-    }
-}
-
-/// The operands as they are, or copied where they cannot be read: matrices without a contiguous dimension, batch dimensions
-/// that cannot be reduced to two, and on the CPU what candle's product does not take.
-pub(crate) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
-    let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
-    match batch_of(lhs.layout(), rhs.layout()) {
-        Some(_) if !lhs.device().is_cpu() => Ok((lhs, rhs)),
-        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, whether or not those are contiguous.
-        Some(batch) if batch.sizes[0] == 1 && batch.strides[1] == [0, 0] => Ok((lhs.contiguous()?, rhs)),
-        Some(batch) if batch.sizes[0] == 1 => Ok((lhs, rhs)),
-        _ => Ok((lhs.contiguous()?, rhs.contiguous()?)),
-    }
-}
-
-fn contiguous_matrices(t: Tensor) -> Result<Tensor> {
-    let (rows, cols) = t.dims2_last();
-    let [.., row_stride, col_stride] = t.stride() else { return Ok(t) };
-    if *col_stride == 1 || *row_stride == 1 || rows == 1 || cols == 1 {
-        Ok(t)
-    } else {
-        t.contiguous()
-    }
-}
-
-/// The last two dimensions.
-trait MatrixDims {
-    fn dims2_last(&self) -> (usize, usize);
-}
-
-impl MatrixDims for Tensor {
-    fn dims2_last(&self) -> (usize, usize) {
-        self.layout().dims2_last()
-    }
-}
-
-impl MatrixDims for Layout {
-    fn dims2_last(&self) -> (usize, usize) {
-        let dims = self.dims();
-        (dims[dims.len() - 2], dims[dims.len() - 1])
-    }
-}
-
-/// The batch dimensions of both operands and of a dense result, reduced to two.
-pub(crate) fn batch_of(lhs: &Layout, rhs: &Layout) -> Option<Batch<2>> {
-    let rank = lhs.dims().len() - 2;
-    Batch::collapse(&lhs.dims()[..rank], [&lhs.stride()[..rank], &rhs.stride()[..rank]])
-}
-
-fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Operand {
-    let [.., row_stride, col_stride] = layout.stride() else { unreachable!("operands have two dimensions") };
-    Operand { row_stride: *row_stride as i64, col_stride: *col_stride as i64, batch_stride, pointer_align }
-}
-
-/// The mode that counts where a call asks for `asked`; without it that of a `matmul` of candle through the interposer.
+use super::cpu;
 #[cfg(feature = "cuda")]
-fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
-    let asked = asked.or(candle::cuda_backend::gemm_reduced_precision_f32().then_some(F32Mode::Tf32));
-    Ok(asked.map_or_else(crate::f32_mode, Ok)?)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
-    Ok(asked.unwrap_or_default())
-}
-
-/// What the address of a layout's first element is a multiple of, in an allocation that is aligned well.
-fn offset_align(layout: &Layout, dtype: DType) -> u32 {
-    power_of_two_in((layout.start_offset() * dtype.bytes()) as u64)
-}
+use super::cuda;
+use super::lowering::{readable, GemmOp, Third};
+use super::slope::slope;
+use crate::problem::Activation;
+use ::candle::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, D};
 
 impl GemmOp {
-    /// The problem that this op is for operands with these layouts; `align` says what the addresses of A, B, C and D are
-    /// multiples of, where that is known better than from the layouts.
-    pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
-        let Some(batch) = batch_of(lhs, rhs) else {
-            candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
-        };
-        let (m, k) = lhs.dims2_last();
-        let (_, n) = rhs.dims2_last();
-        let align = align.unwrap_or([offset_align(lhs, dtype), offset_align(rhs, dtype), u32::MAX, u32::MAX]);
-        let matrix = (m * n) as i64;
-        let mut d = Operand::row_major(n, [matrix * batch.sizes[1] as i64, matrix]);
-        let fuses_residual = self.third == Some(Third::Residual) || self.residual.is_some();
-        let mut epilogue = Epilogue::new(self.alpha, if fuses_residual { self.beta } else { 0.0 });
-        epilogue.activation = self.activation;
-        epilogue.bias = (self.third == Some(Third::Bias)).then_some(BiasAxis::N);
-        epilogue.c = fuses_residual.then_some(Operand { pointer_align: align[2], ..d });
-        d.pointer_align = align[3];
-        Ok(Problem {
-            m,
-            n,
-            k,
-            batch: batch.sizes,
-            dtype,
-            a: operand(lhs, batch.strides[0], align[0]),
-            b: operand(rhs, batch.strides[1], align[1]),
-            d,
-            epilogue,
-            f32_mode: if dtype == DType::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() },
-        })
+    /// Runs the op on operands that are [`readable`]; `third` is its bias or residual.
+    pub(super) fn apply(self, lhs: &Tensor, rhs: &Tensor, third: Option<&Tensor>) -> Result<Tensor> {
+        match third {
+            Some(third) => lhs.apply_op3(rhs, &third.contiguous()?, self),
+            None => lhs.apply_op2(rhs, self),
+        }
     }
 
-    /// Shape of the result.
-    pub fn shape(lhs: &Layout, rhs: &Layout) -> Shape {
-        let mut dims = lhs.dims().to_vec();
-        *dims.last_mut().unwrap() = rhs.dims2_last().1;
-        Shape::from(dims)
+    /// `alpha * lhs @ rhs + bias`, as exact as this op.
+    fn product(&self, lhs: Tensor, rhs: Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let third = bias.map(|_| Third::Bias);
+        let op = Self { beta: 1.0, activation: Activation::Identity, third, residual: None, ..*self };
+        let (lhs, rhs) = readable(lhs, rhs)?;
+        op.apply(&lhs, &rhs, bias)
     }
 
     /// Gradients of the operands and, before the activation, of the biased product.
@@ -154,23 +35,11 @@ impl GemmOp {
     ) -> Result<[Tensor; 3]> {
         let grad = match self.activation {
             Activation::Identity => grad.clone(),
-            activation => {
-                let product = self.product().alpha(self.alpha);
-                let product = if let Some(bias) = bias { product.bias(bias) } else { product };
-                (grad * slope(activation, &product.forward(lhs, rhs)?)?)?
-            }
+            activation => (grad * slope(activation, &self.product(lhs.clone(), rhs.clone(), bias)?)?)?,
         };
-        let product = self.product().alpha(self.alpha);
-        Ok([product.forward(&grad, &rhs.t()?)?, product.forward(&lhs.t()?, &grad)?, grad])
-    }
-
-    /// The plain product, as exact as this one.
-    fn product(&self) -> Gemm {
-        let product = Gemm::new();
-        match self.f32_mode {
-            Some(mode) => product.f32_mode(mode),
-            None => product,
-        }
+        let d_lhs = self.product(grad.clone(), rhs.t()?, None)?;
+        let d_rhs = self.product(lhs.t()?, grad.clone(), None)?;
+        Ok([d_lhs, d_rhs, grad])
     }
 }
 
@@ -189,12 +58,12 @@ impl CustomOp2 for GemmOp {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
-        s1: &candle::CudaStorage,
+        s1: &::candle::CudaStorage,
         l1: &Layout,
-        s2: &candle::CudaStorage,
+        s2: &::candle::CudaStorage,
         l2: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        Ok((crate::cuda::forward(self, [(s1, l1), (s2, l2)], None)?, Self::shape(l1, l2)))
+    ) -> Result<(::candle::CudaStorage, Shape)> {
+        Ok((cuda::forward(self, [(s1, l1), (s2, l2)], None)?, Self::shape(l1, l2)))
     }
 
     fn bwd(&self, lhs: &Tensor, rhs: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -224,14 +93,14 @@ impl CustomOp3 for GemmOp {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
-        s1: &candle::CudaStorage,
+        s1: &::candle::CudaStorage,
         l1: &Layout,
-        s2: &candle::CudaStorage,
+        s2: &::candle::CudaStorage,
         l2: &Layout,
-        s3: &candle::CudaStorage,
+        s3: &::candle::CudaStorage,
         l3: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        Ok((crate::cuda::forward(self, [(s1, l1), (s2, l2)], Some((s3, l3)))?, Self::shape(l1, l2)))
+    ) -> Result<(::candle::CudaStorage, Shape)> {
+        Ok((cuda::forward(self, [(s1, l1), (s2, l2)], Some((s3, l3)))?, Self::shape(l1, l2)))
     }
 
     fn bwd(

@@ -1,0 +1,144 @@
+//! From candle's tensors and layouts to a [`Problem`].
+
+use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
+use ::candle::{Error, Layout, Result, Shape, Tensor};
+
+/// What the third input of the op is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Third {
+    Bias,
+    Residual,
+}
+
+/// `activation(alpha * lhs @ rhs + bias) + beta * residual`, where the third input is the bias or the residual.
+#[derive(Debug, Clone)]
+pub(super) struct GemmOp {
+    pub alpha: f64,
+    pub beta: f64,
+    pub activation: Activation,
+    /// As the call asks for it.
+    pub f32_mode: Option<F32Mode>,
+    pub third: Option<Third>,
+    /// A contiguous residual beside a bias; no gradient reaches it.
+    pub residual: Option<Tensor>,
+}
+
+/// The element type that kernels know a tensor's by.
+pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<DType> {
+    match dtype {
+        ::candle::DType::F16 => Ok(DType::F16),
+        ::candle::DType::BF16 => Ok(DType::BF16),
+        ::candle::DType::F32 => Ok(DType::F32),
+        ::candle::DType::F64 => Ok(DType::F64),
+        _ => Err(Error::UnsupportedDTypeForOp(dtype, "matmul").bt()),
+    }
+}
+
+/// The operands as they are, or copied where they cannot be read: matrices without a contiguous dimension, batch dimensions
+/// that cannot be reduced to two, and on the CPU what candle's product does not take.
+pub(super) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
+    let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
+    match batch_of(lhs.layout(), rhs.layout()) {
+        Some(_) if !lhs.device().is_cpu() => Ok((lhs, rhs)),
+        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, whether or not those are contiguous.
+        Some(batch) if batch.sizes[0] == 1 && batch.strides[1] == [0, 0] => Ok((lhs.contiguous()?, rhs)),
+        Some(batch) if batch.sizes[0] == 1 => Ok((lhs, rhs)),
+        _ => Ok((lhs.contiguous()?, rhs.contiguous()?)),
+    }
+}
+
+fn contiguous_matrices(t: Tensor) -> Result<Tensor> {
+    let (rows, cols) = t.dims2_last();
+    let [.., row_stride, col_stride] = t.stride() else { return Ok(t) };
+    if *col_stride == 1 || *row_stride == 1 || rows == 1 || cols == 1 {
+        Ok(t)
+    } else {
+        t.contiguous()
+    }
+}
+
+/// The last two dimensions.
+trait MatrixDims {
+    fn dims2_last(&self) -> (usize, usize);
+}
+
+impl MatrixDims for Tensor {
+    fn dims2_last(&self) -> (usize, usize) {
+        self.layout().dims2_last()
+    }
+}
+
+impl MatrixDims for Layout {
+    fn dims2_last(&self) -> (usize, usize) {
+        let dims = self.dims();
+        (dims[dims.len() - 2], dims[dims.len() - 1])
+    }
+}
+
+/// The batch dimensions of both operands and of a dense result, reduced to two.
+pub(super) fn batch_of(lhs: &Layout, rhs: &Layout) -> Option<Batch<2>> {
+    let rank = lhs.dims().len() - 2;
+    Batch::collapse(&lhs.dims()[..rank], [&lhs.stride()[..rank], &rhs.stride()[..rank]])
+}
+
+fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Operand {
+    let [.., row_stride, col_stride] = layout.stride() else { unreachable!("operands have two dimensions") };
+    Operand { row_stride: *row_stride as i64, col_stride: *col_stride as i64, batch_stride, pointer_align }
+}
+
+/// The mode that counts where a call asks for `asked`; without it that of a `matmul` of candle through the interposer.
+#[cfg(feature = "cuda")]
+fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
+    let asked = asked.or(::candle::cuda_backend::gemm_reduced_precision_f32().then_some(F32Mode::Tf32));
+    Ok(asked.map_or_else(crate::problem::f32_mode::f32_mode, Ok)?)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
+    Ok(asked.unwrap_or_default())
+}
+
+/// What the address of a layout's first element is a multiple of, in an allocation that is aligned well.
+fn offset_align(layout: &Layout, dtype: DType) -> u32 {
+    power_of_two_in((layout.start_offset() * dtype.bytes()) as u64)
+}
+
+impl GemmOp {
+    /// The problem that this op is for operands with these layouts; `align` says what the addresses of A, B, C and D are
+    /// multiples of, where that is known better than from the layouts.
+    pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
+        let Some(batch) = batch_of(lhs, rhs) else {
+            ::candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
+        };
+        let (m, k) = lhs.dims2_last();
+        let (_, n) = rhs.dims2_last();
+        let align = align.unwrap_or([offset_align(lhs, dtype), offset_align(rhs, dtype), u32::MAX, u32::MAX]);
+        let matrix = (m * n) as i64;
+        let mut d = Operand::row_major(n, [matrix * batch.sizes[1] as i64, matrix]);
+        let fuses_residual = self.third == Some(Third::Residual) || self.residual.is_some();
+        let mut epilogue = Epilogue::new(self.alpha, if fuses_residual { self.beta } else { 0.0 });
+        epilogue.activation = self.activation;
+        epilogue.bias = (self.third == Some(Third::Bias)).then_some(BiasAxis::N);
+        epilogue.c = fuses_residual.then_some(Operand { pointer_align: align[2], ..d });
+        d.pointer_align = align[3];
+        Ok(Problem {
+            m,
+            n,
+            k,
+            batch: batch.sizes,
+            dtype,
+            a: operand(lhs, batch.strides[0], align[0]),
+            b: operand(rhs, batch.strides[1], align[1]),
+            d,
+            epilogue,
+            f32_mode: if dtype == DType::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() },
+        })
+    }
+
+    /// Shape of the result.
+    pub fn shape(lhs: &Layout, rhs: &Layout) -> Shape {
+        let mut dims = lhs.dims().to_vec();
+        *dims.last_mut().unwrap() = rhs.dims2_last().1;
+        Shape::from(dims)
+    }
+}
