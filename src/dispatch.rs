@@ -262,9 +262,9 @@ impl Dispatcher {
         let Chosen { kernel, config, us: estimate_us, reason } = match policy.forced() {
             Some(kernel) => {
                 let Candidate { verdict, config, .. } = self.judge(kernel, p, policy);
-                let refused = |rejection| {
-                    let problem = Box::new(*asked);
-                    Error::Forced { kernel: kernel.name.into(), problem, rejection }
+                let refused = |rejection: Rejection| {
+                    let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
+                    Error::Forced { kernel, problem, rejection }
                 };
                 Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced }
             }
@@ -438,7 +438,7 @@ fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
     let reasons: Vec<String> = near.take(4).collect();
     let reasons =
         if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
-    Error::Unsupported { problem: Box::new(*problem), reasons }
+    Error::Unsupported { problem: problem.to_string(), reasons }
 }
 
 /// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.

@@ -1,42 +1,15 @@
-//! How problems and explanations read.
+//! How explanations read.
 
 use crate::config::Config;
 use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
-use crate::problem::{Activation, DType, F32Mode, Problem};
+use crate::problem::{DType, F32Mode};
 use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
 /// Columns that an explanation keeps to.
 const WIDTH: usize = 118;
-
-impl Display for Problem {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Problem { m, n, k, .. } = self;
-        write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.dtype)?;
-        if self.dtype == DType::F32 && self.f32_mode != F32Mode::default() {
-            write!(f, " {}", self.f32_mode)?;
-        }
-        if self.batch_count() != 1 {
-            write!(f, " batch {}", self.batch_count())?;
-        }
-        let epilogue = &self.epilogue;
-        if epilogue.alpha() != 1.0 {
-            write!(f, " alpha {}", epilogue.alpha())?;
-        }
-        if epilogue.bias.is_some() {
-            write!(f, " + bias")?;
-        }
-        if epilogue.activation != Activation::Identity {
-            write!(f, " {:?}", epilogue.activation)?;
-        }
-        if epilogue.reads_c() {
-            write!(f, " + {} C", epilogue.beta())?;
-        }
-        Ok(())
-    }
-}
 
 impl Display for Tuned {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {

@@ -1,14 +1,30 @@
 //! Everything that can go wrong, each with what to do about it.
 
-use crate::kernel::Rejection;
-use crate::problem::Problem;
-use crate::tuning::Refusal;
-use crate::workspace::Lack;
-
 /// The result of this crate's own operations; candle's side converts the error into [`candle::Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Why another part of the crate says no: a typed error of that part, which [`source`](std::error::Error::source) gives.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why a product could not be planned or run.
+///
+/// The cause of [`Error::Forced`] is a [`Rejection`](crate::kernel::Rejection), the cause of [`Error::Tuning`] a
+/// [`Refusal`](crate::tuning::Refusal), the cause of [`Error::Workspace`] a [`Lack`](crate::workspace::Lack):
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::dispatch::{Dispatcher, Policy};
+/// use candle_tilegemm::kernel::Rejection;
+/// use candle_tilegemm::{DType, Layout, Problem};
+/// use std::error::Error;
+///
+/// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+/// let problem = Problem::dense(64, 64, 64, 1, Layout::NT, DType::F32);
+/// let error = dispatcher.plan(&problem, Policy::force("cublas_bf16_nt")?).unwrap_err();
+/// let rejection = error.source().and_then(|cause| cause.downcast_ref());
+/// assert_eq!(rejection, Some(&Rejection::DType { have: DType::BF16, need: DType::F32 }));
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,8 +53,8 @@ pub enum Error {
     /// No kernel of this build runs the problem.
     #[error("no kernel of this build runs {problem}: {reasons}; `tilegemm explain` lists them all")]
     Unsupported {
-        /// What was asked.
-        problem: Box<Problem>,
+        /// The problem that was asked for.
+        problem: String,
         /// The nearest misses.
         reasons: String,
     },
@@ -48,10 +64,11 @@ pub enum Error {
     Forced {
         /// Its name.
         kernel: String,
-        /// What was asked.
-        problem: Box<Problem>,
+        /// The problem that was asked for.
+        problem: String,
         /// Why not.
-        rejection: Rejection,
+        #[source]
+        rejection: Cause,
     },
 
     /// There is no kernel of that name.
@@ -74,8 +91,8 @@ pub enum Error {
     Refused {
         /// The kernel.
         kernel: &'static str,
-        /// What it was given.
-        problem: Box<Problem>,
+        /// The problem that it was given.
+        problem: String,
     },
 
     /// A CUDA call failed.
@@ -102,7 +119,8 @@ pub enum Error {
         /// The table.
         name: String,
         /// Why not.
-        refusal: Refusal,
+        #[source]
+        refusal: Cause,
     },
 
     /// A kernel needs a workspace that its stream has not, and nothing runs in its place.
@@ -111,7 +129,8 @@ pub enum Error {
         /// A kernel, or a stream that was to get one.
         what: &'static str,
         /// Why not.
-        lack: Lack,
+        #[source]
+        lack: Cause,
     },
 
     /// The vendor library failed.

@@ -6,7 +6,8 @@ use crate::partition::{Footprint, Need};
 use crate::problem::{DType, Layout, Problem};
 use std::fmt;
 
-pub use crate::precision::Math;
+pub use crate::problem::epilogue::Fusion;
+pub use crate::problem::f32_mode::Math;
 pub use rejection::Rejection;
 
 mod limits;
@@ -114,18 +115,6 @@ impl PartialEq for Room {
     fn eq(&self, _: &Self) -> bool {
         true
     }
-}
-
-/// How much of an [`crate::problem::Epilogue`] a kernel applies itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fusion {
-    /// alpha only.
-    None,
-    /// alpha, bias and activation.
-    BiasAct,
-    /// Those and `beta * C`.
-    Full,
 }
 
 /// One kernel: a table row for one arch, dtype and layout.

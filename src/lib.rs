@@ -70,56 +70,42 @@
 //!
 //! # Safety
 //!
-//! Kernels are launched in the module `launch`, the C boundary is in `ffi`, `vendor` and `interpose`; there is no unsafe code
+//! Kernels and cuBLAS are launched in the module `launch`, the C boundary is in `ffi` and `interpose`; there is no unsafe code
 //! elsewhere but for the uninitialised result of the op.
 
 #![warn(missing_docs, unsafe_op_in_unsafe_fn)]
 
 pub mod arch;
+#[cfg(feature = "candle")]
+mod candle;
 mod config;
 pub mod cost;
-#[cfg(feature = "candle")]
-mod cpu;
-#[cfg(all(feature = "candle", feature = "cuda"))]
-mod cuda;
 pub mod dispatch;
 mod display;
-mod epilogue;
 pub mod error;
 pub mod family;
 #[cfg(feature = "cuda")]
 mod ffi;
-#[cfg(feature = "candle")]
-mod gemm_op;
 #[cfg(feature = "interpose")]
 pub mod interpose;
 pub mod kernel;
 #[cfg(feature = "cuda")]
 pub mod launch;
-#[cfg(feature = "candle")]
-pub mod nn;
-#[cfg(feature = "candle")]
-mod op;
-mod operand;
 mod partition;
-mod precision;
 pub mod problem;
-mod settings;
-#[cfg(feature = "candle")]
-mod slope;
+pub mod settings;
 pub mod stats;
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite;
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod trace;
 pub mod tuning;
-#[cfg(feature = "cuda")]
-mod vendor;
 pub mod workspace;
 
+// Not the dependency `candle`, but the folder of this crate.
+#[cfg(feature = "candle")]
+pub use self::candle::{nn, prepare, Gemm, GemmExt};
 pub use config::Config;
 pub use error::{Error, Result};
-#[cfg(feature = "candle")]
-pub use op::{prepare, Gemm, GemmExt};
-pub use precision::{f32_mode, set_f32_mode};
+pub use problem::f32_mode::{f32_mode, set_f32_mode};
 pub use problem::{Activation, DType, F32Mode, Layout, Problem};

@@ -1,56 +1,319 @@
-//! Environment variables.
+//! The environment variables of this library: [`ALL`] lists each of them once, and nothing else reads the environment.
+//!
+//! A variable that is empty counts as one that is not set.
 
 use crate::error::{Error, Result};
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
 
-/// The value of a variable; `None` where it is not set, or empty.
-///
-/// # Errors
-/// [`Error::BadSetting`] when it is not UTF-8.
-pub(crate) fn var(name: &'static str) -> Result<Option<String>> {
-    std::env::var_os(name).map_or(Ok(None), |value| text(name, value))
+/// An environment variable.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Setting {
+    /// The name of the variable.
+    pub name: &'static str,
+    /// What the variable may hold: `on|off`, `<MiB>`.
+    pub holds: &'static str,
+    /// What counts where the variable is not set; empty for nothing.
+    pub default: &'static str,
+    /// What the variable decides.
+    pub decides: &'static str,
+    /// The Cargo feature without which the variable does nothing.
+    pub feature: Option<&'static str>,
+    /// What an error says of a value that is something else.
+    expected: &'static str,
+    check: fn(&Setting) -> Result<()>,
 }
 
-/// A switch: `on`, `off`, or what it is unless it is set.
-///
-/// # Errors
-/// [`Error::BadSetting`] when it holds something else.
-pub(crate) fn switch(name: &'static str, unless_set: bool) -> Result<bool> {
-    match var(name)?.as_deref() {
-        None => Ok(unless_set),
-        Some("on") => Ok(true),
-        Some("off") => Ok(false),
-        Some(value) => Err(Error::BadSetting { name, value: value.into(), expected: "on or off" }),
+/// The mode of the interposer.
+pub const MODE: Setting = Setting {
+    name: "TILEGEMM",
+    holds: "off|on|force|trace",
+    default: "on",
+    decides: "mode of the interposer; `force` makes a call that our kernels do not take an error",
+    feature: Some("interpose"),
+    expected: "off, on, force or trace",
+    check: Setting::check_word,
+};
+
+/// The file of a trace.
+pub const TRACE: Setting = Setting {
+    name: "TILEGEMM_TRACE",
+    holds: "<file>",
+    default: "tilegemm-trace.toml",
+    decides: "where `TILEGEMM=trace` writes",
+    feature: None,
+    expected: "a file",
+    check: |_| Ok(()),
+};
+
+/// The one kernel to take.
+pub const FORCE: Setting = Setting {
+    name: "TILEGEMM_FORCE",
+    holds: "<kernel>",
+    default: "",
+    decides: "the one kernel to take",
+    feature: Some("cuda"),
+    expected: "the name of a kernel",
+    check: Setting::check_as::<String>,
+};
+
+/// Whether the vendor library is a candidate.
+pub const VENDOR: Setting = Setting {
+    name: "TILEGEMM_VENDOR",
+    holds: "on|off",
+    default: "on",
+    decides: "whether cuBLAS is a candidate",
+    feature: Some("cuda"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
+/// Sums of 16-bit products in cuBLAS.
+pub const EXACT_SUMS: Setting = Setting {
+    name: "TILEGEMM_EXACT_SUMS",
+    holds: "on|off",
+    default: "off",
+    decides: "whether the interposer has cuBLAS add 16-bit products in f32 throughout",
+    feature: Some("interpose"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
+/// The f32 mode of the process.
+pub const F32: Setting = Setting {
+    name: "TILEGEMM_F32",
+    holds: "accurate|strict|tf32",
+    default: "accurate",
+    decides: "how exact f32 products are, where neither call nor program says",
+    feature: None,
+    expected: "accurate, strict or tf32",
+    check: Setting::check_word,
+};
+
+/// The size of a workspace.
+pub const WORKSPACE: Setting = Setting {
+    name: "TILEGEMM_WORKSPACE",
+    holds: "<MiB>",
+    default: "128",
+    decides: "device memory for each stream that kernels may split or transpose f32 operands into",
+    feature: None,
+    expected: "a number of MiB, 0 for none",
+    check: Setting::check_as::<u32>,
+};
+
+/// Programmatic dependent launch.
+pub const PDL: Setting = Setting {
+    name: "TILEGEMM_PDL",
+    holds: "on|off",
+    default: "on",
+    decides: "whether a kernel may start while the one before it still runs (programmatic dependent launch)",
+    feature: Some("cuda"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
+/// The measured table to ask first.
+pub const TUNING: Setting = Setting {
+    name: "TILEGEMM_TUNING",
+    holds: "<file>|off",
+    default: "",
+    decides: "the measured table to ask first, instead of the one in the cache; or none at all",
+    feature: None,
+    expected: "a file, or off",
+    check: |_| Ok(()),
+};
+
+/// Tests that need a GPU.
+pub const REQUIRE_GPU: Setting = Setting {
+    name: "TILEGEMM_REQUIRE_GPU",
+    holds: "1",
+    default: "",
+    decides: "GPU tests fail without a device instead of being skipped",
+    feature: None,
+    expected: "1",
+    check: |_| Ok(()),
+};
+
+/// Every environment variable of this library.
+pub const ALL: [Setting; 10] = [MODE, TRACE, FORCE, VENDOR, EXACT_SUMS, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
+
+impl Setting {
+    /// The value that the process was started with; `None` where the variable is not set, or empty.
+    pub fn value(&self) -> Option<OsString> {
+        std::env::var_os(self.name).filter(|value| !value.is_empty())
     }
-}
 
-fn text(name: &'static str, value: OsString) -> Result<Option<String>> {
-    match value.into_string() {
-        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
-        Err(value) => {
-            let value = value.to_string_lossy().into_owned();
-            Err(Error::BadSetting { name, value, expected: "text in UTF-8" })
+    /// Whether the value, if there is one, is what the variable may hold.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] when the variable holds something else.
+    pub fn check(&self) -> Result<()> {
+        (self.check)(self)
+    }
+
+    /// # Errors
+    /// [`Error::BadSetting`] when the variable holds something else than a `T`.
+    fn read<T: FromStr>(&self) -> Result<Option<T>> {
+        self.value().map(|value| self.parse(value)).transpose()
+    }
+
+    /// # Errors
+    /// As for `read`.
+    pub(crate) fn parse<T: FromStr>(&self, value: OsString) -> Result<T> {
+        let bad = |value: String, expected| Error::BadSetting { name: self.name, value, expected };
+        let text = value.into_string().map_err(|value| bad(value.to_string_lossy().into(), "text in UTF-8"))?;
+        text.parse().map_err(|_| bad(text, self.expected))
+    }
+
+    fn switch(&self) -> Result<bool> {
+        Ok(self.read()?.map_or(self.default == "on", |OnOff(on)| on))
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.value().map(PathBuf::from)
+    }
+
+    fn check_as<T: FromStr>(&self) -> Result<()> {
+        self.read::<T>().map(drop)
+    }
+
+    /// Whether the value is one of the words of [`Setting::holds`].
+    fn check_word(&self) -> Result<()> {
+        match self.read::<String>()? {
+            Some(value) if !self.holds.split('|').any(|word| word == value) => {
+                Err(Error::BadSetting { name: self.name, value, expected: self.expected })
+            }
+            _ => Ok(()),
         }
     }
 }
 
+struct OnOff(bool);
+
+impl FromStr for OnOff {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "on" => Ok(Self(true)),
+            "off" => Ok(Self(false)),
+            _ => Err(()),
+        }
+    }
+}
+
+/// The value of [`MODE`], whatever the value is.
+#[cfg(feature = "interpose")]
+pub(crate) fn mode() -> Result<Option<String>> {
+    MODE.read()
+}
+
+/// The value of [`TRACE`].
+#[cfg(any(feature = "cli", feature = "interpose"))]
+pub(crate) fn trace() -> Option<PathBuf> {
+    TRACE.path()
+}
+
+/// The value of [`FORCE`].
+pub(crate) fn force() -> Result<Option<String>> {
+    FORCE.read()
+}
+
+/// The value of [`VENDOR`].
+pub(crate) fn vendor() -> Result<bool> {
+    VENDOR.switch()
+}
+
+/// The value of [`EXACT_SUMS`].
+#[cfg(feature = "interpose")]
+pub(crate) fn exact_sums() -> Result<bool> {
+    EXACT_SUMS.switch()
+}
+
+/// The value of [`F32`].
+pub(crate) fn f32_mode<Mode: FromStr>() -> Result<Option<Mode>> {
+    F32.read()
+}
+
+/// The value of [`WORKSPACE`], in MiB.
+pub(crate) fn workspace() -> Result<Option<u32>> {
+    WORKSPACE.read()
+}
+
+/// The value of [`PDL`].
+#[cfg(feature = "cuda")]
+pub(crate) fn overlap() -> Result<bool> {
+    PDL.switch()
+}
+
+/// What [`TUNING`] asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tuning {
+    /// No measured table at all.
+    Off,
+    /// This table before the one that ships.
+    File(PathBuf),
+}
+
+/// The value of [`TUNING`].
+pub fn tuning() -> Option<Tuning> {
+    TUNING.path().map(|path| if path.as_os_str() == "off" { Tuning::Off } else { Tuning::File(path) })
+}
+
+/// The user's folder for caches: `$XDG_CACHE_HOME`, else `~/.cache`. `None` where neither is known.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // The XDG Base Directory Specification has relative ones ignored.
+    let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    cache.or_else(|| Some(set("HOME")?.join(".cache")))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{switch, text, var};
+    use super::{OnOff, Setting, ALL, F32, VENDOR, WORKSPACE};
+    use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
-    #[test]
-    fn a_value_that_is_not_utf8_is_an_error_and_not_unset() {
-        let error = text("TILEGEMM_F32", std::ffi::OsString::from_vec(b"str\xffct".to_vec())).unwrap_err();
-        assert_eq!(error.to_string(), "TILEGEMM_F32=str\u{fffd}ct is not understood; expected text in UTF-8");
-        assert_eq!(text("TILEGEMM_F32", "strict".into()).unwrap().as_deref(), Some("strict"));
-        assert_eq!(text("TILEGEMM_F32", "".into()).unwrap(), None, "empty is unset");
+    fn error<T: std::str::FromStr>(setting: &Setting, value: impl Into<OsString>) -> String {
+        setting.parse::<T>(value.into()).err().expect("it is not understood").to_string()
     }
 
     #[test]
-    fn a_switch_that_is_not_set_is_what_it_is_then() {
-        const NAME: &str = "TILEGEMM_NEVER_SET";
-        assert_eq!(var(NAME).unwrap(), None);
-        assert_eq!([true, false].map(|unless_set| switch(NAME, unless_set).unwrap()), [true, false]);
+    fn a_value_that_is_not_utf8_is_an_error_and_not_unset() {
+        let text = error::<String>(&F32, OsString::from_vec(b"str\xffct".to_vec()));
+        assert_eq!(text, "TILEGEMM_F32=str\u{fffd}ct is not understood; expected text in UTF-8");
+        assert_eq!(F32.parse::<String>("strict".into()).unwrap(), "strict");
+    }
+
+    #[test]
+    fn a_workspace_is_a_number_of_mib_or_an_error() {
+        assert_eq!([0, 64].map(|mib| WORKSPACE.parse::<u32>(mib.to_string().into()).unwrap()), [0, 64]);
+        for bad in ["-1", "64MiB", "off", "1.5", "99999999999"] {
+            let expected = format!("TILEGEMM_WORKSPACE={bad} is not understood; expected a number of MiB, 0 for none");
+            assert_eq!(error::<u32>(&WORKSPACE, bad), expected);
+        }
+    }
+
+    #[test]
+    fn a_switch_is_on_or_off_and_its_default_where_it_is_not_set() {
+        assert_eq!(["on", "off"].map(|value| VENDOR.parse::<OnOff>(value.into()).unwrap().0), [true, false]);
+        for bad in ["of", "ON", "1"] {
+            let expected = format!("TILEGEMM_VENDOR={bad} is not understood; expected on or off");
+            assert_eq!(error::<OnOff>(&VENDOR, bad), expected);
+        }
+        let never_set = |default| Setting { name: "TILEGEMM_NEVER_SET", default, ..VENDOR };
+        assert!(never_set("on").value().is_none());
+        assert_eq!(["on", "off"].map(|default| never_set(default).switch().unwrap()), [true, false]);
+    }
+
+    #[test]
+    fn an_error_lists_the_words_that_a_variable_may_hold() {
+        for setting in ALL.iter().filter(|setting| !setting.holds.contains('<') && setting.holds.contains('|')) {
+            let (first, last) = setting.holds.rsplit_once('|').unwrap();
+            assert_eq!(setting.expected, format!("{} or {last}", first.replace('|', ", ")), "{}", setting.name);
+            assert!(setting.holds.split('|').any(|word| word == setting.default), "{}", setting.name);
+        }
     }
 }

@@ -1,5 +1,9 @@
 //! Which products ran on which kernel, and how often.
 
+#[cfg(feature = "cuda")]
+use crate::error::Error;
+#[cfg(feature = "cuda")]
+use crate::launch;
 use crate::problem::Problem;
 use crate::tuning::RefusedCounts;
 use std::collections::HashMap;
@@ -64,15 +68,6 @@ pub(crate) fn count_cpu(problem: &Problem) {
     CPU.lock().unwrap().get_or_insert_default().count(problem);
 }
 
-#[cfg(feature = "cuda")]
-static ORDINALS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// Has the plans of a device's dispatcher counted from now on.
-#[cfg(feature = "cuda")]
-pub(crate) fn register(ordinal: usize) {
-    ORDINALS.lock().unwrap().push(ordinal);
-}
-
 /// A measured table of a device in use.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct TableUse {
@@ -94,8 +89,7 @@ pub fn tables() -> Vec<TableUse> {
     #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
     let mut tables = Vec::new();
     #[cfg(feature = "cuda")]
-    for device in ORDINALS.lock().unwrap().clone() {
-        let Ok(dispatcher) = crate::launch::dispatcher(device) else { continue };
+    for (device, dispatcher) in launch::dispatchers() {
         let found = dispatcher.tables();
         tables.extend(found.used().map(|tuning| TableUse {
             device,
@@ -105,7 +99,7 @@ pub fn tables() -> Vec<TableUse> {
             refused: None,
         }));
         tables.extend(found.refused().iter().filter_map(|error| match error {
-            crate::Error::Tuning { name, refusal } => {
+            Error::Tuning { name, refusal } => {
                 let refused = Some(refusal.to_string());
                 Some(TableUse { device, table: name.clone(), entries: 0, refused_entries: Default::default(), refused })
             }
@@ -129,10 +123,8 @@ pub fn gemms() -> Vec<GemmCount> {
         add(problem, "candle_cpu", *calls);
     }
     #[cfg(feature = "cuda")]
-    for ordinal in ORDINALS.lock().unwrap().clone() {
-        for plan in crate::launch::dispatcher(ordinal).iter().flat_map(|dispatcher| dispatcher.plans()) {
-            add(&plan.asked, plan.kernel.name, plan.calls());
-        }
+    for plan in launch::dispatchers().flat_map(|(_, dispatcher)| dispatcher.plans()) {
+        add(&plan.asked, plan.kernel.name, plan.calls());
     }
     let mut gemms: Vec<_> = counts.into_iter().map(|(gemm, calls)| GemmCount { calls, ..gemm }).collect();
     gemms.sort_by(|x, y| y.calls.cmp(&x.calls).then_with(|| x.cmp(y)));
@@ -141,8 +133,7 @@ pub fn gemms() -> Vec<GemmCount> {
 
 #[cfg(feature = "cuda")]
 fn on_gpus() -> u64 {
-    let ordinals = ORDINALS.lock().unwrap().clone();
-    ordinals.into_iter().filter_map(|ordinal| Some(crate::launch::dispatcher(ordinal).ok()?.forgotten_calls())).sum()
+    launch::dispatchers().map(|(_, dispatcher)| dispatcher.forgotten_calls()).sum()
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -19,7 +19,7 @@
 //!
 //! let device = DeviceInfo::h100();
 //! let Origin { crate_version, .. } = Origin::of_this_build(&device);
-//! let code = family::by_name("cublas_bf16_nt").map_or("", |kernel| kernel.code);
+//! let code = candle_tilegemm::family::by_name("cublas_bf16_nt").map_or("", |kernel| kernel.code);
 //! let text = format!(
 //!     r#"{{
 //!       "schema": 2, "crate_version": "{crate_version}",
@@ -225,7 +225,7 @@ impl Tuning {
     /// # Errors
     /// [`Error::Tuning`] with the [`Refusal`].
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        read(name, text).map_err(|refusal| Error::Tuning { name: name.into(), refusal })
+        read(name, text).map_err(|refusal| Error::Tuning { name: name.into(), refusal: refusal.into() })
     }
 
     /// As [`Tuning::parse`], from a file.
@@ -236,7 +236,7 @@ impl Tuning {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&name, &text),
-            Err(error) => Err(Error::Tuning { name, refusal: Refusal::Unreadable(error.to_string()) }),
+            Err(error) => Err(Error::Tuning { name, refusal: Refusal::Unreadable(error.to_string()).into() }),
         }
     }
 
@@ -245,7 +245,7 @@ impl Tuning {
     /// # Errors
     /// [`Error::Tuning`] with the [`Refusal`].
     pub fn verify(&self, host: &Host) -> Result<()> {
-        self.origin.fits(host).map_err(|refusal| Error::Tuning { name: self.name.clone(), refusal })
+        self.origin.fits(host).map_err(|refusal| Error::Tuning { name: self.name.clone(), refusal: refusal.into() })
     }
 
     /// The text of its file, without the entries that were refused.

@@ -18,7 +18,7 @@
 //! Products on one stream share its workspace, in the order of the stream. A graph that is replayed uses that of the stream on
 //! which it was captured: replay it there, or in order with what runs there.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::settings;
 use once_cell::sync::OnceCell;
 
@@ -33,22 +33,10 @@ pub const MOST_STREAMS: usize = 8;
 /// The size that `TILEGEMM_WORKSPACE` asks for, else [`DEFAULT_BYTES`].
 ///
 /// # Errors
-/// [`Error::BadSetting`] when the variable holds something else than a number.
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable holds something else than a number.
 pub fn bytes() -> Result<u64> {
     static BYTES: OnceCell<u64> = OnceCell::new();
-    BYTES.get_or_try_init(|| parse(&settings::var("TILEGEMM_WORKSPACE")?.unwrap_or_default())).copied()
-}
-
-fn parse(value: &str) -> Result<u64> {
-    if value.is_empty() {
-        return Ok(DEFAULT_BYTES);
-    }
-    let bad = |_| Error::BadSetting {
-        name: "TILEGEMM_WORKSPACE",
-        value: value.into(),
-        expected: "a number of MiB, 0 for none",
-    };
-    value.parse::<u32>().map(|mib| u64::from(mib) << 20).map_err(bad)
+    BYTES.get_or_try_init(|| Ok(settings::workspace()?.map_or(DEFAULT_BYTES, |mib| u64::from(mib) << 20))).copied()
 }
 
 /// Why a stream has no workspace.

@@ -68,7 +68,7 @@ struct Rest {
   }
 };
 
-// The derivative of an activation: NaN for NaN, and its limits where x is infinite. As `Activation::slope` in src/epilogue.rs.
+// The derivative of an activation: NaN for NaN, and its limits where x is infinite. As `Activation::slope` in src/problem/epilogue.rs.
 template <class T, class Acc>
 struct Slope {
   tg_activation activation;

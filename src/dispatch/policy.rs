@@ -49,9 +49,9 @@ impl Policy {
 
     /// From `TILEGEMM_FORCE=<kernel>[@<configuration>]`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
     pub fn from_env() -> Result<Self> {
-        let policy = match settings::var("TILEGEMM_FORCE")? {
+        let policy = match settings::force()? {
             Some(name) => Self::force(&name)?,
-            None if settings::switch("TILEGEMM_VENDOR", true)? => Self::default(),
+            None if settings::vendor()? => Self::default(),
             None => Self::own(),
         };
         Ok(policy.with_workspace(workspace::bytes()?))

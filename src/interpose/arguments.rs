@@ -1,6 +1,6 @@
 //! Whether the arguments of a call make a product, by the rules of cuBLAS.
 
-use crate::vendor::{OP_C, OP_N};
+use crate::launch::cublas::api::{OP_C, OP_N};
 use std::ffi::c_int;
 
 /// Sizes and operands of one call, as cuBLAS has them: column-major.

@@ -1,12 +1,9 @@
 //! What becomes of a call that we failed at.
 
-use super::{Forwarded, Mode};
+use super::mode::Mode;
+use super::tell::tell;
 use crate::error::Error;
 use crate::problem::Problem;
-use std::collections::BTreeSet;
-use std::ffi::c_int;
-use std::io::Write;
-use std::sync::Mutex;
 
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,43 +61,17 @@ pub(super) fn after_panic(progress: Progress, mode: Mode) -> Next {
     }
 }
 
-/// A line on stderr. Unlike `eprintln`, it does not panic where nobody reads it.
-pub(super) fn tell(text: &str) {
-    let _ = writeln!(std::io::stderr(), "candle-tilegemm: {text}");
-}
-
-/// A product by operations, sizes and batch, and element type; and why it was forwarded.
-pub(super) type Product = ([c_int; 2], [c_int; 4], c_int, Forwarded);
-
-/// Of which products something was told: of so many that a program without end does not tell, or remember, without end.
-pub(super) struct Told(Mutex<BTreeSet<Product>>);
-
-impl Told {
-    const MOST: usize = 1024;
-
-    pub const fn new() -> Self {
-        Self(Mutex::new(BTreeSet::new()))
-    }
-
-    /// Whether nothing was told of it before, and something may be.
-    pub fn is_new(&self, product: Product) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        told.len() < Self::MOST && told.insert(product)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{after_failure, after_panic, Next, Progress, Told};
-    use crate::interpose::{Forwarded, Mode};
+    use super::{after_failure, after_panic, Mode, Next, Progress};
+    use crate::error::Error;
     use crate::problem::{DType, Epilogue, Layout, Problem};
     use crate::workspace::Lack;
-    use crate::Error;
 
     #[test]
     fn what_may_have_been_added_to_c_is_not_added_again() {
         let broken = Error::Cuda { kernel: "k", error: "cudaErrorUnknown".into() };
-        let refused = Error::Workspace { what: "k", lack: Lack::Off };
+        let refused = Error::Workspace { what: "k", lack: Lack::Off.into() };
         for progress in [Progress::Nothing, Progress::Storing, Progress::Adding] {
             let expected = if progress == Progress::Adding { Next::Fail } else { Next::Forward };
             assert_eq!(after_failure(progress, &broken, Mode::On), expected, "{progress:?}");
@@ -109,16 +80,6 @@ mod tests {
             assert_eq!(after_failure(progress, &broken, Mode::Force), Next::Refuse, "{progress:?}");
             assert_eq!(after_panic(progress, Mode::Force), Next::Refuse, "{progress:?}");
         }
-    }
-
-    #[test]
-    fn each_product_is_told_of_once_and_not_without_end() {
-        let told = Told::new();
-        let is_new = |m, reason| told.is_new(([0, 1], [m, 8, 8, 1], 0, reason));
-        let first: Vec<bool> = [1, 1, 2, 1].into_iter().map(|m| is_new(m, Forwarded::Failed)).collect();
-        assert_eq!(first, [true, false, true, false]);
-        assert!(is_new(1, Forwarded::Unsupported), "for another reason");
-        assert_eq!((3..10_000).filter(|m| is_new(*m, Forwarded::Failed)).count(), Told::MOST - 3);
     }
 
     #[test]

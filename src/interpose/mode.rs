@@ -1,9 +1,10 @@
 //! What the interposer does with calls: set by the environment or by the program.
 
-use super::failure::tell;
+use super::tell::tell;
 use crate::error::Result;
-use crate::settings;
+use crate::{settings, trace};
 use once_cell::sync::OnceCell;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// What the interposer does with a call.
@@ -39,7 +40,10 @@ pub fn mode() -> Mode {
 /// That of the environment, unless another thread has set one meanwhile.
 fn first_mode(of_env: Mode) -> Mode {
     match MODE.compare_exchange(UNSET, of_env as u8, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => of_env,
+        Ok(_) => {
+            trace::start_if_asked();
+            of_env
+        }
         Err(_) => mode(),
     }
 }
@@ -47,10 +51,17 @@ fn first_mode(of_env: Mode) -> Mode {
 /// Sets the mode for the whole process.
 pub fn set_mode(mode: Mode) {
     MODE.store(mode as u8, Ordering::Relaxed);
+    trace::switch(mode == Mode::Trace);
+}
+
+/// Starts [`Mode::Trace`] with this file, whatever `TILEGEMM_TRACE` says, and forgets what was seen before.
+pub fn trace_to(path: impl Into<PathBuf>) {
+    trace::write_to(path);
+    set_mode(Mode::Trace);
 }
 
 fn mode_from_env() -> Mode {
-    match settings::var("TILEGEMM").map(|value| value.unwrap_or_default()).as_deref() {
+    match settings::mode().map(|value| value.unwrap_or_default()).as_deref() {
         Ok("" | "on") => Mode::On,
         Ok("off") => Mode::Off,
         Ok("force") => Mode::Force,
@@ -82,7 +93,7 @@ pub fn set_exact_sums(on: bool) {
 pub fn exact_sums() -> Result<bool> {
     static OF_ENV: OnceCell<bool> = OnceCell::new();
     match EXACT_SUMS.load(Ordering::Relaxed) {
-        0 => OF_ENV.get_or_try_init(|| settings::switch("TILEGEMM_EXACT_SUMS", false)).copied(),
+        0 => OF_ENV.get_or_try_init(settings::exact_sums).copied(),
         set => Ok(set > 1),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::arch::Arch;
 use crate::config::Config;
-use crate::precision::Math;
+use crate::problem::f32_mode::Math;
 use crate::problem::{DType, F32Mode, Layout};
 
 /// Why a kernel was not taken.

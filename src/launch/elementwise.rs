@@ -1,6 +1,9 @@
 //! What is done to a matrix element by element: the rest of an epilogue, and slopes of activations.
 
-use super::{arguments, check, dtype, library, Pointers};
+use super::arguments::{arguments, dtype};
+use super::device::check;
+use super::library::library;
+use super::pointers::Pointers;
 use crate::error::Result;
 use crate::ffi;
 use crate::kernel::Fusion;

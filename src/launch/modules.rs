@@ -1,8 +1,10 @@
 //! The modules that the kernels are in. CUDA loads one when the first of its kernels is launched, and a capture in global mode on
 //! any thread of the process forbids that.
 
-use super::{check, library, KERNELS, MOST_DEVICES};
+use super::device::{check, MOST_DEVICES};
+use super::library::library;
 use crate::error::{Error, Result};
+use crate::family::KERNELS;
 use once_cell::sync::OnceCell;
 
 /// Loads the modules of all kernels that are built for the current device, which is `ordinal` and has this compute capability,

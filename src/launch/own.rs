@@ -1,6 +1,6 @@
 //! The workspace of a stream: found again without a lock by each thread that uses the stream.
 
-use super::{check, current_device, last_cuda_error};
+use super::device::{check, current_device, last_cuda_error};
 use crate::error::Result;
 use crate::ffi;
 use crate::workspace::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace, PER_THREAD};

@@ -3,6 +3,7 @@
 use super::{Among, Entry, Host, Refusal, Tuning, SHIPPED};
 use crate::error::{Error, Result};
 use crate::problem::Problem;
+use crate::settings;
 use once_cell::sync::Lazy;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,32 +28,8 @@ pub fn shipped() -> impl Iterator<Item = std::result::Result<Arc<Tuning>, (&'sta
 /// Where `tilegemm tune` writes the table of a GPU model unless told otherwise, and where it is looked for:
 /// `candle-tilegemm/<model>.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither is known.
 pub fn cache_file(gpu: &str) -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // The XDG Base Directory Specification has relative ones ignored.
-    let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-    let cache = cache.or_else(|| Some(set("HOME")?.join(".cache")))?;
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-    Some(cache.join("candle-tilegemm").join(gpu.chars().map(plain).collect::<String>() + ".json"))
-}
-
-/// What `TILEGEMM_TUNING` asks for.
-enum Setting {
-    /// No table at all.
-    Off,
-    /// This one before the one that ships.
-    File(PathBuf),
-    /// Nothing: the one in the cache, if it is there.
-    Unset,
-}
-
-impl Setting {
-    fn from_env() -> Self {
-        match std::env::var_os("TILEGEMM_TUNING") {
-            Some(value) if value == "off" => Setting::Off,
-            Some(value) if !value.is_empty() => Setting::File(value.into()),
-            _ => Setting::Unset,
-        }
-    }
+    Some(settings::cache_folder()?.join("candle-tilegemm").join(gpu.chars().map(plain).collect::<String>() + ".json"))
 }
 
 impl Tables {
@@ -66,7 +43,7 @@ impl Tables {
                     Err(error) => tables.refuse(error),
                 },
                 Ok(_) => {}
-                Err((name, refusal)) => tables.refuse(Error::Tuning { name: name.into(), refusal }),
+                Err((name, refusal)) => tables.refuse(Error::Tuning { name: name.into(), refusal: refusal.into() }),
             }
         }
         tables
@@ -77,10 +54,10 @@ impl Tables {
     /// # Errors
     /// [`Error::Tuning`] where the file that it names is refused. One in the cache that is refused is left out, with a warning.
     pub(crate) fn with_users(self, host: &Host) -> Result<Self> {
-        match Setting::from_env() {
-            Setting::Off => Ok(Self::default()),
-            Setting::File(path) => self.before(Tuning::load(&path)?, host),
-            Setting::Unset => Ok(self.with_cached(host)),
+        match settings::tuning() {
+            Some(settings::Tuning::Off) => Ok(Self::default()),
+            Some(settings::Tuning::File(path)) => self.before(Tuning::load(&path)?, host),
+            None => Ok(self.with_cached(host)),
         }
     }
 

@@ -1,17 +1,14 @@
 use super::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace};
-use super::{parse, Lack, DEFAULT_BYTES, MOST_STREAMS};
+use super::{Lack, DEFAULT_BYTES, MOST_STREAMS};
+use crate::settings;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_setting_is_a_number_of_mib_or_an_error() {
-    assert_eq!((parse("").unwrap(), parse("0").unwrap(), parse("64").unwrap()), (DEFAULT_BYTES, 0, 64 * MIB));
-    for bad in ["-1", "64MiB", "off", "1.5", "99999999999"] {
-        let text = parse(bad).unwrap_err().to_string();
-        assert_eq!(text, format!("TILEGEMM_WORKSPACE={bad} is not understood; expected a number of MiB, 0 for none"));
-    }
+fn the_default_is_the_one_that_the_settings_list() {
+    assert_eq!(settings::WORKSPACE.default.parse::<u64>().unwrap() * MIB, DEFAULT_BYTES);
 }
 
 /// `Streams` with an allocator that counts, or fails.

@@ -9,6 +9,7 @@ use crate::kernels::built_for;
 use crate::{Failure, Result};
 use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::settings::{self, Setting};
 use candle_tilegemm::Error;
 use std::fmt::{self, Display};
 
@@ -68,7 +69,7 @@ pub fn run() -> Result {
     let needed_to_run = [
         ("this build", build()),
         ("to run it", run_time()),
-        ("settings", settings()),
+        ("settings", environment()),
         ("measured tables", tuning::findings()),
     ];
     for (title, findings) in &needed_to_run {
@@ -92,15 +93,17 @@ fn print_section(title: &str, findings: &[Finding]) -> Result {
     crate::print("")
 }
 
+/// The features of this build, and whether they are on.
+const FEATURES: [(&str, bool); 4] = [
+    ("candle", cfg!(feature = "candle")),
+    ("cuda", cfg!(feature = "cuda")),
+    ("cutile", cfg!(feature = "cutile")),
+    ("interpose", cfg!(feature = "interpose")),
+];
+
 fn build() -> Vec<Finding> {
-    let features = [
-        ("candle", cfg!(feature = "candle")),
-        ("cuda", cfg!(feature = "cuda")),
-        ("cutile", cfg!(feature = "cutile")),
-        ("interpose", cfg!(feature = "interpose")),
-    ];
     let list = |wanted: bool| {
-        let names: Vec<_> = features.into_iter().filter(|(_, on)| *on == wanted).map(|(name, _)| name).collect();
+        let names: Vec<_> = FEATURES.into_iter().filter(|(_, on)| *on == wanted).map(|(name, _)| name).collect();
         if names.is_empty() {
             "none".into()
         } else {
@@ -134,62 +137,44 @@ fn run_time() -> Vec<Finding> {
     findings
 }
 
-/// The environment variables that change what runs.
-fn settings() -> Vec<Finding> {
-    const NAMES: [&str; 9] = [
-        "TILEGEMM",
-        "TILEGEMM_EXACT_SUMS",
-        "TILEGEMM_F32",
-        "TILEGEMM_FORCE",
-        "TILEGEMM_PDL",
-        "TILEGEMM_REQUIRE_GPU",
-        "TILEGEMM_TRACE",
-        "TILEGEMM_VENDOR",
-        "TILEGEMM_WORKSPACE",
-    ];
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let (set, unset): (Vec<&str>, Vec<&str>) = NAMES.into_iter().partition(|name| is_set(name));
-    let mut findings: Vec<Finding> = set
-        .into_iter()
-        .map(|name| setting(name, &std::env::var_os(name).unwrap_or_default().to_string_lossy()))
-        .collect();
+/// The environment variables that change what runs; the measured tables have a section of their own.
+fn environment() -> Vec<Finding> {
+    let listed = settings::ALL.iter().filter(|setting| setting.name != settings::TUNING.name);
+    let (set, unset): (Vec<&Setting>, Vec<_>) = listed.partition(|setting| setting.value().is_some());
+    let mut findings: Vec<Finding> = set.into_iter().map(setting).collect();
     if !unset.is_empty() {
-        findings.push(Finding::ok("not set", unset.join(", ")));
+        let names: Vec<_> = unset.into_iter().map(|setting| setting.name).collect();
+        findings.push(Finding::ok("not set", names.join(", ")));
     }
     findings
 }
 
-fn setting(name: &'static str, value: &str) -> Finding {
-    let what = format!("{name}={value}");
-    let broken = |error: String| Finding::problem(Status::Broken, "set", &what, error);
-    let read = match name {
-        "TILEGEMM_F32" => candle_tilegemm::f32_mode().map(drop),
-        "TILEGEMM_WORKSPACE" => candle_tilegemm::workspace::bytes().map(drop),
-        _ => Ok(()),
+fn setting(setting: &Setting) -> Finding {
+    let value = setting.value().unwrap_or_default();
+    let value = value.to_string_lossy();
+    let what = format!("{}={value}", setting.name);
+    let finding = |status, remedy: String| Finding::problem(status, "set", &what, remedy);
+    let wrong = match setting.check() {
+        Err(Error::BadSetting { expected, .. }) => Some(expected),
+        _ => None,
     };
-    if let Err(Error::BadSetting { expected, .. }) = read {
-        return broken(format!("is not understood; expected {expected}"));
+    let lacks = |feature: &&str| FEATURES.iter().any(|(name, on)| name == feature && !on);
+    match (wrong, setting.feature.filter(lacks)) {
+        (Some(expected), _) if setting.name == settings::MODE.name => {
+            finding(Status::Warn, format!("is read as on; set it to {expected}"))
+        }
+        (_, Some(feature)) => finding(Status::Warn, format!("does nothing without the feature `{feature}`")),
+        (Some(expected), None) => finding(Status::Broken, format!("is not understood; expected {expected}")),
+        (None, None) if setting.name == settings::FORCE.name => forced(&what, &value),
+        (None, None) => Finding::ok("set", what),
     }
-    match name {
-        "TILEGEMM_FORCE" | "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !cfg!(feature = "cuda") => {
-            Finding::problem(Status::Warn, "set", &what, "does nothing without the feature `cuda`")
-        }
-        "TILEGEMM" if !["off", "on", "force", "trace"].contains(&value) => {
-            Finding::problem(Status::Warn, "set", &what, "is read as on; set it to off, on, force or trace")
-        }
-        "TILEGEMM" | "TILEGEMM_EXACT_SUMS" if !cfg!(feature = "interpose") => {
-            Finding::problem(Status::Warn, "set", &what, "does nothing without the feature `interpose`")
-        }
-        "TILEGEMM_FORCE" => match Policy::force(value).map(|policy| policy.forced()) {
-            Err(error) => broken(error.to_string()),
-            Ok(Some(kernel)) if !kernel.is_built() => {
-                broken("is not in this build; unset it, or build its arch".into())
-            }
-            Ok(_) => Finding::ok("set", what),
-        },
-        "TILEGEMM_EXACT_SUMS" | "TILEGEMM_PDL" | "TILEGEMM_VENDOR" if !["on", "off"].contains(&value) => {
-            broken("is not understood; set it to on or off".into())
-        }
-        _ => Finding::ok("set", what),
+}
+
+fn forced(what: &str, kernel: &str) -> Finding {
+    let broken = |error: String| Finding::problem(Status::Broken, "set", what, error);
+    match Policy::force(kernel).map(|policy| policy.forced()) {
+        Err(error) => broken(error.to_string()),
+        Ok(Some(kernel)) if !kernel.is_built() => broken("is not in this build; unset it, or build its arch".into()),
+        Ok(_) => Finding::ok("set", what),
     }
 }

@@ -1,7 +1,7 @@
 //! `tilegemm trace`: runs a program and writes its products down as a benchmark suite.
 
 use crate::{Failure, Result};
-use candle_tilegemm::{suite, trace};
+use candle_tilegemm::{settings, suite, trace};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -26,8 +26,9 @@ pub fn run(args: &Args) -> Result {
     // The program may change its working folder.
     let out = std::path::absolute(&args.out)?;
     let (program, arguments) = args.command.split_first().expect("clap requires one");
-    let status = Command::new(program).args(arguments).env("TILEGEMM", "trace").env("TILEGEMM_TRACE", &out).status();
-    let status = status.map_err(|error| {
+    let mut command = Command::new(program);
+    command.args(arguments).env(settings::MODE.name, "trace").env(settings::TRACE.name, &out);
+    let status = command.status().map_err(|error| {
         remove_if_empty(&args.out);
         format!("cannot run {}: {error}", program.display())
     })?;

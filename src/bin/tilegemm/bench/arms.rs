@@ -5,7 +5,6 @@ use super::operands::Operands;
 use super::timing::{Captured, Timer};
 use crate::Result;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
-use candle_tilegemm::family;
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};

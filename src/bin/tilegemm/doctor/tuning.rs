@@ -2,19 +2,20 @@
 
 use super::{Finding, Status};
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::tuning::{cache_file, shipped, Refusal, Tuning};
-use candle_tilegemm::Error;
+use candle_tilegemm::tuning::{cache_file, shipped, Tuning};
+use candle_tilegemm::{settings, Error};
+use std::fmt::Display;
 
 const SUBJECT: &str = "tables";
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = on_devices();
-    let setting = std::env::var_os("TILEGEMM_TUNING").filter(|value| !value.is_empty());
-    match setting.as_deref().map(|value| value.to_string_lossy()) {
-        Some(value) if value == "off" => findings.push(Finding::ok("set", "TILEGEMM_TUNING=off: none is asked")),
-        Some(value) => findings.push(Finding::ok("set", format!("TILEGEMM_TUNING={value}"))),
-        None => findings.push(Finding::ok("not set", "TILEGEMM_TUNING")),
-    }
+    let name = settings::TUNING.name;
+    findings.push(match settings::tuning() {
+        Some(settings::Tuning::Off) => Finding::ok("set", format!("{name}=off: none is asked")),
+        Some(settings::Tuning::File(path)) => Finding::ok("set", format!("{name}={}", path.display())),
+        None => Finding::ok("not set", name),
+    });
     findings
 }
 
@@ -43,9 +44,8 @@ fn without_device() -> Vec<Finding> {
         Err((name, refusal)) => vec![refused(name, &refusal, Status::Warn)],
     });
     let mut findings: Vec<Finding> = shipped.collect();
-    let named = std::env::var_os("TILEGEMM_TUNING").filter(|value| !value.is_empty() && value != "off");
-    if let Some(path) = named {
-        findings.extend(match Tuning::load(path.as_ref()) {
+    if let Some(settings::Tuning::File(path)) = settings::tuning() {
+        findings.extend(match Tuning::load(&path) {
             Ok(tuning) => of_table(&tuning, format!("{tuning} is for {}", tuning.origin().gpu)),
             Err(error) => vec![of_error(&error, Status::Broken)],
         });
@@ -68,7 +68,7 @@ fn of(dispatcher: Dispatcher) -> Vec<Finding> {
     let refused = tables.refused().iter().map(|error| of_error(error, Status::Warn));
     let mut findings: Vec<Finding> = used.chain(refused).collect();
     if findings.is_empty() {
-        let place = cache_file(&gpu).map_or("TILEGEMM_TUNING".into(), |path| path.display().to_string());
+        let place = cache_file(&gpu).map_or(settings::TUNING.name.into(), |path| path.display().to_string());
         findings.push(Finding::ok(SUBJECT, format!("none for {gpu}: the cost model decides; looked for {place}")));
     }
     findings
@@ -94,7 +94,7 @@ fn of_error(error: &Error, status: Status) -> Finding {
 }
 
 /// A refusal says what to do after its semicolon.
-fn refused(name: &str, refusal: &Refusal, status: Status) -> Finding {
+fn refused(name: &str, refusal: &dyn Display, status: Status) -> Finding {
     let text = refusal.to_string();
     let (what, remedy) = text.rsplit_once("; ").unwrap_or((&text, "measure it again with `tilegemm tune`"));
     Finding::problem(status, SUBJECT, format!("{name} {what}"), remedy)

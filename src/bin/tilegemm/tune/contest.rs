@@ -4,7 +4,6 @@ use super::Args;
 use crate::bench::arms::Arm;
 use crate::bench::measure::{How, Measured, Session};
 use crate::Result;
-use candle_tilegemm::family;
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::tuning::{Among, Point, LEAST_GAIN};

@@ -9,9 +9,9 @@ use crate::bench::{order, table};
 use crate::{Failure, Result};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::launch;
 use candle_tilegemm::suite::Shape;
 use candle_tilegemm::tuning::{Among, Entry, Host, Key, Origin, Point, Tuning};
+use candle_tilegemm::{launch, settings};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub fn run(args: &Args, shapes: &[Shape]) -> Result {
 /// What runs without the table that is made: the one that ships, unless TILEGEMM_TUNING=off, and the cost model.
 fn baseline(device: DeviceInfo) -> Result<Dispatcher> {
     let dispatcher = Dispatcher::new(device);
-    let off = std::env::var_os("TILEGEMM_TUNING").is_some_and(|value| value == "off");
+    let off = settings::tuning() == Some(settings::Tuning::Off);
     Ok(if off { dispatcher.without_tuning() } else { dispatcher })
 }
 

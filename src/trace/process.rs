@@ -1,19 +1,35 @@
-//! [`Mode::Trace`]: what goes to the file and to stderr.
+//! The trace of this process: an observer of launches, and of calls that no launch comes of.
 
-use super::{set_mode, Forwarded, Mode};
-use crate::dispatch::Plan;
+use super::tracer::{Recorded, Tracer};
 use crate::kernel::Rejection;
+use crate::launch::observer::{observe, Launch, Observer};
 use crate::problem::Problem;
-use crate::trace::{Recorded, Tracer};
+use crate::settings;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
+/// Whether launches are recorded has been said: by the program, or else by the environment.
+static SAID: Once = Once::new();
 
-/// Starts [`Mode::Trace`] with this file, whatever `TILEGEMM_TRACE` says, and forgets what was seen before.
-pub fn trace_to(path: impl Into<PathBuf>) {
+/// Records launches from now on, or no longer, whatever `TILEGEMM` says.
+pub(crate) fn switch(on: bool) {
+    SAID.call_once(|| {});
+    observe(on.then_some(launched as Observer));
+}
+
+/// Records launches from now on where `TILEGEMM=trace` asks for that, unless the program has said what it wants.
+pub(crate) fn start_if_asked() {
+    SAID.call_once(|| {
+        if settings::mode().is_ok_and(|mode| mode.as_deref() == Some("trace")) {
+            observe(Some(launched));
+        }
+    });
+}
+
+/// Writes to this file from now on, whatever `TILEGEMM_TRACE` says, and forgets what was seen before.
+pub(crate) fn write_to(path: impl Into<PathBuf>) {
     *TRACER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Tracer::new(path));
-    set_mode(Mode::Trace);
 }
 
 /// Records what `record` says, and prints what there is to say about it.
@@ -26,8 +42,9 @@ fn with_tracer(record: impl FnOnce(&mut Tracer) -> Option<Recorded>) -> bool {
     recorded.is_some()
 }
 
-/// Records a product that comes with a plan, and what is launched for it.
-pub(crate) fn traced(problem: &Problem, plan: &Plan, ready: &Plan) {
+/// Records the product of a launch, and prints what is launched for it.
+fn launched(&Launch { plan, ready }: &Launch) {
+    let problem = &plan.asked;
     // The same product at pointers of another alignment is the same row, but may get another kernel.
     if with_tracer(|tracer| tracer.record(problem)) || ready.calls() == 0 {
         let instead = if std::ptr::eq(plan, ready) {
@@ -41,14 +58,13 @@ pub(crate) fn traced(problem: &Problem, plan: &Plan, ready: &Plan) {
 }
 
 /// Records a product that no kernel here runs.
-pub(super) fn traced_unplanned(problem: &Problem) {
+pub(crate) fn unplanned(problem: &Problem) {
     if with_tracer(|tracer| tracer.record(problem)) {
         eprintln!("tilegemm: {problem} -> cuBLAS: no kernel of this build runs it");
     }
 }
 
-/// Records a call outside of the contract, which is no [`Problem`].
-pub(super) fn traced_outside([m, n, k]: [i32; 3], batch: i32, reason: Forwarded) {
-    let what = format!("{m}x{n}x{k} batch {batch}: forwarded to cuBLAS ({reason:?})");
-    with_tracer(|tracer| tracer.leave_out(what.clone()));
+/// Records a call that is no [`Problem`], in words.
+pub(crate) fn outside(call: String) {
+    with_tracer(|tracer| tracer.leave_out(call));
 }

@@ -4,9 +4,11 @@
 //! adds what may be done to the product on its way out. On a GPU the dispatcher chooses the kernel; on the CPU it is
 //! candle's own product. Both have gradients.
 
-use crate::gemm_op::{kernel_dtype, readable, GemmOp, Third};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::lowering::{kernel_dtype, readable, GemmOp, Third};
 use crate::problem::{Activation, F32Mode};
-use candle::{Device, Error, Result, Shape, Tensor};
+use ::candle::{Device, Error, Result, Shape, Tensor};
 
 /// `gemm`, for tensors.
 pub trait GemmExt {
@@ -164,10 +166,7 @@ impl Gemm {
             Some(Third::Residual) => self.residual.as_ref(),
             None => None,
         };
-        let out = match third {
-            Some(third) => lhs.apply_op3(&rhs, &third.contiguous()?, op)?,
-            None => lhs.apply_op2(&rhs, op)?,
-        };
+        let out = op.apply(&lhs, &rhs, third)?;
         match residual_left {
             Some(residual) if self.beta == 1.0 => out + residual,
             Some(residual) => out + self.scaled(residual, &lhs, &rhs)?,
@@ -208,11 +207,11 @@ impl Gemm {
     }
 
     fn check_extras(&self, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
-        let n = rhs.dim(candle::D::Minus1)?;
+        let n = rhs.dim(::candle::D::Minus1)?;
         if let Some(bias) = &self.bias {
             same_device_and_dtype(lhs, bias, "gemm bias")?;
             if bias.dims() != [n] {
-                candle::bail!("gemm: the bias has shape {:?}, expected [{n}], one value per column", bias.dims());
+                ::candle::bail!("gemm: the bias has shape {:?}, expected [{n}], one value per column", bias.dims());
             }
         }
         if let Some(residual) = &self.residual {
@@ -221,7 +220,7 @@ impl Gemm {
             *expected.last_mut().unwrap() = n;
             if residual.dims() != expected {
                 let dims = residual.dims();
-                candle::bail!("gemm: the residual has shape {dims:?}, expected {expected:?}, that of the result");
+                ::candle::bail!("gemm: the residual has shape {dims:?}, expected {expected:?}, that of the result");
             }
         }
         Ok(())
@@ -249,7 +248,7 @@ impl Gemm {
 pub fn prepare(device: &Device) -> Result<u64> {
     match device {
         #[cfg(feature = "cuda")]
-        Device::Cuda(device) => crate::cuda::prepare(device),
+        Device::Cuda(device) => cuda::prepare(device),
         _ => Ok(0),
     }
 }

@@ -1,30 +1,23 @@
 //! The op on a GPU: storage and layouts to pointers, and the launch.
 
-use crate::dispatch::Policy;
-use crate::gemm_op::{kernel_dtype, GemmOp, Third};
+use super::lowering::{kernel_dtype, GemmOp, Third};
+use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::{power_of_two_in, Activation, DType, Problem};
-use candle::backend::BackendStorage;
-use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
-use candle::cuda_backend::{CudaDType, WrapErr};
-use candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage};
+use ::candle::backend::BackendStorage;
+use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
+use ::candle::cuda_backend::{CudaDType, WrapErr};
+use ::candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage};
 use half::{bf16, f16};
-use once_cell::sync::OnceCell;
 
-impl From<crate::Error> for candle::Error {
-    fn from(error: crate::Error) -> Self {
-        candle::Error::wrap(error)
+impl From<Error> for ::candle::Error {
+    fn from(error: Error) -> Self {
+        ::candle::Error::wrap(error)
     }
 }
 
-/// What the environment asks for; read once.
-pub(crate) fn policy() -> crate::Result<Policy> {
-    static POLICY: OnceCell<Policy> = OnceCell::new();
-    POLICY.get_or_try_init(Policy::from_env).copied()
-}
-
 fn ordinal(device: &CudaDevice) -> usize {
-    use candle::backend::BackendDevice;
+    use ::candle::backend::BackendDevice;
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => gpu_id,
         _ => 0,
@@ -32,7 +25,7 @@ fn ordinal(device: &CudaDevice) -> usize {
 }
 
 /// Allocates the workspace of the device's stream: its size in bytes.
-pub(crate) fn prepare(device: &CudaDevice) -> Result<u64> {
+pub(super) fn prepare(device: &CudaDevice) -> Result<u64> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().w()?;
     // SAFETY: the stream is the device's own, and the device is the thread's current one.
@@ -42,7 +35,7 @@ pub(crate) fn prepare(device: &CudaDevice) -> Result<u64> {
 type Input<'a> = (&'a CudaStorage, &'a Layout);
 
 /// Computes `op`; `third` is its bias or residual.
-pub(crate) fn forward(op: &GemmOp, operands: [Input; 2], third: Option<Input>) -> Result<CudaStorage> {
+pub(super) fn forward(op: &GemmOp, operands: [Input; 2], third: Option<Input>) -> Result<CudaStorage> {
     match kernel_dtype(operands[0].0.dtype())? {
         DType::F16 => forward_as::<f16>(op, DType::F16, operands, third),
         DType::BF16 => forward_as::<bf16>(op, DType::BF16, operands, third),
@@ -65,7 +58,7 @@ fn forward_as<T: CudaDType + DeviceRepr>(
     let beside = match &beside {
         Some((storage, layout)) => match &**storage {
             Storage::Cuda(storage) => Some((storage, *layout)),
-            _ => candle::bail!("gemm: the residual is on another device than the operands"),
+            _ => ::candle::bail!("gemm: the residual is on another device than the operands"),
         },
         None => None,
     };
@@ -92,20 +85,14 @@ fn forward_as<T: CudaDType + DeviceRepr>(
         let cublas = device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
         stream.context().bind_to_thread().w()?;
-        let (dispatcher, policy) = (launch::dispatcher(ordinal(&device))?, policy()?);
+        let (dispatcher, policy) = (launch::dispatcher(ordinal(&device))?, launch::policy()?);
         let fusion = dispatcher.fuse(&problem, policy)?;
         let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
-        dispatcher.with_plan(&product, policy, |plan| {
-            // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and
-            // stream and handle are the device's own.
-            unsafe {
-                #[cfg(feature = "interpose")]
-                if crate::interpose::mode() == crate::interpose::Mode::Trace {
-                    crate::interpose::traced(&product, plan, launch::ready(plan, queue.stream)?);
-                }
-                launch::launch(plan, pointers, queue)
-            }
-        })??;
+        #[cfg(feature = "interpose")]
+        crate::trace::start_if_asked();
+        // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and stream
+        // and handle are the device's own.
+        dispatcher.with_plan(&product, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??;
         // SAFETY: as above.
         unsafe { launch::finish(&problem, fusion, pointers, queue.stream)? };
     }
@@ -113,7 +100,7 @@ fn forward_as<T: CudaDType + DeviceRepr>(
 }
 
 /// The derivative of `activation` at each number of a contiguous `x`.
-pub(crate) fn slope(activation: Activation, x: Input) -> Result<CudaStorage> {
+pub(super) fn slope(activation: Activation, x: Input) -> Result<CudaStorage> {
     match kernel_dtype(x.0.dtype())? {
         DType::F16 => slope_as::<f16>(activation, DType::F16, x),
         DType::BF16 => slope_as::<bf16>(activation, DType::BF16, x),
@@ -145,7 +132,7 @@ fn typed<'a, T: CudaDType>((storage, _): Input<'a>) -> Result<&'a CudaSlice<T>> 
 
 fn contiguous<'a, T: CudaDType>(input: Input<'a>) -> Result<&'a CudaSlice<T>> {
     if !input.1.is_contiguous() {
-        candle::bail!("gemm: an input that must be contiguous is not; call `.contiguous()?` on bias and residual");
+        ::candle::bail!("gemm: an input that must be contiguous is not; call `.contiguous()?` on bias and residual");
     }
     typed(input)
 }

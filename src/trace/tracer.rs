@@ -1,9 +1,7 @@
-//! The products of a running program as a benchmark suite: a row of [`crate::suite`] for each distinct one.
-//!
-//! The interposer records in it when the environment has `TILEGEMM=trace`; `tilegemm trace -- PROGRAM` sets that up. Products
-//! are distinct by sizes, strides, element type and epilogue; the alignment of their pointers and the f32 mode make no difference.
+//! The file of a trace, row by row.
 
 use crate::problem::{DType, Problem};
+use crate::settings;
 use crate::suite::{self, Shape};
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Where a trace goes unless `TILEGEMM_TRACE` names another file.
-pub const DEFAULT_FILE: &str = "tilegemm-trace.toml";
+pub const DEFAULT_FILE: &str = settings::TRACE.default;
 
 /// How a comment for a product starts that the format cannot express.
 pub const LEFT_OUT: &str = "# left out: ";
@@ -65,8 +63,7 @@ impl Tracer {
 
     /// To the file that `TILEGEMM_TRACE` names, else to [`DEFAULT_FILE`] in the working folder.
     pub fn from_env() -> Self {
-        let path = std::env::var_os("TILEGEMM_TRACE").filter(|path| !path.is_empty());
-        Self::new(path.unwrap_or_else(|| DEFAULT_FILE.into()))
+        Self::new(settings::trace().unwrap_or_else(|| DEFAULT_FILE.into()))
     }
 
     /// The number of distinct products that the format could not express.

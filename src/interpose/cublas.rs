@@ -1,57 +1,22 @@
-//! The one cuBLAS function that candle calls for f16, bf16 and f32 products, defined here instead.
-//!
-//! candle-core links cuBLAS dynamically and sends every `matmul`, `Linear`, im2col convolution and backward product through
-//! `cublasGemmStridedBatchedEx`. A definition in the program itself wins over that of the shared library, so with
-//!
-//! ```toml
-//! candle-tilegemm = { version = "0.1", features = ["cuda", "sm90", "cutile", "interpose"] }
-//! ```
-//! ```
-//! use candle_tilegemm as _; // a dependency that is never named is not linked
-//! ```
-//!
-//! an unmodified model runs through our dispatcher. Calls that we do not take go to the real function as they came. Linux
-//! (ELF) only; elsewhere, and where cuBLAS is loaded at run time, [`is_active`] is false and nothing changes.
-//!
-//! What f32 products have to be is in the compute type of a call: `CUBLAS_COMPUTE_32F_FAST_TF32`, which candle passes where
-//! `set_gemm_reduced_precision_f32` asks for it, is [`F32Mode::Tf32`], and `CUBLAS_COMPUTE_32F_PEDANTIC` is [`F32Mode::Strict`]. The
-//! mode of the process ([`set_f32_mode`](crate::set_f32_mode), `TILEGEMM_F32`) is what `CUBLAS_COMPUTE_32F` means, which candle
-//! passes else: `TILEGEMM_F32=tf32` makes those calls TF32 and `strict` keeps them to fused multiply-adds, and neither changes a
-//! call that says itself what it wants. A call that goes to cuBLAS outside of the contract goes as it came.
-//!
-//! Products of 16 bits that the dispatcher gives to cuBLAS go as they came, too, and cuBLAS may add their partial sums in 16 bits.
-//! [`set_exact_sums`] and `TILEGEMM_EXACT_SUMS=on` ask for sums in f32, which is what the op has.
-//!
-//! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts what happened to the calls. `trace` also writes the
-//! products to a benchmark suite: `TILEGEMM_TRACE` names the file, else it is `tilegemm-trace.toml` in the working folder.
+//! `cublasGemmStridedBatchedEx`, and what becomes of a call.
 
+use super::arguments::Arguments;
+use super::count::{count_forwarded, count_ours, count_refused, Forwarded};
+use super::failure::{after_failure, after_panic, Next, Progress};
+use super::mode::{exact_sums, is_dry_run, mode, Mode};
+use super::tell::{tell, Told};
 use crate::dispatch::Policy;
 use crate::error::{Error, Result};
 use crate::kernel::Role;
+use crate::launch::cublas::api::{self, cublas};
 use crate::launch::{self, Pointers, Queue};
-use crate::precision::compute_type;
+use crate::problem::f32_mode::{compute_type, f32_mode};
 use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
-use crate::vendor::{self, cublas};
-use candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
-use failure::{after_failure, after_panic, tell, Next, Progress, Told};
+use crate::trace;
+use ::candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
 use std::cell::Cell;
 use std::ffi::{c_int, c_longlong, c_void};
 use std::panic::AssertUnwindSafe;
-
-mod arguments;
-mod count;
-mod failure;
-mod mode;
-mod record;
-
-use arguments::Arguments;
-use count::{count_forwarded, count_ours, count_refused};
-pub use count::{stats, Forwarded, Stats};
-#[doc(hidden)]
-pub use mode::set_dry_run;
-pub use mode::{exact_sums, mode, set_exact_sums, set_mode, Mode};
-pub use record::trace_to;
-pub(crate) use record::traced;
 
 thread_local! {
     static PROBING: Cell<bool> = const { Cell::new(false) };
@@ -149,7 +114,7 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     compute_type: c_int,
     algo: c_int,
 ) -> c_int {
-    if PROBING.get() || mode::is_dry_run() {
+    if PROBING.get() || is_dry_run() {
         return STATUS_SUCCESS;
     }
     let call = Call {
@@ -203,7 +168,7 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
         // SAFETY: the caller's pointers are as cuBLAS needs them, which is what our launch needs.
         let outcome = unsafe { run(call, &problem, mode, progress) };
         if mode == Mode::Trace && matches!(outcome, Err(Error::Unsupported { .. } | Error::Forced { .. })) {
-            record::traced_unplanned(&problem);
+            trace::unplanned(&problem);
         }
         outcome.map_err(|error| (reason_of(&error), Some(error)))
     });
@@ -234,7 +199,8 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
         }
         Err((reason, None)) => {
             if mode == Mode::Trace {
-                record::traced_outside([call.n, call.m, call.k], call.batch, reason);
+                let Call { m, n, k, batch, .. } = *call;
+                trace::outside(format!("{n}x{m}x{k} batch {batch}: forwarded to cuBLAS ({reason:?})"));
             }
             // SAFETY: the call as it came.
             unsafe { forward(call, reason) }
@@ -274,7 +240,7 @@ enum Taken {
 }
 
 unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progress>) -> Result<Taken> {
-    let policy = match crate::cuda::policy()? {
+    let policy = match launch::policy()? {
         policy if policy.forced().is_some() => policy,
         // cuBLAS rounds a product of 16 bits before it adds beta * C.
         policy if mode == Mode::Force || (problem.epilogue.reads_c() && wants_exact(problem)?) => {
@@ -291,12 +257,9 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         }
         // SAFETY: the stream of the caller's handle.
         let ready = unsafe { launch::ready(plan, stream)? };
-        if mode == Mode::Trace {
-            traced(problem, plan, ready);
-        }
         let vendor = ready.kernel.role == Role::Vendor;
         if vendor && call.is_as_planned(&ready.canonical.problem) && !wants_exact(problem)? {
-            ready.count();
+            launch::begin(plan, ready);
             return Ok(Taken::No);
         }
         // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
@@ -304,7 +267,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
         progress.set(Progress::launching(problem));
         // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
-        unsafe { launch::launch(ready, pointers, Queue { stream, cublas: call.handle })? };
+        unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }
@@ -365,7 +328,7 @@ impl Call {
         let Some(dtype) = self.dtype() else { return not_ours(Forwarded::Types) };
         let Some(asked) = F32Mode::of_compute_type(self.compute_type) else { return not_ours(Forwarded::ComputeType) };
         let f32_mode = match dtype {
-            DType::F32 => asked.map_or_else(crate::f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
+            DType::F32 => asked.map_or_else(f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
             _ => F32Mode::default(),
         };
         let Call { ops, m, n, k, batch, ld, .. } = *self;
@@ -391,8 +354,8 @@ impl Call {
             k: self.k as usize,
             batch: [1, self.batch as usize],
             dtype,
-            a: operand(1, ops[1] == vendor::OP_N),
-            b: operand(0, ops[0] == vendor::OP_N),
+            a: operand(1, ops[1] == api::OP_N),
+            b: operand(0, ops[0] == api::OP_N),
             d,
             epilogue,
             f32_mode,
@@ -403,9 +366,9 @@ impl Call {
         let [a, b, c] = self.types;
         match a {
             _ if a != b || a != c => None,
-            vendor::CUDA_R_16F => Some(DType::F16),
-            vendor::CUDA_R_16BF => Some(DType::BF16),
-            vendor::CUDA_R_32F => Some(DType::F32),
+            api::CUDA_R_16F => Some(DType::F16),
+            api::CUDA_R_16BF => Some(DType::BF16),
+            api::CUDA_R_32F => Some(DType::F32),
             _ => None,
         }
     }

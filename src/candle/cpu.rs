@@ -1,15 +1,15 @@
 //! The op on the CPU: candle's own product, then the epilogue in one pass.
 
-use crate::gemm_op::{batch_of, kernel_dtype, GemmOp, Third};
-use crate::problem::{Activation, Real};
+use super::lowering::{batch_of, kernel_dtype, GemmOp, Third};
+use crate::problem::{Activation, DType, Real};
 use crate::stats;
-use candle::backend::{BackendDevice, BackendStorage};
-use candle::cpu_backend::CpuDevice;
-use candle::{CpuStorage, Layout, Result, Shape, Storage, WithDType};
+use ::candle::backend::{BackendDevice, BackendStorage};
+use ::candle::cpu_backend::CpuDevice;
+use ::candle::{CpuStorage, Layout, Result, Shape, Storage, WithDType};
 use rayon::prelude::*;
 
 /// Computes `op`; `third` is its bias or residual.
-pub(crate) fn forward(
+pub(super) fn forward(
     op: &GemmOp,
     [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&CpuStorage, &Layout); 2],
     third: Option<(&CpuStorage, &Layout)>,
@@ -36,7 +36,7 @@ pub(crate) fn forward(
     let residual = match &guard {
         Some((storage, layout)) => match &**storage {
             Storage::Cpu(storage) => Some((storage, *layout)),
-            _ => candle::bail!("gemm: the residual is on another device than the operands"),
+            _ => ::candle::bail!("gemm: the residual is on another device than the operands"),
         },
         None => residual,
     };
@@ -47,10 +47,10 @@ pub(crate) fn forward(
         }};
     }
     match dtype {
-        crate::DType::F16 => apply!(F16, f32),
-        crate::DType::BF16 => apply!(BF16, f32),
-        crate::DType::F32 => apply!(F32, f32),
-        crate::DType::F64 => apply!(F64, f64),
+        DType::F16 => apply!(F16, f32),
+        DType::BF16 => apply!(BF16, f32),
+        DType::F32 => apply!(F32, f32),
+        DType::F64 => apply!(F64, f64),
     }
     Ok(out)
 }
@@ -68,7 +68,7 @@ fn one_batch(layout: &Layout, batch: usize, batch_stride: usize) -> Layout {
 fn slice<'a, T: WithDType>(input: Option<(&'a CpuStorage, &'a Layout)>) -> Result<Option<&'a [T]>> {
     let Some((storage, layout)) = input else { return Ok(None) };
     let Some((start, end)) = layout.contiguous_offsets() else {
-        candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them")
+        ::candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them")
     };
     Ok(Some(&storage.as_slice::<T>()?[start..end]))
 }

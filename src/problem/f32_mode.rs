@@ -1,6 +1,6 @@
 //! How f32 products are multiplied: what is asked for, and what a kernel does.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::settings;
 use once_cell::sync::OnceCell;
 use std::fmt;
@@ -143,7 +143,7 @@ pub fn set_f32_mode(mode: F32Mode) {
 /// [`F32Mode::Accurate`].
 ///
 /// # Errors
-/// [`Error::BadSetting`] when the variable counts and holds something else.
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable counts and holds something else.
 pub fn f32_mode() -> Result<F32Mode> {
     match PROCESS.load(Ordering::Relaxed) {
         0 => from_env(),
@@ -154,30 +154,24 @@ pub fn f32_mode() -> Result<F32Mode> {
 /// Read once, for it is asked for each product.
 fn from_env() -> Result<F32Mode> {
     static MODE: OnceCell<F32Mode> = OnceCell::new();
-    MODE.get_or_try_init(|| parse(&settings::var("TILEGEMM_F32")?.unwrap_or_default())).copied()
-}
-
-fn parse(value: &str) -> Result<F32Mode> {
-    if value.is_empty() {
-        return Ok(F32Mode::default());
-    }
-    let bad = |_| Error::BadSetting { name: "TILEGEMM_F32", value: value.into(), expected: "accurate, strict or tf32" };
-    value.parse().map_err(bad)
+    MODE.get_or_try_init(|| Ok(settings::f32_mode()?.unwrap_or_default())).copied()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{compute_type, f32_mode, parse, set_f32_mode, F32Mode, Math};
+    use super::{compute_type, f32_mode, set_f32_mode, F32Mode, Math};
+    use crate::settings;
 
     #[test]
     fn a_setting_is_a_mode_or_an_error_that_says_what_it_may_be() {
         for mode in F32Mode::ALL {
-            assert_eq!(parse(mode.name()).unwrap(), mode);
+            assert_eq!(settings::F32.parse::<F32Mode>(mode.name().into()).unwrap(), mode);
             assert_eq!(serde_json::to_string(&mode).unwrap(), format!("\"{mode}\""));
         }
-        assert_eq!(parse("").unwrap(), F32Mode::Accurate);
+        assert_eq!(settings::F32.holds, F32Mode::ALL.map(F32Mode::name).join("|"));
+        assert_eq!(settings::F32.default, F32Mode::default().name());
         for bad in ["TF32", "fast", "on", " strict"] {
-            let text = parse(bad).unwrap_err().to_string();
+            let text = settings::F32.parse::<F32Mode>(bad.into()).unwrap_err().to_string();
             assert_eq!(text, format!("TILEGEMM_F32={bad} is not understood; expected accurate, strict or tf32"));
         }
     }

@@ -1,6 +1,6 @@
 //! Partial sums of 16-bit products in f32, for one call of cuBLAS.
 
-use super::{succeeded, Cublas};
+use super::api::{succeeded, Cublas};
 use crate::error::Result;
 use std::ffi::{c_int, c_void};
 

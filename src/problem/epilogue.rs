@@ -1,7 +1,6 @@
 //! What is done to a product on its way out.
 
-use crate::kernel::Fusion;
-use crate::operand::Operand;
+use super::operand::Operand;
 
 /// The function applied to `alpha * A @ B + bias`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
@@ -117,6 +116,18 @@ pub enum BiasAxis {
     M,
     /// One value per column; what a Linear layer has.
     N,
+}
+
+/// How much of an [`Epilogue`] a kernel applies itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fusion {
+    /// alpha only.
+    None,
+    /// alpha, bias and activation.
+    BiasAct,
+    /// Those and `beta * C`.
+    Full,
 }
 
 /// `D = activation(alpha * A @ B + bias) + beta * C`

@@ -1,13 +1,15 @@
 //! Slopes of activations, for gradients.
 
-use crate::gemm_op::kernel_dtype;
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::lowering::kernel_dtype;
 use crate::problem::{Activation, DType, Real};
-use candle::backend::BackendStorage;
-use candle::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use ::candle::backend::BackendStorage;
+use ::candle::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 use rayon::prelude::*;
 
 /// The derivative of an activation at each number of `x`, rounded once.
-pub(crate) fn slope(activation: Activation, x: &Tensor) -> Result<Tensor> {
+pub(super) fn slope(activation: Activation, x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(Slope(activation))
 }
 
@@ -63,8 +65,8 @@ impl CustomOp1 for Slope {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, storage: &candle::CudaStorage, layout: &Layout) -> Result<(candle::CudaStorage, Shape)> {
-        Ok((crate::cuda::slope(self.0, (storage, layout))?, layout.shape().clone()))
+    fn cuda_fwd(&self, storage: &::candle::CudaStorage, layout: &Layout) -> Result<(::candle::CudaStorage, Shape)> {
+        Ok((cuda::slope(self.0, (storage, layout))?, layout.shape().clone()))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {

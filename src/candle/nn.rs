@@ -3,8 +3,9 @@
 //! `use candle_tilegemm::nn::{Linear, linear};` in place of the same of `candle_nn` is all that a model needs. Bias and
 //! activation are applied by the GEMM kernel where the dispatcher finds that to be faster.
 
-use crate::{Activation, Gemm};
-use candle::{Module, Result, Tensor};
+use super::op::Gemm;
+use crate::problem::Activation;
+use ::candle::{Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 /// `activation(x @ weight^T + bias)`

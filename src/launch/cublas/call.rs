@@ -1,151 +1,13 @@
-//! The vendor library as one more kernel: cuBLAS, called the way candle calls it.
-//!
-//! The function is looked up in libcublas itself, not linked: with the interposer in the program, the linked symbol is ours.
+//! One call of `cublasGemmStridedBatchedEx`.
 
+use super::api::{cublas, Cublas, COMPUTE_64F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
+use super::api::{GEMM_DEFAULT_TENSOR_OP, OP_N, OP_T};
+use super::sums::ExactSums;
 use crate::error::{Error, Result};
-use crate::launch::Pointers;
-use crate::precision::compute_type;
+use crate::launch::pointers::Pointers;
+use crate::problem::f32_mode::compute_type;
 use crate::problem::{DType, F32Mode, Operand, Problem};
-use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_longlong, c_void};
-use std::fmt;
-use std::path::PathBuf;
-use sums::ExactSums;
-
-mod library;
-mod sums;
-#[cfg(test)]
-mod tests;
-
-/// `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17); enums are passed as plain integers.
-pub(crate) type GemmStridedBatchedEx = unsafe extern "C" fn(
-    handle: *mut c_void,
-    transa: c_int,
-    transb: c_int,
-    m: c_int,
-    n: c_int,
-    k: c_int,
-    alpha: *const c_void,
-    a: *const c_void,
-    a_type: c_int,
-    lda: c_int,
-    stride_a: c_longlong,
-    b: *const c_void,
-    b_type: c_int,
-    ldb: c_int,
-    stride_b: c_longlong,
-    beta: *const c_void,
-    c: *mut c_void,
-    c_type: c_int,
-    ldc: c_int,
-    stride_c: c_longlong,
-    batch_count: c_int,
-    compute_type: c_int,
-    algo: c_int,
-) -> c_int;
-
-pub(crate) const OP_N: c_int = 0;
-pub(crate) const OP_T: c_int = 1;
-#[cfg(feature = "interpose")]
-pub(crate) const OP_C: c_int = 2;
-pub(crate) const CUDA_R_32F: c_int = 0;
-pub(crate) const CUDA_R_64F: c_int = 1;
-pub(crate) const CUDA_R_16F: c_int = 2;
-pub(crate) const CUDA_R_16BF: c_int = 14;
-pub(crate) const COMPUTE_64F: c_int = 70;
-const GEMM_DEFAULT_TENSOR_OP: c_int = 99;
-
-/// The libcublas that is called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VendorLibrary {
-    /// Its file: the one that the program's handles come from.
-    pub path: PathBuf,
-    /// Major, minor and patch version.
-    pub version: [i32; 3],
-}
-
-impl fmt::Display for VendorLibrary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch] = self.version;
-        write!(f, "{major}.{minor}.{patch}, {}", self.path.display())
-    }
-}
-
-impl VendorLibrary {
-    /// Whether its interface is the one that we know. Calls of the program reach it either way.
-    pub(crate) fn verify(&self) -> Result<()> {
-        match self.version[0] {
-            12 | 13 => Ok(()),
-            _ => Err(Error::Vendor(format!(
-                "the program has version {self}; 12 or 13 is needed: link the program to one of these, or set TILEGEMM_VENDOR=off"
-            ))),
-        }
-    }
-}
-
-/// The functions of libcublas that we call.
-#[derive(Debug)]
-pub(crate) struct Cublas {
-    pub library: VendorLibrary,
-    pub gemm_strided_batched_ex: GemmStridedBatchedEx,
-    get_math_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
-    set_math_mode: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
-    #[cfg(feature = "interpose")]
-    pub get_stream: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int,
-    #[cfg(feature = "interpose")]
-    pub get_pointer_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
-}
-
-/// libcublas, opened once and kept for the life of the process.
-pub(crate) fn cublas() -> Result<&'static Cublas> {
-    static CUBLAS: OnceCell<Cublas> = OnceCell::new();
-    const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
-    CUBLAS.get_or_try_init(|| {
-        let found = library::find(c"cublasCreate_v2", &NAMES).ok_or_else(|| {
-            Error::Vendor(
-                "libcublas.so.13 is not found; put its folder on LD_LIBRARY_PATH, or set TILEGEMM_VENDOR=off".into(),
-            )
-        })?;
-        let missing = |e: libloading::Error| {
-            Error::Vendor(format!("{e}; link the program to libcublas 12 or 13, or set TILEGEMM_VENDOR=off"))
-        };
-        // Never unloaded.
-        let library = Box::leak(Box::new(found.library));
-        // SAFETY: the types are those of cublas_api.h.
-        unsafe {
-            let property = library.get::<GetProperty>(b"cublasGetProperty\0").map_err(missing)?;
-            Ok(Cublas {
-                library: VendorLibrary { path: found.path, version: version(*property)? },
-                get_math_mode: *library.get(b"cublasGetMathMode\0").map_err(missing)?,
-                set_math_mode: *library.get(b"cublasSetMathMode\0").map_err(missing)?,
-                gemm_strided_batched_ex: *library.get(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
-                #[cfg(feature = "interpose")]
-                get_stream: *library.get(b"cublasGetStream_v2\0").map_err(missing)?,
-                #[cfg(feature = "interpose")]
-                get_pointer_mode: *library.get(b"cublasGetPointerMode_v2\0").map_err(missing)?,
-            })
-        }
-    })
-}
-
-/// `cublasGetProperty`: major, minor and patch version by the numbers 0, 1 and 2.
-type GetProperty = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-
-fn version(property: GetProperty) -> Result<[i32; 3]> {
-    let mut version = [0; 3];
-    for (number, value) in (0..).zip(&mut version) {
-        // SAFETY: a valid place to write to.
-        succeeded("cublasGetProperty", unsafe { property(number, value) })?;
-    }
-    Ok(version)
-}
-
-fn succeeded(call: &str, status: c_int) -> Result<()> {
-    match status {
-        0 => Ok(()),
-        status => Err(Error::Vendor(format!("{call} returned status {status}"))),
-    }
-}
 
 /// The arguments of one call, without its pointers: row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets B
 /// first.
@@ -245,7 +107,7 @@ impl VendorCall {
         unsafe { self.run_by(cublas()?, pointers, handle) }
     }
 
-    unsafe fn run_by(&self, library: &Cublas, pointers: Pointers, handle: *mut c_void) -> Result<()> {
+    pub(super) unsafe fn run_by(&self, library: &Cublas, pointers: Pointers, handle: *mut c_void) -> Result<()> {
         library.library.verify()?;
         let gemm = library.gemm_strided_batched_ex;
         // SAFETY: the caller's handle, which outlives this call.

@@ -1,6 +1,6 @@
 //! How the matrices of a problem lie in memory.
 
-use crate::problem::DType;
+use super::format::DType;
 
 /// How one matrix lies in memory. Strides count elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

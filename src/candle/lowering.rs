@@ -1,20 +1,18 @@
-//! The custom op behind [`crate::Gemm`]: from candle's layouts to a problem, forward on both devices, backward.
+//! From candle's tensors and layouts to a [`Problem`].
 
 use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
-use crate::slope::slope;
-use crate::{cpu, Gemm};
-use candle::{CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, D};
+use ::candle::{Error, Layout, Result, Shape, Tensor};
 
 /// What the third input of the op is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Third {
+pub(super) enum Third {
     Bias,
     Residual,
 }
 
 /// `activation(alpha * lhs @ rhs + bias) + beta * residual`, where the third input is the bias or the residual.
 #[derive(Debug, Clone)]
-pub(crate) struct GemmOp {
+pub(super) struct GemmOp {
     pub alpha: f64,
     pub beta: f64,
     pub activation: Activation,
@@ -26,19 +24,19 @@ pub(crate) struct GemmOp {
 }
 
 /// The element type that kernels know a tensor's by.
-pub(crate) fn kernel_dtype(dtype: candle::DType) -> Result<DType> {
+pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<DType> {
     match dtype {
-        candle::DType::F16 => Ok(DType::F16),
-        candle::DType::BF16 => Ok(DType::BF16),
-        candle::DType::F32 => Ok(DType::F32),
-        candle::DType::F64 => Ok(DType::F64),
+        ::candle::DType::F16 => Ok(DType::F16),
+        ::candle::DType::BF16 => Ok(DType::BF16),
+        ::candle::DType::F32 => Ok(DType::F32),
+        ::candle::DType::F64 => Ok(DType::F64),
         _ => Err(Error::UnsupportedDTypeForOp(dtype, "matmul").bt()),
     }
 }
 
 /// The operands as they are, or copied where they cannot be read: matrices without a contiguous dimension, batch dimensions
 /// that cannot be reduced to two, and on the CPU what candle's product does not take.
-pub(crate) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
+pub(super) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
     let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
     match batch_of(lhs.layout(), rhs.layout()) {
         Some(_) if !lhs.device().is_cpu() => Ok((lhs, rhs)),
@@ -78,7 +76,7 @@ impl MatrixDims for Layout {
 }
 
 /// The batch dimensions of both operands and of a dense result, reduced to two.
-pub(crate) fn batch_of(lhs: &Layout, rhs: &Layout) -> Option<Batch<2>> {
+pub(super) fn batch_of(lhs: &Layout, rhs: &Layout) -> Option<Batch<2>> {
     let rank = lhs.dims().len() - 2;
     Batch::collapse(&lhs.dims()[..rank], [&lhs.stride()[..rank], &rhs.stride()[..rank]])
 }
@@ -91,8 +89,8 @@ fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Opera
 /// The mode that counts where a call asks for `asked`; without it that of a `matmul` of candle through the interposer.
 #[cfg(feature = "cuda")]
 fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
-    let asked = asked.or(candle::cuda_backend::gemm_reduced_precision_f32().then_some(F32Mode::Tf32));
-    Ok(asked.map_or_else(crate::f32_mode, Ok)?)
+    let asked = asked.or(::candle::cuda_backend::gemm_reduced_precision_f32().then_some(F32Mode::Tf32));
+    Ok(asked.map_or_else(crate::problem::f32_mode::f32_mode, Ok)?)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -110,7 +108,7 @@ impl GemmOp {
     /// multiples of, where that is known better than from the layouts.
     pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
         let Some(batch) = batch_of(lhs, rhs) else {
-            candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
+            ::candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
         };
         let (m, k) = lhs.dims2_last();
         let (_, n) = rhs.dims2_last();
@@ -142,114 +140,5 @@ impl GemmOp {
         let mut dims = lhs.dims().to_vec();
         *dims.last_mut().unwrap() = rhs.dims2_last().1;
         Shape::from(dims)
-    }
-
-    /// Gradients of the operands and, before the activation, of the biased product.
-    fn operand_gradients(
-        &self,
-        lhs: &Tensor,
-        rhs: &Tensor,
-        bias: Option<&Tensor>,
-        grad: &Tensor,
-    ) -> Result<[Tensor; 3]> {
-        let grad = match self.activation {
-            Activation::Identity => grad.clone(),
-            activation => {
-                let product = self.product().alpha(self.alpha);
-                let product = if let Some(bias) = bias { product.bias(bias) } else { product };
-                (grad * slope(activation, &product.forward(lhs, rhs)?)?)?
-            }
-        };
-        let product = self.product().alpha(self.alpha);
-        Ok([product.forward(&grad, &rhs.t()?)?, product.forward(&lhs.t()?, &grad)?, grad])
-    }
-
-    /// The plain product, as exact as this one.
-    fn product(&self) -> Gemm {
-        let product = Gemm::new();
-        match self.f32_mode {
-            Some(mode) => product.f32_mode(mode),
-            None => product,
-        }
-    }
-}
-
-type CpuInput<'a> = (&'a CpuStorage, &'a Layout);
-
-impl CustomOp2 for GemmOp {
-    fn name(&self) -> &'static str {
-        "tilegemm"
-    }
-
-    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
-        let inputs: [CpuInput; 2] = [(s1, l1), (s2, l2)];
-        Ok((cpu::forward(self, inputs, None)?, Self::shape(l1, l2)))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        s1: &candle::CudaStorage,
-        l1: &Layout,
-        s2: &candle::CudaStorage,
-        l2: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        Ok((crate::cuda::forward(self, [(s1, l1), (s2, l2)], None)?, Self::shape(l1, l2)))
-    }
-
-    fn bwd(&self, lhs: &Tensor, rhs: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [d_lhs, d_rhs, _] = self.operand_gradients(lhs, rhs, None, grad)?;
-        Ok((Some(d_lhs), Some(d_rhs)))
-    }
-}
-
-impl CustomOp3 for GemmOp {
-    fn name(&self) -> &'static str {
-        "tilegemm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let inputs: [CpuInput; 2] = [(s1, l1), (s2, l2)];
-        Ok((cpu::forward(self, inputs, Some((s3, l3)))?, Self::shape(l1, l2)))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        s1: &candle::CudaStorage,
-        l1: &Layout,
-        s2: &candle::CudaStorage,
-        l2: &Layout,
-        s3: &candle::CudaStorage,
-        l3: &Layout,
-    ) -> Result<(candle::CudaStorage, Shape)> {
-        Ok((crate::cuda::forward(self, [(s1, l1), (s2, l2)], Some((s3, l3)))?, Self::shape(l1, l2)))
-    }
-
-    fn bwd(
-        &self,
-        lhs: &Tensor,
-        rhs: &Tensor,
-        third: &Tensor,
-        _: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let bias = (self.third == Some(Third::Bias)).then_some(third);
-        let [d_lhs, d_rhs, d_product] = self.operand_gradients(lhs, rhs, bias, grad)?;
-        let d_third = match bias {
-            Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?,
-            None if self.beta == 1.0 => grad.clone(),
-            None if self.beta == 0.0 => grad.zeros_like()?,
-            None => grad.affine(self.beta, 0.0)?,
-        };
-        Ok((Some(d_lhs), Some(d_rhs), Some(d_third)))
     }
 }

@@ -1,5 +1,6 @@
-use super::{version, Cublas, VendorCall, VendorLibrary};
-use crate::launch::Pointers;
+use super::api::{version, Cublas, VendorLibrary};
+use super::call::VendorCall;
+use crate::launch::pointers::Pointers;
 use crate::problem::{DType, Layout, Problem};
 use std::cell::Cell;
 use std::ffi::{c_int, c_longlong, c_void};
@@ -115,7 +116,7 @@ fn a_library_of_another_version_is_not_called() {
 #[cfg(feature = "interpose")]
 #[test]
 fn the_library_is_the_one_that_the_program_links() {
-    let library = &super::cublas().unwrap().library;
+    let library = &super::api::cublas().unwrap().library;
     let path = library.path.display().to_string();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let loaded = maps.lines().filter(|line| line.contains("/libcublas.so")).count();

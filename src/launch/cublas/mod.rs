@@ -1,0 +1,11 @@
+//! The vendor library as one more kernel: cuBLAS, called the way candle calls it.
+
+pub(crate) mod api;
+mod call;
+mod library;
+mod sums;
+#[cfg(test)]
+mod tests;
+
+pub use api::VendorLibrary;
+pub use call::VendorCall;

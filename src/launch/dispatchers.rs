@@ -1,0 +1,36 @@
+//! The dispatchers of this process, one for each device, and what its environment asks of them.
+
+use super::device::{device_info, MOST_DEVICES};
+use super::library::library;
+use crate::dispatch::Dispatcher;
+#[cfg(feature = "candle")]
+use crate::dispatch::Policy;
+use crate::error::{Error, Result};
+use once_cell::sync::OnceCell;
+
+static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
+
+/// The dispatcher of a device, made when it is first asked for. A failure is not kept: the next call tries again.
+///
+/// # Errors
+/// [`Error::NoDevice`] without a driver or a device of that ordinal, [`Error::Abi`] and [`Error::TableMismatch`] when the
+/// linked kernels are not those of the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is refused.
+pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
+    let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
+    cell.get_or_try_init(|| {
+        library()?;
+        Dispatcher::new(device_info(ordinal)?).with_user_tuning()
+    })
+}
+
+/// The dispatchers that were made so far, with the ordinals of their devices.
+pub(crate) fn dispatchers() -> impl Iterator<Item = (usize, &'static Dispatcher)> {
+    DISPATCHERS.iter().enumerate().filter_map(|(ordinal, cell)| Some((ordinal, cell.get()?)))
+}
+
+/// What the environment asks for; read once.
+#[cfg(feature = "candle")]
+pub(crate) fn policy() -> Result<Policy> {
+    static POLICY: OnceCell<Policy> = OnceCell::new();
+    POLICY.get_or_try_init(Policy::from_env).copied()
+}

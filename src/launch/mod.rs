@@ -1,0 +1,208 @@
+//! From a [`Plan`] and device pointers to a running kernel. With `ffi` and `interpose`, the only unsafe code.
+
+use crate::dispatch::Plan;
+use crate::error::{Error, Result};
+use crate::ffi;
+use crate::kernel::Role;
+use crate::partition::Partition;
+use crate::problem::Problem;
+use crate::settings;
+use crate::workspace::streams::Workspace;
+use crate::workspace::Lack;
+use arguments::{arguments, config};
+use device::last_cuda_error;
+use library::{linked, mismatch};
+use once_cell::sync::OnceCell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+mod arguments;
+pub(crate) mod cublas;
+mod device;
+mod dispatchers;
+mod elementwise;
+mod library;
+mod modules;
+pub(crate) mod observer;
+mod own;
+mod pointers;
+
+pub use cublas::{VendorCall, VendorLibrary};
+pub use device::{current_device, device_count, device_info, driver_version};
+pub use dispatchers::dispatcher;
+pub(crate) use dispatchers::dispatchers;
+#[cfg(feature = "candle")]
+pub(crate) use dispatchers::policy;
+pub use elementwise::finish;
+#[cfg(feature = "candle")]
+pub(crate) use elementwise::slope;
+pub use library::verify_library;
+pub use pointers::{Pointers, Queue};
+
+/// Launches a plan on the current device, or what runs in its place where the stream lacks the workspace that its kernel needs
+/// ([`ready`]). Does not wait, and allocates nothing but that workspace, once.
+///
+/// # Errors
+/// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does: nothing has run then, or a part of a
+/// product that is computed in pieces, which one in place never is. [`Error::Workspace`] when there is none and the plan has nothing
+/// in its place.
+///
+/// # Safety
+/// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
+///   stays allocated until the stream has passed the launch.
+/// - They are aligned as the problem says.
+/// - D overlaps none of the others, except C where both have the same layout. Where the problem says that C is D
+///   ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)), both pointers are the same.
+/// - The stream and the handle in `queue` are what they say; the handle is in host pointer mode (`CUBLAS_POINTER_MODE_HOST`), as scale
+///   factors lie on the host.
+pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
+    if plan.canonical.problem.is_empty() {
+        begin(plan, plan);
+        return Ok(());
+    }
+    // SAFETY: the caller's stream is one of the current device.
+    let (ready, workspace) = unsafe { resolve(plan, queue.stream)? };
+    begin(plan, ready);
+    let plan = ready;
+    let (a, b) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
+    let pointers = Pointers { a, b, ..pointers };
+    if plan.kernel.role == Role::Vendor {
+        // SAFETY: the caller's promises are those of `run`.
+        return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
+    }
+    let problem = &plan.canonical.problem;
+    let overlap = overlap()?;
+    let args = |problem: &Problem, pointers| ffi::tg_gemm_args {
+        config: config(plan.config),
+        sm_count: plan.sm_count as i32,
+        overlap: overlap.into(),
+        stream: queue.stream,
+        workspace: workspace.map_or(null_mut(), |workspace| workspace.memory.address as *mut c_void),
+        workspace_bytes: workspace.map_or(0, |workspace| workspace.bytes),
+        ..arguments(problem, pointers)
+    };
+    let Some(workspace) = workspace else {
+        // SAFETY: the caller vouches for what the arguments point to.
+        return unsafe { call(plan, &args(problem, pointers)) };
+    };
+    let footprint = plan.kernel.footprint(problem);
+    let partition = Partition::new(footprint, problem, workspace.bytes).ok_or_else(|| {
+        let lack = Lack::Small { need: plan.workspace.least, have: workspace.bytes };
+        Error::Workspace { what: plan.kernel.name, lack: lack.into() }
+    })?;
+    let launch_all = || {
+        partition.pieces(problem).try_for_each(|piece| {
+            // SAFETY: as above, for a part of each operand.
+            unsafe { call(plan, &args(&piece.problem, pointers.of_piece(&piece))) }
+        })
+    };
+    // SAFETY: the caller's stream, and its workspace.
+    unsafe { own::in_turn(workspace, queue.stream, launch_all) }
+}
+
+/// Reports a launch of `ready` for `plan`, and counts it.
+pub(crate) fn begin(plan: &Plan, ready: &Plan) {
+    observer::report(plan, ready);
+    ready.count();
+}
+
+/// The plan that [`launch`] runs for `plan` on this stream: `plan` itself, or [`Plan::without_workspace`] where its kernel needs
+/// a workspace which the stream has not and cannot get.
+///
+/// # Errors
+/// As for [`launch`].
+///
+/// # Safety
+/// `stream` is one of the current device.
+pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { resolve(plan, stream)? }.0)
+}
+
+/// Allocates the workspace of a stream of the current device, unless it has one, makes the device's dispatcher and loads the
+/// modules of all kernels that are built for the device: what first launches would do otherwise. After it, no launch on the stream
+/// calls a function of CUDA that a capture of any mode, on this thread or another one, forbids. Without it, a product whose first
+/// launch on a stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
+/// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) does it.
+///
+/// Call it for each stream that is captured before its first product. CUDA may have given the stream the handle of a stream that was
+/// destroyed; a capture tells the two apart by a mark (an access policy window of no bytes) that the first use of a stream leaves. Where
+/// the program has set an access policy window for such a stream, nothing tells, and the capture takes the workspace of the
+/// destroyed stream, in which work may still be under way.
+///
+/// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
+///
+/// # Errors
+/// Those of [`dispatcher`], [`Error::Cuda`] where a module cannot be loaded, and [`Error::Workspace`] with the reason why there can
+/// be none.
+///
+/// # Safety
+/// `stream` is one of the current device.
+pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
+    let device = current_device()?;
+    modules::load(device, dispatcher(device)?.device().capability)?;
+    // SAFETY: the caller's promise.
+    let lack = match unsafe { own::workspace(stream, true)? } {
+        Ok(workspace) if workspace.is_shared() => Lack::ManyStreams,
+        Ok(workspace) => return Ok(workspace.bytes),
+        Err(Lack::Off) => return Ok(0),
+        Err(lack) => lack,
+    };
+    Err(Error::Workspace { what: "the stream alone", lack: lack.into() })
+}
+
+/// What is to run, and its workspace if it needs one.
+unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'static Workspace>)> {
+    let need = plan.workspace.least;
+    if need == 0 {
+        return Ok((plan, None));
+    }
+    // SAFETY: the caller's promise.
+    let lack = match unsafe { own::workspace(stream, false)? } {
+        Ok(workspace) if workspace.bytes >= need => return Ok((plan, Some(workspace))),
+        Ok(workspace) => Lack::Small { need, have: workspace.bytes },
+        Err(lack) => lack,
+    };
+    let kernel = plan.kernel.name;
+    let Some(without) = plan.without_workspace() else {
+        return Err(Error::Workspace { what: kernel, lack: lack.into() });
+    };
+    if plan.tell() {
+        tracing::warn!(target: "tilegemm::workspace", kernel, instead = without.kernel.name, %lack, "no workspace");
+    }
+    Ok((without, None))
+}
+
+/// Calls a kernel's launch function.
+///
+/// # Safety
+/// The pointers of `args` are as [`launch`] has them.
+unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
+    let kernel = linked(plan.kernel)?;
+    let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
+    // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until it returns, and the caller vouches for what
+    // it points to.
+    match unsafe { function(args) } {
+        ffi::tg_status::TG_OK => Ok(()),
+        ffi::tg_status::TG_UNSUPPORTED => {
+            Err(Error::Refused { kernel: plan.kernel.name, problem: plan.canonical.problem.to_string() })
+        }
+        _ => Err(Error::Cuda { kernel: plan.kernel.name, error: last_cuda_error() }),
+    }
+}
+
+/// The libcublas that plans for the vendor library call; it has the functions that they need.
+///
+/// # Errors
+/// [`Error::Vendor`] with what is missing.
+pub fn verify_vendor() -> Result<&'static VendorLibrary> {
+    let library = &cublas::api::cublas()?.library;
+    library.verify()?;
+    Ok(library)
+}
+
+/// Whether kernels may start while the one before them still runs: `TILEGEMM_PDL=on|off`.
+fn overlap() -> Result<bool> {
+    static OVERLAP: OnceCell<bool> = OnceCell::new();
+    OVERLAP.get_or_try_init(settings::overlap).copied()
+}

@@ -1,0 +1,104 @@
+//! Element types, and how A and B lie in memory.
+
+use std::fmt;
+
+/// Element type of the operands and of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    BF16,
+    /// IEEE single precision.
+    F32,
+    /// IEEE double precision.
+    F64,
+}
+
+impl DType {
+    /// Size of an element in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            DType::F16 | DType::BF16 => 2,
+            DType::F32 => 4,
+            DType::F64 => 8,
+        }
+    }
+
+    /// The name used in kernel names and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        [DType::F16, DType::BF16, DType::F32, DType::F64]
+            .into_iter()
+            .find(|dtype| dtype.name() == s)
+            .ok_or_else(|| format!("unknown dtype '{s}'; expected f16, bf16, f32 or f64"))
+    }
+}
+
+/// Layout of (A, B), written the row-major way.
+///
+/// The first letter is `n` when the rows of A (m x k) are contiguous, the second is `t` when the columns of B (k x n) are,
+/// that is when B is stored as n x k. `nt` is what a Linear layer computes: `x @ w^T`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// a\[m,k\] @ b\[k,n\]
+    NN,
+    /// a\[m,k\] @ b\[n,k\]^T
+    NT,
+    /// a\[k,m\]^T @ b\[k,n\]
+    TN,
+    /// a\[k,m\]^T @ b\[n,k\]^T
+    TT,
+    /// Any strides, also ones where neither dimension of an operand is contiguous.
+    Any,
+}
+
+impl Layout {
+    /// The name used in kernel names and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layout::NN => "nn",
+            Layout::NT => "nt",
+            Layout::TN => "tn",
+            Layout::TT => "tt",
+            Layout::Any => "any",
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for Layout {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        [Layout::NN, Layout::NT, Layout::TN, Layout::TT]
+            .into_iter()
+            .find(|layout| layout.name() == s)
+            .ok_or_else(|| format!("unknown layout '{s}'; expected nn, nt, tn or tt"))
+    }
+}

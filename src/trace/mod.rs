@@ -1,0 +1,13 @@
+//! The products of a running program as a benchmark suite: a row of [`crate::suite`] for each distinct one.
+//!
+//! With `TILEGEMM=trace` in the environment, the launches of the op and of the interposer are recorded; `tilegemm trace -- PROGRAM` sets
+//! that up. Products are distinct by sizes, strides, element type and epilogue; the alignment of their pointers and the f32 mode
+//! make no difference.
+
+#[cfg(feature = "interpose")]
+mod process;
+mod tracer;
+
+#[cfg(feature = "interpose")]
+pub(crate) use process::{outside, start_if_asked, switch, unplanned, write_to};
+pub use tracer::{class_of, Recorded, Tracer, DEFAULT_FILE, LEFT_OUT};
