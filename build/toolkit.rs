@@ -123,9 +123,12 @@ fn compilers(nvcc: &Path, home: &Path) -> (cc::Build, cc::Build) {
     }
     let mut cuda = cc::Build::new();
     // In a profile with debug information cc's own flags have -G, device code without optimisation. nvcc finds NVCC_CCBIN itself.
-    cuda.cuda(true).no_default_flags(true).ccbin(false).inherit_rustflags(false).warnings(false);
+    cuda.cuda(true).no_default_flags(true).ccbin(false).inherit_rustflags(false);
     let mut host = cc::Build::new();
-    host.cpp(true).std("c++17").warnings(false).include(home.join("include"));
+    host.cpp(true).std("c++17").include(home.join("include"));
+    for build in [&mut cuda, &mut host] {
+        build.warnings(false).cargo_warnings(false); // what is missing is told once, and by us
+    }
     (cuda, host)
 }
 

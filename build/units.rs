@@ -183,7 +183,9 @@ impl Job<'_> {
         let mut command = Command::new(tool.path());
         command.args(tool.args()).envs(tool.get_envs()).arg(format!("-DTG_ROWS=\"{}\"", rows.display()));
         command.arg("-c").arg(&unit.source).arg("-o").arg(&partial);
-        let output = command.output().map_err(|e| format!("cannot run {}: {e}", tool.path().display()))?;
+        let output = command.output().map_err(|e| {
+            format!("cannot run {} ({e}); install a g++, or set NVCC_CCBIN to one", tool.path().display())
+        })?;
         if !output.status.success() {
             return Err(format!(
                 "{} failed on {}\n{}\nrows:\n{}\n{command:?}",
