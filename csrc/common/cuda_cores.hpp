@@ -2,7 +2,6 @@
 // registers, sums over the lanes of a warp.
 #pragma once
 #include <algorithm>
-#include <initializer_list>
 #include <type_traits>
 
 #include "common/epilogue.hpp"
@@ -155,50 +154,19 @@ class TeamSums {
   int from_, row_, m_;
 };
 
-constexpr int block_warps = 8;  // unless more share a row
-
-// How a kernel deals out W.
-struct GemvShape {
-  int rows, chunk;   // of W and of K, that a warp multiplies at a time
-  int warps_per_sm;  // that run at a time
-  int a_rows;        // that a block takes in for each tile; 0 where A stays in L1
-};
-
-// Warps of a block, and those of them that share a row and split K.
-struct GemvCut {
-  int warps, split;
-};
-
-// Two things count, how many chunks a warp takes, one after the other, and how much the busiest multiprocessor takes in.
-inline double cut_cost(GemvCut cut, int64_t n, int64_t k, GemvShape shape, int sm_count) {
-  const int tile_rows = cut.warps / cut.split * shape.rows;
-  const int64_t tiles = ceil_div(n, tile_rows), blocks = int64_t(sm_count) * (shape.warps_per_sm / cut.warps);
-  const int64_t turns = ceil_div(tiles, blocks) * ceil_div(k, int64_t(shape.chunk) * cut.split);
-  const int64_t busiest = ceil_div(tiles, sm_count) * (tile_rows + shape.a_rows);
-  return double(turns) * double(busiest);
-}
-
-// Warps that share a row and split K, out of those given: the cheapest; where it makes little difference, the first.
-inline int choose_split(std::initializer_list<int> splits, int64_t n, int64_t k, GemvShape shape, int sm_count) {
-  int best = 1;
-  double least = 1e300;
-  for (int split : splits) {
-    const double cost = cut_cost({std::max(split, block_warps), split}, n, k, shape, sm_count);
-    if (cost < 0.97 * least) best = split, least = cost;
-  }
-  return best;
-}
-
-// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time.
+// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time. A block
+// has 8 warps, or 16 where a multiprocessor runs 16 of the kernel.
 template <class C, class T>
-tg_status launch_teams(const tg_gemm_args& args, const void* kernel, GemvCut cut) {
-  const int teams = cut.warps / cut.split;
-  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows), most = int64_t(args.sm_count) * (C::warps_per_sm / cut.warps);
+tg_status launch_teams(const tg_gemm_args& args, const void* kernel, int shared_bytes = 0) {
+  const int warps = args.config.warps, split = args.config.split;
+  if ((warps != 8 && warps != 16) || warps > C::warps_per_sm || split < 1 || warps % split != 0) return TG_UNSUPPORTED;
+  const int teams = warps / split;
+  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows), most = int64_t(args.sm_count) * (C::warps_per_sm / warps);
   GemvProblem<T> problem(args);
   Epilogue<T, float> epilogue(args);
   const dim3 grid(unsigned(std::min(tiles, most)), unsigned(args.batch[0] * args.batch[1]));
   void* parameters[] = {&problem, &epilogue};
-  return Launch(args, grid, dim3(lanes, unsigned(cut.split), unsigned(teams)), 0)(kernel, parameters);
+  return Launch(args, grid, dim3(lanes, unsigned(split), unsigned(teams)), shared_bytes)(kernel, parameters);
 }
 
 // Whether a matrix has one dimension contiguous and the rows of that one, `count` of them, on 16 bytes.

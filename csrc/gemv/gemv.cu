@@ -7,7 +7,18 @@
 // so that the next rows are on their way while sums are added up.
 //
 // Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp, on tensor
-// cores, for five to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
+// cores, for up to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
+//
+// A plan names rows of A and rows of W that a warp takes at a time (`tile_m`, `tile_n`), the warps that split K (`split`) and the warps
+// of a block; src/family/gemv.rs chooses them. The tile tells the loops apart:
+//
+//     this file          1, 2, 3, 4, in f32 also 6 or 8   x  2
+//     gemv/short.hpp     1, 2 or 4                        x  2, 4 or 8    up to four rows of A with a K of up to 512 bytes
+//     gemv/mma.hpp       8                                x  16           16 bits
+//     gemv/wide.hpp      12 or 16                         x  8            f32
+//
+// This file and gemv/short.hpp have tiles in common, but no problem: a K of up to 512 bytes with up to four rows of A is for
+// gemv/short.hpp alone.
 //
 // The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first weights brought into L2.
 #include <algorithm>
@@ -28,6 +39,7 @@ struct Chunk {
   using T = typename scalar<Row::dtype>::type;
   static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
   static constexpr int rows = Row::tile_n;
+  static constexpr bool exact = M <= 4;  // there is an instance for each of these
   static constexpr int step = lanes * width<T>;  // of K, that the lanes load side by side
   // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a multiprocessor:
   // blocks of the next kernel would then crowd some of them while others idle. So there are more loads on their way.
@@ -78,14 +90,13 @@ struct Warp {
   }
 
   __device__ void multiply_step(int k, int step) {
-    constexpr int group = M > 4 ? M / ((M + 3) / 4) : M;  // rows of A at a time
-    constexpr bool exact = M <= 4;                        // there is a kernel for each of these
+    constexpr int group = C::exact ? M : M / ((M + 3) / 4);  // rows of A at a time
 #pragma unroll
     for (int m0 = 0; m0 < M; m0 += group) {
       uint4 x[group];
 #pragma unroll
       for (int m = 0; m < group; m++) {
-        x[m] = load_activations(a + (exact ? m : min(m0 + m, m_last)) * a_stride + (k + step * C::step));
+        x[m] = load_activations(a + (C::exact ? m : min(m0 + m, m_last)) * a_stride + (k + step * C::step));
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -193,21 +204,9 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
 template <class Row, int M>
 tg_status launch_rows(const tg_gemm_args& args) {
   using C = Chunk<Row, M>;
-  using T = typename C::T;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  // A batch fills the device by itself, as do many rows of W.
-  const int share = int(std::max<int64_t>(1, args.sm_count / batches));
-  const int split = choose_split({4, 8, 2, 1, 16}, args.n, args.k, {C::rows, C::k, C::warps_per_sm, 0}, share);
-  const void* kernel = reinterpret_cast<const void*>(gemv<Row, M>);
-  return launch_teams<C, T>(args, kernel, {std::max(split, block_warps), split});
+  if (C::exact && args.m != M) return TG_UNSUPPORTED;
+  return launch_teams<C, typename C::T>(args, reinterpret_cast<const void*>(gemv<Row, M>));
 }
-
-// Bytes of W from which tensor cores have one to four rows, too: at 28672 x 4096 (235 MB) they take 77.0 us with five rows, the CUDA
-// cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are 4 to 5 % faster.
-constexpr int64_t least_mma_bytes = 200'000'000;
-
-// Whether a product in 16 bits runs on tensor cores.
-inline bool by_mma(const tg_gemm_args& args) { return args.m > 4 || args.n * args.k * 2 >= least_mma_bytes; }
 
 }  // namespace
 
@@ -225,20 +224,20 @@ tg_status launch(const tg_gemm_args* problem) {
     return TG_UNSUPPORTED;
   }
   if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T>(args);
+  const auto is_tile = [&](int m, int n) { return args.m <= m && args.config.tile_m == m && args.config.tile_n == n; };
   if constexpr (sizeof(T) == 2) {
-    if (by_mma(args)) return launch_mma<T>(args);
+    if (is_tile(8, MmaChunk::rows)) return launch_mma<T>(args);
   } else {
-    if (args.m > 12) return launch_wide<16, Row::arch>(args);
-    if (args.m > 8) return launch_wide<12, Row::arch>(args);
-    if (args.m > 6) return launch_rows<Row, 8>(args);
-    if (args.m > 4) return launch_rows<Row, 6>(args);
+    if (is_tile(16, WideChunk<16>::rows)) return launch_wide<16, Row::arch>(args);
+    if (is_tile(12, WideChunk<12>::rows)) return launch_wide<12, Row::arch>(args);
+    if (is_tile(8, Row::tile_n)) return launch_rows<Row, 8>(args);
+    if (is_tile(6, Row::tile_n)) return launch_rows<Row, 6>(args);
   }
-  switch (args.m) {
-    case 1: return launch_rows<Row, 1>(args);
-    case 2: return launch_rows<Row, 2>(args);
-    case 3: return launch_rows<Row, 3>(args);
-    default: return launch_rows<Row, 4>(args);
-  }
+  if (is_tile(1, Row::tile_n)) return launch_rows<Row, 1>(args);
+  if (is_tile(2, Row::tile_n)) return launch_rows<Row, 2>(args);
+  if (is_tile(3, Row::tile_n)) return launch_rows<Row, 3>(args);
+  if (is_tile(4, Row::tile_n)) return launch_rows<Row, 4>(args);
+  return TG_UNSUPPORTED;
 }
 
 }  // namespace tilegemm

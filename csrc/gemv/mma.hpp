@@ -10,8 +10,6 @@
 //
 // A's part of a chunk is on its way at the same time as W's. Where K ends, both are zeros.
 #pragma once
-#include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "common/cuda_cores.hpp"
@@ -183,28 +181,10 @@ __global__ void __maxnreg__(MmaChunk::registers)
   }
 }
 
-// The cheapest cut, with a price on multiprocessors that have no rows: memory wants them all to ask. Where it makes little
-// difference, the first. In 18 products on an H100 (docs/performance.md) this takes 1.005 of the time of the best that was measured
-// there, of all engines, cuts, clusters and ways to overlap, and 1.012 at worst.
-inline GemvCut choose_mma_cut(int64_t n, int64_t k, int sm_count) {
-  using C = MmaChunk;
-  GemvCut best{};
-  double least = 1e300;
-  for (const GemvCut cut : {GemvCut{16, 8}, GemvCut{8, 4}, GemvCut{16, 16}, GemvCut{8, 2}, GemvCut{8, 1}}) {
-    const int64_t tiles = ceil_div(n, cut.warps / cut.split * C::rows);
-    const double busy = std::min(1.0, double(tiles) / sm_count);
-    const double cost = cut_cost(cut, n, k, {C::rows, C::k, C::warps_per_sm, 0}, sm_count) / std::sqrt(busy);
-    if (cost < 0.97 * least) best = cut, least = cost;
-  }
-  return best;
-}
-
 // For problems that gemv.cu has found to be supported, with at most eight rows.
 template <class T>
 tg_status launch_mma(const tg_gemm_args& args) {
-  const int64_t batches = args.batch[0] * args.batch[1];
-  const GemvCut cut = choose_mma_cut(args.n, args.k, int(std::max<int64_t>(1, args.sm_count / batches)));
-  return launch_teams<MmaChunk, T>(args, reinterpret_cast<const void*>(gemv_mma<T>), cut);
+  return launch_teams<MmaChunk, T>(args, reinterpret_cast<const void*>(gemv_mma<T>));
 }
 
 }  // namespace

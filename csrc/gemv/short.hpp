@@ -16,12 +16,12 @@ namespace tilegemm {
 namespace {
 
 constexpr int64_t most_short_bytes = lanes * 16;  // of K
+constexpr int short_threads = 256;
 
 // ROW_LANES lanes read a row of W.
 template <int M, int ROW_LANES>
 struct ShortTile {
-  static constexpr int threads = 256;
-  static constexpr int groups = lanes / ROW_LANES, turns = 2, rows = groups * turns;
+  static constexpr int threads = short_threads, groups = lanes / ROW_LANES, turns = 2, rows = groups * turns;
   using Sums = LaneSums<M * turns, ROW_LANES / 2>;
 };
 
@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
 template <class T, int M, int ROW_LANES>
 tg_status launch_short_rows(const tg_gemm_args& args) {
   using C = ShortTile<M, ROW_LANES>;
+  if (args.m > M || args.k > ROW_LANES * width<T>) return TG_UNSUPPORTED;
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
   // Just as many blocks as run at a time: of fewer or more, some multiprocessors get twice as many as others.
@@ -123,18 +124,24 @@ tg_status launch_short_rows(const tg_gemm_args& args) {
 
 template <class T, int M>
 tg_status launch_short_lanes(const tg_gemm_args& args) {
-  const int64_t loads = ceil_div(args.k, width<T>);
-  if (loads <= 8) return launch_short_rows<T, M, 8>(args);
-  if (loads <= 16) return launch_short_rows<T, M, 16>(args);
-  return launch_short_rows<T, M, 32>(args);
+  switch (args.config.tile_n) {
+    case ShortTile<M, 8>::rows: return launch_short_rows<T, M, 8>(args);
+    case ShortTile<M, 16>::rows: return launch_short_rows<T, M, 16>(args);
+    case ShortTile<M, 32>::rows: return launch_short_rows<T, M, 32>(args);
+    default: return TG_UNSUPPORTED;
+  }
 }
 
 // For problems that gemv.cu has found to be supported, with at most four rows.
 template <class T>
 tg_status launch_short(const tg_gemm_args& args) {
-  if (args.m == 1) return launch_short_lanes<T, 1>(args);
-  if (args.m == 2) return launch_short_lanes<T, 2>(args);
-  return launch_short_lanes<T, 4>(args);
+  if (args.config.split != 1 || args.config.warps != short_threads / lanes) return TG_UNSUPPORTED;
+  switch (args.config.tile_m) {
+    case 1: return launch_short_lanes<T, 1>(args);
+    case 2: return launch_short_lanes<T, 2>(args);
+    case 4: return launch_short_lanes<T, 4>(args);
+    default: return TG_UNSUPPORTED;
+  }
 }
 
 }  // namespace

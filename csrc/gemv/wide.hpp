@@ -15,11 +15,11 @@ namespace {
 
 template <int M>
 struct WideChunk {
-  static constexpr int rows = 8, step = lanes * width<float>, steps = 2, k = steps * step, stages = 3;
+  static constexpr int warps_per_sm = 8, rows = 8, step = lanes * width<float>, steps = 2, k = steps * step, stages = 3;
   static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
   using Sums = LaneSums<values>;
   static constexpr int a_floats = M * k;                       // of a chunk, for one part of K
-  static constexpr int sums_floats = block_warps * values;     // of a tile
+  static constexpr int sums_floats = warps_per_sm * values;    // of a tile
   static constexpr int bytes(int split) { return 4 * (stages * split * a_floats + 2 * sums_floats); }
   static_assert(M % 4 == 0);
 };
@@ -36,7 +36,7 @@ __device__ inline void copy_async_wait() {
 
 // A block is (lanes, split, teams).
 template <int M>
-__global__ void __launch_bounds__(block_warps* lanes, 1)
+__global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
     gemv_wide(const __grid_constant__ GemvProblem<float> p, const __grid_constant__ Epilogue<float, float> epilogue) {
   using C = WideChunk<M>;
   extern __shared__ __align__(16) float shared[];  // A: [stages][split][M][k]; sums: [2][warps][values]
@@ -169,21 +169,11 @@ tg_status launch_wide(const tg_gemm_args& args) {
   using C = WideChunk<M>;
   constexpr int most_bytes = (ARCH >= 120 ? 99 : 227) * 1024;  // of shared memory that a block may have
   static_assert(C::bytes(1) <= most_bytes);
-  const int64_t batches = args.batch[0] * args.batch[1];
-  const int share = int(std::max<int64_t>(1, args.sm_count / batches));
-  const GemvShape shape{C::rows, C::k, block_warps, M};
-  const int split = C::bytes(4) <= most_bytes ? choose_split({2, 4, 1}, args.n, args.k, shape, share) : 1;
-  const int teams = block_warps / split;
-  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows);
-
-  GemvProblem<float> p(args);
-  Epilogue<float, float> epilogue(args);
+  const int split = args.config.split;
+  if (split < 1 || split > C::warps_per_sm || C::bytes(split) > most_bytes) return TG_UNSUPPORTED;
   const void* kernel = reinterpret_cast<const void*>(gemv_wide<M>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, most_bytes)) return cuda_status(error);
-  const dim3 grid(unsigned(std::min<int64_t>(tiles, args.sm_count)), unsigned(batches));
-  const dim3 block(lanes, unsigned(split), unsigned(teams));
-  void* parameters[] = {&p, &epilogue};
-  return Launch(args, grid, block, C::bytes(split))(kernel, parameters);
+  return launch_teams<C, float>(args, kernel, C::bytes(split));
 }
 
 }  // namespace

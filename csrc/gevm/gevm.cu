@@ -6,6 +6,9 @@
 // of A that they meet. In the end sums are added over lanes, over warps in shared memory and over the blocks of the cluster:
 // each of those owns some columns, to which the others push theirs. All in a fixed order, without a workspace.
 //
+// A plan names the tile of D, whose rows are those that an instance is compiled for, the blocks of a cluster (`split`) and the warps of
+// a block; src/family/gevm.rs chooses them.
+//
 // The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first rows of B brought into L2.
 #include <algorithm>
 #include <climits>
@@ -17,10 +20,10 @@
 namespace tilegemm {
 namespace {
 
-constexpr int most_cluster_log2 = 3;
+constexpr int most_split = 8;
 
-// MANY: blocks are more than multiprocessors. Then two smaller ones share a multiprocessor, and take several matrices of the
-// batch one after the other: while one adds up, the other loads, and its own loads for the next matrix are on their way.
+// MANY: for more blocks than multiprocessors. Two blocks of 8 warps share a multiprocessor, and take several matrices of the batch one
+// after the other: while one adds up, the other loads, and its own loads for the next matrix are on their way. K is not split.
 template <class Row, int M, bool MANY>
 struct Tile {
   using T = typename scalar<Row::dtype>::type;
@@ -244,36 +247,30 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
   }
 }
 
-// Blocks that split K: two if there are multiprocessors for them. More of them, which reach only some of the multiprocessors,
-// pay as long as they take no more than half. `block_k` is what a block reads as one group of each warp: all have one at least.
-int choose_cluster_log2(int64_t blocks, int64_t k, int block_k, int sm_count) {
-  int log2 = 0;
-  const auto pays = [&](int log2) { return blocks << log2 <= (log2 > 1 ? sm_count / 2 : sm_count); };
-  while (log2 < most_cluster_log2 && pays(log2 + 1) && k > int64_t(block_k) << log2) log2++;
-  return log2;
-}
-
 template <class Row, int M, bool MANY>
-tg_status launch_blocks(const tg_gemm_args& args, int64_t tiles, int64_t batches) {
+tg_status launch_blocks(const tg_gemm_args& args) {
   using C = Tile<Row, M, MANY>;
   using T = typename C::T;
-  Cut cut{MANY ? 0 : choose_cluster_log2(tiles * batches, args.k, C::warps * C::k, args.sm_count), int(batches),
-          args.k % 4 == 0 && rows_in_fours<T>(args.a, args.m, args.batch)};
+  const int split = args.config.split, cluster_log2 = log2_of(split, MANY ? 1 : most_split);
+  if (args.m > M || cluster_log2 < 0) return TG_UNSUPPORTED;
+  const int64_t tiles = ceil_div(args.n, C::n), batches = args.batch[0] * args.batch[1];
   const int64_t at_once = C::several ? std::max<int64_t>(C::residents * args.sm_count / tiles, 1) : batches;
-  const int cluster = 1 << cut.cluster_log2;
+  Cut cut{cluster_log2, int(batches), args.k % 4 == 0 && rows_in_fours<T>(args.a, args.m, args.batch)};
   GemvProblem<T> p(args);
   Epilogue<T, float> epilogue(args);
   void* parameters[] = {&p, &cut, &epilogue};
   const void* kernel = reinterpret_cast<const void*>(gevm<Row, M, MANY>);
-  const dim3 grid(unsigned(tiles * cluster), unsigned(std::min(batches, at_once)));
-  return Launch(args, grid, dim3(C::warps * lanes), 0, dim3(cluster))(kernel, parameters);
+  const dim3 grid(unsigned(tiles * split), unsigned(std::min(batches, at_once)));
+  return Launch(args, grid, dim3(C::warps * lanes), 0, dim3(split))(kernel, parameters);
 }
 
 template <class Row, int M>
 tg_status launch_rows(const tg_gemm_args& args) {
-  const int64_t tiles = ceil_div(args.n, Row::tile_n), batches = args.batch[0] * args.batch[1];
-  if (tiles * batches > args.sm_count) return launch_blocks<Row, M, true>(args, tiles, batches);
-  return launch_blocks<Row, M, false>(args, tiles, batches);
+  switch (args.config.warps) {
+    case Tile<Row, M, true>::warps: return launch_blocks<Row, M, true>(args);
+    case Tile<Row, M, false>::warps: return launch_blocks<Row, M, false>(args);
+    default: return TG_UNSUPPORTED;
+  }
 }
 
 }  // namespace
@@ -287,13 +284,16 @@ tg_status launch(const tg_gemm_args* problem) {
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   // src/kernel/limits.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.n % width<T> != 0 ||
-      batches > 65535 || args.a.col_stride != 1 ||
+      batches > 65535 || args.config.tile_n != Row::tile_n || args.a.col_stride != 1 ||
       !rows_on_16_bytes<T>(args.b, args.b.col_stride, args.b.row_stride, args.k, args.batch)) {
     return TG_UNSUPPORTED;
   }
-  if (args.m == 1) return launch_rows<Row, 1>(args);
-  if (args.m == 2) return launch_rows<Row, 2>(args);
-  return launch_rows<Row, 4>(args);
+  switch (args.config.tile_m) {
+    case 1: return launch_rows<Row, 1>(args);
+    case 2: return launch_rows<Row, 2>(args);
+    case 4: return launch_rows<Row, 4>(args);
+    default: return TG_UNSUPPORTED;
+  }
 }
 
 }  // namespace tilegemm

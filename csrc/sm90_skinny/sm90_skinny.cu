@@ -6,6 +6,9 @@
 // rings fit, so that one loads while the other stores. Where tiles are few, the blocks of a cluster split K. Their sums meet in distributed
 // shared memory and are added in a fixed order: no workspace, the same bits every time.
 //
+// A plan names the tile of D, whose rows are those that an instance is compiled for, the blocks that split K (`split`) and the stages
+// of the ring; src/family/sm90_skinny.rs chooses them.
+//
 // The kernel may start while the one before it still runs (common/ptx.hpp), and has two stages of weights brought into L2 meanwhile;
 // more displace each other.
 #include <algorithm>
@@ -22,9 +25,9 @@
 namespace tilegemm {
 namespace {
 
-constexpr int shared_per_block(int residents) { return 228 * 1024 / residents - 1024; }  // CUDA takes a KiB of each
+constexpr int shared_per_block = 227 * 1024;
 constexpr int consumer_warps = 4, threads = 32 * (consumer_warps + 1);
-constexpr int most_stages = 16, most_split = 8;
+constexpr int least_stages = 3, most_stages = 16, most_split = 8;
 
 template <class Row, int A_ROWS>
 struct Config {
@@ -43,16 +46,11 @@ struct Config {
   static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
 
   static constexpr int barriers_bytes = 8 * (2 * most_stages + 1);
-  static constexpr int stages(int split, int residents) {
-    return std::min(most_stages, (shared_per_block(residents) - barriers_bytes - inbox_bytes(split)) / stage_bytes);
+  // Stages that shared memory holds beside the inbox.
+  static constexpr int stages(int split) {
+    return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes(split)) / stage_bytes);
   }
-  // Blocks that share a multiprocessor: two, so that the next kernel's can load while this one's still store. But one deep
-  // ring is better for a split of many rows, with its large stages, and for one that fills the device: there two blocks of a
-  // kernel may come to share a multiprocessor and leave another without.
-  static constexpr int residents(int split, bool full) {
-    return stages(split, 2) < 3 || (split > 1 && (a_rows >= 64 || full)) ? 1 : 2;
-  }
-  static_assert(stages(most_split, 1) >= 3 && stages(1, 1) * stage_bytes >= fragments * fragment_bytes);
+  static_assert(stages(most_split) >= least_stages && least_stages * stage_bytes >= fragments * fragment_bytes);
 };
 
 struct Place {
@@ -245,19 +243,14 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// Parts of K: as many as there are multiprocessors for, but each with two stages at least.
-int choose_split_log2(int64_t tiles, int64_t k, int depth, int sm_count) {
-  int log2 = 0;
-  // Clusters of four and eight leave some multiprocessors out: of an H100's 132 they get 120.
-  const auto fits = [&](int log2) { return tiles << log2 <= (log2 > 1 ? sm_count * 9 / 10 : sm_count); };
-  while (log2 < 3 && fits(log2 + 1) && k >= int64_t(4 * depth) << log2) log2++;
-  return log2;
-}
-
 template <class Row, int A_ROWS>
-tg_status launch_rows(const tg_gemm_args& args) {
+tg_status run(const tg_gemm_args& args) {
   using C = Config<Row, A_ROWS>;
   using T = typename C::Element;
+  const int split = args.config.split, split_log2 = log2_of(split, most_split), stages = args.config.stages;
+  if (args.m > A_ROWS || split_log2 < 0 || args.k <= C::depth * (split - 1) || stages < least_stages || stages > C::stages(split)) {
+    return TG_UNSUPPORTED;
+  }
   CUtensorMap w_map, a_map;
   // Rows of a box that are not in A would take as long as those that are.
   if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows) ||
@@ -265,9 +258,6 @@ tg_status launch_rows(const tg_gemm_args& args) {
     return TG_UNSUPPORTED;
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
-  const int split_log2 = choose_split_log2(tiles * batches, args.k, C::depth, args.sm_count), split = 1 << split_log2;
-  const bool full = tiles * batches * split > args.sm_count * 9 / 10;
-  const int residents = C::residents(split, full), stages = C::stages(split, residents);
   const tg_matrix& d = args.d;
   const bool pairs = reinterpret_cast<uintptr_t>(d.ptr) % 4 == 0 && d.batch_stride[0] % 2 == 0 &&
                      d.batch_stride[1] % 2 == 0 && (args.m == 1 || d.row_stride % 2 == 0);
@@ -276,11 +266,18 @@ tg_status launch_rows(const tg_gemm_args& args) {
               args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 
   const void* kernel = reinterpret_cast<const void*>(skinny<Row, A_ROWS>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, shared_per_block(1))) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
   void* parameters[] = {&w_map, &a_map, &place, &epilogue};
   const dim3 grid(unsigned(tiles * split), unsigned(batches));
   return Launch(args, grid, dim3(threads), bytes, dim3(split))(kernel, parameters);
+}
+
+template <class Row, int... rows>
+tg_status run_rows(const tg_gemm_args& args, Widths<rows...>) {
+  tg_status status = TG_UNSUPPORTED;
+  ((args.config.tile_m == rows && (status = run<Row, rows>(args), true)) || ...);
+  return status;
 }
 
 }  // namespace
@@ -293,18 +290,11 @@ tg_status launch(const tg_gemm_args* problem) {
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   // src/kernel/limits.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
-      args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1)) {
+      args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1) ||
+      args.config.tile_n != Row::tile_n) {
     return TG_UNSUPPORTED;
   }
-  if (args.m <= 8) return launch_rows<Row, 8>(args);
-  if (args.m <= 16) return launch_rows<Row, 16>(args);
-  if (args.m <= 24) return launch_rows<Row, 24>(args);
-  if (args.m <= 32) return launch_rows<Row, 32>(args);
-  if (args.m <= 48) return launch_rows<Row, 48>(args);
-  if (args.m <= 64) return launch_rows<Row, 64>(args);
-  if (args.m <= 80) return launch_rows<Row, 80>(args);
-  if (args.m <= 96) return launch_rows<Row, 96>(args);
-  return launch_rows<Row, 128>(args);
+  return run_rows<Row>(args, Widths<8, 16, 24, 32, 48, 64, 80, 96, 128>{});
 }
 
 }  // namespace tilegemm

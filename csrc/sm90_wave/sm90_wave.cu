@@ -1,8 +1,9 @@
 // Hopper, some 65 to 800 rows of A: D = A @ B with K contiguous in both, in one wave of the tensor cores.
 //
 // At these sizes the columns of B, called W's rows here, are still what costs, and a handful of tiles decides: 132
-// multiprocessors want 132 tiles or a little fewer. So a row of the table stands for tiles of several widths, of which the
-// launch takes those that leave the busiest multiprocessor least to do.
+// multiprocessors want 132 tiles or a little fewer. So a row of the table stands for tiles of several widths. A plan names the
+// tile of D, the blocks that share W (`cluster_m`), the parts of K (`split`) and the stages of the ring; src/family/sm90_wave.rs
+// chooses them.
 //
 //     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
 //        K       |  part 0 : part 1    |       or the blocks of a cluster take half of K each
@@ -228,79 +229,44 @@ __global__ void __launch_bounds__(C::threads, 1)
   if (share > 1 && !inbox_in_ring) cluster_wait();
 }
 
-// How a product is cut up.
-struct Cut {
-  int width, share, split;
-  int64_t m_tiles, n_tiles;
-};
-
-// What leaves the busiest multiprocessor least to do: its tiles one after another, of which each takes its width, and a little
-// more.
-template <class Row, int... widths>
-Cut cut_up(const tg_gemm_args& args, Widths<widths...>) {
-  const int64_t batches = args.batch[0] * args.batch[1];
-  Cut best{};
-  int64_t least = INT64_MAX;
-  const auto consider = [&](const Cut& cut, int depth) {
-    const int64_t blocks = cut.m_tiles * cut.n_tiles * batches * cut.split;
-    // Clusters of four leave some multiprocessors out: of an H100's 132 they get 120.
-    const int64_t at_once = std::max<int64_t>(1, cut.share * cut.split > 2 ? args.sm_count * 9 / 10 : args.sm_count);
-    // Sums that meet cost a microsecond or two, which tiles that share W save in another way. Nothing hides a second wave.
-    if (cut.split > 1 && (blocks > at_once || args.k < (Row::cluster_m > 1 ? 8192 : 4 * depth))) return;
-    const int64_t work = ceil_div(blocks, at_once) * (cut.width + 32) * 2 / cut.split;
-    if (work < least) least = work, best = cut;
-  };
-  const auto each_cut = [&](int width, int a_rows, int w_rows, int depth) {
-    const int64_t m_tiles = ceil_div(args.m, a_rows), n_tiles = ceil_div(args.n, w_rows);
-    // With little K the blocks of a cluster wait longer for each other than sharing saves: 5 to 12 % up to 1536.
-    for (int share = args.k < 2048 ? 1 : Row::cluster_m; share > 0; share--) {
-      // In whole clusters: one tile more makes all of them lower where A is on the N side, else it would do nothing.
-      const int64_t whole = ceil_div(m_tiles, share) * share;
-      if (whole > m_tiles && Row::schedule != Schedule::exchanged) continue;
-      for (int split = 1; split <= Row::split; split++) consider({width, share, split, whole, n_tiles}, depth);
-    }
-  };
-  (each_cut(widths, Config<Row, widths>::a_rows, Config<Row, widths>::w_rows, Config<Row, widths>::depth), ...);
-  return best;
-}
-
 template <class C>
-tg_status run(const tg_gemm_args& args, const Cut& cut) {
+tg_status run(const tg_gemm_args& args) {
   using T = typename C::Element;
+  const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages, cluster = share * split;
+  const int64_t n_tiles = ceil_div(args.n, C::w_rows), m_groups = ceil_div(args.m, C::a_rows * share);
+  // src/family/sm90_wave.rs has the same number of tiles.
+  if (stages != C::stages(split) || args.k <= C::depth * (split - 1) ||
+      ceil_div(args.m, C::a_rows) * n_tiles > INT_MAX / 16) {
+    return TG_UNSUPPORTED;
+  }
   CUtensorMap w_map, a_map;
-  const int a_box = int(ceil_div(args.m, cut.m_tiles));  // of even height
-  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / cut.share) ||
+  const int a_box = int(ceil_div(args.m, m_groups * share));  // of even height
+  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / share) ||
       !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
     return TG_UNSUPPORTED;
   }
   const tg_matrix& d = args.d;
   const bool wide = reinterpret_cast<uintptr_t>(d.ptr) % 16 == 0 && d.batch_stride[0] % 8 == 0 &&
                     d.batch_stride[1] % 8 == 0 && (args.m == 1 || d.row_stride % 8 == 0);
-  const int64_t m_groups = cut.m_tiles / cut.share, groups = m_groups * cut.n_tiles, batches = args.batch[0] * args.batch[1];
-  const int cluster = cut.share * cut.split, stages = C::stages(cut.split), ahead = args.overlap ? 2 : 0;
+  const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
   const int64_t at_once = std::max(1, args.sm_count / cluster);
   Epilogue<T, float> epilogue(args);
-  const bool plain = epilogue.is_plain(), marches = plain && cut.split == 1 && batches == 1;
-  Place place{d,     int(args.m),   int(args.n), int(args.k), int(args.batch[1]), cut.share, cut.split,
-              a_box, Divisor(m_groups), int(groups), stages,      ahead,              wide,      plain};
+  const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
+  Place place{d,     int(args.m),       int(args.n), int(args.k), int(args.batch[1]),   share, split,
+              a_box, Divisor(m_groups), int(groups), stages,      args.overlap ? 2 : 0, wide,  plain};
 
   const void* kernel = reinterpret_cast<const void*>(wave<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
-  const int bytes = stages * C::stage_bytes + C::inbox_bytes(cut.split) + C::barriers_bytes;
+  const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
   void* parameters[] = {&w_map, &a_map, &place, &epilogue};
   const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
   return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
 }
 
-template <int... widths>
-constexpr int least(Widths<widths...>) {
-  return std::min({widths...});
-}
-
 template <class Row, int... widths>
-tg_status run_width(const tg_gemm_args& args, const Cut& cut, Widths<widths...>) {
+tg_status run_width(const tg_gemm_args& args, Widths<widths...>) {
   tg_status status = TG_UNSUPPORTED;
-  ((cut.width == widths && (status = run<Config<Row, widths>>(args, cut), true)) || ...);
+  ((Config<Row, widths>::is_tile(args.config) && (status = run<Config<Row, widths>>(args), true)) || ...);
   return status;
 }
 
@@ -310,19 +276,16 @@ template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_NT);
   const tg_gemm_args& args = *problem;
+  const tg_config& config = args.config;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   // src/kernel/limits.rs has the same numbers.
   if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
-      args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1)) {
+      args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1) || config.cluster_m < 1 ||
+      config.cluster_m > Row::cluster_m || config.cluster_n != 1 || config.split < 1 || config.split > Row::split) {
     return TG_UNSUPPORTED;
   }
-  constexpr int width = least(typename Row::widths{});
-  constexpr bool exchanged = Row::schedule == Schedule::exchanged;
-  constexpr int a_rows = exchanged ? width : Row::tile_m, w_rows = exchanged ? Row::tile_n : width;
-  if (ceil_div(args.m, a_rows) * ceil_div(args.n, w_rows) > INT_MAX / 16) return TG_UNSUPPORTED;
-  const Cut cut = cut_up<Row>(args, typename Row::widths{});
-  return run_width<Row>(args, cut, typename Row::widths{});
+  return run_width<Row>(args, typename Row::widths{});
 }
 
 }  // namespace tilegemm

@@ -18,6 +18,7 @@ struct Config {
   static constexpr int width = Width;
   static constexpr int p_rows = exchanged ? Row::tile_n : Row::tile_m, q_rows = Width;
   static constexpr int a_rows = exchanged ? q_rows : p_rows, w_rows = exchanged ? p_rows : q_rows;
+  static constexpr bool is_tile(const tg_config& config) { return config.tile_m == a_rows && config.tile_n == w_rows; }
   static constexpr int box = 128 / int(sizeof(Element));  // of K, in one swizzled row
   static_assert(sizeof(Element) == 2 && p_rows % 64 == 0 && w_rows % (8 * Row::cluster_m) == 0);
   static_assert(Row::cluster_m <= 2 && Row::cluster_n == 1 && Row::split <= 2);
