@@ -315,7 +315,9 @@ impl Dispatcher {
         }
         let mut tuned = Vec::new();
         for (table, entry) in self.tables.lookup(problem, Among::with_vendor(policy.vendor)) {
-            let rejection = candidates[entry.kernel.index].verdict.as_ref().err().cloned();
+            let candidate = &candidates[entry.kernel.index];
+            let rejection = candidate.verdict.as_ref().err().cloned();
+            let rejection = rejection.or_else(|| self.check(entry.kernel, problem, policy, entry.config?).err());
             let runs = rejection.is_none();
             tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
             if runs {
@@ -330,10 +332,11 @@ impl Dispatcher {
         let fastest = choice::fastest(problem, candidates)?;
         let us = *fastest.verdict.as_ref().ok()?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
-            Some(Tuned { entry: Entry { kernel, gain, .. }, .. }) => {
+            Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
                 // By as much less than the estimate's choice as was measured: its own estimate was just found to be wrong.
                 let us = (us / gain).max(cost::roofline_us(problem, &self.device));
-                Chosen { kernel, config: candidates[kernel.index].config, us, reason: Reason::Tuned }
+                let config = config.unwrap_or(candidates[kernel.index].config);
+                Chosen { kernel, config, us, reason: Reason::Tuned }
             }
             None => Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate },
         })
@@ -365,12 +368,33 @@ impl Dispatcher {
         if least > policy.workspace {
             return Err(Rejection::Workspace { need: least, have: policy.workspace });
         }
-        let case = Case { kernel, problem, device: &self.device, workspace: policy.workspace };
-        let Some((_, Some(config))) = policy.forced else { return Ok(cost::configure(&case)) };
+        let case = self.case(kernel, problem, policy);
+        match policy.forced {
+            Some((_, Some(config))) => {
+                self.check(kernel, problem, policy, config)?;
+                Ok((config, cost::configured_us(&case, &config)))
+            }
+            _ => Ok(cost::configure(&case)),
+        }
+    }
+
+    fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {
+        Case { kernel, problem, device: &self.device, workspace: policy.workspace }
+    }
+
+    /// Whether `kernel`, which supports the canonical `problem`, can run it in this configuration.
+    fn check(
+        &self,
+        kernel: &KernelDesc,
+        problem: &Problem,
+        policy: Policy,
+        asked: Config,
+    ) -> std::result::Result<(), Rejection> {
+        let case = self.case(kernel, problem, policy);
         let legal = if problem.is_empty() { Vec::new() } else { kernel.family().configurations(&case) };
-        match legal.contains(&config) {
-            true => Ok((config, cost::configured_us(&case, &config))),
-            false => Err(Rejection::Configuration { asked: config, legal }),
+        match legal.contains(&asked) {
+            true => Ok(()),
+            false => Err(Rejection::Configuration { asked, legal }),
         }
     }
 
@@ -407,14 +431,17 @@ impl Dispatcher {
         let canonical = problem.canonical();
         let candidates = self.candidates(&canonical.problem, policy);
         let tuned = self.tuned(&canonical.problem, policy, &candidates);
-        let decided = || self.decide(&canonical.problem, &candidates, &tuned);
-        let (chosen, reason) = match policy.forced() {
-            Some(kernel) => (Some(kernel), Some(Reason::Forced)),
-            None => decided().map(|Chosen { kernel, reason, .. }| (kernel, reason)).unzip(),
+        let chosen = match policy.forced() {
+            Some(kernel) => Some((kernel, candidates[kernel.index].config, Reason::Forced)),
+            None => {
+                let decided = self.decide(&canonical.problem, &candidates, &tuned);
+                decided.map(|Chosen { kernel, config, reason, .. }| (kernel, config, reason))
+            }
         };
+        let config = chosen.map_or(Config::default(), |(_, config, _)| config);
+        let (chosen, reason) = chosen.map(|(kernel, _, reason)| (kernel, reason)).unzip();
         let roofline_us = cost::roofline_us(&canonical.problem, &self.device);
         let device = self.device.clone();
-        let config = chosen.map_or(Config::default(), |kernel| candidates[kernel.index].config);
         Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, config, reason, roofline_us }
     }
 

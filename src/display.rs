@@ -13,8 +13,9 @@ const WIDTH: usize = 118;
 
 impl Display for Tuned {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Entry { m: [first, last], kernel, gain, .. } = self.entry;
-        writeln!(f, "measured: {kernel} is {gain} times as fast as the choice without")?;
+        let Entry { m: [first, last], kernel, config, gain, .. } = self.entry;
+        let config = config.map_or(String::new(), |config| format!("@{config}"));
+        writeln!(f, "measured: {kernel}{config} is {gain} times as fast as the choice without")?;
         write!(f, "  the entry for M {first} to {last} of {}", self.table)?;
         match &self.rejection {
             Some(rejection) => write!(f, "\n  which is passed over: {rejection}"),

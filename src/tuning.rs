@@ -82,7 +82,7 @@ mod tables;
 
 pub use entry::Entry;
 pub use origin::{Host, Origin};
-pub use ranges::{Point, MOST_STEP};
+pub use ranges::{Point, Won, MOST_STEP};
 pub use refusal::{EntryRefusal, Refusal, RefusedCounts, RefusedEntry};
 pub use tables::{cache_file, shipped, Tables};
 

@@ -1,8 +1,9 @@
 //! A kernel asked for by name, with and without a configuration.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
+use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
 
 const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
@@ -69,4 +70,38 @@ fn what_is_chosen_is_legal() {
         }
     }
     assert!(seen > 1000, "{seen} plans");
+}
+
+/// A table that has one entry: this configuration of [`WAVE`] for 512 rows.
+fn tuned(config: &str) -> Dispatcher {
+    let device = DeviceInfo::h100();
+    let problem = linear(512, 4096, 8192, DType::BF16);
+    let kernel = family::by_name(WAVE).unwrap();
+    let key = Key::of(&problem.canonical().problem, Among::All).unwrap();
+    let mut table = Tuning::new("mine.json", Origin::of_this_build(&device));
+    table.replace(key, &[Point::new(512, kernel, Some(config.parse().unwrap()), &[1.2, 1.3])]);
+    let read = Tuning::parse("mine.json", &table.to_text()).unwrap();
+    assert_eq!(read.entries(), table.entries());
+    Dispatcher::hypothetical(device).without_tuning().with_tuning(read).unwrap()
+}
+
+#[test]
+fn a_measured_table_names_a_configuration() {
+    let problem = linear(512, 4096, 8192, DType::BF16);
+    let config = "128x128_c1x1_k1_s7";
+    let dispatcher = tuned(config);
+    let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
+    assert_eq!((plan.kernel.name, plan.config.to_string(), plan.reason), (WAVE, config.into(), Reason::Tuned));
+    let explanation = dispatcher.explain(&problem, Policy::default());
+    assert_eq!(explanation.config, plan.config);
+    assert!(explanation.to_string().contains(&format!("measured: {WAVE}@{config} is 1.2 times")), "{explanation}");
+}
+
+#[test]
+fn an_entry_whose_configuration_the_kernel_has_not_is_passed_over() {
+    let problem = linear(512, 4096, 8192, DType::BF16);
+    let dispatcher = tuned("136x128_c1x1_k1_s1");
+    assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().reason, Reason::Estimate);
+    let text = dispatcher.explain(&problem, Policy::default()).to_string();
+    assert!(text.contains("which is passed over: cannot run it as 136x128_c1x1_k1_s1"), "{text}");
 }

@@ -31,7 +31,7 @@ fn other() -> &'static KernelDesc {
 fn table() -> String {
     let key = Key::of(&problem().canonical().problem, Among::All).unwrap();
     let mut table = Tuning::new("any", Origin::of_this_build(&DeviceInfo::h100()));
-    table.replace(key, &[Point::new(64, other(), &[1.25, 1.2])]);
+    table.replace(key, &[Point::new(64, other(), None, &[1.25, 1.2])]);
     table.to_text()
 }
 

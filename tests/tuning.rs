@@ -26,7 +26,7 @@ fn empty(name: &str) -> Tuning {
 }
 
 fn won(m: usize, kernel: &'static KernelDesc) -> Point {
-    Point::new(m, kernel, &[1.2, 1.25])
+    Point::new(m, kernel, None, &[1.2, 1.25])
 }
 
 /// A table with one kernel for these rows of `bf16`, all measured.
@@ -89,7 +89,7 @@ fn ranges_join_neighbours_with_the_same_winner_and_nothing_else() {
 #[test]
 fn a_kernel_wins_by_more_than_3_percent_twice_or_not_at_all() {
     let kernel = others(&bf16(64))[0];
-    let gain = |gains: &[f64]| Point::new(64, kernel, gains).won().map(|(_, gain)| gain);
+    let gain = |gains: &[f64]| Point::new(64, kernel, None, gains).won().map(|(_, _, gain)| gain);
     assert_eq!(gain(&[1.0567, 1.0899]), Some(1.056), "the smaller one, and no better than it was");
     assert_eq!(gain(&[1.2, LEAST_GAIN]), None);
     assert_eq!(gain(&[1.2, 0.9]), None);
@@ -97,7 +97,7 @@ fn a_kernel_wins_by_more_than_3_percent_twice_or_not_at_all() {
     assert_eq!(gain(&[1.2, f64::NAN]), None);
 
     let mut table = empty("t");
-    let points = [Point::new(4, kernel, &[1.3, 1.4]), Point::new(8, kernel, &[1.0301, 1.2])];
+    let points = [Point::new(4, kernel, None, &[1.3, 1.4]), Point::new(8, kernel, None, &[1.0301, 1.2])];
     table.replace(key(&bf16(1), Among::All), &points);
     assert_eq!(table.entries()[0].gain, 1.03, "the least of the range");
     assert_eq!(Tuning::parse("t", &table.to_text()).unwrap(), table, "the least gain that is entered can be read");
@@ -320,7 +320,7 @@ prop_compose! {
 
 prop_compose! {
     fn any_point()(m in 1usize..20_000, kernel in 0..KERNELS.len(), gains in [0.9f64..3.0, 0.9f64..3.0]) -> Point {
-        Point::new(m, &KERNELS[kernel], &gains)
+        Point::new(m, &KERNELS[kernel], None, &gains)
     }
 }
 
@@ -331,7 +331,7 @@ proptest! {
     ) {
         let mut table = empty("t");
         for (key, mut points) in keys {
-            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, _)| k.family != "cublas"));
+            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, ..)| k.family != "cublas"));
             table.replace(key, &points);
         }
         let text = table.to_text();
@@ -355,7 +355,7 @@ proptest! {
             if !seen.contains(&point.m()) {
                 seen.push(point.m());
                 let found = table.lookup(&bf16(point.m()), Among::All).map(|entry| entry.kernel);
-                prop_assert_eq!(found, point.won().map(|(kernel, _)| kernel));
+                prop_assert_eq!(found, point.won().map(|(kernel, ..)| kernel));
             }
         }
     }

@@ -1,8 +1,9 @@
 //! An entry of a table: the kernel that won, and whether it is still the kernel that was measured.
 
 use super::{Among, EntryRefusal, Key, Refusal, RefusedEntry, LEAST_GAIN};
+use crate::config::Config;
 use crate::family;
-use crate::kernel::KernelDesc;
+use crate::kernel::{KernelDesc, Role};
 use serde::{Deserialize, Serialize};
 
 /// The kernel that won for a range of rows.
@@ -15,6 +16,8 @@ pub struct Entry {
     pub m: [usize; 2],
     /// The fastest there.
     pub kernel: &'static KernelDesc,
+    /// The configuration in which it was the fastest; `None` where that is the one that its family chooses.
+    pub config: Option<Config>,
     /// How many times as fast it is as what the dispatcher chose without the table.
     pub gain: f64,
 }
@@ -26,14 +29,16 @@ pub(super) struct Row {
     key: Key,
     m: [usize; 2],
     kernel: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    config: Option<Config>,
     /// [`KernelDesc::code`] of what was measured.
     code: String,
     gain: f64,
 }
 
 impl From<Entry> for Row {
-    fn from(Entry { key, m, kernel, gain }: Entry) -> Self {
-        Self { key, m, kernel: kernel.name.into(), code: kernel.code.into(), gain }
+    fn from(Entry { key, m, kernel, config, gain }: Entry) -> Self {
+        Self { key, m, kernel: kernel.name.into(), config, code: kernel.code.into(), gain }
     }
 }
 
@@ -48,7 +53,7 @@ pub(super) fn resolve(mut rows: Vec<Row>) -> Result<(Vec<Entry>, Vec<RefusedEntr
     let (mut entries, mut refused) = (Vec::new(), Vec::new());
     for row in rows {
         match row.kernel() {
-            Ok(kernel) => entries.push(Entry { key: row.key, m: row.m, kernel, gain: row.gain }),
+            Ok(kernel) => entries.push(Entry { key: row.key, m: row.m, kernel, config: row.config, gain: row.gain }),
             Err(refusal) => refused.push(RefusedEntry { key: row.key, m: row.m, refusal }),
         }
     }
@@ -65,7 +70,7 @@ impl Row {
         if !(*gain >= LEAST_GAIN && gain.is_finite()) {
             return Err(self.wrong(format!("its gain is {gain}; expected {LEAST_GAIN} or more")));
         }
-        let is_vendor = family::by_name(kernel).is_some_and(|kernel| kernel.family == "cublas");
+        let is_vendor = family::by_name(kernel).is_some_and(|kernel| kernel.role == Role::Vendor);
         if key.among == Among::Own && is_vendor {
             return Err(self.wrong(format!("{kernel} is none of our own kernels")));
         }

@@ -1,6 +1,7 @@
 //! From measured numbers of rows to ranges of them.
 
 use super::{Entry, Key, LEAST_GAIN};
+use crate::config::Config;
 use crate::kernel::KernelDesc;
 
 /// A range goes on from one measured M to the next if that is at most this many times as large. Within a factor of two no
@@ -15,17 +16,20 @@ pub const MOST_STEP: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     m: usize,
-    won: Option<(&'static KernelDesc, f64)>,
+    won: Option<Won>,
 }
+
+/// A kernel, its configuration where that is not its family's choice, and its gain.
+pub type Won = (&'static KernelDesc, Option<Config>, f64);
 
 impl Point {
     /// A kernel that was faster than the dispatcher's choice by these factors, each from a measurement of its own. It has won
     /// if every one of them, of at least two, is above [`LEAST_GAIN`].
-    pub fn new(m: usize, kernel: &'static KernelDesc, gains: &[f64]) -> Self {
+    pub fn new(m: usize, kernel: &'static KernelDesc, config: Option<Config>, gains: &[f64]) -> Self {
         let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
         let is_repeatable = gains.len() > 1 && gains.iter().all(|gain| *gain > LEAST_GAIN && gain.is_finite());
         // No more digits than a measurement has, and no better than it was.
-        Self { m, won: is_repeatable.then(|| (kernel, (least * 1e3).floor() / 1e3)) }
+        Self { m, won: is_repeatable.then(|| (kernel, config, (least * 1e3).floor() / 1e3)) }
     }
 
     /// The dispatcher's choice was as good as any.
@@ -38,8 +42,8 @@ impl Point {
         self.m
     }
 
-    /// The kernel that won, and its gain.
-    pub fn won(&self) -> Option<(&'static KernelDesc, f64)> {
+    /// The kernel that won, its configuration where that is not its family's choice, and its gain.
+    pub fn won(&self) -> Option<Won> {
         self.won
     }
 }
@@ -53,12 +57,14 @@ pub(super) fn entries(key: Key, points: &[Point]) -> Vec<Entry> {
     let mut open: Option<Entry> = None; // ends at the point before
     for Point { m, won } in points {
         open = match (open, won) {
-            (Some(entry), Some((kernel, gain))) if entry.kernel == kernel && m <= MOST_STEP * entry.m[1] => {
+            (Some(entry), Some((kernel, config, gain)))
+                if (entry.kernel, entry.config) == (kernel, config) && m <= MOST_STEP * entry.m[1] =>
+            {
                 Some(Entry { m: [entry.m[0], m], gain: entry.gain.min(gain), ..entry })
             }
             (entry, won) => {
                 done.extend(entry);
-                won.map(|(kernel, gain)| Entry { key, m: [m, m], kernel, gain })
+                won.map(|(kernel, config, gain)| Entry { key, m: [m, m], kernel, config, gain })
             }
         };
     }

@@ -127,7 +127,7 @@ fn new_table(header: &[&str]) -> Table {
     table
 }
 
-/// Whether two neighbours were expanded from one row of kernels.toml.
+/// Whether two neighbours were expanded from one row of the table.
 fn same_row(x: &KernelDesc, y: &KernelDesc) -> bool {
     let row =
         |kernel: &KernelDesc| (kernel.family, kernel.math, kernel.tile, kernel.cluster, kernel.schedule, kernel.why);

@@ -8,7 +8,8 @@ use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
-use candle_tilegemm::{workspace, DType, F32Mode, Problem};
+use candle_tilegemm::{workspace, Config, DType, F32Mode, Problem};
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub enum Arm {
     CublasLtAny,
     /// cuBLASLt's own first choice.
     CublasLtTop1,
-    /// A kernel of the table.
-    Kernel(&'static KernelDesc),
+    /// A kernel of the table, in the configuration that its family chooses or in this one.
+    Kernel(&'static KernelDesc, Option<Config>),
     /// The same as `Ours`, entered a second time.
     Again,
     /// A kernel that skips its last K tile, to see that it is caught.
@@ -62,19 +63,23 @@ impl std::str::FromStr for Arm {
             "own-tf32" => Arm::OwnIn(F32Mode::Tf32),
             "candle-strict" => Arm::CandleIn(F32Mode::Strict),
             "candle-tf32" => Arm::CandleIn(F32Mode::Tf32),
-            name => Arm::Kernel(family::by_name(name).ok_or_else(|| {
-                format!(
-                    "no arm or kernel is named '{name}'; expected {}, or a name from `tilegemm kernels`",
-                    DEFAULT.join(", ")
-                )
-            })?),
+            name => {
+                let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
+                let kernel = family::by_name(kernel).ok_or_else(|| {
+                    format!(
+                        "no arm or kernel is named '{kernel}'; expected {}, or a name from `tilegemm kernels`",
+                        DEFAULT.join(", ")
+                    )
+                })?;
+                Arm::Kernel(kernel, config.map(str::parse).transpose()?)
+            }
         })
     }
 }
 
 impl Arm {
-    pub fn name(&self) -> &'static str {
-        match self {
+    pub fn name(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Arm::Ours => "ours",
             Arm::Own => "own",
             Arm::OwnBest => "own-best",
@@ -87,10 +92,11 @@ impl Arm {
             Arm::OwnIn(F32Mode::Tf32) => "own-tf32",
             Arm::CandleIn(F32Mode::Tf32) => "candle-tf32",
             Arm::CandleIn(F32Mode::Accurate | F32Mode::Strict) => "candle-strict",
-            Arm::Kernel(kernel) => kernel.name,
+            Arm::Kernel(kernel, None) => kernel.name,
+            Arm::Kernel(kernel, Some(config)) => return Cow::Owned(format!("{kernel}@{config}")),
             Arm::Again => "again",
             Arm::Planted => "planted",
-        }
+        })
     }
 
     /// Whether it may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
@@ -125,6 +131,14 @@ impl Runner<'_> {
         }
     }
 
+    /// The configuration in which it runs; of zeros where there is none.
+    pub fn config(&self) -> Config {
+        match self {
+            Runner::Plan(plan) => plan.config,
+            _ => Config::default(),
+        }
+    }
+
     /// Whether both launch the same with the same arguments, so that one time is that of both.
     pub fn is_same(&self, other: &Runner) -> bool {
         let vendor = |runner: &Runner| match runner {
@@ -134,7 +148,9 @@ impl Runner<'_> {
         };
         match (self, other) {
             (Runner::Lt(x, i), Runner::Lt(y, j)) => x.algorithms[*i].algo == y.algorithms[*j].algo,
-            (Runner::Plan(x), Runner::Plan(y)) => std::ptr::eq(x.kernel, y.kernel) && x.canonical == y.canonical,
+            (Runner::Plan(x), Runner::Plan(y)) => {
+                std::ptr::eq(x.kernel, y.kernel) && x.config == y.config && x.canonical == y.canonical
+            }
             _ => vendor(self).is_some() && vendor(self) == vendor(other),
         }
     }
@@ -169,6 +185,12 @@ impl Runner<'_> {
     }
 }
 
+/// A candidate's first time in microseconds, and its launches.
+type Glance<'a> = (f64, Runner<'a>, Captured);
+
+/// Of how many kernels `own-best` tries other configurations than the family's choice.
+const SWEPT: usize = 2;
+
 /// Finds out what each arm launches for one row.
 pub struct Resolver<'a> {
     pub timer: &'a Timer,
@@ -186,7 +208,7 @@ impl<'a> Resolver<'a> {
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
             Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
-            Arm::Kernel(kernel) => plan(Policy::force(kernel.name)?),
+            Arm::Kernel(..) => plan(Policy::force(&arm.name())?),
             Arm::OwnBest => self.own_best(),
             Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
@@ -214,7 +236,24 @@ impl<'a> Resolver<'a> {
         if candidates.is_empty() {
             return Err("no kernel of ours but the reference supports it".into());
         }
-        self.fastest(candidates)
+        let mut glances = self.glance(candidates)?;
+        let others = glances.iter().take(SWEPT).flat_map(|(_, runner, _)| self.other_configurations(runner));
+        let others = others.collect();
+        glances.extend(self.glance(others)?);
+        self.fastest_of(glances)
+    }
+
+    /// A kernel in the configurations that its family did not choose, the most promising ones.
+    fn other_configurations(&self, runner: &Runner) -> Vec<Runner<'a>> {
+        const MOST: usize = 8;
+        let Runner::Plan(chosen) = runner else { return Vec::new() };
+        let legal = chosen.kernel.configurations(&chosen.canonical.problem, self.dispatcher.device());
+        let legal = legal.into_iter().filter(|config| *config != chosen.config);
+        let plan = |config| self.plan(self.problem, Policy::force(&format!("{}@{config}", chosen.kernel)).ok()?).ok();
+        let mut plans: Vec<_> = legal.filter_map(plan).collect();
+        plans.sort_by(|x, y| x.estimate_us.total_cmp(&y.estimate_us));
+        plans.truncate(MOST);
+        plans.into_iter().map(Runner::Plan).collect()
     }
 
     fn lt_best(&self, reduction: Reduction) -> Result<Runner<'a>> {
@@ -224,8 +263,11 @@ impl<'a> Resolver<'a> {
 
     /// The fastest of several: a glance at each, then a closer look at the best few in turns.
     fn fastest(&self, candidates: Vec<Runner<'a>>) -> Result<Runner<'a>> {
-        const FINALISTS: usize = 4;
-        const ROUNDS: usize = 9;
+        self.fastest_of(self.glance(candidates)?)
+    }
+
+    /// A time of each that runs, in microseconds, the fastest first.
+    fn glance(&self, candidates: Vec<Runner<'a>>) -> Result<Vec<Glance<'a>>> {
         let mut glances = Vec::new();
         let mut best = f64::INFINITY;
         for runner in candidates {
@@ -238,7 +280,15 @@ impl<'a> Resolver<'a> {
             best = best.min(us);
             glances.push((us, runner, captured));
         }
+        glances.sort_by(|x: &Glance, y| x.0.total_cmp(&y.0));
+        Ok(glances)
+    }
+
+    fn fastest_of(&self, mut glances: Vec<Glance<'a>>) -> Result<Runner<'a>> {
+        const FINALISTS: usize = 4;
+        const ROUNDS: usize = 9;
         glances.sort_by(|x, y| x.0.total_cmp(&y.0));
+        let best = glances.first().map_or(f64::INFINITY, |(us, ..)| *us);
         glances.truncate(FINALISTS);
         glances.retain(|(us, ..)| *us < 1.2 * best);
         let finalists: Vec<&Captured> = glances.iter().map(|(_, _, captured)| captured).collect();

@@ -12,7 +12,7 @@ use candle::Tensor;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::interpose::{self, Mode};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{Activation, Gemm, Problem};
+use candle_tilegemm::{Activation, Config, Gemm, Problem};
 use std::time::{Duration, Instant};
 
 /// How long a sample should take, in microseconds.
@@ -75,7 +75,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             Ok(Error { error: reference.error_of(&d)?, tolerance: reference.tolerance })
         };
         let error = reference.as_ref().map(error).transpose()?;
-        measured.runs.push(Run { kernel: call.name().into(), samples, error });
+        measured.runs.push(Run { kernel: call.name().into(), config: Config::default(), samples, error });
         measured.arms.push((arm, index));
     }
     interpose::set_mode(Mode::On);

@@ -13,7 +13,7 @@ use candle::{CudaDevice, Device};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{launch, Config, DType, F32Mode, Layout, Problem};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,6 +68,8 @@ pub struct Measured {
 /// What was measured of one kernel or call.
 pub struct Run {
     pub kernel: String,
+    /// Of zeros where the kernel has nothing to choose.
+    pub config: Config,
     pub samples: Samples,
     /// `None` where nothing was compared.
     pub error: Option<Error>,
@@ -250,14 +252,15 @@ impl Session {
         let mut arms = BTreeMap::new();
         for (arm, index) in &measured.arms {
             let run = &measured.runs[*index];
-            let Run { kernel, samples, error } = run;
+            let Run { kernel, config, samples, error } = run;
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
             flags.extend(run.flag(arm, problem.dtype).map(|flag| format!("{flag} {}", arm.name())));
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
             let err = error.map(|error| digits(error.error));
-            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel: kernel.clone(), err });
+            let (kernel, config) = (kernel.clone(), *config);
+            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel, config, err });
         }
         let Problem { m, n, k, dtype, .. } = problem;
         Ok(Row {
@@ -325,8 +328,14 @@ impl Session {
         }
         measured.card = vec![before, after];
         let runs = runners.iter().zip(times).zip(errors);
-        measured.runs =
-            runs.map(|(((runner, ..), samples), error)| Run { kernel: runner.kernel(), samples, error }).collect();
+        measured.runs = runs
+            .map(|(((runner, ..), samples), error)| Run {
+                kernel: runner.kernel(),
+                config: runner.config(),
+                samples,
+                error,
+            })
+            .collect();
         Ok(measured)
     }
 
@@ -388,7 +397,8 @@ mod tests {
     fn only_arms_that_may_add_in_16_bits_are_inexact_and_not_wrong() {
         let flag = |arm: Arm, dtype, error| {
             let error = Some(Error { error, tolerance: 0.0625 });
-            Run { kernel: String::new(), samples: Samples::default(), error }.flag(&arm, dtype)
+            Run { kernel: String::new(), config: Config::default(), samples: Samples::default(), error }
+                .flag(&arm, dtype)
         };
         for arm in [Arm::Candle, Arm::CublasLtAny] {
             let errors = [0.05, 0.5, 1.5, 1e300].map(|error| flag(arm.clone(), DType::BF16, error));

@@ -4,7 +4,7 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::Result;
-use candle_tilegemm::{DType, F32Mode, Layout};
+use candle_tilegemm::{Config, DType, F32Mode, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,6 +107,9 @@ pub struct Arm {
     pub us_p90: f64,
     /// What ran.
     pub kernel: String,
+    /// The configuration in which it ran. Absent where the kernel has nothing to choose, and in records from before 2026-11-23.
+    #[serde(default, skip_serializing_if = "Config::is_default")]
+    pub config: Config,
     /// Largest difference to the reference, over the reference's root mean square. Absent with `--no-check`; a number that
     /// JSON cannot hold (NaN, Inf) is written as 1e300.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -114,7 +114,7 @@ fn in_its_arithmetic(session: &Session, arm: Arm, problem: &Problem) -> Result<A
     let explanation = session.dispatcher.explain(problem, Policy::own().with_workspace(workspace::bytes()?));
     let able = |candidate: &Candidate| Some((candidate.kernel, *candidate.verdict.as_ref().ok()?));
     let able = explanation.candidates.iter().filter(|candidate| candidate.kernel.math == math).filter_map(able);
-    Ok(able.min_by(|x, y| x.1.total_cmp(&y.1)).map_or(arm, |(kernel, _)| Arm::Kernel(kernel)))
+    Ok(able.min_by(|x, y| x.1.total_cmp(&y.1)).map_or(arm, |(kernel, _)| Arm::Kernel(kernel, None)))
 }
 
 /// Rows times columns in f64.

@@ -4,16 +4,31 @@ use super::Args;
 use crate::bench::arms::Arm;
 use crate::bench::measure::{How, Measured, Session};
 use crate::Result;
+use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::tuning::{Among, Point, LEAST_GAIN};
-use candle_tilegemm::Problem;
+use candle_tilegemm::{Config, Problem};
 
 /// What a policy chooses, and what may be faster.
 struct Contest {
     among: Among,
     choice: Arm,
     challengers: Vec<Arm>,
+}
+
+/// A kernel that was faster than the choice.
+struct Leader {
+    kernel: &'static KernelDesc,
+    /// Where that is not the one that the kernel's family chooses.
+    config: Option<Config>,
+    gain: f64,
+}
+
+impl Leader {
+    fn arm(&self) -> Arm {
+        Arm::Kernel(self.kernel, self.config)
+    }
 }
 
 /// What came out of a product.
@@ -38,8 +53,8 @@ pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome
         if first.run_of(&contest.choice).is_none() {
             continue; // no kernel of that policy runs it
         }
-        match contest.leader(&first, &mut outcome.wrong)? {
-            Some((kernel, gain)) => leaders.push((contest, kernel, gain)),
+        match contest.leader(session, &canonical, &first, &mut outcome.wrong)? {
+            Some(leader) => leaders.push((contest, leader)),
             None => outcome.points.push((contest.among, Point::without_winner(canonical.m))),
         }
     }
@@ -47,14 +62,13 @@ pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome
         return Ok(outcome);
     }
 
-    let arms: Vec<Arm> =
-        leaders.iter().flat_map(|(contest, kernel, _)| [contest.choice.clone(), Arm::Kernel(kernel)]).collect();
+    let arms: Vec<Arm> = leaders.iter().flat_map(|(contest, leader)| [contest.choice.clone(), leader.arm()]).collect();
     let second = session.measure(problem, &distinct(arms), &how)?;
-    for (contest, kernel, gain) in leaders {
-        let again = contest.gain(&second, &Arm::Kernel(kernel), &mut outcome.wrong)?;
-        let point =
-            again.map_or(Point::without_winner(canonical.m), |again| Point::new(canonical.m, kernel, &[gain, again]));
-        outcome.points.push((contest.among, point));
+    for (contest, leader) in leaders {
+        let again = contest.gain(&second, &leader.arm(), &mut outcome.wrong)?;
+        let Leader { kernel, config, gain } = leader;
+        let won = |again| Point::new(canonical.m, kernel, config, &[gain, again]);
+        outcome.points.push((contest.among, again.map_or(Point::without_winner(canonical.m), won)));
     }
     Ok(outcome)
 }
@@ -62,7 +76,7 @@ pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome
 fn contests(session: &Session, canonical: &Problem) -> [Contest; 2] {
     let device = session.dispatcher.device();
     let vendor = KERNELS.iter().find(|k| k.role == Role::Vendor && k.supports(canonical, device).is_ok());
-    let challengers = [Arm::OwnBest].into_iter().chain(vendor.map(Arm::Kernel)).collect();
+    let challengers = [Arm::OwnBest].into_iter().chain(vendor.map(|kernel| Arm::Kernel(kernel, None))).collect();
     [
         Contest { among: Among::All, choice: Arm::Ours, challengers },
         Contest { among: Among::Own, choice: Arm::Own, challengers: vec![Arm::OwnBest] },
@@ -86,14 +100,22 @@ fn distinct(arms: Vec<Arm>) -> Vec<Arm> {
 
 impl Contest {
     /// The fastest challenger that is worth a second look, and its gain.
-    fn leader(&self, measured: &Measured, wrong: &mut Vec<String>) -> Result<Option<(&'static KernelDesc, f64)>> {
-        let mut best: Option<(&'static KernelDesc, f64)> = None;
+    fn leader(
+        &self,
+        session: &Session,
+        canonical: &Problem,
+        measured: &Measured,
+        wrong: &mut Vec<String>,
+    ) -> Result<Option<Leader>> {
+        let mut best: Option<Leader> = None;
         for arm in &self.challengers {
             let Some(gain) = self.gain(measured, arm, wrong)? else { continue };
-            let kernel = measured.run_of(arm).and_then(|run| family::by_name(&run.kernel));
-            let Some(kernel) = kernel.filter(|_| gain > LEAST_GAIN) else { continue };
-            if best.is_none_or(|(_, least)| gain > least) {
-                best = Some((kernel, gain));
+            let Some(run) = measured.run_of(arm).filter(|_| gain > LEAST_GAIN) else { continue };
+            let Some(kernel) = family::by_name(&run.kernel) else { continue };
+            if best.as_ref().is_none_or(|best| gain > best.gain) {
+                let chosen = session.dispatcher.plan(canonical, Policy::force(kernel.name)?)?.config;
+                let config = (run.config != chosen).then_some(run.config);
+                best = Some(Leader { kernel, config, gain });
             }
         }
         Ok(best)

@@ -9,9 +9,10 @@ use crate::bench::{order, table};
 use crate::{Failure, Result};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::suite::Shape;
 use candle_tilegemm::tuning::{Among, Entry, Host, Key, Origin, Point, Tuning};
-use candle_tilegemm::{launch, settings};
+use candle_tilegemm::{launch, settings, Config};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -142,7 +143,7 @@ fn print_outcome(shape: &Shape, outcome: &Outcome) -> Result {
     let words = |(among, point): &(Among, Point)| {
         let among = if *among == Among::All { "all" } else { "own" };
         match point.won() {
-            Some((kernel, gain)) => format!("{among}: {kernel} {gain:.3}x"),
+            Some((kernel, config, gain)) => format!("{among}: {} {gain:.3}x", named(kernel, config)),
             None => format!("{among}: as chosen"),
         }
     };
@@ -150,11 +151,16 @@ fn print_outcome(shape: &Shape, outcome: &Outcome) -> Result {
     crate::print(format_args!("{:<28} {}", shape.id, words.join("  ")))
 }
 
+/// `NAME`, or `NAME@CONFIGURATION`.
+fn named(kernel: &KernelDesc, config: Option<Config>) -> String {
+    config.map_or(kernel.name.into(), |config| format!("{kernel}@{config}"))
+}
+
 fn as_text<'a>(entries: impl Iterator<Item = &'a Entry>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(["product", "M", "kernel", "gain"]);
-    for Entry { key, m: [first, last], kernel, gain } in entries {
-        table.add_row([key.to_string(), format!("{first} - {last}"), kernel.to_string(), format!("{gain:.3}")]);
+    for Entry { key, m: [first, last], kernel, config, gain } in entries {
+        table.add_row([key.to_string(), format!("{first} - {last}"), named(kernel, *config), format!("{gain:.3}")]);
     }
     for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
