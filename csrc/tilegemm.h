@@ -62,7 +62,7 @@ typedef struct tg_config {
   int32_t split;                /* parts of K, whose sums are added up in the end */
   int32_t stages;               /* of the pipeline in shared memory */
   int32_t warps;                /* of a thread block */
-  int32_t swap_ab;              /* not 0: B is on the tensor cores' M side */
+  int32_t swap_ab;              /* 1: B is on the tensor cores' M side */
 } tg_config;
 
 typedef struct tg_gemm_args {

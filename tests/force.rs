@@ -50,6 +50,37 @@ fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
     assert!(error("sm90_wav@128x128", &problem).contains("sm90_wav"));
 }
 
+/// Of the f32 kernels for Hopper: clusters, with halves of K where it is long and tiles are few; tiles and parts of K, for operands as
+/// they are and exchanged.
+#[test]
+fn the_configurations_are_those_that_the_launch_accepts() {
+    use Layout::{NN, NT, TT};
+    let f32 = |m, n, k, layout| Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, 1, layout, DType::F32) };
+    let cases = [
+        ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 1024, NT), "c2x1_k1, c1x2_k1, c2x2_k1, c1x1_k2, c1x2_k2"),
+        ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 480, NT), "c2x1_k1, c1x2_k1, c2x2_k1"),
+        ("sm90_tf32_f32_nn_64x128x32_1x2", f32(4096, 4096, 4096, NN), "c1x2_k1, c2x1_k1, c2x2_k1"),
+        ("sm90_tf32_f32_nt_128x256x32_2x1", f32(512, 512, 1024, NT), "c2x1_k1"),
+        ("sm90_tf32_f32_tt_128x256x32_2x1", f32(512, 512, 1024, TT), "c2x1_k1, c1x1_k1"),
+        ("sm90_sgemm_f32_nt_128x256x16_1x1", f32(512, 512, 1024, NT), "128x256_k1"),
+        ("sm90_sgemm_f32_nt_256x128x16_1x1", f32(512, 512, 1024, NT), "128x256_k1, 256x128_k1, 128x192_k1, 256x64_k1"),
+        ("sm90_sgemm_f32_tt_256x128x16_1x1", f32(512, 512, 64, TT), "256x128_k1_swap, 128x256_k1_swap, 192x128_k1_swap, 64x256_k1_swap"),
+        ("sm90_sgemm_f32_nt_128x128x32_1x1", f32(64, 512, 128, NT), "128x128_k1_swap, 128x128_k2_swap, 96x128_k1_swap, 96x128_k2_swap"),
+        ("sm90_bf16x6_direct_f32_nt_64x64x32_1x1", f32(64, 512, 252, NT), "128x64_k1"),
+        (
+            "sm90_bf16x6_direct_f32_nt_64x64x32_1x1",
+            f32(64, 512, 256, NT),
+            "128x64_k1, 16x64_k1_swap, 16x64_k2_swap, 16x64_k4_swap, 32x64_k1_swap, 32x64_k2_swap, 32x64_k4_swap, 64x64_k1_swap, \
+             64x64_k2_swap, 64x64_k4_swap, 64x16_k1, 64x16_k2, 64x16_k4, 64x32_k1, 64x32_k2, 64x32_k4, 64x64_k1, 64x64_k2, 64x64_k4",
+        ),
+    ];
+    for (kernel, problem, list) in cases {
+        let text = error(&format!("{kernel}@1x1"), &problem);
+        let listed = text.split("it can as ").nth(1).and_then(|rest| rest.split(';').next());
+        assert_eq!(listed, Some(list), "{kernel}: {text}");
+    }
+}
+
 /// Of every kernel and a grid of problems: the chosen configuration is one in which the kernel can run the problem.
 #[test]
 fn what_is_chosen_is_legal() {

@@ -39,6 +39,7 @@ inline tg_gemm_args exchanged(const tg_gemm_args& args) {
   tg_gemm_args other = args;
   std::swap(other.m, other.n);
   std::swap(other.a, other.b);
+  std::swap(other.config.tile_m, other.config.tile_n);
   for (tg_matrix* matrix : {&other.a, &other.b, &other.c, &other.d, &other.bias}) {
     std::swap(matrix->row_stride, matrix->col_stride);
   }

@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstring>
+
 #include "tilegemm.h"
 
 namespace tilegemm {
@@ -51,6 +53,9 @@ static tg_status load_own_module() { return load_module(reinterpret_cast<const v
 
 }  // namespace
 #endif
+
+// Whether two configurations differ.
+inline bool operator!=(const tg_config& x, const tg_config& y) { return std::memcmp(&x, &y, sizeof x) != 0; }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

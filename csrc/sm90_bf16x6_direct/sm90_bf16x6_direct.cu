@@ -27,54 +27,21 @@ namespace {
 // K below which large and small products have sums of their own, or errors would be more than SGEMM's (docs/f32.md). Tall tiles only.
 constexpr int64_t most_apart = 256;
 
-// How a launch is cut up. `src/cost/direct.rs` has the same, with the same numbers.
-struct Cut {
-  bool tall, exchanged;
-  int width, split_log2;
-};
-
-// Microseconds of a stage and of what else a tile takes, fitted to 525 recordings on an H100 (regret of the choice 0.14 %):
-// where groups take turns, for tiles of 16, 32 and 64; of tall tiles, which also take longer to start; the way through distributed
-// shared memory.
-constexpr double stage_us[] = {0.223, 0.272, 0.441}, tile_us[] = {2.45, 2.78, 3.51};
-constexpr double tall_stage_us = 0.794, tall_tile_us = 1.13, tall_start_us = 2.33, split_8_us = 0.38;
-
-// `nt`: K is contiguous in B; else its rows are, and it can only be Q.
-Cut choose(bool nt, int64_t m, int64_t n, int64_t k, int64_t batches, int sm_count) {
-  const int64_t stages = ceil_div(k, 32);
-  const auto rounds = [](int64_t blocks, int64_t at_a_time) { return double(ceil_div(blocks, std::max<int64_t>(1, at_a_time))); };
-  Cut best{true, false, 64, 0};
-  double least = tall_start_us + rounds(ceil_div(m, 128) * ceil_div(n, 64) * batches, sm_count) * (stages * tall_stage_us + tall_tile_us);
-  if (!nt || k < most_apart) return best;
-  for (const bool exchanged : {true, false}) {
-    for (int w = 0; w < 3; w++) {
-      const int width = 16 << w;
-      const int64_t tiles = ceil_div(exchanged ? n : m, 64) * ceil_div(exchanged ? m : n, width) * batches;
-      for (int log2 = 0; log2 < 4 && stages >= int64_t(2) << log2; log2++) {
-        // Clusters of four and eight leave some multiprocessors out: of an H100's 132 they get 120 and 112.
-        const int64_t at_a_time = log2 < 2 ? sm_count : log2 == 2 ? sm_count * 10 / 11 : sm_count * 28 / 33;
-        const double stage_part = ceil_div(stages, int64_t(1) << log2) * stage_us[w];
-        const double us = rounds(tiles << log2, at_a_time) * (stage_part + tile_us[w]) + (log2 == 3 ? split_8_us : 0);
-        if (us < least) least = us, best = {false, exchanged, width, log2};
-      }
-    }
-  }
-  return best;
-}
-
 template <class C>
-tg_status run(const tg_gemm_args& args, const Cut& cut) {
+tg_status run(const tg_gemm_args& args) {
+  const bool exchanged = args.config.swap_ab;
+  const int split_log2 = split_log2_of(args.config.split);
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
-  const int64_t p_count = cut.exchanged ? n : m, q_count = cut.exchanged ? m : n;
+  const int64_t p_count = exchanged ? n : m, q_count = exchanged ? m : n;
   const int64_t p_tiles = ceil_div(p_count, C::height), q_tiles = ceil_div(q_count, C::width);
   const int64_t tiles = p_tiles * q_tiles * batches;
   // Exchanged, tiles are as even as can be: rows that are not in A would take as long as those that are.
-  const int64_t q_rows = cut.exchanged ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
+  const int64_t q_rows = exchanged ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
 
   const tg_matrix &a = args.a, &b = args.b, &d = args.d;
   const Lines of_a = lines_of(a, m, k, a.row_stride, args.batch);
   const Lines of_b = C::in_rows ? lines_of(b, n, k, b.col_stride, args.batch) : lines_of(b, k, n, b.row_stride, args.batch);
-  const Lines &p = cut.exchanged ? of_b : of_a, &q = cut.exchanged ? of_a : of_b;
+  const Lines &p = exchanged ? of_b : of_a, &q = exchanged ? of_a : of_b;
   CUtensorMap p_map, q_map, d_map{};
   if (!tensor_map(&p_map, p, C::height, false) ||
       !(C::in_rows ? tensor_map(&q_map, q, int(q_rows), false)
@@ -85,18 +52,18 @@ tg_status run(const tg_gemm_args& args, const Cut& cut) {
   const bool whole = C::tall && q_rows == C::width && epilogue.is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
                      rows_in_fours<float>(d, m, args.batch) &&
                      tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
-  const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << cut.split_log2;
+  const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << split_log2;
   // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
   const int stages = grid <= args.sm_count ? C::unit : C::stages;
-  const int prefetch = args.overlap && cut.exchanged ? 4 : 0;
-  const uint64_t p_policy = cut.exchanged && q_tiles == 1 ? evict_first : evict_normal;
+  const int prefetch = args.overlap && exchanged ? 4 : 0;
+  const uint64_t p_policy = exchanged && q_tiles == 1 ? evict_first : evict_normal;
   Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
-              int(q_rows), cut.split_log2, stages, prefetch, p_policy, cut.exchanged, epilogue.is_plain(), whole};
+              int(q_rows), split_log2, stages, prefetch, p_policy, exchanged, epilogue.is_plain(), whole};
 
   const void* kernel = reinterpret_cast<const void*>(multiply<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
   void* parameters[] = {&p_map, &q_map, &d_map, &place, &epilogue};
-  return Launch(args, dim3(unsigned(grid)), dim3(C::threads), C::shared_bytes, dim3(1u << cut.split_log2))(kernel, parameters);
+  return Launch(args, dim3(unsigned(grid)), dim3(C::threads), C::shared_bytes, dim3(1u << split_log2))(kernel, parameters);
 }
 
 }  // namespace
@@ -113,13 +80,24 @@ tg_status launch(const tg_gemm_args* problem) {
   if (k == 0 || m > most || n > most || k > most || batches > most_tiles) return TG_UNSUPPORTED;
   if (ceil_div(m, 64) * ceil_div(n, 64) > most_tiles / batches) return TG_UNSUPPORTED;
   if (args.a.col_stride != 1 || (in_rows ? args.b.row_stride : args.b.col_stride) != 1) return TG_UNSUPPORTED;
-  const Cut cut = choose(in_rows, m, n, k, batches, args.sm_count);
-  if constexpr (in_rows) {
-    if (!cut.tall && cut.width == 16) return run<Config<16, true, false, false>>(args, cut);
-    if (!cut.tall && cut.width == 32) return run<Config<32, true, false, false>>(args, cut);
-    if (!cut.tall) return run<Config<64, true, false, false>>(args, cut);
+
+  // `src/family/sm90_bf16x6_direct.rs` lists the same.
+  const tg_config& config = args.config;
+  const bool exchanged = config.swap_ab;
+  const int height = exchanged ? config.tile_n : config.tile_m, width = exchanged ? config.tile_m : config.tile_n;
+  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, exchanged}) return TG_UNSUPPORTED;
+  if (height == 128 && width == 64 && config.split == 1 && !exchanged) {
+    return k < most_apart ? run<Config<64, in_rows, true, true>>(args) : run<Config<64, in_rows, true, false>>(args);
   }
-  return k < most_apart ? run<Config<64, in_rows, true, true>>(args, cut) : run<Config<64, in_rows, true, false>>(args, cut);
+  if constexpr (in_rows) {
+    // Each part of K is two stages at least.
+    const bool splits = split_log2_of(config.split) >= 0 && ceil_div(k, 32) >= 2 * config.split;
+    if (height != 64 || k < most_apart || !splits) return TG_UNSUPPORTED;
+    if (width == 16) return run<Config<16, true, false, false>>(args);
+    if (width == 32) return run<Config<32, true, false, false>>(args);
+    if (width == 64) return run<Config<64, true, false, false>>(args);
+  }
+  return TG_UNSUPPORTED;
 }
 
 }  // namespace tilegemm

@@ -28,7 +28,7 @@ namespace tilegemm {
 namespace {
 
 // One shape of tile: 128 rows of P, `Width` of Q; `Registers`: P goes through them; `Share`: blocks of a cluster, unless the
-// launch adapts it.
+// kernel adapts to the cluster that it is launched with.
 template <bool Registers, int Width, bool Exchange, int Share>
 struct Config {
   static constexpr bool registers = Registers, exchange = Exchange;
@@ -61,11 +61,12 @@ struct Config {
 struct Cluster {
   int share_q, share_p, split;
   __host__ __device__ int log2() const { return share_q + share_p + split - 3; }
+  bool is(int q, int p, int parts) const { return share_q == q && share_p == p && split == parts; }
 };
 
 // What there is to do.
 struct Work {
-  Cluster cluster;  // where the kernel adapts
+  Cluster cluster;  // what a kernel that adapts is launched with
   int r, s, k_blocks;
   TileOrder order;  // of clusters; its M is R, and its N is S
   bool bare;        // alpha is all there is to do

@@ -33,44 +33,28 @@ int64_t clusters_at_once(const tg_gemm_args& args, const Cluster& cluster) {
   return (cluster.log2() > 1 ? int64_t(args.sm_count) * 10 / 11 : args.sm_count) >> cluster.log2();
 }
 
-// The cluster that should be through first. `src/cost/tf32.rs` has the same numbers.
+// Whether the kernel is compiled for a cluster. `src/family/sm90_tf32.rs` lists the same.
 template <class C>
-Cluster cluster_of(const tg_gemm_args& args, int64_t r, int64_t s) {
-  if (!C::adapts) return {C::share, 1, 1};
-  constexpr Cluster all[] = {{2, 1, 1}, {1, 2, 1}, {2, 2, 1}, {1, 1, 2}, {1, 2, 2}};
-  const int64_t stages = ceil_div(args.k, C::depth);
-  Cluster best = all[0];
-  int64_t least = INT64_MAX;
-  for (const Cluster& cluster : all) {
-    const int64_t clusters =
-        ceil_div(r, C::p_rows * cluster.share_q) * ceil_div(s, C::q_rows * cluster.share_p) * args.batch[0] * args.batch[1];
-    const int64_t at_once = clusters_at_once(args, cluster);
-    // Of K only halves that are long, and of a single tile.
-    if (at_once == 0 || (cluster.split > 1 && (clusters > at_once || stages < 16))) continue;
-    // In the time that 1 KiB takes from L2 to a block: a stage, for which shared memory needs that of 14; the end of a tile; sums
-    // that meet.
-    const int64_t stage = std::max(C::p_bytes / cluster.share_p + C::q_bytes / cluster.share_q, 14 * 1024) / 1024;
-    const int64_t turn = ceil_div(stages, cluster.split) * stage + 54;
-    const int64_t time = ceil_div(clusters, at_once) * turn + (cluster.split > 1 ? 120 : 0);
-    if (time < least) least = time, best = cluster;
-  }
-  return best;
+bool has(const Cluster& cluster) {
+  if (!C::adapts) return cluster.is(C::share, 1, 1);
+  return cluster.is(2, 1, 1) || cluster.is(1, 2, 1) || cluster.is(2, 2, 1) || cluster.is(1, 1, 2) || cluster.is(1, 2, 2);
 }
 
 template <class C>
-tg_status run(const tg_gemm_args& args, const Lines& p, Lines q, bool transposes) {
+tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, Lines q, bool transposes) {
+  if (!has<C>(cluster)) return TG_UNSUPPORTED;
   const int64_t r = C::exchange ? args.n : args.m, s = C::exchange ? args.m : args.n;
   const int64_t batches = args.batch[0] * args.batch[1];
-  const Cluster cluster = cluster_of<C>(args, r, s);
   const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
-  if (args.sm_count < C::share) return TG_UNSUPPORTED;
-  const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster);
+  const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster), stages = ceil_div(args.k, C::depth);
+  // K is halved where it is long, and where no cluster has two tiles.
+  if (at_once == 0 || (cluster.split > 1 && (total > at_once || stages < 16))) return TG_UNSUPPORTED;
 
   const Epilogue<float, float> epilogue(args);
   const TileOrder order = order_of(args, r_tiles, s_tiles, C::q_rows < C::p_rows, total <= at_once);
   // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
   const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
-  Work work{cluster, int(r), int(s), int(ceil_div(args.k, C::depth)), order, epilogue.is_scaling(),
+  Work work{cluster, int(r), int(s), int(stages), order, epilogue.is_scaling(),
             large_d ? evict_last : evict_normal, large_d ? evict_first : evict_normal};
 
   Transpose into_workspace;
@@ -107,6 +91,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
+  const tg_config& config = args.config;
+  const Cluster cluster{exchange ? config.cluster_n : config.cluster_m, exchange ? config.cluster_m : config.cluster_n, config.split};
+  if (config != tg_config{0, 0, config.cluster_m, config.cluster_n, config.split, 0, 0, 0}) return TG_UNSUPPORTED;
   // src/kernel/limits.rs has the same numbers.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
   if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
@@ -123,14 +110,11 @@ tg_status launch(const tg_gemm_args* problem) {
 
   const Lines &p = exchange ? b : a, &q = exchange ? a : b;
   using Shared = Config<!p_k_major, width, exchange, share>;
+  // Blocks of wide tiles may be alone: none waits for another one then.
   if constexpr (Shared::registers && width == 256) {
-    // Nothing to share, or all tiles at the same time: two blocks that wait for each other are 2 % slower then (2048^3).
-    using Alone = Config<true, width, exchange, 1>;
-    const int64_t r_tiles = ceil_div(exchange ? args.n : args.m, Alone::p_rows);
-    const int64_t tiles = r_tiles * ceil_div(exchange ? args.m : args.n, width);
-    if (r_tiles == 1 || tiles <= args.sm_count / batches) return run<Alone>(args, p, q, !q_k_major);
+    if (cluster.is(1, 1, 1)) return run<Config<true, width, exchange, 1>>(args, cluster, p, q, !q_k_major);
   }
-  return run<Shared>(args, p, q, !q_k_major);
+  return run<Shared>(args, cluster, p, q, !q_k_major);
 }
 
 }  // namespace tilegemm

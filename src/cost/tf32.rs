@@ -24,8 +24,6 @@ const NARROW_KIB_US: f64 = 0.017;
 const NARROW_KIB: f64 = 14.0;
 /// Sums that meet.
 const MEET_US: f64 = 2.0;
-/// The least stages of which a cluster takes halves.
-const LEAST_STAGES: f64 = 16.0;
 
 /// Blocks of a cluster: along the side of tiles that has 128 rows, which share the other operand; along the other side; parts of K.
 pub(crate) type Cluster = [f64; 3];
@@ -58,7 +56,7 @@ impl Tile {
         Self { memory, ..self }
     }
 
-    /// The product of `r` by `s` in `batch` matrices; infinite where the cluster is not for it.
+    /// The product of `r` by `s` in each matrix of the batch.
     pub fn us(&self, [r, s]: [usize; 2], problem: &Problem, device: &DeviceInfo) -> f64 {
         let count = |extent: usize, size: f64| (extent as f64 / size).ceil();
         let [along_r, along_s, split] = self.cluster;
@@ -68,9 +66,6 @@ impl Tile {
         let reached = f64::from(device.sm_count) * if blocks > 2.0 { 10.0 / 11.0 } else { 1.0 };
         let turns = (clusters / (reached / blocks).floor()).ceil();
         let all_stages = count(problem.k, 32.0);
-        if split > 1.0 && (turns > 1.0 || all_stages < LEAST_STAGES) {
-            return f64::INFINITY;
-        }
         let stages = (all_stages / split).ceil();
 
         let peak = super::peak_tflops(problem.dtype, Math::Tf32, device) * 1e6 / f64::from(device.sm_count);

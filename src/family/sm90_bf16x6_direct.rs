@@ -69,40 +69,26 @@ fn us_of(case: &Case, config: &Config, apart: bool) -> f64 {
     rounds(tiles * config.split as usize, reached(config.split, sms)) * tile_us + meet
 }
 
-/// Calls `visit` with tall tiles, and with every tile along which groups take turns that the kernel can run the problem with.
-fn each(case: &Case, mut visit: impl FnMut(Config)) {
-    visit(TALL);
-    let Problem { k, .. } = *case.problem;
+/// Tall tiles, and every tile along which groups take turns that the kernel can run the problem with; csrc/sm90_bf16x6_direct.cu has
+/// the same.
+fn legal(case: &Case) -> impl Iterator<Item = Config> {
+    let k = case.problem.k;
     // Below, errors would be more than SGEMM's unless large and small products have sums of their own, which tall tiles have.
-    if case.kernel.layout != Layout::NT || k < MOST_APART {
-        return;
-    }
-    for swap_ab in [true, false] {
-        for width in WIDTHS {
-            for split in [1, 2, 4, 8].into_iter().filter(|split| k.div_ceil(32) >= 2 * *split as usize) {
-                let tile = if swap_ab { [width, 64] } else { [64, width] };
-                visit(Config { swap_ab, ..Config::tile(tile, split) });
-            }
-        }
-    }
+    let takes_turns = case.kernel.layout == Layout::NT && k >= MOST_APART;
+    let sides = WIDTHS.map(|width| (true, [width, 64])).into_iter().chain(WIDTHS.map(|width| (false, [64, width])));
+    let all =
+        sides.flat_map(|(swap_ab, tile)| [1, 2, 4, 8].map(|split| Config { swap_ab, ..Config::tile(tile, split) }));
+    [TALL].into_iter().chain(all.filter(move |config| takes_turns && k.div_ceil(32) >= 2 * config.split as usize))
 }
 
 impl Family for Sm90Bf16x6Direct {
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let mut configurations = Vec::new();
-        each(case, |config| configurations.push(config));
-        configurations
+        legal(case).collect()
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let mut best = (TALL, f64::INFINITY);
-        each(case, |config| {
-            let us = us_of(case, &config, false);
-            if us < best.1 {
-                best = (config, us);
-            }
-        });
-        best.0
+        let timed = legal(case).map(|config| (config, us_of(case, &config, false)));
+        timed.min_by(|x, y| x.1.total_cmp(&y.1)).map_or(TALL, |(config, _)| config)
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

@@ -1,4 +1,4 @@
-//! `csrc/sm90_sgemm`: f32 by fused multiply-adds, TMA. A row of the table has several tiles; one names the row.
+//! `csrc/sm90_sgemm`: f32 by fused multiply-adds, TMA. A row of the table has several tiles, one of which names the row.
 //!
 //! Of the two operands of a kernel, P is read in lines along K or in columns, Q in columns. P is A, or B where the operands are
 //! exchanged. Sides of a tile are those of P and Q here, and of A and B in a configuration.
@@ -85,15 +85,12 @@ fn cycles(case: &Case, tile: &Tile, split: usize) -> usize {
     (turns * tile.p * tile.q).saturating_mul(k) / tile.speed
 }
 
-/// Calls `visit` with every tile and number of parts of K that the kernel can run the problem with.
-fn each(case: &Case, mut visit: impl FnMut(&'static Tile, usize)) {
-    for tile in tiles(case.kernel).0 {
-        for split in if tile.splits { &[1, 2, 4, 8][..] } else { &[1] } {
-            if *split == 1 || case.problem.k >= 64 * split {
-                visit(tile, *split);
-            }
-        }
-    }
+/// Every tile and number of parts of K that the kernel can run the problem with; csrc/sm90_sgemm.cu has the same.
+fn legal<'a>(case: &Case<'a>) -> impl Iterator<Item = (&'static Tile, usize)> + 'a {
+    let k = case.problem.k;
+    let splits = move |tile: &Tile, split: usize| split == 1 || (tile.splits && k >= 2 * UNIT * split);
+    let all = tiles(case.kernel).0.iter().flat_map(|tile| [1, 2, 4, 8].map(|split| (tile, split)));
+    all.filter(move |(tile, split)| splits(tile, *split))
 }
 
 fn config(case: &Case, tile: &Tile, split: usize) -> Config {
@@ -125,20 +122,11 @@ impl Family for Sm90Sgemm {
     }
 
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let mut configurations = Vec::new();
-        each(case, |tile, split| configurations.push(config(case, tile, split)));
-        configurations
+        legal(case).map(|(tile, split)| config(case, tile, split)).collect()
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let mut best: Option<(&Tile, usize)> = None;
-        let mut least = usize::MAX;
-        each(case, |tile, split| {
-            let cycles = cycles(case, tile, split);
-            if best.is_none() || cycles < least {
-                (best, least) = (Some((tile, split)), cycles);
-            }
-        });
+        let best = legal(case).min_by_key(|(tile, split)| cycles(case, tile, *split));
         best.map_or(Config::default(), |(tile, split)| config(case, tile, split))
     }
 

@@ -1,4 +1,7 @@
 //! `csrc/sm90_tf32`: f32 by one TF32 product, TMA and WGMMA.
+//!
+//! P is the operand on the side of wgmma that has 128 rows, A or, exchanged, B; Q is the other one. A configuration has the blocks of a
+//! cluster along M and N, and the parts of K. Rows of the table with narrow tiles are compiled for several clusters.
 
 use crate::config::Config;
 use crate::cost::roofline_us;
@@ -13,14 +16,34 @@ const TRANSPOSE_US: f64 = 0.3;
 /// What narrow tiles take of memory: they are stored every other stage, or all loads of the next tile go on meanwhile.
 const SHORT_MEMORY: f64 = 1.25;
 const RING_MEMORY: f64 = 1.11;
-/// Clusters of narrow tiles: blocks along the side of tiles that has 128 rows, along the other side, and parts of K.
-const NARROW_CLUSTERS: [[usize; 3]; 5] = [[2, 1, 1], [1, 2, 1], [2, 2, 1], [1, 1, 2], [1, 2, 2]];
+/// Stages of K that are halved at least.
+const LEAST_HALVED: usize = 16;
+
+/// Blocks of a cluster along R, which share Q; along S, which share P; and parts of K.
+type Blocks = [usize; 3];
+
+const PAIR: Blocks = [2, 1, 1];
+const ALONE: Blocks = [1, 1, 1];
+/// Clusters of narrow tiles.
+const NARROW: [Blocks; 5] = [PAIR, [1, 2, 1], [2, 2, 1], [1, 1, 2], [1, 2, 2]];
 
 pub(crate) struct Sm90Tf32;
 
-/// Whether B is on the side of wgmma that has 128 rows.
+/// Whether P is B.
 fn swaps(kernel: &KernelDesc) -> bool {
     kernel.layout == Layout::NN || kernel.tile[0] != 128
+}
+
+/// The clusters that the kernel is compiled for; csrc/sm90_tf32.cu has the same.
+fn compiled(kernel: &KernelDesc) -> &'static [Blocks] {
+    let width = if swaps(kernel) { kernel.tile[0] } else { kernel.tile[1] };
+    let p_is_k_major = matches!((kernel.layout, swaps(kernel)), (Layout::NT, _) | (Layout::TT, true));
+    match (width, kernel.cluster) {
+        (_, [1, 1]) => &[ALONE],
+        (64, _) => &NARROW,
+        (256, _) if !p_is_k_major => &[PAIR, ALONE],
+        _ => &[PAIR],
+    }
 }
 
 /// Whether A and B are transposed into the workspace.
@@ -29,54 +52,63 @@ fn transposes(kernel: &KernelDesc) -> [bool; 2] {
     [tn && swaps(kernel), tn && !swaps(kernel)]
 }
 
-/// The sides of a tile: 128 rows of R, `width` of S.
-struct Sides {
-    width: usize,
-    r: usize,
-    s: usize,
-}
-
-impl Sides {
-    fn of(kernel: &KernelDesc, problem: &Problem) -> Self {
-        let [tile_m, tile_n, _] = kernel.tile.map(|side| side as usize);
-        match swaps(kernel) {
-            true => Self { width: tile_m, r: problem.n, s: problem.m },
-            false => Self { width: tile_n, r: problem.m, s: problem.n },
-        }
-    }
-}
-
 /// A cluster as a configuration has it.
-fn config(kernel: &KernelDesc, [along_r, along_s, split]: [usize; 3]) -> Config {
+fn config(kernel: &KernelDesc, [along_r, along_s, split]: Blocks) -> Config {
     let cluster = if swaps(kernel) { [along_s, along_r] } else { [along_r, along_s] };
     Config { cluster: cluster.map(|blocks| blocks as u32), split: split as u32, ..Config::default() }
 }
 
-/// Clusters that run at the same time; clusters of four reach 120 of an H100's 132 multiprocessors.
-fn clusters_at_once(cluster: [usize; 3], sms: usize) -> usize {
-    let blocks: usize = cluster.iter().product();
-    (if blocks > 2 { sms * 10 / 11 } else { sms }) / blocks
+/// What is computed, in tiles of 128 rows of R and `width` of S.
+struct Product {
+    r: usize,
+    s: usize,
+    width: usize,
+    matrices: usize,
+    stages: usize,
+    sms: usize,
 }
 
-/// Of K only halves that are long, and of a single tile.
-fn is_legal(case: &Case, sides: &Sides, cluster: [usize; 3]) -> bool {
-    let [along_r, along_s, split] = cluster;
-    let at_once = clusters_at_once(cluster, case.device.sm_count as usize);
-    let matrices = case.problem.batch_count();
-    let clusters = sides.r.div_ceil(128 * along_r) * sides.s.div_ceil(sides.width * along_s) * matrices;
-    at_once > 0 && (split == 1 || (clusters <= at_once && case.problem.k.div_ceil(32) >= 16))
-}
+impl Product {
+    fn of(case: &Case) -> Self {
+        let Problem { m, n, k, .. } = *case.problem;
+        let [tile_m, tile_n, _] = case.kernel.tile.map(|side| side as usize);
+        let (r, s, width) = if swaps(case.kernel) { (n, m, tile_m) } else { (m, n, tile_n) };
+        let sms = case.device.sm_count as usize;
+        Self { r, s, width, matrices: case.problem.batch_count(), stages: k.div_ceil(32), sms }
+    }
 
-/// The time by which the cluster is chosen that should be through first, in the time that 1 KiB takes from L2 to a block: a stage, for
-/// which shared memory needs that of 14 KiB; the end of a tile; sums that meet.
-fn rank(case: &Case, sides: &Sides, cluster: [usize; 3]) -> usize {
-    let [along_r, along_s, split] = cluster;
-    let at_once = clusters_at_once(cluster, case.device.sm_count as usize);
-    let matrices = case.problem.batch_count();
-    let clusters = sides.r.div_ceil(128 * along_r) * sides.s.div_ceil(sides.width * along_s) * matrices;
-    let stage = (16 * 1024 / along_s + sides.width * 128 / along_r).max(14 * 1024) / 1024;
-    let turn = case.problem.k.div_ceil(32).div_ceil(split) * stage + 54;
-    clusters.div_ceil(at_once) * turn + if split > 1 { 120 } else { 0 }
+    fn clusters(&self, [along_r, along_s, _]: Blocks) -> usize {
+        self.r.div_ceil(128 * along_r) * self.s.div_ceil(self.width * along_s) * self.matrices
+    }
+
+    /// Clusters that run at the same time; clusters of four reach 120 of an H100's 132 multiprocessors.
+    fn at_once(&self, cluster: Blocks) -> usize {
+        let blocks: usize = cluster.iter().product();
+        (if blocks > 2 { self.sms * 10 / 11 } else { self.sms }) / blocks
+    }
+
+    /// K is halved where it is long, and where no cluster has two tiles.
+    fn admits(&self, cluster: Blocks) -> bool {
+        let at_once = self.at_once(cluster);
+        let halves = self.clusters(cluster) <= at_once && self.stages >= LEAST_HALVED;
+        at_once > 0 && (cluster[2] == 1 || halves)
+    }
+
+    /// What narrow tiles should take in a cluster, in the time that 1 KiB takes from L2 to a block: a stage, for which shared memory
+    /// needs that of 14 KiB; the end of a tile; sums that meet.
+    fn narrow_time(&self, cluster: Blocks) -> usize {
+        let [along_r, along_s, split] = cluster;
+        let stage = (16 * 1024 / along_s + self.width * 128 / along_r).max(14 * 1024) / 1024;
+        let turn = self.stages.div_ceil(split) * stage + 54;
+        self.clusters(cluster).div_ceil(self.at_once(cluster)) * turn + if split > 1 { 120 } else { 0 }
+    }
+
+    /// Whether blocks have nothing to share, or all tiles run at the same time: two blocks that wait for each other are 2 % slower
+    /// then (2048^3).
+    fn is_small(&self) -> bool {
+        let tiles = self.r.div_ceil(128) * self.s.div_ceil(self.width);
+        self.r <= 128 || tiles <= self.sms / self.matrices
+    }
 }
 
 impl Family for Sm90Tf32 {
@@ -87,52 +119,44 @@ impl Family for Sm90Tf32 {
     }
 
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let kernel = case.kernel;
-        let sides = Sides::of(kernel, case.problem);
-        let pair = (kernel.cluster[0] * kernel.cluster[1]) as usize;
-        let clusters: &[[usize; 3]] = match sides.width {
-            64 => &NARROW_CLUSTERS,
-            // A single block has no other one to wait for.
-            256 if kernel.layout != Layout::NT => &[[2, 1, 1], [1, 1, 1]],
-            _ if pair == 2 => &[[2, 1, 1]],
-            _ => &[[1, 1, 1]],
-        };
-        clusters
-            .iter()
-            .filter(|cluster| is_legal(case, &sides, **cluster))
-            .map(|cluster| config(kernel, *cluster))
-            .collect()
+        let product = Product::of(case);
+        let admitted = compiled(case.kernel).iter().filter(|cluster| product.admits(**cluster));
+        admitted.map(|cluster| config(case.kernel, *cluster)).collect()
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let (kernel, sides) = (case.kernel, Sides::of(case.kernel, case.problem));
-        if sides.width == 64 {
-            let legal = NARROW_CLUSTERS.into_iter().filter(|cluster| is_legal(case, &sides, *cluster));
-            let best = legal.min_by_key(|cluster| rank(case, &sides, *cluster));
-            return config(kernel, best.unwrap_or(NARROW_CLUSTERS[0]));
-        }
-        let tiles = sides.r.div_ceil(128) * sides.s.div_ceil(sides.width);
-        let pair = (kernel.cluster[0] * kernel.cluster[1]) as usize;
-        // Nothing to share, or all tiles at the same time: two blocks that wait for each other are 2 % slower then (2048^3).
-        let few = sides.r <= 128 || tiles <= case.device.sm_count as usize / case.problem.batch_count();
-        let alone = kernel.layout != Layout::NT && sides.width == 256 && few;
-        config(kernel, [if alone { 1 } else { pair }, 1, 1])
+        let product = Product::of(case);
+        let best = match compiled(case.kernel) {
+            [only] => *only,
+            [PAIR, ALONE] => {
+                if product.is_small() {
+                    ALONE
+                } else {
+                    PAIR
+                }
+            }
+            narrow => {
+                let admitted = narrow.iter().copied().filter(|cluster| product.admits(*cluster));
+                admitted.min_by_key(|cluster| product.narrow_time(*cluster)).unwrap_or(PAIR)
+            }
+        };
+        config(case.kernel, best)
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let (kernel, problem, device) = (case.kernel, case.problem, case.device);
-        let sides = Sides::of(kernel, problem);
+        let Product { r, s, width, .. } = Product::of(case);
         let [along_m, along_n] = config.cluster.map(f64::from);
         let (along_r, along_s) = if swaps(kernel) { (along_n, along_m) } else { (along_m, along_n) };
         let cluster: Cluster = [along_r, along_s, f64::from(config.split)];
-        let memory = match (sides.width, problem.k) {
+        let memory = match (width, problem.k) {
             (64, ..=64) => SHORT_MEMORY,
             (64, ..=RING_K) => RING_MEMORY,
             _ => MEMORY,
         };
-        let tile = Tile::new(sides.width as u32, cluster).with_memory(memory);
-        let product = tile.us([sides.r, sides.s], problem, device);
-        let transposed = 8.0 * (sides.s * problem.k) as f64 * problem.batch_count() as f64;
+        let tile = Tile::new(width as u32, cluster).with_memory(memory);
+        let product = tile.us([r, s], problem, device);
+        let transposed = 8.0 * (s * problem.k) as f64 * problem.batch_count() as f64;
         let transpose = match kernel.layout {
             Layout::TN if transposed > 0.0 => TRANSPOSE_US + transposed / (TRANSPOSE_GBPS * 1e3),
             _ => 0.0,

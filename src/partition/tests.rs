@@ -1,6 +1,8 @@
+use super::pieces::Piece;
 use super::{Need, Partition};
+use crate::arch::DeviceInfo;
 use crate::family::{self, KERNELS};
-use crate::kernel::{KernelDesc, Math};
+use crate::kernel::{Case, KernelDesc, Math};
 use crate::problem::{BiasAxis, Operand};
 use crate::{DType, Layout, Problem};
 use std::collections::HashSet;
@@ -129,6 +131,32 @@ fn the_pieces_fit_and_make_up_the_product() {
             assert_eq!(partition(kernel, &problem, least - 1), None);
         }
     }
+}
+
+/// A plan has one configuration, which each piece is launched with.
+#[test]
+fn the_configuration_of_the_whole_is_legal_for_every_piece() {
+    let device = DeviceInfo::h100();
+    let sides = [36, 200, 1000, 2500, 9000];
+    let extents =
+        || sides.into_iter().flat_map(|m| sides.into_iter().flat_map(move |n| [64, 600, 4096].map(|k| (m, n, k))));
+    let mut seen = 0;
+    for kernel in KERNELS.iter().filter(|kernel| kernel.dtype == DType::F32 && kernel.layout != Layout::Any) {
+        for ((m, n, k), batch) in extents().flat_map(|extents| [(extents, 1), (extents, 20)]) {
+            let whole = dense(m, n, k, batch, kernel.layout);
+            let supported = kernel.family().limits(kernel, &whole).check(kernel, &whole, &device).is_ok();
+            let Some(footprint) = kernel.footprint(&whole).filter(|_| supported) else { continue };
+            let Some(partition) = Partition::new(Some(footprint), &whole, 2 * MIB) else { continue };
+            let case = Case { kernel, problem: &whole, device: &device, workspace: 2 * MIB };
+            let config = kernel.family().choose(&case);
+            for Piece { problem, .. } in partition.pieces(&whole) {
+                let legal = kernel.family().configurations(&Case { problem: &problem, ..case });
+                assert!(legal.contains(&config), "{kernel}@{config}: {whole} in pieces of {problem}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 1000, "{seen} pieces");
 }
 
 fn check(kernel: &KernelDesc, problem: &Problem, bytes: u64) {
