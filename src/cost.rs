@@ -1,7 +1,7 @@
 //! How long a kernel is expected to take: pure arithmetic over the row, the problem and the device.
 //!
 //! Each family estimates its own kernels (`src/family`). This module has the models that families share: the roofline, a pipeline of
-//! output tiles in waves ([`tiles`]), and what an epilogue takes. Estimates rank kernels; they are not promises. The constants say where they come from.
+//! output tiles in waves (`cost::tiles`), and what an epilogue takes. Estimates rank kernels; they are not promises. The constants say where they come from.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;

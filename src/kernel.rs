@@ -121,7 +121,7 @@ impl PartialEq for Room {
 /// One kernel: a table row for one arch, dtype and layout.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct KernelDesc {
-    /// Position in [`KERNELS`](crate::KERNELS).
+    /// Position in [`KERNELS`](crate::family::KERNELS).
     pub index: usize,
     /// CUTLASS grammar, computed from the row.
     pub name: &'static str,

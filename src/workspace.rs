@@ -1,7 +1,7 @@
 //! Device memory that kernels need beside the operands: how much there is, and which stream has it.
 //!
-//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`]) splits operands beforehand, unless it does that on their way
-//! (`sm90_bf16x6_direct`); one that multiplies as TF32 ([`Math::Tf32`]) transposes one where none is K-major; those of
+//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`](crate::kernel::Math::Bf16x6)) splits operands beforehand, unless it does that on their way
+//! (`sm90_bf16x6_direct`); one that multiplies as TF32 ([`Math::Tf32`](crate::kernel::Math::Tf32)) transposes one where none is K-major; those of
 //! `sm90_sgemm` transpose what is; and what comes of that lies in a workspace. There is one for each device and stream, of
 //! [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when the first such kernel is
 //! launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the process ends, so that a CUDA

@@ -391,7 +391,7 @@ pub fn progress(rows: usize) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::{Arm, Error, Run, Samples};
-    use candle_tilegemm::DType;
+    use candle_tilegemm::{Config, DType};
 
     #[test]
     fn only_arms_that_may_add_in_16_bits_are_inexact_and_not_wrong() {
