@@ -54,8 +54,8 @@ struct Row {
     /// cluster for a launch, up to four blocks along M, N and K, and sm90_bf16x6_direct up to eight along K.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
-    /// Of sm90_wave's tiles: their rows where exchanged, else their columns. A launch takes the width that leaves the busiest
-    /// multiprocessor least to do; tile, cluster and split are the most that a launch takes.
+    /// Of sm90_wave's tiles: their rows where exchanged, else their columns. A plan takes the width that leaves the busiest
+    /// multiprocessor least to do; tile, cluster and split are the most that a plan takes.
     #[serde(default)]
     widths: Vec<u32>,
     /// Parts of K that the blocks of a cluster add up; sm90_wave only.

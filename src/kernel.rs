@@ -4,6 +4,7 @@ use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
 use crate::partition::{Footprint, Need};
 use crate::problem::{DType, Layout, Problem};
+use crate::workspace;
 use std::fmt;
 
 pub use crate::precision::Math;
@@ -149,7 +150,7 @@ pub struct KernelDesc {
     pub tile: [u32; 3],
     /// Blocks of a cluster along M and N.
     pub cluster: [u32; 2],
-    /// Widths of tiles that the launch chooses from; empty: that of `tile`.
+    /// Widths of tiles that a plan chooses from; empty: that of `tile`.
     pub widths: &'static [u32],
     /// Parts of K that the blocks of a cluster add up.
     pub split: u32,
@@ -210,6 +211,16 @@ impl KernelDesc {
         }
         self.room.0.limits(self, problem).check(self, problem, device)?;
         self.room.0.supports(self, problem)
+    }
+
+    /// The configurations in which it can run the canonical `problem` on `device`, with a workspace of the default size: one without
+    /// numbers where it has nothing to choose, none where it cannot run or there is nothing to compute. What is left out are
+    /// configurations that would never be fast. [`Policy::force`](crate::dispatch::Policy::force) takes each of them.
+    pub fn configurations(&self, problem: &Problem, device: &DeviceInfo) -> Vec<Config> {
+        if problem.is_empty() || self.supports(problem, device).is_err() {
+            return Vec::new();
+        }
+        self.room.0.configurations(&Case { kernel: self, problem, device, workspace: workspace::DEFAULT_BYTES })
     }
 
     /// What the kernel keeps in the workspace for rows of A and columns of B of the canonical `problem`.
