@@ -39,8 +39,8 @@ struct Row {
     /// Thread blocks of a cluster along M, N; in CUDA Tile C++ the blocks that share one tile.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
-    /// Widths of the row's tiles, where it has several: their rows where exchanged, else their columns. A launch takes the width
-    /// that leaves the busiest multiprocessor least to do; tile, cluster and split are the most that a launch takes.
+    /// Widths of the row's tiles, where it has several: their rows where exchanged, else their columns. A plan takes the width that
+    /// leaves the busiest multiprocessor least to do; tile, cluster and split are the most that a plan takes.
     #[serde(default)]
     widths: Vec<u32>,
     /// Parts of K that the blocks of a cluster add up.

@@ -54,8 +54,8 @@ typedef struct tg_matrix {
   int64_t batch_stride[2];
 } tg_matrix;
 
-/* The configuration that a plan has chosen (src/config.rs). A field is 0 where the kernel has nothing to choose. A kernel refuses a
- * configuration that it was not compiled for. */
+/* The configuration that a plan has chosen (src/config.rs). A field is 0 where the kernel has nothing to choose. A kernel launches the
+ * instance that the configuration names, and refuses a configuration that it was not compiled for or that does not fit the problem. */
 typedef struct tg_config {
   int32_t tile_m, tile_n;       /* of D, that a thread block computes, or a warp of the kernels for few rows */
   int32_t cluster_m, cluster_n; /* blocks of a cluster along M and N, which share what they load */

@@ -141,7 +141,7 @@ pub struct KernelDesc {
     pub tile: [u32; 3],
     /// Blocks of a cluster along M and N.
     pub cluster: [u32; 2],
-    /// Widths of tiles that the launch chooses from; empty: that of `tile`.
+    /// Widths of tiles that a plan chooses from; empty: that of `tile`.
     pub widths: &'static [u32],
     /// Parts of K that the blocks of a cluster add up.
     pub split: u32,

@@ -93,6 +93,11 @@ fn what_is_chosen_is_legal() {
             let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype).canonical().problem;
             let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
             let Ok(plan) = dispatcher.plan(&problem, Policy::force(kernel.name).unwrap()) else { continue };
+            assert!(
+                kernel.configurations(&problem, &device).contains(&plan.config),
+                "{kernel}@{}: {problem}",
+                plan.config
+            );
             let setting = format!("{}@{}", kernel.name, plan.config);
             let named = dispatcher.plan(&problem, Policy::force(&setting).unwrap());
             assert_eq!(named.expect(&setting).config, plan.config, "{problem}");
@@ -135,4 +140,27 @@ fn an_entry_whose_configuration_the_kernel_has_not_is_passed_over() {
     assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().reason, Reason::Estimate);
     let text = dispatcher.explain(&problem, Policy::default()).to_string();
     assert!(text.contains("which is passed over: cannot run it as 136x128_c1x1_k1_s1"), "{text}");
+}
+
+/// What a kernel lists it takes by name, and lists once.
+#[test]
+fn a_kernel_takes_what_it_lists() {
+    let (device, dispatcher) = (DeviceInfo::h100(), h100());
+    let mut seen = 0;
+    for kernel in KERNELS {
+        for (m, n, k) in [(1, 64, 128), (3, 4096, 4096), (8, 576, 8192), (64, 1024, 264), (512, 4096, 8192)] {
+            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
+            let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
+            let configurations = kernel.configurations(&problem, &device);
+            assert_eq!(configurations.is_empty(), kernel.supports(&problem, &device).is_err(), "{kernel}: {problem}");
+            for (i, config) in configurations.iter().enumerate() {
+                assert!(!configurations[..i].contains(config), "{kernel} lists {config} twice for {problem}");
+                let setting = format!("{}@{config}", kernel.name);
+                let plan = dispatcher.plan(&problem, Policy::force(&setting).unwrap()).expect(&setting);
+                assert!(plan.config == *config && plan.estimate_us.is_finite(), "{setting}: {problem}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 1000, "{seen} configurations");
 }

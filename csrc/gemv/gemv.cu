@@ -217,7 +217,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers.
+  // src/family/gemv.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.k % width<T> != 0 ||
       batches > 65535 || !rows_on_16_bytes<T>(args.a, args.a.col_stride, args.a.row_stride, args.m, args.batch) ||
       !rows_on_16_bytes<T>(args.b, args.b.row_stride, args.b.col_stride, args.n, args.batch)) {

@@ -282,7 +282,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers.
+  // src/family/gevm.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.n % width<T> != 0 ||
       batches > 65535 || args.config.tile_n != Row::tile_n || args.a.col_stride != 1 ||
       !rows_on_16_bytes<T>(args.b, args.b.col_stride, args.b.row_stride, args.k, args.batch)) {

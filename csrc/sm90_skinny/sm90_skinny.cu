@@ -288,7 +288,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers.
+  // src/family/sm90_skinny.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
       args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1) ||
       args.config.tile_n != Row::tile_n) {

@@ -234,7 +234,6 @@ tg_status run(const tg_gemm_args& args) {
   using T = typename C::Element;
   const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages, cluster = share * split;
   const int64_t n_tiles = ceil_div(args.n, C::w_rows), m_groups = ceil_div(args.m, C::a_rows * share);
-  // src/family/sm90_wave.rs has the same number of tiles.
   if (stages != C::stages(split) || args.k <= C::depth * (split - 1) ||
       ceil_div(args.m, C::a_rows) * n_tiles > INT_MAX / 16) {
     return TG_UNSUPPORTED;
@@ -279,7 +278,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_config& config = args.config;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers.
+  // src/family/sm90_wave.rs has the same numbers.
   if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
       args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1) || config.cluster_m < 1 ||
       config.cluster_m > Row::cluster_m || config.cluster_n != 1 || config.split < 1 || config.split > Row::split) {

@@ -1,5 +1,8 @@
 //! `csrc/gemv`: a few rows with K contiguous in both operands. On the CUDA cores; on tensor cores from five rows on in 16 bits
 //! ([`Kind::Mma`]); for a K that would leave most of a warp idle ([`Kind::Short`]); for more than eight rows in f32 ([`Kind::Wide`]).
+//!
+//! A configuration names the rows of A that an instance is compiled for and the rows of W that a warp takes at a time (`tile`), the warps
+//! that split K (`split`), and the warps of a block. The tile names the loop among those that the kernel has for the problem ([`kinds`]).
 
 use crate::config::Config;
 use crate::cost::memory_us;
@@ -15,9 +18,9 @@ const SHORT_US: f64 = 0.75;
 const MMA_US: (f64, f64) = (1.05, 2.8);
 /// What a multiprocessor pulls, GB/s, for how much of K one more, and at most: five products whose rows of W cannot be dealt out evenly.
 const MMA_SM_GBPS: (f64, f64, f64) = (22.5, 1200.0, 35.0);
-/// Elements of B from which one to four rows in 16 bits run on tensor cores, too: at 28672 x 4096 (235 MB) these take 77.0 us with five
-/// rows, the CUDA cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are 4 to 5 %
-/// faster.
+/// Elements of B from which a plan runs one to four rows in 16 bits on tensor cores, too: at 28672 x 4096 (235 MB) these take 77.0 us
+/// with five rows, the CUDA cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are
+/// 4 to 5 % faster.
 const MMA_ELEMENTS: usize = 100_000_000;
 /// Where rows of W are too few for the card, its blocks go through all of K: nanoseconds of a k with one row of A, and of each further
 /// row. Two products of an H100: 1 x 1 x 1000000 in f32 takes 53 us, 16 x 128 x 65536 163.
@@ -42,15 +45,16 @@ enum Kind {
     Wide,
 }
 
-impl Kind {
-    fn of(problem: &Problem) -> Self {
-        let halves = problem.dtype.bytes() == 2;
-        match problem.m {
-            ..=4 if problem.k * problem.dtype.bytes() <= 512 => Kind::Short,
-            m if halves && (m > 4 || problem.n.saturating_mul(problem.k) >= MMA_ELEMENTS) => Kind::Mma,
-            m if m > 8 => Kind::Wide,
-            _ => Kind::Warps,
-        }
+/// The loops that the kernel has for the problem. A plan takes the first. `Warps` and `Short` have tiles in common, but no problem.
+fn kinds(problem: &Problem) -> &'static [Kind] {
+    let halves = problem.dtype.bytes() == 2;
+    match problem.m {
+        ..=4 if problem.k * problem.dtype.bytes() <= 512 => &[Kind::Short],
+        ..=4 if halves && problem.n.saturating_mul(problem.k) >= MMA_ELEMENTS => &[Kind::Mma, Kind::Warps],
+        ..=4 if halves => &[Kind::Warps, Kind::Mma],
+        _ if halves => &[Kind::Mma],
+        9.. => &[Kind::Wide],
+        _ => &[Kind::Warps],
     }
 }
 
@@ -72,10 +76,10 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(kernel: &KernelDesc, problem: &Problem) -> Self {
+    fn of(kernel: &KernelDesc, problem: &Problem, kind: Kind) -> Self {
         let width = 16 / problem.dtype.bytes() as u32; // numbers of a load
         let m = problem.m as u32;
-        match Kind::of(problem) {
+        match kind {
             Kind::Warps => {
                 let m = if problem.m > 4 { m.next_multiple_of(2) } else { m };
                 // Few rows in f32 have twice as many loads on their way.
@@ -123,8 +127,12 @@ impl Shape {
         }
     }
 
+    fn tile(&self) -> [u32; 2] {
+        [self.m, self.rows]
+    }
+
     fn config(&self, (split, warps): (u32, u32)) -> Config {
-        Config { tile: [self.m, self.rows], split, warps, ..Config::default() }
+        Config { tile: self.tile(), split, warps, ..Config::default() }
     }
 
     /// Two things count, how many chunks a warp takes, one after the other, and how much the busiest multiprocessor takes in.
@@ -155,14 +163,14 @@ fn wide_cuts(kernel: &KernelDesc, m: u32) -> &'static [(u32, u32)] {
 
 impl Family for Gemv {
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let shape = Shape::of(case.kernel, case.problem);
-        shape.cuts.iter().map(|cut| shape.config(*cut)).collect()
+        let shapes = kinds(case.problem).iter().map(|kind| Shape::of(case.kernel, case.problem, *kind));
+        shapes.flat_map(|shape| shape.cuts.iter().map(move |cut| shape.config(*cut))).collect()
     }
 
     /// The cheapest cut; where that makes little difference, the first.
     fn choose(&self, case: &Case) -> Config {
         let problem = case.problem;
-        let shape = Shape::of(case.kernel, problem);
+        let shape = Shape::of(case.kernel, problem, kinds(problem)[0]);
         // A batch fills the device by itself, as do many rows of W.
         let sms = (case.device.sm_count as usize / problem.batch_count()).max(1) as u64;
         let (n, k) = (problem.n as u64, problem.k as u64);
@@ -176,8 +184,10 @@ impl Family for Gemv {
         shape.config(best.0)
     }
 
-    fn estimate(&self, case: &Case, _: &Config) -> f64 {
-        filled_us(case).max(few_us(case))
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let (kernel, problem) = (case.kernel, case.problem);
+        let is_meant = |kind: &&Kind| Shape::of(kernel, problem, **kind).tile() == config.tile;
+        kinds(problem).iter().find(is_meant).map_or(f64::INFINITY, |kind| filled_us(case, *kind).max(few_us(case)))
     }
 }
 
@@ -194,10 +204,10 @@ fn few_us(case: &Case) -> f64 {
 
 /// With rows of W for the whole card: memory, of which lanes beyond K take nothing, and a little for each further row's activations and
 /// multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20 % where N is small).
-fn filled_us(case: &Case) -> f64 {
+fn filled_us(case: &Case, kind: Kind) -> f64 {
     let problem = case.problem;
     let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, case.device));
-    match Kind::of(problem) {
+    match kind {
         Kind::Mma => mma_us(case),
         Kind::Wide => LAUNCH_US + 0.5 * (further - 6.0) + 1.09 * memory,
         Kind::Short => SHORT_US + 0.2 * further + memory,

@@ -1,4 +1,7 @@
 //! `csrc/gevm`: a few rows with the rows of B contiguous, on the CUDA cores.
+//!
+//! A configuration names the rows that an instance is compiled for and the columns of a block (`tile`), the blocks of a cluster that
+//! split K (`split`), and the warps of a block.
 
 use crate::config::Config;
 use crate::cost::{memory_us, overlapped};

@@ -1,4 +1,7 @@
 //! `csrc/sm90_skinny`: up to 128 rows in 16 bits, TMA and WGMMA with the operands exchanged, K split over a cluster.
+//!
+//! A configuration names the rows that an instance is compiled for and the rows of W (`tile`), the blocks that split K (`split`) and the
+//! stages of the ring, which decide how many blocks share a multiprocessor.
 
 use crate::config::Config;
 use crate::cost::memory_us;
@@ -19,6 +22,7 @@ const ROW_US: f64 = 0.027;
 /// Rows of A that the kernel is compiled for.
 const ROWS: [u32; 9] = [8, 16, 24, 32, 48, 64, 80, 96, 128];
 const SPLITS: [u32; 4] = [1, 2, 4, 8];
+const LEAST_STAGES: u32 = 3;
 const MOST_STAGES: u32 = 16;
 const BARRIERS_BYTES: u32 = 8 * (2 * MOST_STAGES + 1);
 const WARPS: u32 = 4;
@@ -34,44 +38,48 @@ fn stages(kernel: &KernelDesc, rows: u32, split: u32, residents: u32) -> u32 {
     (room / ((rows + w_rows) * depth * 2)).min(MOST_STAGES)
 }
 
-/// Blocks that share a multiprocessor: two, so that the next kernel's can load while this one's still store. But one deep ring is
-/// better for a split of many rows, with its large stages, and for one that fills the device: there two blocks of a kernel may come to
-/// share a multiprocessor and leave another without.
-fn residents(kernel: &KernelDesc, rows: u32, split: u32, is_full: bool) -> u32 {
-    let deep = split > 1 && (rows >= 64 || is_full);
-    if deep || stages(kernel, rows, split, 2) < 3 {
-        1
-    } else {
-        2
-    }
+/// The rows of A that the fitting instance is compiled for.
+fn rows(problem: &Problem) -> u32 {
+    ROWS.into_iter().find(|rows| problem.m <= *rows as usize).unwrap_or(128)
 }
 
 fn tiles(case: &Case) -> usize {
     case.problem.n.div_ceil(case.kernel.tile[1] as usize) * case.problem.batch_count()
 }
 
-fn config(case: &Case, split: u32) -> Config {
-    let (kernel, m) = (case.kernel, case.problem.m as u32);
-    let rows = ROWS.into_iter().find(|rows| m <= *rows).unwrap_or(128);
-    let is_full = tiles(case) * split as usize > case.device.sm_count as usize * 9 / 10;
-    let stages = stages(kernel, rows, split, residents(kernel, rows, split, is_full));
-    Config { tile: [rows, kernel.tile[1]], split, stages, ..Config::default() }
+/// With so many blocks on a multiprocessor, if their rings have enough stages.
+fn config(case: &Case, split: u32, residents: u32) -> Option<Config> {
+    let rows = rows(case.problem);
+    let stages = stages(case.kernel, rows, split, residents);
+    let config = Config { tile: [rows, case.kernel.tile[1]], split, stages, ..Config::default() };
+    (stages >= LEAST_STAGES).then_some(config)
 }
 
 impl Family for Sm90Skinny {
+    /// Each part of K has a stage at least.
     fn configurations(&self, case: &Case) -> Vec<Config> {
         let stages = case.problem.k.div_ceil(case.kernel.tile[2] as usize);
-        SPLITS.into_iter().filter(|split| *split as usize <= stages).map(|split| config(case, split)).collect()
+        let splits = SPLITS.into_iter().filter(|split| *split as usize <= stages);
+        splits
+            .flat_map(|split| [1, 2].into_iter().filter_map(move |residents| config(case, split, residents)))
+            .collect()
     }
 
     /// As many parts of K as there are multiprocessors for, but each with two stages at least.
+    ///
+    /// Two blocks share a multiprocessor, so that the next kernel's can load while this one's still store. But one deep ring is better
+    /// for a split of many rows, with its large stages, and for a split that fills the device: two blocks of a kernel may share a
+    /// multiprocessor there and leave another without.
     fn choose(&self, case: &Case) -> Config {
         let (sms, depth) = (case.device.sm_count as usize, case.kernel.tile[2] as usize);
         // Clusters of four and eight leave some multiprocessors out: of an H100's 132 they get 120.
         let fits = |split: u32| tiles(case) * split as usize <= if split > 2 { sms * 9 / 10 } else { sms };
         let is_deep = |split: u32| case.problem.k >= 2 * depth * split as usize;
-        let split = SPLITS.into_iter().skip(1).take_while(|split| fits(*split) && is_deep(*split)).last();
-        config(case, split.unwrap_or(1))
+        let split = SPLITS.into_iter().skip(1).take_while(|split| fits(*split) && is_deep(*split)).last().unwrap_or(1);
+        let is_full = tiles(case) * split as usize > sms * 9 / 10;
+        let is_alone = split > 1 && (rows(case.problem) >= 64 || is_full);
+        let shared = config(case, split, 2).filter(|_| !is_alone);
+        shared.or_else(|| config(case, split, 1)).unwrap_or_default()
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
@@ -80,8 +88,7 @@ impl Family for Sm90Skinny {
         let tile_k = case.kernel.tile[2];
         let (sms, split) = (f64::from(device.sm_count), f64::from(config.split));
         let blocks = tiles(case) as f64 * split;
-        let is_full = tiles(case) * config.split as usize > device.sm_count as usize * 9 / 10;
-        let residents = f64::from(residents(case.kernel, rows, config.split, is_full));
+        let residents = if config.stages > stages(case.kernel, rows, config.split, 2) { 1.0 } else { 2.0 };
         let turns = (blocks / (residents * sms)).ceil();
         let k = problem.k as f64 / split;
         let ring = turns * k / f64::from(tile_k) * STAGE_US / f64::from(config.stages);

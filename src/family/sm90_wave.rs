@@ -1,6 +1,9 @@
 //! `csrc/sm90_wave`: some 65 to 800 rows in 16 bits, TMA and WGMMA in one wave of tiles. A row of the table has tiles of several
 //! widths.
 //!
+//! A configuration names a tile of D, the blocks that share W (`cluster`), the parts of K (`split`), and the stages of the ring: as many
+//! as shared memory holds.
+//!
 //! The constants of the estimate are fitted to recordings of 33 to 1536 rows, K from 512 to 14336, on an H100 (2026-11-21): of the 164 forms within
 //! 10 % of the best for their shape the mean error was 2.5 %, at most 8 %. What launches, shared loads, further warp groups and idle
 //! multiprocessors take was set again by hand, to choose as the record of 2026-11-22 came out (5 to 257 rows).

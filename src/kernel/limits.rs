@@ -1,7 +1,7 @@
 //! The limits of a kernel as numbers (`[limits]` of its family.toml, build/limits.rs), and the one piece of code that checks them.
 //!
-//! A launch function in `csrc` refuses what lies beyond the numbers of its family; its comment names this file. `ELEMENTS` is
-//! checked here alone.
+//! A launch function in `csrc` refuses what lies beyond the numbers of its family; its comment names this file or the family's.
+//! `ELEMENTS` is checked here alone.
 //! `tests/limits.rs` checks the numbers on any machine, `tests/gpu/limits.rs` checks the launch functions against them.
 
 use super::{Fusion, KernelDesc, Rejection};

@@ -375,7 +375,7 @@ pub fn outer_is_simt_to_the_bit(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
-/// What a launch of sm90_wave.cu can be. It chooses for the number of tiles and an H100's 132 multiprocessors.
+/// What a launch of sm90_wave.cu can be. Plans choose for the number of tiles and an H100's 132 multiprocessors.
 fn wave_sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     // K in parts of uneven length, tiles moved back, N and D's rows of any length, a second tile of A that is all but empty.
     let mut sizes = vec![(65, 1021, 1096), (77, 515, 136), (129, 1000, 4104), (300, 203, 1032), (256, 200, 8200)];

@@ -5,6 +5,7 @@
 mod activations;
 mod cases;
 mod chains;
+mod configurations;
 mod device;
 mod end_to_end;
 mod epilogue;
@@ -66,6 +67,7 @@ fn all() -> Vec<(String, Test)> {
     }));
     tests.extend(activations::tests());
     tests.extend(chains::tests());
+    tests.extend(configurations::tests());
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
     tests.extend(limits::tests());
