@@ -32,6 +32,7 @@ pub fn current_device() -> Result<usize> {
     match unsafe { sys::cuCtxGetDevice(&mut device) } {
         // A CUdevice is the ordinal.
         CUresult::CUDA_SUCCESS => Ok(device as usize),
+        // `cudaSetDevice` gives the thread a context (CUDA 12 and newer): this thread has chosen no device.
         CUresult::CUDA_ERROR_INVALID_CONTEXT => Ok(0),
         error => Err(failed("cuCtxGetDevice")(DriverError(error))),
     }

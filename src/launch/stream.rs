@@ -47,7 +47,7 @@ pub(super) unsafe fn set_mark(stream: *mut c_void, mark: u64) -> Result<()> {
     if window.num_bytes != 0 {
         return Ok(());
     }
-    // SAFETY: zeros are valid for all variants of the union: numbers, pointers, and enums that have a 0.
+    // SAFETY: a union is valid with any bytes, and this variant with zeros.
     let mut value: CUstreamAttrValue = unsafe { std::mem::zeroed() };
     value.accessPolicyWindow.base_ptr = mark as *mut c_void;
     // SAFETY: the caller's stream, and a value of this attribute.
