@@ -20,8 +20,8 @@
 extern "C" {
 #endif
 
-/* Raised whenever a type below changes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 7
+/* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
+#define TG_ABI_VERSION 8
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -118,43 +118,13 @@ typedef struct tg_kernel {
 tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args *args);
 tg_status tg_slope(tg_dtype dtype, const tg_gemm_args *args);
 
-typedef struct tg_device_info {
-  char name[128];
-  int32_t compute_capability; /* 90 for 9.0 */
-  int32_t sm_count;
-  int32_t shared_memory_per_block; /* bytes, with opt-in */
-  int64_t l2_bytes;
-  int64_t memory_bytes;
-} tg_device_info;
-
 int32_t tg_abi_version(void);
 
 /* The kernels in this library, in the order of the table. */
 const tg_kernel *const *tg_kernels(size_t *count);
 
-/* Number of CUDA devices; 0, with tg_last_cuda_error() set, when there is no driver or no device. */
-int32_t tg_device_count(void);
-/* The newest CUDA version that the driver runs, as 1000 * major + 10 * minor; 0 without a driver. */
-tg_status tg_driver_version(int32_t *version);
-tg_status tg_current_device(int32_t *ordinal);
-tg_status tg_device(int32_t ordinal, tg_device_info *info);
-
-/* CUDA's number of a stream of the current device. Unlike its handle, no other stream of the process ever has it. */
-tg_status tg_stream_id(void *stream, uint64_t *id);
-/* Gives a stream a mark that can be read while the stream is captured, and that ends with the stream: the address of an access policy
- * window of no bytes, which has no effect. A stream for which the program has set a window of its own gets no mark. */
-tg_status tg_mark_stream(void *stream, uint64_t mark);
-/* Whether a stream has this mark, or a window of the program's own in the mark's place. */
-int32_t tg_stream_may_have_mark(void *stream, uint64_t mark);
-/* Whether a stream is being captured into a graph, or cannot tell. Leaves the runtime's last error alone. */
-int32_t tg_stream_is_capturing(void *stream);
-/* Memory of the current device that is never freed, and a cudaEvent_t. Ends no capture, on whatever stream and thread. A failure to
- * allocate leaves the runtime's last error alone. */
-tg_status tg_allocate(uint64_t bytes, void **pointer);
-tg_status tg_event(void **event);
-/* Has a stream wait for an event, if that has ever been recorded; records it. */
-tg_status tg_wait(void *stream, void *event);
-tg_status tg_record(void *stream, void *event);
+/* The version of the CUDA runtime that is loaded, as 1000 * major + 10 * minor. Needs no driver. */
+int32_t tg_runtime_version(void);
 
 /* The CUDA error behind the latest TG_CUDA_ERROR of this thread, as "cudaErrorName: description". */
 const char *tg_last_cuda_error(void);

@@ -6,6 +6,7 @@
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc};
+use crate::problem::Problem;
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 1.14;

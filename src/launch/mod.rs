@@ -26,6 +26,7 @@ mod modules;
 pub(crate) mod observer;
 mod own;
 mod pointers;
+mod stream;
 
 pub use cublas::{VendorCall, VendorLibrary};
 pub use device::{current_device, device_count, device_info, driver_version};

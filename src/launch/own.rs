@@ -1,14 +1,13 @@
 //! The workspace of a stream: found again without a lock by each thread that uses the stream.
 
-use super::device::{check, current_device, last_cuda_error};
+use super::device::{current_device, failed, text};
+use super::stream;
 use crate::error::Result;
-use crate::ffi;
 use crate::workspace::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace, PER_THREAD};
 use crate::workspace::{self, Lack, MOST_STREAMS};
 use once_cell::sync::Lazy;
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
 
 static STREAMS: Lazy<Streams> = Lazy::new(Streams::default);
 static NUMBERS: Lazy<Numbers> = Lazy::new(Numbers::default);
@@ -59,26 +58,12 @@ struct OnStream {
 
 impl Supply for OnStream {
     fn allocate(&mut self) -> std::result::Result<Memory, String> {
-        let (mut pointer, mut event) = (null_mut(), null_mut());
-        // SAFETY: valid places to write to.
-        let made = unsafe {
-            match ffi::tg_event(&mut event) {
-                ffi::tg_status::TG_OK => ffi::tg_allocate(self.bytes, &mut pointer),
-                status => status,
-            }
-        };
-        match made {
-            ffi::tg_status::TG_OK => Ok(Memory { address: pointer as usize, event: event as usize }),
-            _ => Err(last_cuda_error()),
-        }
+        stream::allocate(self.bytes).map_err(text)
     }
 
     fn take_over(&mut self, memory: Memory) -> std::result::Result<(), String> {
-        // SAFETY: the event is never destroyed; the stream is one of the current device, as `workspace` has it.
-        match unsafe { ffi::tg_wait(self.stream, memory.event as *mut c_void) } {
-            ffi::tg_status::TG_OK => Ok(()),
-            _ => Err(last_cuda_error()),
-        }
+        // SAFETY: the stream is one of the current device, as `workspace` has it.
+        unsafe { stream::wait(self.stream, memory.event) }.map_err(text)
     }
 }
 
@@ -95,20 +80,16 @@ pub(super) unsafe fn workspace(
         return Ok(Err(Lack::Off));
     }
     // SAFETY: the caller's stream.
-    let is_capturing = unsafe { ffi::tg_stream_is_capturing(stream) } != 0;
+    let is_capturing = unsafe { stream::is_capturing(stream) };
     let device = current_device()?;
     // CUDA does not tell the number of a stream that is being captured, and asking for the number ends the capture. The handle may be
     // that of a stream which is gone: the mark tells.
     let number = if is_capturing {
         // SAFETY: the caller's stream.
-        NUMBERS
-            .get(device, stream as usize)
-            .filter(|&known| unsafe { ffi::tg_stream_may_have_mark(stream, known) } != 0)
+        NUMBERS.get(device, stream as usize).filter(|&known| unsafe { stream::may_have_mark(stream, known) })
     } else {
-        let mut number = 0;
-        // SAFETY: the caller's stream, and a valid place to write to.
-        check("cudaStreamGetId", unsafe { ffi::tg_stream_id(stream, &mut number) })?;
-        Some(number)
+        // SAFETY: the caller's stream; `is_capturing` gave the thread a context.
+        Some(unsafe { stream::id(stream)? })
     };
     let Some(number) = number else { return Ok(Err(Lack::Capturing)) };
     let key = (device, number);
@@ -147,8 +128,7 @@ fn first_use(
             STREAMS.retire((device, gone));
         }
         // SAFETY: the caller's stream.
-        check("cuStreamSetAttribute", unsafe { ffi::tg_mark_stream(stream, number) })
-            .map_err(|e| Lack::Failed(e.to_string()))?;
+        unsafe { stream::set_mark(stream, number) }.map_err(|e| Lack::Failed(e.to_string()))?;
         if handle == PER_THREAD {
             USED.with_borrow_mut(|used| used.ends_with(key));
         }
@@ -169,10 +149,10 @@ pub(super) unsafe fn in_turn(
     launch: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let _launching = workspace.launching();
-    let event = workspace.memory.event as *mut c_void;
+    let event = workspace.memory.event;
     if workspace.is_shared() {
-        // SAFETY: the event is never destroyed; the stream is as the caller promises.
-        check("cudaStreamWaitEvent", unsafe { ffi::tg_wait(stream, event) })?;
+        // SAFETY: the event of a workspace; the stream is as the caller promises.
+        unsafe { stream::wait(stream, event) }.map_err(failed("cuStreamWaitEvent"))?;
     }
     // What a graph has is never handed on, and an event that is recorded in a graph is none to wait for outside of it.
     let is_recorded = workspace.is_shared() || (STREAMS.is_tight() && !workspace.is_captured());
@@ -181,7 +161,7 @@ pub(super) unsafe fn in_turn(
     if is_recorded {
         // Also after a failure: some kernels may run.
         // SAFETY: as above.
-        check("cudaEventRecord", unsafe { ffi::tg_record(stream, event) })?;
+        unsafe { stream::record(stream, event) }.map_err(failed("cuEventRecord"))?;
         workspace.set_recorded(true);
     }
     launched

@@ -1,0 +1,129 @@
+//! Streams, events and memory. All calls are the driver's: they leave the CUDA runtime's last error alone.
+
+use super::device::{failed, init};
+use crate::error::Result;
+use crate::workspace::streams::Memory;
+use cudarc::driver::result::{ctx, device, event, malloc_sync, primary_ctx, stream, DriverError};
+use cudarc::driver::sys::{
+    self, CUaccessPolicyWindow, CUevent, CUevent_flags, CUevent_wait_flags, CUlaunchAttributeID, CUstreamAttrValue,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
+};
+use std::ffi::c_void;
+
+const WINDOW: CUlaunchAttributeID = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
+
+/// Whether a stream is being captured into a graph, or the driver cannot tell, as of the default stream while another one is captured.
+/// A thread without a context has one afterwards.
+///
+/// # Safety
+/// `stream` is one of the current device.
+pub(super) unsafe fn is_capturing(stream: *mut c_void) -> bool {
+    // SAFETY: the caller's stream.
+    let status = make_context().and_then(|()| unsafe { stream::is_capturing(stream.cast()) });
+    status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// CUDA's number of a stream. Unlike its handle, no other stream of the process ever has it. A stream that is being captured has none,
+/// and to ask for one ends the capture.
+///
+/// # Safety
+/// `stream` is one of the current device; the thread has a context.
+pub(super) unsafe fn id(stream: *mut c_void) -> Result<u64> {
+    let mut id = 0;
+    // SAFETY: the caller's stream, and a valid place to write to.
+    unsafe { sys::cuStreamGetId(stream.cast(), &mut id) }.result().map_err(failed("cuStreamGetId"))?;
+    Ok(id)
+}
+
+/// Gives a stream a mark that can be read while the stream is captured, and that ends with the stream: the address of an access policy
+/// window of no bytes, which has no effect. A new stream has no window. A stream for which the program has set a window of its own
+/// gets no mark.
+///
+/// # Safety
+/// As for [`id`].
+pub(super) unsafe fn set_mark(stream: *mut c_void, mark: u64) -> Result<()> {
+    // SAFETY: the caller's stream.
+    let window = unsafe { window(stream) }.map_err(failed("cuStreamGetAttribute"))?;
+    if window.num_bytes != 0 {
+        return Ok(());
+    }
+    // SAFETY: a union is valid with any bytes, and this variant with zeros.
+    let mut value: CUstreamAttrValue = unsafe { std::mem::zeroed() };
+    value.accessPolicyWindow.base_ptr = mark as *mut c_void;
+    // SAFETY: the caller's stream, and a value of this attribute.
+    unsafe { sys::cuStreamSetAttribute(stream.cast(), WINDOW, &value) }.result().map_err(failed("cuStreamSetAttribute"))
+}
+
+/// Whether a stream has this mark, or a window of the program's own in the mark's place.
+///
+/// # Safety
+/// As for [`id`].
+pub(super) unsafe fn may_have_mark(stream: *mut c_void, mark: u64) -> bool {
+    // SAFETY: the caller's stream.
+    unsafe { window(stream) }.is_ok_and(|window| window.num_bytes != 0 || window.base_ptr as u64 == mark)
+}
+
+/// The access policy window of a stream, which the driver tells of a stream under capture, too.
+unsafe fn window(stream: *mut c_void) -> std::result::Result<CUaccessPolicyWindow, DriverError> {
+    // SAFETY: as in `set_mark`.
+    let mut value: CUstreamAttrValue = unsafe { std::mem::zeroed() };
+    // SAFETY: the caller's stream, and a valid place to write to.
+    unsafe { sys::cuStreamGetAttribute(stream.cast(), WINDOW, &mut value) }.result()?;
+    // SAFETY: the driver has written this variant.
+    Ok(unsafe { value.accessPolicyWindow })
+}
+
+/// Device memory of the current device and an event, neither of which is ever freed. Ends no capture, on whatever stream and thread.
+/// The memory holds anything.
+pub(super) fn allocate(bytes: u64) -> std::result::Result<Memory, DriverError> {
+    make_context()?;
+    relaxed(|| {
+        let event = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
+        // SAFETY: an address, which nothing reads from here.
+        let address = unsafe { malloc_sync(bytes as usize)? };
+        Ok(Memory { address: address as usize, event: event as usize })
+    })
+}
+
+/// Has a stream wait for an event, if that has ever been recorded.
+///
+/// # Safety
+/// `stream` is one of the current device; `event` is that of a [`Memory`].
+pub(super) unsafe fn wait(stream: *mut c_void, event: usize) -> std::result::Result<(), DriverError> {
+    // SAFETY: the event is never destroyed; the caller's stream.
+    unsafe { stream::wait_event(stream.cast(), event as CUevent, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+}
+
+/// Records an event in a stream.
+///
+/// # Safety
+/// As for [`wait`].
+pub(super) unsafe fn record(stream: *mut c_void, event: usize) -> std::result::Result<(), DriverError> {
+    // SAFETY: as in `wait`.
+    unsafe { event::record(event as CUevent, stream.cast()) }
+}
+
+/// Gives the thread the context that a call of the CUDA runtime would give: that of its current device, which is device 0 for a thread
+/// without a context.
+fn make_context() -> std::result::Result<(), DriverError> {
+    init()?;
+    if ctx::get_current()?.is_some() {
+        return Ok(());
+    }
+    relaxed(|| {
+        let device = device::get(0)?;
+        // SAFETY: the driver has just given this device; the process keeps its context, as the CUDA runtime does.
+        unsafe { ctx::set_current(primary_ctx::retain(device)?) }
+    })
+}
+
+/// Calls what would make a capture invalid that another thread has begun in global mode.
+fn relaxed<T>(call: impl FnOnce() -> std::result::Result<T, DriverError>) -> std::result::Result<T, DriverError> {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: `mode` is a valid place to read from and write to.
+    unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result()?;
+    let result = call();
+    // SAFETY: as above.
+    unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    result
+}
