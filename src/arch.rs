@@ -77,7 +77,7 @@ pub struct Rates {
 }
 
 impl DeviceInfo {
-    /// One H100 SXM5 80 GB; rates measured 2026-11-21 (README, "Numbers").
+    /// One H100 SXM5 80 GB; rates measured 2026-11-21 (docs/benchmarks.md).
     pub fn h100() -> Self {
         Self::known("NVIDIA H100 80GB HBM3", 90, 132, 50 << 20, 80 << 30)
     }

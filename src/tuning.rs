@@ -90,7 +90,7 @@ include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 
 /// The version of the format.
 pub const SCHEMA: u32 = 2;
-/// An entry is worth its place where it gains more than this, for two runs of the suite agree within it (README, "Numbers").
+/// An entry is worth its place where it gains more than this, for two runs of the suite agree within it (docs/benchmarks.md).
 pub const LEAST_GAIN: f64 = 1.03;
 
 /// From which kernels the fastest was found.
