@@ -4,8 +4,8 @@
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). Strides count elements and may be zero. A family with `any_strides` among its
- * limits takes any strides; every other kernel needs one of the two strides of A and of B to be 1.
+ * Products are accumulated in f32 (f64 for f64). Strides count elements and may be zero. A kernel of layout TG_ANY takes any
+ * strides; every other kernel needs one of the two strides of A and of B to be 1.
  *
  * Infinities and NaN propagate as IEEE 754 says, with these rules for all kernels:
  *   - C is never read when beta is 0.
