@@ -1,16 +1,16 @@
 /* The C ABI between the kernels and Rust, and the only input of bindgen.
  *
- * One operation, written the row-major way, over `batch[0] x batch[1]` matrices:
+ * There is one operation, over `batch[0] x batch[1]` matrices, which are row-major in this notation:
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). Strides count elements and may be zero or, for the reference kernel,
- * anything; every other kernel needs one of the two strides of A and of B to be 1.
+ * Products are accumulated in f32 (f64 for f64). Strides count elements and may be zero. A kernel of layout TG_ANY takes any
+ * strides; every other kernel needs one of the two strides of A and of B to be 1.
  *
- * What is not finite propagates as IEEE 754 has it, with these rules for all kernels:
+ * Infinities and NaN propagate as IEEE 754 says, with these rules for all kernels:
  *   - C is never read when beta is 0.
- *   - A and B count as absent when alpha is 0: the caller passes a k of 0 then, and the product is 0.
- *   - An activation of NaN is NaN, of inf it is inf, and of -inf it is its limit: 0 or -0 (of TG_IDENTITY -inf).
+ *   - A and B count as absent when alpha is 0: the caller passes a k of 0, and the product is 0.
+ *   - An activation of NaN is NaN, of inf is inf, and of -inf is its limit: 0 or -0 (-inf for TG_IDENTITY).
  */
 #pragma once
 #include <stddef.h>
@@ -31,12 +31,12 @@ typedef enum tg_status {
 
 typedef enum tg_dtype { TG_F16 = 0, TG_BF16 = 1, TG_F32 = 2, TG_F64 = 3 } tg_dtype;
 
-/* How a kernel multiplies. TG_NATIVE: in the dtype itself, which for f32 is fused multiply-adds. The others are for f32: inputs
- * rounded to TF32; or three bf16 parts of each input and six products of them, with no more error than fused multiply-adds. */
+/* How a kernel multiplies. TG_NATIVE: in the dtype itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs rounded to TF32.
+ * TG_BF16X6: f32 by three bf16 parts of each input and six products of these parts, with no more error than fused multiply-adds. */
 typedef enum tg_math { TG_NATIVE = 0, TG_TF32 = 1, TG_BF16X6 = 2 } tg_math;
 
-/* Layouts of (A, B), row-major: the first letter is `n` when A's rows are contiguous (m x k, K-major), the second `t` when
- * B's columns are (n x k transposed, K-major). TG_ANY: any strides. */
+/* Layouts of (A, B), row-major. The first letter is `n` when A's rows are contiguous (m x k, K-major). The second letter is `t`
+ * when B's columns are contiguous (n x k transposed, K-major). TG_ANY: any strides. */
 typedef enum tg_layout { TG_NN = 0, TG_NT = 1, TG_TN = 2, TG_TT = 3, TG_ANY = 4 } tg_layout;
 
 typedef enum tg_activation {
@@ -74,30 +74,30 @@ typedef struct tg_gemm_args {
   tg_activation activation;
   tg_config config;
   int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
-  int32_t overlap;   /* not 0: may start while the kernel before it in the stream still runs, where the kernel knows how */
+  int32_t overlap;   /* not 0: a kernel that can may start while the kernel before it in the stream still runs */
   void *stream;      /* cudaStream_t */
 
-  /* Device memory at 256 bytes, for the kernels of this call to pass on to each other; null for those that pass on nothing. It
-   * holds at least, for each matrix of the batch, with K rounded up to 64 and N to 8,
-   *     TG_BF16X6: 6 * N * K bytes: three bf16 planes of B, and for TG_TN and TG_TT also 4 * M * K bytes: A transposed;
+  /* Device memory, aligned to 256 bytes, through which one kernel of this call passes data to the next; null where a kernel needs
+   * none. For each matrix of the batch, with K rounded up to 64 and N to 8, the workspace holds at least
+   *     TG_BF16X6: 6 * N * K bytes: three bf16 planes of B; for TG_TN and TG_TT also 4 * M * K bytes: A transposed;
    *     sm90_bf16x6_direct: nothing;
    *     TG_TF32, for TG_TN: 4 * N * K bytes: B transposed; where tile[0] is not 128, 4 * M * K bytes instead: A transposed;
-   *     sm90_sgemm, with M and N rounded up to 32: where tile[1] is 256, 4 * M * K bytes for A and 4 * N * K for B, of those that
-   *     lie along K, transposed; where it is not, for TG_NT: one of them, A if M < N;
+   *     sm90_sgemm, with M and N rounded up to 32, where tile[1] is 256: 4 * M * K bytes for A transposed, if A is K-major, and
+   *     4 * N * K bytes for B transposed, if B is K-major; where tile[1] is not 256, for TG_NT: one of the two, A if M < N;
    *     split_k with `split` above 1: 4 * M * N * split bytes, 8 for f64: the sums of each part of K.
-   * Larger products come in pieces, as calls of their own: some matrices of the batch, or a part of one, cut along N and M at
-   * multiples of tile * cluster. The caller puts no other kernel into the stream between those of a call. What a call finds in
-   * the workspace means nothing.
+   * The caller cuts a larger product into pieces, each a call of its own: some matrices of the batch, or a part of one matrix, cut
+   * along N and M at multiples of tile * cluster. The caller puts no other kernel into the stream between the kernels of a call.
+   * A call makes no use of the workspace's earlier contents.
    *
-   * With `overlap`, a kernel may start while the one before it in the stream still runs: the one that fills the workspace while
-   * that of the product before still reads it. So every thread passes griddepcontrol.wait before it touches the workspace,
-   * reads included, and every kernel of a call has threads that pass it: it waits for the end of the kernel before, and that
-   * is the end of all before it only where that one has waited, too. */
+   * With `overlap`, a kernel may start while the kernel before it in the stream still runs: a kernel that fills the workspace may
+   * start while the kernel of the product before still reads the workspace. So every thread passes griddepcontrol.wait before it
+   * reads or writes the workspace, and every kernel of a call has threads that pass griddepcontrol.wait. This instruction waits for
+   * the end of the kernel before. That end is the end of all earlier kernels only if the kernel before has waited, too. */
   void *workspace;
   uint64_t workspace_bytes;
 } tg_gemm_args;
 
-/* What a built kernel says of itself; checked against the table when the library is loaded. */
+/* The descriptor of a built kernel; checked against the table when the library is loaded. */
 typedef struct tg_kernel {
   const char *name;
   tg_dtype dtype;
@@ -105,16 +105,16 @@ typedef struct tg_kernel {
   tg_layout layout;
   int32_t tile[3];
   int32_t cluster[2];
-  int32_t align; /* bytes that pointers and strides must be multiples of */
+  int32_t align; /* alignment of pointers and strides, in bytes */
   tg_status (*launch)(const tg_gemm_args *args);
-  /* Loads this kernel and all that are compiled with it on the current device, as a first launch does. Ends no capture, on
-   * whatever stream and thread. Kernels that are compiled together have the same function. */
+  /* Loads this kernel, and all kernels that are compiled with it, on the current device, as a first launch does. Invalidates no
+   * capture, on any stream and thread. Kernels that are compiled together have the same function. */
   tg_status (*load)(void);
 } tg_kernel;
 
-/* Element by element, over m x n matrices A, C and D of any strides; k, alpha, sm_count and the workspace mean nothing. A may be D.
- * tg_epilogue: D = activation(A + bias) + beta * C, what a kernel leaves undone that does not fuse all of it.
- * tg_slope: D = the derivative of the activation at A; at infinite numbers its limits, 0 and 1, and NaN at NaN. */
+/* Elementwise operations over m x n matrices A, C and D of any strides. They ignore k, alpha, sm_count and the workspace. A may be D.
+ * tg_epilogue: D = activation(A + bias) + beta * C, the part of an epilogue that a GEMM kernel does not fuse.
+ * tg_slope: D = the derivative of the activation at A: at infinities its limits, 0 and 1, and NaN at NaN. */
 tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args *args);
 tg_status tg_slope(tg_dtype dtype, const tg_gemm_args *args);
 

@@ -1,13 +1,13 @@
-//! Where it runs: the architecture and the device facts that plans depend on.
+//! The device of a plan: its architecture and the facts that plans depend on.
 
 use std::fmt;
 
 /// A CUDA architecture that a kernel is compiled for, or that a device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arch {
-    /// Compute capability as one number: 90 for 9.0. 0 for the vendor library, which covers all.
+    /// Compute capability as one number: 90 for 9.0. 0 for the vendor library, which runs on every device.
     pub capability: u16,
-    /// Compiled with the features of exactly this architecture (`sm_90a`): runs on no other.
+    /// Whether the code uses features of exactly this architecture (`sm_90a`) and runs on no other.
     pub exact: bool,
 }
 
@@ -17,8 +17,8 @@ impl Arch {
         Self { capability, exact: false }
     }
 
-    /// Whether machine code for this architecture runs on a device of compute capability `device`: the same major version
-    /// and no newer minor one, or the very same where it was compiled for that one alone.
+    /// Whether machine code for this architecture runs on a device of compute capability `device`. The major version must be the
+    /// same, and the code's minor version no newer; exact code needs the very same capability.
     /// CUDA C++ Programming Guide, "Binary Compatibility".
     pub fn runs_on(self, device: u16) -> bool {
         if self.capability == 0 {
@@ -46,12 +46,12 @@ impl serde::Serialize for Arch {
     }
 }
 
-/// What a plan needs to know of a GPU.
+/// The facts of a GPU that a plan depends on.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DeviceInfo {
-    /// As the driver gives it.
+    /// The name that the driver gives.
     pub name: String,
-    /// 90 for compute capability 9.0.
+    /// Compute capability: 90 for 9.0.
     pub capability: u16,
     /// Multiprocessors.
     pub sm_count: u32,
@@ -59,11 +59,11 @@ pub struct DeviceInfo {
     pub l2_bytes: u64,
     /// Bytes of device memory.
     pub memory_bytes: u64,
-    /// Rates that estimates are made with.
+    /// Rates of memory and arithmetic, for estimates.
     pub rates: Rates,
 }
 
-/// Sustained rates of a GPU on random data, as measured where we could, else from its datasheet.
+/// Sustained rates of a GPU on random data: measured where we could measure, else from the data sheet.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Rates {
     /// Device memory, GB/s read.
@@ -77,7 +77,7 @@ pub struct Rates {
 }
 
 impl DeviceInfo {
-    /// One H100 SXM5 80 GB; rates measured 2026-11-21 (README, "Numbers").
+    /// One H100 SXM5 80 GB; rates measured 2026-11-21 (docs/benchmarks.md).
     pub fn h100() -> Self {
         Self::known("NVIDIA H100 80GB HBM3", 90, 132, 50 << 20, 80 << 30)
     }
@@ -97,7 +97,7 @@ impl DeviceInfo {
         Self { name: name.into(), capability, sm_count, l2_bytes, memory_bytes, rates }
     }
 
-    /// A device that is not here, by its short name.
+    /// A device of another machine, by its short name.
     pub fn by_name(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "h100" => Some(Self::h100()),
@@ -108,15 +108,16 @@ impl DeviceInfo {
     }
 }
 
-/// GB/s of device memory and TFLOP/s of [`Rates`], f64 on tensor cores where they have it, by the name that the driver gives.
+/// A GPU's rates by the name that the driver gives: GB/s of device memory, and TFLOP/s in the order of [`Rates`]. f64 is the rate of tensor
+/// cores where they have f64.
 type Sheet = (&'static str, [f64; 4]);
 
-/// As measured: cuBLAS bf16 8192^3, a read-only stream kernel, candle f32 and f64 8192^3; on the H200 memory by a device-to-device
-/// copy.
+/// Measured rates: memory by a kernel that only reads, on the H200 by a device-to-device copy; bf16 by cuBLAS at 8192^3; f32 and f64 by
+/// candle at 8192^3.
 const MEASURED: [Sheet; 2] =
     [("NVIDIA H100 80GB HBM3", [3120.0, 800.0, 52.0, 64.0]), ("NVIDIA H200", [4300.0, 790.0, 52.0, 64.0])];
 
-/// As data sheets have them, dense, f16 and bf16 with f32 accumulation.
+/// Rates of data sheets, dense; f16 and bf16 with f32 accumulation.
 #[rustfmt::skip]
 const SHEETS: [Sheet; 20] = [
     // NVIDIA A100 Tensor Core GPU datasheet (2021)
@@ -148,11 +149,11 @@ const SHEETS: [Sheet; 20] = [
     ("NVIDIA B300 SXM6 AC", [8000.0, 2250.0, 75.0, 1.25]),
 ];
 
-/// Of what a data sheet has, what is sustained.
+/// The sustained share of a data sheet's rate.
 const SUSTAINED: f64 = 0.8;
 
 impl Rates {
-    /// Rates of a GPU by the whole name that the driver gives, or scaled from its multiprocessors where the name is not known.
+    /// Rates of a GPU by the whole name that the driver gives; scaled from the multiprocessors where the name is unknown.
     pub fn of(name: &str, capability: u16, sm_count: u32) -> Self {
         let find = |sheets: &[Sheet]| sheets.iter().find(|(known, _)| *known == name).map(|(_, rates)| *rates);
         let [hbm_gbps, half_tflops, f32_tflops, f64_tflops] = find(&MEASURED)
@@ -161,8 +162,9 @@ impl Rates {
         Self { hbm_gbps, half_tflops, f32_tflops, f64_tflops }
     }
 
-    /// Memory of the architecture's usual card, and arithmetic per multiprocessor and clock at 1.5 GHz: CUDA C++ Programming Guide,
-    /// "Arithmetic Instructions", and for tensor cores the whitepapers of [`SHEETS`], of GeForce cards where there are both.
+    /// Memory of the architecture's usual card, and arithmetic per multiprocessor and clock at 1.5 GHz. Sources: CUDA C++ Programming
+    /// Guide, "Arithmetic Instructions"; for tensor cores the whitepapers of [`SHEETS`], for GeForce cards where an architecture has both
+    /// kinds.
     fn per_sm(capability: u16, sms: f64) -> [f64; 4] {
         let (half, f32_, f64_, hbm) = match capability {
             80 => (2048.0, 128.0, 128.0, 1500.0),

@@ -1,7 +1,8 @@
-//! How long a kernel is expected to take: pure arithmetic over the row, the problem and the device.
+//! Expected times of kernels: pure arithmetic over the row, the problem and the device.
 //!
 //! Each family estimates its own kernels (`src/family`). This module has the models that families share: the roofline, a pipeline of
-//! output tiles in waves (`cost::tiles`), and what an epilogue takes. Estimates rank kernels; they are not promises. The constants say where they come from.
+//! output tiles in waves (`cost::tiles`), and the time of an epilogue. Estimates rank kernels; they are not promises. Each constant states its
+//! source.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
@@ -12,10 +13,9 @@ use crate::workspace;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
 
-/// Launch, scheduling, the first loads and the drain of the last tile, in microseconds. This and the constants below are
-/// fitted to benches/record.
+/// Launch, scheduling, the first loads and the drain of the last tile, in microseconds; fitted to benches/record.
 pub(crate) const LAUNCH_US: f64 = 3.7;
-/// The same where the kernel overlaps the one before it.
+/// [`LAUNCH_US`] where the kernel overlaps the kernel before it; fitted to benches/record.
 pub(crate) const OVERLAPPED_LAUNCH_US: f64 = 1.7;
 
 /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
@@ -42,7 +42,7 @@ pub(crate) fn configured_us(case: &Case, config: &Config) -> f64 {
     family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(), case.problem)
 }
 
-/// The least time that arithmetic and device memory allow, in microseconds; for f32 by the fastest arithmetic that its mode admits.
+/// The least time that arithmetic and device memory allow, in microseconds. For f32 the fastest arithmetic that the mode admits counts.
 pub fn roofline_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let admitted = [Math::Native, Math::Tf32, Math::Bf16x6].into_iter().filter(|math| problem.f32_mode.admits(*math));
     let times = admitted.map(|math| arithmetic_us(problem, math, device));
@@ -53,7 +53,7 @@ pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) 
     problem.flops() / (peak_tflops(problem.dtype, math, device) * 1e6)
 }
 
-/// Time of `passes` elementwise kernels over D, which is what an epilogue costs that no GEMM kernel fuses.
+/// Time of `passes` elementwise kernels over D: the cost of an epilogue that no GEMM kernel fuses.
 pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> f64 {
     let elements = problem.outputs();
     let bytes = 2.0 * elements * problem.dtype.bytes() as f64;
@@ -68,33 +68,33 @@ pub(crate) fn peak_tflops(dtype: DType, math: Math, device: &DeviceInfo) -> f64 
     match (dtype, math) {
         (DType::F16 | DType::BF16, _) => device.rates.half_tflops,
         (DType::F32, Math::Native) => device.rates.f32_tflops,
-        // Tensor cores take half as many TF32 products in a cycle, at a clock that power lets be a little higher: 412 TFLOP/s
-        // of 8192^3 on an H100.
+        // Tensor cores take half as many TF32 products as bf16 products in a cycle, at a slightly higher clock, as they draw less power:
+        // 412 TFLOP/s of 8192^3 on an H100.
         (DType::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
         (DType::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
         (DType::F64, _) => device.rates.f64_tflops,
     }
 }
 
-/// Matrices of an operand that are not the same one.
+/// The number of distinct matrices of an operand: a batch stride of 0 repeats one matrix.
 pub(crate) fn distinct(problem: &Problem, operand: &Operand) -> f64 {
     let along = problem.batch.into_iter().zip(operand.batch_stride);
     along.map(|(count, stride)| if stride == 0 { 1.0 } else { count as f64 }).product()
 }
 
-/// Time of activities that run side by side: that of the longest, and a little more where another is nearly as long, since
-/// overlap is never perfect. The 4-norm: with the plain maximum a padded tile and a fitting one tie wherever device memory
-/// decides.
+/// Time of activities that run side by side: the longest time, and a little more where another time is nearly as long, since
+/// overlap is never perfect. The function is the 4-norm. With the plain maximum, a padded tile and a fitting tile would tie wherever
+/// device memory decides.
 pub(crate) fn overlapped(times: &[f64]) -> f64 {
     times.iter().map(|time| time.powi(4)).sum::<f64>().powf(0.25)
 }
 
-/// The same by another norm.
+/// [`overlapped`] by another norm.
 pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
     times.iter().map(|time| time.powf(norm)).sum::<f64>().powf(1.0 / norm)
 }
 
-/// What each element of D adds to the bare product, in nanoseconds of one multiprocessor.
+/// Time that the epilogue adds for each element of D, in nanoseconds of one multiprocessor.
 fn element_ns(cost: &ElementCost, problem: &Problem) -> f64 {
     let epilogue = &problem.epilogue;
     // Instructions of csrc/common/activation.hpp.

@@ -1,4 +1,4 @@
-//! What is chosen: from a [`Problem`] to a [`Plan`], and the reasons.
+//! The choice of a kernel: from a [`Problem`] to a [`Plan`], with the reasons.
 //!
 //! [`Dispatcher::plan`] is pure: the same problem, device, policy and measured tables give the same plan, with or without a
 //! GPU.
@@ -29,44 +29,44 @@ pub use policy::Policy;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Asked for by name.
+    /// The caller asked for the kernel by name.
     Forced,
-    /// The fastest by a measured table.
+    /// The kernel is the fastest by a measured table.
     Tuned,
-    /// The lowest estimate of those that support the problem.
+    /// The kernel has the lowest estimate of all kernels that support the problem.
     Estimate,
 }
 
 /// A problem and the kernel that runs it.
 #[derive(Debug)]
 pub struct Plan {
-    /// What was asked.
+    /// The problem as the caller asked.
     pub asked: Problem,
-    /// What the kernel is given.
+    /// The problem as the kernel gets it.
     pub canonical: Canonical,
     /// The kernel.
     pub kernel: &'static KernelDesc,
-    /// Why this one.
+    /// Why this kernel was taken.
     pub reason: Reason,
-    /// How long it is expected to take, in microseconds.
+    /// The expected time, in microseconds.
     pub estimate_us: f64,
-    /// Multiprocessors that it may fill.
+    /// Multiprocessors that the kernel may fill.
     pub sm_count: u32,
-    /// The configuration that the kernel is given.
+    /// The configuration that the kernel runs in.
     pub config: Config,
     /// Device memory that the kernel needs beside the operands.
     pub workspace: Need,
-    /// What runs where a stream has no workspace.
+    /// The plan for a stream that has no workspace.
     without: Option<Arc<Plan>>,
     dispatcher: usize,
     policy: Policy,
     calls: Calls,
-    /// Whether it was told that something else runs in its place.
+    /// Whether an event has told that another plan runs in this plan's place.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     told: AtomicBool,
 }
 
-/// How often a plan was launched; what is forgotten with the plan its dispatcher still counts.
+/// How often a plan was launched. When the plan is dropped, its launches move to the dispatcher's count.
 #[derive(Debug)]
 struct Calls {
     counter: Counter,
@@ -86,19 +86,19 @@ impl Plan {
         self.calls.counter.count();
     }
 
-    /// Whether this is the first time that something is to be told of it.
+    /// Whether this is the first call: an event tells each plan's replacement once.
     #[cfg(feature = "cuda")]
     pub(crate) fn tell(&self) -> bool {
         !self.told.swap(true, Ordering::Relaxed)
     }
 
-    /// What runs in its place on a stream that has no workspace ([`crate::workspace`]): the plan of the same problem for a kernel
-    /// that needs none. `None` of a kernel that was asked for by name, and of one that needs none itself.
+    /// The plan that runs instead on a stream without a workspace ([`crate::workspace`]): the same problem, on a kernel that needs no
+    /// workspace. `None` where the kernel was asked for by name, or needs no workspace itself.
     pub fn without_workspace(&self) -> Option<&Plan> {
         self.without.as_deref()
     }
 
-    /// How often it was launched.
+    /// How often the plan was launched.
     pub fn calls(&self) -> u64 {
         self.calls.counter.sum()
     }
@@ -110,7 +110,7 @@ impl Answer for Plan {
     }
 }
 
-/// How an epilogue is split.
+/// How much of an epilogue the GEMM kernel does.
 #[derive(Debug)]
 struct Split {
     asked: Problem,
@@ -125,29 +125,29 @@ impl Answer for Split {
     }
 }
 
-/// What one kernel of the table says to a problem.
+/// One kernel's verdict on a problem.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// The kernel.
     pub kernel: &'static KernelDesc,
-    /// Its estimate in microseconds, or why it cannot run.
+    /// The kernel's estimate in microseconds, or why the kernel cannot run.
     pub verdict: std::result::Result<f64, Rejection>,
-    /// The configuration in which it would run; of zeros where it cannot run.
+    /// The configuration in which the kernel would run; all zeros where the kernel cannot run.
     pub config: Config,
 }
 
-/// What a measured table says to a problem.
+/// A measured table's answer to a problem.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuned {
     /// The table's name.
     pub table: String,
-    /// Its entry.
+    /// The table's entry.
     pub entry: Entry,
-    /// Why the entry's kernel is passed over, if it cannot run.
+    /// Why the entry's kernel cannot run; `None` where the kernel can.
     pub rejection: Option<Rejection>,
 }
 
-/// What is taken, its expected time in microseconds, and why.
+/// The kernel that is taken, its configuration, its expected time in microseconds, and the reason.
 struct Chosen {
     kernel: &'static KernelDesc,
     config: Config,
@@ -160,12 +160,12 @@ struct Chosen {
 pub struct Dispatcher {
     device: DeviceInfo,
     tables: Tables,
-    /// Only kernels that are linked in; off for questions about a device that is not here.
+    /// Whether only kernels of this build count; off for questions about a device of another machine.
     only_built: bool,
     id: usize,
     plans: Memo<Plan>,
     splits: Memo<Split>,
-    /// Launches of plans that are no longer kept.
+    /// Launches of plans that the dispatcher has dropped.
     forgotten: Arc<AtomicU64>,
 }
 
@@ -175,13 +175,13 @@ thread_local! {
 }
 
 impl Dispatcher {
-    /// A dispatcher over the kernels of this build, for a device that is here, with the measured table that ships for it.
+    /// A dispatcher over the kernels of this build, for a device of this machine, with the measured table that ships for its model.
     pub fn new(device: DeviceInfo) -> Self {
         let tables = Tables::shipped(&Host::here(&device));
         Self::with_tables(device, true, tables)
     }
 
-    /// A dispatcher over the whole table, as if every kernel were built: for questions about a device that is not here.
+    /// A dispatcher over the whole table, as if every kernel were built: for questions about a device of another machine.
     pub fn hypothetical(device: DeviceInfo) -> Self {
         let tables = Tables::shipped(&Host::hypothetical(&device));
         Self::with_tables(device, false, tables)
@@ -194,30 +194,30 @@ impl Dispatcher {
         Self { device, tables, only_built, id, plans, splits, forgotten }
     }
 
-    /// With a table that is asked before the others.
+    /// Adds a measured table, which the dispatcher asks before the other tables.
     ///
     /// # Errors
-    /// [`Error::Tuning`] where it was not measured on such a device.
+    /// [`Error::Tuning`] where the table was not measured on such a device.
     pub fn with_tuning(self, tuning: Tuning) -> Result<Self> {
         let host = self.host();
         Ok(Self::with_tables(self.device, self.only_built, self.tables.before(tuning, &host)?))
     }
 
-    /// Without measured tables: the cost model alone.
+    /// Removes all measured tables: the cost model alone chooses.
     pub fn without_tuning(self) -> Self {
         Self::with_tables(self.device, self.only_built, Tables::default())
     }
 
-    /// With the user's table and the one that ships, as `TILEGEMM_TUNING=<file>|off` asks for them: see [`crate::tuning`].
+    /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks: see [`crate::tuning`].
     ///
     /// # Errors
-    /// [`Error::Tuning`] where the file that it names is refused.
+    /// [`Error::Tuning`] where the file of the variable is refused.
     pub fn with_user_tuning(self) -> Result<Self> {
         let host = self.host();
         Ok(Self::with_tables(self.device, self.only_built, self.tables.with_users(&host)?))
     }
 
-    /// What measured tables are held against.
+    /// The machine that measured tables must fit.
     fn host(&self) -> Host {
         match self.only_built {
             true => Host::here(&self.device),
@@ -230,21 +230,21 @@ impl Dispatcher {
         &self.tables
     }
 
-    /// The device it chooses for.
+    /// The device of the plans.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
     }
 
-    /// The plan for `problem` under `policy`, from the cache where it was asked for before.
+    /// The plan for `problem` under `policy`, from the cache where the same plan was asked for before.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when no kernel runs it, [`Error::Forced`] when the one asked for by name does not.
+    /// [`Error::Unsupported`] when no kernel runs the problem, [`Error::Forced`] when the kernel asked for by name does not.
     pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
         self.with_plan(problem, policy, Arc::clone)
     }
 
-    /// As [`Dispatcher::plan`], for one use of the plan. Where the thread had it before, this writes to no memory that other
-    /// threads use, not even to the plan's count of references: threads that run the same products do not wait for each other.
+    /// As [`Dispatcher::plan`], for one use of the plan. Where the thread had the plan before, this function writes to no memory that
+    /// other threads use, not even to the plan's reference count. Threads that run the same products do not wait for each other.
     ///
     /// # Errors
     /// As for [`Dispatcher::plan`].
@@ -303,12 +303,12 @@ impl Dispatcher {
         })
     }
 
-    /// What every kernel of the table says to the canonical `problem`.
+    /// The verdict of every kernel of the table on the canonical `problem`.
     fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
         KERNELS.iter().map(|kernel| self.judge(kernel, problem, policy)).collect()
     }
 
-    /// What the measured tables say, up to the first entry whose kernel can run.
+    /// The answers of the measured tables, up to the first entry whose kernel can run.
     fn tuned(&self, problem: &Problem, policy: Policy, candidates: &[Candidate]) -> Vec<Tuned> {
         if policy.forced.is_some() {
             return Vec::new();
@@ -327,13 +327,13 @@ impl Dispatcher {
         tuned
     }
 
-    /// What is taken of the candidates.
+    /// The choice among the candidates.
     fn decide(&self, problem: &Problem, candidates: &[Candidate], tuned: &[Tuned]) -> Option<Chosen> {
         let fastest = choice::fastest(problem, candidates)?;
         let us = *fastest.verdict.as_ref().ok()?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
             Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
-                // By as much less than the estimate's choice as was measured: its own estimate was just found to be wrong.
+                // The time of the estimate's choice over the measured gain: the measurement has shown the entry's own estimate to be wrong.
                 let us = (us / gain).max(cost::roofline_us(problem, &self.device));
                 let config = config.unwrap_or(candidates[kernel.index].config);
                 Chosen { kernel, config, us, reason: Reason::Tuned }
@@ -342,7 +342,7 @@ impl Dispatcher {
         })
     }
 
-    /// What `kernel` says to the canonical `problem`.
+    /// The verdict of `kernel` on the canonical `problem`.
     fn judge(&self, kernel: &'static KernelDesc, problem: &Problem, policy: Policy) -> Candidate {
         let (verdict, config) = match self.estimate(kernel, problem, policy) {
             Ok((config, us)) => (Ok(us), config),
@@ -398,8 +398,8 @@ impl Dispatcher {
         }
     }
 
-    /// How much of the epilogue of `problem` is best left to the GEMM kernel, the rest being done by elementwise kernels
-    /// afterwards: the split with the lowest estimate.
+    /// How much of the epilogue of `problem` the GEMM kernel should do: the split with the lowest estimate. Elementwise kernels do
+    /// the rest after the product.
     ///
     /// # Errors
     /// As for [`Dispatcher::plan`], when not even the bare product can run.
@@ -426,7 +426,7 @@ impl Dispatcher {
         Ok(best.map_or(Fusion::None, |(fusion, _)| fusion))
     }
 
-    /// Every kernel of the table with its estimate or the reason why it cannot run `problem`.
+    /// Every kernel of the table with its estimate or the reason why the kernel cannot run `problem`.
     pub fn explain(&self, problem: &Problem, policy: Policy) -> Explanation {
         let canonical = problem.canonical();
         let candidates = self.candidates(&canonical.problem, policy);
@@ -445,19 +445,19 @@ impl Dispatcher {
         Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, config, reason, roofline_us }
     }
 
-    /// The plans that are kept, with their call counts: all, or of more than 32,768 distinct products the latest ones.
+    /// The plans that the dispatcher keeps, with their call counts: all plans, or of more than 32,768 distinct products the latest.
     pub fn plans(&self) -> Vec<Arc<Plan>> {
         self.plans.all()
     }
 
-    /// How often plans were launched that are no longer kept.
+    /// Launches of plans that the dispatcher has dropped.
     pub fn forgotten_calls(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 }
 
 fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
-    // The kernels for this device and dtype are the ones worth a word.
+    // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
         Err(Rejection::Arch { .. } | Rejection::DType { .. } | Rejection::Layout { .. }) | Ok(_) => None,
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
@@ -471,21 +471,21 @@ fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
 /// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// For which device.
+    /// The device that the choice is for.
     pub device: DeviceInfo,
-    /// What was asked.
+    /// The problem as the caller asked.
     pub asked: Problem,
-    /// What kernels are chosen for.
+    /// The problem as kernels see it.
     pub canonical: Canonical,
-    /// Every kernel of the table.
+    /// Every kernel of the table, with its verdict.
     pub candidates: Vec<Candidate>,
-    /// What measured tables say, up to the entry that counts.
+    /// The answers of measured tables, up to the entry that counts.
     pub tuned: Vec<Tuned>,
-    /// The one that would run.
+    /// The kernel that would run.
     pub chosen: Option<&'static KernelDesc>,
-    /// How it would run.
+    /// The configuration in which the kernel would run.
     pub config: Config,
-    /// Why that one.
+    /// Why this kernel would run.
     pub reason: Option<Reason>,
     /// The least time that arithmetic and memory allow, in microseconds.
     pub roofline_us: f64,

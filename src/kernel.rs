@@ -1,4 +1,4 @@
-//! What a kernel is: its row of the table, what it supports, and what its family says about it.
+//! A kernel's descriptor: its row of the table, the problems that it supports, and the trait of its family.
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
@@ -16,12 +16,12 @@ mod rejection;
 
 pub(crate) use limits::{Extent, Limits, Tiles, INT};
 
-/// What a kernel is in the dispatcher's choice.
+/// A kernel's role in the dispatcher's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// One of ours, chosen by its estimate.
+    /// A kernel of ours, chosen by its estimate.
     Kernel,
     /// The vendor library.
     Vendor,
@@ -29,7 +29,7 @@ pub enum Role {
     LastResort,
 }
 
-/// What the dispatcher asks a family about one of its kernels.
+/// The subject of the dispatcher's questions to a family: a kernel, a problem and a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case<'a> {
     pub kernel: &'a KernelDesc,
@@ -40,7 +40,7 @@ pub(crate) struct Case<'a> {
     pub workspace: u64,
 }
 
-/// What each element of D takes longer than the bare product in aligned rows, in nanoseconds of one multiprocessor.
+/// Time of an epilogue for each element of D, beside the bare product in aligned rows, in nanoseconds of one multiprocessor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ElementCost {
     /// An instruction of the activation (csrc/common/activation.hpp).
@@ -53,34 +53,34 @@ pub(crate) struct ElementCost {
     pub unaligned: f64,
 }
 
-/// A family of kernels: kernels of one source, which differ in their rows.
+/// A family: the kernels of one source, which differ in their rows.
 pub(crate) trait Family: Sync {
-    /// The limits of the kernel, where the problem changes what the table says.
+    /// The limits of the kernel: those of the table, unless the problem changes them.
     fn limits(&self, kernel: &KernelDesc, _problem: &Problem) -> Limits {
         kernel.limits
     }
 
-    /// What the family refuses beyond its limits.
+    /// Whether the family takes a problem that is within the limits.
     fn supports(&self, _kernel: &KernelDesc, _problem: &Problem) -> Result<(), Rejection> {
         Ok(())
     }
 
-    /// What the kernel keeps in the workspace for rows of A and columns of B.
+    /// The workspace that the kernel needs for each row of A and each column of B.
     fn footprint(&self, _kernel: &KernelDesc, _problem: &Problem) -> Option<Footprint> {
         None
     }
 
-    /// What a configuration keeps in the workspace for the whole product, in bytes.
+    /// The workspace that a configuration needs for the whole product, in bytes.
     fn scratch_bytes(&self, _problem: &Problem, _config: &Config) -> u64 {
         0
     }
 
-    /// The configurations in which the kernel can run the problem; the one of zeros where there is nothing to choose.
+    /// The configurations in which the kernel can run the problem; one of all zeros where there is nothing to choose.
     fn configurations(&self, _case: &Case) -> Vec<Config> {
         vec![Config::default()]
     }
 
-    /// The configuration that a plan takes.
+    /// The configuration that a plan takes: unless the family overrides this, the configuration of the lowest estimate.
     fn choose(&self, case: &Case) -> Config {
         let configurations = self.configurations(case).into_iter();
         let timed = configurations.map(|config| (config, self.estimate(case, &config)));
@@ -90,18 +90,19 @@ pub(crate) trait Family: Sync {
     /// Expected time of the bare product in this configuration, in microseconds.
     fn estimate(&self, case: &Case, config: &Config) -> f64;
 
-    /// What its epilogues take on top.
+    /// Time that epilogues add.
     fn element_cost(&self) -> ElementCost {
         ElementCost { instruction: 0.009, bias: 0.35, ..ElementCost::default() }
     }
 
-    /// What another of our kernels' estimates this family's has to be below, as a share, since this family's are less exact.
+    /// The share of other kernels' estimates that an estimate of this family has to be below; less than 1 where this family's
+    /// estimates are less exact.
     fn lead(&self) -> f64 {
         1.0
     }
 }
 
-/// The family's own code for a kernel.
+/// A kernel's link to the code of its family.
 #[derive(Clone, Copy)]
 pub(crate) struct Room(pub &'static dyn Family);
 
@@ -123,17 +124,17 @@ impl PartialEq for Room {
 pub struct KernelDesc {
     /// Position in [`KERNELS`](crate::family::KERNELS).
     pub index: usize,
-    /// CUTLASS grammar, computed from the row.
+    /// The name, in CUTLASS's grammar, computed from the row.
     pub name: &'static str,
-    /// The folder of csrc with its source.
+    /// The folder of csrc with the source.
     pub family: &'static str,
-    /// What it is in the dispatcher's choice.
+    /// The kernel's role in the dispatcher's choice.
     pub role: Role,
-    /// Compiled for.
+    /// The architecture that the kernel is compiled for.
     pub arch: Arch,
-    /// Inputs and output.
+    /// The type of inputs and output.
     pub dtype: DType,
-    /// How it multiplies.
+    /// How the kernel multiplies.
     pub math: Math,
     /// Layout of (A, B).
     pub layout: Layout,
@@ -141,28 +142,28 @@ pub struct KernelDesc {
     pub tile: [u32; 3],
     /// Blocks of a cluster along M and N.
     pub cluster: [u32; 2],
-    /// Widths of tiles that a plan chooses from; empty: that of `tile`.
+    /// Widths of tiles to choose from; empty where `tile` has the only width.
     pub widths: &'static [u32],
-    /// Parts of K that the blocks of a cluster add up.
+    /// The most parts of K that the blocks of a cluster add up.
     pub split: u32,
     /// Pipeline depth; 0: as many as shared memory holds.
     pub stages: u32,
     /// Worker warps; 0: the family's own number.
     pub warps: u32,
-    /// Bytes that pointers and strides must be multiples of.
+    /// Alignment of pointers and strides, in bytes.
     pub align: u32,
-    /// What it fuses.
+    /// How much of an epilogue the kernel does.
     pub fusion: Fusion,
-    /// Schedule, where the family has several; `exchanged`: B is on the tensor cores' M side.
+    /// The schedule, where the family has several; `exchanged` swaps A and B, so that B is on the tensor cores' M side.
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,
-    /// Hash of its row and of the code that it is compiled from, without comments: 16 hexadecimal digits.
+    /// Hash of the row and of the kernel's code, without comments: 16 hexadecimal digits.
     pub code: &'static str,
-    /// What it takes at most.
+    /// The plain limits of the row.
     #[serde(skip)]
     pub(crate) limits: Limits,
-    /// A Cargo feature that it takes beside its arch's, and whether that is on.
+    /// The Cargo feature that the build needs beside the arch's, and whether the feature is on.
     #[serde(skip)]
     pub(crate) feature: Option<(&'static str, bool)>,
     #[serde(skip)]
@@ -172,12 +173,12 @@ pub struct KernelDesc {
 }
 
 impl KernelDesc {
-    /// Whether it is in this build: its arch feature and its family's feature are on, and the build profile has it.
+    /// Whether the kernel is in this build: the features of its arch and its family are on, and the build profile has its row.
     pub fn is_built(&self) -> bool {
         self.built
     }
 
-    /// What would bring it into the build, of which `archs` are the compute capabilities.
+    /// Why the kernel is not in the build, whose compute capabilities are `archs`.
     pub(crate) fn not_built(&self, archs: &[u16]) -> Rejection {
         let feature = match self.feature {
             Some((feature, false)) => feature.into(),
@@ -187,8 +188,8 @@ impl KernelDesc {
         Rejection::NotBuilt { feature }
     }
 
-    /// Whether it can run `problem`, which must be canonical, on `device`. This is the one statement of what a kernel supports; the
-    /// kernels themselves check again and refuse rather than compute something else.
+    /// Whether the kernel can run `problem`, which must be canonical, on `device`. This function alone states what a kernel supports.
+    /// The launch functions check again and refuse a problem rather than compute something else.
     ///
     /// # Errors
     /// The first [`Rejection`] found.
@@ -229,7 +230,7 @@ impl KernelDesc {
         self.footprint(problem).map_or(Need::default(), |footprint| footprint.need(problem))
     }
 
-    /// The same in this configuration.
+    /// Device memory that the kernel needs beside the operands of the canonical `problem` in this configuration.
     pub(crate) fn workspace_of(&self, problem: &Problem, config: &Config) -> Need {
         match self.room.0.scratch_bytes(problem, config) {
             0 => self.workspace(problem),

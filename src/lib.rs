@@ -1,16 +1,16 @@
 //! A GEMM backend for [candle](https://docs.rs/candle-core): CUTLASS/CuTe and cuTile C++ kernels behind a dispatcher that
 //! says which kernel ran and why.
 //!
-//! # Three ways in
+//! # Four ways in
 //!
-//! **Unmodified models** (feature `interpose`, Linux): one line, and every f16, bf16 and f32 product of the program goes
-//! through the dispatcher. What it does not take goes to cuBLAS as it came. See the module `interpose`.
+//! **Unmodified models** (feature `interpose`, Linux): one line sends every f16, bf16 and f32 product of the program through the
+//! dispatcher. A call that the dispatcher does not take goes to cuBLAS unchanged. See the module `interpose`.
 //!
 //! ```
 //! use candle_tilegemm as _;
 //! ```
 //!
-//! **The op**: [`GemmExt::gemm`] is `matmul` for any rank, strides and broadcast batches, without copies; [`Gemm`] adds scale,
+//! **The op**: [`GemmExt::gemm`] is `matmul` for any rank, strides and broadcast batches, without copies. [`Gemm`] adds scale,
 //! bias, activation and residual.
 //!
 //! ```
@@ -32,12 +32,15 @@
 //!
 //! **The layers**: [`nn`] has `Linear` and its constructors with the names and signatures of `candle_nn`.
 //!
+//! **The engine**: [`dispatch`] plans a product, and the module `launch` (feature `cuda`) runs the plan on device pointers. Neither
+//! needs candle.
+//!
 //! # How it chooses
 //!
-//! `csrc/*/family.toml` list the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] asks each of them whether it
-//! [supports](kernel::KernelDesc::supports) it, ranks those that do by an [estimate](cost::estimate_us), and keeps the
+//! `csrc/*/family.toml` list the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] finds the kernels that
+//! [support](kernel::KernelDesc::supports) the problem, ranks these kernels by an [estimate](cost::estimate_us), and keeps the
 //! [plan](dispatch::Plan). The vendor library is a row of the same table. Where a [measured table](tuning) for the GPU model
-//! has an entry, that counts instead of the estimate. That is arithmetic only, so it works without a GPU:
+//! has an entry, the entry counts instead of the estimate. A choice is arithmetic only and needs no GPU:
 //!
 //! ```
 //! use candle_tilegemm::arch::DeviceInfo;
@@ -56,22 +59,22 @@
 //!
 //! Products are summed in f32, in f64 for f64, and rounded once. The result of a kernel is the same from run to run.
 //!
-//! NaN and Inf propagate as IEEE 754 has it, by the same rules in every kernel and on the CPU: A and B are not read where alpha
-//! is 0, and the product counts as 0; C is not read where beta is 0; an [`Activation`] of NaN is NaN, of inf inf, and of -inf its
-//! limit. Gradients follow the same rules.
+//! NaN and Inf propagate as IEEE 754 says, by the same rules in every kernel and on the CPU. Where alpha is 0, A and B are not
+//! read, and the product counts as 0. Where beta is 0, C is not read. An [`Activation`] of NaN is NaN, of inf is inf, and of -inf is
+//! its limit. Gradients follow the same rules.
 //!
-//! How exact f32 products are is an [`F32Mode`]: by default no
-//! kernel is taken whose error is above that of cuBLAS's SGEMM, and TF32 is only used where it is asked for.
+//! An [`F32Mode`] states how exact f32 products are. By default the dispatcher takes no kernel with more error than cuBLAS's
+//! SGEMM, and uses TF32 only where the caller asks for TF32.
 //!
 //! # Memory
 //!
-//! A launch allocates nothing, but for one [`workspace`] of 128 MiB on each stream that f32 products need it on; [`prepare`]
-//! allocates it and loads the kernels beforehand.
+//! A launch allocates nothing but one [`workspace`] of 128 MiB for each stream whose products need one. [`prepare`] allocates the
+//! workspace and loads the kernels beforehand.
 //!
 //! # Safety
 //!
-//! Kernels and cuBLAS are launched in the module `launch`, the C boundary is in `ffi` and `interpose`; there is no unsafe code
-//! elsewhere but for the uninitialised result of the op.
+//! The module `launch` launches kernels and cuBLAS. The modules `ffi` and `interpose` are the C boundary. The only other unsafe code
+//! is the uninitialised result of the op.
 
 #![warn(missing_docs, unsafe_op_in_unsafe_fn)]
 
@@ -102,7 +105,7 @@ pub mod trace;
 pub mod tuning;
 pub mod workspace;
 
-// Not the dependency `candle`, but the folder of this crate.
+// `self::candle` is the folder of this crate, not the dependency.
 #[cfg(feature = "candle")]
 pub use self::candle::{nn, prepare, Gemm, GemmExt};
 pub use config::Config;

@@ -3,7 +3,7 @@
 //! ```toml
 //! [[shape]]
 //! id = "llama3-8b-qkv-m512"    # unique
-//! class = "prefill"            # rows are summed up by class
+//! class = "prefill"            # results are averaged by class
 //! m = 512
 //! n = 6144
 //! k = 4096
@@ -29,9 +29,9 @@ use toml::Spanned;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// Unique in its suite.
+    /// Name, unique in the suite.
     pub id: String,
-    /// What the results are summed up by.
+    /// Group by which results are averaged.
     pub class: String,
     /// Rows of the result.
     pub m: Size,
@@ -47,13 +47,13 @@ pub struct Shape {
     pub layout: Layout,
     /// Element type.
     pub dtype: DType,
-    /// Elements from one A to the next.
+    /// Elements from one matrix A of the batch to the next.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
     pub a_batch_stride: Option<u32>,
-    /// Elements from one B to the next.
+    /// Elements from one matrix B of the batch to the next.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
     pub b_batch_stride: Option<u32>,
-    /// What is done to the product.
+    /// The epilogue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue: Option<ShapeEpilogue>,
     /// Where the shape comes from.
@@ -67,11 +67,11 @@ pub struct Shape {
 pub struct ShapeEpilogue {
     /// Scale of the product.
     pub alpha: f64,
-    /// Scale of C, an m x n matrix that lies as D does.
+    /// Scale of C, an m x n matrix with the strides of D.
     pub beta: f64,
-    /// One value per column.
+    /// Whether a bias is added, one value per column.
     pub bias: bool,
-    /// Applied to the biased product.
+    /// Function of the biased product.
     pub activation: Activation,
 }
 
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for Size {
 const SIZES: Whole = Whole { least: 1, most: i32::MAX as u32 };
 const STRIDES: Whole = Whole { least: 0, most: u32::MAX };
 
-/// What a number of the format may be.
+/// The range of a number of the format.
 #[derive(Clone, Copy)]
 struct Whole {
     least: u32,
@@ -152,8 +152,8 @@ fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Resu
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
-/// A product without what its pointers are multiples of, without strides that mean nothing, without its f32 mode, which is a
-/// setting of the run, and with C beside D: what two rows of a suite differ by.
+/// A problem reduced to the properties that a row of a suite has. The alignment of pointers, strides of extents of 1 and the f32
+/// mode, which is a setting of the run, are at their defaults, and C is not D.
 pub(crate) fn without_alignment(problem: &Problem) -> Problem {
     let mut problem = Problem { f32_mode: F32Mode::default(), ..problem.canonical_strides() };
     let operands = [&mut problem.a, &mut problem.b, &mut problem.d].into_iter().chain(problem.epilogue.c.as_mut());
@@ -163,7 +163,7 @@ pub(crate) fn without_alignment(problem: &Problem) -> Problem {
 }
 
 impl Shape {
-    /// The product, with operands at pointers of the largest alignment.
+    /// The problem of the row, with operands at pointers of the largest alignment.
     pub fn problem(&self) -> Problem {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(Size::get);
         let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
@@ -183,7 +183,7 @@ impl Shape {
         problem
     }
 
-    /// The row that asks for `problem`, or `None` when the format cannot express it: two batch dimensions, operands with
+    /// The row that asks for `problem`, or `None` when the format cannot express the problem: two batch dimensions, operands with
     /// padding between their rows, matrices that overlap, a bias along M.
     pub fn of(problem: &Problem, id: String, class: String) -> Option<Self> {
         let problem = without_alignment(problem);
@@ -216,8 +216,8 @@ impl Shape {
         (same && without_alignment(&shape.problem()) == problem).then_some(shape)
     }
 
-    /// What is wrong with a batch stride, and its field: matrices that overlap would be counted twice as bytes to move, and
-    /// a stride without a batch is a mistake.
+    /// The field of a wrong batch stride, and the error: bytes of overlapping matrices would be counted twice, and a stride without
+    /// a batch is a mistake.
     fn overlap(&self) -> Option<(&'static str, String)> {
         let [m, n, k] = [self.m, self.n, self.k].map(|size| u64::from(size.0));
         let strides = [("a_batch_stride", self.a_batch_stride, m * k), ("b_batch_stride", self.b_batch_stride, k * n)];
@@ -240,7 +240,7 @@ struct File {
     shape: Vec<Spanned<Shape>>,
 }
 
-/// Reads a suite. `name` is what errors call it.
+/// Reads a suite. Errors call the suite `name`.
 ///
 /// # Errors
 /// [`Error::Suite`] with the line, the field and what was expected there.
@@ -265,7 +265,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Shape>> {
     Ok(file.shape.into_iter().map(Spanned::into_inner).collect())
 }
 
-/// The line of a field of the row that starts at this byte; of the row itself, where it has no line of its own.
+/// The line of a field of the row that starts at this byte; the first line of the row, where the field has no line of its own.
 fn line_of(text: &str, row: usize, field: &str) -> usize {
     let first = text[..row].matches('\n').count() + 1;
     let mut lines = text[row..].lines().enumerate().take_while(|(line, text)| *line == 0 || !text.starts_with("[["));

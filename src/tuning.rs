@@ -1,14 +1,13 @@
-//! Measured tables: for products that were timed on a GPU model, the kernel that won, where it beat the dispatcher's choice.
+//! Measured tables: for products that were timed on a GPU model, the kernel that won, where that kernel beat the dispatcher's choice.
 //!
-//! `tilegemm tune` writes them; nothing is ever measured without being asked for. A [`Dispatcher`](crate::dispatch::Dispatcher)
-//! asks, in this order,
+//! `tilegemm tune` writes measured tables; nothing else measures. A [`Dispatcher`](crate::dispatch::Dispatcher) asks, in this order,
 //!
-//! 1. the user's table: the file that `TILEGEMM_TUNING` names, else [`cache_file`] if it is there,
+//! 1. the user's table: the file that `TILEGEMM_TUNING` names, else [`cache_file`] if that file exists,
 //! 2. the table of `tuning/` that ships for exactly this GPU model,
 //! 3. the cost model.
 //!
-//! `TILEGEMM_TUNING=off` leaves the cost model alone. A kernel that a table names but that is not in this build, or does not
-//! [support](crate::kernel::KernelDesc::supports) the problem, is passed over.
+//! `TILEGEMM_TUNING=off` leaves only the cost model. The dispatcher passes over an entry whose kernel is not in this build or does not
+//! [support](crate::kernel::KernelDesc::supports) the problem.
 //!
 //! ```
 //! use candle_tilegemm::arch::DeviceInfo;
@@ -42,28 +41,28 @@
 //! JSON, a line for each entry, sorted, so that a change is readable in a diff. The head is an [`Origin`], an entry a [`Key`]
 //! with rows, kernel, code of the kernel and gain.
 //!
-//! - **What is asked.** A key is the canonical problem without its rows: see [`Key`]. `among` is `all` for the default
-//!   [`Policy`](crate::dispatch::Policy), and `own` for the one without the vendor library. The two are measured against what
-//!   each of them would choose, and neither answers for the other.
+//! - **Key.** The key is the canonical problem without its rows: see [`Key`]. `among` is `all` for the default
+//!   [`Policy`](crate::dispatch::Policy), and `own` for the policy without the vendor library. An entry of either kind was measured
+//!   against the choice of its own policy, and does not answer for the other.
 //!   An f32 product in another mode than `accurate` is another product: its entry has `"f32": "strict"` or `"tf32"`.
 //! - **Rows.** Both ends of `m` were measured, and so were all points of the suite between them, with the same winner. A step
-//!   from one measured point to the next is at most [`MOST_STEP`], and nothing is said of rows outside: see [`Point`].
-//! - **Gain.** How many times as fast the kernel was as what the dispatcher chose without the table: the least of two
-//!   measurements with fresh operands, over all measured points of the entry, and more than [`LEAST_GAIN`].
-//! - **Code.** The kernel's [`code`](crate::kernel::KernelDesc::code) when it was measured.
+//!   from one measured point to the next is at most [`MOST_STEP`]. An entry says nothing of rows outside its range: see [`Point`].
+//! - **Gain.** The speed of the kernel over the speed of the dispatcher's choice without the table: the least of two measurements
+//!   with fresh operands, over all measured points of the entry. The gain is more than [`LEAST_GAIN`].
+//! - **Code.** The kernel's [`code`](crate::kernel::KernelDesc::code) at the time of the measurement.
 //!
 //! # What is verified
 //!
-//! A table is refused, with the [`Refusal`] as its reason, unless schema, crate version and GPU model are the same. On a machine
-//! with that GPU the branch of the driver (580 of 580.159.04) and the CUDA version that compiled the kernels have to be the same
-//! too. What is unknown there, or for a GPU that is not here, is not compared.
+//! A table is refused, with a [`Refusal`] as the reason, unless schema, crate version and GPU model are the same. On a machine
+//! with that GPU, the branch of the driver (580 of 580.159.04) and the CUDA version that compiled the kernels have to be the same
+//! too. A fact that is unknown on this machine, or belongs to a GPU of another machine, is not compared.
 //!
-//! An entry of a table that is used is refused alone, with an [`EntryRefusal`], where there is no such kernel any more, or where
-//! the kernel has another [`code`](crate::kernel::KernelDesc::code) than the one that was measured. The code is the kernel's row, the sources of its
-//! family that it is compiled from, the headers of `csrc/common` that these include, and the C ABI, all without comments. So a
+//! An entry is refused alone, with an [`EntryRefusal`], where its kernel no longer exists, or where the kernel's
+//! [`code`](crate::kernel::KernelDesc::code) has changed since the measurement. The code is the kernel's row, the sources of the family that
+//! the kernel is compiled from, the headers of `csrc/common` that these sources include, and the C ABI, all without comments. So a
 //! change of one family leaves the entries of the others valid.
 //!
-//! `tilegemm doctor` shows which tables are used, and which tables and how many entries are refused and why; so does
+//! `tilegemm doctor` shows the tables in use, the refused tables and the number of refused entries, with the reasons; so does
 //! [`crate::stats::tables`].
 
 use crate::error::{Error, Result};
@@ -90,21 +89,21 @@ include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 
 /// The version of the format.
 pub const SCHEMA: u32 = 2;
-/// An entry is worth its place where it gains more than this, for two runs of the suite agree within it (README, "Numbers").
+/// The gain that an entry has to exceed: two runs of the suite agree within it (docs/benchmarks.md).
 pub const LEAST_GAIN: f64 = 1.03;
 
-/// From which kernels the fastest was found.
+/// The kernels among which the fastest was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Among {
-    /// All, the vendor library included.
+    /// All kernels, the vendor library included.
     All,
-    /// Our own.
+    /// Our own kernels.
     Own,
 }
 
 impl Among {
-    /// Those of a policy that has the vendor library, or has not.
+    /// The kernels of a policy with the vendor library, or without it.
     pub fn with_vendor(vendor: bool) -> Self {
         if vendor {
             Among::All
@@ -118,15 +117,15 @@ fn is_usual(mode: &F32Mode) -> bool {
     *mode == F32Mode::default()
 }
 
-/// What an entry answers, but for the rows: a canonical problem by all that decides which kernel is fast.
+/// The question that an entry answers, without the rows: the properties of a canonical problem that decide which kernel is fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
-    /// Inputs and output.
+    /// The type of inputs and output.
     pub dtype: DType,
-    /// How exact an f32 product has to be; in the file where it is not the usual mode.
+    /// How exact an f32 product has to be. The file omits the default mode.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub f32: F32Mode,
-    /// Of A and B.
+    /// The layout of A and B.
     pub layout: Layout,
     /// Columns of the result.
     pub n: usize,
@@ -134,16 +133,16 @@ pub struct Key {
     pub k: usize,
     /// Matrices in the batch.
     pub batch: usize,
-    /// Whether every operand is aligned to 16 bytes; where one is not, most kernels cannot run.
+    /// Whether every operand is aligned to 16 bytes. Most kernels cannot run where one operand is not.
     pub aligned: bool,
-    /// What a kernel has to fuse. Scale, kind of activation and axis of a bias make no difference to speed.
+    /// The parts of the epilogue that a kernel has to fuse. Scale, kind of activation and axis of a bias make no difference to speed.
     pub epilogue: Fusion,
-    /// From which kernels.
+    /// The kernels among which the fastest was found.
     pub among: Among,
 }
 
 impl Key {
-    /// The key of a canonical problem. `None` for what no table speaks of: nothing to compute, strides without a contiguous
+    /// The key of a canonical problem. `None` for problems that no table has: an empty problem, strides without a contiguous
     /// dimension, two batch dimensions, operands that a batch shares.
     pub fn of(problem: &Problem, among: Among) -> Option<Self> {
         let Problem { n, k, batch, dtype, f32_mode: f32, .. } = *problem;
@@ -189,7 +188,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A file.
+/// The file of a table.
 #[derive(Serialize, Deserialize)]
 struct File {
     schema: u32,
@@ -198,7 +197,7 @@ struct File {
     entries: Vec<Row>,
 }
 
-/// Read before the rest, which another schema may have changed.
+/// The version of a file, read before the rest, which another schema may have changed.
 #[derive(Deserialize)]
 struct Version {
     schema: u32,
@@ -215,12 +214,12 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// A table without entries. `name` is what errors and explanations call it.
+    /// A table without entries. Errors and explanations call the table `name`.
     pub fn new(name: impl Into<String>, origin: Origin) -> Self {
         Self { name: name.into(), origin, entries: Vec::new(), refused: Vec::new() }
     }
 
-    /// Reads a table and verifies what needs no device; [`Tuning::verify`] does the rest.
+    /// Reads a table and verifies its format and build. [`Tuning::verify`] verifies its device.
     ///
     /// # Errors
     /// [`Error::Tuning`] with the [`Refusal`].
@@ -228,7 +227,7 @@ impl Tuning {
         read(name, text).map_err(|refusal| Error::Tuning { name: name.into(), refusal: refusal.into() })
     }
 
-    /// As [`Tuning::parse`], from a file.
+    /// Reads a table from a file, as [`Tuning::parse`].
     ///
     /// # Errors
     /// As for [`Tuning::parse`].
@@ -240,7 +239,7 @@ impl Tuning {
         }
     }
 
-    /// Whether it was measured on such a machine.
+    /// Verifies that the table was measured on such a machine.
     ///
     /// # Errors
     /// [`Error::Tuning`] with the [`Refusal`].
@@ -248,7 +247,7 @@ impl Tuning {
         self.origin.fits(host).map_err(|refusal| Error::Tuning { name: self.name.clone(), refusal: refusal.into() })
     }
 
-    /// The text of its file, without the entries that were refused.
+    /// The text of the table's file, without the refused entries.
     pub fn to_text(&self) -> String {
         const WRITTEN: &str = "a table is made of strings and numbers";
         let frame = File { schema: SCHEMA, origin: self.origin.clone(), entries: Vec::new() };
@@ -263,51 +262,51 @@ impl Tuning {
         }
     }
 
-    /// What errors and explanations call it.
+    /// The table's name in errors and explanations.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How it was made.
+    /// How the table was measured.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// All that it holds, sorted.
+    /// The table's entries, sorted.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The entries of its file that are refused, and why; sorted. They answer nothing.
+    /// The refused entries of the file, with their reasons, sorted. A refused entry answers nothing.
     pub fn refused(&self) -> &[RefusedEntry] {
         &self.refused
     }
 
-    /// How many entries of its file are refused, by reason.
+    /// The number of refused entries of the file, by reason.
     pub fn refused_counts(&self) -> RefusedCounts {
         RefusedCounts::of(&self.refused)
     }
 
-    /// What it has for the canonical `problem`.
+    /// The entry for the canonical `problem`.
     pub fn lookup(&self, problem: &Problem, among: Among) -> Option<&Entry> {
         let key = Key::of(problem, among)?;
         self.entries.iter().find(|entry| entry.key == key && (entry.m[0]..=entry.m[1]).contains(&problem.m))
     }
 
-    /// Replaces all that it has for `key` by what was measured at these points.
+    /// Replaces all entries of `key` by entries of these measured points.
     pub fn replace(&mut self, key: Key, points: &[Point]) {
         self.entries.retain(|entry| entry.key != key);
         self.entries.extend(ranges::entries(key, points));
         self.entries.sort_by_key(|entry| (entry.key, entry.m));
     }
 
-    /// The same table under another origin and name, for one that is measured on; without the entries that were refused.
+    /// The table under another origin and name, to continue its measurement; without the refused entries.
     pub fn renew(self, name: impl Into<String>, origin: Origin) -> Self {
         Self { name: name.into(), origin, refused: Vec::new(), ..self }
     }
 }
 
-/// Its name and size.
+/// The table's name and number of entries.
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.entries.len();

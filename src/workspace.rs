@@ -1,22 +1,37 @@
-//! Device memory that kernels need beside the operands: how much there is, and which stream has it.
+//! Workspaces: device memory that kernels need beside the operands, one for each stream of a device.
 //!
-//! A kernel that multiplies f32 by bf16 parts ([`Math::Bf16x6`](crate::kernel::Math::Bf16x6)) splits operands beforehand, unless it does that on their way
-//! (`sm90_bf16x6_direct`); one that multiplies as TF32 ([`Math::Tf32`](crate::kernel::Math::Tf32)) transposes one where none is K-major; those of
-//! `sm90_sgemm` transpose what is; and what comes of that lies in a workspace. There is one for each device and stream, of
-//! [`DEFAULT_BYTES`] unless `TILEGEMM_WORKSPACE` (MiB, 0 for none) says otherwise. It is allocated when the first such kernel is
-//! launched on the stream, or by [`prepare`](crate::prepare), and neither moved nor freed before the process ends, so that a CUDA
-//! graph which has captured its address can be replayed. Streams beyond [`MOST_STREAMS`] of a device share one more: their products
-//! wait for each other. A stream that is gone leaves its own to the next one, unless a graph has the address: the per-thread stream
-//! when its thread ends, another stream when CUDA gives its handle to a new one. From half of [`MOST_STREAMS`] on, streams record an
-//! event after each use for that; what was used last before then stays where it is.
+//! # What lies there
 //!
-//! A product that needs more is computed in pieces, unless it is added to its own result
-//! ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)): that takes another kernel. Where there is none (no memory, or the stream is being captured and has none of
-//! its own), the product runs as it would with [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a
-//! kernel that needs none; an event of the target `tilegemm::workspace` says so, once for each distinct product.
+//! - `sm90_bf16x6` multiplies f32 by bf16 parts ([`Math::Bf16x6`](crate::kernel::Math::Bf16x6)). The kernel before the product
+//!   writes the parts of B to the workspace. `sm90_bf16x6_direct` splits operands on their way and needs no workspace.
+//! - `sm90_tf32` ([`Math::Tf32`](crate::kernel::Math::Tf32)) transposes one operand where neither operand is K-major.
+//! - `sm90_sgemm` transposes operands that are K-major.
+//! - `split_k` keeps the sums of each part of K.
 //!
-//! Products on one stream share its workspace, in the order of the stream. A graph that is replayed uses that of the stream on
-//! which it was captured: replay it there, or in order with what runs there.
+//! # Size and lifetime
+//!
+//! A workspace has [`DEFAULT_BYTES`], or the size that `TILEGEMM_WORKSPACE` sets (MiB, 0 for none). The first launch on the stream that
+//! needs a workspace allocates it, or [`prepare`](crate::prepare) does. A workspace is neither moved nor freed before the process
+//! ends, so that a CUDA graph which has captured its address can be replayed.
+//!
+//! [`MOST_STREAMS`] streams of a device have a workspace each. Further streams share one more, and their products wait for each
+//! other. A stream that is gone leaves its workspace to the next one, unless a graph has the address. A per-thread stream is gone
+//! when its thread ends, another stream when CUDA gives its handle to a new stream. From half of [`MOST_STREAMS`] on, streams record an
+//! event after each use of their workspace, so that the next stream can wait for that use. A workspace whose last use was before
+//! then stays with its stream.
+//!
+//! # Without a workspace
+//!
+//! A product that needs more memory than the workspace has is computed in pieces. A product that is added to its own result
+//! ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)) is not; another kernel runs it. A stream has no workspace where memory
+//! has run out, or where the stream is being captured and had none before. The product then runs as with
+//! [`Policy::with_workspace(0)`](crate::dispatch::Policy::with_workspace), on a kernel that needs no workspace. An event of the target
+//! `tilegemm::workspace` says so, once for each distinct product.
+//!
+//! # Order
+//!
+//! Products on one stream share its workspace, in the order of the stream. A graph uses the workspace of the stream on which it was
+//! captured: replay the graph on that stream, or in order with that stream.
 
 use crate::error::Result;
 use crate::settings;
@@ -25,15 +40,15 @@ use once_cell::sync::OnceCell;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod streams;
 
-/// Size of a workspace.
+/// Bytes of a workspace, unless `TILEGEMM_WORKSPACE` sets another size.
 pub const DEFAULT_BYTES: u64 = 128 << 20;
-/// How many streams of a device get one of their own.
+/// Streams of a device that get a workspace of their own.
 pub const MOST_STREAMS: usize = 8;
 
-/// The size that `TILEGEMM_WORKSPACE` asks for, else [`DEFAULT_BYTES`].
+/// Bytes of a workspace: the size that `TILEGEMM_WORKSPACE` asks for, else [`DEFAULT_BYTES`].
 ///
 /// # Errors
-/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable holds something else than a number.
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable holds no number.
 pub fn bytes() -> Result<u64> {
     static BYTES: OnceCell<u64> = OnceCell::new();
     BYTES.get_or_try_init(|| Ok(settings::workspace()?.map_or(DEFAULT_BYTES, |mib| u64::from(mib) << 20))).copied()
@@ -42,28 +57,28 @@ pub fn bytes() -> Result<u64> {
 /// Why a stream has no workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
-    /// By `TILEGEMM_WORKSPACE`.
+    /// `TILEGEMM_WORKSPACE` is 0.
     #[error("TILEGEMM_WORKSPACE=0 switches it off")]
     Off,
-    /// Nothing can be allocated then.
+    /// The stream is being captured, and nothing can be allocated during a capture.
     #[error("the stream is being captured and had none before; launch such a product before, or call `prepare`")]
     Capturing,
-    /// Memory would run out with streams that come and go.
+    /// Every workspace has a stream, and the shared workspace of further streams cannot be captured.
     #[error(
         "{MOST_STREAMS} streams of the device have one of their own, and what further ones share cannot be captured"
     )]
     ManyStreams,
-    /// CUDA's error.
+    /// The allocation failed with this error of CUDA.
     #[error(
         "it could not be allocated ({0}); call `prepare` before memory is full, or set TILEGEMM_WORKSPACE to fewer MiB"
     )]
     Failed(String),
-    /// The product's smallest piece does not fit.
+    /// The product's smallest piece does not fit into the workspace.
     #[error("it has {have} bytes, {need} are needed; set TILEGEMM_WORKSPACE to more MiB")]
     Small {
-        /// What the kernel needs at least.
+        /// Bytes that the kernel needs at least.
         need: u64,
-        /// Its size.
+        /// Bytes of the workspace.
         have: u64,
     },
 }

@@ -91,12 +91,12 @@ fn explain_prints_what_the_dispatcher_says() {
 }
 
 #[test]
-fn the_readme_shows_what_explain_prints() {
-    let readme = include_str!("../README.md");
-    let (_, example) = readme.split_once("$ tilegemm explain 2048 28672 4096\n").unwrap();
+fn the_documentation_shows_what_explain_prints() {
+    let page = include_str!("../docs/dispatch.md");
+    let (_, example) = page.split_once("$ tilegemm explain 2048 28672 4096\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let printed = stdout(&["explain", "2048", "28672", "4096", "--device", "h100"]);
-    assert_eq!(printed, example, "README.md has another example: copy what is printed, on the left, into it");
+    assert_eq!(printed, example, "docs/dispatch.md has another example: copy what is printed, on the left, into it");
 }
 
 #[test]

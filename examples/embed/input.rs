@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use tokenizers::{Encoding, TruncationParams};
 
-/// Pairs of sentences that say nearly the same.
+/// Pairs of sentences of nearly the same meaning.
 const BUILT_IN: [&str; 8] = [
     "The new compiler makes our build twice as fast.",
     "Compile times were halved by the latest toolchain.",
@@ -19,7 +19,7 @@ const BUILT_IN: [&str; 8] = [
     "Someone is having lunch outdoors.",
 ];
 
-/// Sentences of a file, of stdin (`-`), or the built-in ones; blank lines are skipped.
+/// Sentences of a file, of stdin (`-`), or the built-in sentences. Blank lines are skipped.
 pub fn read_sentences(source: Option<&Path>) -> Result<Vec<String>> {
     let Some(path) = source else { return Ok(BUILT_IN.map(String::from).to_vec()) };
     let (name, bytes) = if path == Path::new("-") {
@@ -41,7 +41,7 @@ pub fn read_sentences(source: Option<&Path>) -> Result<Vec<String>> {
     Ok(sentences)
 }
 
-/// Tokens of some sentences, padded to the longest.
+/// Tokens of some sentences, padded to the longest sentence.
 pub struct Batch {
     /// (batch, tokens), u32.
     pub ids: Tensor,
@@ -49,11 +49,11 @@ pub struct Batch {
     pub mask: Tensor,
 }
 
-/// Tokenizes in batches of `batch_size`. Says which sentences are too long for the model and cuts them.
+/// Tokenizes in batches of `batch_size`. Cuts sentences that are too long for the model, with a notice for each.
 pub fn tokenize(sentences: &[String], folder: &Folder, batch_size: usize, device: &Device) -> Result<Vec<Batch>> {
     let max_tokens = folder.max_tokens();
     let mut tokenizer = folder.load_tokenizer()?;
-    // In place of what tokenizer.json says, which pads every sentence to 128.
+    // tokenizer.json pads every sentence to 128 tokens; batches are padded below.
     tokenizer.with_padding(None);
     let truncation = TruncationParams { max_length: max_tokens, ..Default::default() };
     tokenizer.with_truncation(Some(truncation)).map_err(anyhow::Error::from_boxed)?;

@@ -1,7 +1,7 @@
-//! Sentence embeddings with all-MiniLM-L6-v2, through candle-transformers' BERT and through one on our layers.
+//! Sentence embeddings with all-MiniLM-L6-v2, through candle-transformers' BERT and through a BERT on our layers.
 //!
-//! Both see the same weights and batches; the embeddings are compared, both are timed, and the matrix products of ours are
-//! listed with the kernel that ran each.
+//! Both models see the same weights and batches. The example compares the embeddings, times both models, and lists the matrix
+//! products of our model with the kernel that ran each product.
 //!
 //! ```sh
 //! third_party/fetch.sh model
@@ -41,7 +41,7 @@ struct Args {
     /// auto: the GPU where there is one, else the CPU
     #[arg(long, value_enum, default_value = "auto")]
     device: DeviceChoice,
-    /// Of weights and activations; embeddings are f32 always
+    /// Type of weights and activations; embeddings are always f32
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(["f32", "f16", "bf16"])
         .try_map(|name| name.parse::<DType>()))]
     dtype: DType,
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    // Stock means cuBLAS, also where the interposer is linked, which would give its products to our kernels.
+    // Stock means cuBLAS. A linked interposer would give stock's products to our kernels.
     #[cfg(feature = "interpose")]
     candle_tilegemm::interpose::set_mode(candle_tilegemm::interpose::Mode::Off);
 
@@ -84,11 +84,11 @@ fn run(args: &Args) -> Result<()> {
     let (stock, ours) = folder.load_models(args.dtype, &device)?;
     let batches = input::tokenize(&sentences, &folder, args.batch_size as usize, &device)?;
 
-    // Ours is the first to run in this process, so the counters hold this one pass.
+    // Our model runs first in this process, so the counters hold this one pass.
     let our_embeddings = embed(&ours, &batches)?;
     let gemms = stats::gemms();
     let stock_embeddings = embed(&stock, &batches)?;
-    // The passes above have warmed up both.
+    // The passes above have warmed up both models.
     let [stock_ms, our_ms] = time([&stock, &ours], &batches[0], args.runs, &device)?;
 
     let report = Report {
@@ -143,7 +143,7 @@ fn embed(model: &dyn Embedder, batches: &[Batch]) -> Result<Tensor> {
     Ok(Tensor::cat(&embeddings, 0)?)
 }
 
-/// Median milliseconds of each model for one batch. They take turns, so that a change of the clocks meets both.
+/// Median milliseconds of each model for one batch. The models take turns, so that a change of the clocks meets both.
 fn time(models: [&dyn Embedder; 2], batch: &Batch, runs: u32, device: &Device) -> Result<[f64; 2]> {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..runs {

@@ -30,9 +30,9 @@ impl Embedder for MiniLm {
     }
 }
 
-/// What is added to the attention scores: 0 for tokens, -inf for padding; (batch, 1, 1, tokens).
+/// The term added to the attention scores: 0 for tokens, -inf for padding; (batch, 1, 1, tokens).
 ///
-/// No row is -inf throughout, for every sentence has tokens.
+/// Every sentence has tokens, so no row is -inf throughout.
 pub fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     mask.log()?.to_dtype(dtype)?.unsqueeze(1)?.unsqueeze(1) // ln 1 = 0, ln 0 = -inf
 }
@@ -40,7 +40,7 @@ pub fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
 /// Words plus positions, normalised.
 pub struct Embeddings {
     words: Embedding,
-    /// (positions, hidden); holds the embedding of the first segment too, the only one here.
+    /// (positions, hidden); includes the embedding of the first segment, the only segment here.
     positions: Tensor,
     norm: LayerNorm,
 }
@@ -98,7 +98,7 @@ impl Layer {
         })
     }
 
-    /// (batch, tokens, hidden) to the same.
+    /// (batch, tokens, hidden) to (batch, tokens, hidden).
     fn forward(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let attended = self.attend(x, mask)?;
         let x = self.attention_norm.forward(&self.attention_output.forward_residual(&attended, x)?)?;
@@ -110,7 +110,7 @@ impl Layer {
         let (batch, tokens, hidden) = x.dims3()?;
         let size = hidden / self.heads;
         let qkv = self.qkv.forward(x)?.reshape((batch, tokens, 3, self.heads, size))?;
-        // Views of one tensor: (batch, heads, tokens, size), which `gemm` reads where they are.
+        // Views of one tensor, (batch, heads, tokens, size), which `gemm` reads without copies.
         let part = |index| qkv.i((.., .., index))?.transpose(1, 2);
         let (q, k, v) = (part(0)?, part(1)?, part(2)?);
         let scores = Gemm::new().alpha(1.0 / (size as f64).sqrt()).forward(&q, &k.t()?)?; // (batch, heads, tokens, tokens)

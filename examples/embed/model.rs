@@ -1,4 +1,4 @@
-//! The model's folder, and what the two models have in common.
+//! The model's folder, and the trait of both models.
 
 use crate::input::Batch;
 use crate::minilm::{additive_mask, Embeddings, MiniLm};
@@ -10,10 +10,10 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
-/// Where `third_party/fetch.sh model` puts it, in the repository.
+/// The folder of the repository into which `third_party/fetch.sh model` puts the model.
 const FETCHED: &str = "third_party/dist/model/all-MiniLM-L6-v2";
 
-/// The length that all-MiniLM-L6-v2 is meant for (its sentence_bert_config.json), although it has positions for more.
+/// The length for which all-MiniLM-L6-v2 is meant (its sentence_bert_config.json). The model has positions for more tokens.
 const MAX_TOKENS: usize = 256;
 
 /// A folder with the model's files.
@@ -23,10 +23,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The given folder, else that of the environment, else the fetched one.
+    /// The given folder, else the folder of TILEGEMM_MODEL_DIR, else the fetched folder.
     pub fn find(given: Option<&Path>) -> Result<Self> {
         let from_env = || std::env::var_os("TILEGEMM_MODEL_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        // Cargo tells the programs that it runs where the package is; without cargo, that is the current folder.
+        // Cargo tells a program where the package is. Without cargo, the current folder counts as the package.
         let package = || std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
         let path = given.map(PathBuf::from).or_else(from_env).unwrap_or_else(|| package().join(FETCHED));
         ensure!(
@@ -44,7 +44,7 @@ impl Folder {
         MAX_TOKENS.min(self.config.max_position_embeddings)
     }
 
-    /// What fills a batch behind its shorter sentences.
+    /// The token that pads shorter sentences of a batch.
     pub fn pad_id(&self) -> u32 {
         self.config.pad_token_id as u32
     }
@@ -53,7 +53,7 @@ impl Folder {
         parse(&self.path.join("tokenizer.json"), |bytes| Tokenizer::from_bytes(bytes))
     }
 
-    /// Both models, from the same weights.
+    /// Loads both models from the same weights.
     pub fn load_models(&self, dtype: DType, device: &Device) -> Result<(Stock, MiniLm)> {
         parse(&self.path.join("model.safetensors"), |bytes| {
             let vb = VarBuilder::from_slice_safetensors(bytes, dtype, device)?;
@@ -81,7 +81,7 @@ pub trait Embedder {
     /// The last layer's output, (batch, tokens, hidden).
     fn hidden_states(&self, batch: &Batch) -> candle::Result<Tensor>;
 
-    /// Per sentence, the mean over its tokens as a unit vector: (batch, hidden), f32.
+    /// For each sentence the mean over its tokens, as a unit vector: (batch, hidden), f32.
     fn embed(&self, batch: &Batch) -> candle::Result<Tensor> {
         let hidden = self.hidden_states(batch)?.to_dtype(DType::F32)?;
         let mask = batch.mask.unsqueeze(2)?; // (batch, tokens, 1)
@@ -92,10 +92,10 @@ pub trait Embedder {
 
 /// candle-transformers' model.
 pub enum Stock {
-    /// The whole of it.
+    /// The whole model.
     Model(Box<BertModel>),
-    /// Its encoder behind our embeddings, for f16 and bf16, where `BertModel` yields NaN: its mask is
-    /// `(1 - mask) * f32::MIN`, and for a token that is 0 * -inf in these types.
+    /// The encoder behind our embeddings, for f16 and bf16. `BertModel` yields NaN in these types: its mask is
+    /// `(1 - mask) * f32::MIN`, which is 0 * -inf for a token.
     Encoder(Embeddings, BertEncoder),
 }
 

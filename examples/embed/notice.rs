@@ -1,8 +1,8 @@
-//! What a notice says of an error: one line.
+//! An error as the one line of a notice.
 
 use candle::Error;
 
-/// The error's own text, without the backtrace that candle adds where `RUST_BACKTRACE` is set.
+/// The text of an error, without the backtrace that candle adds where `RUST_BACKTRACE` is set.
 pub fn text(error: &Error) -> String {
     match error {
         Error::WithBacktrace { inner, .. } => text(inner),

@@ -1,4 +1,4 @@
-//! What the embed example prints.
+//! The output of the embed example.
 
 use anyhow::{ensure, Result};
 use candle::Tensor;
@@ -7,7 +7,7 @@ use candle_tilegemm::GemmExt;
 use comfy_table::{presets::ASCII_MARKDOWN, Table};
 use serde::Serialize;
 
-/// Up to this many sentences, the table has all similarities, not just the nearest.
+/// Up to so many sentences, the table has all similarities; above, only the nearest sentence.
 const MAX_COLUMNS: usize = 12;
 /// Rows of the similarity matrix that are computed at a time.
 const ROWS: usize = 1024;
@@ -15,11 +15,11 @@ const ROWS: usize = 1024;
 const MAX_CHARS: usize = 48;
 const MAX_GEMMS: usize = 24;
 
-/// The comparison of the two models; its JSON is what `--json` prints.
+/// The comparison of the two models; `--json` prints its JSON.
 #[derive(Serialize)]
 pub struct Report {
     pub device: String,
-    /// Of our model, in the order of the sentences.
+    /// Embeddings of our model, in the order of the sentences.
     pub embeddings: Vec<Vec<f32>>,
     /// Largest difference between an element of our embeddings and of stock's.
     pub max_abs_diff: f32,
@@ -30,7 +30,7 @@ pub struct Report {
     pub gemms: Vec<GemmCount>,
 }
 
-/// The largest difference between two tensors' elements.
+/// The largest difference between elements of two tensors.
 pub fn max_abs_diff(ours: &Tensor, stock: &Tensor) -> Result<f32> {
     let flat = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
     let (ours, stock) = (flat(ours)?, flat(stock)?);
@@ -40,7 +40,7 @@ pub fn max_abs_diff(ours: &Tensor, stock: &Tensor) -> Result<f32> {
     Ok(ours.iter().zip(&stock).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max))
 }
 
-/// Prints each sentence with its similarity to the others and its nearest one.
+/// Prints each sentence with its similarity to the other sentences and its nearest sentence.
 pub fn print_similarities(sentences: &[String], embeddings: &Tensor) -> Result<()> {
     let columns = if sentences.len() <= MAX_COLUMNS { sentences.len() } else { 0 };
     let numbers = (1..=columns).map(|number| number.to_string());
@@ -63,7 +63,7 @@ pub fn print_similarities(sentences: &[String], embeddings: &Tensor) -> Result<(
     Ok(())
 }
 
-/// The beginning of a sentence, without what would upset a terminal.
+/// The beginning of a sentence, without control characters.
 fn shorten(sentence: &str) -> String {
     let mut chars = sentence.chars().map(|c| if c.is_control() { ' ' } else { c });
     let start: String = chars.by_ref().take(MAX_CHARS).collect();
@@ -80,7 +80,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints how the models compare on a batch of so many sentences and tokens.
+    /// Prints the comparison of the models on a batch of so many sentences and tokens.
     pub fn print_comparison(&self, (sentences, tokens): (usize, usize)) {
         println!("\nlargest difference to stock: {:.1e}", self.max_abs_diff);
         println!(

@@ -1,6 +1,6 @@
 //! An UNMODIFIED candle-transformers llama, with the interposer off and on in one run.
 //!
-//! The one line that brings our kernels in is the `use candle_tilegemm` below; the model knows nothing of it.
+//! The line `use candle_tilegemm` below brings our kernels in. The model knows nothing of this crate.
 //!
 //! ```sh
 //! cargo run --example llama --features cuda,sm90,cutile,interpose -- --config 8b --prompt 2048 --decode 32
@@ -69,13 +69,13 @@ fn main() -> Result<()> {
         "candle's cuBLAS calls do not arrive at the interposer; see the docs of `interpose`"
     );
 
-    // TILEGEMM=trace or force holds for our arm.
+    // TILEGEMM=trace and TILEGEMM=force hold for our arm.
     let ours = if interpose::mode() == Mode::Off { Mode::On } else { interpose::mode() };
     let model = Model::load(&args, dtype, &device)?;
     let vocabulary = model.config.vocab_size as u32;
     let prompt: Vec<u32> = (0..args.prompt).map(|i| i.wrapping_mul(2_654_435_761) % vocabulary).collect();
 
-    // The stock run chooses the tokens; every other run is fed the same ones, so that logits can be compared.
+    // The stock run chooses the tokens. Every other run gets the same tokens, so that logits can be compared.
     let stock_logits = model.run(Mode::Off, &prompt, args.decode, None)?;
     let tokens = stock_logits.tokens.clone();
     let before = interpose::stats();
@@ -115,7 +115,7 @@ struct Run {
     times: (f64, f64),
     /// The last token's logits of the prefill and of each decode step.
     logits: Vec<Tensor>,
-    /// The tokens that were fed to the decode steps.
+    /// The input tokens of the decode steps.
     tokens: Vec<u32>,
 }
 
@@ -139,7 +139,7 @@ impl Model {
         Ok(Self { llama: Llama::load(builder, &config)?, config, dtype, device: device.clone() })
     }
 
-    /// Prefill, then decode: with the given tokens, or with those of the largest logit.
+    /// Prefill, then decode: with the given tokens, else with the tokens of the largest logit.
     fn run(&self, mode: Mode, prompt: &[u32], decode: u32, tokens: Option<&[u32]>) -> Result<Run> {
         interpose::set_mode(mode);
         let mut cache = Cache::new(true, self.dtype, &self.config, &self.device)?;

@@ -1,4 +1,4 @@
-//! What the llama example prints.
+//! The output of the llama example.
 
 use anyhow::{ensure, Result};
 use candle::{DType, Device, Tensor};
@@ -17,7 +17,7 @@ pub struct Report {
     pub stock: Measurement,
     pub ours: Measurement,
     pub logits: Difference,
-    /// What the interposer did with the calls of one run.
+    /// The interposer's counts of the calls of one run.
     pub dispatched: Stats,
     /// Every product of all runs with the interposer on.
     pub gemms: Vec<GemmCount>,
@@ -47,7 +47,7 @@ impl Measurement {
     }
 }
 
-/// How far our logits are from stock's, over the prefill and every decode step.
+/// The distance of our logits from stock's, over the prefill and every decode step.
 #[derive(Serialize)]
 pub struct Difference {
     pub max_abs: f32,

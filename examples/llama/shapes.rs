@@ -1,4 +1,4 @@
-//! Shapes of published llamas; the weights are another matter.
+//! Shapes of published llamas, without their weights.
 
 use candle_transformers::models::llama::Config;
 
@@ -12,7 +12,7 @@ pub fn llama_8b() -> Config {
     shape(4096, 14_336, 128_256, 32, 32, 8)
 }
 
-/// One that a CPU runs in a moment.
+/// A llama that a CPU runs in a moment.
 pub fn tiny() -> Config {
     shape(128, 384, 512, 2, 4, 2)
 }

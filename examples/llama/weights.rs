@@ -1,9 +1,9 @@
-//! Seeded random weights: the same tensor for the same name and kind of device, of a size that keeps activations near 1.
+//! Seeded random weights: the same tensor for the same name and kind of device, scaled so that activations stay near 1.
 
 use candle::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
 
-/// Gives every tensor that a model asks for.
+/// A source of every tensor that a model asks for.
 pub struct Seeded;
 
 impl SimpleBackend for Seeded {
@@ -11,13 +11,13 @@ impl SimpleBackend for Seeded {
         if matches!(hint, Init::Const(value) if value == 1.0) {
             return Tensor::ones(shape, dtype, device); // norms
         }
-        // Rows of length k give outputs of variance 1; embeddings, whose rows are looked up, have it anyway.
+        // Rows of length k with this deviation give outputs of variance 1. Rows of embeddings are looked up and get the same deviation.
         let std = (1.0 / *shape.dims().last().unwrap_or(&1) as f32).sqrt();
         let seed = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         if device.is_cpu() {
-            // Its generator takes no seed.
+            // The CPU's generator takes no seed.
             let values: Vec<f32> = uniform(seed).map(|x| std * x).take(shape.elem_count()).collect();
             return Tensor::from_vec(values, shape, device)?.to_dtype(dtype);
         }
