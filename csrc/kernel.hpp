@@ -59,6 +59,14 @@ inline bool operator!=(const tg_config& x, const tg_config& y) { return std::mem
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The logarithm of a power of two from 1 to `most`; -1 of any other number.
+constexpr int log2_of(int x, int most) {
+  for (int log2 = 0; 1 << log2 <= most; log2++) {
+    if (1 << log2 == x) return log2;
+  }
+  return -1;
+}
+
 // A number that kernels divide by, from 1 to 2^31 - 1. What they divide is not negative. A division takes some forty
 // instructions, which delay a kernel's first load; this takes three (Granlund and Montgomery, "Division by invariant integers
 // using multiplication", 1994).

@@ -9,9 +9,6 @@
 
 namespace tilegemm {
 
-// log2 of the blocks of a cluster that split K; -1 of what is not 1, 2, 4 or 8.
-constexpr int split_log2_of(int split) { return split == 8 ? 3 : split == 4 ? 2 : split == 2 ? 1 : split == 1 ? 0 : -1; }
-
 // A function of the driver, looked up once.
 template <class Function>
 Function driver_function(const char* name) {
