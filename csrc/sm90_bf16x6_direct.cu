@@ -44,7 +44,7 @@ tg_status run(const tg_gemm_args& args) {
   CUtensorMap p_map, q_map, d_map{};
   if (!tensor_map(&p_map, p, C::height, false) ||
       !(C::in_rows ? tensor_map(&q_map, q, int(q_rows), false)
-                   : tensor_map(&q_map, q, C::width, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE))) {
+                   : tensor_map<float>(&q_map, q, C::width, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE))) {
     return TG_UNSUPPORTED;
   }
   Epilogue<float, float> epilogue(args);
