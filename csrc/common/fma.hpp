@@ -1,4 +1,4 @@
-// What sm90_sgemm and sm90_dgemm have in common: how products are cut into tiles, and how TMA sees their operands.
+// What sm90_sgemm and sm90_dgemm have in common: how products are cut into tiles, and exchanged.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -44,25 +44,6 @@ inline tg_gemm_args exchanged(const tg_gemm_args& args) {
     std::swap(matrix->row_stride, matrix->col_stride);
   }
   return other;
-}
-
-// In boxes of `box_length` elements of `box_lines` lines. False: TMA cannot address it.
-template <class T>
-bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines, CUtensorMapSwizzle swizzle) {
-  constexpr int64_t size = sizeof(T), unit = 16 / size;
-  // The stride of a single line or matrix means nothing, and may be anything.
-  const auto stride = [&](int64_t count, int64_t stride) { return count == 1 ? ceil_div(of.length, unit) * unit : stride; };
-  const int64_t line = stride(of.lines, of.stride), inner = stride(of.batch[1], of.batch_stride[1]);
-  const int64_t outer = stride(of.batch[0], of.batch_stride[0]);
-  if (line < of.length || line % unit || inner < 0 || inner % unit || outer < 0 || outer % unit) return false;
-  const cuuint64_t extents[] = {cuuint64_t(of.length), cuuint64_t(of.lines), cuuint64_t(of.batch[1]), cuuint64_t(of.batch[0])};
-  const cuuint64_t strides[] = {cuuint64_t(line * size), cuuint64_t(inner * size), cuuint64_t(outer * size)};
-  const cuuint32_t box[] = {cuuint32_t(box_length), cuuint32_t(box_lines), 1, 1}, steps[] = {1, 1, 1, 1};
-  constexpr auto type = size == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
-  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, type, 4, of.ptr, extents, strides, box, steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace tilegemm

@@ -8,9 +8,6 @@
 
 namespace tilegemm {
 
-// log2 of the blocks of a cluster that split K; -1 of what is not 1, 2, 4 or 8.
-constexpr int split_log2_of(int split) { return split == 8 ? 3 : split == 4 ? 2 : split == 2 ? 1 : split == 1 ? 0 : -1; }
-
 // A function of the driver, looked up once.
 template <class Function>
 Function driver_function(const char* name) {
@@ -30,8 +27,27 @@ inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[
   return batch[0] == 1 || batch[1] == 1 || matrix.batch_stride[0] == batch[1] * matrix.batch_stride[1];
 }
 
-// A K-major operand as TMA sees it: K x rows x batch, in swizzled boxes of 128 bytes x `box_rows`. `promotion`: what L2 fetches at
-// a time; more is better for what comes from memory, less for what is in L2 or shared with others. False: TMA cannot address it.
+template <class T>
+constexpr CUtensorMapDataType tensor_map_type = std::is_same_v<T, __half>          ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                : std::is_same_v<T, __nv_bfloat16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                : std::is_same_v<T, float>         ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+
+// A tensor of `rank` dimensions. The first one is contiguous; `strides` are those of the others, in bytes. `promotion`: what L2
+// fetches at a time; more is better for what comes from memory, less for what is in L2 or shared with others. False: TMA cannot
+// address it.
+template <int rank>
+bool tensor_map(CUtensorMap* map, CUtensorMapDataType type, void* ptr, const cuuint64_t (&extents)[rank],
+                const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank], CUtensorMapSwizzle swizzle,
+                CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
+  constexpr cuuint32_t steps[] = {1, 1, 1, 1};
+  static_assert(rank <= 4);
+  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
+  return encode && encode(map, type, rank, ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// A K-major operand: K x rows x batch, in swizzled boxes of 128 bytes x `box_rows`.
 template <class T>
 bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int64_t rows, int64_t k,
                 const int64_t (&batch)[2], int box_rows,
@@ -39,17 +55,12 @@ bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int6
   int64_t batch_stride;
   if (!merge_batch_strides(matrix, batch, &batch_stride)) return false;
   if (rows == 1) leading = (k + 7) / 8 * 8;  // means nothing, and may be anything
-  const cuuint64_t extents[] = {cuuint64_t(k), cuuint64_t(rows), cuuint64_t(batch[0] * batch[1])};
-  const cuuint64_t strides[] = {cuuint64_t(leading) * sizeof(T), cuuint64_t(batch_stride) * sizeof(T)};
-  const cuuint32_t box[] = {128 / sizeof(T), cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
-  constexpr auto type =
-      std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, type, 3, matrix.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return tensor_map<3>(map, tensor_map_type<T>, matrix.ptr, {cuuint64_t(k), cuuint64_t(rows), cuuint64_t(batch[0] * batch[1])},
+                       {cuuint64_t(leading) * sizeof(T), cuuint64_t(batch_stride) * sizeof(T)},
+                       {128 / sizeof(T), cuuint32_t(box_rows), 1}, CU_TENSOR_MAP_SWIZZLE_128B, promotion);
 }
 
-// Matrices of f32 as TMA sees them: `lines` lines of `length` contiguous elements, `stride` elements apart, in two batch
+// Matrices as TMA sees them: `lines` lines of `length` contiguous elements, `stride` elements apart, in two batch
 // dimensions.
 struct Lines {
   void* ptr;
@@ -60,25 +71,25 @@ inline Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, in
   return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
 }
 
-// In boxes of `box_length` x `box_lines`. False: TMA cannot address it.
-inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines, CUtensorMapSwizzle swizzle,
-                       CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
-  // The stride of an extent of 1 means nothing, and may be anything.
-  const int64_t stride = of.lines == 1 ? (of.length + 3) / 4 * 4 : of.stride;
-  const auto batch_stride = [&](int i) { return cuuint64_t(of.batch[i] == 1 ? 0 : of.batch_stride[i]) * 4; };
-  const cuuint64_t extents[] = {cuuint64_t(of.length), cuuint64_t(of.lines), cuuint64_t(of.batch[1]),
-                                cuuint64_t(of.batch[0])};
-  const cuuint64_t strides[] = {cuuint64_t(stride) * 4, batch_stride(1), batch_stride(0)};
-  const cuuint32_t box[] = {cuuint32_t(box_length), cuuint32_t(box_lines), 1, 1}, steps[] = {1, 1, 1, 1};
-  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, type, 4, of.ptr, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+// In boxes of `box_length` elements x `box_lines`. False: TMA cannot address it.
+template <class T>
+bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines, CUtensorMapSwizzle swizzle,
+                CUtensorMapDataType type = tensor_map_type<T>) {
+  constexpr int64_t size = sizeof(T), unit = 16 / size;
+  // The stride of a single line or matrix means nothing, and may be anything.
+  const int64_t line = of.lines == 1 ? ceil_div(of.length, unit) * unit : of.stride;
+  const int64_t inner = of.batch[1] == 1 ? 0 : of.batch_stride[1], outer = of.batch[0] == 1 ? 0 : of.batch_stride[0];
+  if (line < of.length || line % unit || inner < 0 || inner % unit || outer < 0 || outer % unit) return false;
+  return tensor_map<4>(
+      map, type, of.ptr, {cuuint64_t(of.length), cuuint64_t(of.lines), cuuint64_t(of.batch[1]), cuuint64_t(of.batch[0])},
+      {cuuint64_t(line * size), cuuint64_t(inner * size), cuuint64_t(outer * size)},
+      {cuuint32_t(box_length), cuuint32_t(box_lines), 1, 1}, swizzle);
 }
 
-// In swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even.
+// f32, in swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even.
 inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_lines, bool round) {
-  return tensor_map(map, of, 32, box_lines, CU_TENSOR_MAP_SWIZZLE_128B,
-                    round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
+  return tensor_map<float>(map, of, 32, box_lines, CU_TENSOR_MAP_SWIZZLE_128B,
+                           round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
 }
 
 }  // namespace tilegemm

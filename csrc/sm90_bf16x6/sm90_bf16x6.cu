@@ -57,14 +57,10 @@ struct Distinct {
 };
 
 // Planes of B: boxes of 64 bytes of a row, as shared memory is swizzled, and `box_rows` high.
-bool tensor_map(CUtensorMap* map, void* planes, int64_t plane_k, int64_t rows, int64_t count, int box_rows) {
-  const cuuint64_t extents[] = {cuuint64_t(plane_k), cuuint64_t(rows), cuuint64_t(count)};
-  const cuuint64_t strides[] = {cuuint64_t(plane_k) * 2, cuuint64_t(rows * plane_k) * 2};
-  const cuuint32_t box[] = {32, cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
-  const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
-  return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, planes, extents, strides, box, steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+bool tensor_map_of_planes(CUtensorMap* map, void* planes, int64_t plane_k, int64_t rows, int64_t count, int box_rows) {
+  return tensor_map<3>(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, planes, {cuuint64_t(plane_k), cuuint64_t(rows), cuuint64_t(count)},
+                       {cuuint64_t(plane_k) * 2, cuuint64_t(rows * plane_k) * 2}, {32, cuuint32_t(box_rows), 1},
+                       CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
 template <class C>
@@ -119,7 +115,7 @@ tg_status launch(const tg_gemm_args* problem) {
 
   CUtensorMap a_map, b_map, d_map{};
   if (!tensor_map(&a_map, a, Tiles::height, false) ||
-      !tensor_map(&b_map, args.workspace, plane_k, n, 3 * of_b.all(), Tiles::width / Tiles::cluster)) {
+      !tensor_map_of_planes(&b_map, args.workspace, plane_k, n, 3 * of_b.all(), Tiles::width / Tiles::cluster)) {
     return TG_UNSUPPORTED;
   }
   const tg_matrix& d = args.d;

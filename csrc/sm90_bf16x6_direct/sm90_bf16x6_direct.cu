@@ -30,7 +30,7 @@ constexpr int64_t most_apart = 256;
 template <class C>
 tg_status run(const tg_gemm_args& args) {
   const bool exchanged = args.config.swap_ab;
-  const int split_log2 = split_log2_of(args.config.split);
+  const int split_log2 = log2_of(args.config.split, most_split);
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   const int64_t p_count = exchanged ? n : m, q_count = exchanged ? m : n;
   const int64_t p_tiles = ceil_div(p_count, C::height), q_tiles = ceil_div(q_count, C::width);
@@ -45,7 +45,7 @@ tg_status run(const tg_gemm_args& args) {
   CUtensorMap p_map, q_map, d_map{};
   if (!tensor_map(&p_map, p, C::height, false) ||
       !(C::in_rows ? tensor_map(&q_map, q, int(q_rows), false)
-                   : tensor_map(&q_map, q, C::width, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE))) {
+                   : tensor_map<float>(&q_map, q, C::width, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE))) {
     return TG_UNSUPPORTED;
   }
   Epilogue<float, float> epilogue(args);
@@ -91,7 +91,7 @@ tg_status launch(const tg_gemm_args* problem) {
   }
   if constexpr (in_rows) {
     // Each part of K is two stages at least.
-    const bool splits = split_log2_of(config.split) >= 0 && ceil_div(k, 32) >= 2 * config.split;
+    const bool splits = log2_of(config.split, most_split) >= 0 && ceil_div(k, 32) >= 2 * config.split;
     if (height != 64 || k < most_apart || !splits) return TG_UNSUPPORTED;
     if (width == 16) return run<Config<16, true, false, false>>(args);
     if (width == 32) return run<Config<32, true, false, false>>(args);

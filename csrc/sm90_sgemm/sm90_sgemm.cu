@@ -37,7 +37,7 @@ bool tensor_map_of_p(CUtensorMap* map, const Lines& of) {
 template <class C>
 tg_status run(const Product& product) {
   const tg_gemm_args& args = product.args;
-  const int split_log2 = split_log2_of(args.config.split);
+  const int split_log2 = log2_of(args.config.split, 8);
   // Each part of K is two units at least.
   if (split_log2 < 0 || (split_log2 > 0 && (!C::split || args.k < 2 * unit * int64_t(args.config.split)))) return TG_UNSUPPORTED;
   CUtensorMap p_map, q_map;

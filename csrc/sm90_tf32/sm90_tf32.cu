@@ -13,15 +13,6 @@
 namespace tilegemm {
 namespace {
 
-Lines lines_of_d(const tg_gemm_args& args) { return lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch); }
-
-bool is_tma_operand(const Lines& of) {
-  const auto is_multiple = [](int64_t elements) { return elements >= 0 && elements % 4 == 0; };
-  const bool apart = of.lines == 1 || (of.stride >= of.length && is_multiple(of.stride));
-  return reinterpret_cast<uintptr_t>(of.ptr) % 16 == 0 && apart && is_multiple(of.batch_stride[0]) &&
-         is_multiple(of.batch_stride[1]);
-}
-
 // The order of tiles. Strips of eight along S, of four where all tiles run at the same time or K is shallow, are the best or within
 // 1 % of it (H100). But narrow tiles that run at the same time should have P in common with their neighbours, most of what they load.
 TileOrder order_of(const tg_gemm_args& args, int64_t r_tiles, int64_t s_tiles, bool narrow, bool one_wave) {
@@ -59,7 +50,7 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
 
   Transpose into_workspace;
   if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
-  const Lines d = lines_of_d(args);
+  const Lines d = lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch);
   CUtensorMap p_map, q_map, d_map;
   if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows / cluster.share_p, true) ||
       !tensor_map(&q_map, q, C::q_rows / cluster.share_q, true) ||
@@ -106,7 +97,6 @@ tg_status launch(const tg_gemm_args* problem) {
                             : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch);
   const Lines b = b_k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
                             : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
-  if (!is_tma_operand(a) || !is_tma_operand(b) || !is_tma_operand(lines_of_d(args))) return TG_UNSUPPORTED;
 
   const Lines &p = exchange ? b : a, &q = exchange ? a : b;
   using Shared = Config<!p_k_major, width, exchange, share>;
