@@ -154,8 +154,8 @@ class TeamSums {
   int from_, row_, m_;
 };
 
-// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time. A block
-// has 8 warps, or 16 where a multiprocessor runs 16 of the kernel.
+// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time. A
+// block has 8 warps, or 16 where a multiprocessor runs 16 of the kernel.
 template <class C, class T>
 tg_status launch_teams(const tg_gemm_args& args, const void* kernel, int shared_bytes = 0) {
   const int warps = args.config.warps, split = args.config.split;

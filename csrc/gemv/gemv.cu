@@ -9,8 +9,8 @@
 // Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp, on tensor
 // cores, for up to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
 //
-// A plan names rows of A and rows of W that a warp takes at a time (`tile_m`, `tile_n`), the warps that split K (`split`) and the warps
-// of a block; src/family/gemv.rs chooses them. The tile tells the loops apart:
+// A plan names the rows of A of an instance and the rows of W that a warp takes at a time (`tile_m`, `tile_n`), the warps that split
+// K (`split`) and the warps of a block; src/family/gemv.rs chooses them. The tile tells the loops apart:
 //
 //     this file          1, 2, 3, 4, in f32 also 6 or 8   x  2
 //     gemv/short.hpp     1, 2 or 4                        x  2, 4 or 8    up to four rows of A with a K of up to 512 bytes
@@ -39,7 +39,7 @@ struct Chunk {
   using T = typename scalar<Row::dtype>::type;
   static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
   static constexpr int rows = Row::tile_n;
-  static constexpr bool exact = M <= 4;  // there is an instance for each of these
+  static constexpr bool exact = M <= 4;  // an instance for each number of rows of A, which reads no more
   static constexpr int step = lanes * width<T>;  // of K, that the lanes load side by side
   // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a multiprocessor:
   // blocks of the next kernel would then crowd some of them while others idle. So there are more loads on their way.

@@ -6,8 +6,8 @@
 // of A that they meet. In the end sums are added over lanes, over warps in shared memory and over the blocks of the cluster:
 // each of those owns some columns, to which the others push theirs. All in a fixed order, without a workspace.
 //
-// A plan names the tile of D, whose rows are those that an instance is compiled for, the blocks of a cluster (`split`) and the warps of
-// a block; src/family/gevm.rs chooses them.
+// A plan names the tile of D, whose rows are those that an instance is compiled for, the blocks of a cluster (`split`) and the warps
+// of a block; src/family/gevm.rs chooses them.
 //
 // The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first rows of B brought into L2.
 #include <algorithm>
