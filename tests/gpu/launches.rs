@@ -168,38 +168,41 @@ fn a_recycled_handle_is_another_stream(gpu: &Gpu) -> Result<(), String> {
         return Err(format!("{} needs no workspace", plan.kernel));
     }
     let context = gpu.device.cuda_stream().context().clone();
-    let mut handles = Vec::new();
-    for _ in 0..100 {
+    // SAFETY: a stream of the current device.
+    let ready =
+        |stream: &CudaStream| unsafe { launch::ready(&plan, stream.cu_stream().cast()).map(|plan| plan.kernel) };
+    let ready_in_capture = |stream: &Arc<CudaStream>| {
+        const FLAGS: CUgraphInstantiate_flags =
+            CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text)?;
+        let kernel = ready(stream).map_err(text);
+        stream.end_capture(FLAGS).map_err(text)?;
+        kernel
+    };
+    let prepared = || {
         let stream = context.new_stream().map_err(text)?;
-        let handle = stream.cu_stream();
-        let is_recycled = handles.contains(&handle);
-        handles.push(handle);
         // SAFETY: a stream of the current device.
-        let ready =
-            |stream: &CudaStream| unsafe { launch::ready(&plan, stream.cu_stream().cast()).map(|plan| plan.kernel) };
-        if is_recycled {
-            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text)?;
-            let kernel = ready(&stream);
-            stream
-                .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
-                .map_err(text)?;
-            let kernel = kernel.map_err(text)?;
+        unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(text)?;
+        Ok::<_, String>(stream)
+    };
+    let known = prepared()?;
+    if ready(&known).map_err(text)? != plan.kernel || ready_in_capture(&known)? != plan.kernel {
+        return Err("a stream that was prepared has no workspace".into());
+    }
+    for _ in 0..4 {
+        let handle = prepared()?.cu_stream(); // the stream is destroyed at once
+        let mut others = Vec::new();
+        for _ in 0..64 {
+            let stream = context.new_stream().map_err(text)?;
+            if stream.cu_stream() != handle {
+                others.push(stream);
+                continue;
+            }
+            let kernel = ready_in_capture(&stream)?;
             return match kernel == plan.kernel {
                 true => Err(format!("{kernel} took the workspace of a stream that is gone")),
                 false => Ok(()),
             };
-        }
-        // SAFETY: as above.
-        unsafe { launch::prepare(handle.cast()) }.map_err(text)?;
-        if ready(&stream).map_err(text)? != plan.kernel {
-            return Err("a stream that was prepared has no workspace".into());
-        }
-        // A stream that is captured after its first use is known.
-        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text)?;
-        let kernel = ready(&stream);
-        stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH).map_err(text)?;
-        if kernel.map_err(text)? != plan.kernel {
-            return Err("a stream that was used before has no workspace while it is captured".into());
         }
     }
     Err("CUDA gave no handle a second time".into())
