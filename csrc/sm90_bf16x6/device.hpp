@@ -2,6 +2,7 @@
 #pragma once
 #include "common/bf16_sums.hpp"
 #include "common/epilogue.hpp"
+#include "common/pipeline.hpp"
 #include "common/ptx.hpp"
 #include "common/tile_order.hpp"
 #include "common/transpose.hpp"
@@ -93,10 +94,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int first = blockIdx.x / C::cluster, step = gridDim.x / C::cluster;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::stages; s++) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, 4 * C::warp_groups * C::cluster);
-    }
+    init_ring(full, empty, C::stages, 4 * C::warp_groups * C::cluster);
     fence_mbarrier_init();
   }
   __syncwarp();
@@ -114,15 +112,14 @@ __global__ void __launch_bounds__(C::threads, 1)
       prefetch_tensor_map(&a_map);
       prefetch_tensor_map(&b_map);
       if (p.whole) prefetch_tensor_map(&d_map);
-      int s = 0, parity = 1;
+      Stage at;
       for (int t = first; t < p.order.total; t += step) {
         const Tile tile = p.order.at(t);
         const int row = (tile.m * C::cluster + rank) * C::height, column = tile.n * C::width;
         const int planes = 3 * (tile.batch0 * p.b_moves[0] + tile.batch1 * p.b_moves[1]);
         for (int kb = 0; kb < k_blocks; kb++) {
-          const uint32_t a = ring + s * C::stage_bytes, b = a + C::a_bytes, barrier = full + 8 * s;
-          mbarrier_wait(empty + 8 * s, parity);
-          mbarrier_arrive_expect(barrier, C::stage_bytes);
+          const uint32_t a = ring + at.s * C::stage_bytes, b = a + C::a_bytes;
+          const uint32_t barrier = at.acquire(full, empty, C::stage_bytes);
           tma_load(&a_map, a, barrier, kb * C::depth, row, tile.batch1, tile.batch0, evict_normal);
 #pragma unroll
           for (int part = 0; part < 3; part++) {
@@ -134,7 +131,7 @@ __global__ void __launch_bounds__(C::threads, 1)
               tma_load(&b_map, b + part * C::part_bytes, barrier, kb * C::depth, column, planes + part, evict_normal);
             }
           }
-          if (++s == C::stages) s = 0, parity ^= 1;
+          at.advance(C::stages);
         }
       }
       launch_dependents();

@@ -10,6 +10,7 @@
 // The sums are those of a chain of fused multiply-adds along K, bit by bit.
 #pragma once
 #include "common/fma.hpp"
+#include "common/pipeline.hpp"
 #include "common/ptx.hpp"
 
 namespace tilegemm {
@@ -62,16 +63,14 @@ __device__ __forceinline__ void load(const CUtensorMap* map, uint32_t to, uint32
 template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* a_map, const CUtensorMap* b_map, const Work& w, uint32_t full,
                                         uint32_t empty, uint32_t ring) {
-  int s = 0, parity = 1;
+  Stage at;
   for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
     const Tile t = w.order.at(tile);
     for (int k = 0; k < w.k; k += C::depth) {
-      const uint32_t to = ring + s * C::stage_bytes, barrier = full + 8 * s;
-      mbarrier_wait(empty + 8 * s, parity);
-      mbarrier_arrive_expect(barrier, C::stage_bytes);
+      const uint32_t to = ring + at.s * C::stage_bytes, barrier = at.acquire(full, empty, C::stage_bytes);
       load<C::tile_m>(a_map, to, barrier, C::a_k_major, t.m * C::tile_m, k, t);
       load<C::tile_n>(b_map, to + C::a_bytes, barrier, C::b_k_major, t.n * C::tile_n, k, t);
-      if (++s == C::stages) s = 0, parity ^= 1;
+      at.advance(C::stages);
     }
   }
 }
@@ -235,10 +234,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&a_map), prefetch_tensor_map(&b_map);
-    for (int s = 0; s < C::stages; s++) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, C::warps);
-    }
+    init_ring(full, empty, C::stages, C::warps);
     fence_mbarrier_init();
   }
   __syncthreads();

@@ -5,6 +5,7 @@
 // is split.
 #pragma once
 #include "common/fma.hpp"
+#include "common/pipeline.hpp"
 #include "sm90_sgemm/loops.hpp"
 
 namespace tilegemm {
@@ -80,19 +81,17 @@ template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensorMap* q_map, const Work& w, const Barriers& b,
                                         uint32_t ring) {
   constexpr bool lines = C::p == Form::lines;
-  int s = 0, parity = 1;
+  Stage at;
   const Share<C> share(w);
   const int stages = share.stages();
   for (int tile = share.tile; tile < share.total; tile += share.step) {
     const Tile t = w.order.at(tile);
     for (int i = 0; i < stages; i++) {
       const int k = share.from * unit + i * C::depth, m = t.m * C::tile_m;
-      const uint32_t to = ring + s * C::stage_bytes, barrier = b.full + 8 * s;
-      mbarrier_wait(b.empty + 8 * s, parity);
-      mbarrier_arrive_expect(barrier, C::stage_bytes);
+      const uint32_t to = ring + at.s * C::stage_bytes, barrier = at.acquire(b.full, b.empty, C::stage_bytes);
       tma_load(p_map, to, barrier, lines ? k : m, lines ? m : k, t.batch1, t.batch0, evict_normal);
       tma_load(q_map, to + C::p_bytes, barrier, t.n * C::tile_n, k, t.batch1, t.batch0, evict_normal);
-      if (++s == C::stages) s = 0, parity ^= 1;
+      at.advance(C::stages);
     }
   }
 }
@@ -265,10 +264,7 @@ __global__ void __launch_bounds__(C::threads, C::residents)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&p_map), prefetch_tensor_map(&q_map);
-    for (int s = 0; s < C::stages; s++) {
-      mbarrier_init(b.full + 8 * s, 1);
-      mbarrier_init(b.empty + 8 * s, C::warps);
-    }
+    init_ring(b.full, b.empty, C::stages, C::warps);
     if (C::split) {
       mbarrier_init(b.arrived, 1);
       mbarrier_arrive_expect(b.arrived, C::parts * C::tile_m * C::tile_n * 4);

@@ -18,6 +18,7 @@
 #include <cstddef>
 
 #include "common/epilogue.hpp"
+#include "common/pipeline.hpp"
 #include "common/ptx.hpp"
 #include "common/tensor_map.hpp"
 #include "common/tile_order.hpp"
@@ -221,10 +222,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int first = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::stages; s++) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, C::consumer_warps * sharing);
-    }
+    init_ring(full, empty, C::stages, C::consumer_warps * sharing);
     if (split > 1) {
       mbarrier_init(arrived, 1);
       mbarrier_arrive_expect(arrived, C::consumer_warps * 16 * 128);  // a panel of each warp
@@ -247,7 +245,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       prefetch_tensor_map(&d_map);
       launch_dependents();  // early: the next kernel's blocks find no room beside those of this one
       griddepcontrol_wait();
-      int s = 0, parity = 1;
+      Stage at;
       for (int t = first; t < w.order.total; t += step) {
         const Tile place = w.order.at(t);
         const int batch0 = place.batch0, batch1 = place.batch1;
@@ -261,9 +259,8 @@ __global__ void __launch_bounds__(C::threads, 1)
         const uint32_t bytes = C::q_bytes + (C::registers ? boxes * C::box_bytes : C::p_bytes);
         const int from = part * half * C::depth;
         for (int k = from; k < from + k_blocks * C::depth; k += C::depth) {
-          const uint32_t p = ring + s * C::stage_bytes, q = p + C::p_bytes + r_at * (q_slice * 128), barrier = full + 8 * s;
-          mbarrier_wait(empty + 8 * s, parity);
-          mbarrier_arrive_expect(barrier, bytes);
+          const uint32_t p = ring + at.s * C::stage_bytes, q = p + C::p_bytes + r_at * (q_slice * 128);
+          const uint32_t barrier = at.acquire(full, empty, bytes);
           if constexpr (C::registers) {
             for (int i = s_at; i < boxes; i += share_p) {
               const uint32_t to = p + i * C::box_bytes;
@@ -284,7 +281,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           } else {
             tma_load(&q_map, q, barrier, k, q_row, batch1, batch0, w.load_policy);
           }
-          if (++s == C::stages) s = 0, parity ^= 1;
+          at.advance(C::stages);
         }
       }
     }
