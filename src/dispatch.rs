@@ -28,6 +28,7 @@ pub use policy::Policy;
 /// Why a plan's kernel was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Reason {
     /// The caller asked for the kernel by name.
     Forced,
@@ -39,6 +40,7 @@ pub enum Reason {
 
 /// A problem and the kernel that runs it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The problem as the caller asked.
     pub asked: Problem,
@@ -127,6 +129,7 @@ impl Answer for Split {
 
 /// One kernel's verdict on a problem.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Candidate {
     /// The kernel.
     pub kernel: &'static KernelDesc,
@@ -138,6 +141,7 @@ pub struct Candidate {
 
 /// A measured table's answer to a problem.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Tuned {
     /// The table's name.
     pub table: String,
@@ -470,6 +474,7 @@ fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
 
 /// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The device that the choice is for.
     pub device: DeviceInfo,

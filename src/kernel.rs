@@ -121,6 +121,7 @@ impl PartialEq for Room {
 
 /// One kernel: a table row for one arch, dtype and layout.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct KernelDesc {
     /// Position in [`KERNELS`](crate::family::KERNELS).
     pub index: usize,

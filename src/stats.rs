@@ -70,6 +70,7 @@ pub(crate) fn count_cpu(problem: &Problem) {
 
 /// A measured table of a device in use.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct TableUse {
     /// Ordinal of the device.
     pub device: usize,

@@ -56,7 +56,8 @@ pub fn bytes() -> Result<u64> {
 
 /// Why a stream has no workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Lack {
+#[non_exhaustive]
+pub enum WorkspaceError {
     /// `TILEGEMM_WORKSPACE` is 0.
     #[error("TILEGEMM_WORKSPACE=0 switches it off")]
     Off,

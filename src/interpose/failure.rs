@@ -66,12 +66,12 @@ mod tests {
     use super::{after_failure, after_panic, Mode, Next, Progress};
     use crate::error::Error;
     use crate::problem::{DType, Epilogue, Layout, Problem};
-    use crate::workspace::Lack;
+    use crate::workspace::WorkspaceError;
 
     #[test]
     fn what_may_have_been_added_to_c_is_not_added_again() {
         let broken = Error::Cuda { kernel: "k", error: "cudaErrorUnknown".into() };
-        let refused = Error::Workspace { what: "k", lack: Lack::Off.into() };
+        let refused = Error::Workspace { what: "k", lack: WorkspaceError::Off.into() };
         for progress in [Progress::Nothing, Progress::Storing, Progress::Adding] {
             let expected = if progress == Progress::Adding { Next::Fail } else { Next::Forward };
             assert_eq!(after_failure(progress, &broken, Mode::On), expected, "{progress:?}");

@@ -7,6 +7,7 @@ use crate::problem::{DType, F32Mode, Layout};
 
 /// Why a kernel was not taken.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Rejection {
     /// Its machine code does not run there.
     #[error("built for {built}, the device has compute capability {}.{}", device / 10, device % 10)]

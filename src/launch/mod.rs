@@ -8,7 +8,7 @@ use crate::partition::Partition;
 use crate::problem::Problem;
 use crate::settings;
 use crate::workspace::streams::Workspace;
-use crate::workspace::Lack;
+use crate::workspace::WorkspaceError;
 use arguments::{arguments, config};
 use device::last_cuda_error;
 use library::{linked, mismatch};
@@ -88,7 +88,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     };
     let footprint = plan.kernel.footprint(problem);
     let partition = Partition::new(footprint, problem, workspace.bytes).ok_or_else(|| {
-        let lack = Lack::Small { need: plan.workspace.least, have: workspace.bytes };
+        let lack = WorkspaceError::Small { need: plan.workspace.least, have: workspace.bytes };
         Error::Workspace { what: plan.kernel.name, lack: lack.into() }
     })?;
     let launch_all = || {
@@ -144,9 +144,9 @@ pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
     modules::load(device, dispatcher(device)?.device().capability)?;
     // SAFETY: the caller's promise.
     let lack = match unsafe { own::workspace(stream, true)? } {
-        Ok(workspace) if workspace.is_shared() => Lack::ManyStreams,
+        Ok(workspace) if workspace.is_shared() => WorkspaceError::ManyStreams,
         Ok(workspace) => return Ok(workspace.bytes),
-        Err(Lack::Off) => return Ok(0),
+        Err(WorkspaceError::Off) => return Ok(0),
         Err(lack) => lack,
     };
     Err(Error::Workspace { what: "the stream alone", lack: lack.into() })
@@ -161,7 +161,7 @@ unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'s
     // SAFETY: the caller's promise.
     let lack = match unsafe { own::workspace(stream, false)? } {
         Ok(workspace) if workspace.bytes >= need => return Ok((plan, Some(workspace))),
-        Ok(workspace) => Lack::Small { need, have: workspace.bytes },
+        Ok(workspace) => WorkspaceError::Small { need, have: workspace.bytes },
         Err(lack) => lack,
     };
     let kernel = plan.kernel.name;

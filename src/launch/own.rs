@@ -4,7 +4,7 @@ use super::device::{current_device, failed, text};
 use super::stream;
 use crate::error::Result;
 use crate::workspace::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace, PER_THREAD};
-use crate::workspace::{self, Lack, MOST_STREAMS};
+use crate::workspace::{self, WorkspaceError, MOST_STREAMS};
 use once_cell::sync::Lazy;
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -74,10 +74,10 @@ impl Supply for OnStream {
 pub(super) unsafe fn workspace(
     stream: *mut c_void,
     again: bool,
-) -> Result<std::result::Result<&'static Workspace, Lack>> {
+) -> Result<std::result::Result<&'static Workspace, WorkspaceError>> {
     let bytes = workspace::bytes()?;
     if bytes == 0 {
-        return Ok(Err(Lack::Off));
+        return Ok(Err(WorkspaceError::Off));
     }
     // SAFETY: the caller's stream.
     let is_capturing = unsafe { stream::is_capturing(stream) };
@@ -91,7 +91,7 @@ pub(super) unsafe fn workspace(
         // SAFETY: the caller's stream; `is_capturing` gave the thread a context.
         Some(unsafe { stream::id(stream)? })
     };
-    let Some(number) = number else { return Ok(Err(Lack::Capturing)) };
+    let Some(number) = number else { return Ok(Err(WorkspaceError::Capturing)) };
     let key = (device, number);
     let used = USED.with_borrow(|used| used.workspace_of(key));
     // One of its own may be left by now.
@@ -102,7 +102,7 @@ pub(super) unsafe fn workspace(
     };
     Ok(match found {
         // A graph would have to wait for what is no part of it.
-        Ok(workspace) if workspace.is_shared() && is_capturing => Err(Lack::ManyStreams),
+        Ok(workspace) if workspace.is_shared() && is_capturing => Err(WorkspaceError::ManyStreams),
         Ok(workspace) => {
             if is_capturing {
                 workspace.set_captured();
@@ -120,7 +120,7 @@ fn first_use(
     bytes: u64,
     again: bool,
     is_capturing: bool,
-) -> std::result::Result<&'static Workspace, Lack> {
+) -> std::result::Result<&'static Workspace, WorkspaceError> {
     let (device, number) = key;
     let handle = stream as usize;
     if !is_capturing {
@@ -128,7 +128,7 @@ fn first_use(
             STREAMS.retire((device, gone));
         }
         // SAFETY: the caller's stream.
-        unsafe { stream::set_mark(stream, number) }.map_err(|e| Lack::Failed(e.to_string()))?;
+        unsafe { stream::set_mark(stream, number) }.map_err(|e| WorkspaceError::Failed(e.to_string()))?;
         if handle == PER_THREAD {
             USED.with_borrow_mut(|used| used.ends_with(key));
         }

@@ -5,6 +5,7 @@ use super::operand::Operand;
 /// The function applied to `alpha * A @ B + bias`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Activation {
     /// No function.
     #[default]

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum F32Mode {
     /// Any kernel whose error is at most that of a cuBLAS SGEMM.
     #[default]
@@ -101,6 +102,7 @@ impl FromStr for F32Mode {
 /// How a kernel multiplies: the field `math` of family.toml.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Math {
     /// In the type of its operands; for f32 that is fused multiply-adds.
     #[default]

@@ -5,6 +5,7 @@ use std::fmt;
 /// Element type of the operands and of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum DType {
     /// IEEE half precision.
     F16,
@@ -60,6 +61,7 @@ impl std::str::FromStr for DType {
 /// that is when B is stored as n x k. `nt` is what a Linear layer computes: `x @ w^T`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Layout {
     /// a\[m,k\] @ b\[k,n\]
     NN,

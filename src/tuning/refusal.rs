@@ -5,6 +5,7 @@ use std::fmt;
 
 /// Why a table is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// There is no such file, or it is not for us.
     #[error("cannot be read ({0}); set TILEGEMM_TUNING to another file, or unset it")]
@@ -64,6 +65,7 @@ pub enum Refusal {
 
 /// Why an entry of a table is refused, where the table is used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EntryRefusal {
     /// The table of kernels has none of that name.
     #[error("there is no kernel {kernel} (see `tilegemm kernels`)")]

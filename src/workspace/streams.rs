@@ -1,6 +1,6 @@
 //! Which stream has which workspace.
 
-use super::{Lack, MOST_STREAMS};
+use super::{WorkspaceError, MOST_STREAMS};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -130,7 +130,7 @@ pub(crate) struct Streams {
 
 #[derive(Debug, Default)]
 struct Had {
-    by_stream: HashMap<Stream, Result<&'static Workspace, Lack>>,
+    by_stream: HashMap<Stream, Result<&'static Workspace, WorkspaceError>>,
     /// Workspaces of streams that are gone, by device.
     left: Vec<(usize, &'static Workspace)>,
 }
@@ -154,7 +154,7 @@ impl Streams {
         again: bool,
         is_capturing: bool,
         supply: &mut impl Supply,
-    ) -> Result<&'static Workspace, Lack> {
+    ) -> Result<&'static Workspace, WorkspaceError> {
         let mut had = self.had();
         let device = stream.0;
         let left = had.left.iter().position(|(owner, _)| *owner == device);
@@ -163,19 +163,19 @@ impl Streams {
         match had.by_stream.get(&stream) {
             Some(Ok(workspace)) => return Ok(workspace),
             Some(Err(lack)) if !again => return Err(lack.clone()),
-            _ if bytes == 0 => return Err(Lack::Off),
-            _ if is_capturing => return Err(Lack::Capturing),
+            _ if bytes == 0 => return Err(WorkspaceError::Off),
+            _ if is_capturing => return Err(WorkspaceError::Capturing),
             _ => {}
         }
         let made = match left {
             Some(left) => {
                 let workspace = had.left[left].1;
-                supply.take_over(workspace.memory).map_err(Lack::Failed)?;
+                supply.take_over(workspace.memory).map_err(WorkspaceError::Failed)?;
                 had.left.swap_remove(left);
                 Ok(workspace)
             }
             None => {
-                let made = supply.allocate().map_err(Lack::Failed);
+                let made = supply.allocate().map_err(WorkspaceError::Failed);
                 made.map(|memory| &*Box::leak(Box::new(Workspace::new(memory, bytes, is_late))))
             }
         };

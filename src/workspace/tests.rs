@@ -1,5 +1,5 @@
 use super::streams::{Memory, Numbers, Stream, Streams, Supply, Workspace};
-use super::{Lack, DEFAULT_BYTES, MOST_STREAMS};
+use super::{WorkspaceError, DEFAULT_BYTES, MOST_STREAMS};
 use crate::settings;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
@@ -41,11 +41,18 @@ impl Supply for Counted {
 }
 
 impl Allocations {
-    fn of(&mut self, stream: Stream, capturing: bool) -> Result<usize, Lack> {
+    fn of(&mut self, stream: Stream, capturing: bool) -> Result<usize, WorkspaceError> {
         self.ask(stream, 64 * MIB, false, capturing, true)
     }
 
-    fn ask(&mut self, stream: Stream, bytes: u64, again: bool, capturing: bool, works: bool) -> Result<usize, Lack> {
+    fn ask(
+        &mut self,
+        stream: Stream,
+        bytes: u64,
+        again: bool,
+        capturing: bool,
+        works: bool,
+    ) -> Result<usize, WorkspaceError> {
         self.supply.works = works;
         let workspace = self.streams.workspace(stream, bytes, again, capturing, &mut self.supply)?;
         assert_eq!(workspace.bytes, 64 * MIB);
@@ -76,7 +83,7 @@ fn each_stream_of_each_device_has_one_and_keeps_it() {
 #[test]
 fn a_stream_that_is_being_captured_gets_none_until_it_is_not() {
     let mut all = none();
-    assert_eq!(all.of((0, 7), true), Err(Lack::Capturing));
+    assert_eq!(all.of((0, 7), true), Err(WorkspaceError::Capturing));
     assert_eq!(all.of((0, 7), false), Ok(1));
 }
 
@@ -99,7 +106,7 @@ fn the_number_of_a_stream_is_known_while_it_is_captured() {
 #[test]
 fn memory_that_ran_out_is_asked_for_again_only_where_that_is_wanted() {
     let mut all = none();
-    let failed = Err(Lack::Failed("cudaErrorMemoryAllocation".into()));
+    let failed = Err(WorkspaceError::Failed("cudaErrorMemoryAllocation".into()));
     assert_eq!(all.ask((0, 7), 64 * MIB, false, false, false), failed);
     assert_eq!(all.of((0, 7), false), failed, "tried for each product");
     assert_eq!(all.ask((0, 7), 64 * MIB, true, false, true), Ok(1));
@@ -112,12 +119,12 @@ fn streams_without_end_share_one_more() {
     for stream in 0..MOST_STREAMS {
         assert_eq!(all.of((0, stream as u64), false), Ok(stream + 1));
     }
-    assert_eq!(all.of((0, 100), true), Err(Lack::Capturing));
+    assert_eq!(all.of((0, 100), true), Err(WorkspaceError::Capturing));
     for stream in 100..200 {
         assert_eq!(all.of((0, stream), false), Ok(MOST_STREAMS + 1));
     }
     assert_eq!((all.of((0, 3), false), all.of((1, 100), false)), (Ok(4), Ok(MOST_STREAMS + 2)));
-    assert_eq!(none().ask((0, 200), 0, false, false, true), Err(Lack::Off));
+    assert_eq!(none().ask((0, 200), 0, false, false, true), Err(WorkspaceError::Off));
 }
 
 #[test]
@@ -137,7 +144,11 @@ fn streams_that_come_and_go_hand_their_workspace_on() {
         all.streams.retire((0, stream));
     }
     assert_eq!((all.supply.made, all.supply.taken.len()), (8, 899), "each waits for the last work of the one before");
-    assert_eq!(all.of((0, 2000), true), Err(Lack::Capturing), "a capture cannot wait for what is outside of it");
+    assert_eq!(
+        all.of((0, 2000), true),
+        Err(WorkspaceError::Capturing),
+        "a capture cannot wait for what is outside of it"
+    );
     assert_eq!(all.of((1, 2000), false), Ok(9), "another device's");
     assert_eq!((all.of((0, 2000), false), all.of((0, 2000), true)), (Ok(8), Ok(8)));
     all.streams.retire((0, 5000)); // never seen

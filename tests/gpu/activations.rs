@@ -19,6 +19,7 @@ pub fn tests() -> Vec<(String, Test)> {
             DType::BF16 => |gpu, kernel| every_number(gpu, kernel, bf16::from_bits),
             DType::F32 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f32()),
             DType::F64 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f64()),
+            other => panic!("no test for {other}"),
         };
         (format!("{kernel}_activations"), Box::new(move |gpu| all(gpu, kernel)))
     };
@@ -50,6 +51,7 @@ fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u
                 DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
                 DType::F32 => (1e-6, 3e-8),
                 DType::F64 => (1e-14, 1e-14),
+                other => panic!("no test for {other}"),
             };
             let tolerance = relative * expected.abs() + least;
             if !oracle::agree(got, expected, tolerance) {

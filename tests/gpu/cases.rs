@@ -177,6 +177,7 @@ pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Resul
         DType::BF16 => compare_all::<bf16>(gpu, kernel),
         DType::F32 => compare_all::<f32>(gpu, kernel),
         DType::F64 => compare_all::<f64>(gpu, kernel),
+        other => panic!("no test for {other}"),
     }
 }
 

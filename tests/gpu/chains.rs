@@ -70,6 +70,7 @@ pub fn tests() -> Vec<(String, Test)> {
             DType::BF16 => in_chains::<bf16>(gpu, kernel),
             DType::F32 => in_chains::<f32>(gpu, kernel),
             DType::F64 => in_chains::<f64>(gpu, kernel),
+            other => panic!("no test for {other}"),
         });
         (format!("{kernel}_in_a_chain"), test)
     });

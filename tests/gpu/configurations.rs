@@ -35,6 +35,7 @@ pub fn tests() -> Vec<(String, Test)> {
             DType::BF16 => every_configuration::<bf16>(gpu, kernel),
             DType::F32 => every_configuration::<f32>(gpu, kernel),
             DType::F64 => every_configuration::<f64>(gpu, kernel),
+            other => panic!("no test for {other}"),
         });
         (format!("{kernel}_in_every_configuration"), test)
     }));

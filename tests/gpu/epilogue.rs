@@ -82,6 +82,7 @@ fn tolerance<T: Element>(expected: f64) -> f64 {
         DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
         DType::F32 => (1e-6, 3e-8),
         DType::F64 => (1e-14, 1e-15),
+        other => panic!("no test for {other}"),
     };
     relative * expected.abs() + least
 }

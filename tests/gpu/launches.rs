@@ -53,6 +53,7 @@ impl Product {
             DType::BF16 => Self::of::<bf16>(gpu, kernel, stream),
             DType::F32 => Self::of::<f32>(gpu, kernel, stream),
             DType::F64 => Self::of::<f64>(gpu, kernel, stream),
+            other => panic!("no test for {other}"),
         }
     }
 

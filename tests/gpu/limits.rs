@@ -224,6 +224,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
             DType::BF16 => far_apart::<bf16>(gpu, kernel, memory),
             DType::F32 => far_apart::<f32>(gpu, kernel, memory),
             DType::F64 => far_apart::<f64>(gpu, kernel, memory),
+            other => panic!("no test for {other}"),
         }?;
     }
     Ok(())

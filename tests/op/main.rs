@@ -92,5 +92,6 @@ fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
         Activation::GeluErf => x.gelu_erf(),
         Activation::GeluTanh => x.gelu(),
         Activation::Silu => x.silu(),
+        other => panic!("no formula for {other:?}"),
     }
 }

@@ -99,6 +99,7 @@ pub fn tolerance(problem: &Problem) -> f64 {
         DType::F16 => (2f64.powi(-11), 2f64.powi(-24)),
         DType::F32 => (2f64.powi(-24), 2f64.powi(-24)),
         DType::F64 => (2f64.powi(-53), 2f64.powi(-53)),
+        other => unreachable!("the benchmark has no tolerance for {other}"),
     };
     16.0 * result + 20.0 * sum * (problem.k as f64).sqrt()
 }

@@ -174,6 +174,7 @@ impl Call {
             Activation::GeluErf => d.gelu_erf()?,
             Activation::GeluTanh => d.gelu()?,
             Activation::Silu => d.silu()?,
+            other => unreachable!("candle has no {other:?}"),
         };
         if epilogue.reads_c() {
             d = (d + (&views.c * epilogue.beta())?)?;

@@ -165,6 +165,7 @@ pub fn candle_dtype(dtype: DType) -> candle::DType {
         DType::BF16 => candle::DType::BF16,
         DType::F32 => candle::DType::F32,
         DType::F64 => candle::DType::F64,
+        other => unreachable!("candle has no {other}"),
     }
 }
 
