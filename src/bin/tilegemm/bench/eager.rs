@@ -3,7 +3,7 @@
 
 use super::arms::Arm;
 use super::check::Reference;
-use super::measure::{Error, Measured, Run};
+use super::measured::{Error, Measured, Run};
 use super::operands::Operands;
 use super::timing::{Samples, Timer};
 use super::Args;

@@ -6,7 +6,7 @@ mod cpu;
 mod rungs;
 
 use super::check::Reference;
-use super::measure::STOP;
+use super::measured::STOP;
 use super::operands::{address, free_bytes, Operands};
 use super::report::Ceilings;
 use super::timing::{Captured, Timer};

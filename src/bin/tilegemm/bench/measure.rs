@@ -4,30 +4,26 @@ use super::arms::{Arm, Resolver, Runner};
 use super::card::Monitor;
 use super::check::{tolerance, Reference};
 use super::lt::CublasLt;
+use super::measured::{Error, Measured, Run, STOP};
 use super::operands::{self, Operands};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
-use super::timing::{Captured, Samples, Timer};
+use super::timing::{Captured, Timer};
 use super::{eager, ladder, order, Args, Plant};
 use crate::Result;
 use candle::{CudaDevice, Device};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, Config, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{launch, DType, F32Mode, Layout, Problem};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// Set by Ctrl-C: the run ends after the row in hand and is written down.
-pub static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Warm-up of each arm of a row.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// A row whose 10th and 90th percentile are farther apart than this share of the median is flagged.
 const MOST_SPREAD: f64 = 0.05;
-/// Partial sums in 16 bits are rounded as often as the result is, and then some: in bf16 they are off by a result's mean at most.
-const SUMS_IN_16_BITS: f64 = 16.0;
 /// A row during which the clock fell by more than this share is flagged.
 const MOST_CLOCK_LOSS: f64 = 0.03;
 
@@ -50,59 +46,6 @@ pub struct How {
     pub check: bool,
     /// Of the data; 1, but for zeros as a planted mistake.
     pub scale: f64,
-}
-
-/// Times of one row, before they are written down.
-#[derive(Default)]
-pub struct Measured {
-    /// Each with its place in `runs`.
-    pub arms: Vec<(Arm, usize)>,
-    /// What the arms run; arms that run the same share one.
-    pub runs: Vec<Run>,
-    /// Arms without a time, and why.
-    pub absent: BTreeMap<String, String>,
-    flags: Vec<String>,
-    card: Vec<report::Card>,
-}
-
-/// What was measured of one kernel or call.
-pub struct Run {
-    pub kernel: String,
-    /// Of zeros where the kernel has nothing to choose.
-    pub config: Config,
-    pub samples: Samples,
-    /// `None` where nothing was compared.
-    pub error: Option<Error>,
-}
-
-/// The distance to the right result, and what rounding explains.
-#[derive(Clone, Copy)]
-pub struct Error {
-    pub error: f64,
-    pub tolerance: f64,
-}
-
-impl Run {
-    /// Whether it computed something else than the product.
-    pub fn is_wrong(&self) -> bool {
-        self.error.is_some_and(|error| error.error > error.tolerance)
-    }
-
-    /// The flag for its result as one of `arm`: `wrong`, or `inexact` where the arm may add partial sums in 16 bits and that
-    /// explains the error.
-    fn flag(&self, arm: &Arm, dtype: DType) -> Option<&'static str> {
-        let Error { error, tolerance } = self.error.filter(|_| self.is_wrong())?;
-        let explained = arm.may_add_in_16_bits(dtype) && error <= SUMS_IN_16_BITS * tolerance;
-        Some(if explained { "inexact" } else { "wrong" })
-    }
-}
-
-impl Measured {
-    /// What was measured of an arm.
-    pub fn run_of(&self, arm: &Arm) -> Option<&Run> {
-        let (_, index) = self.arms.iter().find(|(other, _)| other == arm)?;
-        self.runs.get(*index)
-    }
 }
 
 impl Session {
@@ -386,27 +329,4 @@ pub fn progress(rows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
     let progress = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
     progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Arm, Error, Run, Samples};
-    use candle_tilegemm::{Config, DType};
-
-    #[test]
-    fn only_arms_that_may_add_in_16_bits_are_inexact_and_not_wrong() {
-        let flag = |arm: Arm, dtype, error| {
-            let error = Some(Error { error, tolerance: 0.0625 });
-            Run { kernel: String::new(), config: Config::default(), samples: Samples::default(), error }
-                .flag(&arm, dtype)
-        };
-        for arm in [Arm::Candle, Arm::CublasLtAny] {
-            let errors = [0.05, 0.5, 1.5, 1e300].map(|error| flag(arm.clone(), DType::BF16, error));
-            assert_eq!(errors, [None, Some("inexact"), Some("wrong"), Some("wrong")], "{}", arm.name());
-            assert_eq!(flag(arm, DType::F32, 0.5), Some("wrong"));
-        }
-        for arm in [Arm::Ours, Arm::Own, Arm::OwnBest, Arm::CublasLt] {
-            assert_eq!(flag(arm, DType::BF16, 0.5), Some("wrong"));
-        }
-    }
 }

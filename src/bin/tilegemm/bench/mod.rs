@@ -17,6 +17,8 @@ mod lt;
 #[cfg(feature = "bench")]
 pub mod measure;
 #[cfg(feature = "bench")]
+pub mod measured;
+#[cfg(feature = "bench")]
 mod models;
 #[cfg(feature = "bench")]
 pub mod operands;

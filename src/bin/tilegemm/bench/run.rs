@@ -1,7 +1,8 @@
 //! What `tilegemm bench` does on a machine with a GPU.
 
 use super::arms::{self, Arm};
-use super::measure::{Session, STOP};
+use super::measure::Session;
+use super::measured::STOP;
 use super::models::{self, Model, ModelReport, Options};
 use super::report::{Ceilings, Machine, SCHEMA};
 use super::{ladder, show, Args, Plant};

@@ -2,7 +2,8 @@
 
 use super::Args;
 use crate::bench::arms::Arm;
-use crate::bench::measure::{How, Measured, Session};
+use crate::bench::measure::{How, Session};
+use crate::bench::measured::Measured;
 use crate::Result;
 use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::family::{self, KERNELS};

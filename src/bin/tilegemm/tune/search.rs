@@ -3,7 +3,8 @@
 use super::contest::{self, Outcome};
 use super::output::Output;
 use super::Args;
-use crate::bench::measure::{progress, Session, STOP};
+use crate::bench::measure::{progress, Session};
+use crate::bench::measured::STOP;
 use crate::bench::run::stop_at_ctrl_c;
 use crate::bench::{order, table};
 use crate::{Failure, Result};
