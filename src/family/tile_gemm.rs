@@ -6,7 +6,7 @@ use crate::cost::LAUNCH_US;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection};
 use crate::problem::Problem;
 
-/// An epilogue takes 3500 cycles in recordings. cuTile masks every load of a tile that exceeds D.
+/// An epilogue takes 3500 cycles in recordings. cuTile masks every load of a tile that extends past D.
 const TILES: Tiles = Tiles { shares_tile: true, efficiency: 1.055, epilogue: EpilogueTime::After(2.2), cut_off: 0.6 };
 
 pub(crate) struct TileGemm;
