@@ -14,8 +14,8 @@ use crate::problem::{Layout, Problem};
 /// The kernel that transposes an operand before the product: its bandwidth, GB/s, and its launch.
 const TRANSPOSE_GBPS: f64 = 2850.0;
 const TRANSPOSE_US: f64 = 0.3;
-/// Factors on the memory time of narrow tiles: where a tile is stored every other stage, and where all loads of the next
-/// tile continue during the stores.
+/// Factors on the memory time of narrow tiles: where a tile is stored every other stage, and where all loads of the
+/// next tile continue during the stores.
 const SHORT_MEMORY: f64 = 1.25;
 const RING_MEMORY: f64 = 1.11;
 /// The fewest stages of K that are split in halves.
@@ -106,8 +106,8 @@ impl Product {
         self.clusters(cluster).div_ceil(self.at_once(cluster)) * turn + if split > 1 { 120 } else { 0 }
     }
 
-    /// Whether blocks have no operand to share, or all tiles run at the same time. In the second case a pair of blocks that
-    /// wait for each other is 2 % slower (2048^3).
+    /// Whether blocks have no operand to share, or all tiles run at the same time. In the second case a pair of blocks
+    /// that wait for each other is 2 % slower (2048^3).
     fn is_small(&self) -> bool {
         let tiles = self.r.div_ceil(128) * self.s.div_ceil(self.width);
         self.r <= 128 || tiles <= self.sms / self.matrices
