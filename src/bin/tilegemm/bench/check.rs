@@ -1,7 +1,7 @@
 //! The check of an arm: its result against an f64 product of the same operands.
 //!
 //! The f64 result comes from our reference kernel where that kernel is quick, else from cuBLAS in f64, which shares no
-//! kernel with the arms. So the reference is more exact than every arm.
+//! kernel with the arms. So every arm is compared with the f64 result of another kernel.
 
 use super::operands::{address, Operands};
 use super::timing::Timer;
