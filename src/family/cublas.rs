@@ -38,7 +38,6 @@ const FEW: usize = 256;
 /// cuBLAS's time for few outputs: the shorter of a pass through all of K, and a split of K with an addition of the
 /// parts. Fitted to 1,100 calls on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
 /// four layouts. Nine of ten calls are within a factor of 1.7 of this time.
-/// within a factor of 1.7 of it.
 struct FewOutputs {
     launch_us: f64,
     /// Nanoseconds of one step of K, unsplit.

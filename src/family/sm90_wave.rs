@@ -193,7 +193,7 @@ impl Family for Sm90Wave {
     }
 
     /// The estimate of the chosen configuration is never below the estimate for some rows fewer. Evenly filled tiles
-    /// make it slightly lower, and then the chosen kernel alternates as M grows by a few rows.
+    /// make the estimate slightly lower, and then the chosen kernel alternates as M grows by a few rows.
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let width = if is_swapped(case.kernel) { config.tile[0] } else { config.tile[1] };
         let (tile, share, split) = (Tile::of(case.kernel, width), config.cluster[0] as usize, config.split as usize);

@@ -210,8 +210,8 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
     }
 }
 
-/// Reports why an eligible call goes to cuBLAS. Each distinct product is one event. The first failure (of a
-/// setting, the library, a launch) also goes to stderr, because a program without a subscriber sees no event.
+/// Reports why an eligible call goes to cuBLAS. Each distinct product is one event. The first failure (of
+/// a setting, the library or a launch) also goes to stderr, because a program without a subscriber sees no event.
 fn report(call: &Call, reason: Forwarded, error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     static TOLD: Told = Told::new();

@@ -102,7 +102,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     unsafe { own::in_turn(workspace, queue.stream, launch_all) }
 }
 
-/// Reports a launch of `ready` for `plan`, and counts it.
+/// Reports and counts a launch of `ready` for `plan`.
 pub(crate) fn begin(plan: &Plan, ready: &Plan) {
     observer::report(plan, ready);
     ready.count();
@@ -134,7 +134,7 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
 /// the two streams look alike, and the capture takes the workspace of the destroyed stream, where work may still be
 /// under way.
 ///
-/// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
+/// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches the workspace off.
 ///
 /// # Errors
 /// The errors of [`dispatcher`], [`Error::Cuda`] where a module cannot be loaded, and [`Error::Workspace`] with the

@@ -10,7 +10,7 @@ pub struct Pointers {
     pub a: *const c_void,
     /// k x n
     pub b: *const c_void,
-    /// m x n; only read when beta is not 0, and may be null when it is.
+    /// m x n; only read when beta is not 0, and may be null when beta is 0.
     pub c: *const c_void,
     /// One value per row or column; null without a bias.
     pub bias: *const c_void,

@@ -106,7 +106,6 @@ fn sgemm(layout: Layout, tile: [u32; 3]) -> KernelDesc {
 
 /// For every problem, layout and sufficient workspace, the pieces fit into the workspace, and each element of D is in
 /// one piece that reads the right operands.
-/// of D is in one of them, computed from where its operands lie.
 #[test]
 fn the_pieces_fit_and_make_up_the_product() {
     let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];

@@ -1,4 +1,4 @@
-//! `tilegemm bench`: times what the dispatcher chooses against the vendor library and the roofline.
+//! `tilegemm bench`: times the dispatcher's choices against the vendor library and the roofline.
 
 #[cfg(feature = "bench")]
 pub mod arms;
