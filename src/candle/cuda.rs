@@ -90,8 +90,8 @@ fn forward_as<T: CudaDType + DeviceRepr>(
         let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
         #[cfg(feature = "interpose")]
         crate::trace::start_if_asked();
-        // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, D is freshly allocated, and stream
-        // and handle are the device's own.
+        // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, D is freshly
+        // allocated, and stream and handle are the device's own.
         dispatcher.with_plan(&product, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??;
         // SAFETY: as above.
         unsafe { launch::finish(&problem, fusion, pointers, queue.stream)? };

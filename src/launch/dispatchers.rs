@@ -14,7 +14,8 @@ static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::ne
 ///
 /// # Errors
 /// [`Error::NoDevice`] without a driver or a device of that ordinal, [`Error::Abi`] and [`Error::TableMismatch`] when the
-/// linked kernels differ from the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is refused.
+/// linked kernels differ from the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is
+/// refused.
 pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
     let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
     cell.get_or_try_init(|| {

@@ -95,7 +95,7 @@ pub(super) unsafe fn workspace(
     let Some(number) = number else { return Ok(Err(WorkspaceError::Capturing)) };
     let key = (device, number);
     let used = USED.with_borrow(|used| used.workspace_of(key));
-    // The stream may have a workspace of its own by now.
+    // A workspace for this stream alone may be free by now.
     let used = used.filter(|workspace| !(again && workspace.is_shared()));
     let found = match used {
         Some(workspace) => Ok(workspace),
