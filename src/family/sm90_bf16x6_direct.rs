@@ -10,8 +10,8 @@ use crate::kernel::{Case, ElementCost, Family};
 use crate::problem::{Layout, Problem};
 
 /// Microseconds, fitted to 525 recordings on an H100 (regret of the choice 0.14 %). `STAGE_US` and `TILE_US`: 32 steps
-/// of K of a tile, and the rest of the tile's time, where two warp groups alternate along K, for the widths 16, 32 and
-/// 64. `TALL_...`: the same of tall tiles, and their additional start time. `SPLIT_8_US`: the cost of a cluster of
+/// of K of a tile, and the rest of the tile's time, where two warp groups alternate along K, for widths of 16, 32
+/// and 64. `TALL_...`: the same of tall tiles, and their additional start time. `SPLIT_8_US`: the cost of a cluster of
 /// eight.
 const STAGE_US: [f64; 3] = [0.223, 0.272, 0.441];
 const TILE_US: [f64; 3] = [2.45, 2.78, 3.51];

@@ -212,8 +212,8 @@ impl Epilogue {
         (kept, usize::from(self.rest(fusion).is_some()))
     }
 
-    /// The part of the epilogue that [`Epilogue::keep`] leaves for an elementwise kernel, if any: `activation(D + bias)
-    /// + beta * C`.
+    /// The part of the epilogue that [`Epilogue::keep`] leaves for an elementwise kernel, if any:
+    /// `activation(D + bias) + beta * C`.
     pub fn rest(&self, fusion: Fusion) -> Option<Self> {
         let rest = match fusion {
             Fusion::Full => return None,
