@@ -1,9 +1,10 @@
-//! Everything that can go wrong, each with what to do about it.
+//! The errors of this crate. Each message says what to do about the error.
 
 /// The result of this crate's own operations; candle's side converts the error into [`candle::Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why another part of the crate says no: a typed error of that part, which [`source`](std::error::Error::source) gives.
+/// The cause of an error: a typed error of another part of the crate, which [`source`](std::error::Error::source)
+/// returns.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a product could not be planned or run.
@@ -32,16 +33,16 @@ pub enum Error {
     #[error("no CUDA device ({0}); `tilegemm doctor` says what is missing")]
     NoDevice(String),
 
-    /// The linked kernels were built from another header.
+    /// The linked kernels were built from another version of the header.
     #[error("the kernel library has ABI version {have}, this crate needs {need}; run `cargo clean -p candle-tilegemm` and build again")]
     Abi {
-        /// The library's.
+        /// The library's ABI version.
         have: i32,
-        /// This crate's.
+        /// This crate's ABI version.
         need: i32,
     },
 
-    /// A linked kernel is not what the table says it is.
+    /// A linked kernel differs from its row of the table.
     #[error("kernel {kernel} of the linked library does not match the table of this build: {what}; run `cargo clean -p candle-tilegemm` and build again")]
     TableMismatch {
         /// The kernel.
@@ -53,20 +54,20 @@ pub enum Error {
     /// No kernel of this build runs the problem.
     #[error("no kernel of this build runs {problem}: {reasons}; `tilegemm explain` lists them all")]
     Unsupported {
-        /// The problem that was asked for.
+        /// The requested problem.
         problem: String,
-        /// The nearest misses.
+        /// The kernels closest to a match, with their rejections.
         reasons: String,
     },
 
-    /// The kernel that was asked for by name cannot run the problem.
+    /// The kernel that was requested by name cannot run the problem.
     #[error("{kernel} was asked for by name but cannot run {problem}: {rejection}; unset TILEGEMM_FORCE to let the dispatcher choose")]
     Forced {
-        /// Its name.
+        /// The kernel's name.
         kernel: String,
-        /// The problem that was asked for.
+        /// The requested problem.
         problem: String,
-        /// Why not.
+        /// The reason.
         #[source]
         rejection: Cause,
     },
@@ -75,60 +76,60 @@ pub enum Error {
     #[error("no kernel is named '{0}'; `tilegemm kernels` lists the names")]
     UnknownKernel(String),
 
-    /// An environment variable or option holds something else than it may.
+    /// An environment variable or option has a value that is not permitted.
     #[error("{name}={value} is not understood; expected {expected}")]
     BadSetting {
-        /// Its name.
+        /// The name of the variable or option.
         name: &'static str,
-        /// Its value.
+        /// The value.
         value: String,
-        /// What it may be.
+        /// The permitted values.
         expected: &'static str,
     },
 
-    /// A kernel refused what the dispatcher took it for; nothing was launched.
+    /// A kernel refused a problem that the dispatcher chose the kernel for; nothing was launched.
     #[error("{kernel} refused {problem}, which it was chosen for; please report this, and set TILEGEMM_FORCE to another kernel meanwhile")]
     Refused {
         /// The kernel.
         kernel: &'static str,
-        /// The problem that it was given.
+        /// The problem.
         problem: String,
     },
 
     /// A CUDA call failed.
     #[error("{kernel}: {error}")]
     Cuda {
-        /// The kernel that was being launched, or the call.
+        /// The kernel of the failed launch, or the failed call.
         kernel: &'static str,
         /// CUDA's name and description of the error.
         error: String,
     },
 
-    /// A suite file is not what it should be.
+    /// A suite file is invalid.
     #[error("{name}: {what}")]
     Suite {
         /// The file.
         name: String,
-        /// The line, the field and what was expected there.
+        /// The line, the field and the expected value.
         what: String,
     },
 
-    /// A measured table is not to be used here.
+    /// A measured table cannot be used on this machine.
     #[error("{name} {refusal}")]
     Tuning {
         /// The table.
         name: String,
-        /// Why not.
+        /// The reason.
         #[source]
         refusal: Cause,
     },
 
-    /// A kernel needs a workspace that its stream has not, and nothing runs in its place.
+    /// A kernel needs a workspace, the stream has none, and no other kernel replaces the kernel.
     #[error("there is no workspace for {what}: {lack}")]
     Workspace {
-        /// A kernel, or a stream that was to get one.
+        /// A kernel, or the stream that needs the workspace.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         #[source]
         lack: Cause,
     },

@@ -1,4 +1,4 @@
-//! What a product needs in the workspace, and its partition into pieces that fit.
+//! A product's need of workspace, and the partition of the product into pieces that fit.
 
 use crate::problem::Problem;
 
@@ -8,13 +8,14 @@ mod pieces;
 /// Bytes of the workspace that a kernel needs for a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Need {
-    /// For the smallest piece that can be computed at a time; 0: the kernel needs no workspace.
+    /// The need of the smallest piece; 0: the kernel needs no workspace.
     pub least: u64,
-    /// For the whole at once.
+    /// The need of the whole product at once.
     pub best: u64,
 }
 
-/// What a kernel keeps in the workspace for each row of A and each column of B, and the smallest number of rows and columns in a piece.
+/// The workspace that a kernel uses for each row of A and each column of B, and the smallest number of rows and columns
+/// in a piece.
 ///
 /// The footprints of the families are the contract of `tg_gemm_args::workspace`, in numbers.
 #[derive(Debug, Clone, Copy)]
@@ -22,18 +23,18 @@ pub(crate) struct Footprint {
     /// Bytes for a row of A and for a column of B.
     pub row: u64,
     pub column: u64,
-    /// Rows and columns are rounded up to these.
+    /// Rows and columns are rounded up to multiples of these numbers.
     pub lines: [usize; 2],
     /// Rows and columns of the smallest piece.
     pub step: [usize; 2],
 }
 
-/// K is rounded up to this in the workspace.
+/// In the workspace, K is rounded up to a multiple of this number.
 const DEPTH: usize = 64;
 
 impl Footprint {
-    /// Of `bytes` for each element of a row of A and of a column of B, in lines of so many rows and columns; `None` of zeros. `piece`
-    /// is the tile, or the tile of a cluster.
+    /// A footprint of `bytes` for each element of a row of A and of a column of B, in multiples of `lines` rows and
+    /// columns; `None` when both numbers of bytes are 0. `piece` is the tile, or the tile of a cluster.
     pub fn new(problem: &Problem, bytes: [u64; 2], lines: [usize; 2], piece: [usize; 2]) -> Option<Self> {
         let depth = problem.k.div_ceil(DEPTH).saturating_mul(DEPTH) as u64;
         let [row, column] = bytes.map(|bytes| bytes.saturating_mul(depth));
@@ -53,11 +54,11 @@ impl Footprint {
         self.rows(rows).saturating_add(self.columns(columns)).saturating_mul(matrices as u64)
     }
 
-    /// For the whole of `problem`, and for its smallest piece.
+    /// The need of the whole of `problem`, and of its smallest piece.
     pub fn need(&self, problem: &Problem) -> Need {
         let Problem { m, n, .. } = *problem;
         let best = self.matrices(m, n, problem.batch_count());
-        // Where a piece fails after others were added to C, the whole cannot be computed again.
+        // Where a piece fails after other pieces were added to C, the whole product cannot be computed again.
         let least = match problem.epilogue.in_place {
             true => best,
             false => self.matrices(m.min(self.step[0]), n.min(self.step[1]), 1),

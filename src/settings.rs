@@ -1,6 +1,7 @@
-//! The environment variables of this library: [`ALL`] lists each of them once, and nothing else reads the environment.
+//! The environment variables of this library. [`ALL`] lists each variable once, and no other module reads the
+//! environment.
 //!
-//! A variable that is empty counts as one that is not set.
+//! An empty variable counts as not set.
 
 use crate::error::{Error, Result};
 use std::ffi::OsString;
@@ -13,15 +14,15 @@ use std::str::FromStr;
 pub struct Setting {
     /// The name of the variable.
     pub name: &'static str,
-    /// What the variable may hold: `on|off`, `<MiB>`.
+    /// The permitted values: `on|off`, `<MiB>`.
     pub holds: &'static str,
-    /// What counts where the variable is not set; empty for nothing.
+    /// The value where the variable is not set; empty for none.
     pub default: &'static str,
     /// What the variable decides.
     pub decides: &'static str,
     /// The Cargo feature without which the variable does nothing.
     pub feature: Option<&'static str>,
-    /// What an error says of a value that is something else.
+    /// The error's description of permitted values.
     expected: &'static str,
     check: fn(&Setting) -> Result<()>,
 }
@@ -48,7 +49,7 @@ pub const TRACE: Setting = Setting {
     check: |_| Ok(()),
 };
 
-/// The one kernel to take.
+/// The one kernel to use.
 pub const FORCE: Setting = Setting {
     name: "TILEGEMM_FORCE",
     holds: "<kernel>",
@@ -114,7 +115,7 @@ pub const PDL: Setting = Setting {
     check: Setting::check_word,
 };
 
-/// The measured table to ask first.
+/// The measured table with precedence.
 pub const TUNING: Setting = Setting {
     name: "TILEGEMM_TUNING",
     holds: "<file>|off",
@@ -140,12 +141,12 @@ pub const REQUIRE_GPU: Setting = Setting {
 pub const ALL: [Setting; 10] = [MODE, TRACE, FORCE, VENDOR, EXACT_SUMS, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
 
 impl Setting {
-    /// The value that the process was started with; `None` where the variable is not set, or empty.
+    /// The value at the start of the process; `None` where the variable is not set, or empty.
     pub fn value(&self) -> Option<OsString> {
         std::env::var_os(self.name).filter(|value| !value.is_empty())
     }
 
-    /// Whether the value, if there is one, is what the variable may hold.
+    /// Checks that the value, if there is one, is permitted.
     ///
     /// # Errors
     /// [`Error::BadSetting`] when the variable holds something else.
@@ -248,12 +249,12 @@ pub(crate) fn overlap() -> Result<bool> {
     PDL.switch()
 }
 
-/// What [`TUNING`] asks for.
+/// The request of [`TUNING`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tuning {
-    /// No measured table at all.
+    /// No measured table.
     Off,
-    /// This table before the one that ships.
+    /// This table before the shipped table.
     File(PathBuf),
 }
 
@@ -262,10 +263,10 @@ pub fn tuning() -> Option<Tuning> {
     TUNING.path().map(|path| if path.as_os_str() == "off" { Tuning::Off } else { Tuning::File(path) })
 }
 
-/// The user's folder for caches: `$XDG_CACHE_HOME`, else `~/.cache`. `None` where neither is known.
+/// The user's folder for caches: `$XDG_CACHE_HOME`, else `~/.cache`. `None` where neither folder is known.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // The XDG Base Directory Specification has relative ones ignored.
+    // The XDG Base Directory Specification says to ignore relative paths.
     let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     cache.or_else(|| Some(set("HOME")?.join(".cache")))
 }

@@ -1,4 +1,4 @@
-//! Which products ran on which kernel, and how often.
+//! Counts of products by kernel.
 
 #[cfg(feature = "cuda")]
 use crate::error::Error;
@@ -9,7 +9,7 @@ use crate::tuning::RefusedCounts;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// One distinct product and the kernel that ran it.
+/// One distinct product and its kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct GemmCount {
     /// Rows of the result.
@@ -24,9 +24,9 @@ pub struct GemmCount {
     pub layout: &'static str,
     /// `f16`, `bf16`, `f32` or `f64`.
     pub dtype: &'static str,
-    /// Name of the kernel; `candle_cpu` for tensors that are not on a GPU.
+    /// Name of the kernel; `candle_cpu` for tensors in host memory.
     pub kernel: &'static str,
-    /// How often it ran.
+    /// The number of runs.
     pub calls: u64,
 }
 
@@ -38,10 +38,10 @@ impl GemmCount {
     }
 }
 
-/// Distinct products on the CPU that are counted apart.
+/// The number of distinct products on the CPU that are counted separately.
 const MOST_PRODUCTS: usize = 1 << 16;
 
-/// Calls by product, and of those beyond the first [`MOST_PRODUCTS`] together.
+/// Calls by product, and the sum of the calls of products beyond the first [`MOST_PRODUCTS`].
 #[derive(Debug, Default)]
 struct Counts {
     by_product: HashMap<Problem, u64>,
@@ -76,16 +76,16 @@ pub struct TableUse {
     pub device: usize,
     /// The table's name.
     pub table: String,
-    /// How many entries it has; none of one that is refused.
+    /// The number of valid entries; 0 for a refused table.
     pub entries: usize,
-    /// How many entries of its file are refused, where the table is not.
+    /// The numbers of refused entries in a table that is not refused.
     pub refused_entries: RefusedCounts,
-    /// Why it is refused, if it is.
+    /// Why the table is refused, if the table is refused.
     pub refused: Option<String>,
 }
 
-/// The measured tables of the devices that products ran on so far, in the order in which they are asked, and those that were
-/// refused.
+/// The measured tables of the devices that products ran on so far: the tables in use, in order of precedence, and the
+/// refused tables.
 pub fn tables() -> Vec<TableUse> {
     #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
     let mut tables = Vec::new();
@@ -110,9 +110,9 @@ pub fn tables() -> Vec<TableUse> {
     tables
 }
 
-/// Every product that ran in this process so far, through the op, the layers or the interposer; the most frequent first.
+/// Every product that ran in this process so far, through the op, the layers or the interposer; most frequent first.
 ///
-/// Of more distinct products than are kept, [`others`] has the rest.
+/// [`others`] counts the products beyond the number that is kept.
 pub fn gemms() -> Vec<GemmCount> {
     let mut counts: HashMap<GemmCount, u64> = HashMap::new();
     let mut add = |problem: &Problem, kernel, calls| {
@@ -142,8 +142,9 @@ fn on_gpus() -> u64 {
     0
 }
 
-/// How often products ran that are in no entry of [`gemms`]: on the CPU those beyond the first 65,536 distinct ones, on a GPU those
-/// whose plan is no longer kept, which are the ones longest ago of more than 32,768 distinct ones.
+/// Calls of products that have no entry in [`gemms`]. On the CPU, these are the products beyond the first 65,536
+/// distinct ones. On a GPU, these are the products whose plan was dropped: of more than 32,768 distinct products, the
+/// least recently used.
 pub fn others() -> u64 {
     let cpu = CPU.lock().unwrap().as_ref().map_or(0, |counts| counts.others);
     cpu + on_gpus()

@@ -55,7 +55,7 @@ pub(super) fn forward(
     Ok(out)
 }
 
-/// The layout with its batch dimensions as one. A single row gets the stride of a dense one, which candle takes it to have.
+/// The layout with its batch dimensions merged into one. A single row gets a dense row stride, which candle assumes.
 fn one_batch(layout: &Layout, batch: usize, batch_stride: usize) -> Layout {
     let (&[.., rows, cols], &[.., row_stride, col_stride]) = (layout.dims(), layout.stride()) else {
         unreachable!("operands have two dimensions")
@@ -73,7 +73,7 @@ fn slice<'a, T: WithDType>(input: Option<(&'a CpuStorage, &'a Layout)>) -> Resul
     Ok(Some(&storage.as_slice::<T>()?[start..end]))
 }
 
-/// The epilogue over all of D, in chunks side by side; computed in `Acc`, rounded once.
+/// The epilogue over all of D, in parallel chunks; computed in `Acc`, rounded once.
 fn epilogue<T: WithDType, Acc: Real + Sync>(
     op: &GemmOp,
     values: &mut [T],

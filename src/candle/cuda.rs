@@ -24,7 +24,7 @@ fn ordinal(device: &CudaDevice) -> usize {
     }
 }
 
-/// Allocates the workspace of the device's stream: its size in bytes.
+/// Allocates the workspace of the device's stream, and returns the workspace's size in bytes.
 pub(super) fn prepare(device: &CudaDevice) -> Result<u64> {
     let stream = device.cuda_stream();
     stream.context().bind_to_thread().w()?;
@@ -64,7 +64,7 @@ fn forward_as<T: CudaDType + DeviceRepr>(
     };
     let (bias, residual) = if op.third == Some(Third::Bias) { (third, beside) } else { (None, third) };
     {
-        // The guards order this stream behind whatever else touches the memory, until the launch is made.
+        // Until the launch is made, the guards order this stream behind all other users of the memory.
         let (a, _a_guard) = typed::<T>(lhs)?.device_ptr(&stream);
         let (b, _b_guard) = typed::<T>(rhs)?.device_ptr(&stream);
         let bias_slice = bias.map(contiguous::<T>).transpose()?;
@@ -90,8 +90,8 @@ fn forward_as<T: CudaDType + DeviceRepr>(
         let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
         #[cfg(feature = "interpose")]
         crate::trace::start_if_asked();
-        // SAFETY: candle's layouts stay inside their storage, the guards above keep it alive, D is freshly allocated, and stream
-        // and handle are the device's own.
+        // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, D is freshly
+        // allocated, and stream and handle are the device's own.
         dispatcher.with_plan(&product, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??;
         // SAFETY: as above.
         unsafe { launch::finish(&problem, fusion, pointers, queue.stream)? };

@@ -17,7 +17,7 @@ impl GemmOp {
         }
     }
 
-    /// `alpha * lhs @ rhs + bias`, as exact as this op.
+    /// `alpha * lhs @ rhs + bias`, with the precision of this op.
     fn product(&self, lhs: Tensor, rhs: Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let third = bias.map(|_| Third::Bias);
         let op = Self { beta: 1.0, activation: Activation::Identity, third, residual: None, ..*self };
@@ -25,7 +25,7 @@ impl GemmOp {
         op.apply(&lhs, &rhs, bias)
     }
 
-    /// Gradients of the operands and, before the activation, of the biased product.
+    /// Gradients of the operands, and of the biased product before the activation.
     fn operand_gradients(
         &self,
         lhs: &Tensor,

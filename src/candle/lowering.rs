@@ -3,7 +3,7 @@
 use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
 use ::candle::{Error, Layout, Result, Shape, Tensor};
 
-/// What the third input of the op is.
+/// The meaning of the op's third input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Third {
     Bias,
@@ -16,14 +16,14 @@ pub(super) struct GemmOp {
     pub alpha: f64,
     pub beta: f64,
     pub activation: Activation,
-    /// As the call asks for it.
+    /// The mode that the call asks for.
     pub f32_mode: Option<F32Mode>,
     pub third: Option<Third>,
     /// A contiguous residual beside a bias; no gradient reaches it.
     pub residual: Option<Tensor>,
 }
 
-/// The element type that kernels know a tensor's by.
+/// The kernels' name for a tensor's element type.
 pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<DType> {
     match dtype {
         ::candle::DType::F16 => Ok(DType::F16),
@@ -34,13 +34,13 @@ pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<DType> {
     }
 }
 
-/// The operands as they are, or copied where they cannot be read: matrices without a contiguous dimension, batch dimensions
-/// that cannot be reduced to two, and on the CPU what candle's product does not take.
+/// The operands, copied where kernels cannot read them: matrices without a contiguous dimension, batch dimensions that
+/// cannot be reduced to two, and on the CPU layouts that candle's product does not support.
 pub(super) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
     let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
     match batch_of(lhs.layout(), rhs.layout()) {
         Some(_) if !lhs.device().is_cpu() => Ok((lhs, rhs)),
-        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, whether or not those are contiguous.
+        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, even where the rows are not contiguous.
         Some(batch) if batch.sizes[0] == 1 && batch.strides[1] == [0, 0] => Ok((lhs.contiguous()?, rhs)),
         Some(batch) if batch.sizes[0] == 1 => Ok((lhs, rhs)),
         _ => Ok((lhs.contiguous()?, rhs.contiguous()?)),
@@ -86,7 +86,8 @@ fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Opera
     Operand { row_stride: *row_stride as i64, col_stride: *col_stride as i64, batch_stride, pointer_align }
 }
 
-/// The mode that counts where a call asks for `asked`; without it that of a `matmul` of candle through the interposer.
+/// The effective mode for a call that asks for `asked`; without `asked`, the mode of a candle `matmul` through the
+/// interposer.
 #[cfg(feature = "cuda")]
 fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
     let asked = asked.or(::candle::cuda_backend::gemm_reduced_precision_f32().then_some(F32Mode::Tf32));
@@ -98,14 +99,14 @@ fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
     Ok(asked.unwrap_or_default())
 }
 
-/// What the address of a layout's first element is a multiple of, in an allocation that is aligned well.
+/// The alignment of a layout's first element, in a well-aligned allocation.
 fn offset_align(layout: &Layout, dtype: DType) -> u32 {
     power_of_two_in((layout.start_offset() * dtype.bytes()) as u64)
 }
 
 impl GemmOp {
-    /// The problem that this op is for operands with these layouts; `align` says what the addresses of A, B, C and D are
-    /// multiples of, where that is known better than from the layouts.
+    /// This op's problem for operands with these layouts. `align` gives the alignment of the addresses of A, B, C and D
+    /// where the caller knows more than the layouts say.
     pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
         let Some(batch) = batch_of(lhs, rhs) else {
             ::candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")

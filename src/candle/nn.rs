@@ -1,7 +1,7 @@
-//! Layers with the names and signatures of `candle_nn`, on our product.
+//! Layers with the names and signatures of `candle_nn`, on this crate's product.
 //!
-//! `use candle_tilegemm::nn::{Linear, linear};` in place of the same of `candle_nn` is all that a model needs. Bias and
-//! activation are applied by the GEMM kernel where the dispatcher finds that to be faster.
+//! A model needs only `use candle_tilegemm::nn::{Linear, linear};` in place of the same names of `candle_nn`. The GEMM
+//! kernel applies bias and activation where the dispatcher finds fusion to be faster.
 
 use super::op::Gemm;
 use crate::problem::Activation;
@@ -50,7 +50,7 @@ impl Linear {
         self.bias.as_ref()
     }
 
-    /// `forward(x) + residual`, in one kernel where one does that.
+    /// `forward(x) + residual`, in one kernel where a kernel fuses the addition.
     ///
     /// # Errors
     /// As for [`Gemm::forward`].
@@ -82,7 +82,7 @@ impl From<candle_nn::Linear> for Linear {
 /// A layer with a bias; initialised as by [`candle_nn::linear()`].
 ///
 /// # Errors
-/// Weights that are missing or have another shape.
+/// Missing weights, or weights of another shape.
 pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
     let weight = vb.get_with_hints((out_dim, in_dim), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?;
     let bound = 1.0 / (in_dim as f64).sqrt();
@@ -93,7 +93,7 @@ pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
 /// A layer without a bias; initialised as by [`candle_nn::linear_no_bias()`].
 ///
 /// # Errors
-/// Weights that are missing or have another shape.
+/// Missing weights, or weights of another shape.
 pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
     let weight = vb.get_with_hints((out_dim, in_dim), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?;
     Ok(Linear::new(weight, None))
@@ -102,7 +102,7 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<L
 /// A layer with or without a bias.
 ///
 /// # Errors
-/// Weights that are missing or have another shape.
+/// Missing weights, or weights of another shape.
 pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
     if bias {
         linear(in_dim, out_dim, vb)

@@ -1,8 +1,8 @@
 //! The matrix product as a candle op.
 //!
-//! [`GemmExt::gemm`] is `matmul` without its limits: any rank from 2, any strides, batches broadcast without copies. [`Gemm`]
-//! adds what may be done to the product on its way out. On a GPU the dispatcher chooses the kernel; on the CPU it is
-//! candle's own product. Both have gradients.
+//! [`GemmExt::gemm`] is `matmul` without its limits: any rank from 2, any strides, batches broadcast without copies.
+//! [`Gemm`] adds an epilogue to the product. On a GPU the dispatcher chooses the kernel; on the CPU candle's own
+//! product runs. Both ops have gradients.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -10,12 +10,13 @@ use super::lowering::{kernel_dtype, readable, GemmOp, Third};
 use crate::problem::{Activation, F32Mode};
 use ::candle::{Device, Error, Result, Shape, Tensor};
 
-/// `gemm`, for tensors.
+/// The method `gemm` of tensors.
 pub trait GemmExt {
     /// The matrix product `self @ rhs`.
     ///
-    /// Takes what [`Tensor::matmul`] takes, with the same results and errors. What that refuses because of its rank or its batch
-    /// dimensions is broadcast as by `broadcast_matmul`, but without a copy.
+    /// `gemm` accepts the operands of [`Tensor::matmul`], with the same results and errors. Operands that `matmul`
+    /// refuses because of their rank or their batch dimensions are broadcast as by `broadcast_matmul`, but without a
+    /// copy.
     ///
     /// ```
     /// use candle::{Device, Tensor};
@@ -38,8 +39,9 @@ impl GemmExt for Tensor {
 
 /// `activation(alpha * lhs @ rhs + bias) + beta * residual`
 ///
-/// What the chosen kernel does not do itself is done by one elementwise kernel afterwards, by the same formulas and so with the same
-/// result up to rounding. An activation of NaN is NaN, and at -inf it has its limit, unlike some of candle's own.
+/// One elementwise kernel applies the parts of the epilogue that the chosen kernel does not fuse, by the same formulas
+/// and so with the same result up to rounding. An activation of NaN is NaN. At -inf an activation has its limit, unlike
+/// some of candle's own activations.
 ///
 /// ```
 /// use candle::{DType, Device, Tensor};
@@ -83,7 +85,7 @@ impl Gemm {
         Self::default()
     }
 
-    /// Scales the product. The operands are not read where this is 0: the product counts as 0, as in BLAS.
+    /// Scales the product. Where alpha is 0, the operands are not read: the product counts as 0, as in BLAS.
     pub fn alpha(mut self, alpha: f64) -> Self {
         self.alpha = alpha;
         self
@@ -107,14 +109,15 @@ impl Gemm {
         self
     }
 
-    /// Scales the residual; 1 unless set. The residual is not read where this is 0.
+    /// Scales the residual; 1 unless set. Where beta is 0, the residual is not read.
     pub fn beta(mut self, beta: f64) -> Self {
         self.beta = beta;
         self
     }
 
-    /// How exact the product has to be, in f32 and on a GPU; its gradients too. Unless set, TF32 where candle's
-    /// `set_gemm_reduced_precision_f32` asks for it, else the mode of the process ([`f32_mode`](crate::f32_mode)).
+    /// Sets the precision of the product and its gradients, in f32 and on a GPU. Unless set, the precision is TF32
+    /// where candle's `set_gemm_reduced_precision_f32` asks for TF32, else the mode of the process
+    /// ([`f32_mode`](crate::f32_mode)).
     ///
     /// ```
     /// use candle::{Device, Tensor};
@@ -130,8 +133,9 @@ impl Gemm {
         self
     }
 
-    /// Broadcasts batch dimensions as `broadcast_matmul` does also where [`Tensor::matmul`] takes the operands: of equal rank and
-    /// with as many matrices each, which `matmul` multiplies pair by pair whatever their batch dimensions are.
+    /// Broadcasts batch dimensions as `broadcast_matmul` does, even where [`Tensor::matmul`] accepts the operands:
+    /// `matmul` multiplies operands of equal rank with equal numbers of matrices pair by pair, whatever their batch
+    /// dimensions are.
     ///
     /// ```
     /// use candle::{DType, Device, Tensor};
@@ -148,11 +152,11 @@ impl Gemm {
         self
     }
 
-    /// Computes it.
+    /// Computes the product and its epilogue.
     ///
     /// # Errors
-    /// Shapes, devices and dtypes that do not fit, with the texts of [`Tensor::matmul`]; and whatever keeps the kernel from
-    /// running.
+    /// Shapes, devices and dtypes that do not fit, with the messages of [`Tensor::matmul`]; and the errors of the
+    /// kernel's launch.
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
         let (lhs, rhs) = same_batch(lhs, rhs, self.broadcast_batch)?;
         same_device_and_dtype(&lhs, &rhs, "matmul")?;
@@ -174,7 +178,8 @@ impl Gemm {
         }
     }
 
-    /// `beta * residual`. Where beta is 0 and the residual is not read, the op itself with an alpha of 0 gives the gradient of zeros.
+    /// `beta * residual`. Where beta is 0, the residual is not read, and the op itself with an alpha of 0 gives the
+    /// gradient of zeros.
     fn scaled(&self, residual: &Tensor, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
         if self.beta != 0.0 {
             return residual.affine(self.beta, 0.0);
@@ -182,19 +187,19 @@ impl Gemm {
         Self::new().alpha(0.0).beta(self.beta).residual(residual).forward(&lhs.detach(), &rhs.detach())
     }
 
-    /// The residual, unless it takes no part: where beta is 0, it only gets a gradient of zeros.
+    /// The residual, unless beta is 0: then the residual only gets a gradient of zeros.
     fn used_residual(&self) -> Option<&Tensor> {
         self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
     }
 
-    /// The op with all of the epilogue, but for a residual that needs a gradient beside a bias.
+    /// The op with the whole epilogue, except a residual that needs a gradient beside a bias.
     fn op(&self) -> Result<GemmOp> {
         let third = match (&self.bias, self.used_residual()) {
             (Some(_), _) => Some(Third::Bias),
             (None, Some(_)) => Some(Third::Residual),
             (None, None) => None,
         };
-        // An op has three inputs. A fourth goes along outside of the graph, if no gradient has to reach it.
+        // An op has three inputs. A fourth input stays outside of the graph, if the fourth input needs no gradient.
         let beside = self.used_residual().filter(|residual| third == Some(Third::Bias) && !residual.track_op());
         Ok(GemmOp {
             alpha: self.alpha,
@@ -227,14 +232,15 @@ impl Gemm {
     }
 }
 
-/// Gets a device ready: loads all kernels that are built for it, and allocates the workspace ([`crate::workspace`]) of the stream
-/// that candle has there.
+/// Prepares a device: loads all kernels that are built for the device, and allocates the workspace
+/// ([`crate::workspace`]) of candle's stream on the device.
 ///
-/// First products do it otherwise. Call it before that may fail, that is before device memory is full and before products are
-/// captured into a CUDA graph, on whatever thread: while a thread captures in global mode, the first product of another thread
-/// would invalidate the capture. A device of `Device::new_cuda` has a stream on each thread, so each thread calls it for its own.
+/// Without this call, first products do the same work. Call `prepare` before that work may fail: before device memory
+/// is full, and before products are captured into a CUDA graph on any thread. While a thread captures in global mode,
+/// the first product of another thread would invalidate the capture. A device of `Device::new_cuda` has a stream on
+/// each thread, so each thread calls `prepare` for its own stream.
 ///
-/// Returns the size in bytes; 0 on the CPU, and where `TILEGEMM_WORKSPACE=0` switches it off.
+/// Returns the workspace's size in bytes; 0 on the CPU, and where `TILEGEMM_WORKSPACE=0` switches the workspace off.
 ///
 /// ```
 /// use candle::Device;
@@ -244,7 +250,7 @@ impl Gemm {
 /// ```
 ///
 /// # Errors
-/// A device without a driver or kernels, and [`crate::Error::Workspace`] with the reason why there can be none.
+/// A device without a driver or kernels, and [`crate::Error::Workspace`] with the reason why there is no workspace.
 pub fn prepare(device: &Device) -> Result<u64> {
     match device {
         #[cfg(feature = "cuda")]
@@ -253,7 +259,8 @@ pub fn prepare(device: &Device) -> Result<u64> {
     }
 }
 
-/// Both operands with the same batch dimensions: those of lhs where `matmul` takes the operands, unless they are to be broadcast.
+/// Both operands with the same batch dimensions. The batch dimensions of lhs count where `matmul` accepts the operands,
+/// unless `broadcast` is set.
 fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Tensor)> {
     let mismatch =
         || Error::ShapeMismatchBinaryOp { lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), op: "matmul" }.bt();

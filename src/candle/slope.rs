@@ -23,7 +23,7 @@ impl Slope {
         Ok(T::to_cpu_storage_owned(values.par_iter().map(slope).collect()))
     }
 
-    /// The second derivative, which candle's own ops compute.
+    /// The second derivative, by candle's own ops.
     fn curvature(&self, x: &Tensor) -> Result<Tensor> {
         let square = x.sqr()?;
         let factor = 2.0 * (2.0 / std::f64::consts::PI).sqrt();

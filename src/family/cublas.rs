@@ -1,4 +1,4 @@
-//! The vendor library, cuBLAS, called as candle calls it.
+//! The vendor library, cuBLAS, called with candle's conventions.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
@@ -29,22 +29,22 @@ impl Family for Cublas {
     }
 }
 
-/// The least time.
+/// The least time of a call, microseconds.
 const VENDOR_US: f64 = 3.0;
 
 /// The most rows and columns of D for which cuBLAS splits K over the card.
 const FEW: usize = 256;
 
-/// How cuBLAS computes few outputs: it goes through all of K, or splits K and adds the parts, whichever is shorter. Fitted to 1,100
-/// calls on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001, four layouts. Nine of ten calls are
-/// within a factor of 1.7 of it.
+/// cuBLAS's time for few outputs: the shorter of a pass through all of K, and a split of K with an addition of the
+/// parts. Fitted to 1,100 calls on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
+/// four layouts. Nine of ten calls are within a factor of 1.7 of this time.
 struct FewOutputs {
     launch_us: f64,
-    /// Nanoseconds of a k, unsplit.
+    /// Nanoseconds of one step of K, unsplit.
     whole_ns: f64,
-    /// Split: what the parts cost in microseconds, and nanoseconds of a k.
+    /// With K split: microseconds of the parts' overhead, and nanoseconds of one step of K.
     split: (f64, f64),
-    /// Times what memory and arithmetic take at least.
+    /// Factors on the least times of memory and arithmetic.
     memory: f64,
     arithmetic: f64,
 }
@@ -53,7 +53,7 @@ const fn few(launch_us: f64, whole_ns: f64, split: (f64, f64), memory: f64, arit
     FewOutputs { launch_us, whole_ns, split, memory, arithmetic }
 }
 
-/// For up to 256 elements; both sides up to 64; one side above 64 and the other up to 16; more.
+/// D of up to 256 elements; both sides up to 64; one side above 64 and the other up to 16; larger D.
 const FEW_HALF: [FewOutputs; 4] = [
     few(2.57, 5.88, (5.81, 0.077), 1.24, 1.0),
     few(3.89, 1.39, (2.99, 0.157), 1.0, 1.0),
@@ -73,8 +73,9 @@ const FEW_F64: [FewOutputs; 4] = [
     few(3.61, 5.80, (4.73, 1.08), 2.94, 1.89),
 ];
 
-/// What cuBLAS does with operands of 16 bits whose rows do not lie at multiples of 16 bytes: its kernels take tiles of 128 x 128 at 120
-/// TFLOP/s on an H100, whatever the shape. Seven products in four layouts came out 30 % shorter to 45 % longer (2026-11-23).
+/// cuBLAS with 16-bit operands whose rows do not lie at multiples of 16 bytes: its kernels use tiles of 128 x 128 at
+/// 120 TFLOP/s on an H100, for every shape. Seven products in four layouts took 30 % less to 45 % more time than this
+/// estimate (2026-11-23).
 const UNALIGNED_US: f64 = 4.0;
 const UNALIGNED_OF_PEAK: f64 = 0.15;
 
@@ -101,7 +102,7 @@ fn few_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let memory = memory_us(problem, device);
     let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
     if short == 1 {
-        // Matrix by vector: at the speed of memory, with lines that are read more than once in 16 bits.
+        // Matrix by vector: memory speed. In 16 bits some lines are read more than once.
         let (launch, factor, k_ns) = match problem.dtype {
             DType::F16 | DType::BF16 => (3.57, 1.77, 3.5e-3),
             DType::F32 => (3.69, 1.30, 2.4e-3),
@@ -126,7 +127,7 @@ fn few_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     kind.launch_us + overlap_by(3.0, &[sums, kind.memory * memory, arithmetic])
 }
 
-/// cuBLAS by its distance from the roofline, launch apart, as benches/record has it.
+/// cuBLAS's time: the roofline times a factor from benches/record, plus the launch.
 fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
     if is_few(problem, device) {
         return few_us(problem, device);
@@ -138,8 +139,8 @@ fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
         return tf32::vendor_us(problem, device);
     }
     let rows = problem.m.min(problem.n);
-    // The K that epilogues take the time of, and what tiles that do not fill the device add at most: fitted to 14 products of f32
-    // from 512^3 to 4096^3, K from 64 on, and to seven of f64.
+    // The epilogues' time in steps of K, and the most time that tiles add when they do not fill the device. Fitted to
+    // 14 products in f32 from 512^3 to 4096^3, K from 64 on, and to seven products in f64.
     let fitted = match problem.dtype {
         DType::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
         DType::F64 if rows > 128 => Some((50.0, 0.0)),
@@ -160,8 +161,8 @@ fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F16 | DType::BF16, _) => 1.015,
         _ => 1.1,
     };
-    // With few rows it has few blocks, each of which goes through all of K: nanoseconds for each k. For a long K it seems to take
-    // other kernels than those that would be best.
+    // With few rows cuBLAS has few blocks, and each block goes through all of K: nanoseconds of one step of K. For a
+    // long K cuBLAS seems to choose kernels other than the best.
     let long = problem.k >= 8192;
     let serial_ns = match (problem.dtype, rows) {
         (DType::F32, 2..=5) => 4.0,
@@ -176,7 +177,7 @@ fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
         (DType::F16 | DType::BF16, 385..) => 2.6,
         _ => 0.0,
     };
-    // With few columns it splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.
+    // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.
     let k = if problem.n < 1024 { problem.k.min(8192) } else { problem.k };
     let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
     VENDOR_US + overlapped(&[roofline * factor, 1e-3 * serial_ns * k as f64])

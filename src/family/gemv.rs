@@ -1,29 +1,34 @@
-//! `csrc/gemv`: a few rows with K contiguous in both operands. On the CUDA cores; on tensor cores from five rows on in 16 bits
-//! ([`Kind::Mma`]); for a K that would leave most of a warp idle ([`Kind::Short`]); for more than eight rows in f32 ([`Kind::Wide`]).
+//! `csrc/gemv`: a few rows with K contiguous in both operands. The kernel runs on the CUDA cores. Variants: tensor
+//! cores from five rows on in 16 bits ([`Kind::Mma`]); a K that leaves most of a warp idle ([`Kind::Short`]); more than
+//! eight rows in f32 ([`Kind::Wide`]).
 //!
-//! A configuration names the rows of A that an instance is compiled for and the rows of W that a warp takes at a time (`tile`), the warps
-//! that split K (`split`), and the warps of a block. The tile names the loop among those that the kernel has for the problem ([`kinds`]).
+//! A configuration names the rows of A that an instance is compiled for and the rows of W that a warp multiplies at a
+//! time (`tile`), the warps that split K (`split`), and the warps of a block. The tile selects one of the loops that
+//! the kernel has for the problem ([`kinds`]).
 
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{DType, Problem};
 
-/// Until all is on its way, microseconds. The kernel overlaps the one before it and has weights brought into L2 meanwhile.
+/// Time until all loads are in flight, microseconds. The kernel overlaps the kernel before and meanwhile prefetches
+/// weights into L2.
 const LAUNCH_US: f64 = 0.5;
 const SHORT_US: f64 = 0.75;
-/// Tensor cores: beside the bytes, and until all is on its way and back again; fitted to recordings of the kernel's draft, 5 and 8
-/// rows: 12 with W of 34 to 235 MB (at most 2.5 % off), 4 with 12.6 MB (3 to 5 % too long, which leaves these to sm90_skinny, as they
-/// should be).
+/// Tensor cores, microseconds: time on top of the bytes, and time until all loads are in flight and the last have
+/// arrived. Fitted to recordings of the kernel's draft with 5 and 8 rows: 12 recordings with W of 34 to 235 MB (at most
+/// 2.5 % off), and 4 with 12.6 MB (3 to 5 % too long, which correctly leaves these products to sm90_skinny).
 const MMA_US: (f64, f64) = (1.05, 2.8);
-/// What a multiprocessor pulls, GB/s, for how much of K one more, and at most: five products whose rows of W cannot be dealt out evenly.
+/// Load rate of a multiprocessor, GB/s: at K = 0, the K that adds 1 GB/s, and the maximum. Five products whose rows of
+/// W do not divide evenly.
 const MMA_SM_GBPS: (f64, f64, f64) = (22.5, 1200.0, 35.0);
-/// Elements of B from which a plan runs one to four rows in 16 bits on tensor cores, too: at 28672 x 4096 (235 MB) these take 77.0 us
-/// with five rows, the CUDA cores 77.6 to 78.0 with one to four. Measured with five rows only; with four and 13 MB the CUDA cores are
-/// 4 to 5 % faster.
+/// Elements of B from which a plan also runs one to four rows in 16 bits on tensor cores. At 28672 x 4096 (235 MB)
+/// tensor cores take 77.0 us with five rows, and the CUDA cores take 77.6 to 78.0 us with one to four rows. Tensor
+/// cores were measured with five rows only; with four rows and 13 MB the CUDA cores are 4 to 5 % faster.
 const MMA_ELEMENTS: usize = 100_000_000;
-/// Where rows of W are too few for the card, its blocks go through all of K: nanoseconds of a k with one row of A, and of each further
-/// row. Two products of an H100: 1 x 1 x 1000000 in f32 takes 53 us, 16 x 128 x 65536 163.
+/// Few rows of W leave multiprocessors idle, and each block goes through all of K: nanoseconds of one step of K with
+/// one row of A, and of each further row. Two products on an H100: 1 x 1 x 1000000 in f32 takes 53 us, 16 x 128 x 65536
+/// 163.
 const K_NS: (f64, f64) = (0.053, 0.16);
 
 /// Warps of a block, unless more share a row of W.
@@ -45,7 +50,8 @@ enum Kind {
     Wide,
 }
 
-/// The loops that the kernel has for the problem. A plan takes the first. `Warps` and `Short` have tiles in common, but no problem.
+/// The loops that the kernel has for the problem. A plan takes the first loop. `Warps` and `Short` share tiles, but
+/// never for the same problem.
 fn kinds(problem: &Problem) -> &'static [Kind] {
     let halves = problem.dtype.bytes() == 2;
     match problem.m {
@@ -58,7 +64,7 @@ fn kinds(problem: &Problem) -> &'static [Kind] {
     }
 }
 
-/// How a kernel deals out W.
+/// How a kernel distributes W.
 struct Shape {
     /// Rows of A that the kernel is compiled for.
     m: u32,
@@ -67,11 +73,11 @@ struct Shape {
     chunk: u32,
     /// Warps that run at a time on a multiprocessor.
     warps_per_sm: u32,
-    /// Rows of A that a block takes in for each tile; 0 where A stays in L1.
+    /// Rows of A that a block loads for each tile; 0 where A stays in L1.
     a_rows: u32,
-    /// Warps that may share a row and split K, the most welcome first, and warps of a block.
+    /// Warps that may share a row and split K, in order of preference, and warps of a block.
     cuts: &'static [(u32, u32)],
-    /// Whether multiprocessors without rows have a price: memory wants them all to ask.
+    /// Whether idle multiprocessors add to the cost: full memory bandwidth needs loads from all multiprocessors.
     spreads: bool,
 }
 
@@ -82,7 +88,7 @@ impl Shape {
         match kind {
             Kind::Warps => {
                 let m = if problem.m > 4 { m.next_multiple_of(2) } else { m };
-                // Few rows in f32 have twice as many loads on their way.
+                // With few rows in f32, twice as many loads are in flight.
                 let deep = if problem.dtype == DType::F32 && m <= 3 { 2 } else { 1 };
                 let cuts: &[_] = &[(4, 8), (8, 8), (2, 8), (1, 8), (16, 16)];
                 Self {
@@ -135,7 +141,8 @@ impl Shape {
         Config { tile: self.tile(), split, warps, ..Config::default() }
     }
 
-    /// Two things count, how many chunks a warp takes, one after the other, and how much the busiest multiprocessor takes in.
+    /// The cost has two factors: the chunks that a warp processes one after the other, and the bytes that the busiest
+    /// multiprocessor loads.
     fn cost(&self, (split, warps): (u32, u32), n: u64, k: u64, sms: u64) -> f64 {
         let tile_rows = u64::from(warps / split * self.rows);
         let tiles = n.div_ceil(tile_rows);
@@ -147,11 +154,12 @@ impl Shape {
     }
 }
 
-/// On tensor cores. In 18 products on an H100 (docs/performance.md) the choice takes 1.005 of the time of the best that was measured
-/// there, of all engines, cuts, clusters and ways to overlap, and 1.012 at worst.
+/// Splits on tensor cores. In 18 products on an H100 (docs/performance.md) the choice takes 1.005 times the best
+/// measured time on average and 1.012 times at worst, among all engines, splits, clusters and overlaps.
 const MMA_CUTS: &[(u32, u32)] = &[(8, 16), (4, 8), (16, 16), (2, 8), (1, 8)];
 
-/// Shared memory holds the chunks of A for parts of K side by side, where an architecture gives a block enough.
+/// Where an architecture gives a block enough shared memory, the chunks of A for several parts of K lie there side by
+/// side.
 fn wide_cuts(kernel: &KernelDesc, m: u32) -> &'static [(u32, u32)] {
     let most = (if kernel.arch.capability >= 120 { 99 } else { 227 }) * 1024;
     let sums = BLOCK_WARPS * (m * 8).next_power_of_two();
@@ -167,11 +175,11 @@ impl Family for Gemv {
         shapes.flat_map(|shape| shape.cuts.iter().map(move |cut| shape.config(*cut))).collect()
     }
 
-    /// The cheapest cut; where that makes little difference, the first.
+    /// The cheapest split; between nearly equal costs, the first.
     fn choose(&self, case: &Case) -> Config {
         let problem = case.problem;
         let shape = Shape::of(case.kernel, problem, kinds(problem)[0]);
-        // A batch fills the device by itself, as do many rows of W.
+        // A batch fills the device by itself, and so do many rows of W.
         let sms = (case.device.sm_count as usize / problem.batch_count()).max(1) as u64;
         let (n, k) = (problem.n as u64, problem.k as u64);
         let mut best = (shape.cuts[0], f64::INFINITY);
@@ -191,7 +199,7 @@ impl Family for Gemv {
     }
 }
 
-/// Where rows of W are too few for the card.
+/// The time where W has too few rows for the card.
 fn few_us(case: &Case) -> f64 {
     let problem = case.problem;
     let blocks = problem.n.div_ceil(case.kernel.tile[1] as usize).saturating_mul(problem.batch_count());
@@ -202,8 +210,9 @@ fn few_us(case: &Case) -> f64 {
     LAUNCH_US + 1e-3 * problem.k as f64 * (first + further * (problem.m as f64 - 1.0))
 }
 
-/// With rows of W for the whole card: memory, of which lanes beyond K take nothing, and a little for each further row's activations and
-/// multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20 % where N is small).
+/// The time with enough rows of W for the whole card: memory (lanes beyond K load nothing), and a little for each
+/// further row's activations and multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20
+/// % where N is small).
 fn filled_us(case: &Case, kind: Kind) -> f64 {
     let problem = case.problem;
     let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, case.device));
@@ -219,7 +228,7 @@ fn filled_us(case: &Case, kind: Kind) -> f64 {
     }
 }
 
-/// Memory, or what the busiest multiprocessor pulls; W is dealt out 16 rows at a time at least.
+/// Memory time, or the load time of the busiest multiprocessor; W is distributed in units of at least 16 rows.
 fn mma_us(case: &Case) -> f64 {
     let (problem, device) = (case.problem, case.device);
     let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;

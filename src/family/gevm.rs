@@ -9,7 +9,7 @@ use crate::kernel::{Case, Family};
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 1.2;
-/// What a block pulls with one row of A, GB/s, and how much less with each further row in 16 bits.
+/// Load rate of a block with one row of A, GB/s, and the loss with each further row in 16 bits.
 const BLOCK_GBPS: f64 = 52.0;
 const ROW: f64 = 0.3;
 
@@ -31,7 +31,7 @@ fn config(case: &Case, split: u32, warps: u32) -> Config {
     Config { tile: [rows, case.kernel.tile[1]], split, warps, ..Config::default() }
 }
 
-/// K of a group of rows of B that each warp of a block has. A stage of the row is two groups.
+/// The K of one group: each warp of a block has a group of rows of B. A stage of the row is two groups.
 fn block_k(case: &Case) -> usize {
     (WARPS * case.kernel.tile[2] / 2) as usize
 }
@@ -43,9 +43,10 @@ impl Family for Gevm {
         deep.map(|split| config(case, split, WARPS)).chain([config(case, 1, WARPS_OF_MANY)]).collect()
     }
 
-    /// Where blocks are more than multiprocessors, small blocks take several matrices one after the other. Else two blocks split K if
-    /// there are multiprocessors for them. More, which reach only some of the multiprocessors, pay as long as they take no more than
-    /// half; all have a group of rows for each warp at least.
+    /// With more blocks than multiprocessors, small blocks process several matrices one after the other. Otherwise two
+    /// blocks split K if there are multiprocessors for both. Larger splits, which reach only some of the
+    /// multiprocessors, pay as long as they occupy at most half. Every part of K has a group of rows for each warp at
+    /// least.
     fn choose(&self, case: &Case) -> Config {
         let (tiles, sms) = (tiles(case), case.device.sm_count as usize);
         if tiles > sms {
@@ -57,7 +58,7 @@ impl Family for Gevm {
         config(case, split.unwrap_or(1), WARPS)
     }
 
-    /// Memory, or what the busiest multiprocessor pulls where blocks are few.
+    /// Memory time, or with few blocks the load time of the busiest multiprocessor.
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let tile_n = f64::from(case.kernel.tile[1]);

@@ -1,5 +1,5 @@
-//! The families of kernels: for each its limits, configurations, workspace and estimate. `csrc/<family>` has the device code, and the
-//! rows of the table.
+//! The families of kernels. Each family has its limits, configurations, workspace and estimate here. `csrc/<family>`
+//! has the device code and the rows of the table.
 
 use crate::arch::Arch;
 use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};

@@ -6,7 +6,7 @@ use crate::kernel::{Case, Family};
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 0.8;
-/// How much longer stores take number by number.
+/// The factor on the store time where elements are stored one by one.
 const SINGLE: f64 = 2.0;
 
 pub(crate) struct Outer;

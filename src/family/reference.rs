@@ -1,10 +1,10 @@
-//! `csrc/reference`: any problem, slowly; the oracle on the device.
+//! `csrc/reference`: any problem, slowly; the correctness reference on the device.
 
 use crate::config::Config;
 use crate::cost::LAUNCH_US;
 use crate::kernel::{Case, Family};
 
-/// The kernel reads both factors of every product through L1, and one thread adds all of K, a product after the other.
+/// The kernel reads both factors of every multiplication through L1, and one thread sums all of K in sequence.
 const TFLOPS: f64 = 0.6;
 const PRODUCT_US: f64 = 0.08;
 

@@ -1,6 +1,7 @@
-//! `csrc/sm90_bf16x6_direct`: f32 by six products of bf16 parts for few rows and a shallow K, with nothing prepared beforehand.
+//! `csrc/sm90_bf16x6_direct`: f32 by six products of bf16 parts for few rows and a shallow K, with no operand prepared
+//! beforehand.
 //!
-//! Beside the numbers of the choice, constants are fitted to 54 recordings on an H100 (2026-11-22): 16 to 2048 rows and batches of
+//! The constants outside `us_of` are fitted to 54 recordings on an H100 (2026-11-22): 16 to 2048 rows and batches of
 //! attention, mean error 4 %, at most 19 %.
 
 use crate::config::Config;
@@ -8,25 +9,27 @@ use crate::cost::{memory_us, roofline_us};
 use crate::kernel::{Case, ElementCost, Family};
 use crate::problem::{Layout, Problem};
 
-/// Microseconds, fitted to 525 recordings on an H100 (regret of the choice 0.14 %): 32 of K of a tile, and what else it takes, where two
-/// warp groups take turns along K, of the widths 16, 32 and 64; the same of tall tiles, and how much longer these take to start; what
-/// a cluster of eight costs.
+/// Microseconds, fitted to 525 recordings on an H100 (regret of the choice 0.14 %). `STAGE_US` and `TILE_US`: 32 steps
+/// of K of a tile, and the rest of the tile's time, where two warp groups alternate along K, for widths of 16, 32
+/// and 64. `TALL_...`: the same of tall tiles, and their additional start time. `SPLIT_8_US`: the cost of a cluster of
+/// eight.
 const STAGE_US: [f64; 3] = [0.223, 0.272, 0.441];
 const TILE_US: [f64; 3] = [2.45, 2.78, 3.51];
 const TALL_STAGE_US: f64 = 0.794;
 const TALL_TILE_US: f64 = 1.13;
 const TALL_START_US: f64 = 2.33;
 const SPLIT_8_US: f64 = 0.38;
-/// K below which tiles are tall, and large and small products have sums of their own; such tiles' numbers, by two recordings of
-/// attention.
+/// The K below which tiles are tall, and large and small products have separate sums; the stage and tile times of such
+/// tiles, from two recordings of attention.
 const MOST_APART: usize = 256;
 const APART_STAGE_US: f64 = 0.955;
 const APART_TILE_US: f64 = 0.39;
 
-/// Launch, first loads and drain, and how much of that is in the numbers above; of the same for tall tiles.
+/// Launch, first loads and drain, and the share of this time that the numbers above contain; then the same for tall
+/// tiles.
 const LAUNCH_US: (f64, f64) = (2.55, 2.45);
 const TALL_LAUNCH_US: (f64, f64) = (2.35, TALL_START_US);
-/// What memory takes of the time that a whole stream does, and how well it overlaps products: this norm of both times.
+/// Memory time relative to a plain stream of the bytes, and the norm that overlaps memory and products.
 const MEMORY: f64 = 1.015;
 const NORM: f64 = 4.3;
 
@@ -52,7 +55,7 @@ fn is_tall(config: &Config) -> bool {
     config.tile[0] == 128
 }
 
-/// The time by the numbers of the choice. `apart`: large and small products have sums of their own.
+/// The time by the numbers of the choice. `apart`: large and small products have separate sums.
 fn us_of(case: &Case, config: &Config, apart: bool) -> f64 {
     let Problem { m, n, k, .. } = *case.problem;
     let sms = case.device.sm_count as usize;
@@ -69,11 +72,12 @@ fn us_of(case: &Case, config: &Config, apart: bool) -> f64 {
     rounds(tiles * config.split as usize, reached(config.split, sms)) * tile_us + meet
 }
 
-/// Tall tiles, and every tile along which groups take turns that the kernel can run the problem with; csrc/sm90_bf16x6_direct.cu has
-/// the same.
+/// Tall tiles, and every tile with alternating warp groups that the kernel can run the problem with.
+/// csrc/sm90_bf16x6_direct/sm90_bf16x6_direct.cu has the same list.
 fn legal(case: &Case) -> impl Iterator<Item = Config> {
     let k = case.problem.k;
-    // Below, errors would be more than SGEMM's unless large and small products have sums of their own, which tall tiles have.
+    // For a smaller K, errors exceed SGEMM's unless large and small products have separate sums. Tall tiles have
+    // separate sums.
     let takes_turns = case.kernel.layout == Layout::NT && k >= MOST_APART;
     let sides = WIDTHS.map(|width| (true, [width, 64])).into_iter().chain(WIDTHS.map(|width| (false, [64, width])));
     let all =

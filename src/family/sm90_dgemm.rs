@@ -6,10 +6,10 @@ use crate::kernel::{Case, ElementCost, Family};
 
 /// The launch, with the first tile's loads, microseconds.
 const LAUNCH_US: f64 = 5.0;
-/// Multiply-adds at the full clock, of those that a library sustains.
+/// Multiply-adds at the full clock, relative to the rate that a library sustains.
 const PEAK: f64 = 66.8 / 64.0;
-/// What tiles of 128 and of 64 rows keep busy of the peak, and the K that their epilogues take the time of. Fitted to eight products of
-/// what ships: at most 2.1 % off.
+/// Fraction of the peak that tiles of 128 and of 64 rows reach, and the epilogues' time in steps of K. Fitted to eight
+/// products of the shipped kernels: at most 2.1 % off.
 const TILES: [(f64, f64); 2] = [(0.965, 68.0), (0.965, 44.0)];
 
 pub(crate) struct Sm90Dgemm;

@@ -7,15 +7,16 @@ use crate::kernel::{Case, ElementCost, Family};
 
 /// An epilogue of the cooperative schedule, 3500 cycles in recordings, microseconds.
 const EPILOGUE_US: f64 = 2.2;
-/// What a tile of ping-pong takes beside its products, the microseconds of a column: with K of 64 and 128 it is what limits (two
-/// recordings of 128 x 192, which agree within 10 %).
+/// The time of a ping-pong tile beside its products, microseconds for each column. With K of 64 and 128 this time is
+/// the limit (two recordings of 128 x 192, which agree within 10 %).
 const PINGPONG_COLUMN_US: f64 = 0.0225;
-/// What a multiprocessor does of its share of the sustained peak between two epilogues: tensor cores at the clock that power allows do
-/// more than a whole 8192^3 shows; ping-pong's do less, with its epilogues in the time.
+/// Throughput of a multiprocessor between two epilogues, relative to its share of the sustained peak. At the clock that
+/// power allows, tensor cores do more than a whole 8192^3 shows. With ping-pong they do less, because the epilogues'
+/// time is included.
 const EFFICIENCY: f64 = 1.075;
 const PINGPONG_EFFICIENCY: f64 = 0.95;
-/// In long products power sets the clock, and the smaller a tile, the more bytes it moves for each product: 128 x 256 took 1 to 2 %
-/// longer than 256 x 256 from three waves on. With this, 16 recordings come out 1 % too short to 3 % too long.
+/// In long products power sets the clock, and a smaller tile moves more bytes for each product: 128 x 256 took 1 to 2 %
+/// longer than 256 x 256 from three waves on. With this efficiency, 16 estimates are 1 % too short to 3 % too long.
 const LONG_EFFICIENCY: f64 = 1.05;
 
 pub(crate) struct Sm90Gemm;
@@ -33,7 +34,7 @@ impl Family for Sm90Gemm {
         OVERLAPPED_LAUNCH_US + Tiles { shares_tile: false, efficiency, epilogue, cut_off: 0.0 }.us(case)
     }
 
-    /// The activation in 16384 x 3072 x 768 of f16; `beta * C` takes 3 us of 2048 x 4096 x 4096 in bf16.
+    /// The activation was measured in 16384 x 3072 x 768 of f16; `beta * C` takes 3 us of 2048 x 4096 x 4096 in bf16.
     fn element_cost(&self) -> ElementCost {
         ElementCost { instruction: 0.009, residual: 0.05, ..ElementCost::default() }
     }

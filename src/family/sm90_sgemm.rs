@@ -1,7 +1,8 @@
-//! `csrc/sm90_sgemm`: f32 by fused multiply-adds, TMA. A row of the table has several tiles, one of which names the row.
+//! `csrc/sm90_sgemm`: f32 by fused multiply-adds, TMA. A row of the table has several tiles, and one of the tiles names
+//! the row.
 //!
-//! Of the two operands of a kernel, P is read in lines along K or in columns, Q in columns. P is A, or B where the operands are
-//! exchanged. Sides of a tile are those of P and Q here, and of A and B in a configuration.
+//! The kernel's operands are P and Q. P is read in lines along K or in columns, Q in columns. P is A, or B where A and
+//! B are swapped. Sides of a tile are the sides of P and Q in this file, and of A and B in a configuration.
 
 use crate::config::Config;
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
@@ -10,24 +11,24 @@ use crate::partition::Footprint;
 use crate::problem::{Layout, Operand, Problem};
 use crate::workspace::DEFAULT_BYTES;
 
-/// Beside the time of tiles; fitted to recordings of drafts, like all that follows.
+/// Launch time, on top of the tiles' time; this constant and the constants below are fitted to recordings of drafts.
 const LAUNCH_US: f64 = 2.5;
-/// Transposing: a launch that overlaps nothing, and what it reads and writes, GB/s.
+/// Transposing: a launch that overlaps no other kernel, and the bandwidth, GB/s.
 const TRANSPOSE_US: f64 = 2.0;
 const TRANSPOSE_GBPS: f64 = 2700.0;
-/// Multiply-adds at the full clock, of those that a library sustains.
+/// Multiply-adds at the full clock, relative to the rate that a library sustains.
 const PEAK: f64 = 66.8 / 52.0;
-/// K that a tile begins and ends in the time of, and that splitting K takes on top.
+/// Time of a tile's beginning and end, in steps of K, and the additional time of a split of K.
 const EDGE_K: usize = 16;
 const SPLIT_K: usize = 16;
-/// What K is split by.
+/// Parts of K are multiples of this unit.
 const UNIT: usize = 32;
 
 /// A tile that the kernel is compiled for.
 struct Tile {
     p: usize,
     q: usize,
-    /// Of the FMA units, in per cent, that the whole kernel keeps busy where K is long.
+    /// Utilisation of the FMA units by the whole kernel where K is long, in per cent.
     speed: usize,
     residents: usize,
     splits: bool,
@@ -37,13 +38,14 @@ const fn tile(p: usize, q: usize, speed: usize) -> Tile {
     Tile { p, q, speed, residents: 1, splits: false }
 }
 
-/// Rows of the table: both operands in columns; P in lines; K in parts.
+/// Rows of the table: both operands in columns; P in lines; K split.
 const IN_COLUMNS: [Tile; 1] = [tile(128, 256, 82)];
 const IN_LINES: [Tile; 4] =
     [tile(128, 256, 79), tile(256, 128, 78), tile(128, 192, 75), Tile { residents: 2, ..tile(256, 64, 69) }];
 const IN_PARTS: [Tile; 2] = [Tile { splits: true, ..tile(128, 128, 68) }, Tile { splits: true, ..tile(128, 96, 65) }];
 
-/// The tiles of a row, and how much faster they are than their speeds say, all alike, in recordings of what ships.
+/// The tiles of a row, and the factor by which recordings of the shipped kernels are faster than all of the row's
+/// `speed`s.
 fn tiles(kernel: &KernelDesc) -> (&'static [Tile], f64) {
     match kernel.tile {
         [_, 256, _] => (&IN_COLUMNS, 1.02),
@@ -61,7 +63,8 @@ fn swaps(kernel: &KernelDesc, problem: &Problem) -> bool {
     }
 }
 
-/// Whether A and B are transposed into the workspace: both that lie along K where the tile is 128 x 256, else one of nt's.
+/// Whether A and B are transposed into the workspace: every operand contiguous along K where the tile is 128 x 256,
+/// otherwise one operand of nt.
 fn transposes(kernel: &KernelDesc, problem: &Problem) -> [bool; 2] {
     match kernel.layout {
         layout if kernel.tile[1] == 256 => {
@@ -72,7 +75,7 @@ fn transposes(kernel: &KernelDesc, problem: &Problem) -> [bool; 2] {
     }
 }
 
-/// Cycles that the busiest multiprocessor should take, in units that all tiles share.
+/// Predicted cycles of the busiest multiprocessor, in units common to all tiles.
 fn cycles(case: &Case, tile: &Tile, split: usize) -> usize {
     let Problem { m, n, k, .. } = *case.problem;
     let (p, q) = if swaps(case.kernel, case.problem) { (n, m) } else { (m, n) };
@@ -85,7 +88,8 @@ fn cycles(case: &Case, tile: &Tile, split: usize) -> usize {
     (turns * tile.p * tile.q).saturating_mul(k) / tile.speed
 }
 
-/// Every tile and number of parts of K that the kernel can run the problem with; csrc/sm90_sgemm.cu has the same.
+/// Every tile and number of parts of K that the kernel can run the problem with; csrc/sm90_sgemm/sm90_sgemm.cu has the
+/// same list.
 fn legal<'a>(case: &Case<'a>) -> impl Iterator<Item = (&'static Tile, usize)> + 'a {
     let k = case.problem.k;
     let splits = move |tile: &Tile, split: usize| split == 1 || (tile.splits && k >= 2 * UNIT * split);
@@ -114,7 +118,7 @@ impl Family for Sm90Sgemm {
         Limits { aligned: by_tma, tma: by_tma, ..kernel.limits.tiles_of_batch(smallest, INT / 4) }
     }
 
-    /// What is transposed to have K outside has lines of 32.
+    /// A transposed copy, with K as the outer dimension, has lines in multiples of 32.
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
         let bytes = transposes(kernel, problem).map(|transposed| if transposed { 4 } else { 0 });
         let piece = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
@@ -150,8 +154,8 @@ impl Family for Sm90Sgemm {
     }
 }
 
-/// Copies into the workspace. Where the workspace does not hold both, a piece has half of the workspace for each, and both are copied
-/// for every piece of the other one.
+/// Time of the copies into the workspace. Where the workspace does not hold both operands, a piece has half of the
+/// workspace for each operand, and each operand is copied again for every piece of the other operand.
 fn transpose_us(kernel: &KernelDesc, problem: &Problem) -> f64 {
     let Problem { m, n, k, .. } = *problem;
     let bytes = |operand: &Operand, lines: usize| 4.0 * distinct(problem, operand) * (lines * k) as f64;

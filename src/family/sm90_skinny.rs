@@ -1,7 +1,7 @@
-//! `csrc/sm90_skinny`: up to 128 rows in 16 bits, TMA and WGMMA with the operands exchanged, K split over a cluster.
+//! `csrc/sm90_skinny`: up to 128 rows in 16 bits, TMA and WGMMA with A and B swapped, K split over a cluster.
 //!
-//! A configuration names the rows that an instance is compiled for and the rows of W (`tile`), the blocks that split K (`split`) and the
-//! stages of the ring, which decide how many blocks share a multiprocessor.
+//! A configuration names the rows that an instance is compiled for and the rows of W (`tile`), the blocks that split K
+//! (`split`) and the stages of the ring. The number of stages decides how many blocks share a multiprocessor.
 
 use crate::config::Config;
 use crate::cost::memory_us;
@@ -10,14 +10,15 @@ use crate::problem::Problem;
 
 /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
 const LAUNCH_US: f64 = 1.14;
-/// What a second part of K costs, and more than two: the way through distributed shared memory. Fitted with what follows to 37
-/// recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
+/// The cost of a second part of K, and of more than two: the path through distributed shared memory. This constant and
+/// the constants below are fitted to 37 recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
 const SPLIT_US: [f64; 2] = [0.45, 0.55];
-/// From the request of a stage to its arrival, microseconds: with few stages on their way that is what limits a block.
+/// Latency of a stage from request to arrival, microseconds: with few stages in flight the latency limits a block.
 const STAGE_US: f64 = 1.22;
-/// What a multiprocessor pulls of W, GB/s, with one block, and with two: K is short, and some have two blocks and most have one.
+/// Load rate of a multiprocessor for W, GB/s, with one block, and with two: K is short, and some multiprocessors have
+/// two blocks while most have one.
 const SM_GBPS: [f64; 2] = [50.0, 38.0];
-/// To store a row of a tile, of those that it has room for, microseconds.
+/// Time to store one of the rows that a tile has room for, microseconds.
 const ROW_US: f64 = 0.027;
 
 /// Rows of A that the kernel is compiled for.
@@ -30,7 +31,7 @@ const WARPS: u32 = 4;
 
 pub(crate) struct Sm90Skinny;
 
-/// Stages that shared memory holds beside the other parts' sums, with so many blocks on a multiprocessor.
+/// Stages that fit in shared memory beside the other parts' sums, with `residents` blocks on a multiprocessor.
 fn stages(kernel: &KernelDesc, rows: u32, split: u32, residents: u32) -> u32 {
     let [_, w_rows, depth] = kernel.tile;
     let fragments = WARPS * rows / 8;
@@ -39,7 +40,7 @@ fn stages(kernel: &KernelDesc, rows: u32, split: u32, residents: u32) -> u32 {
     (room / ((rows + w_rows) * depth * 2)).min(MOST_STAGES)
 }
 
-/// The rows of A that the fitting instance is compiled for.
+/// The rows of A that the smallest sufficient instance is compiled for.
 fn rows(problem: &Problem) -> u32 {
     ROWS.into_iter().find(|rows| problem.m <= *rows as usize).unwrap_or(128)
 }
@@ -48,7 +49,7 @@ fn tiles(case: &Case) -> usize {
     case.problem.n.div_ceil(case.kernel.tile[1] as usize) * case.problem.batch_count()
 }
 
-/// With so many blocks on a multiprocessor, if their rings have enough stages.
+/// The configuration with `residents` blocks on a multiprocessor, if their rings have enough stages.
 fn config(case: &Case, split: u32, residents: u32) -> Option<Config> {
     let rows = rows(case.problem);
     let stages = stages(case.kernel, rows, split, residents);
@@ -66,14 +67,14 @@ impl Family for Sm90Skinny {
             .collect()
     }
 
-    /// As many parts of K as there are multiprocessors for, but each with two stages at least.
+    /// As many parts of K as there are multiprocessors for, with two stages of K in each part at least.
     ///
-    /// Two blocks share a multiprocessor, so that the next kernel's can load while this one's still store. But one deep ring is better
-    /// for a split of many rows, with its large stages, and for a split that fills the device: two blocks of a kernel may share a
-    /// multiprocessor there and leave another without.
+    /// Two blocks share a multiprocessor, so that the next kernel's block can load while this kernel's block still
+    /// stores. One deep ring is better for a split of many rows, with its large stages, and for a split that fills the
+    /// device: there two blocks of a kernel may share a multiprocessor and leave another idle.
     fn choose(&self, case: &Case) -> Config {
         let (sms, depth) = (case.device.sm_count as usize, case.kernel.tile[2] as usize);
-        // Clusters of four and eight leave some multiprocessors out: of an H100's 132 they get 120.
+        // Clusters of four and eight do not reach all multiprocessors: they reach 120 of an H100's 132.
         let fits = |split: u32| tiles(case) * split as usize <= if split > 2 { sms * 9 / 10 } else { sms };
         let is_deep = |split: u32| case.problem.k >= 2 * depth * split as usize;
         let split = SPLITS.into_iter().skip(1).take_while(|split| fits(*split) && is_deep(*split)).last().unwrap_or(1);
@@ -96,7 +97,7 @@ impl Family for Sm90Skinny {
         let rate = SM_GBPS[usize::from(blocks > sms)];
         let pull = (blocks / sms).ceil() * f64::from(tile_n) * k * problem.dtype.bytes() as f64 / (rate * 1e3);
         let memory = (1.016 * memory_us(problem, device)).max(pull);
-        // How well the two overlap: the 3.4-norm, by the fit.
+        // Overlap of memory and ring: the 3.4-norm, by the fit.
         let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);
         let split_us = if split > 2.0 { SPLIT_US[1] } else { SPLIT_US[0] * (split - 1.0) };
         // Loads of the next tile hide all stores but the last.

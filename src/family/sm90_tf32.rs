@@ -1,7 +1,8 @@
 //! `csrc/sm90_tf32`: f32 by one TF32 product, TMA and WGMMA.
 //!
-//! P is the operand on the side of wgmma that has 128 rows, A or, exchanged, B; Q is the other one. A configuration has the blocks of a
-//! cluster along M and N, and the parts of K. Rows of the table with narrow tiles are compiled for several clusters.
+//! P is the operand on wgmma's M side, which has 128 rows: A, or B where A and B are swapped. Q is the other operand. A
+//! configuration has the blocks of a cluster along M and N, and the parts of K. Rows of the table with narrow tiles are
+//! compiled for several clusters. R and S are the dimensions of D along P and along Q.
 
 use crate::config::Config;
 use crate::cost::roofline_us;
@@ -10,16 +11,17 @@ use crate::kernel::{Case, Family, KernelDesc};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
-/// The kernel before the product that transposes an operand: what it reads and writes, GB/s, and its launch.
+/// The kernel that transposes an operand before the product: its bandwidth, GB/s, and its launch.
 const TRANSPOSE_GBPS: f64 = 2850.0;
 const TRANSPOSE_US: f64 = 0.3;
-/// What narrow tiles take of memory: they are stored every other stage, or all loads of the next tile go on meanwhile.
+/// Factors on the memory time of narrow tiles: where a tile is stored every other stage, and where all loads of the
+/// next tile continue during the stores.
 const SHORT_MEMORY: f64 = 1.25;
 const RING_MEMORY: f64 = 1.11;
-/// Stages of K that are halved at least.
+/// The fewest stages of K that are split in halves.
 const LEAST_HALVED: usize = 16;
 
-/// Blocks of a cluster along R, which share Q; along S, which share P; and parts of K.
+/// Blocks of a cluster along R, which share Q; blocks along S, which share P; parts of K.
 type Blocks = [usize; 3];
 
 const PAIR: Blocks = [2, 1, 1];
@@ -34,7 +36,7 @@ fn swaps(kernel: &KernelDesc) -> bool {
     kernel.layout == Layout::NN || kernel.tile[0] != 128
 }
 
-/// The clusters that the kernel is compiled for; csrc/sm90_tf32.cu has the same.
+/// The clusters that the kernel is compiled for; csrc/sm90_tf32/sm90_tf32.cu has the same list.
 fn compiled(kernel: &KernelDesc) -> &'static [Blocks] {
     let width = if swaps(kernel) { kernel.tile[0] } else { kernel.tile[1] };
     let p_is_k_major = matches!((kernel.layout, swaps(kernel)), (Layout::NT, _) | (Layout::TT, true));
@@ -52,13 +54,13 @@ fn transposes(kernel: &KernelDesc) -> [bool; 2] {
     [tn && swaps(kernel), tn && !swaps(kernel)]
 }
 
-/// A cluster as a configuration has it.
+/// The configuration of a cluster.
 fn config(kernel: &KernelDesc, [along_r, along_s, split]: Blocks) -> Config {
     let cluster = if swaps(kernel) { [along_s, along_r] } else { [along_r, along_s] };
     Config { cluster: cluster.map(|blocks| blocks as u32), split: split as u32, ..Config::default() }
 }
 
-/// What is computed, in tiles of 128 rows of R and `width` of S.
+/// The product, in tiles of 128 rows of R and `width` columns of S.
 struct Product {
     r: usize,
     s: usize,
@@ -87,15 +89,16 @@ impl Product {
         (if blocks > 2 { self.sms * 10 / 11 } else { self.sms }) / blocks
     }
 
-    /// K is halved where it is long, and where no cluster has two tiles.
+    /// K is split in halves where K is long and no cluster has two tiles.
     fn admits(&self, cluster: Blocks) -> bool {
         let at_once = self.at_once(cluster);
         let halves = self.clusters(cluster) <= at_once && self.stages >= LEAST_HALVED;
         at_once > 0 && (cluster[2] == 1 || halves)
     }
 
-    /// What narrow tiles should take in a cluster, in the time that 1 KiB takes from L2 to a block: a stage, for which shared memory
-    /// needs that of 14 KiB; the end of a tile; sums that meet.
+    /// Predicted time of narrow tiles in a cluster, in units of the time that 1 KiB takes from L2 to a block. The parts
+    /// are the stages (shared memory limits a stage to the time of 14 KiB at least), the end of a tile, and the
+    /// reduction of a split K.
     fn narrow_time(&self, cluster: Blocks) -> usize {
         let [along_r, along_s, split] = cluster;
         let stage = (16 * 1024 / along_s + self.width * 128 / along_r).max(14 * 1024) / 1024;
@@ -103,8 +106,8 @@ impl Product {
         self.clusters(cluster).div_ceil(self.at_once(cluster)) * turn + if split > 1 { 120 } else { 0 }
     }
 
-    /// Whether blocks have nothing to share, or all tiles run at the same time: two blocks that wait for each other are 2 % slower
-    /// then (2048^3).
+    /// Whether blocks have no operand to share, or all tiles run at the same time. In the second case a pair of blocks
+    /// that wait for each other is 2 % slower (2048^3).
     fn is_small(&self) -> bool {
         let tiles = self.r.div_ceil(128) * self.s.div_ceil(self.width);
         self.r <= 128 || tiles <= self.sms / self.matrices

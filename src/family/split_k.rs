@@ -1,8 +1,8 @@
 //! `csrc/split_k`: any strides, any alignment and any dtype, with K split over the card.
 //!
-//! The constants are fitted to 21,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
-//! bf16, f32 and f64, four layouts, every tile with several splits. The estimate is 19 % off (root mean square), and the choice takes
-//! 5 % longer than the best of these launches.
+//! The constants are fitted to 21,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33
+//! to 1,000,001, bf16, f32 and f64, four layouts, every tile with several splits. The error of the estimate is 19 %
+//! (root mean square). The choice takes 5 % longer than the best of these launches.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
@@ -12,34 +12,34 @@ use crate::problem::{DType, Problem};
 
 /// The launch, the first loads and the last stores, microseconds.
 const LAUNCH_US: f64 = 1.76;
-/// What memory takes longer than a stream of whole lines.
+/// Memory time relative to a stream of whole lines.
 const MEMORY: f64 = 1.55;
-/// How activities overlap: this norm of their times.
+/// Overlap of activities: this norm of their times.
 const NORM: f64 = 2.0;
-/// A request of L1 takes this long for each line of 128 bytes that the lanes of a warp touch, nanoseconds.
+/// Time of an L1 request for each line of 128 bytes that the lanes of a warp touch, nanoseconds.
 const LINE_NS: f64 = 0.393;
 /// The kernel that adds parts: its launch, each round of loads, and each further wave of threads, microseconds.
 const ADD_US: f64 = 2.0;
 const ADD_ROUND_US: f64 = 0.832;
 const ADD_WAVE_US: f64 = 0.064;
-/// What it reads and the kernel before it writes, bytes a microsecond.
+/// Bandwidth of the parts, which the product writes and the addition reads, bytes a microsecond.
 const PARTS_BYTES: f64 = 2.0e6;
 /// Threads of a block, and of a multiprocessor.
 const THREADS: u64 = 256;
 const SM_THREADS: u64 = 2048;
-/// The fewest k's of a part that are worth a block.
+/// The least K of a part that justifies a block.
 const LEAST_K: u64 = 16;
 
 /// A tile that the kernel has.
 struct Tile {
     size: [u64; 2],
-    /// k's of a round of loads.
+    /// Steps of K in a round of loads.
     depth: u64,
     /// Blocks that share a multiprocessor.
     residents: u64,
-    /// A round of loads that nothing hides, microseconds.
+    /// Time of a round of loads that nothing hides, microseconds.
     round_us: f64,
-    /// A block's multiplications and what goes with them, picoseconds each.
+    /// Time of one multiplication of a block with its share of other instructions, picoseconds.
     product_ps: f64,
 }
 
@@ -47,14 +47,14 @@ const fn tile(size: [u64; 2], depth: u64, residents: u64, round_us: f64, product
     Tile { size, depth, residents, round_us, product_ps }
 }
 
-/// Of up to 4 x 4, for every dtype.
+/// Tiles of up to 4 x 4, for every dtype.
 const DOTS: [Tile; 4] = [
     tile([1, 1], 8 * THREADS, 6, 0.05, 138.0),
     tile([1, 4], 4 * THREADS, 5, 0.138, 105.0),
     tile([4, 1], 4 * THREADS, 5, 0.138, 105.0),
     tile([4, 4], 4 * THREADS, 2, 0.761, 29.6),
 ];
-/// Through shared memory, in f32 and f64.
+/// Tiles through shared memory, in f32 and f64.
 const SIMT: [Tile; 7] = [
     tile([4, 64], 32, 2, 0.547, 33.8),
     tile([64, 4], 32, 2, 0.547, 33.8),
@@ -64,7 +64,7 @@ const SIMT: [Tile; 7] = [
     tile([32, 32], 32, 2, 0.643, 17.1),
     tile([64, 64], 16, 2, 0.863, 14.6),
 ];
-/// In 16 bits.
+/// Tiles in 16 bits.
 const MMA: [Tile; 5] = [
     tile([16, 16], 128, 3, 0.518, 14.8),
     tile([16, 64], 64, 3, 0.962, 11.5),
@@ -73,11 +73,11 @@ const MMA: [Tile; 5] = [
     tile([64, 64], 32, 3, 0.880, 4.85),
 ];
 
-/// How much longer a multiplication takes in f64.
+/// The factor on a multiplication's time in f64.
 const DOUBLE: f64 = 1.98;
 
 impl Tile {
-    /// Whether threads multiply straight from global memory.
+    /// Whether threads multiply directly from global memory.
     fn is_dot(&self) -> bool {
         self.size[0] * self.size[1] <= 16
     }
@@ -112,7 +112,7 @@ impl Tile {
     }
 }
 
-/// What adding the parts takes, as the kernel deals out threads.
+/// Time to add the parts, with the kernel's distribution of threads.
 fn add_us(split: u64, problem: &Problem, sms: u64) -> f64 {
     if split == 1 {
         return 0.0;
@@ -125,7 +125,7 @@ fn add_us(split: u64, problem: &Problem, sms: u64) -> f64 {
     ADD_US + rounds * ADD_ROUND_US + waves * ADD_WAVE_US + 2.0 * parts_bytes(split, problem) as f64 / PARTS_BYTES
 }
 
-/// Elements of D, of all matrices.
+/// Elements of D, over all matrices.
 fn outputs(problem: &Problem) -> u64 {
     (problem.m as u64).saturating_mul(problem.n as u64).saturating_mul(problem.batch_count() as u64)
 }
@@ -140,21 +140,21 @@ fn parts_bytes(split: u64, problem: &Problem) -> u64 {
     }
 }
 
-/// The tiles that are worth a look.
+/// The tiles to consider.
 fn tiles(problem: &Problem, sms: u64) -> impl Iterator<Item = &'static Tile> {
     let large: &[Tile] = if problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
     let (last, others) = large.split_last().expect("there are tiles");
-    // Where the largest tiles fill the card several times over, nothing else is worth a look.
+    // Where the largest tiles fill the card several times over, no other tile is considered.
     let few = last.tiles(problem) < 4 * sms;
     DOTS.iter().chain(others).filter(move |_| few).chain([last])
 }
 
-/// Calls `visit` with every tile and number of parts that is worth a look and whose parts fit into the workspace.
+/// Calls `visit` with every considered tile and number of parts whose sums fit into the workspace.
 fn each(case: &Case, mut visit: impl FnMut(&'static Tile, u64)) {
     let sms = u64::from(case.device.sm_count).max(1);
     let most = (case.problem.k as u64 / LEAST_K).clamp(1, 1024);
     for tile in tiles(case.problem, sms) {
-        // As many blocks as multiprocessors, and twice and three times as many.
+        // As many blocks as multiprocessors, and twice and three times that number.
         let even = sms / tile.tiles(case.problem).max(1);
         let mut before = 0;
         for split in [1, even, 2 * even, 3 * even].map(|split| split.clamp(1, most)) {
@@ -185,7 +185,7 @@ impl Family for SplitK {
         configurations
     }
 
-    /// The fastest.
+    /// The fastest configuration by the estimate.
     fn choose(&self, case: &Case) -> Config {
         let mut best = (Config::default(), f64::INFINITY);
         each(case, |tile, split| {
@@ -203,7 +203,7 @@ impl Family for SplitK {
         tile.map_or(f64::INFINITY, |tile| tile.us(config.split.max(1).into(), case.problem, case.device))
     }
 
-    /// Estimates are 19 % off.
+    /// The error of estimates is 19 %.
     fn lead(&self) -> f64 {
         0.8
     }

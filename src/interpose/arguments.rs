@@ -1,23 +1,23 @@
-//! Whether the arguments of a call make a product, by the rules of cuBLAS.
+//! Whether the arguments of a call describe a matrix product, by the rules of cuBLAS.
 
 use crate::launch::cublas::api::{OP_C, OP_N};
 use std::ffi::c_int;
 
-/// Sizes and operands of one call, as cuBLAS has them: column-major.
+/// Sizes and operands of one call in cuBLAS's convention: column-major.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arguments {
-    /// Of A and B.
+    /// Operations on A and B.
     pub ops: [c_int; 2],
     /// m, n and k.
     pub sizes: [c_int; 3],
     pub batch: c_int,
-    /// Of A, B and C.
+    /// Leading dimensions of A, B and C.
     pub ld: [c_int; 3],
 }
 
 impl Arguments {
-    /// Whether cuBLAS takes them: known operations, no negative size, and leading dimensions that are not below the rows of the
-    /// stored matrices. It answers the rest with CUBLAS_STATUS_INVALID_VALUE.
+    /// Whether cuBLAS accepts the arguments: known operations, no negative size, and leading dimensions not below the
+    /// rows of the stored matrices. cuBLAS answers other arguments with CUBLAS_STATUS_INVALID_VALUE.
     pub fn are_valid(&self) -> bool {
         let [m, n, k] = self.sizes;
         let [op_a, op_b] = self.ops;

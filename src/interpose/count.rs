@@ -1,4 +1,4 @@
-//! What happened to the calls.
+//! Counters of intercepted calls: calls on our kernels, forwarded calls, refused calls.
 
 use crate::dispatch::Counter;
 
@@ -6,21 +6,21 @@ use crate::dispatch::Counter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forwarded {
-    /// [`super::Mode::Off`].
+    /// The mode is [`super::Mode::Off`].
     Off,
     /// The dispatcher chose cuBLAS.
     Chosen,
     /// alpha and beta are in device memory.
     PointerMode,
-    /// Operand types that differ, or that no kernel here computes in.
+    /// The operand types differ, or no kernel here computes in the type.
     Types,
-    /// An accumulator that is not f32.
+    /// The accumulator is not f32.
     ComputeType,
-    /// Operations, sizes, leading dimensions or scalars that make no product; cuBLAS says what is wrong.
+    /// Operations, sizes, leading dimensions or scalars describe no product; cuBLAS reports the error.
     Arguments,
-    /// No kernel of this build takes it.
+    /// No kernel of this build supports the product.
     Unsupported,
-    /// Our launch failed, or we panicked before it.
+    /// Our launch failed, or our code panicked before the launch.
     Failed,
 }
 
@@ -51,14 +51,15 @@ pub(super) fn count_forwarded(reason: Forwarded) {
     FORWARDED[reason as usize].count();
 }
 
-/// What happened to the calls so far.
+/// Counts of the calls so far, by outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Stats {
-    /// Ran on our kernels.
+    /// Calls that ran on our kernels.
     pub ours: u64,
-    /// Went to cuBLAS, by reason.
+    /// Calls that went to cuBLAS, by reason.
     pub forwarded: Vec<(Forwarded, u64)>,
-    /// Were answered with an error: in [`super::Mode::Force`], and where a launch failed that may have added to C already.
+    /// Calls answered with an error: in [`super::Mode::Force`], and after a failed launch that may have added to C
+    /// already.
     pub refused: u64,
 }
 
@@ -68,7 +69,7 @@ impl Stats {
         self.ours + self.refused + self.forwarded.iter().map(|(_, count)| count).sum::<u64>()
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &Stats) -> Stats {
         let before = |reason| earlier.forwarded.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count);
         let forwarded = self.forwarded.iter().map(|&(reason, count)| (reason, count - before(reason)));

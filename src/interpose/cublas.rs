@@ -1,4 +1,4 @@
-//! `cublasGemmStridedBatchedEx`, and what becomes of a call.
+//! `cublasGemmStridedBatchedEx`: the interposed definition, and the path of a call through the dispatcher.
 
 use super::arguments::Arguments;
 use super::count::{count_forwarded, count_ours, count_refused, Forwarded};
@@ -22,12 +22,14 @@ thread_local! {
     static PROBING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether candle's calls arrive here: sends one along candle's own way and sees where it comes out. Needs no GPU.
+/// Whether candle's calls arrive here. The check makes one call through candle's own binding and sees whether the call
+/// reaches this definition. The check needs no GPU.
 pub fn is_active() -> bool {
     use cudarc_sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t};
     use std::ptr::{null, null_mut};
     PROBING.set(true);
-    // SAFETY: with a null handle cuBLAS refuses before it looks at anything else, and our definition only sees the flag.
+    // SAFETY: with a null handle cuBLAS refuses before it reads any other argument, and our definition only sets the
+    // flag.
     let status = unsafe {
         cudarc_sys::cublasGemmStridedBatchedEx(
             null_mut(),
@@ -64,7 +66,7 @@ const STATUS_NOT_INITIALIZED: c_int = 1;
 const STATUS_EXECUTION_FAILED: c_int = 13;
 const STATUS_NOT_SUPPORTED: c_int = 15;
 
-/// The arguments of one call, as cuBLAS has them: column-major, C = alpha * op(A) @ op(B) + beta * C.
+/// The arguments of one call in cuBLAS's convention: column-major, C = alpha * op(A) @ op(B) + beta * C.
 #[derive(Clone, Copy)]
 struct Call {
     handle: *mut c_void,
@@ -83,7 +85,7 @@ struct Call {
     algo: c_int,
 }
 
-/// Defined in place of cuBLAS's own.
+/// Replaces cuBLAS's own definition.
 ///
 /// # Safety
 /// As for `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17).
@@ -141,13 +143,13 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     status.unwrap_or_else(|_| unsafe { go_on(&call, after_panic(progress.get(), mode()), Forwarded::Failed) })
 }
 
-/// Does what is left to do with a call that we failed at.
+/// Finishes a call that failed on our side: forwards, refuses or fails the call.
 ///
 /// # Safety
 /// As for [`cublasGemmStridedBatchedEx`].
 unsafe fn go_on(call: &Call, next: Next, reason: Forwarded) -> c_int {
     let status = match next {
-        // SAFETY: the call as it came.
+        // SAFETY: the arguments are the caller's, unchanged.
         Next::Forward => return unsafe { forward(call, reason) },
         Next::Refuse => STATUS_NOT_SUPPORTED,
         Next::Fail => STATUS_EXECUTION_FAILED,
@@ -156,16 +158,16 @@ unsafe fn go_on(call: &Call, next: Next, reason: Forwarded) -> c_int {
     status
 }
 
-/// Runs the call or sends it on.
+/// Runs the call on our kernels or forwards the call to cuBLAS.
 unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
     let mode = mode();
     if mode == Mode::Off {
-        // SAFETY: the call as it came.
+        // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { forward(call, Forwarded::Off) };
     }
-    // SAFETY: alpha and beta are readable if the call is a valid one.
+    // SAFETY: alpha and beta are readable if the call is valid.
     let outcome = unsafe { call.problem() }.and_then(|problem| {
-        // SAFETY: the caller's pointers are as cuBLAS needs them, which is what our launch needs.
+        // SAFETY: the caller's pointers satisfy cuBLAS's requirements, and our launch requires the same.
         let outcome = unsafe { run(call, &problem, mode, progress) };
         if mode == Mode::Trace && matches!(outcome, Err(Error::Unsupported { .. } | Error::Forced { .. })) {
             trace::unplanned(&problem);
@@ -181,7 +183,7 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
             count_forwarded(Forwarded::Chosen);
             STATUS_SUCCESS
         }
-        // SAFETY: the call as it came.
+        // SAFETY: the arguments are the caller's, unchanged.
         Ok(Taken::No) => unsafe { forward(call, Forwarded::Chosen) },
         Err((reason, Some(error))) => {
             let next = after_failure(progress.get(), &error, mode);
@@ -194,7 +196,7 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
                 }
                 Next::Fail => tell(&format!("a product that is added to C failed; C may have part of it: {error}")),
             }
-            // SAFETY: the call as it came.
+            // SAFETY: the arguments are the caller's, unchanged.
             unsafe { go_on(call, next, reason) }
         }
         Err((reason, None)) => {
@@ -202,14 +204,14 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
                 let Call { m, n, k, batch, .. } = *call;
                 trace::outside(format!("{n}x{m}x{k} batch {batch}: forwarded to cuBLAS ({reason:?})"));
             }
-            // SAFETY: the call as it came.
+            // SAFETY: the arguments are the caller's, unchanged.
             unsafe { forward(call, reason) }
         }
     }
 }
 
-/// Tells why a call goes to cuBLAS that could have been ours: once for each distinct product as an event, and the first time that
-/// something is broken (a setting, the library, a launch) on stderr too, for a program without a subscriber would never know.
+/// Reports why an eligible call goes to cuBLAS. Each distinct product is one event. The first failure (of
+/// a setting, the library or a launch) also goes to stderr, because a program without a subscriber sees no event.
 fn report(call: &Call, reason: Forwarded, error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     static TOLD: Told = Told::new();
@@ -228,21 +230,22 @@ fn reason_of(error: &Error) -> Forwarded {
     }
 }
 
-/// What became of a call inside the contract.
+/// The outcome of a call inside the contract.
 enum Taken {
-    /// One of our kernels runs it.
+    /// One of our kernels runs the call.
     Ours,
-    /// cuBLAS runs it, but not as the call has it: with a batch over one matrix made a single product (as a batch of 1024
-    /// single rows it takes 200 times as long), in TF32 because the process asks for that, or with sums in f32 ([`exact_sums`]).
+    /// cuBLAS runs the call with changed arguments: a batch over one matrix becomes a single product (a batch of 1024
+    /// single rows takes 200 times as long), the compute type becomes TF32 because the process asks for TF32, or sums
+    /// are in f32 ([`exact_sums`]).
     Changed,
-    /// The dispatcher chose cuBLAS, which is to get the call as it came.
+    /// The dispatcher chose cuBLAS, and the call is forwarded unchanged.
     No,
 }
 
 unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progress>) -> Result<Taken> {
     let policy = match launch::policy()? {
         policy if policy.forced().is_some() => policy,
-        // cuBLAS rounds a product of 16 bits before it adds beta * C.
+        // cuBLAS rounds a 16-bit product before it adds beta * C.
         policy if mode == Mode::Force || (problem.epilogue.reads_c() && wants_exact(problem)?) => {
             Policy::own().with_workspace(policy.workspace)
         }
@@ -266,13 +269,13 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         let [a, b, c] = call.pointers;
         let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
         progress.set(Progress::launching(problem));
-        // SAFETY: the caller's pointers hold what the call says; the stream is that of its handle.
+        // SAFETY: the caller's pointers and the call's sizes agree; the stream is the stream of the caller's handle.
         unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }
 
-/// Whether cuBLAS must not get the call as it came, for its sums have to be in f32.
+/// Whether the call needs sums in f32, so that an unchanged call to cuBLAS is not allowed.
 fn wants_exact(problem: &Problem) -> Result<bool> {
     Ok(problem.dtype != DType::F32 && exact_sums()?)
 }
@@ -281,7 +284,7 @@ unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
     count_forwarded(reason);
     let Ok(library) = cublas() else { return STATUS_NOT_INITIALIZED };
     let Call { handle, ops, m, n, k, alpha, beta, pointers, types, ld, strides, batch, compute_type, algo } = *call;
-    // SAFETY: the call as it came.
+    // SAFETY: the arguments are the caller's, unchanged.
     unsafe {
         (library.gemm_strided_batched_ex)(
             handle,
@@ -312,7 +315,7 @@ unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
 }
 
 impl Call {
-    /// The product that the call asks for, the row-major way; the contract of the interposer.
+    /// The product that the call asks for, in row-major terms. This function is the contract of the interposer.
     ///
     /// # Safety
     /// alpha and beta are readable where the handle is in host pointer mode.
@@ -373,7 +376,7 @@ impl Call {
         }
     }
 
-    /// Whether cuBLAS does what was planned when it gets the call as it came.
+    /// Whether cuBLAS, given the unchanged call, computes the planned product.
     fn is_as_planned(&self, canonical: &Problem) -> bool {
         let same_batch = canonical.batch_count() == self.batch as usize;
         same_batch && (canonical.f32_mode != F32Mode::Tf32 || self.compute_type == compute_type::F32_FAST_TF32)

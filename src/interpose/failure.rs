@@ -1,23 +1,23 @@
-//! What becomes of a call that we failed at.
+//! The next step for a call that failed on our side: forward, refuse or fail.
 
 use super::mode::Mode;
 use super::tell::tell;
 use crate::error::Error;
 use crate::problem::Problem;
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Nothing was launched.
     Nothing,
-    /// A launch has begun, of a product that is stored in C: once more does no harm.
+    /// A launch has begun, and the product is stored in C: running the product again is harmless.
     Storing,
-    /// A launch has begun, of a product that is added to C: once more would add it twice.
+    /// A launch has begun, and the product is added to C: running the product again adds the product twice.
     Adding,
 }
 
 impl Progress {
-    /// From the moment on when the launch begins.
+    /// The progress from the beginning of the launch on.
     pub fn launching(problem: &Problem) -> Self {
         match problem.epilogue.reads_c() {
             true => Self::Adding,
@@ -26,20 +26,20 @@ impl Progress {
     }
 }
 
-/// What is to be done.
+/// The next step for the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Send the call to cuBLAS.
     Forward,
-    /// Answer that it is not supported, as [`Mode::Force`] asks.
+    /// Answer "not supported", as [`Mode::Force`] asks.
     Refuse,
-    /// Answer that it failed.
+    /// Answer "execution failed".
     Fail,
 }
 
-/// After an error.
+/// The next step after an error.
 pub(super) fn after_failure(progress: Progress, error: &Error, mode: Mode) -> Next {
-    // These come before anything runs.
+    // These errors come before any kernel runs.
     let ran_nothing = matches!(error, Error::Refused { .. } | Error::Workspace { .. });
     match progress {
         _ if mode == Mode::Force => Next::Refuse,
@@ -48,7 +48,8 @@ pub(super) fn after_failure(progress: Progress, error: &Error, mode: Mode) -> Ne
     }
 }
 
-/// After a panic, which has told of itself on stderr; where calls go now is told once.
+/// The next step after a panic. The panic has printed its own message on stderr; the destination of later calls is
+/// reported once.
 pub(super) fn after_panic(progress: Progress, mode: Mode) -> Next {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What the interposer does with calls: set by the environment or by the program.
+//! The mode of the interposer, set by the environment or by the program.
 
 use super::tell::tell;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use once_cell::sync::OnceCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// What the interposer does with a call.
+/// How the interposer treats calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -15,18 +15,18 @@ pub enum Mode {
     Off = 1,
     /// The dispatcher chooses; cuBLAS is one of its choices.
     On = 2,
-    /// Our own kernels only: a call inside the contract that none of them takes is an error, so that a test suite cannot
-    /// pass on cuBLAS by accident.
+    /// Our own kernels only: a call inside the contract that no own kernel supports is an error, so that a test suite
+    /// cannot pass on cuBLAS by accident.
     Force = 3,
-    /// As `On`, and writes each distinct product to a file, in the format of the benchmark suite ([`crate::trace`]), and to
-    /// stderr with the kernel that it got.
+    /// As `On`. In addition, each distinct product is written to a file in the format of the benchmark suite
+    /// ([`crate::trace`]), and to stderr with the kernel chosen for the product.
     Trace = 4,
 }
 
 const UNSET: u8 = 0;
 static MODE: AtomicU8 = AtomicU8::new(UNSET);
 
-/// The mode in force: that of [`set_mode`], else that of the environment variable `TILEGEMM`, else [`Mode::On`].
+/// The mode in force: the mode set by [`set_mode`], else by the environment variable `TILEGEMM`, else [`Mode::On`].
 pub fn mode() -> Mode {
     match MODE.load(Ordering::Relaxed) {
         1 => Mode::Off,
@@ -37,7 +37,7 @@ pub fn mode() -> Mode {
     }
 }
 
-/// That of the environment, unless another thread has set one meanwhile.
+/// The mode of the environment, unless another thread has set a mode meanwhile.
 fn first_mode(of_env: Mode) -> Mode {
     match MODE.compare_exchange(UNSET, of_env as u8, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => {
@@ -54,7 +54,7 @@ pub fn set_mode(mode: Mode) {
     trace::switch(mode == Mode::Trace);
 }
 
-/// Starts [`Mode::Trace`] with this file, whatever `TILEGEMM_TRACE` says, and forgets what was seen before.
+/// Starts [`Mode::Trace`] with this file, whatever `TILEGEMM_TRACE` says, and forgets the products seen before.
 pub fn trace_to(path: impl Into<PathBuf>) {
     trace::write_to(path);
     set_mode(Mode::Trace);
@@ -77,19 +77,21 @@ fn mode_from_env() -> Mode {
     }
 }
 
-/// 0: not set; else one more than the switch.
+/// 0: not set; else the switch plus one.
 static EXACT_SUMS: AtomicU8 = AtomicU8::new(0);
 
-/// Sets whether products of 16 bits that the dispatcher gives to cuBLAS are added in f32 throughout. Unless it is on, cuBLAS gets
-/// such a call of the program as it came, and adds partial sums in 16 bits where it likes, as in a program without the interposer.
+/// Sets whether cuBLAS adds 16-bit products that the dispatcher gives to cuBLAS in f32 throughout. While the switch is
+/// off, cuBLAS gets such a call of the program unchanged and may add partial sums in 16 bits, as in a program without
+/// the interposer.
 pub fn set_exact_sums(on: bool) {
     EXACT_SUMS.store(u8::from(on) + 1, Ordering::Relaxed);
 }
 
-/// Whether they are: by [`set_exact_sums`], else by the environment variable `TILEGEMM_EXACT_SUMS=on|off`, else not.
+/// Whether cuBLAS adds 16-bit products in f32: by [`set_exact_sums`], else by the environment variable
+/// `TILEGEMM_EXACT_SUMS=on|off`, else false.
 ///
 /// # Errors
-/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable counts and holds something else.
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the environment variable decides and its value is neither.
 pub fn exact_sums() -> Result<bool> {
     static OF_ENV: OnceCell<bool> = OnceCell::new();
     match EXACT_SUMS.load(Ordering::Relaxed) {
@@ -100,8 +102,8 @@ pub fn exact_sums() -> Result<bool> {
 
 static DRY_RUN: AtomicBool = AtomicBool::new(false);
 
-/// While on, every call that arrives returns success and launches nothing: results are garbage. What a model takes then is
-/// what it takes beside its products.
+/// While on, every intercepted call returns success and launches nothing: results are garbage. The time of a model is
+/// then the time of everything but the model's products.
 #[doc(hidden)]
 pub fn set_dry_run(on: bool) {
     DRY_RUN.store(on, Ordering::Relaxed);

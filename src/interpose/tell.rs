@@ -1,4 +1,4 @@
-//! What the user is told on stderr, and of which products once.
+//! Messages to the user on stderr, and the set of products already reported.
 
 use super::count::Forwarded;
 use std::collections::BTreeSet;
@@ -6,15 +6,16 @@ use std::ffi::c_int;
 use std::io::Write;
 use std::sync::Mutex;
 
-/// A line on stderr. Unlike `eprintln`, it does not panic where nobody reads it.
+/// Writes a line to stderr. Unlike `eprintln`, this function does not panic when stderr is closed.
 pub(super) fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "candle-tilegemm: {text}");
 }
 
-/// A product by operations, sizes and batch, and element type; and why it was forwarded.
+/// A product by operations, sizes and batch, and element type, with the reason for forwarding.
 pub(super) type Product = ([c_int; 2], [c_int; 4], c_int, Forwarded);
 
-/// Of which products something was told: of so many that a program without end does not tell, or remember, without end.
+/// The products already reported. The number is bounded, so that a program that never ends neither reports nor
+/// remembers without bound.
 pub(super) struct Told(Mutex<BTreeSet<Product>>);
 
 impl Told {
@@ -24,7 +25,7 @@ impl Told {
         Self(Mutex::new(BTreeSet::new()))
     }
 
-    /// Whether nothing was told of it before, and something may be.
+    /// Whether the product is new and the bound is not reached.
     pub fn is_new(&self, product: Product) -> bool {
         let mut told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         told.len() < Self::MOST && told.insert(product)

@@ -1,22 +1,23 @@
 //! The limits of a kernel as numbers (`[limits]` of its family.toml, build/limits.rs), and the one piece of code that checks them.
 //!
-//! A launch function in `csrc` refuses what lies beyond the numbers of its family; its comment names this file or the family's.
-//! `ELEMENTS` is checked here alone.
-//! `tests/limits.rs` checks the numbers on any machine, `tests/gpu/limits.rs` checks the launch functions against them.
+//! A launch function in `csrc` refuses a problem beyond the limits of its family; a comment there names this file or
+//! the family's file. Only this file checks `ELEMENTS`. `tests/limits.rs` checks the numbers on any machine,
+//! `tests/gpu/limits.rs` checks the launch functions against the numbers.
 
 use super::{Fusion, KernelDesc, Rejection};
 use crate::arch::DeviceInfo;
 use crate::problem::{Operand, Problem};
 
-/// The largest number of 32 bits with a sign.
+/// The largest signed 32-bit integer.
 pub(crate) const INT: usize = i32::MAX as usize;
 const ANY: usize = usize::MAX;
-/// Elements of D, for every family: no address space holds more, and 64 bits hold every number of elements and bytes.
+/// The most elements of D, for every family: no address space holds more, and 64 bits hold every number of elements and
+/// bytes.
 const ELEMENTS: usize = 1 << 48;
-/// `cuTensorMapEncodeTiled` takes strides below this number of bytes.
+/// `cuTensorMapEncodeTiled` accepts strides below this number of bytes.
 const TMA_STRIDE: u64 = 1 << 40;
 
-/// The number of tiles of D that a launch counts.
+/// A limit on the number of tiles of D in a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Tiles {
     /// Rows and columns of the smallest tile.
@@ -35,28 +36,28 @@ pub(crate) enum Extent {
     LineOfB,
 }
 
-/// What a kernel takes at most, and what else its operands must be.
+/// The limits of a kernel on sizes, and its requirements on operands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
-    /// At most so many.
+    /// The most rows.
     pub rows: usize,
     pub columns: usize,
     pub k: usize,
     pub matrices: usize,
     pub tiles: Option<Tiles>,
-    /// K between these.
+    /// The range of K.
     pub least_k: usize,
     pub most_k: usize,
     /// Whether the operands may have any strides: the kernel indexes element by element.
     pub any_strides: bool,
     /// Whether the operands may have two batch dimensions.
     pub two_batch_dims: bool,
-    /// Which of A, B, C and D must be aligned as the row says.
+    /// The operands among A, B, C and D that must have the row's alignment.
     pub aligned: [bool; 4],
-    /// Which of A, B, C and D go through TMA, whatever the epilogue is.
+    /// The operands among A, B, C and D that go through TMA, whatever the epilogue is.
     pub tma: [bool; 4],
-    /// Extents that must be whole pieces of as many bytes as the row's alignment. TMA loads clip what is past the end of a line, but
-    /// TMA stores do not, and cuTile proves TMA only for operands whose lines are multiples.
+    /// Extents whose bytes must be a multiple of the row's alignment. TMA loads clip elements past the end of a line,
+    /// but TMA stores do not, and cuTile proves TMA only for operands whose lines are multiples.
     pub multiples: &'static [Extent],
     /// Whether the row's cluster is a cluster of thread blocks.
     pub clustered: bool,
@@ -65,12 +66,12 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Tiles of `sides`, at most so many in all matrices.
+    /// The same limits with tiles of `sides`, at most `most` in all matrices together.
     pub const fn tiles_of_batch(self, sides: [usize; 2], most: usize) -> Self {
         Self { tiles: Some(Tiles { sides, most, of_batch: true }), ..self }
     }
 
-    /// Whether `kernel` takes `problem` as far as its limits say.
+    /// Checks `problem` against the limits of `kernel`.
     pub fn check(&self, kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> Result<(), Rejection> {
         if problem.k < self.least_k && self.least_k > 1 {
             return Err(Rejection::ShortSums { math: kernel.math, have: problem.k, least: self.least_k });

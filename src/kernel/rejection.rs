@@ -1,15 +1,15 @@
-//! Why a kernel does not run a problem.
+//! The reasons why a kernel does not run a problem.
 
 use crate::arch::Arch;
 use crate::config::Config;
 use crate::problem::f32_mode::Math;
 use crate::problem::{DType, F32Mode, Layout};
 
-/// Why a kernel was not taken.
+/// Why a kernel was rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// Its machine code does not run there.
+    /// The kernel's machine code does not run on the device.
     #[error("built for {built}, the device has compute capability {}.{}", device / 10, device % 10)]
     Arch {
         /// The row's architecture.
@@ -17,24 +17,24 @@ pub enum Rejection {
         /// The device's compute capability.
         device: u16,
     },
-    /// It is in the table but not in this build.
+    /// The kernel is in the table but not in this build.
     #[error("not in this build; enable the feature {feature}")]
     NotBuilt {
-        /// The Cargo feature that builds it.
+        /// The Cargo feature that builds the kernel.
         feature: String,
     },
-    /// It was left out of this build, which is for development.
+    /// The kernel was left out of this build, a development build.
     #[error("left out by TILEGEMM_PROFILE=fast; build without that")]
     NotInProfile,
-    /// It computes in another type.
+    /// The kernel computes in another type.
     #[error("computes in {have}, the problem is in {need}")]
     DType {
-        /// The kernel's.
+        /// The kernel's type.
         have: DType,
-        /// The problem's.
+        /// The problem's type.
         need: DType,
     },
-    /// It is not exact enough.
+    /// The kernel's arithmetic is not exact enough.
     #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]
     Precision {
         /// The problem's mode.
@@ -42,40 +42,40 @@ pub enum Rejection {
         /// The kernel's arithmetic.
         offers: Math,
     },
-    /// Its sums are too short to be as exact as fused multiply-adds, or any faster.
+    /// K is too short for the kernel to be as exact as fused multiply-adds, or to be any faster.
     #[error("K is {have}, at least {least} needed to multiply f32 as {math}")]
     ShortSums {
         /// The kernel's arithmetic.
         math: Math,
         /// The problem's K.
         have: usize,
-        /// What the kernel needs.
+        /// The kernel's least K.
         least: usize,
     },
-    /// It needs more device memory beside the operands than there is.
+    /// The kernel needs more device memory beside the operands than the policy allows.
     #[error("needs a workspace of {}, there are {} (TILEGEMM_WORKSPACE)", mib(*need), mib(*have))]
     Workspace {
-        /// What the kernel needs at least, in bytes.
+        /// The kernel's least workspace, in bytes.
         need: u64,
-        /// What the policy allows.
+        /// The policy's workspace, in bytes.
         have: u64,
     },
-    /// It reads another layout.
+    /// The kernel reads another layout.
     #[error("reads {have}, the operands are {need}")]
     Layout {
-        /// The kernel's.
+        /// The kernel's layout.
         have: Layout,
-        /// The problem's.
+        /// The problem's layout.
         need: Layout,
     },
-    /// A pointer or stride is not aligned enough.
+    /// A pointer or stride has too small an alignment.
     #[error("{operand} is aligned to {have} bytes, {need} needed")]
     Alignment {
         /// A, B, C or D.
         operand: &'static str,
-        /// What the kernel needs.
+        /// The kernel's alignment.
         need: u32,
-        /// What the problem has.
+        /// The problem's alignment.
         have: u32,
     },
     /// Rows end inside a 16-byte piece.
@@ -83,12 +83,12 @@ pub enum Rejection {
     RowLength {
         /// M, N or K.
         dimension: &'static str,
-        /// The problem's.
+        /// The problem's extent.
         have: usize,
-        /// What the kernel needs.
+        /// The kernel's multiple.
         multiple: u32,
     },
-    /// D or C has no contiguous rows.
+    /// The rows of D or C are not contiguous.
     #[error("{operand} is not row-major")]
     NotRowMajor {
         /// C or D.
@@ -100,39 +100,39 @@ pub enum Rejection {
         /// A, B or C.
         operand: &'static str,
     },
-    /// It does not apply this epilogue.
+    /// The kernel does not fuse this epilogue.
     #[error("does not fuse {what}")]
     Epilogue {
         /// The missing part.
         what: &'static str,
     },
-    /// It is written for fewer.
+    /// The kernel has a smaller limit.
     #[error("takes at most {most} {what}, the problem has {have}")]
     TooMany {
         /// Rows, columns, matrices, tiles or elements.
         what: &'static str,
-        /// The problem's.
+        /// The problem's number.
         have: usize,
-        /// What the kernel takes.
+        /// The kernel's limit.
         most: usize,
     },
-    /// It takes a single batch stride per operand.
+    /// The kernel supports a single batch stride per operand.
     #[error("takes one batch dimension, the operands need two")]
     Batch,
-    /// An index would not fit.
+    /// An index does not fit into 32 bits.
     #[error("an operand spans {extent} elements, more than its 32-bit indices reach")]
     Extent {
         /// The largest distance in an operand.
         extent: i64,
     },
-    /// TMA does not address it.
+    /// TMA cannot address the operand.
     #[error("{operand} has a stride of {have} elements, at least 0 and at most {most} needed")]
     Stride {
         /// A, B, C or D.
         operand: &'static str,
-        /// The problem's.
+        /// The problem's stride.
         have: i64,
-        /// What TMA takes.
+        /// TMA's largest stride.
         most: u64,
     },
     /// A cluster has more blocks than the device has multiprocessors.
@@ -140,7 +140,7 @@ pub enum Rejection {
     Multiprocessors {
         /// Blocks of a cluster.
         need: u32,
-        /// The device's.
+        /// The device's multiprocessors.
         have: u32,
     },
     /// A leading dimension does not fit the vendor library's interface.
@@ -148,24 +148,24 @@ pub enum Rejection {
     LeadingDimension {
         /// A, B or D.
         operand: &'static str,
-        /// The distance of its rows, or of its columns where those are contiguous.
+        /// The distance of the operand's rows, or of its columns where columns are contiguous.
         have: i64,
     },
-    /// There is nothing to multiply.
+    /// The product has an empty sum.
     #[error("K is 0")]
     EmptyK,
-    /// It multiplies without adding up.
+    /// The kernel multiplies without a sum over K.
     #[error("takes a K of 1, the problem has {have}")]
     Sum {
         /// The problem's K.
         have: usize,
     },
-    /// It is not compiled for this configuration, or cannot run the problem in it.
+    /// The kernel is not compiled for this configuration, or cannot run the problem in the configuration.
     #[error("cannot run it as {asked}; it can as {}", list(legal))]
     Configuration {
-        /// The one asked for by name.
+        /// The configuration asked for by name.
         asked: Config,
-        /// Those in which the kernel can run the problem.
+        /// The configurations in which the kernel can run the problem.
         legal: Vec<Config>,
     },
     /// The vendor library is switched off.

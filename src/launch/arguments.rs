@@ -1,4 +1,4 @@
-//! A problem and its pointers as the C ABI has them.
+//! A problem and its pointers as arguments of the C ABI.
 
 use super::pointers::Pointers;
 use crate::config::Config;
@@ -8,7 +8,7 @@ use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// The problem and its operands; where and how to launch is left open.
+/// The problem and its operands; the stream, the workspace and the kernel's configuration are left open.
 pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_args {
     let Problem { m, n, k, batch, a, b, d, epilogue, .. } = *problem;
     let bias = match epilogue.bias {

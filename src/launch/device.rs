@@ -1,4 +1,4 @@
-//! What the CUDA driver says of devices; errors of the driver and of the CUDA runtime.
+//! Device properties by the CUDA driver; errors of the driver and of the CUDA runtime.
 
 use crate::arch::{DeviceInfo, Rates};
 use crate::error::{Error, Result};
@@ -8,10 +8,10 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use once_cell::sync::OnceCell;
 use std::ffi::CStr;
 
-/// How many devices of a machine are served.
+/// The number of devices of a machine that the library supports.
 pub(super) const MOST_DEVICES: usize = 64;
 
-/// The newest CUDA version that the driver runs, as 1000 * major + 10 * minor.
+/// The newest CUDA version that the driver supports, as 1000 * major + 10 * minor.
 ///
 /// # Errors
 /// [`Error::NoDevice`] without a driver.
@@ -24,7 +24,8 @@ pub fn driver_version() -> Result<u32> {
     }
 }
 
-/// Ordinal of the calling thread's current device: the device of the thread's context, and device 0 for a thread without a context.
+/// Ordinal of the calling thread's current device: the device of the thread's context, and device 0 for a thread
+/// without a context.
 pub fn current_device() -> Result<usize> {
     init().map_err(failed("cuInit"))?;
     let mut device = 0;
@@ -38,7 +39,7 @@ pub fn current_device() -> Result<usize> {
     }
 }
 
-/// Number of devices, or why there is none.
+/// Number of devices, or the reason why there is none.
 pub fn device_count() -> Result<usize> {
     // SAFETY: no arguments.
     let runtime = unsafe { ffi::tg_runtime_version() } as u32;
@@ -54,7 +55,7 @@ pub fn device_count() -> Result<usize> {
     }
 }
 
-/// What the CUDA driver says of a device.
+/// Properties of a device by the CUDA driver.
 pub fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     device_count()?;
     let device = result::device::get(ordinal as i32).map_err(failed("cuDeviceGet"))?;
@@ -72,13 +73,14 @@ pub fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     Ok(DeviceInfo { rates: Rates::of(&name, capability, sm_count), name, capability, sm_count, l2_bytes, memory_bytes })
 }
 
-/// Makes the driver ready, which every other call of the driver but that of [`driver_version`] needs. A failure is not kept.
+/// Initialises the driver. Every driver call except the call of [`driver_version`] needs the initialisation. A failure
+/// is not kept.
 pub(super) fn init() -> std::result::Result<(), DriverError> {
     static READY: OnceCell<()> = OnceCell::new();
     READY.get_or_try_init(result::init).copied()
 }
 
-/// The error of a call of the driver.
+/// The error of a driver call.
 pub(super) fn failed(call: &'static str) -> impl FnOnce(DriverError) -> Error {
     move |error| Error::Cuda { kernel: call, error: text(error) }
 }

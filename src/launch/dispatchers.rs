@@ -1,4 +1,4 @@
-//! The dispatchers of this process, one for each device, and what its environment asks of them.
+//! The dispatchers of this process, one for each device, and the policy that the environment asks for.
 
 use super::device::{device_info, MOST_DEVICES};
 use super::library::library;
@@ -10,11 +10,12 @@ use once_cell::sync::OnceCell;
 
 static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
 
-/// The dispatcher of a device, made when it is first asked for. A failure is not kept: the next call tries again.
+/// The dispatcher of a device, made at the first call. A failure is not kept: the next call tries again.
 ///
 /// # Errors
 /// [`Error::NoDevice`] without a driver or a device of that ordinal, [`Error::Abi`] and [`Error::TableMismatch`] when the
-/// linked kernels are not those of the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is refused.
+/// linked kernels differ from the table, [`Error::Tuning`] when the measured table that `TILEGEMM_TUNING` names is
+/// refused.
 pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
     let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
     cell.get_or_try_init(|| {

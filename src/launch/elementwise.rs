@@ -1,4 +1,4 @@
-//! What is done to a matrix element by element: the rest of an epilogue, and slopes of activations.
+//! Elementwise kernels: the rest of an epilogue, and slopes of activations.
 
 use super::arguments::{arguments, dtype};
 use super::device::check;
@@ -12,14 +12,15 @@ use crate::problem::Problem;
 use crate::problem::{Activation, DType, Layout};
 use std::ffi::c_void;
 
-/// Does to D what a kernel with `fusion` leaves undone of the epilogue of `problem` ([`Epilogue::rest`]), by one kernel or none.
-/// D holds what a launch of `problem` with [`Epilogue::keep`] has made.
+/// Applies to D the part of `problem`'s epilogue that a kernel with `fusion` leaves out ([`Epilogue::rest`]), by one
+/// kernel or none. D holds the result of a launch of `problem` with [`Epilogue::keep`].
 ///
 /// [`Epilogue::keep`]: crate::problem::Epilogue::keep
 /// [`Epilogue::rest`]: crate::problem::Epilogue::rest
 ///
 /// # Errors
-/// [`Error::Cuda`](crate::Error::Cuda) when CUDA refuses the launch, and those of a library that is not this crate's own.
+/// [`Error::Cuda`](crate::Error::Cuda) when CUDA refuses the launch, and the errors of a library that is not this
+/// crate's own.
 ///
 /// # Safety
 /// As for [`launch`](super::launch) of `problem`; A and B are not read.
@@ -36,8 +37,8 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
 /// Writes the derivative of `activation` at each of the `count` numbers at `x` to `d`.
 ///
 /// # Safety
-/// `x` and `d` are `count` numbers each, in memory of the current device that stays allocated until `stream`, one of that device,
-/// has passed the launch.
+/// `x` and `d` are `count` numbers each, in memory of the current device. `stream` is a stream of that device. The
+/// memory stays allocated until `stream` has passed the launch.
 #[cfg(feature = "candle")]
 pub(crate) unsafe fn slope(
     activation: Activation,

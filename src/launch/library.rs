@@ -1,4 +1,4 @@
-//! The linked kernels, held against the table.
+//! The linked kernels, compared with the table.
 
 use super::arguments::{dtype, layout, math};
 use crate::error::{Error, Result};

@@ -1,4 +1,5 @@
-//! From a [`Plan`] and device pointers to a running kernel. With `ffi` and `interpose`, the only unsafe code.
+//! From a [`Plan`] and device pointers to a running kernel. Unsafe code is confined to this module, `ffi` and
+//! `interpose`.
 
 use crate::dispatch::Plan;
 use crate::error::{Error, Result};
@@ -40,22 +41,22 @@ pub(crate) use elementwise::slope;
 pub use library::verify_library;
 pub use pointers::{Pointers, Queue};
 
-/// Launches a plan on the current device, or what runs in its place where the stream lacks the workspace that its kernel needs
-/// ([`ready`]). Does not wait, and allocates nothing but that workspace, once.
+/// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
+/// replacement runs ([`ready`]). The launch does not wait, and allocates nothing but that workspace, once.
 ///
 /// # Errors
-/// [`Error::Cuda`] when CUDA refuses the launch, [`Error::Refused`] when the kernel does: nothing has run then, or a part of a
-/// product that is computed in pieces, which one in place never is. [`Error::Workspace`] when there is none and the plan has nothing
-/// in its place.
+/// [`Error::Cuda`] when CUDA refuses the launch, and [`Error::Refused`] when the kernel refuses the launch: then
+/// nothing has run, or some pieces of a product that is computed in pieces have run (an in-place product is never
+/// computed in pieces). [`Error::Workspace`] when there is no workspace and the plan has no replacement.
 ///
 /// # Safety
-/// - The pointers are device memory of the current device that the problem's extents and strides stay inside, and that
-///   stays allocated until the stream has passed the launch.
-/// - They are aligned as the problem says.
-/// - D overlaps none of the others, except C where both have the same layout. Where the problem says that C is D
-///   ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)), both pointers are the same.
-/// - The stream and the handle in `queue` are what they say; the handle is in host pointer mode (`CUBLAS_POINTER_MODE_HOST`), as scale
-///   factors lie on the host.
+/// - The pointers are device memory of the current device. The problem's extents and strides stay inside the memory,
+///   and the memory stays allocated until the stream has passed the launch.
+/// - The pointers are aligned as the problem says.
+/// - D overlaps none of the other operands, except C where both have the same layout. Where the problem says that C is
+///   D ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)), both pointers are the same.
+/// - The stream and the handle in `queue` are as [`Queue`] documents; the handle is in host pointer mode
+///   (`CUBLAS_POINTER_MODE_HOST`), because scale factors lie on the host.
 pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
     if plan.canonical.problem.is_empty() {
         begin(plan, plan);
@@ -68,7 +69,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     let (a, b) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
     let pointers = Pointers { a, b, ..pointers };
     if plan.kernel.role == Role::Vendor {
-        // SAFETY: the caller's promises are those of `run`.
+        // SAFETY: `run` needs the promises that the caller made.
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
     let problem = &plan.canonical.problem;
@@ -83,7 +84,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
         ..arguments(problem, pointers)
     };
     let Some(workspace) = workspace else {
-        // SAFETY: the caller vouches for what the arguments point to.
+        // SAFETY: the caller vouches for the memory behind the arguments.
         return unsafe { call(plan, &args(problem, pointers)) };
     };
     let footprint = plan.kernel.footprint(problem);
@@ -101,14 +102,14 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     unsafe { own::in_turn(workspace, queue.stream, launch_all) }
 }
 
-/// Reports a launch of `ready` for `plan`, and counts it.
+/// Reports and counts a launch of `ready` for `plan`.
 pub(crate) fn begin(plan: &Plan, ready: &Plan) {
     observer::report(plan, ready);
     ready.count();
 }
 
-/// The plan that [`launch`] runs for `plan` on this stream: `plan` itself, or [`Plan::without_workspace`] where its kernel needs
-/// a workspace which the stream has not and cannot get.
+/// The plan that [`launch`] runs for `plan` on this stream: `plan` itself, or [`Plan::without_workspace`] where the
+/// plan's kernel needs a workspace that the stream does not have and cannot get.
 ///
 /// # Errors
 /// As for [`launch`].
@@ -120,22 +121,24 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
     Ok(unsafe { resolve(plan, stream)? }.0)
 }
 
-/// Allocates the workspace of a stream of the current device, unless it has one, makes the device's dispatcher and loads the
-/// modules of all kernels that are built for the device: what first launches would do otherwise. After it, no launch on the stream
-/// calls a function of CUDA that a capture of any mode, on this thread or another one, forbids. Without it, a product whose first
-/// launch on a stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
-/// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) does it.
+/// Prepares a stream of the current device for launches. The function allocates the stream's workspace unless the
+/// stream has a workspace, makes the device's dispatcher, and loads the modules of all kernels that are built for the
+/// device. First launches do this work otherwise. After `prepare`, no launch on the stream calls a CUDA function that a
+/// capture of any mode, on this thread or another thread, forbids. Without `prepare`, a product whose first launch on a
+/// stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
+/// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) calls this function.
 ///
-/// Call it for each stream that is captured before its first product. CUDA may have given the stream the handle of a stream that was
-/// destroyed; a capture tells the two apart by a mark (an access policy window of no bytes) that the first use of a stream leaves. Where
-/// the program has set an access policy window for such a stream, nothing tells, and the capture takes the workspace of the
-/// destroyed stream, in which work may still be under way.
+/// Call `prepare` for each stream that is captured before the stream's first product. CUDA may have given the stream
+/// the handle of a destroyed stream. A capture tells the two streams apart by a mark (an access policy window of no
+/// bytes) that the first use of a stream leaves. Where the program has set an access policy window for such a stream,
+/// the two streams look alike, and the capture takes the workspace of the destroyed stream, where work may still be
+/// under way.
 ///
-/// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches it off.
+/// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches the workspace off.
 ///
 /// # Errors
-/// Those of [`dispatcher`], [`Error::Cuda`] where a module cannot be loaded, and [`Error::Workspace`] with the reason why there can
-/// be none.
+/// The errors of [`dispatcher`], [`Error::Cuda`] where a module cannot be loaded, and [`Error::Workspace`] with the
+/// reason why there can be no workspace.
 ///
 /// # Safety
 /// `stream` is one of the current device.
@@ -152,7 +155,7 @@ pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
     Err(Error::Workspace { what: "the stream alone", lack: lack.into() })
 }
 
-/// What is to run, and its workspace if it needs one.
+/// The plan to run, and its workspace if the plan needs one.
 unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'static Workspace>)> {
     let need = plan.workspace.least;
     if need == 0 {
@@ -177,12 +180,12 @@ unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'s
 /// Calls a kernel's launch function.
 ///
 /// # Safety
-/// The pointers of `args` are as [`launch`] has them.
+/// The pointers of `args` satisfy the safety section of [`launch`].
 unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
     let kernel = linked(plan.kernel)?;
     let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
-    // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until it returns, and the caller vouches for what
-    // it points to.
+    // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until the function returns, and the caller
+    // vouches for the memory behind `args`.
     match unsafe { function(args) } {
         ffi::tg_status::TG_OK => Ok(()),
         ffi::tg_status::TG_UNSUPPORTED => {
@@ -192,17 +195,17 @@ unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
     }
 }
 
-/// The libcublas that plans for the vendor library call; it has the functions that they need.
+/// The libcublas that plans for the vendor library call, with the functions that these plans need.
 ///
 /// # Errors
-/// [`Error::Vendor`] with what is missing.
+/// [`Error::Vendor`] names the missing library or function.
 pub fn verify_vendor() -> Result<&'static VendorLibrary> {
     let library = &cublas::api::cublas()?.library;
     library.verify()?;
     Ok(library)
 }
 
-/// Whether kernels may start while the one before them still runs: `TILEGEMM_PDL=on|off`.
+/// Whether a kernel may start while the kernel before still runs: `TILEGEMM_PDL=on|off`.
 fn overlap() -> Result<bool> {
     static OVERLAP: OnceCell<bool> = OnceCell::new();
     OVERLAP.get_or_try_init(settings::overlap).copied()

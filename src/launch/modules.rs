@@ -1,5 +1,5 @@
-//! The modules that the kernels are in. CUDA loads one when the first of its kernels is launched, and a capture in global mode on
-//! any thread of the process forbids that.
+//! The CUDA modules that hold the kernels. CUDA loads a module at the first launch of one of the module's kernels. A
+//! capture in global mode on any thread of the process forbids loading.
 
 use super::device::{check, MOST_DEVICES};
 use super::library::library;
@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::family::KERNELS;
 use once_cell::sync::OnceCell;
 
-/// Loads the modules of all kernels that are built for the current device, which is `ordinal` and has this compute capability,
-/// unless that was done before.
+/// Loads the modules of all kernels that are built for the current device, once. `ordinal` is the current device's
+/// ordinal, `capability` its compute capability.
 pub(super) fn load(ordinal: usize, capability: u16) -> Result<()> {
     static LOADED: [OnceCell<()>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
     let cell = LOADED.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;

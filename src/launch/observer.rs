@@ -1,4 +1,4 @@
-//! Who is told of launches.
+//! The observer of launches.
 
 use crate::dispatch::Plan;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ pub(crate) struct Launch<'a> {
     pub ready: &'a Plan,
 }
 
-/// Is told of a launch on the thread that makes the launch.
+/// Observes a launch, on the thread that makes the launch.
 pub(crate) type Observer = fn(&Launch);
 
 struct Slot {
@@ -50,13 +50,13 @@ impl Slot {
     }
 }
 
-/// Has this observer, or none, told of each launch of the process from now on, in place of the one before.
+/// Installs this observer, or none, for all later launches of the process, in place of the observer before.
 #[cfg(feature = "interpose")]
 pub(crate) fn observe(observer: Option<Observer>) {
     SLOT.set(observer);
 }
 
-/// Tells the observer, if there is one.
+/// Reports the launch to the observer, if there is one.
 pub(super) fn report(plan: &Plan, ready: &Plan) {
     SLOT.report(&Launch { plan, ready });
 }

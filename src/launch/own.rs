@@ -1,4 +1,4 @@
-//! The workspace of a stream: found again without a lock by each thread that uses the stream.
+//! The workspace of a stream. Each thread that uses the stream finds the workspace again without a lock.
 
 use super::device::{current_device, failed, text};
 use super::stream;
@@ -16,11 +16,11 @@ thread_local! {
     static USED: RefCell<Used> = const { RefCell::new(Used { last: Vec::new(), per_thread: Vec::new() }) };
 }
 
-/// What a thread has used.
+/// The streams and workspaces that a thread has used.
 struct Used {
-    /// The last workspaces; what a stream has it keeps.
+    /// The last workspaces. A stream keeps its workspace.
     last: Vec<(Stream, &'static Workspace)>,
-    /// The thread's own streams, one for each device and context, which end with it.
+    /// The thread's own streams, one for each device and context. These streams end with the thread.
     per_thread: Vec<Stream>,
 }
 
@@ -62,12 +62,13 @@ impl Supply for OnStream {
     }
 
     fn take_over(&mut self, memory: Memory) -> std::result::Result<(), String> {
-        // SAFETY: the stream is one of the current device, as `workspace` has it.
+        // SAFETY: the stream is a stream of the current device, by the contract of `workspace`.
         unsafe { stream::wait(self.stream, memory.event) }.map_err(text)
     }
 }
 
-/// The workspace that a product on a stream of the current device can use now, allocated if there is none yet and that is possible.
+/// The workspace that a product on a stream of the current device can use now. The workspace is allocated if there is
+/// none yet and allocation is possible.
 ///
 /// # Safety
 /// `stream` is one of the current device.
@@ -82,8 +83,8 @@ pub(super) unsafe fn workspace(
     // SAFETY: the caller's stream.
     let is_capturing = unsafe { stream::is_capturing(stream) };
     let device = current_device()?;
-    // CUDA does not tell the number of a stream that is being captured, and asking for the number ends the capture. The handle may be
-    // that of a stream which is gone: the mark tells.
+    // CUDA does not give the number of a stream that is being captured, and a request for the number ends the capture.
+    // The handle may be the handle of a destroyed stream: the mark tells the two apart.
     let number = if is_capturing {
         // SAFETY: the caller's stream.
         NUMBERS.get(device, stream as usize).filter(|&known| unsafe { stream::may_have_mark(stream, known) })
@@ -94,14 +95,14 @@ pub(super) unsafe fn workspace(
     let Some(number) = number else { return Ok(Err(WorkspaceError::Capturing)) };
     let key = (device, number);
     let used = USED.with_borrow(|used| used.workspace_of(key));
-    // One of its own may be left by now.
+    // A workspace for this stream alone may be free by now.
     let used = used.filter(|workspace| !(again && workspace.is_shared()));
     let found = match used {
         Some(workspace) => Ok(workspace),
         None => first_use(key, stream, bytes, again, is_capturing),
     };
     Ok(match found {
-        // A graph would have to wait for what is no part of it.
+        // The graph would have to wait for work outside the graph.
         Ok(workspace) if workspace.is_shared() && is_capturing => Err(WorkspaceError::ManyStreams),
         Ok(workspace) => {
             if is_capturing {
@@ -113,7 +114,7 @@ pub(super) unsafe fn workspace(
     })
 }
 
-/// The workspace of a stream that this thread has not used lately.
+/// The workspace of a stream that is not among the thread's last streams.
 fn first_use(
     key: Stream,
     stream: *mut c_void,
@@ -138,11 +139,12 @@ fn first_use(
     Ok(workspace)
 }
 
-/// Puts the kernels of one product into a stream: nobody else's between them, and where the workspace is shared, after those
-/// of other streams.
+/// Puts the kernels of one product into a stream. No kernels of another thread come between these kernels. Where the
+/// workspace is shared, the kernels run after the kernels of other streams.
 ///
 /// # Safety
-/// `stream` is one of the current device, and `workspace` its own or the one that it shares.
+/// `stream` is a stream of the current device, and `workspace` is the stream's own workspace or the workspace that the
+/// stream shares.
 pub(super) unsafe fn in_turn(
     workspace: &Workspace,
     stream: *mut c_void,
@@ -154,12 +156,12 @@ pub(super) unsafe fn in_turn(
         // SAFETY: the event of a workspace; the stream is as the caller promises.
         unsafe { stream::wait(stream, event) }.map_err(failed("cuStreamWaitEvent"))?;
     }
-    // What a graph has is never handed on, and an event that is recorded in a graph is none to wait for outside of it.
+    // A graph's workspace is never handed on, and work outside a graph cannot wait for an event recorded in the graph.
     let is_recorded = workspace.is_shared() || (STREAMS.is_tight() && !workspace.is_captured());
     workspace.set_recorded(false);
     let launched = launch();
     if is_recorded {
-        // Also after a failure: some kernels may run.
+        // The event is recorded after a failure too: some kernels may run.
         // SAFETY: as above.
         unsafe { stream::record(stream, event) }.map_err(failed("cuEventRecord"))?;
         workspace.set_recorded(true);

@@ -1,4 +1,4 @@
-//! What a launch is given beside its plan: pointers, and where to launch.
+//! The arguments of a launch beside its plan: pointers, stream and handle.
 
 use crate::partition::Piece;
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ pub struct Pointers {
     pub a: *const c_void,
     /// k x n
     pub b: *const c_void,
-    /// m x n; only read when beta is not 0, and may be null when it is.
+    /// m x n; only read when beta is not 0, and may be null when beta is 0.
     pub c: *const c_void,
     /// One value per row or column; null without a bias.
     pub bias: *const c_void,
@@ -19,7 +19,7 @@ pub struct Pointers {
 }
 
 impl Pointers {
-    /// Those of a piece of the product.
+    /// The pointers of a piece of the product.
     pub(super) fn of_piece(self, piece: &Piece) -> Self {
         let size = piece.problem.dtype.bytes() as i64;
         let at = |pointer: *const c_void, elements: i64| pointer.wrapping_byte_offset((elements * size) as isize);
@@ -34,13 +34,14 @@ impl Pointers {
     }
 }
 
-/// Where to launch.
+/// The stream and the handle of a launch.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
     /// A CUDA stream of the current device; null and the per-thread default stream included.
     pub stream: *mut c_void,
-    /// A cuBLAS handle that is set to that stream and in host pointer mode, for plans that chose the vendor library; may be null for
-    /// those that cannot ([`crate::dispatch::Policy::own`]). No other thread uses it meanwhile. Its math mode may change for the call,
-    /// and is what it was afterwards.
+    /// A cuBLAS handle that is set to that stream and in host pointer mode, for plans that chose the vendor library.
+    /// The handle may be null for plans that cannot choose the vendor library ([`crate::dispatch::Policy::own`]). No
+    /// other thread uses the handle meanwhile. The handle's math mode may change during the call and is restored
+    /// afterwards.
     pub cublas: *mut c_void,
 }

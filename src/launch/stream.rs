@@ -1,4 +1,4 @@
-//! Streams, events and memory. All calls are the driver's: they leave the CUDA runtime's last error alone.
+//! Streams, events and memory. All calls are driver calls, which leave the CUDA runtime's last error unchanged.
 
 use super::device::{failed, init};
 use crate::error::Result;
@@ -12,22 +12,22 @@ use std::ffi::c_void;
 
 const WINDOW: CUlaunchAttributeID = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
 
-/// Whether a stream is being captured into a graph, or the driver cannot tell, as of the default stream while another one is captured.
-/// A thread without a context has one afterwards.
+/// Whether a stream is being captured into a graph. The answer is also true where the driver cannot tell, as for the
+/// default stream while another stream is captured. A thread without a context has a context afterwards.
 ///
 /// # Safety
-/// `stream` is one of the current device.
+/// `stream` is a stream of the current device.
 pub(super) unsafe fn is_capturing(stream: *mut c_void) -> bool {
     // SAFETY: the caller's stream.
     let status = make_context().and_then(|()| unsafe { stream::is_capturing(stream.cast()) });
     status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// CUDA's number of a stream. Unlike its handle, no other stream of the process ever has it. A stream that is being captured has none,
-/// and to ask for one ends the capture.
+/// CUDA's number of a stream. Unlike a handle, a number is never reused in the process. A stream that is being captured
+/// has no number, and a request for the number ends the capture.
 ///
 /// # Safety
-/// `stream` is one of the current device; the thread has a context.
+/// `stream` is a stream of the current device; the thread has a context.
 pub(super) unsafe fn id(stream: *mut c_void) -> Result<u64> {
     let mut id = 0;
     // SAFETY: the caller's stream, and a valid place to write to.
@@ -35,9 +35,9 @@ pub(super) unsafe fn id(stream: *mut c_void) -> Result<u64> {
     Ok(id)
 }
 
-/// Gives a stream a mark that can be read while the stream is captured, and that ends with the stream: the address of an access policy
-/// window of no bytes, which has no effect. A new stream has no window. A stream for which the program has set a window of its own
-/// gets no mark.
+/// Gives a stream a mark: the address of an access policy window of no bytes, which has no effect. The mark can be read
+/// while the stream is captured, and ends with the stream. A new stream has no window. A stream for which the program
+/// has set a window of its own gets no mark.
 ///
 /// # Safety
 /// As for [`id`].
@@ -63,7 +63,7 @@ pub(super) unsafe fn may_have_mark(stream: *mut c_void, mark: u64) -> bool {
     unsafe { window(stream) }.is_ok_and(|window| window.num_bytes != 0 || window.base_ptr as u64 == mark)
 }
 
-/// The access policy window of a stream, which the driver tells of a stream under capture, too.
+/// The access policy window of a stream. The driver gives the window also while the stream is captured.
 unsafe fn window(stream: *mut c_void) -> std::result::Result<CUaccessPolicyWindow, DriverError> {
     // SAFETY: as in `set_mark`.
     let mut value: CUstreamAttrValue = unsafe { std::mem::zeroed() };
@@ -73,22 +73,22 @@ unsafe fn window(stream: *mut c_void) -> std::result::Result<CUaccessPolicyWindo
     Ok(unsafe { value.accessPolicyWindow })
 }
 
-/// Device memory of the current device and an event, neither of which is ever freed. Ends no capture, on whatever stream and thread.
-/// The memory holds anything.
+/// Device memory of the current device and an event, both never freed. The allocation ends no capture on any stream or
+/// thread. The memory is uninitialised.
 pub(super) fn allocate(bytes: u64) -> std::result::Result<Memory, DriverError> {
     make_context()?;
     relaxed(|| {
         let event = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
-        // SAFETY: an address, which nothing reads from here.
+        // SAFETY: an address; no code here reads the memory.
         let address = unsafe { malloc_sync(bytes as usize)? };
         Ok(Memory { address: address as usize, event: event as usize })
     })
 }
 
-/// Has a stream wait for an event, if that has ever been recorded.
+/// Makes a stream wait for an event, if the event has ever been recorded.
 ///
 /// # Safety
-/// `stream` is one of the current device; `event` is that of a [`Memory`].
+/// `stream` is a stream of the current device; `event` is the event of a [`Memory`].
 pub(super) unsafe fn wait(stream: *mut c_void, event: usize) -> std::result::Result<(), DriverError> {
     // SAFETY: the event is never destroyed; the caller's stream.
     unsafe { stream::wait_event(stream.cast(), event as CUevent, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
@@ -103,8 +103,8 @@ pub(super) unsafe fn record(stream: *mut c_void, event: usize) -> std::result::R
     unsafe { event::record(event as CUevent, stream.cast()) }
 }
 
-/// Gives the thread the context that a call of the CUDA runtime would give: that of its current device, which is device 0 for a thread
-/// without a context.
+/// Gives the thread the context that a call of the CUDA runtime would give: the context of the thread's current device,
+/// or of device 0 for a thread without a context.
 fn make_context() -> std::result::Result<(), DriverError> {
     init()?;
     if ctx::get_current()?.is_some() {
@@ -117,7 +117,7 @@ fn make_context() -> std::result::Result<(), DriverError> {
     })
 }
 
-/// Calls what would make a capture invalid that another thread has begun in global mode.
+/// Makes a call that would otherwise invalidate a capture begun by another thread in global mode.
 fn relaxed<T>(call: impl FnOnce() -> std::result::Result<T, DriverError>) -> std::result::Result<T, DriverError> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: `mode` is a valid place to read from and write to.

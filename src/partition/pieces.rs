@@ -12,8 +12,8 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    /// Into pieces of which each fits into `bytes`: some matrices of the batch, else a matrix, else rows and columns of one.
-    /// `None` when not even the smallest fits.
+    /// A partition into pieces that each fit into `bytes`: several matrices of the batch, else one matrix, else rows
+    /// and columns of one matrix. `None` when the smallest piece does not fit.
     pub fn new(footprint: Option<Footprint>, problem: &Problem, bytes: u64) -> Option<Self> {
         let Problem { m, n, .. } = *problem;
         let whole = Self { matrices: problem.batch_count(), rows: m, columns: n };
@@ -27,7 +27,7 @@ impl Partition {
         if footprint.matrices(least_m, least_n, 1) > bytes {
             return None;
         }
-        // Half for each of A and B, and what one of them leaves for the other.
+        // Each of A and B gets half, and the rest that the other operand leaves.
         let for_a = bytes - footprint.columns(n).min(bytes / 2);
         let for_a = for_a.clamp(footprint.rows(least_m), bytes - footprint.columns(least_n));
         let rows = even(m, for_a.checked_div(footprint.row), footprint.lines[0], footprint.step[0]);
@@ -40,10 +40,10 @@ impl Partition {
         Some(Self { matrices: 1, rows, columns })
     }
 
-    /// The pieces of `problem`, in an order in which they can run.
+    /// The pieces of `problem`, in a valid order of execution.
     pub fn pieces(self, problem: &Problem) -> impl Iterator<Item = Piece> + '_ {
         let [outer, inner] = problem.batch;
-        // A piece has one outer matrix, or all of them.
+        // A piece has one outer matrix, or all outer matrices.
         let (outers, matrices) = match self.matrices >= problem.batch_count() {
             true => (outer, inner),
             false => (1, self.matrices.min(inner)),
@@ -63,7 +63,7 @@ impl Partition {
     }
 }
 
-/// Parts of `extent` of at most `most`, in multiples of `lines`, as even as multiples of `step` can be: that many in each.
+/// The size of parts of `extent`: at most `most`, a multiple of `lines`, and as even as multiples of `step` allow.
 fn even(extent: usize, most: Option<u64>, lines: usize, step: usize) -> usize {
     let most = most.map_or(extent, |most| usize::try_from(most / lines as u64 * lines as u64).unwrap_or(usize::MAX));
     if extent <= most {
@@ -77,11 +77,11 @@ fn even(extent: usize, most: Option<u64>, lines: usize, step: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Piece {
     pub problem: Problem,
-    /// Its first outer and inner matrix, row and column.
+    /// The piece's first outer and inner matrix, row and column.
     pub first: [usize; 4],
 }
 
-/// Where the operands of a [`Piece`] begin, in elements.
+/// Offsets of a [`Piece`] in its operands, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Offsets {
     pub a: i64,

@@ -17,7 +17,7 @@ fn partition(kernel: &KernelDesc, problem: &Problem, bytes: u64) -> Option<Parti
     Partition::new(kernel.footprint(problem), problem, bytes)
 }
 
-/// A kernel that splits f32 into bf16 parts; the rest of the row is any.
+/// A kernel that splits f32 into bf16 parts; the rest of the row is arbitrary.
 fn bf16x6(layout: Layout, tile: [u32; 3], cluster: [u32; 2]) -> KernelDesc {
     let mut kernel = KERNELS.iter().find(|kernel| kernel.family == "sm90_bf16x6").unwrap().clone();
     (kernel.layout, kernel.tile, kernel.cluster) = (layout, tile, cluster);
@@ -44,10 +44,10 @@ fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
     let (least, best) = ((6 * 128 + 4 * 256) * 64, (6 * 1024 + 4 * 512) * 64);
     assert_eq!(need(Layout::TN, 512, 1024, 64, 1), Need { least, best });
     assert_eq!(need(Layout::TT, 512, 1024, 64, 2), Need { least, best: 2 * best });
-    // A product smaller than a tile needs no more than it is; N is rounded up to 8.
+    // A product smaller than a tile needs no more than the product's own size; N is rounded up to 8.
     assert_eq!(need(Layout::NT, 3, 5, 64, 1), Need { least: 6 * 8 * 64, best: 6 * 8 * 64 });
     assert_eq!(need(Layout::NT, 0, 512, 64, 1), Need::default(), "nothing to compute");
-    // No overflow, only more than there can be.
+    // The need exceeds every memory, without overflow.
     assert_eq!(need(Layout::NT, 1, i32::MAX as usize, i32::MAX as usize, 1 << 20).best, u64::MAX);
     let needs_none = |kernel: &&KernelDesc| match kernel.family {
         "sm90_sgemm" => false,
@@ -85,27 +85,27 @@ fn a_product_is_cut_as_little_as_it_takes_and_evenly() {
     // 100.7 MB of planes fit, 402 MB take three or four pieces.
     assert_eq!(cut(Layout::NT, 4096, 4096, 4096, 1, 128 * MIB), Some((1, 4096, 4096)));
     assert_eq!(cut(Layout::NT, 8192, 8192, 8192, 1, 128 * MIB), Some((1, 8192, 2048)));
-    // Whole matrices of a batch before parts of one.
+    // Whole matrices of a batch come before parts of a matrix.
     assert_eq!(cut(Layout::NN, 2048, 2048, 128, 32, 128 * MIB), Some((32, 2048, 2048)));
     assert_eq!(cut(Layout::NN, 2048, 2048, 128, 32, 10 * MIB), Some((6, 2048, 2048)));
-    // A transposed A takes what the planes of B leave, and half where both want more.
+    // A transposed A gets the memory that the planes of B leave, and half where both need more.
     assert_eq!(cut(Layout::TN, 4096, 1024, 4096, 1, 64 * MIB), Some((1, 2048, 1024)));
     assert_eq!(cut(Layout::TN, 8192, 8192, 8192, 1, 128 * MIB), Some((1, 2048, 1280)));
-    // The smallest piece, and nothing.
+    // The smallest piece, and no memory.
     let least = 6 * 128 * 8192;
     assert_eq!(cut(Layout::NT, 512, 512, 8192, 1, least), Some((1, 512, 128)));
     assert_eq!(cut(Layout::NT, 512, 512, 8192, 1, least - 1), None);
 }
 
-/// A kernel that transposes operands: both where they lie along K, or the smaller one.
+/// A kernel that transposes operands: both operands where both are contiguous along K, or the smaller operand.
 fn sgemm(layout: Layout, tile: [u32; 3]) -> KernelDesc {
     let mut kernel = KERNELS.iter().find(|kernel| kernel.family == "sm90_sgemm").unwrap().clone();
     (kernel.layout, kernel.tile) = (layout, tile);
     kernel
 }
 
-/// Every problem, layout and size of a workspace that is at least what is needed: the pieces are within it, and each element
-/// of D is in one of them, computed from where its operands lie.
+/// For every problem, layout and sufficient workspace, the pieces fit into the workspace, and each element of D is in
+/// one piece that reads the right operands.
 #[test]
 fn the_pieces_fit_and_make_up_the_product() {
     let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
@@ -133,7 +133,7 @@ fn the_pieces_fit_and_make_up_the_product() {
     }
 }
 
-/// A plan has one configuration, which each piece is launched with.
+/// A plan has one configuration, and each piece is launched with that configuration.
 #[test]
 fn the_configuration_of_the_whole_is_legal_for_every_piece() {
     let device = DeviceInfo::h100();

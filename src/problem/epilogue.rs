@@ -1,4 +1,4 @@
-//! What is done to a product on its way out.
+//! The epilogue of a product: scale, bias, activation, residual.
 
 use super::operand::Operand;
 
@@ -14,7 +14,7 @@ pub enum Activation {
     Relu,
     /// x * Phi(x) with the error function; candle's `gelu_erf`.
     GeluErf,
-    /// The tanh approximation of it; candle's `gelu`.
+    /// The tanh approximation of GELU; candle's `gelu`.
     GeluTanh,
     /// x * sigmoid(x)
     Silu,
@@ -25,8 +25,8 @@ impl Activation {
     pub const ALL: [Activation; 5] =
         [Activation::Identity, Activation::Relu, Activation::GeluErf, Activation::GeluTanh, Activation::Silu];
 
-    /// The function itself. At infinities it has its limits, also where it would be 0 times infinity: inf at inf, and 0 or -0 at
-    /// -inf ([`Activation::Identity`] -inf). Of NaN it is NaN.
+    /// The function itself. At infinities the function has its limits, even where the formula multiplies 0 by infinity:
+    /// inf at inf, and 0 or -0 at -inf ([`Activation::Identity`]: -inf). The function of NaN is NaN.
     pub fn apply<T: Real>(self, x: T) -> T {
         let (zero, one) = (T::zero(), T::one());
         let finite_below = x.max(T::min_value());
@@ -34,7 +34,7 @@ impl Activation {
             Activation::Identity => x,
             Activation::Relu if x > zero || x.is_nan() => x,
             Activation::Relu => zero,
-            // Not 1 + erf(x) and 1 + tanh(x), which lose all digits far below 0.
+            // 1 + erf(x) and 1 + tanh(x) lose all digits far below 0, so erfc and exp are used.
             Activation::GeluErf => {
                 T::from_f64(0.5) * finite_below * (-x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erfc()
             }
@@ -46,8 +46,8 @@ impl Activation {
         }
     }
 
-    /// The derivative at `x`, which at infinities has its limits, 0 and 1, and of NaN is NaN. That of
-    /// [`Activation::Relu`] at 0 is 1.
+    /// The derivative at `x`. At infinities the derivative has its limits, 0 and 1. The derivative of NaN is NaN. The
+    /// derivative of [`Activation::Relu`] at 0 is 1.
     pub fn slope<T: Real>(self, x: T) -> T {
         let (zero, one, of) = (T::zero(), T::one(), T::from_f64);
         // Beyond 800 every slope is 0 or 1, and no infinity meets a 0. NaN stays NaN.
@@ -79,13 +79,13 @@ fn gate_slope<T: Real>(x: T, y: T, steepness: T) -> T {
     gate + x * steepness * (power / (sum * sum))
 }
 
-/// What an epilogue is computed in: f32, and f64 for f64.
+/// The type that an epilogue is computed in: f32, and f64 for f64.
 pub trait Real: num_traits::Float {
-    /// What the error function leaves to 1.
+    /// The complementary error function.
     fn erfc(self) -> Self;
-    /// Rounded to this type.
+    /// Converts with rounding.
     fn from_f64(x: f64) -> Self;
-    /// Exact.
+    /// Converts exactly.
     fn to_f64(self) -> f64;
 }
 
@@ -110,16 +110,16 @@ macro_rules! impl_real {
 impl_real!(f32, libm::erfcf);
 impl_real!(f64, libm::erfc);
 
-/// Which dimension of the result a bias runs along.
+/// The dimension of the result that a bias runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BiasAxis {
     /// One value per row.
     M,
-    /// One value per column; what a Linear layer has.
+    /// One value per column, as in a Linear layer.
     N,
 }
 
-/// How much of an [`Epilogue`] a kernel applies itself.
+/// The part of an [`Epilogue`] that a kernel fuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fusion {
@@ -127,25 +127,25 @@ pub enum Fusion {
     None,
     /// alpha, bias and activation.
     BiasAct,
-    /// Those and `beta * C`.
+    /// alpha, bias, activation and `beta * C`.
     Full,
 }
 
 /// `D = activation(alpha * A @ B + bias) + beta * C`
 ///
-/// Floats are kept by their bits, so that a problem can be a key.
+/// Floats are kept as bits, so that a problem can be a hash key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epilogue {
     alpha_bits: u64,
     beta_bits: u64,
-    /// Along which dimension a bias is added, if there is one.
+    /// The dimension of the bias, if there is a bias.
     pub bias: Option<BiasAxis>,
-    /// Applied before `beta * C` is added.
+    /// The function applied before `beta * C` is added.
     pub activation: Activation,
-    /// Where C lies; it is not read when beta is 0.
+    /// The layout of C; C is not read when beta is 0.
     pub c: Option<Operand>,
-    /// Whether C is D itself, which the product is added to: what a call of cuBLAS with a beta asks for. [`Epilogue::c`] lies as D
-    /// does then, and both have the same pointer.
+    /// Whether C is D itself and the product is added to D, as in a cuBLAS call with a beta. [`Epilogue::c`] then has
+    /// the layout of D, and C and D have the same pointer.
     pub in_place: bool,
 }
 
@@ -168,7 +168,7 @@ impl Epilogue {
         }
     }
 
-    /// Scale of the product; where it is 0, A and B are not read and the product counts as 0.
+    /// Scale of the product. Where alpha is 0, A and B are not read, and the product counts as 0.
     pub fn alpha(&self) -> f64 {
         f64::from_bits(self.alpha_bits)
     }
@@ -192,7 +192,7 @@ impl Epilogue {
         !self.reads_c() && self.bias.is_none() && self.activation == Activation::Identity
     }
 
-    /// What a kernel must fuse to do all of it.
+    /// The fusion that a kernel needs for the whole epilogue.
     pub fn fusion(&self) -> Fusion {
         match self {
             _ if self.reads_c() => Fusion::Full,
@@ -201,7 +201,8 @@ impl Epilogue {
         }
     }
 
-    /// What a kernel with this fusion does of it, and how many elementwise kernels do the rest: one or none.
+    /// The part of the epilogue that a kernel with this fusion applies, and the number of elementwise kernels for the
+    /// rest: one or none.
     pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
         let kept = match fusion {
             Fusion::Full => *self,
@@ -211,7 +212,8 @@ impl Epilogue {
         (kept, usize::from(self.rest(fusion).is_some()))
     }
 
-    /// What [`Epilogue::keep`] leaves to be done to D afterwards, if anything: `activation(D + bias) + beta * C`.
+    /// The part of the epilogue that [`Epilogue::keep`] leaves for an elementwise kernel, if any:
+    /// `activation(D + bias) + beta * C`.
     pub fn rest(&self, fusion: Fusion) -> Option<Self> {
         let rest = match fusion {
             Fusion::Full => return None,

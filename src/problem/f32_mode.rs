@@ -1,4 +1,4 @@
-//! How f32 products are multiplied: what is asked for, and what a kernel does.
+//! The arithmetic of f32 products: the mode that a caller asks for, and the arithmetic of a kernel.
 
 use crate::error::Result;
 use crate::settings;
@@ -7,11 +7,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How exact an f32 product has to be; products in other types have nothing to choose.
+/// The precision of an f32 product. Products in other types have no mode.
 ///
-/// What counts is, in this order: the call ([`Gemm::f32_mode`](crate::Gemm::f32_mode), [`Problem::f32_mode`](crate::Problem::f32_mode),
-/// for the op and the interposer also TF32 by candle's `set_gemm_reduced_precision_f32`), the process ([`set_f32_mode`]), the
-/// environment (`TILEGEMM_F32=accurate|strict|tf32`), and else [`F32Mode::Accurate`].
+/// The effective mode comes from the first of these that is set: the call ([`Gemm::f32_mode`](crate::Gemm::f32_mode),
+/// [`Problem::f32_mode`](crate::Problem::f32_mode); for the op and the interposer also TF32 by candle's
+/// `set_gemm_reduced_precision_f32`), the process ([`set_f32_mode`]), the environment
+/// (`TILEGEMM_F32=accurate|strict|tf32`). The default is [`F32Mode::Accurate`].
 ///
 /// ```
 /// use candle_tilegemm::arch::DeviceInfo;
@@ -29,17 +30,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum F32Mode {
-    /// Any kernel whose error is at most that of a cuBLAS SGEMM.
+    /// Any kernel whose error is at most the error of a cuBLAS SGEMM.
     #[default]
     Accurate,
     /// Fused multiply-adds in f32 only.
     Strict,
-    /// Inputs may be rounded to TF32; what candle's `set_gemm_reduced_precision_f32` asks for.
+    /// Inputs may be rounded to TF32, as after candle's `set_gemm_reduced_precision_f32`.
     Tf32,
 }
 
 impl F32Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [F32Mode; 3] = [F32Mode::Accurate, F32Mode::Strict, F32Mode::Tf32];
 
     /// The name used in the environment and on the command line.
@@ -51,7 +52,7 @@ impl F32Mode {
         }
     }
 
-    /// Whether a product in this mode may be multiplied so.
+    /// Whether a product in this mode may use this arithmetic.
     pub const fn admits(self, math: Math) -> bool {
         match (self, math) {
             (_, Math::Native) | (F32Mode::Tf32, _) | (F32Mode::Accurate, Math::Bf16x6) => true,
@@ -59,12 +60,12 @@ impl F32Mode {
         }
     }
 
-    /// What a call of cuBLAS asks for by its compute type: a mode of its own, or (`Some(None)`) that of the process. `None` for
-    /// a compute type that does not accumulate in f32.
+    /// The mode that a cuBLAS call asks for by its compute type: a mode of the call, or (`Some(None)`) the mode of the
+    /// process. `None` for a compute type that does not accumulate in f32.
     #[cfg(any(feature = "interpose", test))]
     pub(crate) fn of_compute_type(number: i32) -> Option<Option<F32Mode>> {
         match number {
-            // The other two allow less, not more, than f32.
+            // The 16-bit compute types permit less precision than f32, and require no more than f32.
             compute_type::F32 | compute_type::F32_FAST_16F | compute_type::F32_FAST_16BF => Some(None),
             compute_type::F32_PEDANTIC => Some(Some(F32Mode::Strict)),
             compute_type::F32_FAST_TF32 => Some(Some(F32Mode::Tf32)),
@@ -73,7 +74,7 @@ impl F32Mode {
     }
 }
 
-/// `cublasComputeType_t`, where the accumulator is f32.
+/// The values of `cublasComputeType_t` with an f32 accumulator.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod compute_type {
     #![cfg_attr(not(any(feature = "interpose", test)), allow(dead_code))]
@@ -99,17 +100,18 @@ impl FromStr for F32Mode {
     }
 }
 
-/// How a kernel multiplies: the field `math` of family.toml.
+/// The arithmetic of a kernel: the field `math` of family.toml.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Math {
-    /// In the type of its operands; for f32 that is fused multiply-adds.
+    /// Arithmetic in the type of the operands; for f32 that means fused multiply-adds.
     #[default]
     Native,
     /// f32 operands rounded to TF32, on tensor cores.
     Tf32,
-    /// f32 operands as three bf16 parts each, six products of them on tensor cores: no more error than fused multiply-adds.
+    /// f32 operands as three bf16 parts each, with six products of the parts on tensor cores: no more error than fused
+    /// multiply-adds.
     Bf16x6,
 }
 
@@ -123,12 +125,13 @@ impl fmt::Display for Math {
     }
 }
 
-/// 0: not set; else one more than the mode.
+/// 0: not set; else the mode plus one.
 static PROCESS: AtomicU8 = AtomicU8::new(0);
 
-/// Sets the mode of this process: of f32 products that do not ask for one themselves.
+/// Sets the mode of this process for f32 products that do not set a mode themselves.
 ///
-/// It holds for the op, the layers and the interposer from the next product on. What a CUDA graph has captured stays as it is.
+/// The mode holds for the op, the layers and the interposer from the next product on. Products captured in a CUDA graph
+/// do not change.
 ///
 /// ```
 /// use candle_tilegemm::{f32_mode, set_f32_mode, F32Mode};
@@ -141,11 +144,11 @@ pub fn set_f32_mode(mode: F32Mode) {
     PROCESS.store(mode as u8 + 1, Ordering::Relaxed);
 }
 
-/// The mode of this process: that of [`set_f32_mode`], else that of the environment variable `TILEGEMM_F32`, else
+/// The mode of this process: the mode set by [`set_f32_mode`], else by the environment variable `TILEGEMM_F32`, else
 /// [`F32Mode::Accurate`].
 ///
 /// # Errors
-/// [`Error::BadSetting`](crate::Error::BadSetting) when the variable counts and holds something else.
+/// [`Error::BadSetting`](crate::Error::BadSetting) when the environment variable decides and holds no mode.
 pub fn f32_mode() -> Result<F32Mode> {
     match PROCESS.load(Ordering::Relaxed) {
         0 => from_env(),
@@ -153,7 +156,7 @@ pub fn f32_mode() -> Result<F32Mode> {
     }
 }
 
-/// Read once, for it is asked for each product.
+/// The environment variable is read once, because every product asks for the mode.
 fn from_env() -> Result<F32Mode> {
     static MODE: OnceCell<F32Mode> = OnceCell::new();
     MODE.get_or_try_init(|| Ok(settings::f32_mode()?.unwrap_or_default())).copied()
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_compute_type_is_a_mode_or_leaves_it_to_the_process() {
-        // The numbers of cublas_api.h, and what candle passes: 77 with its flag for reduced precision, else 68.
+        // The numbers of cublas_api.h. candle passes 77 with its flag for reduced precision, else 68.
         let cases = [
             (68, Some(None)),
             (74, Some(None)),

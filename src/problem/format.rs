@@ -1,4 +1,4 @@
-//! Element types, and how A and B lie in memory.
+//! Element types, and the layouts of A and B.
 
 use std::fmt;
 
@@ -55,10 +55,10 @@ impl std::str::FromStr for DType {
     }
 }
 
-/// Layout of (A, B), written the row-major way.
+/// Layout of (A, B), in row-major terms.
 ///
-/// The first letter is `n` when the rows of A (m x k) are contiguous, the second is `t` when the columns of B (k x n) are,
-/// that is when B is stored as n x k. `nt` is what a Linear layer computes: `x @ w^T`.
+/// The first letter is `n` when the rows of A (m x k) are contiguous. The second letter is `t` when the columns of B (k
+/// x n) are contiguous, so that B is stored as n x k. A Linear layer, `x @ w^T`, has the layout `nt`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -71,7 +71,7 @@ pub enum Layout {
     TN,
     /// a\[k,m\]^T @ b\[n,k\]^T
     TT,
-    /// Any strides, also ones where neither dimension of an operand is contiguous.
+    /// Any strides, including operands without a contiguous dimension.
     Any,
 }
 

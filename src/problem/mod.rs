@@ -1,6 +1,6 @@
-//! What is asked: one matrix product, its operands and its epilogue.
+//! The request: one matrix product with its operands and its epilogue.
 //!
-//! A [`Problem`] is plain data. It holds no pointers, only what the pointers are multiples of, so that the same problem
+//! A [`Problem`] is plain data. A problem holds the alignment of the pointers and no pointers, so that the same problem
 //! gives the same plan on any machine, with or without a GPU.
 
 use std::fmt;
@@ -34,24 +34,24 @@ pub struct Problem {
     pub b: Operand,
     /// The result, m x n.
     pub d: Operand,
-    /// What is done to the product before it is stored.
+    /// The epilogue, applied to the product before the store.
     pub epilogue: Epilogue,
-    /// How exact an f32 product has to be. The op and the interposer put the mode of the process here
-    /// ([`f32_mode`](crate::f32_mode)), where a call asks for none.
+    /// The precision of an f32 product. The op and the interposer set the mode of the process
+    /// ([`f32_mode`](crate::f32_mode)) where a call asks for no mode.
     pub f32_mode: F32Mode,
 }
 
-/// A [`Problem`] in the form that kernels are chosen for, and what was done to get there.
+/// A [`Problem`] in the canonical form that kernels are chosen for, and the steps that led to the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Canonical {
-    /// The problem that kernels see.
+    /// The canonical problem, which kernels get.
     pub problem: Problem,
-    /// A and B were exchanged and every matrix transposed, because D was column-major.
+    /// Whether A and B were swapped and every matrix transposed, because D was column-major.
     pub swapped: bool,
 }
 
 impl Problem {
-    /// A dense problem without an epilogue, as the command line and the benchmarks ask for it.
+    /// A dense problem without an epilogue, for the command line and the benchmarks.
     pub fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout, dtype: DType) -> Self {
         let matrix = |rows: usize, columns: usize| i64::try_from(rows.saturating_mul(columns)).unwrap_or(i64::MAX);
         let stride = |rows, columns| [0, if batch > 1 { matrix(rows, columns) } else { 0 }];
@@ -78,17 +78,17 @@ impl Problem {
         }
     }
 
-    /// Number of matrices in the batch; `usize::MAX` where that does not hold it.
+    /// Number of matrices in the batch; `usize::MAX` where the number does not fit.
     pub fn batch_count(&self) -> usize {
         self.batch[0].saturating_mul(self.batch[1])
     }
 
-    /// Elements of D, as a float, which holds any number of them.
+    /// Elements of D as a float, which holds any such number.
     pub fn outputs(&self) -> f64 {
         self.m as f64 * self.n as f64 * self.batch[0] as f64 * self.batch[1] as f64
     }
 
-    /// Whether there is nothing to compute.
+    /// Whether the result has no elements.
     pub fn is_empty(&self) -> bool {
         [self.m, self.n, self.batch[0], self.batch[1]].contains(&0)
     }
@@ -98,7 +98,7 @@ impl Problem {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch_count() as f64
     }
 
-    /// Bytes that must move through device memory: every operand once, broadcast ones once in all.
+    /// Bytes that must move through device memory: every operand once, a broadcast operand once for the batch.
     pub fn bytes(&self) -> f64 {
         let times = |operand: &Operand| {
             let dims = self.batch.iter().zip(operand.batch_stride);
@@ -109,8 +109,8 @@ impl Problem {
         (m * k * times(&self.a) + k * n * times(&self.b) + m * n * times(&self.d) + c) * self.dtype.bytes() as f64
     }
 
-    /// The layout of (A, B). Where a matrix is a single row or column, both letters are true; the one with K contiguous is
-    /// given, as kernels like that best.
+    /// The layout of (A, B). Where a matrix is a single row or column, both letters are true, and the letter with K
+    /// contiguous is given, because kernels prefer a contiguous K.
     pub fn layout(&self) -> Layout {
         let a_k_major = self.a.col_stride == 1;
         let b_k_major = self.b.row_stride == 1;
@@ -123,7 +123,7 @@ impl Problem {
         }
     }
 
-    /// Alignment in bytes of each operand, by name. D counts with C where C is read.
+    /// Alignment in bytes of each operand, by name. The alignment of D includes C where C is read.
     pub fn alignments(&self) -> [(&'static str, u32); 4] {
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c());
         [
@@ -134,9 +134,9 @@ impl Problem {
         ]
     }
 
-    /// The form that kernels are chosen for: strides of size-1 dimensions dropped, batch dimensions that lie behind each
-    /// other merged, a batch over one broadcast B folded into M, D row-major, an f32 mode for f32 only, and a K of 0 where
-    /// alpha is 0: A and B are not read then, as in BLAS.
+    /// The canonical form, which kernels are chosen for: strides of size-1 dimensions dropped, adjacent batch
+    /// dimensions merged, a batch over one broadcast B folded into M, D row-major, an f32 mode for f32 only, and a K of
+    /// 0 where alpha is 0, because A and B are not read then, as in BLAS.
     pub fn canonical(&self) -> Canonical {
         let mut problem = self.canonical_strides();
         let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1;
@@ -154,7 +154,7 @@ impl Problem {
         Canonical { problem: problem.canonical_strides(), swapped }
     }
 
-    /// The same problem with the strides of size-1 dimensions, which mean nothing, replaced by those of dense matrices.
+    /// The same problem, with dense strides in place of the meaningless strides of size-1 dimensions.
     pub fn canonical_strides(&self) -> Self {
         let Problem { m, n, k, batch, .. } = *self;
         let mut epilogue = self.epilogue;
@@ -182,7 +182,7 @@ impl Problem {
         }
     }
 
-    /// The same problem over an empty A and an empty B: their product is 0 whatever alpha is.
+    /// The same problem over an empty A and an empty B: their product is 0 for every alpha.
     fn without_operands(&self) -> Self {
         let (a, b) = (Operand::row_major(0, [0; 2]), Operand::row_major(self.n, [0; 2]));
         Self { k: 0, a, b, epilogue: self.epilogue.with_alpha(1.0), ..*self }
@@ -192,7 +192,7 @@ impl Problem {
         [Some(&mut self.a), Some(&mut self.b), Some(&mut self.d), self.epilogue.c.as_mut()].into_iter().flatten()
     }
 
-    /// Makes two batch dimensions one where every operand allows it.
+    /// Merges the two batch dimensions where the strides of every operand allow a merge.
     fn merge_batch(&mut self) {
         let [outer, inner] = self.batch;
         if outer == 1 || inner == 1 {
@@ -208,14 +208,15 @@ impl Problem {
         self.batch = [1, outer * inner];
     }
 
-    /// One B for the whole batch, and rows of A, C and D that go on evenly from one matrix to the next: a single product.
+    /// Folds the batch into M: with one B for the whole batch, and rows of A, C and D that continue evenly from one
+    /// matrix to the next, the batch is a single product.
     fn fold_batch_into_m(&mut self) {
         let [outer, inner] = self.batch;
         if outer != 1 || inner == 1 || self.b.batch_stride[1] != 0 || self.epilogue.bias == Some(BiasAxis::M) {
             return;
         }
         let m = self.m;
-        // A matrix of one row has no row stride of its own: the batch stride becomes it.
+        // A matrix of one row has no row stride of its own: the batch stride becomes the row stride.
         let follows = |o: &Operand| m == 1 || goes_on(o.row_stride, m, o.batch_stride[1]);
         let contiguous = |o: &Operand| o.col_stride == 1 || m > 1;
         let fits = m.checked_mul(inner).is_some();

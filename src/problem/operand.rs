@@ -1,8 +1,8 @@
-//! How the matrices of a problem lie in memory.
+//! Strides and alignment of the matrices of a problem.
 
 use super::format::DType;
 
-/// How one matrix lies in memory. Strides count elements.
+/// The memory layout of one matrix. Strides count elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// Distance from one row to the next.
@@ -11,15 +11,16 @@ pub struct Operand {
     pub col_stride: i64,
     /// Distance from one matrix of the batch to the next, for the outer and the inner batch dimension. 0 broadcasts.
     pub batch_stride: [i64; 2],
-    /// Largest power of two, at most [`MAX_ALIGN`], that the pointer is a multiple of, in bytes.
+    /// Largest power of two, at most [`MAX_ALIGN`], that divides the pointer, in bytes.
     pub pointer_align: u32,
 }
 
-/// Alignments above this one make no difference to any kernel.
+/// No kernel benefits from an alignment above this one.
 pub const MAX_ALIGN: u32 = 16;
 
 impl Operand {
-    /// A dense row-major matrix with `cols` columns, `batch_stride` apart, at a pointer of the largest alignment.
+    /// A dense row-major matrix with `cols` columns, at a pointer of the largest alignment. Matrices of a batch are
+    /// `batch_stride` apart.
     pub fn row_major(cols: usize, batch_stride: [i64; 2]) -> Self {
         Self { row_stride: cols as i64, col_stride: 1, batch_stride, pointer_align: MAX_ALIGN }
     }
@@ -34,7 +35,7 @@ impl Operand {
         Self { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
 
-    /// The largest power of two that the address of every row is a multiple of, in bytes; of every column, where those are
+    /// The largest power of two that divides the address of every row, in bytes; of every column, where columns are
     /// contiguous.
     pub fn align(&self, dtype: DType) -> u32 {
         let [x, y] = match [self.row_stride, self.col_stride] {
@@ -46,7 +47,7 @@ impl Operand {
         bytes.into_iter().fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
     }
 
-    /// Replaces the strides of dimensions of size 1, which mean nothing, by those of a dense matrix.
+    /// Replaces the strides of dimensions of size 1, which have no meaning, by the strides of a dense matrix.
     pub(crate) fn canonical(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
         let mut operand = self;
         match (rows, cols) {
@@ -66,13 +67,14 @@ impl Operand {
     }
 }
 
-/// Largest power of two that divides `bytes`, at most [`MAX_ALIGN`]; 0 is a multiple of everything.
+/// Largest power of two that divides `bytes`, at most [`MAX_ALIGN`], which is also the result for 0.
 pub fn power_of_two_in(bytes: u64) -> u32 {
     1 << bytes.trailing_zeros().min(MAX_ALIGN.trailing_zeros())
 }
 
 impl Operand {
-    /// As `canonical`, but a single row or column counts as row-major where it can: D is written row by row.
+    /// Like `canonical`, but a single row or column counts as row-major where possible, because D is written row by
+    /// row.
     pub(crate) fn canonical_d(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
         let operand = self.canonical(rows, cols, batch);
         if cols == 1 {
@@ -83,7 +85,7 @@ impl Operand {
     }
 }
 
-/// The batch dimensions of a product reduced to at most two, with the strides that each operand then has.
+/// The batch dimensions of a product reduced to at most two, with every operand's strides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch<const OPERANDS: usize> {
     /// Outer and inner size.
@@ -93,8 +95,8 @@ pub struct Batch<const OPERANDS: usize> {
 }
 
 impl<const OPERANDS: usize> Batch<OPERANDS> {
-    /// Drops dimensions of size 1 and merges neighbours that lie behind each other in every operand. `None` when more than
-    /// two remain.
+    /// Drops dimensions of size 1 and merges neighbours that are adjacent in every operand. `None` when more than two
+    /// dimensions remain.
     pub fn collapse(dims: &[usize], strides: [&[usize]; OPERANDS]) -> Option<Self> {
         let mut sizes: Vec<usize> = Vec::with_capacity(dims.len());
         let mut kept: Vec<[i64; OPERANDS]> = Vec::with_capacity(dims.len());

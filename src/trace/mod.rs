@@ -1,8 +1,8 @@
-//! The products of a running program as a benchmark suite: a row of [`crate::suite`] for each distinct one.
+//! The products of a running program as a benchmark suite: a row of [`crate::suite`] for each distinct product.
 //!
-//! With `TILEGEMM=trace` in the environment, the launches of the op and of the interposer are recorded; `tilegemm trace -- PROGRAM` sets
-//! that up. Products are distinct by sizes, strides, element type and epilogue; the alignment of their pointers and the f32 mode
-//! make no difference.
+//! With `TILEGEMM=trace` in the environment, the launches of the op and of the interposer are recorded;
+//! `tilegemm trace -- PROGRAM` sets this variable. Products are distinct by sizes, strides, element type and epilogue,
+//! not by the alignment of their pointers or the f32 mode.
 
 #[cfg(feature = "interpose")]
 mod process;

@@ -1,4 +1,4 @@
-//! The trace of this process: an observer of launches, and of calls that no launch comes of.
+//! The trace of this process: an observer of launches, and of calls without a launch.
 
 use super::tracer::{Recorded, Tracer};
 use crate::kernel::Rejection;
@@ -9,16 +9,17 @@ use std::path::PathBuf;
 use std::sync::{Mutex, Once};
 
 static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
-/// Whether launches are recorded has been said: by the program, or else by the environment.
+/// Set once the program, or else the environment, has decided whether launches are recorded.
 static SAID: Once = Once::new();
 
-/// Records launches from now on, or no longer, whatever `TILEGEMM` says.
+/// Starts or stops the recording of launches, whatever `TILEGEMM` says.
 pub(crate) fn switch(on: bool) {
     SAID.call_once(|| {});
     observe(on.then_some(launched as Observer));
 }
 
-/// Records launches from now on where `TILEGEMM=trace` asks for that, unless the program has said what it wants.
+/// Starts the recording of launches where `TILEGEMM=trace` asks for a recording, unless the program has called
+/// [`switch`].
 pub(crate) fn start_if_asked() {
     SAID.call_once(|| {
         if settings::mode().is_ok_and(|mode| mode.as_deref() == Some("trace")) {
@@ -27,12 +28,12 @@ pub(crate) fn start_if_asked() {
     });
 }
 
-/// Writes to this file from now on, whatever `TILEGEMM_TRACE` says, and forgets what was seen before.
+/// Writes to this file from now on, whatever `TILEGEMM_TRACE` says, and forgets the products seen before.
 pub(crate) fn write_to(path: impl Into<PathBuf>) {
     *TRACER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Tracer::new(path));
 }
 
-/// Records what `record` says, and prints what there is to say about it.
+/// Records with `record`, and prints the notes and the row's name.
 fn with_tracer(record: impl FnOnce(&mut Tracer) -> Option<Recorded>) -> bool {
     let mut tracer = TRACER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let recorded = record(tracer.get_or_insert_with(Tracer::from_env));
@@ -42,10 +43,10 @@ fn with_tracer(record: impl FnOnce(&mut Tracer) -> Option<Recorded>) -> bool {
     recorded.is_some()
 }
 
-/// Records the product of a launch, and prints what is launched for it.
+/// Records the product of a launch, and prints the launched kernel.
 fn launched(&Launch { plan, ready }: &Launch) {
     let problem = &plan.asked;
-    // The same product at pointers of another alignment is the same row, but may get another kernel.
+    // The same product at pointers of another alignment has the same row, but may get another kernel.
     if with_tracer(|tracer| tracer.record(problem)) || ready.calls() == 0 {
         let instead = if std::ptr::eq(plan, ready) {
             String::new()
@@ -57,14 +58,14 @@ fn launched(&Launch { plan, ready }: &Launch) {
     }
 }
 
-/// Records a product that no kernel here runs.
+/// Records a product that no kernel of this build runs.
 pub(crate) fn unplanned(problem: &Problem) {
     if with_tracer(|tracer| tracer.record(problem)) {
         eprintln!("tilegemm: {problem} -> cuBLAS: no kernel of this build runs it");
     }
 }
 
-/// Records a call that is no [`Problem`], in words.
+/// Records, in words, a call that no [`Problem`] expresses.
 pub(crate) fn outside(call: String) {
     with_tracer(|tracer| tracer.leave_out(call));
 }

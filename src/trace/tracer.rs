@@ -8,13 +8,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a trace goes unless `TILEGEMM_TRACE` names another file.
+/// The file of a trace, unless `TILEGEMM_TRACE` names another file.
 pub const DEFAULT_FILE: &str = settings::TRACE.default;
 
-/// How a comment for a product starts that the format cannot express.
+/// The prefix of a comment for a product that the format cannot express.
 pub const LEFT_OUT: &str = "# left out: ";
 
-/// Writes the file. One per process and file: the first row of another one truncates it.
+/// Writes the file of a trace. A process has one tracer for each file: the first row of a second tracer truncates the
+/// file.
 #[derive(Debug)]
 pub struct Tracer {
     path: PathBuf,
@@ -31,21 +32,21 @@ enum State {
     /// A program without products leaves no file.
     Unopened,
     Open(File),
-    /// Said once; nothing more is tried.
+    /// The failure was reported once; no further write is tried.
     Failed,
 }
 
-/// What became of a product that was not seen before.
+/// The outcome of recording a product that was not seen before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Of the row that was written; `None` when the format cannot express the product, or the file cannot be written.
+    /// Name of the written row; `None` when the format cannot express the product, or the file cannot be written.
     pub id: Option<String>,
-    /// What the user should know; each is given once.
+    /// Messages for the user; each message is given once.
     pub notes: Vec<String>,
 }
 
 impl Tracer {
-    /// A trace of this program to `path`, which is written to when the first product comes.
+    /// A trace of this program to `path`. The first product creates the file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let program = std::env::current_exe().ok();
         let program =
@@ -61,7 +62,7 @@ impl Tracer {
         }
     }
 
-    /// To the file that `TILEGEMM_TRACE` names, else to [`DEFAULT_FILE`] in the working folder.
+    /// A trace to the file that `TILEGEMM_TRACE` names, else to [`DEFAULT_FILE`] in the working folder.
     pub fn from_env() -> Self {
         Self::new(settings::trace().unwrap_or_else(|| DEFAULT_FILE.into()))
     }
@@ -71,7 +72,7 @@ impl Tracer {
         self.left_out
     }
 
-    /// Writes a row for `problem`; `None` when it has been seen before.
+    /// Writes a row for `problem`; `None` when the product was seen before.
     pub fn record(&mut self, problem: &Problem) -> Option<Recorded> {
         let problem = suite::without_alignment(problem);
         if !self.seen.insert(problem) {
@@ -88,7 +89,7 @@ impl Tracer {
         Some(Recorded { id: written.then_some(id), notes })
     }
 
-    /// Writes a comment for a product that is no [`Problem`]; `None` when it has been seen before.
+    /// Writes a comment for a product that no [`Problem`] expresses; `None` when the product was seen before.
     pub fn leave_out(&mut self, what: String) -> Option<Recorded> {
         self.seen_outside.insert(what.clone()).then(|| self.comment(&what))
     }
@@ -107,7 +108,8 @@ impl Tracer {
         Recorded { id: None, notes }
     }
 
-    /// `trace-1x4096x4096-nt-bf16`, with `-b32` for a batch, and `-2` ... where strides or an epilogue make the difference.
+    /// `trace-1x4096x4096-nt-bf16`, with `-b32` for a batch, and `-2` ... for products that differ in strides or
+    /// epilogue.
     fn unique_id(&self, problem: &Problem) -> String {
         let Problem { m, n, k, dtype, .. } = problem;
         let batch = if problem.batch_count() > 1 { format!("-b{}", problem.batch_count()) } else { String::new() };
@@ -116,7 +118,8 @@ impl Tracer {
         std::iter::once(name.clone()).chain(numbered).find(|id| !self.ids.contains(id)).unwrap_or(name)
     }
 
-    /// Appends to the file at once, so that a program that is killed leaves what it did. Whether that worked.
+    /// Appends to the file at once, so that a killed program leaves its products in the file. Returns whether the write
+    /// succeeded.
     fn write(&mut self, text: &str, notes: &mut Vec<String>) -> bool {
         let path = self.path.display();
         if matches!(self.file, State::Unopened) {
@@ -152,16 +155,16 @@ fn create(path: &Path, program: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// A product that has no row, with what a row could not say.
+/// A product without a row, with the properties that a row cannot express.
 fn describe(problem: &Problem) -> String {
     let strides = [("A", problem.a), ("B", problem.b), ("D", problem.d)]
         .map(|(name, o)| format!("{name} {:?}", [o.batch_stride[0], o.batch_stride[1], o.row_stride, o.col_stride]));
     format!("{problem}, strides {}", strides.join(" "))
 }
 
-/// The class of `benches/suite.toml` that a product falls into, by the first of these that is true:
-/// one A or B for a whole batch: `broadcast`; a batch: `attention`; `f64`; `f32`; then by rows, 1 to 4: `decode`, up to 64:
-/// `small`, up to 256: `mid`, more: `prefill`.
+/// The class of `benches/suite.toml` for a product, by the first of these properties that holds: one A or B for a whole
+/// batch: `broadcast`; a batch: `attention`; `f64`; `f32`; then by rows, 1 to 4: `decode`, up to 64: `small`, up to
+/// 256: `mid`, more: `prefill`.
 pub fn class_of(problem: &Problem) -> &'static str {
     let repeated = [problem.a, problem.b].iter().any(|operand| operand.batch_stride == [0, 0]);
     match (problem.batch_count(), problem.dtype, problem.m) {

@@ -1,4 +1,4 @@
-//! An entry of a table: the kernel that won, and whether it is still the kernel that was measured.
+//! An entry of a table: the winning kernel, and the check that the kernel's code is still the measured code.
 
 use super::{Among, EntryRefusal, Key, Refusal, RefusedEntry, LEAST_GAIN};
 use crate::config::Config;
@@ -6,23 +6,23 @@ use crate::family;
 use crate::kernel::{KernelDesc, Role};
 use serde::{Deserialize, Serialize};
 
-/// The kernel that won for a range of rows.
+/// The winning kernel for a range of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(into = "Row")]
 pub struct Entry {
-    /// For which products.
+    /// The products of the entry.
     pub key: Key,
     /// First and last number of rows.
     pub m: [usize; 2],
-    /// The fastest there.
+    /// The fastest kernel in the range.
     pub kernel: &'static KernelDesc,
-    /// The configuration in which it was the fastest; `None` where that is the one that its family chooses.
+    /// The kernel's fastest configuration; `None` where the family chooses that configuration.
     pub config: Option<Config>,
-    /// How many times as fast it is as what the dispatcher chose without the table.
+    /// Speedup over the dispatcher's choice without the table.
     pub gain: f64,
 }
 
-/// An entry as it stands in a file.
+/// The form of an entry in a file.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Row {
     #[serde(flatten)]
@@ -31,7 +31,7 @@ pub(super) struct Row {
     kernel: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     config: Option<Config>,
-    /// [`KernelDesc::code`] of what was measured.
+    /// [`KernelDesc::code`] of the measured kernel.
     code: String,
     gain: f64,
 }
@@ -42,7 +42,7 @@ impl From<Entry> for Row {
     }
 }
 
-/// The entries of a file, and those that are refused; both sorted by key and rows.
+/// The valid and the refused entries of a file; both sorted by key and rows.
 pub(super) fn resolve(mut rows: Vec<Row>) -> Result<(Vec<Entry>, Vec<RefusedEntry>), Refusal> {
     rows.sort_by_key(|row| (row.key, row.m));
     rows.iter().try_for_each(Row::check)?;
@@ -61,7 +61,7 @@ pub(super) fn resolve(mut rows: Vec<Row>) -> Result<(Vec<Entry>, Vec<RefusedEntr
 }
 
 impl Row {
-    /// Whether it makes sense, however its kernel has changed.
+    /// Checks the entry's values, independent of changes of the kernel.
     fn check(&self) -> Result<(), Refusal> {
         let Row { key, m, kernel, gain, .. } = self;
         if m[0] == 0 || m[0] > m[1] {
@@ -77,7 +77,7 @@ impl Row {
         Ok(())
     }
 
-    /// The kernel that was measured.
+    /// The kernel of the entry, if its code is the measured code.
     fn kernel(&self) -> Result<&'static KernelDesc, EntryRefusal> {
         let name = self.kernel.clone();
         match family::by_name(&name) {

@@ -1,10 +1,10 @@
-//! Where a table was made, and whether that is where it is used.
+//! The origin of a table, and the check that the origin matches the machine in use.
 
 use super::Refusal;
 use crate::arch::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
-/// How a table was made: its head.
+/// The origin of a table: the head of its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Version of this crate.
@@ -24,7 +24,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Crate and GPU as they are here, and the rest as far as this build knows it.
+    /// Crate and GPU in use, and the other fields as far as this build knows them.
     pub fn of_this_build(device: &DeviceInfo) -> Self {
         let unknown = || "unknown".to_string();
         let Host { gpu, driver, cuda } = Host::here(device);
@@ -39,7 +39,7 @@ impl Origin {
         }
     }
 
-    /// Whether it was made by this version of the crate.
+    /// Checks that this version of the crate made the table.
     pub(super) fn fits_build(&self) -> Result<(), Refusal> {
         let crate_version = env!("CARGO_PKG_VERSION");
         match self.crate_version == crate_version {
@@ -48,7 +48,7 @@ impl Origin {
         }
     }
 
-    /// Whether it was made on such a machine.
+    /// Checks that the table was made on a machine like `host`.
     pub(super) fn fits(&self, host: &Host) -> Result<(), Refusal> {
         if self.gpu != host.gpu {
             return Err(Refusal::Gpu { have: self.gpu.clone(), need: host.gpu.clone() });
@@ -63,24 +63,24 @@ impl Origin {
     }
 }
 
-/// 580 of 580.159.04: what comes later in a branch are corrections.
+/// 580 of 580.159.04: the later numbers of a branch count corrections.
 fn branch(driver: &str) -> &str {
     driver.split('.').next().unwrap_or(driver)
 }
 
-/// What a table is held against: a machine, or one that is imagined.
+/// The machine that a table is checked against: a real machine or a hypothetical one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// The GPU model, as the driver names it.
     pub gpu: String,
-    /// Version of the driver; `None` where there is none, or it does not tell.
+    /// Version of the driver; `None` where there is no driver, or the driver gives no version.
     pub driver: Option<String>,
-    /// CUDA version of the compiler of this build's kernels; `None` of a build without kernels.
+    /// CUDA version of the compiler of this build's kernels; `None` for a build without kernels.
     pub cuda: Option<String>,
 }
 
 impl Host {
-    /// A device that is not here: no driver, and no kernels.
+    /// A hypothetical device: no driver, and no kernels.
     pub fn hypothetical(device: &DeviceInfo) -> Self {
         Self { gpu: device.name.clone(), driver: None, cuda: None }
     }
@@ -90,7 +90,7 @@ impl Host {
         if !cfg!(feature = "cuda") {
             return Self::hypothetical(device);
         }
-        // build.rs sets it to words where it compiled none.
+        // build.rs sets the variable to words where no kernel was compiled.
         let cuda = env!("TILEGEMM_NVCC_VERSION");
         let cuda = cuda.starts_with(|first: char| first.is_ascii_digit()).then(|| cuda.to_string());
         let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
@@ -98,7 +98,8 @@ impl Host {
     }
 }
 
-/// From `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Nov ...`; that of the open modules has further words.
+/// From `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Nov ...`; the line of the open modules has
+/// further words.
 fn driver_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_version = |word: &&str| word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

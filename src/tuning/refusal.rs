@@ -1,4 +1,4 @@
-//! Why a table or one of its entries is not used, and what to do about it.
+//! Reasons why a table or an entry is not used, with the remedy.
 
 use super::Key;
 use std::fmt;
@@ -7,92 +7,92 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// There is no such file, or it is not for us.
+    /// The file does not exist, or this user may not read the file.
     #[error("cannot be read ({0}); set TILEGEMM_TUNING to another file, or unset it")]
     Unreadable(String),
-    /// It is not in the format.
+    /// The file is not in the format.
     #[error("is no measured table ({0}); `tilegemm tune` writes one")]
     Format(String),
-    /// It is in another version of the format.
+    /// The file is in another version of the format.
     #[error("has schema {have}, and this version reads {need}; measure it again with `tilegemm tune`")]
     Schema {
-        /// The table's.
+        /// The table's schema.
         have: u32,
-        /// This crate's.
+        /// This crate's schema.
         need: u32,
     },
-    /// Another version of this crate made it.
+    /// Another version of this crate made the table.
     #[error("was measured with candle-tilegemm {have}, and this is {need}; measure it again with `tilegemm tune`")]
     CrateVersion {
-        /// The table's.
+        /// The table's version.
         have: String,
-        /// This crate's.
+        /// This crate's version.
         need: String,
     },
-    /// It is for another GPU model.
+    /// The table is for another GPU model.
     #[error("was measured on an {have}, and this is an {need}; measure one for this GPU with `tilegemm tune`")]
     Gpu {
-        /// The table's.
+        /// The table's GPU model.
         have: String,
-        /// This machine's.
+        /// This machine's GPU model.
         need: String,
     },
-    /// The driver is of another branch.
+    /// The driver is from another branch.
     #[error("was measured with a driver {have}, and this is {need}; measure it again with `tilegemm tune`")]
     Driver {
         /// The table's branch.
         have: String,
-        /// This machine's.
+        /// This machine's branch.
         need: String,
     },
     /// Another compiler made the kernels.
     #[error("was measured with kernels that CUDA {have} compiled, here it was {need}; measure it again with `tilegemm tune`")]
     Cuda {
-        /// The table's.
+        /// The table's CUDA version.
         have: String,
-        /// This build's.
+        /// This build's CUDA version.
         need: String,
     },
-    /// An entry makes no sense.
+    /// An entry is invalid.
     #[error("entry for {entry}: {what}; correct it, or measure it again with `tilegemm tune`")]
     Entry {
-        /// Its rows and key.
+        /// The entry's rows and key.
         entry: String,
-        /// What is wrong, and what was expected.
+        /// The invalid value, and the expected value.
         what: String,
     },
 }
 
-/// Why an entry of a table is refused, where the table is used.
+/// Why an entry of a used table is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryRefusal {
-    /// The table of kernels has none of that name.
+    /// The table of kernels has no kernel of that name.
     #[error("there is no kernel {kernel} (see `tilegemm kernels`)")]
     UnknownKernel {
-        /// The name.
+        /// The name of the kernel.
         kernel: String,
     },
-    /// The kernel's code has changed since it was measured.
+    /// The kernel's code has changed since the measurement.
     #[error("{kernel} was measured with other code (hash {have}, here {need})")]
     OtherCode {
         /// The kernel.
         kernel: String,
         /// The entry's hash.
         have: String,
-        /// This build's, [`KernelDesc::code`](crate::kernel::KernelDesc::code).
+        /// This build's hash, [`KernelDesc::code`](crate::kernel::KernelDesc::code).
         need: String,
     },
 }
 
-/// An entry that is refused.
+/// A refused entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedEntry {
-    /// For which products it was measured.
+    /// The products that the entry was measured for.
     pub key: Key,
     /// First and last number of rows.
     pub m: [usize; 2],
-    /// Why it is refused.
+    /// Why the entry is refused.
     pub refusal: EntryRefusal,
 }
 
@@ -106,9 +106,9 @@ impl fmt::Display for RefusedEntry {
 /// How many entries of a table are refused, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RefusedCounts {
-    /// Those of [`EntryRefusal::UnknownKernel`].
+    /// Entries with [`EntryRefusal::UnknownKernel`].
     pub unknown_kernel: usize,
-    /// Those of [`EntryRefusal::OtherCode`].
+    /// Entries with [`EntryRefusal::OtherCode`].
     pub other_code: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Which tables there are for a device: the one that ships, and the user's.
+//! The tables for a device: the shipped table and the user's table.
 
 use super::{Among, Entry, Host, Refusal, Tuning, SHIPPED};
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use once_cell::sync::Lazy;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The measured tables of a dispatcher: those that it asks, and those that were refused.
+/// The measured tables of a dispatcher: the tables in use, and the refused tables.
 #[derive(Debug, Default)]
 pub struct Tables {
     used: Vec<Arc<Tuning>>,
@@ -25,15 +25,15 @@ pub fn shipped() -> impl Iterator<Item = std::result::Result<Arc<Tuning>, (&'sta
     PARSED.iter().cloned()
 }
 
-/// Where `tilegemm tune` writes the table of a GPU model unless told otherwise, and where it is looked for:
-/// `candle-tilegemm/<model>.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither is known.
+/// The default path of the table that `tilegemm tune` writes for a GPU model and that the dispatcher reads:
+/// `candle-tilegemm/<model>.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither folder is known.
 pub fn cache_file(gpu: &str) -> Option<PathBuf> {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
     Some(settings::cache_folder()?.join("candle-tilegemm").join(gpu.chars().map(plain).collect::<String>() + ".json"))
 }
 
 impl Tables {
-    /// The table that ships for this GPU model.
+    /// The shipped table for this GPU model.
     pub(crate) fn shipped(host: &Host) -> Self {
         let mut tables = Self::default();
         for table in shipped() {
@@ -49,10 +49,11 @@ impl Tables {
         tables
     }
 
-    /// With the user's table, or without any, as `TILEGEMM_TUNING` asks for it.
+    /// Adds the user's table, or removes every table, as `TILEGEMM_TUNING` says.
     ///
     /// # Errors
-    /// [`Error::Tuning`] where the file that it names is refused. One in the cache that is refused is left out, with a warning.
+    /// [`Error::Tuning`] where the file named by the variable is refused. A refused table in the cache is left out,
+    /// with a warning.
     pub(crate) fn with_users(self, host: &Host) -> Result<Self> {
         match settings::tuning() {
             Some(settings::Tuning::Off) => Ok(Self::default()),
@@ -70,10 +71,10 @@ impl Tables {
         self
     }
 
-    /// With one that is asked first.
+    /// Adds a table in front of the other tables.
     ///
     /// # Errors
-    /// [`Error::Tuning`] where it is not for this host.
+    /// [`Error::Tuning`] where the table is not for this host.
     pub(crate) fn before(mut self, tuning: Tuning, host: &Host) -> Result<Self> {
         tuning.verify(host)?;
         self.insert(0, Arc::new(tuning));
@@ -93,17 +94,17 @@ impl Tables {
         self.refused.push(error);
     }
 
-    /// Those that are asked, the first first.
+    /// The tables in use, in order of precedence.
     pub fn used(&self) -> impl Iterator<Item = &Tuning> {
         self.used.iter().map(Arc::as_ref)
     }
 
-    /// Those that are not, and why.
+    /// The refused tables, with the reasons.
     pub fn refused(&self) -> &[Error] {
         &self.refused
     }
 
-    /// What each of them has for the canonical `problem`.
+    /// The entries of each table for the canonical `problem`.
     pub(crate) fn lookup<'a>(
         &'a self,
         problem: &'a Problem,

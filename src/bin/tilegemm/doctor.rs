@@ -1,4 +1,4 @@
-//! `tilegemm doctor`: what kernels need to be built and to run, whether it is here, and what to do where it is not.
+//! `tilegemm doctor`: requirements for building and running kernels, their state on this machine, and remedies.
 
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -13,15 +13,15 @@ use candle_tilegemm::settings::{self, Setting};
 use candle_tilegemm::Error;
 use std::fmt::{self, Display};
 
-/// How a finding is rated.
+/// The rating of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Ok,
-    /// It works, but not as one would expect.
+    /// The component works, but not as expected.
     Warn,
-    /// It is not here.
+    /// The component is absent.
     Missing,
-    /// It is here and does not work.
+    /// The component is present and does not work.
     Broken,
 }
 
@@ -41,7 +41,7 @@ struct Finding {
     status: Status,
     subject: &'static str,
     what: String,
-    /// What to do about it.
+    /// The remedy.
     remedy: Option<String>,
 }
 
@@ -137,7 +137,7 @@ fn run_time() -> Vec<Finding> {
     findings
 }
 
-/// The environment variables that change what runs; the measured tables have a section of their own.
+/// The environment variables that change the choice of kernels; the measured tables have a section of their own.
 fn environment() -> Vec<Finding> {
     let listed = settings::ALL.iter().filter(|setting| setting.name != settings::TUNING.name);
     let (set, unset): (Vec<&Setting>, Vec<_>) = listed.partition(|setting| setting.value().is_some());

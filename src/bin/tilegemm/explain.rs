@@ -1,4 +1,4 @@
-//! `tilegemm explain`: which kernel a product gets, and why no other. Needs no GPU.
+//! `tilegemm explain`: the kernel that a product gets, and the reasons against the other kernels. Needs no GPU.
 
 use crate::{Failure, Result};
 use candle_tilegemm::arch::DeviceInfo;
@@ -73,7 +73,7 @@ fn activations() -> impl TypedValueParser<Value = Activation> {
         .map(move |name| named(name).map_or(Activation::Identity, |(_, activation)| activation))
 }
 
-/// One of these names, listed where it is none.
+/// Parses one of these names; the error lists the names.
 pub fn one_of<T>(names: [&'static str; 4]) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result {
             crate::print(format_args!("\n{split}"))?;
         }
     }
-    // What the explanation shows, as the error that a program gets.
+    // The explanation's failure, as the error that a program gets.
     dispatcher.plan(&split.problem, policy)?;
     Ok(())
 }
@@ -150,11 +150,12 @@ fn this_device() -> Result<DeviceInfo> {
     Err("this build cannot see GPUs; build it with the feature `cuda`, or name one: --device h100".into())
 }
 
-/// A product and its epilogue as the op runs them: what is not best fused by the GEMM kernel is done afterwards.
+/// A product and its epilogue as the op runs them: elementwise kernels apply the part of the epilogue that is not best
+/// fused.
 struct Split {
-    /// What the GEMM kernel is asked for.
+    /// The problem of the GEMM kernel.
     problem: Problem,
-    /// Elementwise kernels after it, and their time.
+    /// The number of elementwise kernels after the GEMM kernel, and their time.
     passes: usize,
     passes_us: f64,
 }

@@ -1,4 +1,4 @@
-//! `tilegemm f32`: how exact and how fast f32 products are in each mode, beside cuBLAS: the tables of docs/f32.md.
+//! `tilegemm f32`: the precision and speed of f32 products in each mode, beside cuBLAS: the tables of docs/f32.md.
 
 #[cfg(any(feature = "bench", test))]
 mod data;
@@ -86,7 +86,7 @@ fn updated(path: &Path, tables: &str) -> Result<String> {
     markdown::insert(&text, tables).ok_or_else(missing)
 }
 
-/// The products that are timed.
+/// The products to time.
 fn shapes() -> Result<Vec<Shape>> {
     let mut shapes = bench::shapes(None, &[])?;
     shapes.retain(|shape| shape.dtype == DType::F32 && ["f32", "attention"].contains(&shape.class.as_str()));

@@ -1,4 +1,4 @@
-//! `tilegemm kernels`: the table, one line for a row or one for a kernel.
+//! `tilegemm kernels`: the table, with one line for each row or for each kernel.
 
 use crate::Result;
 use candle_tilegemm::arch::Arch;
@@ -8,9 +8,9 @@ use candle_tilegemm::DType;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
 
-/// Columns of a table, whatever it is printed to.
+/// Columns of a table, on terminals and in files.
 const WIDTH: u16 = 120;
-/// Those of each field but the last, with a column of padding on both sides, for a table of rows.
+/// Columns of each field but the last, with a column of padding on both sides, for a table of rows.
 const ROW_WIDTHS: [u16; 9] = [13, 12, 10, 8, 12, 9, 7, 10, 7];
 const HEADER_ONLY: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─'));
 
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result {
     Ok(())
 }
 
-/// A kernel and whether it is built, as JSON has it.
+/// A kernel and whether the kernel is built, in JSON.
 #[derive(serde::Serialize)]
 struct Described<'a> {
     #[serde(flatten)]
@@ -134,7 +134,7 @@ fn same_row(x: &KernelDesc, y: &KernelDesc) -> bool {
     row(x) == row(y)
 }
 
-/// Element types, and how they are multiplied where that is in another one.
+/// Element types, and the type of the multiplication where that type differs.
 fn dtypes(row: &[&KernelDesc]) -> String {
     let names = distinct(row, |kernel| kernel.dtype);
     match row[0].math {
@@ -158,7 +158,7 @@ fn fuses(kernel: &KernelDesc) -> &'static str {
     }
 }
 
-/// Which of the kernels are built, or what builds them.
+/// The kernels of the row that are built, or the feature that builds them.
 fn built(kernels: &[&KernelDesc]) -> String {
     let built: Vec<&KernelDesc> = kernels.iter().copied().filter(|kernel| kernel.is_built()).collect();
     match built.len() {

@@ -1,4 +1,4 @@
-//! `tilegemm`: which kernels there are, which one a product gets and why, and whether this machine can run them.
+//! `tilegemm`: the kernels, the kernel that a product gets and the reasons, and the state of this machine.
 
 mod bench;
 mod doctor;
@@ -35,7 +35,7 @@ fn modes() -> impl TypedValueParser<Value = F32Mode> {
 }
 
 impl F32 {
-    /// The mode of this process: the one that is asked for, else that of the environment.
+    /// The mode of this process: the requested mode, else the environment's.
     fn mode(&self) -> Result<F32Mode> {
         Ok(self.mode.map_or_else(candle_tilegemm::f32_mode, Ok)?)
     }
@@ -57,20 +57,20 @@ enum Command {
     Doctor,
 }
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 enum Failure {
-    /// The command line asks for something that makes no sense: exit code 2, as for what clap refuses.
+    /// The command line is invalid: exit code 2, as for errors of clap.
     Usage(String),
-    /// It was understood and did not work: exit code 1.
+    /// The command line was valid and the command failed: exit code 1.
     Error(Box<dyn std::error::Error>),
-    /// As `Error`, and all has been said.
+    /// Like `Error`, with all messages already printed.
     Silent,
-    /// It takes a GPU that is not here, or a build for one: exit code 2.
+    /// The command needs a GPU that this machine lacks, or a build for a GPU: exit code 2.
     NoDevice(String),
-    /// Ctrl-C ended it: exit code 130.
+    /// Ctrl-C ended the command: exit code 130.
     #[cfg(feature = "bench")]
     Interrupted,
-    /// The program that it ran ended with this exit code.
+    /// The traced program ended with this exit code.
     Exit(u8),
 }
 
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
             eprintln!("error: {message}");
             ExitCode::from(2)
         }
-        // A reader that has seen enough, like `head`.
+        // The reader closed the pipe, like `head`.
         Err(Failure::Error(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Error(error)) => {
             eprintln!("error: {error}");

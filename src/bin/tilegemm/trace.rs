@@ -1,4 +1,4 @@
-//! `tilegemm trace`: runs a program and writes its products down as a benchmark suite.
+//! `tilegemm trace`: runs a program and records its products as a benchmark suite.
 
 use crate::{Failure, Result};
 use candle_tilegemm::{settings, suite, trace};
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result {
     match code(status) {
         0 => said,
         code => {
-            // The program's own failure is what the caller has to know.
+            // The program's own failure is the most important result for the caller.
             if let Err(failure) = said {
                 eprintln!("error: {failure}");
             }
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result {
     }
 }
 
-/// Makes the file before the program runs for an hour and then cannot write it.
+/// Makes the file in advance, so that a failure to write shows before the program has run for an hour.
 fn reserve(out: &Path, force: bool) -> Result {
     let made = if force { File::create(out) } else { File::create_new(out) };
     made.map(drop).map_err(|error| {
@@ -59,7 +59,7 @@ fn reserve(out: &Path, force: bool) -> Result {
     })
 }
 
-/// Says what the program left in the file.
+/// Reports the rows that the program left in the file.
 fn report(out: &Path) -> Result {
     let text = fs::read_to_string(out).map_err(|error| format!("cannot read {}: {error}", out.display()))?;
     let left_out = text.lines().filter(|line| line.starts_with(trace::LEFT_OUT)).count();
@@ -82,12 +82,12 @@ fn report(out: &Path) -> Result {
 
 fn remove_if_empty(out: &Path) {
     if fs::metadata(out).is_ok_and(|file| file.len() == 0) {
-        // What is left behind is an empty file.
+        // The remaining file is empty.
         let _ = fs::remove_file(out);
     }
 }
 
-/// As a shell has it: 128 and the signal, where one ended the program.
+/// The exit code by the convention of shells: 128 plus the signal, where a signal ended the program.
 fn code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {

@@ -1,4 +1,4 @@
-//! `tilegemm tune`: times the kernels that can run each product of a suite, and writes down where one of them beats the
+//! `tilegemm tune`: times the kernels that can run each product of a suite, and records the kernels that beat the
 //! dispatcher's choice.
 
 #[cfg(feature = "bench")]

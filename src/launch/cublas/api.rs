@@ -1,6 +1,7 @@
 //! The functions of libcublas, and the numbers of its enums.
 //!
-//! A function is looked up in libcublas itself, not linked: with the interposer in the program, the linked symbol is ours.
+//! Functions are looked up in libcublas itself, not linked: with the interposer in the program, the linked symbol is
+//! the interposer's.
 
 use super::library::find;
 use crate::error::{Error, Result};
@@ -47,10 +48,10 @@ pub(crate) const CUDA_R_16BF: c_int = 14;
 pub(super) const COMPUTE_64F: c_int = 70;
 pub(super) const GEMM_DEFAULT_TENSOR_OP: c_int = 99;
 
-/// The libcublas that is called.
+/// The libcublas in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VendorLibrary {
-    /// Its file: the one that the program's handles come from.
+    /// The file of the library: the library that made the program's handles.
     pub path: PathBuf,
     /// Major, minor and patch version.
     pub version: [i32; 3],
@@ -64,7 +65,7 @@ impl fmt::Display for VendorLibrary {
 }
 
 impl VendorLibrary {
-    /// Whether its interface is the one that we know. Calls of the program reach it either way.
+    /// Whether the library's interface is a known one. Calls of the program reach the library either way.
     pub(crate) fn verify(&self) -> Result<()> {
         match self.version[0] {
             12 | 13 => Ok(()),
@@ -75,7 +76,7 @@ impl VendorLibrary {
     }
 }
 
-/// The functions of libcublas that we call.
+/// The functions of libcublas in use.
 #[derive(Debug)]
 pub(crate) struct Cublas {
     pub library: VendorLibrary,
@@ -101,7 +102,7 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
         let missing = |e: libloading::Error| {
             Error::Vendor(format!("{e}; link the program to libcublas 12 or 13, or set TILEGEMM_VENDOR=off"))
         };
-        // Never unloaded.
+        // The library is never unloaded.
         let library = Box::leak(Box::new(found.library));
         // SAFETY: the types are those of cublas_api.h.
         unsafe {

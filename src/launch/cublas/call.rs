@@ -9,16 +9,16 @@ use crate::problem::f32_mode::compute_type;
 use crate::problem::{DType, F32Mode, Operand, Problem};
 use std::ffi::{c_int, c_longlong, c_void};
 
-/// The arguments of one call, without its pointers: row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets B
-/// first.
+/// The arguments of one call, without its pointers. Row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets
+/// B first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VendorCall {
-    /// Of B and A.
+    /// Operations on B and A.
     ops: [c_int; 2],
     n: c_int,
     m: c_int,
     k: c_int,
-    /// Of B, A and D.
+    /// Leading dimensions of B, A and D.
     ld: [c_int; 3],
     strides: [c_longlong; 3],
     batch: c_int,
@@ -26,12 +26,12 @@ pub struct VendorCall {
     beta: f64,
     dtype: DType,
     f32_mode: F32Mode,
-    /// Whether partial sums of 16-bit products have to be added in f32. cuBLAS adds them in 16 bits where it likes, unless told.
+    /// Whether partial sums of 16-bit products must be added in f32. By default cuBLAS may add them in 16 bits.
     exact_sums: bool,
 }
 
 impl VendorCall {
-    /// The call for a canonical problem. Products of 16 bits are added in f32 throughout, as our own kernels do.
+    /// The call for a canonical problem. 16-bit products are added in f32 throughout, as in our own kernels.
     ///
     /// # Errors
     /// [`Error::Vendor`] when a size or stride does not fit the interface.
@@ -45,8 +45,9 @@ impl VendorCall {
         Ok(Self { exact_sums: matches!(problem.dtype, DType::F16 | DType::BF16), ..call })
     }
 
-    /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with the
-    /// batch as it is asked for, and the first of the two forms that fits. cuBLAS may add partial sums in 16 bits, as it may there.
+    /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with
+    /// the batch unchanged, and with the first of the two forms that fits. cuBLAS may add partial sums in 16 bits, as
+    /// in candle.
     ///
     /// # Errors
     /// [`Error::Vendor`] when a size or stride does not fit the interface, or candle refuses the operands.

@@ -1,10 +1,11 @@
-//! Which libcublas is called: the one that the handles of the program come from, for a handle of version 12 means nothing to 13.
+//! Selection of libcublas: the library that made the handles of the program, because a handle of version 12 means
+//! nothing to version 13.
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::path::PathBuf;
 
-/// Not among libloading's constants: open what is loaded already, and nothing else (dlfcn.h).
+/// Not among libloading's constants: open a library that is already loaded, and load nothing (dlfcn.h).
 const RTLD_NOLOAD: c_int = if cfg!(target_os = "macos") { 0x10 } else { 4 };
 
 /// An open library and its file.
@@ -14,13 +15,14 @@ pub(super) struct Found {
     pub path: PathBuf,
 }
 
-/// The library whose `symbol` a call of this program reaches; else the first of `names` that is loaded; else the first that can be.
+/// The library that a call of `symbol` by this program reaches; else the first loaded library of `names`; else the
+/// first library of `names` that can be loaded.
 pub(super) fn find(symbol: &CStr, names: &[&str]) -> Option<Found> {
     let in_order = |flags| names.iter().find_map(|name| open(name, flags, symbol));
     linked(symbol).or_else(|| in_order(RTLD_NOLOAD)).or_else(|| in_order(0))
 }
 
-/// Where the program's own symbol resolves to.
+/// The library that the program's own symbol resolves to.
 fn linked(symbol: &CStr) -> Option<Found> {
     let path = file_of(&Library::this(), symbol)?;
     open(path.to_str()?, RTLD_NOLOAD, symbol)
@@ -33,9 +35,9 @@ fn open(name: &str, flags: c_int, symbol: &CStr) -> Option<Found> {
     Some(Found { library, path })
 }
 
-/// The file that has what `symbol` means in `library`.
+/// The file that defines the address of `symbol` in `library`.
 fn file_of(library: &Library, symbol: &CStr) -> Option<PathBuf> {
-    // SAFETY: the address is only looked at.
+    // SAFETY: the address is never called.
     let symbol = unsafe { library.get::<*mut c_void>(symbol.to_bytes_with_nul()) }.ok()?;
     let mut info =
         DlInfo { file: std::ptr::null(), base: std::ptr::null(), name: std::ptr::null(), at: std::ptr::null() };
@@ -43,7 +45,7 @@ fn file_of(library: &Library, symbol: &CStr) -> Option<PathBuf> {
     if unsafe { dladdr(symbol.as_raw_ptr(), &mut info) } == 0 || info.file.is_null() {
         return None;
     }
-    // SAFETY: a terminated string that lives as long as the library is loaded, and it is open.
+    // SAFETY: a terminated string that lives as long as the library is loaded, and the library is open.
     Some(unsafe { CStr::from_ptr(info.file) }.to_string_lossy().into_owned().into())
 }
 
@@ -68,7 +70,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// `lib<name>.so.13` and `.so.12`, each with a function that gives its number.
+    /// `lib<name>.so.13` and `.so.12`, each with a function that returns the library's number.
     fn stubs(name: &str) -> ([String; 2], CString) {
         let folder = std::env::temp_dir().join(format!("tilegemm-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -88,7 +90,7 @@ mod tests {
         std::mem::forget(unsafe { Library::open(Some(path), RTLD_LAZY | scope) }.unwrap());
     }
 
-    /// The number that the library which is found for these two gives.
+    /// The number of the library that `find` returns for these two paths.
     fn found(paths: &[String; 2], symbol: &CString) -> c_int {
         let found = find(symbol, &[&paths[0], &paths[1]]).unwrap();
         // SAFETY: the function of the stub.

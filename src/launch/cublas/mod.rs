@@ -1,4 +1,4 @@
-//! The vendor library as one more kernel: cuBLAS, called the way candle calls it.
+//! The vendor library as one more kernel: cuBLAS, called with candle's conventions.
 
 pub(crate) mod api;
 mod call;

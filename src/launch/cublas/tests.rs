@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_longlong, c_void};
 use std::ptr::{null, null_mut};
 
 thread_local! {
-    /// The math mode during the latest call, and what the call returns.
+    /// The math mode during the latest call, and the call's return value.
     static DURING: Cell<c_int> = const { Cell::new(-1) };
     static STATUS: Cell<c_int> = const { Cell::new(0) };
 }
@@ -59,7 +59,7 @@ unsafe extern "C" fn get_stream(_: *mut c_void, _: *mut *mut c_void) -> c_int {
     0
 }
 
-/// A library whose handles are their math mode.
+/// A library whose handles are their own math mode.
 fn library(major: i32) -> Cublas {
     Cublas {
         library: VendorLibrary { path: "libcublas.so".into(), version: [major, 1, 0] },
@@ -73,13 +73,13 @@ fn library(major: i32) -> Cublas {
     }
 }
 
-/// The math mode during the call and after it, and whether that succeeded.
+/// The math mode during the call and after the call, and whether the call succeeded.
 fn modes(call: &VendorCall, major: i32, status: c_int, before: c_int) -> (c_int, c_int, bool) {
     let mut handle = before;
     let pointers = Pointers { a: null(), b: null(), c: null(), bias: null(), d: null_mut() };
     DURING.set(-1);
     STATUS.set(status);
-    // SAFETY: the library of the tests looks at no pointer.
+    // SAFETY: the tests' library reads no pointer.
     let result = unsafe { call.run_by(&library(major), pointers, (&raw mut handle).cast()) };
     (DURING.get(), handle, result.is_ok())
 }
@@ -112,7 +112,7 @@ fn a_library_of_another_version_is_not_called() {
     assert!(text.contains("11.1.0, libcublas.so") && text.contains("TILEGEMM_VENDOR=off"), "{text}");
 }
 
-/// In this program candle links it.
+/// In this program candle links cuBLAS.
 #[cfg(feature = "interpose")]
 #[test]
 fn the_library_is_the_one_that_the_program_links() {

@@ -1,4 +1,4 @@
-//! What is measured side by side: names of arms, and what each of them launches for a row.
+//! Arms, measured side by side: their names, and the launches of each arm for a row.
 
 use super::lt::{CublasLt, LtProblem, Reduction};
 use super::operands::Operands;
@@ -14,35 +14,35 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The arms that a run has unless `--arms` says otherwise.
+/// The arms of a run without `--arms`.
 pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt", "cublaslt-any", "cublaslt-top1"];
 
 /// One arm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arm {
-    /// What the dispatcher chooses.
+    /// The dispatcher's choice.
     Ours,
-    /// What it chooses with the vendor library off.
+    /// The dispatcher's choice with the vendor library off.
     Own,
-    /// The fastest of our rows, found by timing them.
+    /// The fastest of our rows, found by timing the rows.
     OwnBest,
     /// `cublasGemmStridedBatchedEx` as candle calls it.
     Candle,
-    /// `Own` in this f32 mode, whatever that of the run is.
+    /// `Own` in this f32 mode, whatever the run's mode is.
     OwnIn(F32Mode),
-    /// `Candle` in this f32 mode: SGEMM, unless that is TF32.
+    /// `Candle` in this f32 mode: TF32 for `Tf32`, else SGEMM.
     CandleIn(F32Mode),
-    /// The fastest algorithm that cuBLASLt's heuristic offers, with partial sums in f32.
+    /// The fastest algorithm of cuBLASLt's heuristic, with partial sums in f32.
     CublasLt,
-    /// The same, also with partial sums in the type of the result.
+    /// The same, with partial sums in the type of the result permitted too.
     CublasLtAny,
     /// cuBLASLt's own first choice.
     CublasLtTop1,
-    /// A kernel of the table, in the configuration that its family chooses or in this one.
+    /// A kernel of the table, in this configuration or in its family's choice.
     Kernel(&'static KernelDesc, Option<Config>),
     /// The same as `Ours`, entered a second time.
     Again,
-    /// A kernel that skips its last K tile, to see that it is caught.
+    /// A kernel that skips its last K tile, to test that the check finds the error.
     Planted,
 }
 
@@ -97,12 +97,12 @@ impl Arm {
         })
     }
 
-    /// Whether it may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
+    /// Whether the arm may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
     pub fn may_add_in_16_bits(&self, dtype: DType) -> bool {
         dtype.bytes() == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
     }
 
-    /// What it is asked to compute: the row, in the f32 mode of the arm where it has one.
+    /// The arm's problem: the row, in the f32 mode of the arm if the arm has a mode.
     pub fn problem(&self, row: &Problem) -> Problem {
         match *self {
             Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => Problem { f32_mode, ..*row },
@@ -111,7 +111,7 @@ impl Arm {
     }
 }
 
-/// Something that computes the row.
+/// A launchable computation of the row.
 #[derive(Clone)]
 pub enum Runner<'a> {
     Plan(Arc<Plan>),
@@ -120,7 +120,7 @@ pub enum Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// What ran, for the record.
+    /// The kernel's name, for the record.
     pub fn kernel(&self) -> String {
         match self {
             Runner::Plan(plan) => plan.kernel.name.into(),
@@ -129,7 +129,7 @@ impl Runner<'_> {
         }
     }
 
-    /// The configuration in which it runs; of zeros where there is none.
+    /// The kernel's configuration; all zeros where the kernel has none.
     pub fn config(&self) -> Config {
         match self {
             Runner::Plan(plan) => plan.config,
@@ -137,7 +137,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whether both launch the same with the same arguments, so that one time is that of both.
+    /// Whether both runners launch the same kernel with the same arguments, so that both share one time.
     pub fn is_same(&self, other: &Runner) -> bool {
         let vendor = |runner: &Runner| match runner {
             Runner::Plan(plan) if plan.kernel.role == Role::Vendor => VendorCall::of(&plan.canonical.problem).ok(),
@@ -167,14 +167,14 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Computes the product of the first copy of the operands, and waits for it.
+    /// Computes the product of the first copy of the operands, and waits for the result.
     pub fn run(&self, timer: &Timer, operands: &Operands) -> Result {
         // SAFETY: the operands are the problem's, and outlive the launch.
         unsafe { self.launch(timer, operands.pointers(0)?)? };
         timer.synchronize()
     }
 
-    /// Its launches over all copies of the operands, as a graph.
+    /// The runner's launches over all copies of the operands, as a graph.
     pub fn capture(&self, timer: &Timer, operands: &Operands) -> Result<Captured> {
         timer.capture(operands.copies(), |copy| {
             // SAFETY: the operands are the problem's, and outlive the graph.
@@ -186,21 +186,21 @@ impl Runner<'_> {
 /// A candidate's first time in microseconds, and its launches.
 type Glance<'a> = (f64, Runner<'a>, Captured);
 
-/// Of how many kernels `own-best` tries other configurations than the family's choice.
+/// The number of kernels that `own-best` also tries in configurations other than the family's choice.
 const SWEPT: usize = 2;
 
-/// Finds out what each arm launches for one row.
+/// Resolves arms to their launches for one row.
 pub struct Resolver<'a> {
     pub timer: &'a Timer,
     pub dispatcher: &'a Dispatcher,
     pub lt: &'a CublasLt,
-    /// As the arm has it ([`Arm::problem`]).
+    /// The arm's problem ([`Arm::problem`]).
     pub problem: &'a Problem,
     pub operands: &'a Operands,
 }
 
 impl<'a> Resolver<'a> {
-    /// What `arm` launches, or why it has no place in this row.
+    /// The launches of `arm`, or the reason why the row has no such arm.
     pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
         let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
         match arm {
@@ -222,7 +222,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// With the workspace that the session's stream has, so that what is planned is what runs.
+    /// Plans with the workspace of the session's stream, so that the plan runs as planned.
     fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
         Ok(self.dispatcher.plan(problem, policy.with_workspace(workspace::bytes()?))?)
     }
@@ -241,7 +241,7 @@ impl<'a> Resolver<'a> {
         self.fastest_of(glances)
     }
 
-    /// A kernel in the configurations that its family did not choose, the most promising ones.
+    /// A kernel in the most promising configurations other than its family's choice.
     fn other_configurations(&self, runner: &Runner) -> Vec<Runner<'a>> {
         const MOST: usize = 8;
         let Runner::Plan(chosen) = runner else { return Vec::new() };
@@ -259,12 +259,12 @@ impl<'a> Resolver<'a> {
         self.fastest((0..problem.algorithms.len()).map(|index| Runner::Lt(problem.clone(), index)).collect())
     }
 
-    /// The fastest of several: a glance at each, then a closer look at the best few in turns.
+    /// The fastest candidate: one short measurement of each, then longer measurements of the best few in turns.
     fn fastest(&self, candidates: Vec<Runner<'a>>) -> Result<Runner<'a>> {
         self.fastest_of(self.glance(candidates)?)
     }
 
-    /// A time of each that runs, in microseconds, the fastest first.
+    /// A time of each candidate that runs, in microseconds, the fastest first.
     fn glance(&self, candidates: Vec<Runner<'a>>) -> Result<Vec<Glance<'a>>> {
         let mut glances = Vec::new();
         let mut best = f64::INFINITY;

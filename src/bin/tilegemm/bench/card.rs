@@ -1,4 +1,4 @@
-//! Clocks, power and temperature of the card that is measured, from NVML.
+//! Clocks, power and temperature of the measured card, from NVML.
 
 use super::report::{Card, Clocks};
 use crate::Result;
@@ -12,7 +12,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Finds the card that CUDA calls `device`.
+    /// Finds the card with CUDA's ordinal `device`.
     pub fn new(device: &CudaDevice) -> Result<Self> {
         let nvml = Nvml::init().map_err(|e| format!("NVML: {e}; it comes with the driver (libnvidia-ml.so.1)"))?;
         let bytes = device.cuda_stream().context().uuid()?.bytes.map(|byte| byte as u8);

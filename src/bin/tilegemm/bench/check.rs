@@ -1,7 +1,7 @@
-//! Whether an arm computed the product: its result against an f64 one of the same operands.
+//! The check of an arm: its result against an f64 product of the same operands.
 //!
-//! The f64 result comes from our reference kernel where that is quick, else from cuBLAS in f64, which shares no kernel with
-//! the arms. So all are judged by one more than they can be.
+//! The f64 result comes from our reference kernel where that kernel is quick, else from cuBLAS in f64, which shares no
+//! kernel with the arms. So every arm is compared with the f64 result of another kernel.
 
 use super::operands::{address, Operands};
 use super::timing::Timer;
@@ -15,10 +15,10 @@ use candle_tilegemm::{DType, F32Mode, Problem};
 
 /// Products up to this many operations are checked with the reference kernel.
 const SMALL_FLOP: f64 = 1e10;
-/// What an error that is no number is written as: JSON has no NaN.
+/// The record's value for an error of NaN or infinity: JSON has no NaN.
 pub const NOT_A_NUMBER: f64 = 1e300;
 
-/// The right result of one row.
+/// The reference result of one row.
 pub struct Reference {
     d: Tensor,
     rms: f64,
@@ -38,10 +38,10 @@ impl Reference {
         Ok(Self { d, rms, tolerance: tolerance(problem) })
     }
 
-    /// Largest difference of `d` to the right result, over that one's root mean square.
+    /// Largest difference between `d` and the reference, over the reference's root mean square.
     pub fn error_of(&self, d: &Tensor) -> Result<f64> {
         let difference = (d.to_dtype(CandleDType::F64)? - &self.d)?.abs()?;
-        // The sum tells of NaN, which a maximum may pass over.
+        // A NaN shows in the sum; a maximum may pass over NaN.
         let sum = difference.sum_all()?.to_scalar::<f64>()?;
         if !sum.is_finite() {
             return Ok(NOT_A_NUMBER);
@@ -89,11 +89,12 @@ fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Resul
     Ok(vendor.or_else(|| able(Role::LastResort)).ok_or("there is no f64 reference kernel in this build")?)
 }
 
-/// Rounding of the result, which reaches 6 times the mean, and of sums of K terms in f32: their errors grow like sqrt(K).
-/// A kernel that skips one K tile is beyond it for every K of the suite.
+/// The tolerance covers the rounding of the result, which reaches 6 times the mean, and the rounding of sums of K terms
+/// in f32, whose errors grow like sqrt(K). A kernel that skips one K tile exceeds the tolerance for every K of the
+/// suite.
 pub fn tolerance(problem: &Problem) -> f64 {
     let (result, sum) = match problem.dtype {
-        // Inputs lose up to 2^-10 each where they are truncated, and the tensor cores' accumulators truncate, too.
+        // Truncation costs each input up to 2^-10, and the tensor cores' accumulators truncate too.
         DType::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),
         DType::BF16 => (2f64.powi(-8), 2f64.powi(-24)),
         DType::F16 => (2f64.powi(-11), 2f64.powi(-24)),

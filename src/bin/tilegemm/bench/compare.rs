@@ -1,22 +1,22 @@
-//! `--compare A.json B.json`: what got faster or slower from one record to the next.
+//! `--compare A.json B.json`: rows that got faster or slower from one record to the next.
 
 use super::report::{Report, Row};
 use candle_tilegemm::F32Mode;
 use comfy_table::{presets::ASCII_MARKDOWN, Table};
 
-/// A change below this share is noise, whatever the percentiles say: two runs of the same binary differ by as much.
+/// A change below this share is noise, whatever the percentiles say: two runs of the same binary differ by this share.
 const NOISE: f64 = 0.03;
-/// Rows that it takes to tell the card's drift from changes of single rows.
+/// The number of rows needed to separate the card's drift from changes of single rows.
 const ENOUGH_ROWS: usize = 5;
 
 /// Two records side by side.
 pub struct Comparison {
-    /// How much slower the second card ran stock candle, in the median: taken out of every change.
+    /// The median slowdown of stock candle on the second card, which is removed from every change.
     pub drift: f64,
-    /// Rows that both have, and how the time of each arm changed.
+    /// Rows of both records, and the change of each arm's time.
     changes: Vec<Change>,
     only_in_one: Vec<String>,
-    /// How exact f32 products had to be, where that differs.
+    /// The f32 modes of the records, where the modes differ.
     f32: Option<[F32Mode; 2]>,
 }
 
@@ -31,7 +31,7 @@ struct Change {
 }
 
 impl Comparison {
-    /// Compares `arm` of both records, and tells what is wrong only in the second.
+    /// Compares `arm` of both records, and finds the flaws that only the second record has.
     pub fn new(first: &Report, second: &Report, arm: &str) -> Self {
         let pairs: Vec<(&Row, &Row)> =
             first.sound().filter_map(|row| Some((row, second.sound().find(|other| other.id == row.id)?))).collect();

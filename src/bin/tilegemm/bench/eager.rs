@@ -1,5 +1,6 @@
-//! `--eager`: the whole call as a candle program makes it: allocation of the result, dispatch, launch. Wall-clock time of many
-//! calls in a row, over their number, so that the host's work hides behind the GPU's where there is enough of the latter.
+//! `--eager`: the whole call of a candle program: allocation of the result, dispatch, launch. The time is the
+//! wall-clock time of many calls in a row over their number, so that the GPU's work hides the host's work where the GPU
+//! has enough work.
 
 use super::arms::Arm;
 use super::check::Reference;
@@ -15,7 +16,7 @@ use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{Activation, Config, Gemm, Problem};
 use std::time::{Duration, Instant};
 
-/// How long a sample should take, in microseconds.
+/// The target length of a sample, in microseconds.
 const SAMPLE_US: f64 = 2000.0;
 const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -42,7 +43,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
                 continue;
             }
         };
-        // The first calls load modules and plan; the second estimate counts.
+        // The first calls load modules and plan; only the second estimate is used.
         let estimate = call.repeat(timer, problem, &copies, copies.len());
         let estimate = estimate.and_then(|_| call.repeat(timer, problem, &copies, 2 * copies.len()));
         let calls = match estimate {
@@ -82,7 +83,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
     Ok(measured)
 }
 
-/// The operands as a candle program has them.
+/// The operands as tensors of a candle program.
 struct Views {
     a: Tensor,
     b: Tensor,
@@ -121,7 +122,7 @@ impl Views {
 #[derive(Clone, Copy)]
 struct Call {
     mode: Mode,
-    /// Through our op where there is an epilogue, as a user of the crate would.
+    /// Whether the call goes through our op, for rows with an epilogue.
     ours: bool,
 }
 
@@ -134,7 +135,7 @@ impl Call {
         }
     }
 
-    /// Microseconds of one call of `calls` in a row.
+    /// Microseconds of one call, from `calls` calls in a row.
     fn repeat(&self, timer: &Timer, problem: &Problem, copies: &[Views], calls: usize) -> Result<f64> {
         interpose::set_mode(self.mode);
         timer.synchronize()?;

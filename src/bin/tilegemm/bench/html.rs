@@ -1,6 +1,7 @@
-//! The record as one page that needs nothing else: `tilegemm bench --html FILE`.
+//! The record as one self-contained page: `tilegemm bench --html FILE`.
 //!
-//! html/page.html is the skeleton. Its placeholders are filled in one pass, so that nothing in a record is taken for one.
+//! html/page.html is the skeleton. All placeholders are filled in one pass, so that no text of a record is read as a
+//! placeholder.
 
 mod classes;
 mod heat;
@@ -46,7 +47,7 @@ fn page(report: &Report) -> Result<String> {
     Ok(page)
 }
 
-/// What a placeholder of the page stands for.
+/// The text of a placeholder of the page.
 fn fill(name: &str, view: &View) -> Option<String> {
     Some(match name {
         "css" => include_str!("html/page.css").into(),
@@ -72,14 +73,14 @@ fn fill(name: &str, view: &View) -> Option<String> {
     })
 }
 
-/// Plotly itself. The second script that comes with it typesets formulas, of which there are none here.
+/// Plotly itself. The second script of the package typesets formulas, and the page has no formulas.
 fn plotly_js() -> String {
     let scripts = Plot::offline_js_sources();
     let end = "</script>";
     scripts.split_once(end).map_or(scripts.clone(), |(first, _)| format!("{first}\n{end}"))
 }
 
-/// A place for a plot, its data, and a selector where there are several: (label, Plotly's JSON) each.
+/// A place for a plot, its data, and a selector for several plots: (label, Plotly's JSON) each.
 fn figure(id: &str, plots: &[(String, String)], width: usize) -> String {
     if plots.is_empty() {
         return "<p class=\"empty\">This record has no rows for this plot.</p>".into();

@@ -1,6 +1,7 @@
-//! `tilegemm bench --ladder`: what each idea of a GEMM is worth, from a loop on the CPU to the vendor library.
+//! `tilegemm bench --ladder`: the worth of each idea of a GEMM, from a loop on the CPU to the vendor library.
 //!
-//! D = A @ B^T with f16 operands, f32 sums and f32 results. The rungs are in benches/ladder; nothing of them is dispatched to.
+//! D = A @ B^T with f16 operands, f32 sums and f32 results. The rungs are in benches/ladder; the dispatcher chooses
+//! none of them.
 
 mod cpu;
 mod rungs;
@@ -20,23 +21,23 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Samples of a rung, and of one whose launch takes longer than `SLOW_US`.
+/// Samples of a rung, and of a rung whose launch takes longer than `SLOW_US`.
 const SAMPLES: usize = 15;
 const SLOW_SAMPLES: usize = 3;
 const SLOW_US: f64 = 20_000.0;
 /// Warm-up of all rungs of a size together.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Largest |d - reference| over the root mean square that f32 sums of 4096 products explain. Tensor cores truncate, so this
-/// is far more than f32 needs, and far less than what one missing 16 of K make.
+/// Largest |d - reference| over the root mean square that f32 sums of 4096 products explain. Tensor cores truncate, so
+/// the tolerance is far more than f32 needs. The tolerance is far less than the error of a missing step of 16 along K.
 const TOLERANCE: f64 = 1e-3;
-/// How much is read to measure the memory: 80 times the L2 cache of an H100.
+/// Bytes read by the memory measurement: 80 times the L2 cache of an H100.
 const STREAM_BYTES: usize = 4 << 30;
 
 /// All rungs at all sizes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ladder {
     pub rows: Vec<Row>,
-    /// Rungs that are not written for a size, by name.
+    /// Rungs that do not support a size, by name.
     pub left_out: Vec<String>,
 }
 
@@ -45,19 +46,19 @@ pub struct Ladder {
 pub struct Row {
     pub size: usize,
     pub rung: String,
-    /// What it adds to the rung before.
+    /// The idea that the rung adds to the rung before.
     pub why: String,
-    /// M, N, K of what is computed from operands that were loaded once. None: nobody outside knows.
+    /// M, N, K of the block that is computed from operands loaded once. `None` for cuBLAS, whose tile is unknown.
     pub tile: Option<[u32; 3]>,
-    /// The least time that the ceilings allow.
+    /// The least time by the ceilings.
     pub roof_us: f64,
-    /// With operands in DRAM. None for CPU loops.
+    /// Time with operands in DRAM. `None` for CPU loops.
     pub cold_us: Option<f64>,
-    /// With one copy of the operands, which stays in the L2 cache where it fits.
+    /// Time with one copy of the operands, which stays in the L2 cache where the copy fits.
     pub hot_us: f64,
     /// Largest difference to the reference over the reference's root mean square.
     pub err: f64,
-    /// A CPU loop computed this many rows of D, and its time is scaled.
+    /// The number of rows of D that a CPU loop computed; the time is scaled up.
     pub cpu_rows: Option<usize>,
 }
 
@@ -80,7 +81,7 @@ impl Row {
 /// Measures the ladder at sizes^3.
 ///
 /// # Errors
-/// When a rung is wrong: no time of it would mean anything.
+/// A wrong rung, whose time has no meaning.
 pub fn run(timer: &Timer, ceilings: &Ceilings, sizes: &[usize]) -> Result<Ladder> {
     let mut ladder = Ladder::default();
     for &size in sizes {
@@ -114,7 +115,7 @@ pub fn run(timer: &Timer, ceilings: &Ceilings, sizes: &[usize]) -> Result<Ladder
     Ok(ladder)
 }
 
-/// What the memory gives to a kernel that only reads, in GB/s.
+/// Bandwidth of a kernel that only reads memory, in GB/s.
 pub fn hbm_gbps(timer: &Timer) -> Result<f64> {
     let info = launch::device_info(timer.device().cuda_stream().context().ordinal())?;
     let bytes = STREAM_BYTES.min(free_bytes(timer.device())? / 2) / 1024 * 1024;
@@ -139,7 +140,7 @@ fn roof_us(size: usize, ceilings: &Ceilings) -> Result<f64> {
     Ok((flops / (peak * 1e6)).max(bytes / (ceilings.hbm_gbps * 1e3)))
 }
 
-/// Median times of one launch, all rungs in turns. Slow ones have turns of their own, and fewer.
+/// Median times of one launch, all rungs in turns. Slow rungs have separate turns, and fewer.
 fn medians(timer: &Timer, arms: &[Captured]) -> Result<Vec<f64>> {
     let mut us = arms.iter().map(|arm| arm.replay(timer)).collect::<Result<Vec<f64>>>()?;
     let (quick, slow): (Vec<usize>, Vec<usize>) = (0..arms.len()).partition(|&index| us[index] < SLOW_US);
@@ -154,18 +155,18 @@ fn medians(timer: &Timer, arms: &[Captured]) -> Result<Vec<f64>> {
 
 // --- Operands, check and capture ------------------------------------------------------------------------------------
 
-/// The operands of one size, as many copies as it takes to find none in the L2 cache, and what is right.
+/// The operands of one size, in as many copies as keep the operands out of the L2 cache, and the reference.
 struct Matrices<'a> {
     timer: &'a Timer,
     size: usize,
-    /// A and B; its D, which is f16, is not used.
+    /// A and B; the f16 D of these operands is not used.
     inputs: Operands,
     /// D for each copy of A and B.
     outputs: Vec<Tensor>,
     reference: Reference,
 }
 
-/// A result that is right.
+/// A checked result.
 struct Checked {
     d: Tensor,
     err: f64,
@@ -189,7 +190,8 @@ impl<'a> Matrices<'a> {
         Ok(Addresses { a: inputs.a, b: inputs.b, d: address(d)? as *mut c_void })
     }
 
-    /// Runs a rung once and compares what it leaves in a D full of NaN. None: it is not written for this size.
+    /// Runs a rung once and compares the result, in a D that was full of NaN before. `None`: the rung does not support
+    /// this size.
     fn check(&self, rung: &Rung) -> Result<Option<Checked>> {
         let d = Tensor::full(f32::NAN, self.size * self.size, &Device::Cuda(self.timer.device().clone()))?;
         let addresses = self.addresses(0, &d)?;
@@ -204,7 +206,7 @@ impl<'a> Matrices<'a> {
         Ok(Some(Checked { d, err }))
     }
 
-    /// Launches that go round `copies` copies of the operands.
+    /// Launches that cycle through `copies` copies of the operands.
     fn capture(&self, rung: &Rung, copies: usize) -> Result<Captured> {
         let addresses =
             (0..copies).map(|copy| self.addresses(copy, &self.outputs[copy])).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! cuBLASLt: the algorithms that its heuristic offers, as candidates that we time.
+//! cuBLASLt: the algorithms of its heuristic, as candidates to time.
 
 use super::operands::{address, Operands};
 use crate::Result;
@@ -17,15 +17,15 @@ const WORKSPACE: usize = 64 << 20;
 /// `cublasOperation_t`, which cuBLASLt takes as an integer.
 const OP_N: c_int = 0;
 const OP_T: c_int = 1;
-/// Most algorithms that are asked for.
+/// The most algorithms to request.
 const MOST: usize = 32;
 
-/// Which partial sums a split along K may leave.
+/// The partial sums that a split along K may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Added up in f32, as all our kernels do.
+    /// Partial sums in f32, as in all our kernels.
     F32,
-    /// Also in the type of the result, which rounds them.
+    /// Partial sums in f32, or in the type of the result, which rounds the sums.
     Any,
 }
 
@@ -36,12 +36,12 @@ pub struct CublasLt {
     stream: CUstream,
 }
 
-/// One product as cuBLASLt describes it, and the algorithms for it, its own favourite first.
+/// cuBLASLt's description of one product, and the algorithms for the product, the heuristic's favourite first.
 pub struct LtProblem<'a> {
     lt: &'a CublasLt,
     problem: Problem,
     desc: sys::cublasLtMatmulDesc_t,
-    /// Of B, A and D: row-major D = A @ B is column-major D^T = B^T @ A^T.
+    /// Layouts of B, A and D: row-major D = A @ B is column-major D^T = B^T @ A^T.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     pub algorithms: Vec<sys::cublasLtMatmulHeuristicResult_t>,
 }
@@ -52,14 +52,14 @@ impl CublasLt {
         Ok(Self { handle: result::create_handle()?, workspace, stream: device.cuda_stream().cu_stream().cast() })
     }
 
-    /// Of cuBLASLt, which is that of cuBLAS.
+    /// The version of cuBLASLt, which is the version of cuBLAS.
     pub fn version() -> String {
         // SAFETY: no arguments.
         let version = unsafe { sys::cublasLtGetVersion() };
         format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
     }
 
-    /// The heuristic's algorithms for a product, or why it has none.
+    /// The heuristic's algorithms for a product, or the reason why there is none.
     pub fn problem(&self, problem: &Problem, operands: &Operands, reduction: Reduction) -> Result<LtProblem<'_>> {
         let problem = problem.canonical().problem;
         let (epilogue, bias) = epilogue(&problem)?;
@@ -105,7 +105,7 @@ fn set_layout<T>(layout: sys::cublasLtMatrixLayout_t, attribute: Attribute, valu
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, used by nobody any more.
+        // SAFETY: made by `new`, and not used any more.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
@@ -169,12 +169,12 @@ impl LtProblem<'_> {
         Ok(found.filter(usable).collect())
     }
 
-    /// What identifies an algorithm.
+    /// The identifier of an algorithm.
     pub fn name(&self, index: usize) -> String {
         let algorithm = &self.algorithms[index].algo;
         let get = |attribute: Config| {
             let mut value = 0u32;
-            // SAFETY: the attributes that are asked for are integers of at most 32 bits; shorter ones fill the low bytes.
+            // SAFETY: the requested attributes are integers of at most 32 bits; shorter ones fill the low bytes.
             unsafe {
                 sys::cublasLtMatmulAlgoConfigGetAttribute(
                     algorithm,
@@ -242,7 +242,7 @@ impl LtProblem<'_> {
 
 impl Drop for LtProblem<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `CublasLt::problem`, used by nobody any more.
+        // SAFETY: made by `CublasLt::problem`, and not used any more.
         unsafe {
             for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
                 let _ = result::destroy_matrix_layout(layout);
@@ -274,7 +274,7 @@ fn types(problem: &Problem) -> (sys::cudaDataType, sys::cublasComputeType_t, sys
     }
 }
 
-/// Its name for our epilogue, and whether that has a bias.
+/// cuBLASLt's epilogue for ours, and whether the epilogue has a bias.
 fn epilogue(problem: &Problem) -> Result<(sys::cublasLtEpilogue_t, bool)> {
     use sys::cublasLtEpilogue_t as Lt;
     let epilogue = &problem.epilogue;

@@ -1,4 +1,4 @@
-//! A run over a suite: what each row needs, in which order, and what is written down.
+//! A run over a suite: the arms of each row, the order of the rows, and the record.
 
 use super::arms::{Arm, Resolver, Runner};
 use super::card::Monitor;
@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 
 /// Warm-up of each arm of a row.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// A row whose 10th and 90th percentile are farther apart than this share of the median is flagged.
+/// The largest distance of the 10th and 90th percentile, as a share of the median, without a flag.
 const MOST_SPREAD: f64 = 0.05;
-/// A row during which the clock fell by more than this share is flagged.
+/// The largest share that the clock may lose during a row without a flag.
 const MOST_CLOCK_LOSS: f64 = 0.03;
 
-/// The card and all that measures it.
+/// The card and the measuring instruments.
 pub struct Session {
-    /// How exact f32 products have to be, of every arm.
+    /// The f32 mode of every arm.
     pub f32_mode: F32Mode,
     pub timer: Timer,
     pub dispatcher: Dispatcher,
@@ -37,19 +37,19 @@ pub struct Session {
     lt: CublasLt,
 }
 
-/// How a product is measured.
+/// The method of measuring a product.
 pub struct How {
     pub samples: usize,
-    /// One copy of the operands.
+    /// Whether there is only one copy of the operands.
     pub hot: bool,
     /// Whether results are compared with the reference.
     pub check: bool,
-    /// Of the data; 1, but for zeros as a planted mistake.
+    /// The factor on the data: 1, or 0 as a planted mistake.
     pub scale: f64,
 }
 
 impl Session {
-    /// With the dispatcher that programs have here.
+    /// Opens a session with the dispatcher that programs have on this machine.
     pub fn open(pause: f64, f32_mode: F32Mode) -> Result<Self> {
         Self::with(pause, f32_mode, |info| Ok(Dispatcher::new(info).with_user_tuning()?))
     }
@@ -59,7 +59,7 @@ impl Session {
         f32_mode: F32Mode,
         dispatcher: impl FnOnce(DeviceInfo) -> Result<Dispatcher>,
     ) -> Result<Self> {
-        // For the arms that are calls of candle, stock ones included.
+        // The mode of arms that are calls of candle, including stock.
         candle_tilegemm::set_f32_mode(f32_mode);
         candle::cuda_backend::set_gemm_reduced_precision_f32(f32_mode == F32Mode::Tf32);
         let device = CudaDevice::new_with_stream(0)?;
@@ -74,7 +74,7 @@ impl Session {
         Ok(Self { f32_mode, timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, monitor, lt })
     }
 
-    /// The product of a row, as exact as this run has it.
+    /// The product of a row, in the f32 mode of this run.
     pub fn problem(&self, shape: &Shape) -> Problem {
         Problem { f32_mode: self.f32_mode, ..shape.problem() }
     }
@@ -96,7 +96,7 @@ impl Session {
         })
     }
 
-    /// The whole suite, or as much of it as the budget and Ctrl-C leave.
+    /// Measures the whole suite, or the part that the budget and Ctrl-C allow.
     pub fn run(&self, shapes: &[Shape], args: &Args) -> Result<Report> {
         let start = Instant::now();
         let mut left_out = BTreeMap::new();
@@ -152,7 +152,7 @@ impl Session {
         Ok(Report { schema: SCHEMA, machine, settings, ceilings, rows, left_out })
     }
 
-    /// What keeps a product from being measured, if anything does.
+    /// The reason why a product cannot be measured, if there is one.
     pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
         self.timer.synchronize()?;
         let need = operands::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
@@ -161,7 +161,7 @@ impl Session {
         Ok((need > 0.95 * free).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free))))
     }
 
-    /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each of the types.
+    /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type.
     pub fn ceilings(&self, dtypes: &[DType]) -> Result<Ceilings> {
         let hbm_gbps = ladder::hbm_gbps(&self.timer)?;
         let mut tflops = BTreeMap::new();
@@ -223,12 +223,12 @@ impl Session {
         })
     }
 
-    /// Finds out what arms launch for a product of these operands.
+    /// The resolver of arms for a product of these operands.
     pub fn resolver<'a>(&'a self, problem: &'a Problem, operands: &'a Operands) -> Resolver<'a> {
         Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands }
     }
 
-    /// Resolves the arms, checks what they compute and times them in turns, on operands of their own.
+    /// Resolves the arms, checks their results and times them in turns, on new operands.
     pub fn measure(&self, problem: &Problem, arms: &[Arm], how: &How) -> Result<Measured> {
         let l2_bytes = self.dispatcher.device().l2_bytes as usize;
         let operands = Operands::new(&self.timer, problem, l2_bytes, how.hot, how.scale)?;
@@ -237,7 +237,7 @@ impl Session {
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
         for (arm, problem) in arms.iter().zip(&problems) {
             let resolved = self.resolver(problem, &operands).resolve(arm).and_then(|runner| {
-                // Arms that launch the same share one time. Not so the one whose point is to differ.
+                // Arms with the same launches share one time, except `Again`, which is a second measurement on purpose.
                 let same = runners.iter().position(|(other, ..)| runner.is_same(other) && *arm != Arm::Again);
                 match same {
                     Some(index) => Ok(index),
@@ -282,7 +282,7 @@ impl Session {
         Ok(measured)
     }
 
-    /// The error of each runner's graph, and what rounding explains.
+    /// The error of each runner's graph, and the error that rounding explains.
     fn check(
         &self,
         problem: &Problem,
@@ -298,7 +298,7 @@ impl Session {
         runners.iter().map(judge).collect()
     }
 
-    /// What NVML says while a graph runs.
+    /// NVML's readings while a graph runs.
     fn card_at_work(&self, arm: &Captured) -> Result<report::Card> {
         arm.launch_for(&self.timer, Duration::from_millis(5))?;
         let card = self.monitor.now()?;
@@ -308,7 +308,7 @@ impl Session {
 }
 
 impl Args {
-    /// How a row is measured.
+    /// The method of measuring a row.
     fn how(&self) -> How {
         let scale = if self.plant == Some(Plant::Zeros) { 0.0 } else { 1.0 };
         How { samples: self.samples.into(), hot: self.hot, check: !self.no_check, scale }
@@ -316,7 +316,7 @@ impl Args {
 }
 
 impl Ceilings {
-    /// The least time that the measured ceilings allow.
+    /// The least time by the measured ceilings.
     fn roof_us(&self, problem: &Problem) -> f64 {
         let memory = problem.bytes() / (self.hbm_gbps * 1e3);
         let arithmetic = self.tflops.get(&problem.dtype).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
@@ -324,7 +324,7 @@ impl Ceilings {
     }
 }
 
-/// A bar on stderr.
+/// A progress bar on stderr.
 pub fn progress(rows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
     let progress = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());

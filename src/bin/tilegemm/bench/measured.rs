@@ -7,36 +7,37 @@ use candle_tilegemm::{Config, DType};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-/// Set by Ctrl-C: the run ends after the row in hand and is written down.
+/// Set by Ctrl-C: the run ends after the row in hand, and the record is written.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Partial sums in 16 bits are rounded as often as the result is, and then some: in bf16 they are off by a result's mean at most.
+/// The factor on the tolerance for partial sums in 16 bits. Such sums are rounded at least as often as the result: in
+/// bf16 their error is at most a result's mean.
 const SUMS_IN_16_BITS: f64 = 16.0;
 
-/// Times of one row, before they are written down.
+/// Times of one row, before the row is written.
 #[derive(Default)]
 pub struct Measured {
-    /// Each with its place in `runs`.
+    /// The arms, each with its index in `runs`.
     pub arms: Vec<(Arm, usize)>,
-    /// What the arms run; arms that run the same share one.
+    /// The measured runs; arms with the same launches share a run.
     pub runs: Vec<Run>,
-    /// Arms without a time, and why.
+    /// Arms without a time, with the reason.
     pub absent: BTreeMap<String, String>,
     pub flags: Vec<String>,
     pub card: Vec<report::Card>,
 }
 
-/// What was measured of one kernel or call.
+/// The measurement of one kernel or call.
 pub struct Run {
     pub kernel: String,
-    /// Of zeros where the kernel has nothing to choose.
+    /// The configuration; all zeros where the kernel has no configuration.
     pub config: Config,
     pub samples: Samples,
-    /// `None` where nothing was compared.
+    /// `None` without a check.
     pub error: Option<Error>,
 }
 
-/// The distance to the right result, and what rounding explains.
+/// The distance to the reference, and the distance that rounding explains.
 #[derive(Clone, Copy)]
 pub struct Error {
     pub error: f64,
@@ -44,13 +45,13 @@ pub struct Error {
 }
 
 impl Run {
-    /// Whether it computed something else than the product.
+    /// Whether the result is not the product.
     pub fn is_wrong(&self) -> bool {
         self.error.is_some_and(|error| error.error > error.tolerance)
     }
 
-    /// The flag for its result as one of `arm`: `wrong`, or `inexact` where the arm may add partial sums in 16 bits and that
-    /// explains the error.
+    /// The flag for the result as a result of `arm`: `wrong`, or `inexact` where the arm may add partial sums in 16
+    /// bits and such sums explain the error.
     pub fn flag(&self, arm: &Arm, dtype: DType) -> Option<&'static str> {
         let Error { error, tolerance } = self.error.filter(|_| self.is_wrong())?;
         let explained = arm.may_add_in_16_bits(dtype) && error <= SUMS_IN_16_BITS * tolerance;
@@ -59,7 +60,7 @@ impl Run {
 }
 
 impl Measured {
-    /// What was measured of an arm.
+    /// The measurement of an arm.
     pub fn run_of(&self, arm: &Arm) -> Option<&Run> {
         let (_, index) = self.arms.iter().find(|(other, _)| other == arm)?;
         self.runs.get(*index)

@@ -1,4 +1,4 @@
-//! `tilegemm bench`: times what the dispatcher chooses against the vendor library and the roofline.
+//! `tilegemm bench`: times the dispatcher's choices against the vendor library and the roofline.
 
 #[cfg(feature = "bench")]
 pub mod arms;
@@ -129,7 +129,7 @@ struct CommandLine {
 
 #[cfg(feature = "bench")]
 impl Args {
-    /// What a command line says after `tilegemm bench`.
+    /// Parses the words after `tilegemm bench` on a command line.
     pub fn of(words: &[&str]) -> Self {
         let words = ["tilegemm bench"].iter().chain(words);
         <CommandLine as clap::Parser>::parse_from(words).args
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Result {
     measure(args, &shapes)
 }
 
-/// The rows of a suite, of this crate's unless there is another, whose id or class contains one of `only`.
+/// The rows of a suite, by default this crate's, whose id or class contains one of `only`.
 pub fn shapes(suite: Option<&Path>, only: &[String]) -> Result<Vec<Shape>> {
     let shapes = match suite {
         None => suite::parse("benches/suite.toml", SUITE),
@@ -188,7 +188,7 @@ fn compare(first: &Path, second: &Path) -> Result {
     }
 }
 
-/// Prints a record, and draws it where that is asked for.
+/// Prints a record, and draws the record where `--html` asks for a page.
 fn show(report: &Report, args: &Args) -> Result {
     crate::print(format_args!("\n{}\n\n{}", table::summary(report), table::remarks(report)))?;
     if let Some(path) = &args.html {

@@ -1,8 +1,9 @@
 //! `tilegemm bench --model`: models of candle-transformers, stock and through the interposer, in turns in one run.
 //!
-//! Model and weights are the same for both arms; what differs is the interposer's mode. To tell what products cost, each arm
-//! also runs with products that launch nothing: the difference is their time, on the host too. Tokens are fixed, so that no
-//! run depends on what another computed. The outputs of both are compared with the same in f64.
+//! Model and weights are the same for both arms; only the interposer's mode differs. To measure the products' time,
+//! each arm also runs with products that launch nothing: the difference is the time of the products, host time
+//! included. Tokens are fixed, so that no run depends on another run's results. The outputs of both arms are compared
+//! with the outputs in f64.
 
 mod bert;
 mod llama;
@@ -33,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// What weights, cache and temporaries leave free for cuBLAS, for the kernels' code and for the pool's rounding.
+/// Memory that weights, cache and temporaries leave free for cuBLAS, for the kernels' code and for the pool's rounding.
 const RESERVE: f64 = GIB;
 const GIB: f64 = (1u64 << 30) as f64;
 const STOPPED: &str = "stopped before it was measured";
@@ -74,7 +75,7 @@ impl fmt::Display for Model {
 }
 
 impl Model {
-    /// It is there to try this without a GPU.
+    /// Whether the model runs on the CPU, to try the benchmark without a GPU.
     pub fn on_cpu(self) -> bool {
         matches!(self, Model::Tiny | Model::TinyBert)
     }
@@ -99,11 +100,11 @@ pub struct Options<'a> {
     pub decode: u32,
     /// Measured runs of each arm, taken in turns.
     pub runs: u32,
-    /// bf16 for llamas and f32 for encoders unless given.
+    /// The type of the model; by default bf16 for llamas and f32 for encoders.
     pub dtype: Option<DType>,
     /// A folder with config.json and *.safetensors, in place of random weights.
     pub weights: Option<PathBuf>,
-    /// Set to finish with what is measured.
+    /// Set to end the run with the rows measured so far.
     pub stop: &'a AtomicBool,
 }
 
@@ -126,16 +127,16 @@ trait Workload {
     /// Longest sequence, decoded tokens included.
     fn positions(&self) -> usize;
     fn decodes(&self) -> bool;
-    /// Device memory that a run takes at its peak, besides the weights.
+    /// Peak device memory of a run, besides the weights.
     fn bytes_to_run(&self, case: &Case) -> f64;
-    /// Prefill and decode. `keep`: with the outputs of every step, on the CPU.
+    /// Prefill and decode. With `keep`, the run returns the outputs of every step, on the CPU.
     fn run(&self, case: &Case, keep: bool) -> candle::Result<Run>;
-    /// What `run` keeps, computed in f64; `None` for a model of which it is not known how.
+    /// The outputs that `run` keeps, computed in f64; `None` for a model without an f64 reference.
     fn reference(&self, case: &Case) -> candle::Result<Option<Vec<Tensor>>>;
 }
 
 struct Run {
-    /// Prefill and all decode steps.
+    /// Times of prefill and of all decode steps.
     phases: [Timed; 2],
     outputs: Vec<Tensor>,
 }
@@ -204,7 +205,8 @@ impl Options<'_> {
         let llama = matches!(self.model, Model::Llama1b | Model::Llama8b);
         match self.dtype.unwrap_or(if llama { DType::BF16 } else { DType::F32 }) {
             DType::F64 => Err(Failure::Usage("models are measured in bf16, f16 or f32, not in f64".into())),
-            // Its mask is (1 - mask) * f32::MIN, and for a token that is 0 * -inf in these types.
+            // The mask of candle's BERT is (1 - mask) * f32::MIN, and for a visible token that is 0 * -inf in these
+            // types.
             dtype if self.model.encoder().is_some() && dtype != DType::F32 => {
                 let model = self.model;
                 let reason = format!("candle-transformers' BertModel yields NaN in {dtype}; --model {model} takes f32");
@@ -214,7 +216,7 @@ impl Options<'_> {
         }
     }
 
-    /// Without the path to the folder, which says nothing to others.
+    /// The folder's name without its path, which means nothing to other readers.
     fn weights_name(&self) -> String {
         match &self.weights {
             None => "seeded random".into(),
@@ -237,7 +239,7 @@ impl Options<'_> {
             (None, Model::Llama8b) => shapes::llama_8b(),
             (None, _) => Config { max_position_embeddings: 64, ..shapes::tiny() },
         };
-        // candle-transformers panics where a layer does not fit.
+        // candle-transformers panics where a layer does not fit into memory.
         let need = llama::bytes_to_load(&config, dtype) + RESERVE;
         match free_bytes(device)? {
             Some(free) if free < need => {
@@ -249,7 +251,8 @@ impl Options<'_> {
         }
     }
 
-    /// What to measure. Prompts that are too long are named in `left_out`, and the longest possible one takes their place.
+    /// The configurations to measure. Prompts that are too long are named in `left_out`, and the longest possible
+    /// prompt replaces them.
     fn cases(&self, model: &dyn Workload, left_out: &mut BTreeMap<String, String>) -> Result<Vec<Case>> {
         let decode = if model.decodes() { self.decode as usize } else { 0 };
         let positions = model.positions();
@@ -305,7 +308,7 @@ fn free_bytes(device: &Device) -> Result<Option<f64>> {
     Ok(Some(free as f64))
 }
 
-/// The message of an error that says that device memory ran out.
+/// The message of an error that reports a lack of device memory.
 fn out_of_memory(failure: &Failure) -> Option<String> {
     let Failure::Error(error) = failure else { return None };
     let message = error.to_string();
@@ -314,7 +317,7 @@ fn out_of_memory(failure: &Failure) -> Option<String> {
     signs.iter().any(|sign| message.contains(sign)).then(first_line)
 }
 
-/// Sets how the interposer takes calls, until it is dropped.
+/// Sets the interposer's mode until the drop of this guard.
 struct Interposed(Mode);
 
 impl Interposed {
@@ -342,9 +345,9 @@ struct Bench<'a> {
 
 const STOCK: &str = "stock";
 
-/// The arms: how the interposer takes the calls of each.
+/// The arms: the interposer's mode of each.
 fn arms() -> [(&'static str, Mode); 2] {
-    // TILEGEMM=trace or force holds for ours.
+    // The arm `ours` keeps TILEGEMM=trace or force.
     let ours = match interpose::mode() {
         Mode::Off => Mode::On,
         mode => mode,
@@ -352,7 +355,7 @@ fn arms() -> [(&'static str, Mode); 2] {
     [(STOCK, Mode::Off), ("ours", ours)]
 }
 
-/// Seconds of prefill and of all decode steps, of several runs.
+/// Seconds of prefill and of all decode steps, over several runs.
 type Times = [Samples; 2];
 
 impl Bench<'_> {
@@ -372,7 +375,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The row, or why there is none.
+    /// The row, or the reason why there is none.
     fn measure_if_possible(
         &self,
         case: &Case,
@@ -392,7 +395,7 @@ impl Bench<'_> {
         }
     }
 
-    /// `None` when it was stopped before all arms had a run.
+    /// `None` when stopped before every arm had a run.
     fn measure(&self, case: &Case, left_out: &mut BTreeMap<String, String>) -> Result<Option<Row>> {
         let mut warm = Vec::new();
         let before = stats::gemms();
@@ -438,7 +441,7 @@ impl Bench<'_> {
         Ok(Some(row))
     }
 
-    /// The outputs in f64, where the model has them and they fit onto the card.
+    /// The outputs in f64, where the model has a reference and the outputs fit onto the card.
     fn reference(&self, case: &Case, left_out: &mut BTreeMap<String, String>) -> Result<Option<Vec<Tensor>>> {
         let _guard = self.device.is_cuda().then(|| Interposed::set(Mode::Off, false));
         let failure = match self.model.reference(case) {
@@ -450,13 +453,13 @@ impl Bench<'_> {
         Ok(None)
     }
 
-    /// What a round consists of: each arm, and where products can be left out, each arm without them.
+    /// The runs of a round: each arm, and on a GPU each arm without products too.
     fn turns(&self) -> Vec<(Mode, bool)> {
         let variants: &[bool] = if self.device.is_cpu() { &[false] } else { &[false, true] };
         variants.iter().flat_map(|dry| arms().map(|(_, mode)| (mode, *dry))).collect()
     }
 
-    /// One run of each turn; `None` when it was stopped.
+    /// One run of each turn; `None` when stopped.
     fn round(&self, case: &Case) -> Result<Option<Vec<Run>>> {
         let mut runs = Vec::new();
         for turn in self.turns() {
@@ -476,7 +479,7 @@ impl Bench<'_> {
     }
 }
 
-/// Of `gemms.forwards` forwards, `tokens` in each.
+/// The phase of `gemms.forwards` forwards with `tokens` tokens each.
 fn phase(times: &Samples, dry: Option<&Samples>, tokens: usize, gemms: Gemms) -> Phase {
     let ms = |seconds: f64| seconds * 1e3 / gemms.forwards as f64;
     Phase {

@@ -1,4 +1,4 @@
-//! The tensors that all arms of a row share: N(0, 1) data, in as many copies as it takes to find none of them in the L2 cache.
+//! The tensors that all arms of a row share: N(0, 1) data, in as many copies as keep the operands out of the L2 cache.
 
 use super::timing::Timer;
 use crate::Result;
@@ -10,10 +10,10 @@ use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{DType, Problem};
 use half::{bf16, f16};
 
-/// How many times the L2 cache the copies take together. With three, loads that prefer to displace each other (evict-first)
-/// leave part of what was read before in the cache, and seem faster than memory is.
+/// The size of all copies together, in L2 caches. With three, loads with evict-first priority displace each other,
+/// leave part of the earlier data in the cache, and so seem faster than memory.
 const COLD: usize = 8;
-/// Most copies: enough for products of a few ten kilobytes.
+/// The most copies: enough for products of a few ten kilobytes.
 const MOST_COPIES: usize = 4096;
 
 /// Operands of one product.
@@ -25,13 +25,13 @@ pub struct Operands {
 struct Copy {
     a: Tensor,
     b: Tensor,
-    /// Empty unless the epilogue reads it.
+    /// Empty unless the epilogue reads C.
     c: Tensor,
     bias: Tensor,
     d: Tensor,
 }
 
-/// How many elements each operand takes: A, B, D, C, bias.
+/// The number of elements of each operand: A, B, D, C, bias.
 fn elements(problem: &Problem) -> [usize; 5] {
     let Problem { m, n, k, .. } = *problem;
     let span = |operand: &Operand, rows: usize, cols: usize| {
@@ -46,13 +46,13 @@ fn elements(problem: &Problem) -> [usize; 5] {
     [span(&problem.a, m, k), span(&problem.b, k, n), span(&problem.d, m, n), c, bias]
 }
 
-/// Copies for cold operands; two where one is larger than the cache.
+/// The number of copies for cold operands; two where one copy is larger than the cache.
 fn cold_copies(problem: &Problem, l2_bytes: usize) -> usize {
     let bytes = elements(problem).iter().sum::<usize>() * problem.dtype.bytes();
     (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
 }
 
-/// Device memory that a row needs, in bytes: the copies, and f64 copies of one of them for the check.
+/// Device memory that a row needs, in bytes: the copies, and f64 copies of one copy for the check.
 pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
     let each = elements(problem).iter().sum::<usize>();
     let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
@@ -64,7 +64,7 @@ impl Operands {
     /// Draws the data. `scale` is 1; 0 plants a mistake.
     ///
     /// # Errors
-    /// When the data is not what it claims to be: zeros, or anything else that is not N(0, 1).
+    /// Data that is not N(0, 1), such as zeros.
     pub fn new(timer: &Timer, problem: &Problem, l2_bytes: usize, hot: bool, scale: f64) -> Result<Self> {
         let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
         let [a, b, d, c, bias] = elements(problem);
@@ -87,7 +87,7 @@ impl Operands {
         Ok(operands)
     }
 
-    /// One copy, of these numbers: A and B as they lie in memory, for a product without an epilogue.
+    /// One copy with these numbers: A and B in the problem's layout, for a product without an epilogue.
     pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
         let zeros = |count: usize| Tensor::zeros(count.max(1), a.dtype(), a.device());
         let [a_count, b_count, d, c, bias] = elements(problem);
@@ -103,19 +103,19 @@ impl Operands {
         self.copies.len()
     }
 
-    /// A, B and D of copy 0, as flat tensors; C and the bias where there are.
+    /// A, B and D of copy 0, as flat tensors; C and the bias where the problem has them.
     pub fn first(&self) -> [&Tensor; 5] {
         let Copy { a, b, c, bias, d } = &self.copies[0];
         [a, b, d, c, bias]
     }
 
-    /// A and B of a copy, as the flat tensors that they are.
+    /// A and B of a copy, as flat tensors.
     pub fn inputs(&self, copy: usize) -> [&Tensor; 4] {
         let Copy { a, b, c, bias, .. } = &self.copies[copy % self.copies.len()];
         [a, b, c, bias]
     }
 
-    /// What kernels are given for a copy.
+    /// The pointers of a copy.
     pub fn pointers(&self, copy: usize) -> Result<Pointers> {
         let Copy { a, b, c, bias, d } = &self.copies[copy % self.copies.len()];
         let has_bias = self.problem.epilogue.bias.is_some();
@@ -128,23 +128,23 @@ impl Operands {
         })
     }
 
-    /// Fills D of copy 0 with NaN: all bits set are one in every type.
+    /// Fills D of copy 0 with NaN: in every type, all bits set are a NaN.
     pub fn poison(&self, timer: &Timer) -> Result {
         let d = &self.copies[0].d;
         let bytes = d.elem_count() * d.dtype().size_in_bytes();
-        // SAFETY: D is that long, and lives until the stream has passed.
+        // SAFETY: D has this length, and lives until the stream has passed.
         unsafe { result::memset_d8_async(address(d)?, 0xff, bytes, timer.device().cuda_stream().cu_stream())? };
         Ok(())
     }
 }
 
-/// Zeros and constants run up to a fifth faster than random data: they are refused.
+/// Refuses zeros and constants, which run up to a fifth faster than random data.
 fn is_normal(name: &str, values: &Tensor) -> Result {
     let count = values.elem_count() as f64;
     if count < 64.0 {
         return Ok(()); // nothing that could be told from chance
     }
-    // In pieces, for a sum over 10^9 values loses digits in f32.
+    // The sum is over pieces, because a sum over 10^9 values loses digits in f32.
     let values = values.narrow(0, 0, values.elem_count().min(1 << 24))?.to_dtype(candle::DType::F64)?;
     let mean = values.mean_all()?.to_scalar::<f64>()?;
     let variance = values.sqr()?.mean_all()?.to_scalar::<f64>()? - mean * mean;

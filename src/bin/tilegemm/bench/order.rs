@@ -1,9 +1,9 @@
-//! Which rows to measure first when there is no time for all.
+//! The order of rows for a limited time.
 
 use candle_tilegemm::suite::Shape;
 
-/// The rows by how much they tell: classes in turn, and within a class always the row that is farthest from those already
-/// taken, by the ratios of m, n, k and batch. The first row of a class is its first in the suite.
+/// The rows by information: classes in turn, and within a class always the row that is farthest from the rows already
+/// taken, by the ratios of m, n, k and batch. The first row of a class is its first row in the suite.
 pub fn by_information(shapes: &[Shape]) -> Vec<usize> {
     let mut classes: Vec<(&str, Vec<usize>)> = Vec::new();
     for (index, shape) in shapes.iter().enumerate() {
@@ -24,7 +24,7 @@ fn farthest_first(shapes: &[Shape], rows: &[usize]) -> Vec<usize> {
         let gap = |row: usize| {
             taken.iter().map(|&other| distance(&shapes[row], &shapes[other])).fold(f64::INFINITY, f64::min)
         };
-        // On a tie the first in the suite.
+        // On a tie, the first row in the suite.
         let mut next = 0;
         for candidate in 1..rest.len() {
             if gap(rest[candidate]) > gap(rest[next]) {

@@ -1,6 +1,6 @@
-//! What a run of the benchmark leaves behind: the JSON record, schema 1.
+//! The JSON record of a benchmark run, schema 1.
 //!
-//! Times are microseconds of one product, median with 10th and 90th percentile. Fields that the schema of an older record
+//! Times are microseconds of one product, median with 10th and 90th percentile. Fields that an older record's schema
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::Result;
@@ -19,12 +19,12 @@ pub struct Report {
     pub settings: Settings,
     pub ceilings: Ceilings,
     pub rows: Vec<Row>,
-    /// Rows of the suite that were not measured, and why.
+    /// Rows of the suite that were not measured, with the reason.
     #[serde(default)]
     pub left_out: BTreeMap<String, String>,
 }
 
-/// Where it ran.
+/// The machine of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub gpu: String,
@@ -33,7 +33,7 @@ pub struct Machine {
     /// The CUDA version of the driver, and of the toolkit that compiled the kernels.
     pub cuda: String,
     pub cublas: String,
-    /// The commit that the binary was built from.
+    /// The commit of the binary.
     pub git: String,
     /// When the run began, UTC.
     pub date: String,
@@ -49,7 +49,7 @@ pub struct Clocks {
     pub memory: u32,
 }
 
-/// How it was measured.
+/// The method of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// `cold`, `hot` or `eager`.
@@ -59,15 +59,15 @@ pub struct Settings {
     /// Pause after a sample, as a multiple of its length.
     pub pause: f64,
     pub seconds: f64,
-    /// How exact f32 products had to be, of every arm; absent without such rows, and in older records, where they were strict.
+    /// The f32 mode of every arm; absent without f32 rows, and in older records, whose mode was strict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f32: Option<F32Mode>,
-    /// The measured tables that the dispatcher asked.
+    /// The measured tables of the dispatcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tuning: Vec<String>,
 }
 
-/// What the card can do at best, as measured in the same run.
+/// The card's limits, measured in the same run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub hbm_gbps: f64,
@@ -85,14 +85,14 @@ pub struct Row {
     pub batch: usize,
     pub layout: Layout,
     pub dtype: DType,
-    /// The least time that the ceilings allow.
+    /// The least time by the ceilings.
     pub roof_us: f64,
-    /// What was measured, by name of the arm.
+    /// The measurements, by name of the arm.
     pub arms: BTreeMap<String, Arm>,
-    /// Arms that have no time here, and why.
+    /// Arms without a time, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
-    /// What to know before trusting the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `clocks`, `hot`.
+    /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `clocks`, `hot`.
     pub flags: Vec<String>,
     /// The card before and after the row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -105,18 +105,18 @@ pub struct Arm {
     pub us: f64,
     pub us_p10: f64,
     pub us_p90: f64,
-    /// What ran.
+    /// The kernel's name.
     pub kernel: String,
-    /// The configuration in which it ran. Absent where the kernel has nothing to choose, and in records from before 2026-11-23.
+    /// The kernel's configuration. Absent where the kernel has no configuration, and in records from before 2026-11-23.
     #[serde(default, skip_serializing_if = "Config::is_default")]
     pub config: Config,
-    /// Largest difference to the reference, over the reference's root mean square. Absent with `--no-check`; a number that
-    /// JSON cannot hold (NaN, Inf) is written as 1e300.
+    /// Largest difference to the reference, over the reference's root mean square. Absent with `--no-check`. A number
+    /// that JSON cannot hold (NaN, Inf) is written as 1e300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub err: Option<f64>,
 }
 
-/// What NVML says of the card.
+/// NVML's readings of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Card {
     pub sm_mhz: u32,
@@ -125,7 +125,7 @@ pub struct Card {
 }
 
 impl Report {
-    /// Rows whose times may be summed up: those in which no arm is wrong.
+    /// Rows that count in averages: rows without a wrong arm.
     pub fn sound(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| !row.is_wrong())
     }
@@ -153,13 +153,13 @@ impl Report {
         }
         let rows = self.rows.iter().map(serde_json::to_string).collect::<std::result::Result<Vec<_>, _>>()?;
         let frame = serde_json::to_string_pretty(&Self { rows: Vec::new(), ..self.clone() })?;
-        // A line for each row: small, and a change of one row is a change of one line.
+        // Each row is one line, so that the file is small and a change of one row is a change of one line.
         let text = frame.replacen("\"rows\": []", &format!("\"rows\": [\n    {}\n  ]", rows.join(",\n    ")), 1);
         Ok(std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?)
     }
 }
 
-/// Rows by class, in the order in which classes first come.
+/// Rows by class, in the order of the classes' first rows.
 pub fn by_class<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Vec<&'a Row>)> {
     let mut classes: Vec<(&str, Vec<&Row>)> = Vec::new();
     for row in rows {
@@ -172,12 +172,12 @@ pub fn by_class<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Ve
 }
 
 impl Row {
-    /// Whether an arm computed something else than the product: such a row counts nowhere.
+    /// Whether the result of an arm is not the product: such a row counts nowhere.
     pub fn is_wrong(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("wrong "))
     }
 
-    /// How much faster `arm` is than `other`, where both were measured.
+    /// Speedup of `arm` over `other`, where both were measured.
     pub fn speedup(&self, arm: &str, other: &str) -> Option<f64> {
         Some(self.arms.get(other)?.us / self.arms.get(arm)?.us)
     }
@@ -199,13 +199,13 @@ impl Row {
     }
 }
 
-/// A figure with as many digits as a measurement can have.
+/// A number, rounded to the digits that a measurement can have.
 #[cfg(feature = "bench")]
 pub fn digits(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }
 
-/// Geometric mean; `None` of nothing.
+/// Geometric mean; `None` without values.
 pub fn geomean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value.ln(), count + 1));
     (count > 0).then(|| (sum / f64::from(count)).exp())

@@ -1,4 +1,4 @@
-//! What `tilegemm bench` does on a machine with a GPU.
+//! `tilegemm bench` on a machine with a GPU.
 
 use super::arms::{self, Arm};
 use super::measure::Session;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 impl Args {
-    /// The arms that are asked for.
+    /// The requested arms.
     pub fn arms(&self) -> Vec<Arm> {
         let named = |name: &str| name.parse::<Arm>().expect("checked when the run began");
         let mut arms: Vec<Arm> = match &self.arms[..] {
@@ -35,7 +35,7 @@ impl Args {
     }
 }
 
-/// Measures what the arguments ask for.
+/// Measures as the arguments say.
 pub fn measure(args: &Args, shapes: &[Shape]) -> Result {
     for name in &args.arms {
         name.parse::<Arm>().map_err(Failure::Usage)?;
@@ -74,7 +74,7 @@ pub fn measure(args: &Args, shapes: &[Shape]) -> Result {
     }
 }
 
-/// The first Ctrl-C ends the run after the row in hand, the second at once.
+/// The first Ctrl-C ends the run after the row in hand; the second ends the run at once.
 pub fn stop_at_ctrl_c() -> Result {
     ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
@@ -110,7 +110,7 @@ struct ModelRecord {
     /// Absent on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine: Option<Machine>,
-    /// How exact f32 products had to be, stock's included.
+    /// The f32 mode, which also holds for stock.
     f32: F32Mode,
     model: ModelReport,
 }

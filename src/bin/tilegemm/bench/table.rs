@@ -4,7 +4,7 @@ use super::report::{by_class, geomean, Report, Row};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use std::collections::BTreeMap;
 
-/// A line for a row, as soon as it is measured.
+/// The line of a row, printed as soon as the row is measured.
 #[cfg(feature = "bench")]
 pub fn print_row(row: &Row) -> crate::Result {
     let mut arms: Vec<_> = row.arms.iter().collect();
@@ -68,7 +68,7 @@ fn winner(row: &Row) -> Option<&'static str> {
     [own, candle, lt].into_iter().min_by(|x, y| x.1.total_cmp(&y.1)).map(|(arm, _)| arm)
 }
 
-/// What to know before trusting the numbers.
+/// Warnings about the numbers.
 pub fn remarks(report: &Report) -> String {
     let mut lines = Vec::new();
     let ceilings = &report.ceilings;
@@ -112,7 +112,7 @@ pub fn left_out(rows: &BTreeMap<String, String>) -> Vec<String> {
     reasons.into_iter().map(|(reason, ids)| format!("left out ({reason}): {}", ids.join(", "))).collect()
 }
 
-/// Rows in which the arms `ours` and `again`, which are the same, agree within 1 %.
+/// Rows in which the identical arms `ours` and `again` agree within 1 %.
 fn again(report: &Report) -> Option<(usize, usize)> {
     let ratios: Vec<f64> = report.rows.iter().filter_map(|row| row.speedup("again", "ours")).collect();
     (!ratios.is_empty()).then(|| (ratios.iter().filter(|ratio| (*ratio - 1.0).abs() <= 0.01).count(), ratios.len()))

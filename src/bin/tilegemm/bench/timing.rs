@@ -1,9 +1,9 @@
-//! How a kernel is timed: replays of a CUDA graph, in turns with the others, with a pause after each.
+//! Timing of kernels: replays of a CUDA graph, in turns with other kernels, with a pause after each.
 //!
-//! Near its peak an H100 is limited by power: the clock follows what the last milliseconds took. So every sample is the
-//! second of two replays, which gives it a predecessor of its own kind, and is followed by a pause of a multiple of its
-//! length, which keeps the card below its power limit. Warm-up runs with the same pauses, so that samples begin in the state
-//! that they stay in.
+//! Near its peak an H100 is limited by power: the clock depends on the load of the last milliseconds. So every sample
+//! is the second of two replays, which gives the sample a predecessor of the same kind. A pause follows each sample, as
+//! a multiple of the sample's length, and keeps the card below its power limit. Warm-up runs with the same pauses, so
+//! that samples begin in the steady state.
 
 use crate::Result;
 use candle::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -12,7 +12,7 @@ use candle::CudaDevice;
 use candle_tilegemm::launch::Queue;
 use std::time::{Duration, Instant};
 
-/// How long one replay should take: long enough to be timed, short enough not to heat the card.
+/// The target length of a replay: long enough to be timed, short enough not to heat the card.
 const SAMPLE_US: f64 = 400.0;
 /// Longest pause.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
@@ -65,7 +65,7 @@ impl Timer {
         &self.device
     }
 
-    /// Where launches go.
+    /// The stream and handle of launches.
     pub fn queue(&self) -> Queue {
         let stream = self.device.cuda_stream();
         let handle = self.device.cublas_handle();
@@ -76,8 +76,8 @@ impl Timer {
         Ok(self.device.cuda_stream().synchronize()?)
     }
 
-    /// Captures launches of `launch(0)`, `launch(1)`, ... The argument counts up, for the choice of the operands' copy. Their
-    /// number makes a replay last about as long as a sample should, and is a multiple of `copies`.
+    /// Captures launches of `launch(0)`, `launch(1)`, ... The argument counts up and selects the operands' copy. The
+    /// number of launches makes a replay about as long as a sample should be, and is a multiple of `copies`.
     pub fn capture(&self, copies: usize, launch: impl Fn(usize) -> Result) -> Result<Captured> {
         let once = self.capture_exactly(copies, &launch)?; // the first launch loads the module, which a capture may not do
         once.replay(self)?;
@@ -101,7 +101,7 @@ impl Timer {
         Ok(Captured { graph, launches })
     }
 
-    /// One sample of an arm, and the pause that belongs to it.
+    /// One sample of an arm, with its pause.
     pub fn sample(&self, arm: &Captured) -> Result<f64> {
         arm.graph.launch()?; // a predecessor of the same kind for every arm
         let us = arm.replay(self)?;
@@ -129,7 +129,7 @@ impl Timer {
 }
 
 impl Captured {
-    /// Replays the graph and waits for it: microseconds of one launch.
+    /// Replays the graph and waits for the end: microseconds of one launch.
     pub fn replay(&self, timer: &Timer) -> Result<f64> {
         let stream = timer.device.cuda_stream();
         let start = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
@@ -144,7 +144,7 @@ impl Captured {
         }
     }
 
-    /// Launches replays for at least `time` without waiting for them.
+    /// Launches replays for at least `time` without waiting for the end.
     pub fn launch_for(&self, timer: &Timer, time: Duration) -> Result {
         let us = self.replay(timer)? * self.launches as f64;
         for _ in 0..(time.as_secs_f64() * 1e6 / us).ceil() as usize {

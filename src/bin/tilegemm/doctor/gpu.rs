@@ -24,7 +24,7 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
-/// What CUDA says; the error itself points to this command.
+/// CUDA's message; the error itself points to this command.
 fn reason(error: Error) -> String {
     match error {
         Error::NoDevice(reason) => reason,
@@ -97,7 +97,7 @@ fn device(ordinal: usize) -> Vec<Finding> {
     findings
 }
 
-/// Decode, prefill, and the types that tensor cores are not for.
+/// Decode, prefill, and products in f32 and f64.
 const EXAMPLES: [(usize, usize, usize, DType); 5] = [
     (1, 4096, 4096, DType::BF16),
     (256, 4096, 4096, DType::BF16),

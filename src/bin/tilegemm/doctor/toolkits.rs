@@ -1,4 +1,4 @@
-//! What build.rs looks for, in its order. None of it is needed to run what was built.
+//! The toolkits that build.rs searches, in the same order. A finished build needs none of them at run time.
 
 use super::{Finding, Status};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 type Version = (u32, u32);
 
-/// As in build/toolkit.rs: the oldest CUDA for our kernels, and for those in cuTile C++.
+/// The oldest CUDA versions for our kernels and for cuTile C++ kernels, as in build/toolkit.rs.
 const OLDEST: Version = (12, 8);
 const OLDEST_TILE: Version = (13, 3);
 
@@ -15,7 +15,7 @@ pub fn findings() -> Vec<Finding> {
     vec![our_nvcc(dist.as_deref()), candle_nvcc(dist.as_deref()), cutlass(dist.as_deref()), host_compiler()]
 }
 
-/// third_party/dist of the checkout that we are in.
+/// third_party/dist of the current checkout.
 fn dist() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     let root = here.ancestors().find(|dir| dir.join("third_party/fetch.sh").is_file())?;
@@ -52,7 +52,7 @@ fn our_nvcc(dist: Option<&Path>) -> Finding {
     }
 }
 
-/// cudarc runs the nvcc on PATH, candle-kernels that of CUDA_HOME first.
+/// cudarc runs the nvcc on PATH; candle-kernels tries the nvcc of CUDA_HOME first.
 fn candle_nvcc(dist: Option<&Path>) -> Finding {
     const SUBJECT: &str = "nvcc, candle";
     const ENV: &str = "run `eval \"$(third_party/fetch.sh --env)\"`, or put a CUDA no newer than the driver on PATH";
@@ -77,7 +77,7 @@ fn candle_nvcc(dist: Option<&Path>) -> Finding {
     }
 }
 
-/// candle ships PTX, which a driver compiles only if it is as new as the toolkit.
+/// candle ships PTX, and a driver compiles only PTX of toolkits no newer than the driver.
 #[cfg(feature = "cuda")]
 fn newer_than_driver((major, minor): Version) -> bool {
     candle_tilegemm::launch::driver_version().is_ok_and(|driver| major * 1000 + minor * 10 > driver)

@@ -1,4 +1,4 @@
-//! Which measured tables are asked, and which are not and why.
+//! The measured tables in use, and the refused tables with the reasons.
 
 use super::{Finding, Status};
 use candle_tilegemm::dispatch::Dispatcher;
@@ -19,7 +19,7 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
-/// For each device, what its dispatcher asks.
+/// For each device, the tables of its dispatcher.
 #[cfg(feature = "cuda")]
 fn on_devices() -> Vec<Finding> {
     use candle_tilegemm::launch;
@@ -37,7 +37,7 @@ fn on_devices() -> Vec<Finding> {
     without_device()
 }
 
-/// What can be said of the tables alone.
+/// The findings on the tables alone.
 fn without_device() -> Vec<Finding> {
     let shipped = shipped().flat_map(|table| match table {
         Ok(tuning) => of_table(&tuning, format!("{tuning} ships for {}", tuning.origin().gpu)),
@@ -74,7 +74,7 @@ fn of(dispatcher: Dispatcher) -> Vec<Finding> {
     findings
 }
 
-/// A table that is used, and the entries of it that are not.
+/// A table in use, and its refused entries.
 fn of_table(tuning: &Tuning, what: String) -> Vec<Finding> {
     let mut findings = vec![Finding::ok(SUBJECT, what)];
     let counts = tuning.refused_counts();
@@ -93,7 +93,7 @@ fn of_error(error: &Error, status: Status) -> Finding {
     }
 }
 
-/// A refusal says what to do after its semicolon.
+/// The text of a refusal has the remedy after its semicolon.
 fn refused(name: &str, refusal: &dyn Display, status: Status) -> Finding {
     let text = refusal.to_string();
     let (what, remedy) = text.rsplit_once("; ").unwrap_or((&text, "measure it again with `tilegemm tune`"));

@@ -1,4 +1,4 @@
-//! The numbers that errors of f32 products are measured on, for `tilegemm f32` and for tests/gpu/exactness.rs.
+//! The data for errors of f32 products, for `tilegemm f32` and for tests/gpu/exactness.rs.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -8,14 +8,14 @@ use std::fmt;
 /// Rows of A and columns of B.
 pub const SIZE: usize = 512;
 
-/// What the numbers are like.
+/// The distribution of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// N(0, 1).
     Normal,
     /// Uniform in 0 ... 1: all errors of a sum have one sign.
     Positive,
-    /// Each product is followed by its opposite, but for the last bits.
+    /// Each product is followed by its opposite, which differs in the last bits.
     Cancelling,
     /// N(0, 1) times 1e-15 ... 1e15.
     Wide,
@@ -56,7 +56,7 @@ impl Kind {
         Kind::Narrow,
     ];
 
-    /// A row of A (side 0) or a column of B (side 1): `k` numbers, always the same.
+    /// A row of A (side 0) or a column of B (side 1): `k` reproducible numbers.
     pub fn vector(self, side: u64, k: usize, index: usize) -> Vec<f32> {
         let mut rng = StdRng::seed_from_u64(1_000_003 * side + 1009 * k as u64 + index as u64);
         let decades: f64 = if side == 0 { rng.random_range(-30.0..30.0) } else { rng.random_range(-30.0..4.0) };
@@ -66,7 +66,7 @@ impl Kind {
             let x = match self {
                 Kind::Normal => normal,
                 Kind::Positive => rng.random_range(0.0..1.0),
-                // The second of a pair: as the first, or its opposite.
+                // The second number of a pair: equal to the first, or its opposite.
                 Kind::Cancelling if p % 2 == 1 && side == 0 => before,
                 Kind::Cancelling if p % 2 == 1 => -before * (1.0 + f64::from(rng.random_range(0..16)) / 1_048_576.0),
                 Kind::Cancelling => normal,
@@ -82,7 +82,7 @@ impl Kind {
         (0..k).map(draw).collect()
     }
 
-    /// The largest error over |A| @ |B|, and the root of the mean square. `exact` has A @ B and |A| @ |B|.
+    /// The largest error over |A| @ |B|, and the root of the mean square error. `exact` has A @ B and |A| @ |B|.
     pub fn errors(self, d: &[f32], exact: impl IntoIterator<Item = (f64, f64)>) -> [f64; 2] {
         let (mut most, mut squares, mut count) = (0f64, 0.0, 0.0);
         for (&d, (exact, size)) in d.iter().zip(exact) {
@@ -90,7 +90,7 @@ impl Kind {
                 continue;
             }
             let error = (f64::from(d) - exact).abs();
-            // NaN is as large an error as can be: `min` gives the other number.
+            // A NaN counts as the largest error: `min` returns the other number.
             let error = if error == 0.0 { 0.0 } else { (error / size).min(1.0) };
             (most, squares, count) = (most.max(error), squares + error * error, count + 1.0);
         }

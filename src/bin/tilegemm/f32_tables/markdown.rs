@@ -8,12 +8,12 @@ use std::fmt::Write;
 
 /// Headings of [`ARMS`].
 const HEADINGS: [&str; 5] = ["cuBLAS SGEMM", "ours, strict", "ours, accurate", "cuBLAS TF32", "ours, TF32"];
-/// Which arms ours are compared with, by place.
+/// The arms of ours and the arms of their comparison, by index.
 const COMPARED: [(usize, usize); 3] = [(1, 0), (2, 0), (4, 3)];
-/// The arm whose error is promised to be at most SGEMM's.
+/// The arm whose error must be at most SGEMM's.
 const ACCURATE: usize = 2;
 
-/// Between these lines of a document is what this command writes.
+/// The lines that enclose this command's text in a document.
 pub const BEGIN: &str = "<!-- tilegemm f32 -->";
 pub const END: &str = "<!-- end of tilegemm f32 -->";
 
@@ -34,7 +34,7 @@ pub fn tables(record: &Record) -> String {
     parts.join("\n")
 }
 
-/// On what, with what and when it was measured.
+/// The machine, the versions and the date of the measurement.
 fn machine(record: &Record) -> String {
     let machine = &record.bench.machine;
     let date = machine.date.split('T').next().unwrap_or_default();
@@ -89,7 +89,7 @@ fn error_table(rows: &[Errors], machine: &str) -> String {
     text + &kernels(|arm| rows.iter().filter_map(|row| Some(row.arms.get(arm)?.kernel.as_str())).collect())
 }
 
-/// Two digits, as an error has.
+/// An error with two significant digits.
 fn error(value: f64) -> String {
     if value == 0.0 {
         "0".into()
@@ -98,7 +98,7 @@ fn error(value: f64) -> String {
     }
 }
 
-/// Which kernels the columns of ours are, in the order in which they come.
+/// The kernels of our columns, in order of appearance.
 fn kernels<'a>(of: impl Fn(&str) -> Vec<&'a str>) -> String {
     let column = |&(ours, _): &(usize, usize)| {
         let mut names: Vec<String> = Vec::new();
@@ -148,7 +148,7 @@ fn sizes(row: &Row) -> String {
     format!("{batch}{m} x {n} x {k} {layout}")
 }
 
-/// A time, for ours with the gain over cuBLAS. One of a wrong result is none.
+/// A time, for our arms with the gain over cuBLAS. A wrong result has no time.
 fn time(row: &Row, place: usize) -> String {
     let Some(arm) = row.arms.get(ARMS[place]) else { return "-".into() };
     if row.flags.iter().any(|flag| flag.strip_prefix("wrong ") == Some(ARMS[place])) {

@@ -1,4 +1,4 @@
-//! Errors and times on the GPU that is here.
+//! Errors and times on the GPU of this machine.
 
 use super::data::{Kind, SIZE};
 use super::record::{Errors, ErrorsOf, Record, ARMS};
@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Lengths of the sums whose errors are measured.
+/// Lengths of the sums for the errors.
 const DEPTHS: [usize; 10] = [64, 96, 128, 256, 512, 768, 1024, 2048, 4096, 14336];
 
 /// All errors, then all times.
@@ -37,13 +37,13 @@ pub fn run(args: &Args, shapes: &[Shape]) -> Result<Record> {
     Ok(Record { version: env!("CARGO_PKG_VERSION").into(), errors, bench })
 }
 
-/// Whether Ctrl-C ended it, so that products are missing.
+/// Whether Ctrl-C ended the measurement, so that products are missing.
 pub fn interrupted() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
 fn all_errors(session: &Session, layouts: &[Layout]) -> Result<Vec<Errors>> {
-    // Whole numbers whose sums are exact have no errors to show.
+    // Whole numbers with exact sums show no errors.
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Integers).collect();
     let progress = progress(DEPTHS.len() * kinds.len());
     let mut all = Vec::new();
@@ -58,7 +58,7 @@ fn all_errors(session: &Session, layouts: &[Layout]) -> Result<Vec<Errors>> {
         }
     }
     progress.finish_and_clear();
-    // Tables are by layout; the sort keeps the rest of the order.
+    // Tables are by layout; the stable sort keeps the remaining order.
     all.sort_by_key(|errors| layouts.iter().position(|layout| *layout == errors.layout));
     Ok(all)
 }
@@ -75,7 +75,7 @@ fn errors(session: &Session, kind: Kind, k: usize, layouts: &[Layout]) -> Result
     let sizes = products(session, &rows.abs()?, &columns.abs()?)?;
     let of_layout = |&layout: &Layout| {
         let problem = Problem::dense(SIZE, SIZE, k, 1, layout, DType::F32);
-        // As A of nt and as B of nt: with K contiguous. Elsewhere it is the other way round.
+        // The lines are stored with K contiguous, as for A and B of nt, or transposed.
         let lie = |lines: &Tensor, as_they_are: bool| -> Result<Tensor> {
             Ok(if as_they_are { lines.clone() } else { lines.t()?.contiguous()? })
         };
@@ -104,8 +104,9 @@ fn errors(session: &Session, kind: Kind, k: usize, layouts: &[Layout]) -> Result
     layouts.iter().map(of_layout).collect()
 }
 
-/// For ours in accurate and TF32, the kernel of the arithmetic that only this mode allows, by the least estimate: results as
-/// small as these may be faster by fused multiply-adds, whose errors are those of strict. Without such a kernel, the arm.
+/// For our arms in accurate and TF32: the kernel with the arithmetic that only this mode allows, by the least estimate.
+/// Products as small as these may be faster by fused multiply-adds, whose errors are the errors of strict. Without such
+/// a kernel, the arm itself.
 fn in_its_arithmetic(session: &Session, arm: Arm, problem: &Problem) -> Result<Arm> {
     let math = match arm {
         Arm::OwnIn(F32Mode::Accurate) => Math::Bf16x6,

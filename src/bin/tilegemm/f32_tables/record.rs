@@ -1,4 +1,4 @@
-//! What `tilegemm f32` measured: errors of its own, and times as `tilegemm bench` records them.
+//! The record of `tilegemm f32`: errors, and times in the format of `tilegemm bench`.
 
 use crate::bench::report::{Report, SCHEMA};
 use crate::{Failure, Result};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is compared, as arms of `tilegemm bench`: cuBLAS as candle calls it, and ours.
+/// The compared arms of `tilegemm bench`: cuBLAS with candle's conventions, and ours.
 pub const ARMS: [&str; 5] = ["candle-strict", "own-strict", "own-accurate", "candle-tf32", "own-tf32"];
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Of this crate.
+    /// Version of this crate.
     pub version: String,
     pub errors: Vec<Errors>,
-    /// Times, and the machine that all was measured on.
+    /// Times, and the machine of the whole measurement.
     pub bench: Report,
 }
 
@@ -24,16 +24,16 @@ pub struct Record {
 pub struct Errors {
     pub layout: Layout,
     pub k: usize,
-    /// What the numbers are like.
+    /// The distribution of the data.
     pub data: String,
-    /// By name of the arm.
+    /// Errors by name of the arm.
     pub arms: BTreeMap<String, ErrorsOf>,
-    /// Arms that do not run it, and why.
+    /// Arms that do not run the product, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
 }
 
-/// Over the sum of |a| |b|, against f64.
+/// An error over the sum of |a| |b|, against f64.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorsOf {
     pub max: f64,
@@ -59,7 +59,7 @@ impl Record {
         Ok(std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?)
     }
 
-    /// Why it must not be published, if it must not.
+    /// The flaw that forbids publishing the record, if there is one.
     pub fn flaw(&self) -> Option<&'static str> {
         let left_out = |start: &str| self.bench.left_out.values().any(|reason| reason.starts_with(start));
         if self.bench.rows.iter().any(|row| row.is_wrong()) {

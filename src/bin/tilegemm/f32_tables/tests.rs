@@ -1,4 +1,4 @@
-//! What the tables say of a record, and what the numbers are that errors are measured on.
+//! The tables of a record, and the distributions of the data.
 
 use super::data::{Kind, SIZE};
 use super::markdown;

@@ -1,4 +1,4 @@
-//! One product: who may beat the dispatcher's choice, and whether someone does so twice.
+//! One product: the challengers of the dispatcher's choice, and the challenger that wins twice.
 
 use super::Args;
 use crate::bench::arms::Arm;
@@ -11,7 +11,7 @@ use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::tuning::{Among, Point, LEAST_GAIN};
 use candle_tilegemm::{Config, Problem};
 
-/// What a policy chooses, and what may be faster.
+/// A policy's choice, and the challengers that may be faster.
 struct Contest {
     among: Among,
     choice: Arm,
@@ -21,7 +21,7 @@ struct Contest {
 /// A kernel that was faster than the choice.
 struct Leader {
     kernel: &'static KernelDesc,
-    /// Where that is not the one that the kernel's family chooses.
+    /// The configuration, where the kernel's family chooses another one.
     config: Option<Config>,
     gain: f64,
 }
@@ -32,16 +32,16 @@ impl Leader {
     }
 }
 
-/// What came out of a product.
+/// The result of a product.
 #[derive(Default)]
 pub struct Outcome {
-    /// For each policy that runs it.
+    /// The points, for each policy that runs the product.
     pub points: Vec<(Among, Point)>,
-    /// Kernels that computed something else than the product.
+    /// Kernels with a wrong result.
     pub wrong: Vec<String>,
 }
 
-/// Measures `problem`, and a second time on other operands what was faster than the choice.
+/// Measures `problem`, and measures the challengers that were faster than the choice a second time, on other operands.
 pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome> {
     let how = How { samples: args.samples.into(), hot: false, check: true, scale: 1.0 };
     let canonical = problem.canonical().problem;
@@ -100,7 +100,7 @@ fn distinct(arms: Vec<Arm>) -> Vec<Arm> {
 }
 
 impl Contest {
-    /// The fastest challenger that is worth a second look, and its gain.
+    /// The fastest challenger that deserves a second measurement, and its gain.
     fn leader(
         &self,
         session: &Session,
@@ -122,7 +122,7 @@ impl Contest {
         Ok(best)
     }
 
-    /// How many times as fast `arm` was as the choice. `None` where it did not run, or computed something else.
+    /// The speedup of `arm` over the choice. `None` where the arm did not run, or had a wrong result.
     fn gain(&self, measured: &Measured, arm: &Arm, wrong: &mut Vec<String>) -> Result<Option<f64>> {
         let choice = measured.run_of(&self.choice).ok_or("the dispatcher's choice did not run")?;
         if choice.is_wrong() {

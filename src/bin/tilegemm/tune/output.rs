@@ -1,4 +1,4 @@
-//! The file that a table goes to: looked at before hours of measuring, replaced at once when there is something to write.
+//! The file of a table: checked before hours of measuring, and replaced atomically with the new table.
 
 use super::Args;
 use crate::{Failure, Result};
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 pub struct Output {
     path: PathBuf,
-    /// Written first, then renamed: whoever reads the table meanwhile sees the old one or the new one.
+    /// The file that is written first, then renamed: a reader sees the old table or the new table.
     partial: PathBuf,
 }
 
 impl Output {
-    /// Finds the place, and sees to it that it can be written.
+    /// Determines the path, and checks that the path can be written.
     pub fn reserve(args: &Args, gpu: &str) -> Result<Self> {
         let path = args.out.clone().or_else(|| cache_file(gpu));
         let path = path.ok_or_else(|| {
@@ -37,7 +37,7 @@ impl Output {
         &self.path
     }
 
-    /// What to start from: nothing, or the table that is there.
+    /// The table to extend: an empty table, or the table in the file.
     pub fn start(&self, args: &Args, origin: Origin, host: &Host) -> Result<Tuning> {
         let name = self.path.display().to_string();
         if !args.merge || !self.path.exists() {
@@ -64,7 +64,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // Gone already where the table was written.
+        // The file is already gone where the table was written.
         let _ = std::fs::remove_file(&self.partial);
     }
 }

@@ -1,4 +1,4 @@
-//! A run over a suite: which products, in which order, and what is written down.
+//! A run over a suite: the products, their order, and the output.
 
 use super::contest::{self, Outcome};
 use super::output::Output;
@@ -19,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Found {
     points: BTreeMap<Key, Vec<Point>>,
     wrong: Vec<String>,
-    /// Rows that were not measured, and why.
+    /// Rows that were not measured, with the reason.
     left_out: BTreeMap<String, String>,
 }
 
@@ -61,7 +61,7 @@ pub fn run(args: &Args, shapes: &[Shape]) -> Result {
     }
 }
 
-/// What runs without the table that is made: the one that ships, unless TILEGEMM_TUNING=off, and the cost model.
+/// The dispatcher without the new table: the shipped table, unless TILEGEMM_TUNING=off, and the cost model.
 fn baseline(device: DeviceInfo) -> Result<Dispatcher> {
     let dispatcher = Dispatcher::new(device);
     let off = settings::tuning() == Some(settings::Tuning::Off);
@@ -74,7 +74,7 @@ fn origin(session: &Session) -> Result<Origin> {
     Ok(Origin { driver: machine.driver, cublas: machine.cublas, git: machine.git, date: machine.date, ..here })
 }
 
-/// The whole suite, or as much of it as the budget and Ctrl-C leave.
+/// Searches the whole suite, or the part that the budget and Ctrl-C allow.
 fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
     let shapes = distinct(session, shapes);
     let order = match args.budget {
@@ -117,7 +117,7 @@ fn key(session: &Session, shape: &Shape, among: Among) -> Option<Key> {
     Key::of(&session.problem(shape).canonical().problem, among)
 }
 
-/// The first row of those that a table cannot tell apart.
+/// The first row of each group of rows that a table cannot tell apart.
 fn distinct(session: &Session, shapes: &[Shape]) -> Vec<Shape> {
     let mut seen = BTreeSet::new();
     let is_new = |shape: &&Shape| match key(session, shape, Among::All) {
@@ -139,7 +139,7 @@ impl Found {
     }
 }
 
-/// A line for a product, as soon as it is measured.
+/// The line of a product, printed as soon as the product is measured.
 fn print_outcome(shape: &Shape, outcome: &Outcome) -> Result {
     let words = |(among, point): &(Among, Point)| {
         let among = if *among == Among::All { "all" } else { "own" };

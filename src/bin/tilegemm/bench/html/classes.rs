@@ -1,4 +1,4 @@
-//! Bars: what each class of rows gains over one baseline, and the row that gains least.
+//! Bars: the gain of each class of rows over one baseline, and the row with the least gain.
 
 use super::style::{self, BLUE, LIGHT_BLUE, ORANGE};
 use super::text::{count, escape, number_or_nothing, shorten, times};
@@ -12,10 +12,10 @@ use serde::Serialize;
 /// Pixels of a class: two bars with their labels.
 const HEIGHT: usize = 52;
 
-/// Longer bars end here, with their number: one row that is a hundred times faster must not flatten all others.
+/// Longer bars end here, with their number: one row that is a hundred times faster must not flatten all other bars.
 const LONGEST: f64 = 2.0;
 
-/// A bar that begins at 1, as fast as the baseline. The crate's own begins at 0.
+/// A bar that begins at 1, the baseline's speed. Bars of the plotly crate begin at 0.
 #[derive(Clone, Serialize)]
 struct FromOne {
     #[serde(flatten)]
@@ -29,7 +29,7 @@ impl Trace for FromOne {
     }
 }
 
-/// What is drawn of one class.
+/// The bars of one class.
 struct Group<'a> {
     class: Class<'a>,
     label: String,
@@ -38,7 +38,7 @@ struct Group<'a> {
     worst: Option<(&'a Row, f64)>,
 }
 
-/// `None` if no class can be compared.
+/// `None` if no class has both arms.
 pub fn plot(view: &View, baseline: &str) -> Option<String> {
     let groups = groups(view, baseline);
     let (low, high) = range(view);
@@ -64,13 +64,13 @@ pub fn plot(view: &View, baseline: &str) -> Option<String> {
     (!groups.is_empty()).then(|| style::finish(plot, layout))
 }
 
-/// Classes that can be compared with any baseline, so that the plots of all have the same lines.
+/// Classes that have both arms for some baseline, so that the plots of all baselines have the same lines.
 fn groups<'a>(view: &View<'a>, baseline: &str) -> Vec<Group<'a>> {
     let compared = |class: &Class| view.baselines.iter().any(|baseline| rows_with(&class.rows, OURS, baseline) > 0);
     view.classes().into_iter().filter(compared).map(|class| Group::new(class, baseline)).collect()
 }
 
-/// What the axis spans: the same for all baselines.
+/// The range of the axis: the same for all baselines.
 fn range(view: &View) -> (f64, f64) {
     let groups = view.baselines.iter().flat_map(|baseline| groups(view, baseline));
     let ratios = groups.flat_map(|group| [group.ours, group.own_best, group.worst.map(|(_, ratio)| ratio)]).flatten();
@@ -86,7 +86,7 @@ impl<'a> Group<'a> {
         let label = format!("{} ({rows})", escape(&shorten(class.name, 24)));
         let of = |arm| geomean_speedup(&class.rows, arm, baseline);
         let (ours, own_best) = (of(OURS), of(OWN_BEST));
-        // Of a single row the bar says it all.
+        // For a single row the bar already shows the worst row.
         let worst = worst(&class.rows, OURS, baseline).filter(|_| rows > 1);
         Self { class, label, ours, own_best, worst }
     }

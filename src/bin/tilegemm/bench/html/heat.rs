@@ -1,4 +1,4 @@
-//! The heat map: which kernel the dispatcher chose over M and (N, K), and what that bought.
+//! The heat map: the dispatcher's kernel over M and (N, K), and the gain over the baseline.
 
 use super::style;
 use super::text::{escape, number_or_nothing, short_kernel, times};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Colours saturate at this ratio, in both directions.
 pub const STRONGEST: f64 = 1.5;
-/// Slower, even, faster. The page shows through, so that the labels' colour suits both themes.
+/// Slower, even, faster. The colours are translucent, so that the labels' colour suits both themes.
 pub const SCALE: [(f64, &str); 5] = [
     (0.0, "rgba(224,130,20,0.95)"),
     (0.35, "rgba(224,130,20,0.45)"),
@@ -25,7 +25,7 @@ pub const SCALE: [(f64, &str); 5] = [
 const CELL: (usize, usize) = (62, 44);
 const GROUPS: [(&str, &[DType]); 2] = [("bf16, f16", &[DType::BF16, DType::F16]), ("f32", &[DType::F32])];
 
-/// One map: what the selector calls it, its width in pixels, and Plotly's JSON.
+/// One map: its label in the selector, its width in pixels, and Plotly's JSON.
 pub struct Map {
     pub label: String,
     pub width: usize,
@@ -48,7 +48,7 @@ pub fn plots(view: &View) -> Vec<Map> {
 }
 
 fn map(rows: &[&Row], baseline: &str, label: String) -> Option<Map> {
-    // The fullest columns side by side, then by size of the weight.
+    // The fullest columns are side by side, then columns go by size of the weight.
     let filled = |row: &Row| rows.iter().filter(|other| (other.n, other.k) == (row.n, row.k)).count();
     let columns: BTreeSet<_> =
         rows.iter().map(|row| (Reverse(filled(row)), row.n.saturating_mul(row.k), (row.n, row.k))).collect();
@@ -63,7 +63,7 @@ fn map(rows: &[&Row], baseline: &str, label: String) -> Option<Map> {
     let mut plot = Plot::new();
     plot.add_trace(colors(&x, &y, &cells));
     plot.add_trace(labels(&x, &y, &cells));
-    // Few columns would be stretched over the page.
+    // A few columns must not be stretched over the page.
     let few = x.len() < 9;
     let width = 340.max(90 + if few { CELL.0.max(110) } else { CELL.0 } * x.len());
     let layout = style::layout(114 + CELL.1 * y.len())
@@ -92,7 +92,7 @@ fn colors(x: &[String], y: &[String], cells: &[Vec<Cell>]) -> Box<dyn Trace> {
         .hover_template("%{hovertext}<extra></extra>")
 }
 
-/// What is written on the cells. The crate's heat map has no labels of its own.
+/// The labels of the cells. The plotly crate's heat map has no labels of its own.
 fn labels(x: &[String], y: &[String], cells: &[Vec<Cell>]) -> Box<dyn Trace> {
     let (mut x_of, mut y_of, mut text) = (Vec::new(), Vec::new(), Vec::new());
     for (row, y) in cells.iter().zip(y) {
@@ -116,7 +116,7 @@ fn axis(title: &str, cells: usize) -> Axis {
         .fixed_range(true)
 }
 
-/// The rows of one size; there are several where dtypes differ.
+/// The rows of one size; rows of several dtypes share a cell.
 struct Cell {
     ratio: Option<f64>,
     label: String,

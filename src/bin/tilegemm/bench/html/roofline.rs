@@ -1,4 +1,4 @@
-//! The roofline: what each arm reaches, below what memory and arithmetic allow.
+//! The roofline: the throughput of each arm, below the limits of memory and arithmetic.
 
 use super::style::{self, BLUE, GREY, ORANGE};
 use super::text::{escape, number, percent};
@@ -11,7 +11,7 @@ use plotly::{Plot, Scatter};
 /// Labels of ceilings that are closer than this share one line of text.
 const CLOSE: f64 = 1.5;
 
-/// Arms with colour, symbol and size. The one to look at is drawn last.
+/// Arms with colour, symbol and size. The most important arm is drawn last.
 const ARMS: [(&str, &str, MarkerSymbol, usize); 3] = [
     (CUBLASLT, GREY, MarkerSymbol::DiamondOpen, 7),
     (CANDLE, ORANGE, MarkerSymbol::CircleOpen, 8),
@@ -21,7 +21,7 @@ const ARMS: [(&str, &str, MarkerSymbol, usize); 3] = [
 /// A row's measurement: FLOP per byte, TFLOP/s.
 type Point<'a> = (&'a Row, f64, f64);
 
-/// `None` if there is nothing to draw.
+/// `None` without a point to draw.
 pub fn plot(view: &View) -> Option<String> {
     let of = |arm| view.sound.iter().filter_map(|row| point(row, arm, &view.report.ceilings)).collect::<Vec<_>>();
     let points = ARMS.map(|(arm, ..)| of(arm));
@@ -46,7 +46,7 @@ pub fn plot(view: &View) -> Option<String> {
     points.iter().any(|points| !points.is_empty()).then(|| style::finish(plot, layout))
 }
 
-/// What an axis spans, with room at both ends.
+/// The range of an axis, with room at both ends.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values.fold((f64::MAX, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
     (low / 1.8, high * 1.8)
@@ -60,7 +60,7 @@ fn axis(title: &str, (low, high): (f64, f64)) -> Axis {
 
 fn point<'a>(row: &'a Row, arm: &str, ceilings: &Ceilings) -> Option<Point<'a>> {
     let us = us(row, arm)?;
-    // A matrix that a whole batch shares moves once: `roof_us` knows, the sizes alone do not.
+    // A matrix that a whole batch shares moves once. `roof_us` takes the sharing into account; the sizes alone do not.
     let shared = row.flops() / (row.roof_us * ceilings.hbm_gbps * 1e3);
     let intensity = row.intensity().max(if shared.is_finite() { shared } else { 0.0 });
     let tflops = row.flops() / us / 1e6;

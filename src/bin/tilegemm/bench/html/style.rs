@@ -1,4 +1,4 @@
-//! What all plots share: colours that both themes and colour-blind readers can take, and the layout around the data.
+//! The common style of all plots: colours for both themes and for colour-blind readers, and the layout around the data.
 
 use plotly::common::{Font, Label, Line, Title};
 use plotly::configuration::{DisplayModeBar, ModeBarButtonName};
@@ -9,7 +9,7 @@ pub const BLUE: &str = "#3b86d1";
 pub const LIGHT_BLUE: &str = "#a9cdf0";
 pub const ORANGE: &str = "#e08214";
 pub const GREY: &str = "#8b949e";
-/// Seen on black and on white.
+/// Visible on black and on white.
 pub const FAINT: &str = "rgba(139,148,158,0.28)";
 const CLEAR: &str = "rgba(0,0,0,0)";
 

@@ -1,4 +1,4 @@
-//! The top of the page: where it ran, how it was measured, and the headline numbers.
+//! The top of the page: the machine, the method, and the headline numbers.
 
 use super::table::baseline_name;
 use super::text::{count, duration, escape, number, percent, times, NOTHING};
@@ -86,7 +86,7 @@ fn card(id: &str, value: &str, title: &str, below: &str) -> String {
     format!("<div class=\"{class}\"><b id=\"{id}\">{value}</b><span>{title}</span><small>{below}</small></div>\n")
 }
 
-/// By winner, and how many of those wins are more than noise.
+/// Wins by arm, and the number of wins beyond noise.
 fn winners(view: &View) -> String {
     let winners = view.winners();
     let rows: usize = winners.iter().map(|win| win.rows).sum();

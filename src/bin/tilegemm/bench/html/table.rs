@@ -1,11 +1,11 @@
-//! The table of all rows, the wrong ones included.
+//! The table of all rows, including wrong rows.
 
 use super::text::{count, error, escape, number, number_or_nothing, NOTHING};
 use super::view::{arm_name, over_roof, speedup, us, View, CANDLE, CUBLASLT, OURS};
 use crate::bench::report::{Arm, Row};
 use std::fmt::Write;
 
-/// A cell: what is shown, what it is sorted by, what appears on hover.
+/// A cell: its text, its sort key, and its hover text.
 #[derive(Default)]
 struct Cell {
     text: String,
@@ -135,7 +135,7 @@ fn time(row: &Row, arm: &str) -> Cell {
     }
 }
 
-/// Tinted by more than a measurement's noise.
+/// A ratio, tinted where the ratio exceeds a measurement's noise.
 fn ratio(ratio: Option<f64>) -> Cell {
     let class = match ratio {
         Some(ratio) if ratio >= 1.2 => "much-faster",
@@ -174,7 +174,7 @@ pub fn left_out(view: &View) -> String {
     format!("<dl>{}</dl>", items.collect::<String>())
 }
 
-/// What flags mean; the ones of this record with their number of rows.
+/// The meaning of flags; the flags of this record with their number of rows.
 pub fn flag_list(view: &View) -> String {
     const KNOWN: [(&str, &str); 5] = [
         ("wrong ARM", "The result of the arm is further from the reference than rounding explains. The row counts in no average and no plot."),
@@ -196,7 +196,7 @@ pub fn flag_list(view: &View) -> String {
     format!("<dl>{}</dl>", items.collect::<String>())
 }
 
-/// Says so above everything else where results are wrong.
+/// A banner at the top of the page where results are wrong.
 pub fn wrong_banner(view: &View) -> String {
     let rows: Vec<_> = view.wrong().map(|row| format!("<code>{}</code>", escape(&row.id))).collect();
     if rows.is_empty() {
@@ -210,7 +210,7 @@ pub fn wrong_banner(view: &View) -> String {
     )
 }
 
-/// What the baseline of an average is called in a sentence.
+/// The name of an average's baseline in a sentence.
 pub fn baseline_name(baseline: &str) -> &str {
     if baseline == CANDLE {
         "stock candle (cuBLAS)"

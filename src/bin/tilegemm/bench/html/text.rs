@@ -1,9 +1,9 @@
-//! Numbers and names as the page writes them. Whatever comes from a record passes through `escape`.
+//! Numbers and names in the page's format. All text of a record passes through `escape`.
 
-/// What stands for a value that is not there.
+/// The text for a missing value.
 pub const NOTHING: &str = "\u{2013}";
 
-/// For HTML, its attributes, and the labels of Plotly, which know tags and entities too.
+/// Escapes for HTML, its attributes, and the labels of Plotly, which interpret tags and entities too.
 pub fn escape(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut out, character| {
         match character {
@@ -18,7 +18,7 @@ pub fn escape(text: &str) -> String {
     })
 }
 
-/// For the inside of a `<script>` that holds JSON: no `<` ends it early.
+/// Escapes for the inside of a `<script>` that holds JSON: no `<` ends the script early.
 pub fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
@@ -46,7 +46,7 @@ pub fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }
 
-/// At most so many characters, with dots for what is missing.
+/// At most `most` characters, with dots for the missing rest.
 pub fn shorten(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),

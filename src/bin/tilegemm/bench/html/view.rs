@@ -1,4 +1,4 @@
-//! What the page says of a record: which rows count, and what they add up to.
+//! The page's view of a record: the valid rows, and their averages.
 
 use super::text::is_vendor;
 use crate::bench::report::{by_class, geomean, Report, Row};
@@ -8,17 +8,17 @@ pub const CUBLASLT: &str = "cublaslt";
 pub const OURS: &str = "ours";
 pub const OWN_BEST: &str = "own-best";
 
-/// What `ours` is compared with.
+/// The baselines of `ours`.
 const BASELINES: [&str; 2] = [CANDLE, CUBLASLT];
 /// A smaller difference may be noise.
 const MARGIN: f64 = 1.02;
 
-/// A record without the rows that may not count.
+/// A record, with the valid rows apart.
 pub struct View<'a> {
     pub report: &'a Report,
-    /// Rows without a wrong result: all that geomeans and plots are made of.
+    /// Rows without a wrong result: the rows of all geomeans and plots.
     pub sound: Vec<&'a Row>,
-    /// Arms of the record, the best known ones first.
+    /// Arms of the record, the best-known arms first.
     pub arms: Vec<&'a str>,
     /// Baselines that the record has.
     pub baselines: Vec<&'static str>,
@@ -28,7 +28,7 @@ pub struct View<'a> {
 pub struct Wins {
     pub arm: &'static str,
     pub rows: usize,
-    /// Of these, the ones that it won by more than the margin.
+    /// The wins by more than the margin.
     pub clear: usize,
 }
 
@@ -59,7 +59,8 @@ impl<'a> View<'a> {
         classes.into_iter().map(|(name, rows)| Class { name, rows }).collect()
     }
 
-    /// Who is the fastest, over the sound rows that have all contenders: the best kernel of this crate, and the baselines.
+    /// The fastest contenders, over the sound rows that have all contenders: the best kernel of this crate, and the
+    /// baselines.
     pub fn winners(&self) -> Vec<Wins> {
         let own = if self.arms.contains(&OWN_BEST) { OWN_BEST } else { OURS };
         let contenders: Vec<_> = [own, CANDLE, CUBLASLT].into_iter().filter(|arm| self.arms.contains(arm)).collect();
@@ -84,7 +85,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A value that can be drawn and averaged.
+/// The value, if it can be drawn and averaged.
 fn usable(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
@@ -102,12 +103,12 @@ pub fn over_roof(row: &Row, arm: &str) -> Option<f64> {
     row.over_roof(arm).and_then(usable)
 }
 
-/// Over the rows that have both arms.
+/// The geometric mean over the rows that have both arms.
 pub fn geomean_speedup(rows: &[&Row], arm: &str, other: &str) -> Option<f64> {
     geomean(rows.iter().filter_map(|row| speedup(row, arm, other)))
 }
 
-/// How many rows have both arms.
+/// The number of rows that have both arms.
 pub fn rows_with(rows: &[&Row], arm: &str, other: &str) -> usize {
     rows.iter().filter(|row| speedup(row, arm, other).is_some()).count()
 }
@@ -118,7 +119,7 @@ pub fn worst<'a>(rows: &[&'a Row], arm: &str, other: &str) -> Option<(&'a Row, f
     all.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// What readers call an arm.
+/// The readable name of an arm.
 pub fn arm_name(arm: &str) -> &str {
     match arm {
         CANDLE => "candle (cuBLAS)",

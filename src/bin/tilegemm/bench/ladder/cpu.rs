@@ -5,12 +5,12 @@ use crate::Result;
 use candle::{DType, Tensor};
 use std::time::Instant;
 
-/// Products that a loop computes in full: of more of them, it computes `BAND` rows of D.
+/// The most multiply-adds of a loop that computes all of D; beyond this number a loop computes `BAND` rows of D.
 const MOST_PRODUCTS: usize = 1 << 30;
 const BAND: usize = 32;
 
-/// Both loops over flat n x n operands, checked against `right`, which is D as it should be. B is transposed beforehand, to
-/// the K x N that the loops are known for.
+/// Both loops over flat n x n operands, checked against `right`, the reference D. B is transposed beforehand, to the
+/// usual K x N of these loops.
 pub fn rows(a: &Tensor, b: &Tensor, right: &Tensor, n: usize) -> Result<Vec<Row>> {
     let rows = if n * n * n <= MOST_PRODUCTS { n } else { BAND.min(n) };
     let values = |tensor: Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
@@ -42,7 +42,7 @@ pub fn rows(a: &Tensor, b: &Tensor, right: &Tensor, n: usize) -> Result<Vec<Row>
     loops.into_iter().map(row).collect()
 }
 
-/// D = A @ B with rows of A and D as long as D has, and B n x n.
+/// D = A @ B: A and D have as many rows as `d` holds, and B is n x n.
 type CpuLoop = fn(a: &[f32], b: &[f32], d: &mut [f32], n: usize);
 
 fn ijk(a: &[f32], b: &[f32], d: &mut [f32], n: usize) {

@@ -1,4 +1,4 @@
-//! The rungs of the GPU: those of benches/ladder, and cuBLAS.
+//! The rungs of the GPU: the kernels of benches/ladder, and cuBLAS.
 
 use super::super::timing::Timer;
 use super::Row;
@@ -58,16 +58,16 @@ impl Rung {
         }
     }
 
-    /// Launches it. False: it is not written for this size.
+    /// Launches the rung. False: the rung does not support this size.
     ///
     /// # Safety
-    /// The addresses are those of dense size x size matrices, f16, f16 and f32, that stay allocated until the timer's stream
-    /// has passed.
+    /// The addresses are addresses of dense size x size matrices, f16, f16 and f32. The matrices stay allocated until
+    /// the timer's stream has passed the launch.
     pub unsafe fn launch(&self, timer: &Timer, addresses: Addresses, size: usize) -> Result<bool> {
         let (Addresses { a, b, d }, queue, n) = (addresses, timer.queue(), size as c_int);
         match self {
             Rung::Kernel(rung) => {
-                // SAFETY: the caller's promises are those of ladder.h.
+                // SAFETY: ladder.h needs the promises that the caller made.
                 let status = unsafe { (rung.launch)(a, b, d, n, n, n, queue.stream) };
                 launched(&self.name(), status)
             }
@@ -79,7 +79,7 @@ impl Rung {
                 let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
                 let algorithm = sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
                 // cuBLAS is column-major: row-major D = A @ B^T is its D^T = (B^T)^T @ A^T.
-                // SAFETY: as the caller promises; the handle is that of the timer's stream, and the scalars live.
+                // SAFETY: as the caller promises; the handle is the handle of the timer's stream, and the scalars live.
                 unsafe {
                     result::gemm_ex(
                         queue.cublas.cast(),

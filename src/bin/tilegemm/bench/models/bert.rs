@@ -5,7 +5,7 @@ use crate::Result;
 use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::BertModel;
-/// By default that of BERT-base.
+/// The default is BERT-base.
 pub use candle_transformers::models::bert::Config;
 
 pub struct Bert {
@@ -18,7 +18,7 @@ pub fn all_minilm_l6_v2() -> Config {
     Config { hidden_size: 384, num_hidden_layers: 6, intermediate_size: 1536, ..Config::default() }
 }
 
-/// One that a CPU runs in a moment.
+/// A model that a CPU runs in a moment.
 pub fn tiny() -> Config {
     Config {
         vocab_size: 128,
@@ -51,7 +51,7 @@ impl Workload for Bert {
         false
     }
 
-    /// Scores are kept as they are, scaled, masked, less their maximum, exponentiated and normalised.
+    /// Scores live in six forms: plain, scaled, masked, less their maximum, exponentiated and normalised.
     fn bytes_to_run(&self, case: &Case) -> f64 {
         let [batch, length] = [case.batch, case.prompt].map(|x| x as f64);
         let [hidden, wide, heads] =

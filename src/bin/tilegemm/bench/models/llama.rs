@@ -12,7 +12,7 @@ pub struct LlamaModel {
     builder: VarBuilder<'static>,
 }
 
-/// Bytes that loading takes: the weights, and the largest of them in f32, in which random ones are made.
+/// Bytes needed for loading: the weights, and the largest weight in f32, because random weights are made in f32.
 pub fn bytes_to_load(config: &Config, dtype: DType) -> f64 {
     let [hidden, wide, vocabulary, layers] =
         [config.hidden_size, config.intermediate_size, config.vocab_size, config.num_hidden_layers].map(|x| x as f64);
@@ -22,11 +22,11 @@ pub fn bytes_to_load(config: &Config, dtype: DType) -> f64 {
     parameters * dtype.size_in_bytes() as f64 + vocabulary.max(wide) * hidden * 4.0
 }
 
-/// Bytes that a run takes at its peak, besides the weights, as candle-transformers 0.11.1 has it.
+/// Peak bytes of a run, besides the weights, in candle-transformers 0.11.1.
 ///
-/// Its variables shadow each other, so tensors live to the end of their function: queries projected, contiguous and rotated,
-/// keys and values before and after they are repeated for the query's heads, all of them once more in f32, and the scores
-/// scaled, masked and normalised.
+/// Variables there shadow each other, so tensors live to the end of their function: queries projected, contiguous and
+/// rotated; keys and values before and after their repetition for the query's heads; all of these once more in f32; and
+/// the scores scaled, masked and normalised.
 pub fn bytes_to_run(config: &Config, dtype: DType, case: &Case) -> f64 {
     let [batch, prompt, steps] = [case.batch, case.prompt, case.decode].map(|x| x as f64);
     let [hidden, wide, vocabulary] =
@@ -42,7 +42,7 @@ pub fn bytes_to_run(config: &Config, dtype: DType, case: &Case) -> f64 {
     let scores = 3.0 * batch * heads * prompt * prompt * 4.0;
     let attention = heads_of_all + rows * kv * 3.0 * size + scores + prompt * prompt;
     let mlp = rows * size * (5.0 * hidden + 4.0 * wide);
-    // For each new token, one layer at a time has its cache copied, repeated and upcast.
+    // For each new token, the cache of one layer at a time is copied, repeated and upcast.
     let step = context * (6.0 * kv * size + 2.0 * hidden * (size + upcast) + 3.0 * heads * 4.0);
     let cache = 2.0 * layers * context * kv * size;
     let logits = batch * vocabulary * (size + 4.0 * (steps + 2.0));
@@ -98,7 +98,7 @@ impl Workload for LlamaModel {
         if self.config.rope_scaling.is_some() {
             return Ok(None);
         }
-        // All tokens in one forward: fixed as they are, no step depends on what another computed.
+        // All tokens go through one forward: the tokens are fixed, so no step depends on another step's result.
         let length = case.prompt + case.decode;
         let ids = tokens(case.batch, length, 0, self.config.vocab_size);
         let ids = Tensor::from_vec(ids, (case.batch, length), self.builder.device())?;

@@ -1,4 +1,4 @@
-//! What the model benchmark leaves behind: its JSON record, schema 1, and the table of it.
+//! The JSON record of the model benchmark, schema 1, and the record's table.
 
 use super::STOCK;
 use candle::{DType, Tensor};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 pub const SCHEMA: u32 = 1;
 
-/// How many times stock's error may ours be.
+/// The largest permitted ratio of our error to stock's.
 const TOLERANCE: f64 = 1.2;
 
 /// Rows of a configuration in the table of kernels.
@@ -22,11 +22,11 @@ pub struct ModelReport {
     pub schema: u32,
     pub gpu: String,
     pub model: String,
-    /// `seeded random`, or the name of their folder.
+    /// `seeded random`, or the name of the weights' folder.
     pub weights: String,
     pub dtype: String,
     pub rows: Vec<Row>,
-    /// What was asked for and not measured, and why.
+    /// Requests that were not measured, with the reason.
     #[serde(default)]
     pub left_out: BTreeMap<String, String>,
 }
@@ -40,9 +40,9 @@ pub struct Row {
     pub batch: usize,
     /// Tokens that are decoded after the prompt.
     pub decode: usize,
-    /// By name: `stock`, `ours`.
+    /// The arms by name: `stock`, `ours`.
     pub arms: BTreeMap<String, Arm>,
-    /// The products of one run of ours, those with the most arithmetic first; of prefill and decode.
+    /// The products of one run of ours, in prefill and decode; products with the most arithmetic first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub products: Vec<Product>,
 }
@@ -55,10 +55,10 @@ pub struct Arm {
     /// The forwards of one token per sequence; absent for encoders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<Phase>,
-    /// How far the outputs are from stock's; absent for stock.
+    /// The difference of the outputs from stock's; absent for stock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agreement: Option<Agreement>,
-    /// How far the outputs are from those in f64: `logits`, or an encoder's `states` and their means, `embeddings`.
+    /// The errors of the outputs against f64: `logits`, or an encoder's `states` and their means, `embeddings`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, Error>,
 }
@@ -78,18 +78,18 @@ pub struct Phase {
     pub gemms: Gemms,
 }
 
-/// The products of some forwards, as the interposer saw them.
+/// The products of some forwards, as counted by the interposer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gemms {
     pub forwards: usize,
     pub calls: u64,
-    /// Ran on our kernels.
+    /// Products on our kernels.
     pub ours: u64,
-    /// Went to cuBLAS, by reason.
+    /// Products on cuBLAS, by reason.
     pub forwarded: BTreeMap<String, u64>,
 }
 
-/// How far the outputs of an arm are from stock's, over the prefill and every decode step.
+/// The difference of an arm's outputs from stock's, over the prefill and every decode step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
     /// |arm - stock| / |stock|, Euclidean, of the worst step.
@@ -97,11 +97,11 @@ pub struct Agreement {
     /// Share of the predictions whose largest logit is the same token; absent for encoders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_token: Option<f64>,
-    /// Prefill and decode steps.
+    /// The number of prefill and decode steps.
     pub steps: usize,
 }
 
-/// Largest and root mean square distance to the outputs in f64, over the root mean square of those.
+/// Largest and root mean square distance to the f64 outputs, over the root mean square of the f64 outputs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Error {
     pub max: f64,
@@ -122,7 +122,7 @@ pub struct Product {
 }
 
 impl Phase {
-    /// The share of the time that its products take: what a forward is faster by when they cost nothing.
+    /// The products' share of the time: the share that a forward saves when products cost nothing.
     pub fn gemm_share(&self) -> Option<f64> {
         Some((1.0 - self.dry_ms? / self.ms).max(0.0))
     }
@@ -135,7 +135,7 @@ impl Gemms {
         Self { forwards, calls: stats.calls(), ours: stats.ours, forwarded: forwarded.collect() }
     }
 
-    /// `225, 97.3 % ours`: of one forward.
+    /// `225, 97.3 % ours`: the products of one forward.
     fn cell(&self) -> String {
         match self.calls {
             0 => "-".into(),
@@ -147,7 +147,8 @@ impl Gemms {
 }
 
 impl Agreement {
-    /// Compares the steps' outputs; where they are logits, (sequences, vocabulary), their predictions too.
+    /// Compares the outputs of the steps. Where the outputs are logits, (sequences, vocabulary), the predictions are
+    /// compared too.
     pub fn between(stock: &[Tensor], arm: &[Tensor], logits: bool) -> crate::Result<Self> {
         let (mut worst, mut same, mut predictions) = (0f64, 0, 0);
         for (stock, arm) in stock.iter().zip(arm) {
@@ -191,7 +192,7 @@ impl Error {
     }
 }
 
-/// The errors of everything that a model computes.
+/// The errors of all outputs of a model.
 pub fn errors(outputs: &[Tensor], reference: &[Tensor], logits: bool) -> candle::Result<BTreeMap<String, Error>> {
     let errors = Error::between(outputs, reference)?;
     if logits {
@@ -204,7 +205,7 @@ pub fn errors(outputs: &[Tensor], reference: &[Tensor], logits: bool) -> candle:
     Ok([("states".into(), errors), ("embeddings".into(), means)].into())
 }
 
-/// What ran between two readings of `stats::gemms`.
+/// The products that ran between two readings of `stats::gemms`.
 pub fn products(before: &[GemmCount], after: Vec<GemmCount>) -> Vec<Product> {
     let count = |gemm: GemmCount| {
         let same = |other: &&GemmCount| GemmCount { calls: gemm.calls, ..(*other).clone() } == gemm;
@@ -227,7 +228,7 @@ fn largest(values: &[f32]) -> Option<usize> {
 }
 
 impl ModelReport {
-    /// Outputs that are farther from f64 than stock's, in words.
+    /// Descriptions of the outputs that are farther from f64 than stock's.
     pub fn worse(&self) -> Vec<String> {
         let mut worse = Vec::new();
         for row in &self.rows {
@@ -240,7 +241,7 @@ impl ModelReport {
                     }
                 };
                 compare("RMS", error.rms, stock.rms);
-                // In half precision each arm rounds its own way, and which element is the worst is chance.
+                // In half precision the arms round differently, and the worst element is chance.
                 if self.dtype == "f32" {
                     compare("largest", error.max, stock.max);
                 }
@@ -257,13 +258,13 @@ fn with_stock(row: &Row) -> impl Iterator<Item = (&String, &String, &Error, &Err
     all.filter_map(move |(name, output, error)| Some((name, output, error, stock(output)?)))
 }
 
-/// Stock first: what the others are compared with.
+/// The arms, stock first, because the other arms are compared with stock.
 fn arms(row: &Row) -> impl Iterator<Item = (&String, &Arm)> {
     let stock = row.arms.iter().filter(|(name, _)| *name == STOCK);
     stock.chain(row.arms.iter().filter(|(name, _)| *name != STOCK))
 }
 
-/// The report for people.
+/// The report as text.
 pub fn table(report: &ModelReport) -> String {
     let ModelReport { model, weights, dtype, gpu, rows, .. } = report;
     let mut lines = vec![format!("{model} {dtype}, {weights} weights, on {gpu}\n")];
@@ -340,7 +341,7 @@ fn times(rows: &[Row]) -> Table {
     table
 }
 
-/// What the interposer saw, and how far the outputs are from stock's.
+/// The products on our kernels and on cuBLAS, and the difference of the outputs from stock's.
 fn outputs(rows: &[Row]) -> Table {
     let header =
         ["prompt", "batch", "arm", "GEMMs of a prefill", "of a decode step", "relative L2 to stock", "same token"];
@@ -361,7 +362,7 @@ fn outputs(rows: &[Row]) -> Table {
     table
 }
 
-/// How far the outputs of each arm are from f64.
+/// The errors of each arm's outputs against f64.
 fn accuracy(rows: &[Row]) -> Table {
     let header = ["prompt", "batch", "arm", "output", "RMS error", "vs stock", "largest error", "vs stock"];
     let mut table = new_table(&header, &[2, 3]);

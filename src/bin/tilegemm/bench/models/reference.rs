@@ -1,8 +1,9 @@
-//! The models once more, in f64 throughout: what the outputs of both arms are compared with.
+//! The models once more, in f64 throughout: the reference for the outputs of both arms.
 //!
-//! candle-transformers' models have no such thing. Whatever the type, candle's layer norm and RMS norm compute in f32 on a GPU
-//! (and refuse f64 on the CPU), and its llama's attention is in f32. The weights are those that the model has, in its type,
-//! fetched when a layer needs them: all of an 8B in f64 would not fit beside the model.
+//! candle-transformers' models have no f64 form. In every type, candle's layer norm and RMS norm compute in f32 on a
+//! GPU (and refuse f64 on the CPU), and the llama's attention is in f32. The weights are the model's own, in the
+//! model's type. Each layer's weights are converted when the layer needs them, because all weights of an 8B model in
+//! f64 do not fit beside the model.
 
 use candle::{DType, Device, IndexOp, Result, Tensor, D};
 use candle_nn::{embedding, layer_norm, linear, linear_no_bias, ops::softmax, rotary_emb::rope};
@@ -12,7 +13,7 @@ use candle_transformers::utils::repeat_kv;
 
 /// Hidden states of the last layer, (batch, tokens, hidden), of sequences without padding.
 pub fn bert(vb: &VarBuilder, config: &bert::Config, ids: &Tensor) -> Result<Tensor> {
-    // As `BertModel` finds its tensors.
+    // The same search for tensors as in `BertModel`.
     let prefixed = vb.contains_tensor("bert") || !vb.contains_tensor("embeddings.word_embeddings.weight");
     let vb = if prefixed { vb.pp("bert") } else { vb.clone() };
     let (batch, tokens) = ids.dims2()?;
@@ -48,7 +49,7 @@ pub fn bert(vb: &VarBuilder, config: &bert::Config, ids: &Tensor) -> Result<Tens
 
 /// Logits after each token from `first` on, (batch, tokens - first, vocabulary).
 ///
-/// Angles are those of candle, which rounds them to f32; `rope_scaling` is not looked at.
+/// Angles are rounded to f32, as in candle; `rope_scaling` is ignored.
 pub fn llama(vb: &VarBuilder, config: &llama::Config, ids: &Tensor, first: usize) -> Result<Tensor> {
     let (batch, tokens) = ids.dims2()?;
     let (hidden, wide, vocabulary) = (config.hidden_size, config.intermediate_size, config.vocab_size);
@@ -99,7 +100,7 @@ fn apply(layer: &Linear, x: &Tensor) -> Result<Tensor> {
     plus(x.matmul(&double(layer.weight())?.t()?)?, layer.bias())
 }
 
-/// Of the rows of `x`. Without a bias candle's own layer computes in the type of its input.
+/// The norm of the rows of `x`. Without a bias candle's own layer computes in the type of its input.
 fn norm(layer: &LayerNorm, x: &Tensor) -> Result<Tensor> {
     let weight = double(layer.weight())?;
     let unbiased = match layer.remove_mean() {
@@ -115,7 +116,7 @@ fn split(x: &Tensor, batch: usize, heads: usize) -> Result<Tensor> {
     x.reshape((batch, rows / batch, heads, width / heads))?.transpose(1, 2)?.contiguous()
 }
 
-/// Attention as rows of all heads; one sequence after the other, for scores in f64 are large.
+/// Attention as rows of all heads; one sequence after the other, because scores in f64 are large.
 fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let (batch, heads, tokens, size) = q.dims4()?;
     let one = |sequence: usize| {
@@ -126,7 +127,7 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<T
     Tensor::cat(&(0..batch).map(one).collect::<Result<Vec<_>>>()?, 0)
 }
 
-/// 0 for a token and those before it, -inf for those behind it.
+/// 0 for a token and the tokens before, -inf for the tokens behind.
 fn causal(tokens: usize, device: &Device) -> Result<Tensor> {
     let ahead = |row, column| if column > row { f64::NEG_INFINITY } else { 0.0 };
     let mask: Vec<f64> = (0..tokens).flat_map(|row| (0..tokens).map(move |column| ahead(row, column))).collect();

@@ -44,7 +44,7 @@ fn a_llama_on_the_cpu_gives_a_full_report() {
             }
             let rate = 1e3 * row.batch as f64 / decode.ms;
             assert!((decode.tokens_per_s / rate - 1.0).abs() < 1e-9);
-            // Both arms are candle on the CPU.
+            // On the CPU both arms are candle.
             let same = Agreement { relative_l2: 0.0, same_token: Some(1.0), steps: 3 };
             assert_eq!(arm.agreement, (name == "ours").then_some(same));
         }
@@ -71,7 +71,7 @@ fn an_encoder_has_no_decode() {
     assert!(table.contains("there is nothing to compare") && !table.contains("WORSE"), "{table}");
 }
 
-/// It catches a mistake in the references too: they and candle-transformers were not written by the same hand.
+/// The test finds mistakes in the references too: the references and candle-transformers have different authors.
 #[test]
 fn on_the_cpu_both_arms_have_the_errors_of_f32() {
     let stop = AtomicBool::new(false);
