@@ -68,12 +68,12 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// A Cargo feature of this crate.
+/// Whether a Cargo feature of this crate is on.
 fn has(feature: &str) -> bool {
     std::env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
 }
 
-/// One line for each file and folder below: of a folder that is named, cargo sees what comes and goes.
+/// One line for each file and folder below: cargo watches a named folder for new and deleted files.
 fn watch(path: &Path) {
     println!("cargo:rerun-if-changed={}", path.display());
     for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {

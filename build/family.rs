@@ -1,9 +1,9 @@
-//! What a family's source is written for: the table `[family]` of its family.toml, and whether a row is within it.
+//! The table `[family]` of a family.toml: what rows the family's source can be compiled for, and the check of a row against it.
 
 use super::{one_of, Row, ARCHS, DTYPES, LAYOUTS, MATHS, SCHEDULES};
 use serde::Deserialize;
 
-/// What a source is written in.
+/// The language of a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
@@ -14,7 +14,7 @@ pub enum Language {
     Tile,
 }
 
-/// What the kernels of a family are in the dispatcher's choice.
+/// The role of a family's kernels in the dispatcher's choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -26,18 +26,18 @@ pub enum Role {
     LastResort,
 }
 
-/// The words of a list are those that its rows may have.
+/// The `[family]` table. Each list holds the words that a row may have.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Family {
-    /// What the source is, in one line.
+    /// A description of the source, in one line.
     about: String,
-    /// What its kernels are in the dispatcher's choice.
+    /// The role of the kernels in the dispatcher's choice.
     #[serde(default)]
     pub role: Role,
     #[serde(default)]
     pub language: Language,
-    /// The Cargo feature that builds it, beside that of the arch.
+    /// The Cargo feature that builds the family, beside the feature of the arch.
     pub feature: Option<String>,
     #[serde(default)]
     arch: Vec<String>,
@@ -53,7 +53,7 @@ pub(super) struct Family {
     /// Widths of tiles, for a source that has several for a row.
     #[serde(default)]
     widths: Vec<u32>,
-    /// A kernel is of the first of these that it fits.
+    /// A kernel belongs to the first of these that it fits.
     #[serde(default = "any_tiles")]
     tiles: Vec<Tiles>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Tiles {
     /// The side that is as long as the widest of the row's widths.
     widths: Option<Side>,
     cluster: Vec<[u32; 2]>,
-    /// What the compiler is told for these tiles.
+    /// Flags of the compiler for these tiles.
     pub flags: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ impl Family {
         Ok(())
     }
 
-    /// The tiles that a kernel of `row` is of.
+    /// The tiles to which a kernel of `row` belongs.
     pub fn tiles_of(&self, name: &str, row: &Row, dtype: &str, layout: &str) -> Result<&Tiles, String> {
         self.tiles.iter().find(|tiles| tiles.have(row, dtype, layout)).ok_or_else(|| {
             let known: Vec<String> = self.tiles.iter().map(Tiles::describe).collect();

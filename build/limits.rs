@@ -1,4 +1,4 @@
-//! What a family takes at most: the table `[limits]` of its family.toml, and its form in Rust (`Limits` in src/kernel/limits.rs).
+//! The limits of a family: the table `[limits]` of its family.toml, and its form in Rust (`Limits` in src/kernel/limits.rs).
 
 use super::{one_of, Kernel};
 use serde::Deserialize;
@@ -67,7 +67,7 @@ struct Tiles {
     of: Of,
 }
 
-/// A limit that is absent is none.
+/// The `[limits]` table. An absent field sets no limit.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {

@@ -14,7 +14,7 @@ use limits::Limits;
 
 const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
-/// `native`, which means the dtype itself, is what a row has without the field.
+/// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
 const SCHEDULES: [&str; 4] = ["none", "cooperative", "pingpong", "exchanged"];
@@ -103,9 +103,9 @@ pub struct Kernel {
     pub family: String,
     pub role: Role,
     pub language: Language,
-    /// The Cargo feature that builds it, beside that of the arch.
+    /// The Cargo feature that builds the kernel, beside the feature of the arch.
     pub feature: Option<String>,
-    /// What the compiler is told for its tile.
+    /// Flags of the compiler for the kernel's tile.
     pub flags: Vec<String>,
     /// `sm90a`; empty for the vendor library.
     pub arch: String,
@@ -128,7 +128,7 @@ pub struct Kernel {
     pub line: usize,
     /// Hash of its code (build/code.rs); empty until the sources are read.
     pub code: String,
-    /// What it takes at most, as an expression of Rust.
+    /// The kernel's limits, as an expression of Rust.
     pub limits: String,
 }
 
@@ -258,7 +258,7 @@ fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> Strin
     parts.join("_")
 }
 
-/// What makes no sense in a row of whatever family.
+/// Checks the rules for the rows of every family.
 fn check(row: &Row) -> Result<(), String> {
     one_of("dtype", &row.dtype, &DTYPES)?;
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
@@ -304,12 +304,12 @@ impl Kernel {
         self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
     }
 
-    /// What it is compiled from; `None` of the vendor library.
+    /// The source file; `None` for the vendor library.
     pub fn source(&self, csrc: &Path) -> Option<PathBuf> {
         (self.role != Role::Vendor).then(|| csrc.join(&self.family).join(format!("{}.cu", self.family)))
     }
 
-    /// Its line in a unit's list of rows (TG_KERNEL in kernel.hpp).
+    /// The kernel's line in a unit's list of rows (TG_KERNEL in kernel.hpp).
     pub fn cpp(&self) -> String {
         let widths: Vec<String> = self.widths.iter().map(u32::to_string).collect();
         let [m, n, k] = self.tile;
@@ -330,7 +330,7 @@ impl Kernel {
         )
     }
 
-    /// Its descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table.
+    /// The kernel's descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table.
     pub fn rust(&self, index: usize, built: bool) -> String {
         let family = &self.family;
         let feature = match &self.feature {

@@ -1,5 +1,5 @@
-//! Groups kernels into compilation units, compiles them side by side and keeps every object by the hash of all that went into
-//! it. The commands are those of the crate `cc`.
+//! Groups kernels into compilation units, compiles the units side by side and keeps every object by the hash of all its inputs.
+//! The crate `cc` makes the commands.
 
 use crate::code;
 use crate::table::{Kernel, Language, Role};
@@ -11,22 +11,22 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
-/// Memory that one nvcc job is given, in KiB: CUTLASS 3 kernels take up to 3 GiB.
+/// Memory budget of one nvcc job, in KiB: CUTLASS 3 kernels take up to 3 GiB.
 const JOB_KIB: u64 = 3 << 20;
 
 /// One run of a compiler: the kernels of one row for one arch, which share the parsing of their headers.
 pub struct Unit {
-    /// What to call it in messages.
+    /// The unit's name in messages.
     pub title: String,
     pub source: PathBuf,
-    /// Where the headers are that it includes by name.
+    /// The folder of the headers that the source includes by name.
     pub include: PathBuf,
     /// The kernels as lines of TG_KERNEL; empty where the source names its own.
     pub rows: String,
     pub compiler: cc::Build,
 }
 
-/// The units of `kernels`, those that compile slowest first: the ones written for the very features of an arch.
+/// The units of `kernels`, the slowest to compile first: kernels written for the specific features of an arch.
 pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
     let mut units: Vec<(&Kernel, Unit)> = Vec::new();
     for kernel in kernels {
@@ -69,7 +69,7 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit, out: &Path) 
     })
 }
 
-/// The unit of what is done element by element, for every arch of the build.
+/// The unit of the elementwise kernels, for every arch of the build.
 pub fn elementwise(archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit {
     let mut compiler = toolkit.cuda(csrc);
     compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flags(archs.iter().map(|&arch| machine_code(arch)));
@@ -101,14 +101,14 @@ fn compiler(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> cc::Build {
     compiler
 }
 
-/// A unit whose object is made, or there already.
+/// A unit whose object is compiled in this build or exists already.
 struct Job<'a> {
     unit: &'a Unit,
     tool: cc::Tool,
     object: PathBuf,
 }
 
-/// Compiles what is not there yet and gives the objects of all units.
+/// Compiles the missing objects and returns the objects of all units.
 pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<PathBuf>, String> {
     let objects = out.join("objects");
     std::fs::create_dir_all(&objects).map_err(|e| format!("cannot create {}: {e}", objects.display()))?;
@@ -146,7 +146,7 @@ fn run_side_by_side(missing: &[&Job]) -> Result<(), String> {
     }
 }
 
-/// As many jobs as there are cores, and as memory holds.
+/// The number of parallel jobs: the number of cores, bounded by memory.
 fn parallel_jobs() -> usize {
     let cores = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1usize);
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -156,7 +156,7 @@ fn parallel_jobs() -> usize {
 }
 
 impl Unit {
-    /// Its object is named after the sources, the command, the rows and the toolkit.
+    /// The job of this unit: the object is named after the sources, the command, the rows and the toolkit.
     fn job(&self, objects: &Path, toolkit: &Toolkit) -> Result<Job<'_>, String> {
         let tool = self.compiler.try_get_compiler().map_err(|e| format!("no compiler for {}: {e}", self.title))?;
         let sources = code::sources(&self.source, &self.include)?;

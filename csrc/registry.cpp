@@ -20,7 +20,7 @@ const tg_kernel* const kernels[] = {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-// A function of the driver, whose errors are not the runtime's last error: that one stays as it was found.
+// A function of the driver. Errors of the function do not change the runtime's last error.
 template <class Function>
 Function* find_driver_function(const char* name, unsigned version) {
   void* found = nullptr;
@@ -34,10 +34,10 @@ Function* find_driver_function(const char* name, unsigned version) {
     return function;                                                                       \
   }()
 
-// The runtime has the driver's numbers.
+// The runtime uses the driver's error numbers.
 tg_status driver_status(CUresult result) { return tilegemm::cuda_status(cudaError_t(result)); }
 
-// Calls what would make a capture invalid that another thread has begun in global mode.
+// Makes a call that would otherwise invalidate a capture begun by another thread in global mode.
 template <class Call>
 tg_status relaxed(Call call) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

@@ -13,8 +13,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return both;
 }
 
-// The parts of two numbers. Of one that is not finite, or that rounds to infinity, the first part is not finite, whatever
-// the others are: no product of it is.
+// The parts of two numbers. The first part of a number that is not finite, or that rounds to infinity, is not finite, whatever
+// the other parts are: no product of the number is finite.
 __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32_t& b, uint32_t& c) {
   a = pack_bf16(low, high);
   low -= __uint_as_float(a << 16), high -= __uint_as_float(a & 0xffff0000);
@@ -27,7 +27,7 @@ __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32
 //
 //     8 t + 4 s + 2 h + e,   p = 16 s + 8 h + 2 t + e   (s, h, e: 0 or 1; t: 0 to 3)
 //
-// since that is where thread t of a quad finds what it has of two of wgmma's fragments of 16 in 32 bytes of an f32 row.
+// since thread t of a quad finds its share of two of wgmma's fragments of 16 there, in 32 bytes of an f32 row.
 constexpr int plane_group = 32;
 // The first of the elements 8 t + e, e = 0, 1 and t = 0 ... 3, at positions 8 c and up.
 __device__ __forceinline__ int first_element(int c) { return c / 4 * 32 + c % 4 / 2 * 4 + c % 2 * 2; }

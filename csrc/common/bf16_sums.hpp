@@ -1,6 +1,6 @@
-// What kernels have in common that multiply f32 by six products of bf16 parts: fragments of the operand that is split on its
-// way into registers, the order of products, exact additions, and results that are not finite. sm90_bf16x6.cu and docs/f32.md
-// say why it is done so.
+// Common to the kernels that multiply f32 by six products of bf16 parts: fragments of the operand that is split on its way into
+// registers, the order of products, exact additions, and results that are not finite. sm90_bf16x6.cu and docs/f32.md give the
+// reasons.
 #pragma once
 #include "common/bf16_parts.hpp"
 #include "common/kernel.hpp"
@@ -9,7 +9,7 @@
 namespace tilegemm {
 namespace {
 
-// What a lane has of 16 rows and 16 of K, of each part.
+// A lane's share of 16 rows and 16 of K, of each part.
 using Fragments = uint32_t[3][4];
 
 // From rows of 128 bytes, swizzled, in the order of the planes (common/bf16_parts.hpp): `at` is in the lane's row lane / 4, its chunk
@@ -35,8 +35,8 @@ __device__ __forceinline__ void multiply_parts(float (&d)[rows / 2], const Fragm
   wgmma_registers<rows>(d, f[of_p[p]], q + ((of_q[p] * part_bytes + j * 32) >> 4), add);
 }
 
-// What tensor cores cut off is in proportion to the result: 3e-8 to 6e-8 of it on average, whatever the signs are. So much can
-// be given back without changing a result that was exact: less than half a unit of the last place of any number.
+// Tensor cores truncate sums by an amount in proportion to the result: 3e-8 to 6e-8 of it on average, whatever the signs are.
+// Adding this constant's share back changes no exact result: it is less than half a unit of the last place of any number.
 constexpr float given_back = 0x1p-25f * (1 - 0x1p-10f);
 
 // Adds d to sum, and d is what rounding lost, exactly if |sum| >= |d| (Fast2Sum), else no more than it would have been. The sum
@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]
   wgmma_pin(d);
 }
 
-// The same where there are registers for it, in three instructions instead of four.
+// Fast2Sum as above, in three instructions instead of four, where registers suffice.
 template <int size>
 __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]) {
   wgmma_pin(d);
@@ -81,7 +81,7 @@ __device__ __forceinline__ float add_whole(float& sum, float x) {
 
 __device__ __forceinline__ bool is_strange(float x) { return !(fabsf(x) <= 3.402823466e38f); }
 
-// Whether a thread of the warp has such a number: infinity * 0 and NaN are not 0.
+// Whether a thread of the warp has a number that is not finite: infinity * 0 and NaN are not 0.
 template <int size>
 __device__ __forceinline__ bool any_strange(const float (&x)[size]) {
   float zero = 0;

@@ -1,5 +1,5 @@
-// What the kernels on the CUDA cores for a few rows (gemv, gevm) and for K = 1 (outer) have in common: the problem, operands in
-// registers, sums over the lanes of a warp.
+// Common to the kernels on the CUDA cores for a few rows (gemv, gevm) and for K = 1 (outer): the problem, operands in registers,
+// sums over the lanes of a warp.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -79,7 +79,7 @@ struct LaneSums {
   }
 };
 
-// The matrix of a batch that a block computes: that of its blockIdx.y, unless another is named.
+// The matrix of a batch that a block computes: number blockIdx.y, unless another is named.
 struct Batch {
   int outer, inner;
   __device__ explicit Batch(int inner_batch) {

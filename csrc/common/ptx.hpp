@@ -1,4 +1,4 @@
-// What PTX has and CUDA C++ lacks, for kernels from Hopper on. Names are those of the PTX ISA.
+// PTX instructions that CUDA C++ lacks, for kernels from Hopper on. Functions have the names of the PTX ISA.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,7 @@ namespace tilegemm {
 // returns when the kernel before has ended and its writes can be seen. Two rules keep chains of kernels right:
 //
 // - Every block waits, so that a kernel that has ended implies that all before it have.
-// - Before waiting, memory is not read; but it may be prefetched into L2, which is where a later write ends up, too.
+// - Before waiting, a block reads no memory; but it may prefetch into L2, since later writes end up in L2, too.
 //
 // Both do nothing in a kernel that was launched without the attribute.
 
@@ -61,7 +61,7 @@ __device__ inline void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// The same of a barrier of any block of the cluster (map_shared).
+// Arrives at a barrier of any block of the cluster (map_shared).
 __device__ inline void mbarrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -75,8 +75,8 @@ __device__ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
-// Whether the phase of this parity has ended, the same for the whole warp: its threads never part here, as they may in a
-// loop of their own. What comes after may then be for whole warps (mma), or one thread may tell that all have read.
+// Whether the phase of this parity has ended, with one answer for the whole warp: its threads never diverge here, as they may in
+// a loop of their own. So the code after may be for whole warps (mma), or one thread may signal that all have read.
 __device__ inline bool mbarrier_try_warp(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
@@ -148,8 +148,8 @@ __device__ inline void store_shared_4(uint32_t to, const uint32_t (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// The same number, of which the compiler knows nothing: it would work out again, in a main loop, what came of the index of the
-// thread. For whole warps.
+// The same number with an origin hidden from the compiler, which otherwise recomputes values of the thread's index in the main
+// loop. For whole warps.
 __device__ inline uint32_t opaque(uint32_t x) {
   uint32_t y;
   asm volatile("shfl.sync.bfly.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(y) : "r"(x));
@@ -164,7 +164,7 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-// The same place in the shared memory of another block of the cluster.
+// The address of the same place in the shared memory of another block of the cluster.
 __device__ inline uint32_t map_shared(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -201,7 +201,7 @@ __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, 
       : "memory");
 }
 
-// The same to that place in every block of `blocks`, a bit for each; the barrier of each counts the bytes.
+// Loads a box to the same place in every block of `blocks`, a bit for each; the barrier of each counts the bytes.
 __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z,
                                           uint64_t policy, uint16_t blocks) {
   asm volatile(
@@ -219,7 +219,7 @@ __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, 
       : "memory");
 }
 
-// The same to that place in every block of `blocks`, a bit for each.
+// Loads a four-dimensional box to the same place in every block of `blocks`, a bit for each.
 __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, int w,
                                           uint64_t policy, uint16_t blocks) {
   asm volatile(

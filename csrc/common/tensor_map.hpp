@@ -1,4 +1,4 @@
-// How TMA sees the operands: tensor maps, made on the host.
+// Tensor maps, TMA's descriptions of the operands, made on the host.
 #pragma once
 #include <cudaTypedefs.h>
 
@@ -20,7 +20,7 @@ Function driver_function(const char* name) {
   return function;
 }
 
-// Takes the two batch dimensions as one, which needs them to be a single run of strides. False: they are not.
+// Merges the two batch dimensions into one. False: their strides do not form a single run.
 inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[2], int64_t* stride) {
   *stride = batch[1] == 1 ? matrix.batch_stride[0] : matrix.batch_stride[1];
   if (batch[0] == 1 && batch[1] == 1) *stride = 0;
@@ -33,9 +33,9 @@ constexpr CUtensorMapDataType tensor_map_type = std::is_same_v<T, __half>       
                                                 : std::is_same_v<T, float>         ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
 
-// A tensor of `rank` dimensions. The first one is contiguous; `strides` are those of the others, in bytes. `promotion`: what L2
-// fetches at a time; more is better for what comes from memory, less for what is in L2 or shared with others. False: TMA cannot
-// address it.
+// A tensor of `rank` dimensions. The first dimension is contiguous; `strides` are the strides of the others, in bytes.
+// `promotion`: the bytes that L2 fetches at a time; more is better for data from memory, less for data in L2 or shared with
+// others. False: TMA cannot address the tensor.
 template <int rank>
 bool tensor_map(CUtensorMap* map, CUtensorMapDataType type, void* ptr, const cuuint64_t (&extents)[rank],
                 const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank], CUtensorMapSwizzle swizzle,
@@ -71,7 +71,7 @@ inline Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, in
   return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
 }
 
-// In boxes of `box_length` elements x `box_lines`. False: TMA cannot address it.
+// In boxes of `box_length` elements x `box_lines`. False: TMA cannot address the matrices.
 template <class T>
 bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines, CUtensorMapSwizzle swizzle,
                 CUtensorMapDataType type = tensor_map_type<T>) {

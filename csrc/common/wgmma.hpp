@@ -13,7 +13,7 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t address) {
   return (uint64_t(1) << 62) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 16) | ((address & 0x3FFFF) >> 4);
 }
 
-// The same of rows of 64 bytes, with 64-byte swizzle.
+// A descriptor for rows of 64 bytes, with 64-byte swizzle.
 __device__ inline uint64_t wgmma_descriptor_64(uint32_t address) {
   return (uint64_t(2) << 62) | (uint64_t(512 >> 4) << 32) | (uint64_t(1) << 16) | ((address & 0x3FFFF) >> 4);
 }
@@ -137,7 +137,7 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint
 
 // ---- TF32 ------------------------------------------------------------------------------------------------------------
 //
-// f32 in shared memory or registers, of which wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds them off.
+// f32 in shared memory or registers. wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds them off.
 
 // Q, ADD: the numbers of these operands behind the accumulators; P: the operand itself.
 #define TG_WGMMA_TF32(N, LAST, P, Q, ADD, ...)                                                                        \

@@ -1,4 +1,4 @@
-// A few rows of A: D = A @ B with K contiguous in both. What this file has is on the CUDA cores.
+// A few rows of A: D = A @ B with K contiguous in both. The kernel of this file runs on the CUDA cores.
 //
 // Such a product is a read of B at memory speed. B's columns, called W's rows here, go from memory straight into the
 // registers of the one thread that multiplies them, in 16-byte loads of which each thread has four or eight on their way. A
@@ -20,7 +20,7 @@
 // This file and gemv/short.hpp have tiles in common, but no problem: a K of up to 512 bytes with up to four rows of A is for
 // gemv/short.hpp alone.
 //
-// The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first weights brought into L2.
+// The kernel may start while the kernel before it still runs (common/ptx.hpp). Meanwhile it prefetches its first weights into L2.
 #include <algorithm>
 #include <climits>
 
@@ -33,7 +33,7 @@
 namespace tilegemm {
 namespace {
 
-// What a warp multiplies at a time: `steps` loads of each lane from each of `rows` rows of W.
+// A warp's unit of work: `steps` loads of each lane from each of `rows` rows of W.
 template <class Row, int M>
 struct Chunk {
   using T = typename scalar<Row::dtype>::type;
@@ -190,8 +190,8 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
     k = next;
     if (!tile_done) continue;
 
-    // Buffers alternate, so that nobody writes a sum for the next tile where another still reads: to get to the tile
-    // after it, all must have passed this barrier again.
+    // Two buffers alternate, so that no warp writes a sum for the next tile where another warp still reads: every warp passes this
+    // barrier again before any warp reaches the tile after the next.
     float* const partial = shared[buffer];
     buffer ^= 1;
     warp.flush(partial + warp_index * C::values);

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
 
   uint4 weights[C::groups][C::rows];
   Four<T> x[C::groups][M];
-  // The opaque k keeps the compiler from holding a pointer for every load, for which there are no registers.
+  // The opaque k keeps the compiler from holding a pointer for every load: registers do not suffice for the pointers.
   const auto load_b = [&](int group, int k) {
     asm volatile("" : "+r"(k));
     const T* row = b + k * b_stride;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
     }
     __syncwarp();
 
-    // The next matrix is on its way while the sums of this one meet.
+    // The loads of the next matrix are under way while the sums of this matrix meet.
     const Batch of_sums = batch;
     matrix += int(gridDim.y);
     const bool more = C::several && matrix < cut.matrices;

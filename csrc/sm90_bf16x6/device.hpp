@@ -1,4 +1,4 @@
-// The kernels of sm90_bf16x6.cu, which says what they are about.
+// The kernels of sm90_bf16x6.cu; that file describes the algorithm.
 #pragma once
 #include "common/bf16_sums.hpp"
 #include "common/epilogue.hpp"
@@ -10,8 +10,8 @@
 namespace tilegemm {
 namespace {
 
-// Step: sums leave the tensor cores every so many of K. Exact: additions to `sum` are exact, by what they pass on; else there
-// are totals.
+// Step: the K after which sums leave the tensor cores. Exact: additions to `sum` are exact, since they pass their rounding errors
+// on; else there are totals.
 template <int Width, int Cluster, int Step, bool Exact>
 struct Config {
   static constexpr int height = 128, width = Width, depth = 32, cluster = Cluster, step = Step;  // blocks of a cluster share B

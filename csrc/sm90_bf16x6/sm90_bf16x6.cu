@@ -28,8 +28,8 @@
 namespace tilegemm {
 namespace {
 
-// How sums are cut up, so that the error is at most SGEMM's for any kind of data and however that splits K (docs/f32.md).
-// At each K the fastest of those that are. cuBLAS's error at 512 x 512, where it splits K the most, is the yardstick.
+// How sums are partitioned: at each K the fastest way whose error is at most SGEMM's for any kind of data and any split of K by
+// SGEMM (docs/f32.md). The yardstick is cuBLAS's error at 512 x 512, where cuBLAS splits K the most.
 template <int width, int cluster>
 struct Ways {
   using Short = Config<width, cluster, 16, false>;  // K < 128
@@ -46,7 +46,7 @@ bool is_multiple(const tg_matrix& x, int64_t stride, int elements) {
          x.batch_stride[0] % elements == 0 && x.batch_stride[1] % elements == 0;
 }
 
-// Matrices of the batch that are not the same, along its dimensions.
+// The distinct matrices of the batch, along its dimensions.
 struct Distinct {
   int64_t count[2];
   Distinct(const tg_matrix& x, const int64_t (&batch)[2])

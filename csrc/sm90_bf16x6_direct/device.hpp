@@ -1,4 +1,4 @@
-// The kernel of sm90_bf16x6_direct.cu, which says what it is about.
+// The kernel of sm90_bf16x6_direct.cu; that file describes the algorithm.
 #pragma once
 #include "sm90_bf16x6_direct/store.hpp"
 
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const bool is_split = split_log2 > 0;
   const uint32_t raw = uint32_t(__cvta_generic_to_shared(shared)), planes = raw + C::stages * C::raw_bytes;
   const uint32_t out = planes + C::plane_stages * C::plane_bytes;
-  // Q has barriers of its own: as a rule it comes first, and its planes are ready when P is there.
+  // Q has barriers of its own: Q usually arrives first, and its planes are ready when P arrives.
   const uint32_t full = out + C::out_bytes, q_full = full + 8 * C::stages, empty = q_full + 8 * C::stages;
   const uint32_t plane_full = empty + 8 * C::stages;
   const uint32_t plane_empty = plane_full + 8 * C::plane_stages;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     fence_mbarrier_init();
   }
   __syncwarp();
-  // Without a cluster its barrier is that of the block, where nobody arrives without waiting.
+  // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
   if (is_split) cluster_arrive_relaxed();
   else __syncthreads();
 
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     plane += C::turns;
     if (plane >= C::plane_stages) plane -= C::plane_stages, plane_parity ^= 1;
   };
-  // The first of a sum's products is added to what the addition of the sum before lost, or to nothing.
+  // The first product of a sum is added to the rounding error of the previous addition, or to nothing.
   const auto product = [&](float (&d)[size], const Fragments& f, int j, int p, int add) __attribute__((always_inline)) {
     multiply_parts<C::width, C::part_bytes>(d, f, q0 + uint32_t(plane * C::plane_bytes >> 4), j, p, add);
   };
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
       wgmma_wait();
       release_plane();
-      // To the sum; what that loses is where the next small products start.
+      // Adds to the sum; the rounding error is the start of the next small products.
       float(&first)[size] = C::apart ? large : d;
       wgmma_pin(first);
       if (taken++ == 0) {

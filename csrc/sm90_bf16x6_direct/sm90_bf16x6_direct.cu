@@ -7,11 +7,13 @@
 // P and Q are A and B; or, exchanged, B and A, where A's rows are few and there is more of B to spread over multiprocessors.
 // Two warp groups multiply. For few tiles they take turns along K, and the blocks of a cluster split K further: tiles are 64 x
 // 64, 64 x 32 or 64 x 16 then. Their sums meet in (distributed) shared memory and are added in f64 in a fixed order: the same
-// bits every time. For many tiles each group has 64 rows of 128 x 64, and blocks are persistent. There is no workspace, and nothing to do before the product.
+// bits every time. For many tiles each group has 64 rows of 128 x 64, and blocks are persistent. There is no workspace, and nothing
+// to do before the product.
 //
-// Sums leave the tensor cores every 32 of K, by additions whose rounding errors go on in the next sum (add_exactly). Where K is short, and
-// SGEMM's errors are small, large and small products have sums apart: the large ones are added to a total, exactly; what that loses
-// goes to the small ones, which stay in the tensor cores, since they are 2^-8 of the rest and lose nothing that counts.
+// Sums leave the tensor cores every 32 of K, by additions whose rounding errors go on in the next sum (add_exactly). Where K is
+// short, SGEMM's errors are small, so large and small products have separate sums. The large products are added to a total,
+// exactly; the rounding errors go to the small products, which stay in the tensor cores: they are 2^-8 of the rest and lose
+// nothing that counts.
 //
 // The kernel may start while the one before it still runs (common/ptx.hpp); where operands are exchanged, and B is likely to be
 // weights, it has some of it brought into L2 meanwhile.
@@ -24,7 +26,7 @@
 namespace tilegemm {
 namespace {
 
-// K below which large and small products have sums of their own, or errors would be more than SGEMM's (docs/f32.md). Tall tiles only.
+// K below which large and small products need separate sums to keep errors within SGEMM's (docs/f32.md). Tall tiles only.
 constexpr int64_t most_apart = 256;
 
 template <class C>
@@ -35,7 +37,7 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t p_count = exchanged ? n : m, q_count = exchanged ? m : n;
   const int64_t p_tiles = ceil_div(p_count, C::height), q_tiles = ceil_div(q_count, C::width);
   const int64_t tiles = p_tiles * q_tiles * batches;
-  // Exchanged, tiles are as even as can be: rows that are not in A would take as long as those that are.
+  // Exchanged, tiles are as even as can be: TMA takes as long for rows outside of A as for rows inside.
   const int64_t q_rows = exchanged ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
 
   const tg_matrix &a = args.a, &b = args.b, &d = args.d;
@@ -81,7 +83,7 @@ tg_status launch(const tg_gemm_args* problem) {
   if (ceil_div(m, 64) * ceil_div(n, 64) > most_tiles / batches) return TG_UNSUPPORTED;
   if (args.a.col_stride != 1 || (in_rows ? args.b.row_stride : args.b.col_stride) != 1) return TG_UNSUPPORTED;
 
-  // `src/family/sm90_bf16x6_direct.rs` lists the same.
+  // `src/family/sm90_bf16x6_direct.rs` lists the same configurations.
   const tg_config& config = args.config;
   const bool exchanged = config.swap_ab;
   const int height = exchanged ? config.tile_n : config.tile_m, width = exchanged ? config.tile_m : config.tile_n;

@@ -1,4 +1,4 @@
-// Part of sm90_bf16x6_direct.cu: how a launch is cut up, and how sums get to D.
+// Part of sm90_bf16x6_direct.cu: how a launch is partitioned, and how sums get to D.
 #pragma once
 #include <algorithm>
 
@@ -63,7 +63,7 @@ struct Place {
   bool whole;                   // D is the product alone, and TMA can store it: not split, not exchanged
 };
 
-// A tile's first row of P and of Q.
+// The first row of P and of Q of a tile.
 struct Tile {
   int p, q, batch0, batch1;
   template <class C>
@@ -74,7 +74,7 @@ struct Tile {
   }
 };
 
-// A warp's 16 rows of a tile to D by way of its strip and TMA, which runs on by itself.
+// Stores a warp's 16 rows of a tile to D through its strip and TMA; the TMA stores complete asynchronously.
 template <class C>
 __device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], const CUtensorMap& d_map, const Place& place,
                                             const Tile& tile, uint32_t strip) {
@@ -128,7 +128,7 @@ struct Target {
   }
 };
 
-// A warp's sums of a tall tile to D through the epilogue, of which the way by `out` makes a loop.
+// Stores a warp's sums of a tall tile to D through the epilogue. Passing the sums through `out` makes the epilogue a loop.
 template <class C>
 __device__ __forceinline__ void store_fragments(const float (&sum)[C::width / 2], const Place& place,
                                                 const Epilogue<float, float>& epilogue, const Tile& tile, uint32_t out) {
@@ -194,7 +194,7 @@ class Meeting {
     else each([](uint32_t to, uint32_t, const float4& v) { store_shared_4(to, v); });
   }
 
-  // To D through the epilogue.
+  // Stores the sums to D through the epilogue.
   __device__ __forceinline__ void store(const Place& place, const Epilogue<float, float>& epilogue, const Tile& tile) const {
     if (slots_log2_ > 1) store_slots<4>(place, epilogue, tile);
     else store_slots<1>(place, epilogue, tile);

@@ -1,7 +1,7 @@
-// CUTLASS's persistent kernels with our order of tiles.
+// CUTLASS's persistent kernels with the tile order of this library.
 //
-// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles, and rounds both sides of the grid up to whole groups, whose excess it
-// computes; and it divides in 64 bits before the first load.
+// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles, rounds both sides of the grid up to whole groups and computes the
+// excess tiles; and it divides in 64 bits before the first load.
 #pragma once
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 
@@ -41,7 +41,7 @@ class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90
   CUTLASS_DEVICE explicit TileScheduler(const Params& params) : order_(params.order) {
     const auto [block_m, block_n, block_l] = cute::block_id_in_cluster();
     block_m_ = int(block_m), block_n_ = int(block_n), next_ = int(blockIdx.z);
-    // In registers of threads: what is the same in a whole warp would be computed by slower units, and what is special asked again.
+    // In per-thread registers: slower units compute warp-uniform values, and special registers would be read again.
     asm volatile("" : "+r"(block_m_), "+r"(block_n_), "+r"(next_));
   }
 

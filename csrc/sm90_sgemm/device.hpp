@@ -11,12 +11,12 @@
 namespace tilegemm {
 namespace {
 
-// What a split of K counts by.
+// The unit of a split of K.
 constexpr int unit = 32;
 
-// P is the operand of which a thread has 8 rows, A or, exchanged, B; Q the other one. Depth: K of a stage. Step: K of the
-// unrolled loop. Parts: groups of warps, each of which sums its own K of every stage. Residents: blocks of a multiprocessor.
-// Split: K may also be split over a cluster.
+// P is the operand with 8 rows in each thread: A or, exchanged, B. Q is the other operand. Depth: K of a stage. Step: K of the
+// unrolled loop. Parts: groups of warps; each group sums its own K of every stage. Residents: blocks of a multiprocessor. Split:
+// K may also be split over a cluster.
 template <int TileM, int TileN, int Depth, int Step, int WarpsM, int WarpsN, int Parts, int Residents, bool Split, Form P>
 struct Config {
   static constexpr int tile_m = TileM, tile_n = TileN, depth = Depth, step = Step, warps_m = WarpsM, parts = Parts;
@@ -52,9 +52,9 @@ struct Config {
 
 struct Work : Tiles {
   int split_log2;  // blocks of a cluster that split K
-  float one;      // it is 1, which the compiler does not know
+  float one;      // 1, unknown to the compiler
   bool in_fours;  // four numbers of a row may be stored at once
-  bool simple;    // so it is, and the product times alpha is all there is to do
+  bool simple;    // in_fours, and the epilogue is the product times alpha
 };
 
 // The tiles of a block, and its part of K, in units.
@@ -62,7 +62,7 @@ template <class C>
 struct Share {
   int tile, step, total, rank, from, end, k;
   __device__ __forceinline__ explicit Share(const Work& w) : total(w.order.total), k(w.k) {
-    // Of cluster_rank() the compiler would not know that it is the same for the whole block.
+    // The compiler would not know that cluster_rank() is uniform over the block.
     const int units = (w.k + unit - 1) / unit, log2 = C::split ? w.split_log2 : 0;
     rank = C::split ? int(blockIdx.x) & ((1 << log2) - 1) : 0;
     tile = blockIdx.x >> log2, step = gridDim.x >> log2;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensor
 
 // ---- Consumers -------------------------------------------------------------------------------------------------------
 
-// Where row `i` and column `j` of a thread are from its first ones.
+// The offset of row `i` and column `j` of a thread from its first row and column.
 template <class C>
 __device__ __forceinline__ int row_of(int i) { return C::p == Form::lines ? 8 * i : i / 4 * 32 + i % 4; }
 template <class C>
@@ -137,8 +137,8 @@ __device__ __forceinline__ void finish(const Work& w, const Epilogue<float, floa
   }
 }
 
-// Where a thread is: its warp within those that have the same part of K, and its lane. Lanes that differ in bit 0 read the same
-// of P, in bit 1 the same of Q: shared memory then serves half a warp at a time.
+// A thread's place: its warp among the warps with the same part of K, and its lane. Lanes that differ in bit 0 read the same
+// numbers of P, in bit 1 the same numbers of Q: shared memory then serves half a warp at a time.
 template <class C>
 struct Position {
   int warp, part, warp_m, warp_n, lane, lane_m, lane_n;

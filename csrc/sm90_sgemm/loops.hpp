@@ -15,7 +15,7 @@ namespace {
 // How an operand lies in memory: in lines along K, or in columns, which are lines along M or N.
 enum class Form { lines, columns };
 
-// What a thread has of an operand in columns: fours of neighbours, `lanes` fours apart, of the `size` lines of its warp; of a
+// A thread's part of an operand in columns: fours of neighbours, `lanes` fours apart, among the `size` lines of its warp in a
 // tile of `tile` lines.
 template <int tile, int size, int lanes>
 struct Columns {
@@ -37,8 +37,8 @@ struct Columns {
   }
 };
 
-// The same of an operand along K: every eighth line, two K at a time. Lines are as long as a stage is deep, 64 or 128 bytes,
-// and swizzled in pieces of 16, so that eight threads read from different banks.
+// A thread's part of an operand along K: every eighth line, two K at a time. Lines are as long as a stage is deep, 64 or 128
+// bytes, and swizzled in pieces of 16, so that eight threads read from different banks.
 template <int depth>
 struct AlongK {
   uint32_t base;
@@ -71,8 +71,8 @@ struct Walk {
     if (used && threadIdx.x % 32 == 0) mbarrier_arrive(used);
     used = 0;
   }
-  // A stage is let go only at the beginning of the next step, behind the FMAs with the last that was loaded of it: that a load
-  // has been issued does not mean that it has read.
+  // A stage is released only at the beginning of the next step, behind the FMAs with the last number loaded from the stage: an
+  // issued load may not have read shared memory yet.
   __device__ __forceinline__ void begin() {
     release();
     ends = C::steps == 1 || step == C::steps - 1, ready = true;
@@ -83,7 +83,7 @@ struct Walk {
     if (++s == C::stages) s = 0, parity ^= 1;
     ready = --left == 0 || mbarrier_try_warp(full + 8 * s, parity);
   }
-  // From here on loads are those of the next step, which reads what is in the next stage even if that is of no use.
+  // From here on loads belong to the next step. The loads read the next stage even if its numbers are of no use.
   __device__ __forceinline__ void advance() {
     if (!ready) mbarrier_wait_warp(full + 8 * s, parity);
     if (C::steps > 1) step = ends ? 0 : step + 1;
@@ -91,8 +91,8 @@ struct Walk {
   __device__ __forceinline__ bool goes_on() const { return !ends || left > 0; }
 };
 
-// P along K. Two K at a time, row by row: a run has one number of P and, along Q, all columns. Of Q what comes next is loaded
-// at the same time, a four or two for each row.
+// P along K: two K at a time, row by row. A run of FMAs has one number of P and all columns along Q. The next numbers of Q are
+// loaded at the same time, one or two fours for each row.
 template <class C, class Q>
 __device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>& p, const Q& q, float (&sum)[C::rows][C::columns]) {
   constexpr int pair = 2, fours = pair * Q::fours;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>&
   } while (walk.goes_on());
 }
 
-// Both in columns. K by K and column by column: a run has one number of Q and all rows, in twos, there and back.
+// Both operands in columns: K by K and column by column. A run of FMAs has one number of Q and all rows, in twos, there and back.
 template <class C, class P, class Q>
 __device__ __forceinline__ void sum_columns(Walk<C>& walk, const P& p, const Q& q, float (&sum)[C::rows][C::columns]) {
   float a[2][C::rows], b[2][C::columns];

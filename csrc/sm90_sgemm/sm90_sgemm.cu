@@ -1,18 +1,18 @@
 // Hopper: f32 by fused multiply-adds, in all four layouts; the host side of device.hpp.
 //
-// Of the two operands of a kernel, P is read in lines along K or in columns, Q in columns, that is, in lines along M or N:
+// A kernel has two operands: P is read in lines along K or in columns (lines along M or N); Q is read in columns.
 //
 //     layout   P               Q
 //     nn       A in lines      B
 //     tt       B in lines      A; operands exchanged, D stored transposed
 //     tn       A in columns    B
-//     nt       A in lines      B transposed, or B in lines, A transposed and D stored so, whichever copies less
+//     nt       A in lines      B transposed; or B in lines, A transposed and D stored transposed: the smaller copy
 //
-// Where the tile is 128 x 256, which is fastest with both in columns, every operand along K is transposed. That is done by a
-// kernel before, into the workspace.
+// The tile of 128 x 256 is fastest with both operands in columns, so every operand along K is transposed. A kernel before the
+// product transposes into the workspace.
 //
-// A row of the table has several tiles, of which the configuration names one. Where the row's is 128 x 128, K is split over groups of
-// warps, and over a cluster besides: sums are then added in a fixed order, but are no single chain.
+// A row of the table has several tiles; the configuration names one. A row of 128 x 128 splits K over groups of warps and
+// over a cluster: partial sums are then added in a fixed order, but do not form a single chain.
 #include "common/launch.hpp"
 #include "common/transpose.hpp"
 #include "sm90_sgemm/device.hpp"
@@ -20,7 +20,7 @@
 namespace tilegemm {
 namespace {
 
-// With P for A and Q for B, and what is transposed beforehand.
+// The problem with P for A and Q for B, and the operands to transpose beforehand.
 struct Product {
   tg_gemm_args args;
   Lines p, q;
@@ -62,7 +62,7 @@ tg_status run(const Product& product) {
   return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), C::shared_bytes, cluster)(kernel, parameters);
 }
 
-// In the configuration's tile, which is one of the row `tile_m` x `tile_n`; `src/family/sm90_sgemm.rs` lists the same.
+// Runs the configuration's tile, one of those of the row `tile_m` x `tile_n`; `src/family/sm90_sgemm.rs` lists the same tiles.
 template <int tile_m, int tile_n, Form P>
 tg_status run_configured(const Product& product) {
   const tg_config& config = product.args.config;
@@ -96,7 +96,7 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
   const int64_t batches = problem->batch[0] * problem->batch[1];
   if (problem->m == 0 || problem->n == 0 || batches == 0) return TG_OK;
-  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same numbers
+  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same limit
   const bool contiguous = (a_k_major ? problem->a.col_stride : problem->a.row_stride) == 1 &&
                           (b_k_major ? problem->b.row_stride : problem->b.col_stride) == 1;
   if (problem->k == 0 || problem->m > most || problem->n > most || problem->k > most || batches > most || !contiguous ||
@@ -104,7 +104,7 @@ tg_status launch(const tg_gemm_args* problem) {
     return TG_UNSUPPORTED;
   }
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
-  // As the contract of the workspace has it.
+  // The workspace's contract has the same rule.
   const bool exchange = form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));
   const tg_config& config = problem->config;
   if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, exchange}) return TG_UNSUPPORTED;

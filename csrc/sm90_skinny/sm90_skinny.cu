@@ -1,16 +1,16 @@
 // Hopper, up to 128 rows of A: D = A @ B with K contiguous in both, on the tensor cores.
 //
-// Such a product only reads B, whose columns are called W's rows here. The operands trade places: 64 rows of W are
-// wgmma's M side, the rows of A, rounded up to what wgmma has, its N side, and what comes out is a tile of D^T. One
-// producer thread keeps a ring of TMA loads full, a warp group multiplies; two blocks share a multiprocessor where their
-// rings fit, so that one loads while the other stores. Where tiles are few, the blocks of a cluster split K. Their sums meet in distributed
+// Reading B is the cost of such a product. The columns of B are called the rows of W here. The operands are exchanged: 64 rows of
+// W are wgmma's M side; the rows of A, rounded up to an N of wgmma, are its N side; the product is a tile of D^T. One producer
+// thread keeps a ring of TMA loads full, a warp group multiplies. Two blocks share a multiprocessor where their rings fit, so
+// that one loads while the other stores. Where tiles are few, the blocks of a cluster split K. Their sums meet in distributed
 // shared memory and are added in a fixed order: no workspace, the same bits every time.
 //
-// A plan names the tile of D, whose rows are those that an instance is compiled for, the blocks that split K (`split`) and the stages
-// of the ring; src/family/sm90_skinny.rs chooses them.
+// A plan names the tile of D, whose height is the instance's, the blocks that split K (`split`) and the stages of the ring;
+// src/family/sm90_skinny.rs chooses them.
 //
-// The kernel may start while the one before it still runs (common/ptx.hpp), and has two stages of weights brought into L2 meanwhile;
-// more displace each other.
+// The kernel may start while the kernel before it still runs (common/ptx.hpp). Meanwhile it prefetches two stages of weights into
+// L2; more stages displace each other.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -39,8 +39,8 @@ struct Config {
   static constexpr int w_bytes = boxes * w_box_bytes, stage_bytes = w_bytes + boxes * a_box_bytes;
   static_assert(sizeof(Element) == 2 && w_rows == 16 * consumer_warps && depth % box == 0 && a_rows <= Row::tile_m);
 
-  // A fragment is what a warp holds of 16 rows of W and 8 of A: a float4 per lane. Of a cluster of `split` blocks, block
-  // f % split sums up and stores fragment f. Its inbox has one slot for each of its fragments and each of the blocks.
+  // A fragment is a warp's share of 16 rows of W and 8 rows of A: a float4 per lane. In a cluster of `split` blocks, block
+  // f % split sums up and stores fragment f. The block's inbox has a slot for each of its fragments from each block.
   static constexpr int columns = a_rows / 8, fragments = consumer_warps * columns, fragment_bytes = 32 * 16;
   static constexpr int slots(int split) { return (fragments + split - 1) / split; }
   static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
@@ -57,9 +57,9 @@ struct Place {
   tg_matrix d;
   int m, n, k, batch1;
   int split_log2;  // blocks that split K; divisions would delay the first load
-  int stages, prefetch;  // of the ring; of W, to go to L2 before the kernel before this one ends
+  int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool pairs;  // two numbers of a row of D may be stored as one word
-  bool plain;  // the product is all there is to do
+  bool plain;  // the epilogue is the product alone
 };
 
 template <class T>
@@ -70,8 +70,8 @@ __device__ inline uint32_t pack(T x, T y) {
   return word;
 }
 
-// 16 rows and 8 columns of D^T, held as wgmma leaves them, to D: the lane's part of them, which begins at `to`, in `row` and
-// `column` of D.
+// Stores 16 rows and 8 columns of D^T, laid out as wgmma's accumulators. `to`: the lane's first element, in `row` and `column`
+// of D.
 template <class T>
 __device__ inline void store_fragment(const float4& v, T* to, int row, int column, const Place& p) {
   const uint32_t halves[2] = {pack(T(v.x), T(v.y)), pack(T(v.z), T(v.w))};
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(threads)
   const int slots = (C::fragments + split - 1) >> split_log2;
   const uint32_t inbox_bytes = split > 1 ? (slots << split_log2) * C::fragment_bytes : 0;
   const uint32_t full = ring + ring_bytes + inbox_bytes, empty = full + 8 * stages;
-  const uint32_t arrived = empty + 8 * stages;  // the parts of our fragments
+  const uint32_t arrived = empty + 8 * stages;  // barrier: the partial sums of this block's fragments
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const int part = int(cluster_rank()), row0 = (int(blockIdx.x) >> split_log2) * C::w_rows;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(threads)
       fence_mbarrier_init();
     }
     __syncwarp();
-    // Without a cluster its barrier is that of the block, where nobody arrives without waiting.
+    // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
     if (split > 1) cluster_arrive_relaxed();
     else __syncthreads();
     if (lane == 0) {
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(threads)
   } else {
     __syncthreads();
   }
-  // Before there are products: what comes after the last of them is in nobody's shadow.
-  griddepcontrol_wait();  // of the threads that read C and the bias and write D
+  // Computed before the products: nothing hides the latency of code behind the last product.
+  griddepcontrol_wait();  // in the threads that read C and the bias and write D
   T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
   const int row = lane / 4, column = row0 + lane % 4 * 2;  // of D, in the first fragment
   T* const lane_d = d + row * p.d.row_stride + column;
@@ -199,8 +199,8 @@ __global__ void __launch_bounds__(threads)
     return;
   }
 
-  // Fragments go to where they are added up: by way of the ring, which nobody reads any more, if K was not split. That
-  // makes a loop of the epilogue, which unrolled over the registers would be too large.
+  // If K is not split, fragments go to the epilogue through the ring, which is free by now. The epilogue is then a loop; unrolled
+  // over registers it would be too large.
   if (split == 1) asm volatile("bar.sync 1, %0;" ::"n"(32 * consumer_warps) : "memory");
 #pragma unroll
   for (int j = 0; j < C::columns; j++) {
@@ -252,7 +252,7 @@ tg_status run(const tg_gemm_args& args) {
     return TG_UNSUPPORTED;
   }
   CUtensorMap w_map, a_map;
-  // Rows of a box that are not in A would take as long as those that are.
+  // TMA takes as long for rows outside of A as for rows inside.
   if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows) ||
       !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, int(args.m))) {
     return TG_UNSUPPORTED;
@@ -288,7 +288,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/family/sm90_skinny.rs has the same numbers.
+  // src/family/sm90_skinny.rs has the same limits.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
       args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1) ||
       args.config.tile_n != Row::tile_n) {

@@ -1,17 +1,18 @@
 // Hopper: f32 products by one TF32 wgmma, the device side.
 //
-// C[R, S] = P[R, K] @ Q[S, K]^T. wgmma's M side, P, and its N side, Q, are A and B; or, exchanged, B and A, and then C is D
-// transposed. wgmma reads TF32 K-major only. So
+// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q its N side. P and Q are A and B, and C is D; or, exchanged, P and Q
+// are B and A, and C is D transposed. wgmma reads TF32 K-major only. So
 //
-//     P   K-major: by wgmma out of shared memory       MN-major ([K, R] in memory): through registers
-//     Q   K-major: by wgmma out of shared memory       MN-major: transposed into the workspace beforehand
+//     P   K-major: wgmma reads shared memory       MN-major ([K, R] in memory): through registers
+//     Q   K-major: wgmma reads shared memory       MN-major: transposed into the workspace beforehand
 //
 // TMA rounds to TF32 on the way in. Blocks are persistent: a producer thread keeps a ring of loads full, two warp groups
 // multiply, 64 rows of P each. The blocks of a cluster have neighbouring rows of P and share each load of Q by multicast.
 // D leaves through small panels of shared memory and TMA, while the loads of the next tile are under way.
 //
-// Where the tile is narrow, what comes out of L2 again and again is what costs. So there the blocks of a cluster may also have
-// neighbouring rows of Q and share each load of P, or both; and where tiles are few and K is long, take half of K each. Sums
+// Repeated reads from L2 limit narrow tiles. There the blocks of a cluster may also have neighbouring rows of Q and share each
+// load of P, or share loads of both operands. Where tiles are few and K is long, each block of a pair takes half of K. The
+// partial sums then meet in distributed shared memory, and each block stores half of the tile: no workspace, the same bits every time.
 // then meet in distributed shared memory, and each block stores half of the tile: no workspace, the same bits every time.
 #pragma once
 #include <algorithm>
@@ -28,8 +29,8 @@
 namespace tilegemm {
 namespace {
 
-// One shape of tile: 128 rows of P, `Width` of Q; `Registers`: P goes through them; `Share`: blocks of a cluster, unless the
-// kernel adapts to the cluster that it is launched with.
+// The shape of a tile: 128 rows of P, `Width` rows of Q. `Registers`: P goes through registers. `Share`: blocks of a cluster,
+// unless the kernel adapts to the cluster of its launch.
 template <bool Registers, int Width, bool Exchange, int Share>
 struct Config {
   static constexpr bool registers = Registers, exchange = Exchange;
@@ -37,12 +38,12 @@ struct Config {
   static constexpr int p_rows = 128, q_rows = Width, share = Share;
   static constexpr int consumer_warps = 8, threads = 32 * (consumer_warps + 4);
   static constexpr int p_bytes = p_rows * 128, q_bytes = q_rows * 128, stage_bytes = p_bytes + q_bytes;
-  static constexpr int box_bytes = 32 * 128;  // of P where it goes through registers: 32 of K by 32 rows
+  static constexpr int box_bytes = 32 * 128;  // of P where P goes through registers: 32 of K by 32 rows
   static constexpr bool adapts = q_rows == 64 && share == 2;
   static_assert(q_rows / share % 8 == 0 && share <= 2 && q_rows % 32 == 0);
 
-  // D leaves in panels of 32 columns: 16 rows of D by each warp; exchanged, 32 rows by each two. So that one is filled while
-  // others are read, there are two or, where that costs no stage, four.
+  // D leaves in panels of 32 columns: each warp has 16 rows of D; exchanged, each pair of warps has 32 rows. Two panels let a warp
+  // fill one while TMA reads the other; there are four where four cost no stage.
   static constexpr int panel_rows = exchange ? 32 : 16, panel_bytes = panel_rows * 128;
   static constexpr int panel_owners = consumer_warps * 16 / panel_rows, panels = q_rows / 32;
   static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages + (adapts ? 8 : 0);
@@ -54,33 +55,33 @@ struct Config {
   static constexpr int shared_bytes = stages * stage_bytes + panels_bytes + barriers_bytes;
   static_assert(stages >= 3 && buffers >= 2);
 
-  // A multiprocessor's 512 registers for one thread of each warp group.
+  // Registers of a thread: a multiprocessor has 512 for one thread of each warp group.
   static constexpr int consumer_registers = 232, producer_registers = 40;
 };
 
-// How a cluster comes about, each number 1 or 2: blocks along R, which share Q; blocks along S, which share P; parts of K.
+// The shape of a cluster, each number 1 or 2: blocks along R share Q; blocks along S share P; `split` blocks have parts of K.
 struct Cluster {
   int share_q, share_p, split;
   __host__ __device__ int log2() const { return share_q + share_p + split - 3; }
   bool is(int q, int p, int parts) const { return share_q == q && share_p == p && split == parts; }
 };
 
-// What there is to do.
+// The arguments of a launch.
 struct Work {
-  Cluster cluster;  // what a kernel that adapts is launched with
+  Cluster cluster;  // of this launch, for a kernel that adapts
   int r, s, k_blocks;
   TileOrder order;  // of clusters; its M is R, and its N is S
-  bool bare;        // alpha is all there is to do
+  bool bare;        // the epilogue is alpha alone
   uint64_t load_policy, store_policy;
 };
 
-// Where a warp's part of a tile belongs: its first row of P, the tile's first of Q.
+// The place of a warp's part of a tile: the warp's first row of P, the tile's first row of Q.
 struct Part {
   int r, s, batch0, batch1;
 };
 
-// Two parts of K: the sums of panel `mine` with those that the other block has of it, in place of both panels here. The other
-// block sends them to `inbox`, and we send it its own.
+// Adds the partial sums of two parts of K: panel `mine` of this block and of the other block. Both panels of `sum` here receive
+// the total. The other block sends its sums to `inbox`, and this block sends the other panel to the other block's inbox.
 __device__ __forceinline__ void meet(float (&sum)[32], int mine, uint32_t inbox, uint32_t arrived, uint32_t other) {
   const uint32_t to = map_shared(inbox, other), barrier = map_shared(arrived, other);
   float own[16];
@@ -104,8 +105,8 @@ __device__ __forceinline__ void meet(float (&sum)[32], int mine, uint32_t inbox,
   }
 }
 
-// A warp's sums to D, which TMA finishes by itself. `buffer`: the panel that is next, kept from tile to tile. `only`: of a
-// kernel that adapts the only panel to store, or -1.
+// Stores a warp's sums to D; the TMA stores complete asynchronously. `buffer`: the next panel, kept from tile to tile. `only`:
+// the only panel to store, of a kernel that adapts, or -1.
 template <class C>
 __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CUtensorMap& d_map, const Work& w,
                                            const Epilogue<float, float>& epilogue, const Part& part, uint32_t panels_at,
@@ -119,7 +120,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
   };
   const int d_row = C::exchange ? part.s : part.r, d_column = C::exchange ? part.r - warp % 2 * 16 : part.s;
 
-  // Panel `c`, sums v[0] to v[15] of each lane; what `change(panel, row, column)` makes of it goes to D.
+  // Stores panel `c`, sums v[0] to v[15] of each lane: `change(panel, row, column)` computes the numbers of D.
   const auto store = [&](const float* v, int c, const auto& change) __attribute__((always_inline)) {
     const uint32_t panel = panels_at + buffer * C::panel_bytes;
     if (leads) tma_store_wait_read<C::buffers - 1>();
@@ -170,7 +171,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
     }
     return;
   }
-  // A loop over the panels, since unrolled the epilogue would be too large. In a panel the warp has 16 rows, a lane a column.
+  // A loop over the panels: an unrolled epilogue would be too large. In a panel the warp has 16 rows, a lane a column.
 #pragma unroll 1
   for (int c = 0; c < C::panels; c++) {
     if (skips(c)) continue;
@@ -209,15 +210,15 @@ __global__ void __launch_bounds__(C::threads, 1)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), panels_at = ring + C::stages * C::stage_bytes;
   const uint32_t full = panels_at + C::panels_bytes, empty = full + 8 * C::stages;
-  const uint32_t arrived = empty + 8 * C::stages;  // the other part of our sums
+  const uint32_t arrived = empty + 8 * C::stages;  // barrier: the sums of the block with the other part of K
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  // What a kernel that does not adapt never does costs nothing.
+  // Sharing and splitting cost a kernel that does not adapt nothing: their values are constants.
   const int share_q = C::adapts ? w.cluster.share_q : C::share, share_p = C::adapts ? w.cluster.share_p : 1;
   const int split = C::adapts ? w.cluster.split : 1, cluster_log2 = share_q + share_p + split - 3;
   const int rank = C::share > 1 ? int(cluster_rank()) : 0, r_at = C::adapts ? rank & (share_q - 1) : rank;
   const int s_at = C::adapts ? rank >> (share_q - 1) & (share_p - 1) : 0;
   const int part = C::adapts ? rank >> (share_q + share_p - 2) : 0;
-  const int sharing = share_q + share_p - 1;  // blocks that have loads in common, those of rank ^ 0, 1 and 2
+  const int sharing = share_q + share_p - 1;  // blocks with loads in common: rank ^ 0, 1 and 2
   const int half = w.k_blocks / 2, k_blocks = split == 1 ? w.k_blocks : part == 0 ? half : w.k_blocks - half;
   const int first = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
 
@@ -249,12 +250,12 @@ __global__ void __launch_bounds__(C::threads, 1)
       for (int t = first; t < w.order.total; t += step) {
         const Tile place = w.order.at(t);
         const int batch0 = place.batch0, batch1 = place.batch1;
-        const int q_slice = C::q_rows >> (share_q - 1), p_slice = C::p_rows >> (share_p - 1);  // what we load of both
+        const int q_slice = C::q_rows >> (share_q - 1), p_slice = C::p_rows >> (share_p - 1);  // rows that this block loads
         const int p_row = (place.m * share_q + r_at) * C::p_rows;
         const int q_row = (place.n * share_p + s_at) * C::q_rows + r_at * q_slice;
         const uint16_t p_blocks = uint16_t(1 << rank | 1 << (rank ^ share_q));
         const uint16_t q_blocks = C::adapts ? uint16_t(1 << rank | 1 << (rank ^ 1)) : uint16_t(3);
-        // Boxes of P that lie outside are left out: their rows are not stored, and TMA would take as long for them.
+        // Boxes of P outside of the matrix are left out: their rows are not stored, and TMA would take as long to load them.
         const int boxes = C::registers ? min(4, max(0, (w.r - p_row + 31) / 32)) : 0;
         const uint32_t bytes = C::q_bytes + (C::registers ? boxes * C::box_bytes : C::p_bytes);
         const int from = part * half * C::depth;
@@ -289,12 +290,12 @@ __global__ void __launch_bounds__(C::threads, 1)
   } else {
     setmaxnreg_inc<C::consumer_registers>();
     float sum[C::q_rows / 2];
-    // The first product overwrites them; volatile, so that it is not done before there are as many registers.
+    // The first product overwrites the zeros; volatile, so that they are not written before setmaxnreg provides the registers.
 #pragma unroll
     for (int i = 0; i < C::q_rows / 2; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sum[i]));
 
-    // P through registers: boxes of 32 of K by 32 rows, swizzled. Of each eight along K this lane wants q and q + 4; that odd
-    // lanes read the second one first keeps the warp off bank conflicts.
+    // P through registers: boxes of 32 of K by 32 rows, swizzled. Of each eight along K a lane takes q and q + 4; odd lanes read
+    // q + 4 first, so that the warp has no bank conflicts.
     const int g = lane / 4, q = lane % 4, k_first = q ^ q % 2 * 4;
     const bool second_first = q % 2;
     const uint32_t p_line = ring + warp / 2 * C::box_bytes + k_first * 128 +
@@ -306,10 +307,10 @@ __global__ void __launch_bounds__(C::threads, 1)
       f[0] = second_first ? y0 : x0, f[1] = second_first ? y1 : x1;
       f[2] = second_first ? x0 : y0, f[3] = second_first ? x1 : y1;
 #pragma unroll
-      for (int e = 0; e < 4; e++) asm volatile("" : "+r"(f[e])::"memory");  // here, not between a fence and its products
+      for (int e = 0; e < 4; e++) asm volatile("" : "+r"(f[e])::"memory");  // loaded here, not between a fence and its products
     };
 
-    // Each of the first lanes tells a block of those that share loads that a stage is free.
+    // Each of the first lanes signals a free stage to one of the blocks that share loads.
     const uint32_t empty_there = C::share > 1 && lane < sharing ? map_shared(empty, C::adapts ? rank ^ lane : lane) : empty;
     const auto release = [&](int s) {
       if constexpr (C::share > 1) {
@@ -327,11 +328,11 @@ __global__ void __launch_bounds__(C::threads, 1)
       const Tile place = w.order.at(t);
       Part d{(place.m * share_q + r_at) * C::p_rows + warp * 16, (place.n * share_p + s_at) * C::q_rows, place.batch0,
              place.batch1};
-      // Worked out here, under the first loads, and not behind the products.
+      // Computed here, under the first loads, and not behind the products.
       asm volatile("" : "+r"(d.r), "+r"(d.s), "+r"(d.batch0), "+r"(d.batch1));
       int before = 0;
       if constexpr (C::registers) {
-        // Three products under way, the parts of P for the next one on their way to registers.
+        // Three products are under way while P's fragments for the next product go to registers.
         uint32_t f[4][4];
         mbarrier_wait(full + 8 * s, parity);
         fetch(f[0], s, 0);
@@ -371,17 +372,17 @@ __global__ void __launch_bounds__(C::threads, 1)
       release(before);
 
       if constexpr (C::adapts) {
-        // There is one tile, of which this block stores one panel: the other buffer is free.
+        // A block has one tile and stores one panel of it: the other buffer is free.
         const uint32_t inbox = my_panels + C::panel_bytes + (C::exchange ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
         if (split > 1) meet(sum, part, inbox, arrived, rank ^ share_q * share_p);
       }
-      griddepcontrol_wait();  // of the threads that read C and the bias and write D
+      griddepcontrol_wait();  // in the threads that read C and the bias and write D
       store_tile<C>(sum, d_map, w, epilogue, d, my_panels, buffer, split > 1 ? part : -1);
     }
-    if (lane == 0) tma_store_wait_read<0>();  // shared memory stays until it has been read
+    if (lane == 0) tma_store_wait_read<0>();  // shared memory must outlive the reads of TMA
     __syncwarp();
   }
-  if constexpr (C::share > 1) {  // as long as another block may signal or store here
+  if constexpr (C::share > 1) {  // this block stays while another block may signal or store to its shared memory
     cluster_arrive();
     cluster_wait();
   }

@@ -24,7 +24,7 @@ int64_t clusters_at_once(const tg_gemm_args& args, const Cluster& cluster) {
   return (cluster.log2() > 1 ? int64_t(args.sm_count) * 10 / 11 : args.sm_count) >> cluster.log2();
 }
 
-// Whether the kernel is compiled for a cluster. `src/family/sm90_tf32.rs` lists the same.
+// Whether the kernel is compiled for a cluster. `src/family/sm90_tf32.rs` lists the same clusters.
 template <class C>
 bool has(const Cluster& cluster) {
   if (!C::adapts) return cluster.is(C::share, 1, 1);
@@ -85,7 +85,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_config& config = args.config;
   const Cluster cluster{exchange ? config.cluster_n : config.cluster_m, exchange ? config.cluster_m : config.cluster_n, config.split};
   if (config != tg_config{0, 0, config.cluster_m, config.cluster_n, config.split, 0, 0, 0}) return TG_UNSUPPORTED;
-  // src/kernel/limits.rs has the same numbers.
+  // src/kernel/limits.rs has the same limits.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
   if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
   if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;

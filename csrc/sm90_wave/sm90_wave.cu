@@ -39,11 +39,11 @@ __global__ void __launch_bounds__(C::threads, 1)
          const __grid_constant__ Place p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
   using T = typename C::Element;
   extern __shared__ __align__(1024) uint8_t shared[];
-  // What a row never does costs nothing.
+  // Sharing and splitting cost nothing in a row that does neither: the values are constants.
   const int stages = p.stages, share = C::may_share ? p.share : 1, split = C::may_split ? p.split : 1;
   const int cluster_log2 = share - 1 + split - 1;  // both are 1 or 2
   const bool clustered = cluster_log2 > 0, inbox_in_ring = C::inbox_in_ring && split > 1;
-  const int w_slice = C::w_rows >> (share - 1);  // what a block loads of the W that it shares
+  const int w_slice = C::w_rows >> (share - 1);  // rows of the shared W that a block loads
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), ring_bytes = stages * C::stage_bytes;
   const uint32_t inbox = ring + (inbox_in_ring ? 0 : ring_bytes);
   const uint32_t full = ring + ring_bytes + C::inbox_bytes(split), empty = full + 8 * stages;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       fence_mbarrier_init();
     }
     __syncwarp();
-    // Without a cluster its barrier is that of the block, where nobody arrives without waiting.
+    // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
     if (clustered) cluster_arrive_relaxed();
     else __syncthreads();
     if (lane == 0) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   } else {
     __syncthreads();
   }
-  // Lane t tells the t-th block of those that share W that a stage is free.
+  // Lane t signals a free stage to the t-th of the blocks that share W.
   const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
   const auto release = [&](int s) {
     if (share > 1) {

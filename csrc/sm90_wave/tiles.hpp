@@ -25,8 +25,8 @@ struct Config {
 
   static constexpr int consumer_warps = p_rows / 16, threads = 32 * (consumer_warps + 1);
 
-  // A fragment is what a warp holds of 16 rows of P and 8 of Q: a float4 per lane. Of two parts of K, the second finishes
-  // the fragments from `middle` on and the first those before; those of the other come into its inbox.
+  // A fragment is a warp's share of 16 rows of P and 8 rows of Q: a float4 per lane. Of the blocks with two parts of K, the second
+  // finishes the fragments from `middle` on and the first the fragments before; each receives the other's sums in its inbox.
   static constexpr int columns = q_rows / 8, middle = columns / 2, fragment_bytes = 32 * 16;
   static constexpr int parts_bytes = may_split ? consumer_warps * (columns - middle) * fragment_bytes : 0;
   // A large inbox takes the place of the ring, at the price of a barrier of the cluster.
@@ -56,9 +56,9 @@ struct Place {
   int a_box;             // rows of a tile of A
   Divisor m_groups;      // clusters along M
   int groups;            // in all
-  int stages, prefetch;  // of the ring; of W, to go to L2 before the kernel before this one ends
+  int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool wide;     // rows of D are aligned to 16 bytes
-  bool plain;    // the product is all there is to do
+  bool plain;    // the epilogue is the product alone
 };
 
 // The part of D that a warp stores: rows of P from p0, of Q from q0. What is left of n_from is another tile's.
@@ -175,7 +175,7 @@ __device__ __forceinline__ void store_all(const Get& get, const Part<typename C:
   }
 }
 
-// Fragments from to end - 1 through the epilogue to D, out of shared memory: a loop, since unrolled over the registers it
+// Fragments from to end - 1 from shared memory through the epilogue to D: a loop, since an epilogue unrolled over the registers
 // would be too large.
 template <class C>
 __device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Element>& part,

@@ -1,5 +1,5 @@
-// What the kernels of split_k have in common: where a block works, where its sums go, and how a part of an operand gets to shared
-// memory.
+// Common to the kernels of split_k: the place of a block's work, the destination of its sums, and the way of a part of an operand
+// to shared memory.
 #pragma once
 #include "common/epilogue.hpp"
 #include "common/kernel.hpp"
@@ -12,7 +12,7 @@ constexpr int threads = 256, warps = threads / 32;
 constexpr int threads_of_sm = 2048;  // that a multiprocessor has room for
 constexpr int chain = 16;  // products that a thread adds before their sum goes to its total
 
-// Where a block works: which tile of which matrix, over which k's.
+// A block's work: the tile, its matrix, and the k's.
 struct Grid {
   int64_t tiles_m, tiles_n, matrices, split, k_part;
 
@@ -63,8 +63,8 @@ __device__ void let_the_next_kernel_start() {
   if constexpr (ARCH >= 90) launch_dependents();
 }
 
-// A sum of sums. In f32 what each addition rounds off is added up beside it (Neumaier, "Rundungsfehleranalyse einiger Verfahren zur
-// Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as those of cuBLAS's SGEMM.
+// A sum of sums. In f32 the rounding errors of the additions are summed separately (Neumaier, "Rundungsfehleranalyse einiger
+// Verfahren zur Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as cuBLAS's SGEMM.
 template <class Acc>
 struct Total {
   Acc sum = Acc(0), rest = Acc(0);
@@ -105,7 +105,7 @@ struct Loader {
     chunk = DEPTH * k_stride;
   }
 
-  // What lies beyond the tile and beyond K is not read and counts as 0.
+  // Numbers beyond the tile and beyond K are not read and count as 0.
   __device__ void load(int64_t k_left) {
 #pragma unroll
     for (int e = 0; e < count; e++) {

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
     for (int u = 0; u < unroll; u++) multiply(x[u], y[u]);
     if (++turn % chains == 0) flush();
   }
-  // The last k's are loaded at once, too. In place of what is beyond them the last one is loaded again.
+  // The last k's are loaded at once, too. Loads beyond the last k repeat the last k.
   if (k < place.k_end) {
     T x[unroll - 1][TM], y[unroll - 1][TN];
 #pragma unroll
