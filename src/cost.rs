@@ -1,43 +1,44 @@
 //! Expected times of kernels: pure arithmetic over the row, the problem and the device.
 //!
-//! Each family estimates its own kernels (`src/family`). This module has the models that families share: the roofline, a pipeline of
-//! output tiles in waves (`cost::tiles`), and the time of an epilogue. Estimates rank kernels; they are not promises. Each constant states its
-//! source.
+//! Each family estimates its own kernels (`src/family`), in three layers: the numbers of the card
+//! ([`ArchModel`](crate::arch::ArchModel)), the models that families share (the roofline, the pipeline of a ring, output tiles in
+//! waves, the time of an epilogue), and the family's fitted numbers ([`parameters`]). Estimates rank kernels; they are not promises.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::kernel::{Case, ElementCost, KernelDesc, Math};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
 use crate::problem::{Activation, DType, Operand, Problem};
 use crate::workspace;
 
+pub use fitted::Parameter;
+pub(crate) use pipeline::memory_us;
+pub use refit::{parameters, Refit};
+
+pub(crate) mod fitted;
+pub(crate) mod pipeline;
+mod refit;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
 
-/// Launch, scheduling, the first loads and the drain of the last tile, in microseconds; fitted to benches/record.
-pub(crate) const LAUNCH_US: f64 = 3.7;
-/// [`LAUNCH_US`] where the kernel overlaps the kernel before it; fitted to benches/record.
-pub(crate) const OVERLAPPED_LAUNCH_US: f64 = 1.7;
-
 /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
 pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    configure(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
+    configure(kernel.family(), &Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
 }
 
 /// The configuration that a plan takes, and its expected time in microseconds.
-pub(crate) fn configure(case: &Case) -> (Config, f64) {
+pub(crate) fn configure(family: &dyn Family, case: &Case) -> (Config, f64) {
     if case.problem.is_empty() {
         return (Config::default(), 0.0);
     }
-    let config = case.kernel.family().choose(case);
-    (config, configured_us(case, &config))
+    let config = family.choose(case);
+    (config, configured_us(family, case, &config))
 }
 
 /// Expected time in this configuration, in microseconds.
-pub(crate) fn configured_us(case: &Case, config: &Config) -> f64 {
+pub(crate) fn configured_us(family: &dyn Family, case: &Case, config: &Config) -> f64 {
     if case.problem.is_empty() {
         return 0.0;
     }
-    let family = case.kernel.family();
     let elements = case.problem.outputs() / f64::from(case.device.sm_count);
     family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(), case.problem)
 }
@@ -57,22 +58,16 @@ pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) 
 pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> f64 {
     let elements = problem.outputs();
     let bytes = 2.0 * elements * problem.dtype.bytes() as f64;
-    passes as f64 * (LAUNCH_US + bytes / (device.rates.hbm_gbps * 1e3))
-}
-
-pub(crate) fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    problem.bytes() / (device.rates.hbm_gbps * 1e3)
+    passes as f64 * (device.model.launch_us + pipeline::stream_us(bytes, 1.0, device))
 }
 
 pub(crate) fn peak_tflops(dtype: DType, math: Math, device: &DeviceInfo) -> f64 {
     match (dtype, math) {
-        (DType::F16 | DType::BF16, _) => device.rates.half_tflops,
-        (DType::F32, Math::Native) => device.rates.f32_tflops,
-        // Tensor cores take half as many TF32 products as bf16 products in a cycle, at a slightly higher clock, as they draw less power:
-        // 412 TFLOP/s of 8192^3 on an H100.
-        (DType::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
-        (DType::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
-        (DType::F64, _) => device.rates.f64_tflops,
+        (DType::F16 | DType::BF16, _) => device.model.half_tflops,
+        (DType::F32, Math::Native) => device.model.f32_tflops,
+        (DType::F32, Math::Tf32) => device.model.tf32_tflops,
+        (DType::F32, Math::Bf16x6) => device.model.half_tflops / 6.0,
+        (DType::F64, _) => device.model.f64_tflops,
     }
 }
 

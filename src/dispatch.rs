@@ -5,7 +5,7 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost;
+use crate::cost::{self, Refit};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Case, Fusion, KernelDesc, Rejection, Role};
@@ -171,6 +171,8 @@ pub struct Dispatcher {
     splits: Memo<Split>,
     /// Launches of plans that the dispatcher has dropped.
     forgotten: Arc<AtomicU64>,
+    /// Other fitted numbers than those of this build, for questions about a fit.
+    refit: Option<Refit>,
 }
 
 thread_local! {
@@ -195,7 +197,7 @@ impl Dispatcher {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (plans, splits, forgotten) = (Memo::default(), Memo::default(), Arc::default());
-        Self { device, tables, only_built, id, plans, splits, forgotten }
+        Self { device, tables, only_built, id, plans, splits, forgotten, refit: None }
     }
 
     /// Adds a measured table, which the dispatcher asks before the other tables.
@@ -210,6 +212,11 @@ impl Dispatcher {
     /// Removes all measured tables: the cost model alone chooses.
     pub fn without_tuning(self) -> Self {
         Self::with_tables(self.device, self.only_built, Tables::default())
+    }
+
+    /// Estimates with other fitted numbers than those of this build, without measured tables.
+    pub fn with_refit(self, refit: Refit) -> Self {
+        Self { refit: Some(refit), ..self.without_tuning() }
     }
 
     /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks: see [`crate::tuning`].
@@ -373,12 +380,13 @@ impl Dispatcher {
             return Err(Rejection::Workspace { need: least, have: policy.workspace });
         }
         let case = self.case(kernel, problem, policy);
+        let family = self.refit.as_ref().and_then(|refit| refit.family(kernel.family)).unwrap_or(kernel.family());
         match policy.forced {
             Some((_, Some(config))) => {
                 self.check(kernel, problem, policy, config)?;
-                Ok((config, cost::configured_us(&case, &config)))
+                Ok((config, cost::configured_us(family, &case, &config)))
             }
-            _ => Ok(cost::configure(&case)),
+            _ => Ok(cost::configure(family, &case)),
         }
     }
 

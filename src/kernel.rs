@@ -2,6 +2,7 @@
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
+use crate::cost::fitted::Fitted;
 use crate::partition::{Footprint, Need};
 use crate::problem::{DType, Layout, Problem};
 use crate::workspace;
@@ -53,8 +54,15 @@ pub(crate) struct ElementCost {
     pub unaligned: f64,
 }
 
+impl ElementCost {
+    /// From a family's list: an instruction, the bias, `beta * C`, unaligned rows.
+    pub fn of([instruction, bias, residual, unaligned]: [f64; 4]) -> Self {
+        Self { instruction, bias, residual, unaligned }
+    }
+}
+
 /// A family: the kernels of one source, which differ in their rows.
-pub(crate) trait Family: Sync {
+pub(crate) trait Family: Fitted + Sync {
     /// The limits of the kernel: those of the table, unless the problem changes them.
     fn limits(&self, kernel: &KernelDesc, _problem: &Problem) -> Limits {
         kernel.limits

@@ -22,6 +22,13 @@ mod sm90_wave;
 mod split_k;
 mod tile_gemm;
 
+/// Each family with its fitted numbers.
+#[rustfmt::skip]
+mod fitted {
+    use super::*;
+    include!(concat!(env!("OUT_DIR"), "/fitted.rs"));
+}
+
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernel of this name, from the table.

@@ -4,22 +4,10 @@
 //! (`split`) and the stages of the ring. The number of stages decides how many blocks share a multiprocessor.
 
 use crate::config::Config;
-use crate::cost::memory_us;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::{memory_us, pull_us, ring_us, Activities};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 use crate::problem::Problem;
-
-/// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
-const LAUNCH_US: f64 = 1.14;
-/// The cost of a second part of K, and of more than two: the path through distributed shared memory. This constant and
-/// the constants below are fitted to 37 recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
-const SPLIT_US: [f64; 2] = [0.45, 0.55];
-/// Latency of a stage from request to arrival, microseconds: with few stages in flight the latency limits a block.
-const STAGE_US: f64 = 1.22;
-/// Load rate of a multiprocessor for W, GB/s, with one block, and with two: K is short, and some multiprocessors have
-/// two blocks while most have one.
-const SM_GBPS: [f64; 2] = [50.0, 38.0];
-/// Time to store one of the rows that a tile has room for, microseconds.
-const ROW_US: f64 = 0.027;
 
 /// Rows of A that the kernel is compiled for.
 const ROWS: [u32; 9] = [8, 16, 24, 32, 48, 64, 80, 96, 128];
@@ -29,14 +17,34 @@ const MOST_STAGES: u32 = 16;
 const BARRIERS_BYTES: u32 = 8 * (2 * MOST_STAGES + 1);
 const WARPS: u32 = 4;
 
-pub(crate) struct Sm90Skinny;
+fitted! {
+    Sm90Skinny {
+        /// Launch, scheduling, the first loads and the drain, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 3.0;
+        /// A second part of K, and more than two: the path through distributed shared memory.
+        split_us: [f64; 2] = "us", 0.0 to 3.0;
+        /// Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
+        latency: f64 = "", 0.3 to 3.0;
+        /// What a multiprocessor loads of W, over what it pulls: with one block, and with two where K is short and most multiprocessors
+        /// have one.
+        pull: [f64; 2] = "", 0.2 to 3.0;
+        /// Memory time over that of one pass.
+        memory: f64 = "", 1.0 to 2.0;
+        /// The norm by which memory and ring overlap.
+        norm: f64 = "", 1.5 to 16.0;
+        /// The store of one of the rows that a tile has room for.
+        row_us: f64 = "us", 0.0 to 0.5;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+    }
+}
 
 /// Stages that fit in shared memory beside the other parts' sums, with `residents` blocks on a multiprocessor.
 fn stages(kernel: &KernelDesc, rows: u32, split: u32, residents: u32) -> u32 {
     let [_, w_rows, depth] = kernel.tile;
     let fragments = WARPS * rows / 8;
     let inbox = if split > 1 { split * fragments.div_ceil(split) * 512 } else { 0 };
-    let room = (228 * 1024 / residents - 1024).saturating_sub(BARRIERS_BYTES + inbox);
+    let room = (kernel.arch.shared_bytes() / residents - 1024).saturating_sub(BARRIERS_BYTES + inbox);
     (room / ((rows + w_rows) * depth * 2)).min(MOST_STAGES)
 }
 
@@ -74,8 +82,7 @@ impl Family for Sm90Skinny {
     /// device: there two blocks of a kernel may share a multiprocessor and leave another idle.
     fn choose(&self, case: &Case) -> Config {
         let (sms, depth) = (case.device.sm_count as usize, case.kernel.tile[2] as usize);
-        // Clusters of four and eight do not reach all multiprocessors: they reach 120 of an H100's 132.
-        let fits = |split: u32| tiles(case) * split as usize <= if split > 2 { sms * 9 / 10 } else { sms };
+        let fits = |split: u32| tiles(case) * split as usize <= case.device.model.reached(sms, split as usize);
         let is_deep = |split: u32| case.problem.k >= 2 * depth * split as usize;
         let split = SPLITS.into_iter().skip(1).take_while(|split| fits(*split) && is_deep(*split)).last().unwrap_or(1);
         let is_full = tiles(case) * split as usize > sms * 9 / 10;
@@ -93,18 +100,19 @@ impl Family for Sm90Skinny {
         let residents = if config.stages > stages(case.kernel, rows, config.split, 2) { 1.0 } else { 2.0 };
         let turns = (blocks / (residents * sms)).ceil();
         let k = problem.k as f64 / split;
-        let ring = turns * k / f64::from(tile_k) * STAGE_US / f64::from(config.stages);
-        let rate = SM_GBPS[usize::from(blocks > sms)];
-        let pull = (blocks / sms).ceil() * f64::from(tile_n) * k * problem.dtype.bytes() as f64 / (rate * 1e3);
-        let memory = (1.016 * memory_us(problem, device)).max(pull);
-        // Overlap of memory and ring: the 3.4-norm, by the fit.
-        let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);
-        let split_us = if split > 2.0 { SPLIT_US[1] } else { SPLIT_US[0] * (split - 1.0) };
+        let ring = ring_us(turns * k / f64::from(tile_k), config.stages.into(), self.latency, device);
+        let share = self.pull[usize::from(blocks > sms)];
+        let bytes = (blocks / sms).ceil() * f64::from(tile_n) * k * problem.dtype.bytes() as f64;
+        let pull = pull_us(bytes, share, device);
+        let memory = (self.memory * memory_us(problem, device)).max(pull);
+        let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.norm);
+        let split_us = if split > 2.0 { self.split_us[1] } else { self.split_us[0] * (split - 1.0) };
+        let launch = device.model.overlapped_launch_us + self.launch_us;
         // Loads of the next tile hide all stores but the last.
-        LAUNCH_US + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(rows) * ROW_US
+        launch + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(rows) * self.row_us
     }
 
     fn element_cost(&self) -> ElementCost {
-        ElementCost { instruction: 0.009, bias: 0.35, residual: 0.8, unaligned: 0.84 }
+        ElementCost::of(self.epilogue_ns)
     }
 }
