@@ -39,8 +39,8 @@ pub struct ArchModel {
     pub f64_per_clock: f64,
     /// Bytes that L2 gives to one multiprocessor in a clock.
     pub l2_bytes_per_clock: f64,
-    /// Bytes of device memory that one multiprocessor pulls in a clock, where the other multiprocessors leave bandwidth.
-    pub pull_bytes_per_clock: f64,
+    /// Bytes of loads from device memory that one multiprocessor has in flight.
+    pub bytes_in_flight: f64,
     /// Latency of a TMA load from device memory under load, from the request to the arrival, microseconds.
     pub latency_us: f64,
     /// A launch that overlaps no other kernel, with scheduling, first loads and drain, microseconds.
@@ -106,6 +106,15 @@ const TF32: f64 = 0.5;
 /// The clock of a card that no table names, GHz.
 const UNKNOWN_GHZ: f64 = 1.5;
 
+/// Latency under load on an H100, and a multiprocessor's share of that card's memory, GB/s: 37 recordings of swapped products of 5 to 96
+/// rows (2026-11-22). Loads queue for the memory: the latency shrinks as a multiprocessor's share of the memory grows (Little's law). On the
+/// H200 with 1.38 times the share, the latencies that fit the record best are 0.71 and 0.74 of the H100's, in two families.
+const LATENCY_US: f64 = 1.22;
+const LATENCY_GBPS: f64 = 3120.0 / 132.0;
+/// Latency without a queue, microseconds: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"
+/// (2024), rounded up for TMA.
+const LEAST_LATENCY_US: f64 = 0.6;
+
 /// An architecture's multiprocessor.
 struct Multiprocessor {
     /// Operations in a clock: f16 on tensor cores, f32, f64.
@@ -164,10 +173,9 @@ impl ArchModel {
             f64_per_clock,
             // Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018), and every architecture since.
             l2_bytes_per_clock: 64.0,
-            // 50 GB/s on an H100: 37 recordings of swapped products of 5 to 96 rows (2026-11-22).
-            pull_bytes_per_clock: 50.0 / MEASURED_GHZ,
-            // The same recordings.
-            latency_us: 1.22,
+            // 50 GB/s of one multiprocessor on an H100, by the latency: 37 recordings of swapped products of 5 to 96 rows (2026-11-22).
+            bytes_in_flight: 50e3 * LATENCY_US,
+            latency_us: (LATENCY_US * LATENCY_GBPS / (memory_gbps / sms.max(1.0))).max(LEAST_LATENCY_US),
             // The H100 records of benches/record.
             launch_us: 3.7,
             overlapped_launch_us: 1.7,
@@ -182,9 +190,9 @@ impl ArchModel {
         self.l2_bytes_per_clock * self.clock_ghz
     }
 
-    /// What one multiprocessor pulls from device memory, GB/s.
+    /// What one multiprocessor pulls from device memory, where the others leave bandwidth, GB/s: the bytes in flight over the latency.
     pub fn pull_gbps(&self) -> f64 {
-        self.pull_bytes_per_clock * self.clock_ghz
+        self.bytes_in_flight / (self.latency_us * 1e3)
     }
 
     /// Multiprocessors, of `sms`, that clusters of `blocks` reach.

@@ -5,7 +5,7 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
-use crate::cost::pipeline::pull_us;
+use crate::cost::pipeline::l2_us_of_one;
 use crate::cost::{memory_us, overlapped};
 use crate::kernel::{Case, Family};
 
@@ -20,8 +20,8 @@ fitted! {
     Gevm {
         /// The launch, beside the card's overlapped launch.
         launch_us: f64 = "us", -1.7 to 3.0;
-        /// What a block with one row of A pulls, over what a multiprocessor pulls.
-        pull: f64 = "", 0.2 to 3.0;
+        /// What a block with one row of A loads, over what L2 gives to a multiprocessor.
+        load: f64 = "", 0.1 to 1.2;
         /// The loss of that with each further row in 16 bits.
         row: f64 = "", 0.0 to 3.0;
     }
@@ -70,9 +70,9 @@ impl Family for Gevm {
         let (sms, bytes) = (f64::from(device.sm_count), problem.dtype.bytes() as f64);
         let split = f64::from(config.split);
         let further = problem.m.min(4) as f64 - 1.0;
-        let pull = self.pull / (1.0 + self.row * further * 2.0 / bytes);
+        let share = self.load / (1.0 + self.row * further * 2.0 / bytes);
         let turns = (tiles(case) as f64 * split / sms).ceil();
-        let load = pull_us(turns * problem.k as f64 / split * tile_n * bytes, pull, device);
+        let load = l2_us_of_one(turns * problem.k as f64 / split * tile_n * bytes, share, device);
         device.model.overlapped_launch_us + self.launch_us + overlapped(&[memory_us(problem, device), load])
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
-use crate::cost::pipeline::stream_us;
+use crate::cost::pipeline::{l2_us, stream_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
 use crate::partition::Footprint;
@@ -12,8 +12,8 @@ fitted! {
     Sm90Bf16x6 {
         /// The launches, beside the card's overlapped launch.
         launch_us: f64 = "us", -1.7 to 5.0;
-        /// The share of the memory's rate at which operands are prepared.
-        prepare: f64 = "", 0.3 to 1.1;
+        /// The share of what L2 gives at which operands are prepared; the planes stay in L2.
+        prepare: f64 = "", 0.05 to 1.0;
         /// A k-block of a tile of 128 and of 64 columns.
         block_us: [f64; 2] = "us", 0.1 to 3.0;
         /// The epilogue of such a tile.
@@ -52,7 +52,7 @@ impl Family for Sm90Bf16x6 {
         let Problem { m, n, k, .. } = *problem;
         let b_elements = distinct(problem, &problem.b) * (n * k) as f64;
         let a_bytes = if copies_a(kernel) { 8.0 * distinct(problem, &problem.a) * (m * k) as f64 } else { 0.0 };
-        let prepare = stream_us(10.0 * b_elements + a_bytes, self.prepare, device);
+        let prepare = l2_us(10.0 * b_elements + a_bytes, self.prepare, device);
 
         let clusters = m.div_ceil(tile_m * pair) * n.div_ceil(tile_n) * problem.batch_count();
         let turns = clusters.div_ceil((device.sm_count as usize / pair).max(1)) as f64;

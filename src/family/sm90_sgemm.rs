@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
-use crate::cost::pipeline::{f32_per_us, stream_us};
+use crate::cost::pipeline::{f32_per_us, l2_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
 use crate::partition::Footprint;
@@ -103,8 +103,8 @@ fitted! {
         launch_us: f64 = "us", -1.7 to 5.0;
         /// Transposing: a launch that overlaps no other kernel.
         transpose_us: f64 = "us", 0.0 to 8.0;
-        /// Transposing: the share of the memory's rate.
-        transpose: f64 = "", 0.3 to 1.1;
+        /// Transposing: the share of what L2 gives; the copy stays in L2.
+        transpose: f64 = "", 0.05 to 1.0;
         /// The factor on the utilisations of the tiles, for both operands in columns, P in lines, and K split.
         faster: [f64; 3] = "", 0.7 to 1.4;
         /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
@@ -177,6 +177,6 @@ impl Sm90Sgemm {
         }
         let half = DEFAULT_BYTES as f64 / 2.0;
         let pieces = |bytes: f64| if a + b > 2.0 * half { (bytes / half).ceil().max(1.0) } else { 1.0 };
-        self.transpose_us + stream_us(2.0 * (a * pieces(b) + b * pieces(a)), self.transpose, case.device)
+        self.transpose_us + l2_us(2.0 * (a * pieces(b) + b * pieces(a)), self.transpose, case.device)
     }
 }
