@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::cost::{self, Refit};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
-use crate::kernel::{Case, Fusion, KernelDesc, Rejection, Role};
+use crate::kernel::{Case, Family, Fusion, KernelDesc, Rejection, Role};
 use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
@@ -19,10 +19,12 @@ use std::sync::Arc;
 
 mod choice;
 mod counter;
+mod explanation;
 mod memo;
 mod policy;
 
 pub(crate) use counter::Counter;
+pub use explanation::Explanation;
 pub use policy::Policy;
 
 /// Why a plan's kernel was taken.
@@ -166,6 +168,8 @@ pub struct Dispatcher {
     tables: Tables,
     /// Whether only kernels of this build count; off for questions about a device of another machine.
     only_built: bool,
+    /// The kernels that can run on the device, in the order of the table.
+    kernels: Vec<&'static KernelDesc>,
     id: usize,
     plans: Memo<Plan>,
     splits: Memo<Split>,
@@ -197,7 +201,9 @@ impl Dispatcher {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (plans, splits, forgotten) = (Memo::default(), Memo::default(), Arc::default());
-        Self { device, tables, only_built, id, plans, splits, forgotten, refit: None }
+        let runs = |kernel: &&KernelDesc| kernel.arch.runs_on(device.capability) && (kernel.is_built() || !only_built);
+        let kernels = KERNELS.iter().filter(runs).collect();
+        Self { device, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
     }
 
     /// Adds a measured table, which the dispatcher asks before the other tables.
@@ -280,9 +286,10 @@ impl Dispatcher {
                 Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced }
             }
             None => {
-                let candidates = self.candidates(p, policy);
-                let tuned = self.tuned(p, policy, &candidates);
-                self.decide(p, &candidates, &tuned).ok_or_else(|| unsupported(asked, &candidates))?
+                let able = self.able(p, policy);
+                let tuned = self.tuned(p, policy, &able);
+                let chosen = self.decide(p, &able, &tuned);
+                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy)))?
             }
         };
         tracing::debug!(
@@ -326,8 +333,10 @@ impl Dispatcher {
         }
         let mut tuned = Vec::new();
         for (table, entry) in self.tables.lookup(problem, Among::with_vendor(policy.vendor)) {
-            let candidate = &candidates[entry.kernel.index];
-            let rejection = candidate.verdict.as_ref().err().cloned();
+            let rejection = match choice::find(candidates, entry.kernel) {
+                Some(candidate) => candidate.verdict.as_ref().err().cloned(),
+                None => self.judge(entry.kernel, problem, policy).verdict.err(),
+            };
             let rejection = rejection.or_else(|| self.check(entry.kernel, problem, policy, entry.config?).err());
             let runs = rejection.is_none();
             tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
@@ -346,7 +355,7 @@ impl Dispatcher {
             Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
                 // The time of the estimate's choice over the measured gain: the measurement has shown the entry's own estimate to be wrong.
                 let us = (us / gain).max(cost::roofline_us(problem, &self.device));
-                let config = config.unwrap_or(candidates[kernel.index].config);
+                let config = config.or_else(|| Some(choice::find(candidates, kernel)?.config)).unwrap_or_default();
                 Chosen { kernel, config, us, reason: Reason::Tuned }
             }
             None => Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate },
@@ -368,19 +377,8 @@ impl Dispatcher {
         problem: &Problem,
         policy: Policy,
     ) -> std::result::Result<(Config, f64), Rejection> {
-        kernel.supports(problem, &self.device)?;
-        if self.only_built && !kernel.is_built() {
-            return Err(kernel.not_built(BUILT_ARCHS));
-        }
-        if kernel.role == Role::Vendor && !policy.vendor {
-            return Err(Rejection::VendorOff);
-        }
-        let Need { least, .. } = kernel.workspace(problem);
-        if least > policy.workspace {
-            return Err(Rejection::Workspace { need: least, have: policy.workspace });
-        }
-        let case = self.case(kernel, problem, policy);
-        let family = self.refit.as_ref().and_then(|refit| refit.family(kernel.family)).unwrap_or(kernel.family());
+        self.admits(kernel, problem, policy)?;
+        let (case, family) = (self.case(kernel, problem, policy), self.family(kernel));
         match policy.forced {
             Some((_, Some(config))) => {
                 self.check(kernel, problem, policy, config)?;
@@ -388,6 +386,26 @@ impl Dispatcher {
             }
             _ => Ok(cost::configure(family, &case)),
         }
+    }
+
+    /// Whether the kernel can run the canonical `problem` under this policy, in any configuration.
+    fn admits(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<(), Rejection> {
+        kernel.supports(problem, &self.device)?;
+        if self.only_built && !kernel.is_built() {
+            return Err(kernel.not_built(BUILT_ARCHS));
+        }
+        if kernel.role == Role::Vendor && !policy.vendor {
+            return Err(Rejection::VendorOff);
+        }
+        match kernel.workspace(problem).least {
+            need if need > policy.workspace => Err(Rejection::Workspace { need, have: policy.workspace }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The family of a kernel, with the fitted numbers that count.
+    fn family<'a>(&'a self, kernel: &'a KernelDesc) -> &'a dyn Family {
+        self.refit.as_ref().and_then(|refit| refit.family(kernel.family)).unwrap_or(kernel.family())
     }
 
     fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {
@@ -466,40 +484,4 @@ impl Dispatcher {
     pub fn forgotten_calls(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
-}
-
-fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
-    // Kernels for other devices, dtypes and layouts explain nothing here.
-    let near = candidates.iter().filter_map(|c| match &c.verdict {
-        Err(Rejection::Arch { .. } | Rejection::DType { .. } | Rejection::Layout { .. }) | Ok(_) => None,
-        Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
-    });
-    let reasons: Vec<String> = near.take(4).collect();
-    let reasons =
-        if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
-    Error::Unsupported { problem: problem.to_string(), reasons }
-}
-
-/// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Explanation {
-    /// The device that the choice is for.
-    pub device: DeviceInfo,
-    /// The problem as the caller asked.
-    pub asked: Problem,
-    /// The problem as kernels see it.
-    pub canonical: Canonical,
-    /// Every kernel of the table, with its verdict.
-    pub candidates: Vec<Candidate>,
-    /// The answers of measured tables, up to the entry that counts.
-    pub tuned: Vec<Tuned>,
-    /// The kernel that would run.
-    pub chosen: Option<&'static KernelDesc>,
-    /// The configuration in which the kernel would run.
-    pub config: Config,
-    /// Why this kernel would run.
-    pub reason: Option<Reason>,
-    /// The least time that arithmetic and memory allow, in microseconds.
-    pub roofline_us: f64,
 }

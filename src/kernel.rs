@@ -93,6 +93,17 @@ pub(crate) trait Family: Fitted + Sync {
         Config::default()
     }
 
+    /// The configuration that a plan takes, and its estimate or a lower bound of it.
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        let config = self.choose(case);
+        (config, self.estimate(case, &config))
+    }
+
+    /// The estimate of the configuration that a plan takes, from the bound of `chosen`.
+    fn settled(&self, _case: &Case, _config: &Config, us: f64) -> f64 {
+        us
+    }
+
     /// Expected time of the bare product in this configuration, in microseconds.
     fn estimate(&self, case: &Case, config: &Config) -> f64;
 

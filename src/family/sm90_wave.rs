@@ -196,21 +196,31 @@ impl Family for Sm90Wave {
         best(case).map_or(Config::default(), |(tile, share, split)| config(&tile, share, split))
     }
 
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        best(case).map_or((Config::default(), 0.0), |(tile, share, split)| {
+            (config(&tile, share, split), self.us_of(case, &tile, share, split))
+        })
+    }
+
     /// The estimate of the chosen configuration is never below the estimate for some rows fewer. Evenly filled tiles
     /// make the estimate slightly lower, and then the chosen kernel alternates as M grows by a few rows.
-    fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        let width = if is_swapped(case.kernel) { config.tile[0] } else { config.tile[1] };
-        let (tile, share, split) = (Tile::of(case.kernel, width), config.cluster[0] as usize, config.split as usize);
-        let us = self.us_of(case, &tile, share.max(1), split.max(1));
-        if *config != self.choose(case) {
-            return us;
-        }
+    fn settled(&self, case: &Case, _: &Config, us: f64) -> f64 {
         let fewer = (0..8).map(|i| (case.problem.m / 32).saturating_sub(i) * 32).filter(|&m| m > 0);
         let with_fewer = fewer.map(|m| {
             let case = Case { problem: &Problem { m, ..*case.problem }, ..*case };
             best(&case).map_or(0.0, |(tile, share, split)| self.us_of(&case, &tile, share, split))
         });
         with_fewer.fold(us, f64::max)
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let width = if is_swapped(case.kernel) { config.tile[0] } else { config.tile[1] };
+        let (tile, share, split) = (Tile::of(case.kernel, width), config.cluster[0] as usize, config.split as usize);
+        let us = self.us_of(case, &tile, share.max(1), split.max(1));
+        match *config == self.choose(case) {
+            true => self.settled(case, config, us),
+            false => us,
+        }
     }
 
     fn element_cost(&self) -> ElementCost {
