@@ -339,7 +339,7 @@ impl Kernel {
         };
         format!(
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
-             exact: {} }}, dtype: DType::{}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
+             exact: {} }}, dtype: Format::{}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
              limits: {}, feature: {feature}, built: {built}, room: Room(&{family}::{}) }},\n",
             self.name,

@@ -7,7 +7,7 @@
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::kernel::{Case, ElementCost, KernelDesc, Math};
-use crate::problem::{Activation, DType, Operand, Problem};
+use crate::problem::{Activation, Format, Operand, Problem};
 use crate::workspace;
 
 pub(crate) mod tf32;
@@ -64,15 +64,15 @@ pub(crate) fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     problem.bytes() / (device.rates.hbm_gbps * 1e3)
 }
 
-pub(crate) fn peak_tflops(dtype: DType, math: Math, device: &DeviceInfo) -> f64 {
+pub(crate) fn peak_tflops(dtype: Format, math: Math, device: &DeviceInfo) -> f64 {
     match (dtype, math) {
-        (DType::F16 | DType::BF16, _) => device.rates.half_tflops,
-        (DType::F32, Math::Native) => device.rates.f32_tflops,
+        (Format::F16 | Format::BF16, _) => device.rates.half_tflops,
+        (Format::F32, Math::Native) => device.rates.f32_tflops,
         // Tensor cores take half as many TF32 products as bf16 products in a cycle, at a slightly higher clock, as they draw less power:
         // 412 TFLOP/s of 8192^3 on an H100.
-        (DType::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
-        (DType::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
-        (DType::F64, _) => device.rates.f64_tflops,
+        (Format::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
+        (Format::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
+        (Format::F64, _) => device.rates.f64_tflops,
     }
 }
 

@@ -463,7 +463,7 @@ impl Dispatcher {
 fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
     // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
-        Err(Rejection::Arch { .. } | Rejection::DType { .. } | Rejection::Layout { .. }) | Ok(_) => None,
+        Err(Rejection::Arch { .. } | Rejection::Format { .. } | Rejection::Layout { .. }) | Ok(_) => None,
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
     });
     let reasons: Vec<String> = near.take(4).collect();

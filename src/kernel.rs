@@ -3,7 +3,7 @@
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
 use crate::partition::{Footprint, Need};
-use crate::problem::{DType, Layout, Problem};
+use crate::problem::{Format, Layout, Problem};
 use crate::workspace;
 use std::fmt;
 
@@ -132,7 +132,7 @@ pub struct KernelDesc {
     /// The architecture that the kernel is compiled for.
     pub arch: Arch,
     /// The type of inputs and output.
-    pub dtype: DType,
+    pub dtype: Format,
     /// How the kernel multiplies.
     pub math: Math,
     /// Layout of (A, B).
@@ -197,7 +197,7 @@ impl KernelDesc {
             return Err(Rejection::Arch { built: self.arch, device: device.capability });
         }
         if self.dtype != problem.dtype {
-            return Err(Rejection::DType { have: self.dtype, need: problem.dtype });
+            return Err(Rejection::Format { have: self.dtype, need: problem.dtype });
         }
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });

@@ -153,17 +153,17 @@ pub fn others() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{Counts, MOST_PRODUCTS};
-    use crate::problem::{DType, Layout, Problem};
+    use crate::problem::{Format, Layout, Problem};
 
     #[test]
     fn products_without_end_are_counted_in_bounded_memory() {
         let mut counts = Counts::default();
         for m in 0..MOST_PRODUCTS + 1000 {
-            let problem = Problem::dense(m, 8, 8, 1, Layout::NN, DType::F32);
+            let problem = Problem::dense(m, 8, 8, 1, Layout::NN, Format::F32);
             (0..1 + m % 2).for_each(|_| counts.count(&problem));
         }
         assert_eq!((counts.by_product.len(), counts.others), (MOST_PRODUCTS, 1500));
-        counts.count(&Problem::dense(1, 8, 8, 1, Layout::NN, DType::F32));
+        counts.count(&Problem::dense(1, 8, 8, 1, Layout::NN, Format::F32));
         assert_eq!(counts.by_product.values().sum::<u64>(), MOST_PRODUCTS as u64 * 3 / 2 + 1);
     }
 }

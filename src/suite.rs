@@ -18,7 +18,7 @@
 //! How exact f32 products have to be is a setting of the run: `tilegemm bench --f32 MODE`.
 
 use crate::error::{Error, Result};
-use crate::problem::{Activation, BiasAxis, DType, Epilogue, F32Mode, Layout, Operand, Problem, MAX_ALIGN};
+use crate::problem::{Activation, BiasAxis, Format, Epilogue, F32Mode, Layout, Operand, Problem, MAX_ALIGN};
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub struct Shape {
     #[serde(deserialize_with = "dense_layout")]
     pub layout: Layout,
     /// Element type.
-    pub dtype: DType,
+    pub dtype: Format,
     /// Elements from one matrix A of the batch to the next.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
     pub a_batch_stride: Option<u32>,

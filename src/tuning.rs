@@ -14,7 +14,7 @@
 //! use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 //! use candle_tilegemm::kernel::KernelDesc;
 //! use candle_tilegemm::tuning::{Origin, Tuning};
-//! use candle_tilegemm::{DType, Layout, Problem};
+//! use candle_tilegemm::{Format, Layout, Problem};
 //!
 //! let device = DeviceInfo::h100();
 //! let Origin { crate_version, .. } = Origin::of_this_build(&device);
@@ -31,7 +31,7 @@
 //!     }}"#
 //! );
 //! let dispatcher = Dispatcher::hypothetical(device).with_tuning(Tuning::parse("mine.json", &text)?)?;
-//! let plan = dispatcher.plan(&Problem::dense(48, 4096, 4096, 1, Layout::NT, DType::BF16), Policy::default())?;
+//! let plan = dispatcher.plan(&Problem::dense(48, 4096, 4096, 1, Layout::NT, Format::BF16), Policy::default())?;
 //! assert_eq!((plan.kernel.name, plan.reason), ("cublas_bf16_nt", Reason::Tuned));
 //! # Ok::<(), candle_tilegemm::Error>(())
 //! ```
@@ -67,7 +67,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::Fusion;
-use crate::problem::{DType, F32Mode, Layout, Problem, MAX_ALIGN};
+use crate::problem::{Format, F32Mode, Layout, Problem, MAX_ALIGN};
 use entry::Row;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -121,7 +121,7 @@ fn is_usual(mode: &F32Mode) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The type of inputs and output.
-    pub dtype: DType,
+    pub dtype: Format,
     /// How exact an f32 product has to be. The file omits the default mode.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub f32: F32Mode,

@@ -5,14 +5,14 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Math, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
 fn bf16(m: usize, n: usize, k: usize) -> Problem {
-    Problem::dense(m, n, k, 1, Layout::NT, DType::BF16)
+    Problem::dense(m, n, k, 1, Layout::NT, Format::BF16)
 }
 
 /// The lines of an explanation that start with a kernel's name, after the arrow: the kernels that can run it.
@@ -53,7 +53,7 @@ fn an_explanation_lists_every_kernel_once_and_points_to_the_chosen_one() {
 #[test]
 fn an_explanation_says_what_was_done_to_the_problem() {
     let explain = |problem: &Problem, policy| h100().explain(problem, policy).to_string();
-    let mut batch = Problem::dense(128, 4096, 1024, 16, Layout::NT, DType::BF16);
+    let mut batch = Problem::dense(128, 4096, 1024, 16, Layout::NT, Format::BF16);
     batch.b.batch_stride = [0, 0];
     let mut transposed = bf16(512, 1024, 2048);
     transposed.d = Operand::col_major(512, [0, 0]);
@@ -77,7 +77,7 @@ fn problems_read_as_they_are_asked() {
     epilogue.bias = Some(BiasAxis::N);
     epilogue.activation = Activation::Silu;
     epilogue.c = Some(Operand::row_major(32, [0, 512]));
-    let batch = Problem::dense(16, 32, 8, 4, Layout::TN, DType::F32);
+    let batch = Problem::dense(16, 32, 8, 4, Layout::TN, Format::F32);
     let cases = [
         (bf16(16, 32, 8), "16x32x8 nt bf16"),
         (batch, "16x32x8 tn f32 batch 4"),
@@ -94,7 +94,7 @@ fn every_rejection_says_what_is_needed() {
     let cases = [
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
         (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
-        (Rejection::DType { have: DType::F32, need: DType::F16 }, "computes in f32, the problem is in f16"),
+        (Rejection::Format { have: Format::F32, need: Format::F16 }, "computes in f32, the problem is in f16"),
         (
             Rejection::Precision { asked: F32Mode::Strict, offers: Math::Bf16x6 },
             "multiplies f32 as bf16x6, the f32 mode is strict",
@@ -144,7 +144,7 @@ fn a_build_without_kernels_says_which_features_have_them() {
 #[test]
 fn the_configuration_of_the_chosen_kernel_is_printed() {
     let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning();
-    let problem = Problem::dense(2, 3, 1_000_001, 1, Layout::NN, DType::F32);
+    let problem = Problem::dense(2, 3, 1_000_001, 1, Layout::NN, Format::F32);
     let explanation = dispatcher.explain(&problem, Policy::own());
     let config = dispatcher.plan(&problem, Policy::own()).unwrap().config;
     assert_eq!(explanation.config, config);

@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, Format, F32Mode, Layout, Problem};
 use std::sync::Arc;
 
 fn h100() -> Dispatcher {
@@ -13,7 +13,7 @@ fn h100() -> Dispatcher {
 }
 
 fn f32(m: usize, n: usize, k: usize, f32_mode: F32Mode) -> Problem {
-    Problem { f32_mode, ..Problem::dense(m, n, k, 1, Layout::NT, DType::F32) }
+    Problem { f32_mode, ..Problem::dense(m, n, k, 1, Layout::NT, Format::F32) }
 }
 
 /// A row of the table with another arithmetic.
@@ -28,7 +28,7 @@ fn with_math(math: Math) -> KernelDesc {
 fn sweep() -> impl Iterator<Item = Problem> {
     let sizes = [(1, 4096, 4096, 1), (4096, 4096, 4096, 1), (2048, 2048, 128, 32), (333, 777, 555, 1), (64, 64, 1, 3)];
     let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
-    let dense = move |(m, n, k, batch)| layouts.map(|layout| Problem::dense(m, n, k, batch, layout, DType::F32));
+    let dense = move |(m, n, k, batch)| layouts.map(|layout| Problem::dense(m, n, k, batch, layout, Format::F32));
     let in_all_modes = |dense: Problem| F32Mode::ALL.map(|f32_mode| Problem { f32_mode, ..dense });
     sizes.into_iter().flat_map(dense).flat_map(in_all_modes)
 }
@@ -96,7 +96,7 @@ fn plans_keep_to_the_mode_and_to_what_memory_there_is() {
 #[test]
 fn large_products_are_split_into_parts_where_they_may_be() {
     let dispatcher = h100();
-    let dense = |m, n, k, batch, layout| Problem::dense(m, n, k, batch, layout, DType::F32);
+    let dense = |m, n, k, batch, layout| Problem::dense(m, n, k, batch, layout, Format::F32);
     let kernel = |problem: &Problem, policy| dispatcher.plan(problem, policy).unwrap().kernel;
     // What splits B beforehand, or both operands on their way.
     const BEFORE: &str = "sm90_bf16x6";
@@ -149,7 +149,7 @@ fn estimates_of_products_in_parts_are_near_what_was_recorded() {
         (2048, 2048, 2048, 1, Layout::TN, 165.0),
     ];
     for (m, n, k, batch, layout, us) in recorded {
-        let problem = Problem::dense(m, n, k, batch, layout, DType::F32);
+        let problem = Problem::dense(m, n, k, batch, layout, Format::F32);
         let candidates = dispatcher.explain(&problem, Policy::own()).candidates;
         let of_family = candidates.iter().filter(|candidate| candidate.kernel.family == "sm90_bf16x6");
         let estimates = of_family.filter_map(|candidate| candidate.verdict.as_ref().ok());
@@ -175,7 +175,7 @@ fn estimates_of_parts_made_on_the_way_are_near_what_was_recorded() {
         (512, 64, 512, 384, Layout::NN, 182.1),
     ];
     for (m, n, k, batch, layout, us) in recorded {
-        let problem = Problem::dense(m, n, k, batch, layout, DType::F32).canonical().problem;
+        let problem = Problem::dense(m, n, k, batch, layout, Format::F32).canonical().problem;
         let kernel = family::by_name(&format!("sm90_bf16x6_direct_f32_{layout}_64x64x32_1x1")).unwrap();
         let estimate = cost::estimate_us(kernel, &problem, &DeviceInfo::h100());
         assert!((estimate / us - 1.0f64).abs() < 0.12, "{problem}: {estimate} us, recorded {us} us");
@@ -188,7 +188,7 @@ fn strict_products_have_kernels_of_their_own_in_all_layouts() {
     let dispatcher = h100();
     let dense = |m, n, k, batch, layout| Problem {
         f32_mode: F32Mode::Strict,
-        ..Problem::dense(m, n, k, batch, layout, DType::F32)
+        ..Problem::dense(m, n, k, batch, layout, Format::F32)
     };
     let kernel = |problem: &Problem, policy| dispatcher.plan(problem, policy).unwrap().kernel;
     for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
@@ -237,7 +237,7 @@ fn estimates_of_strict_products_are_near_what_was_recorded() {
     ];
     for (row, m, n, k, batch, us) in recorded {
         let kernel = family::by_name(&format!("sm90_sgemm_f32_{row}_1x1")).unwrap();
-        let dense = Problem::dense(m, n, k, batch, kernel.layout, DType::F32);
+        let dense = Problem::dense(m, n, k, batch, kernel.layout, Format::F32);
         let problem = Problem { f32_mode: F32Mode::Strict, ..dense }.canonical().problem;
         let estimate = cost::estimate_us(kernel, &problem, dispatcher.device());
         assert!((estimate / us - 1.0f64).abs() < 0.085, "{problem}: {kernel} {estimate} us, recorded {us} us");
@@ -248,7 +248,7 @@ fn estimates_of_strict_products_are_near_what_was_recorded() {
 fn operands_that_are_transposed_beforehand_need_no_alignment_but_a_workspace() {
     let verdict = |name: &str, misalign: fn(&mut Problem)| {
         let kernel = family::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
-        let mut problem = Problem::dense(512, 256, 512, 1, kernel.layout, DType::F32);
+        let mut problem = Problem::dense(512, 256, 512, 1, kernel.layout, Format::F32);
         misalign(&mut problem);
         kernel.supports(&problem, &DeviceInfo::h100()).is_ok()
     };
@@ -265,12 +265,12 @@ fn operands_that_are_transposed_beforehand_need_no_alignment_but_a_workspace() {
         assert_eq!(verdict(name, |problem| problem.b.pointer_align = 4), of_b, "B of {name}");
         assert!(verdict(name, |problem| problem.d.pointer_align = 4), "D of {name}");
         let kernel = family::by_name(&format!("sm90_sgemm_f32_{name}_1x1")).unwrap();
-        let problem = Problem::dense(512, 256, 512, 1, kernel.layout, DType::F32);
+        let problem = Problem::dense(512, 256, 512, 1, kernel.layout, Format::F32);
         let lines = if of_a { 512 } else { 0 } + if of_b { 256 } else { 0 };
         assert_eq!(kernel.workspace(&problem).best, 4 * 512 * lines, "{name}");
     }
     let kernel = family::by_name("sm90_sgemm_f32_nt_128x128x32_1x1").unwrap();
-    let wide = Problem::dense(100, 512, 64, 2, Layout::NT, DType::F32);
+    let wide = Problem::dense(100, 512, 64, 2, Layout::NT, Format::F32);
     assert_eq!(kernel.workspace(&wide).best, 2 * 4 * 64 * 128, "the smaller one, A, rounded up to 32 rows");
 }
 
@@ -278,7 +278,7 @@ fn operands_that_are_transposed_beforehand_need_no_alignment_but_a_workspace() {
 #[test]
 fn parts_are_made_of_operands_of_any_alignment() {
     let verdict = |layout: Layout, change: fn(&mut Problem)| {
-        let mut problem = Problem::dense(512, 512, 512, 1, layout, DType::F32);
+        let mut problem = Problem::dense(512, 512, 512, 1, layout, Format::F32);
         change(&mut problem);
         let kernel = family::by_name(&format!("sm90_bf16x6_f32_{layout}_128x128x32_2x1")).unwrap();
         kernel.supports(&problem, &DeviceInfo::h100())
@@ -301,7 +301,7 @@ fn parts_are_made_of_operands_of_any_alignment() {
 fn parts_made_on_the_way_need_aligned_operands_and_nothing_else() {
     for layout in [Layout::NN, Layout::NT] {
         let kernel = family::by_name(&format!("sm90_bf16x6_direct_f32_{layout}_64x64x32_1x1")).unwrap();
-        let dense = Problem::dense(512, 512, 512, 1, layout, DType::F32);
+        let dense = Problem::dense(512, 512, 512, 1, layout, Format::F32);
         let verdict = |change: fn(&mut Problem)| {
             let mut problem = dense;
             change(&mut problem);
@@ -338,7 +338,7 @@ fn every_mode_is_planned_for_itself() {
 #[test]
 fn other_types_have_no_mode() {
     let dispatcher = h100();
-    for dtype in [DType::F16, DType::BF16, DType::F64] {
+    for dtype in [Format::F16, Format::BF16, Format::F64] {
         let dense = Problem::dense(512, 1024, 1024, 1, Layout::NT, dtype);
         let plan = dispatcher.plan(&dense, Policy::default()).unwrap();
         for f32_mode in F32Mode::ALL {
@@ -376,7 +376,7 @@ fn tf32_products_get_the_tiles_made_for_them() {
     use Layout::{NN, NT, TN, TT};
     let dense = |m, n, k, batch, layout| Problem {
         f32_mode: F32Mode::Tf32,
-        ..Problem::dense(m, n, k, batch, layout, DType::F32)
+        ..Problem::dense(m, n, k, batch, layout, Format::F32)
     };
     let name = |problem: &Problem, policy: Policy| h100().plan(problem, policy).unwrap().kernel.name;
     let cases = [
@@ -427,7 +427,7 @@ fn tf32_kernels_say_what_tma_cannot_do() {
     // K may end anywhere in longer rows, and two batch dimensions need not merge.
     let (a, b) = (Operand { row_stride: 1028, ..dense.a }, Operand { col_stride: 1028, ..dense.b });
     assert_eq!(verdict(&Problem { a, b, k: 1021, ..dense }), Ok(()));
-    let mut batched = Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(128, 128, 64, 6, Layout::NT, DType::F32) };
+    let mut batched = Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(128, 128, 64, 6, Layout::NT, Format::F32) };
     batched.batch = [2, 3];
     for operand in [&mut batched.a, &mut batched.d] {
         let matrix = operand.batch_stride[1];
@@ -465,7 +465,7 @@ fn tf32_estimates_are_near_what_was_recorded() {
         (8192, 8192, 8192, 1, NT, 2673.0, 2710.0),
     ];
     for (m, n, k, batch, layout, ours, cublas) in RECORDED {
-        let problem = Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, batch, layout, DType::F32) };
+        let problem = Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, batch, layout, Format::F32) };
         let vendor = Policy::force(&format!("cublas_f32_{layout}")).unwrap();
         for (policy, recorded) in [(Policy::own(), ours), (vendor, cublas)] {
             if recorded.is_nan() {
@@ -495,6 +495,6 @@ fn an_explanation_names_the_mode() {
         let text = explain(&f32(512, 512, 512, mode));
         assert!(text.starts_with(asked) && text.contains(meaning), "{text}");
     }
-    let bf16 = explain(&Problem::dense(512, 512, 512, 1, Layout::NT, DType::BF16));
+    let bf16 = explain(&Problem::dense(512, 512, 512, 1, Layout::NT, Format::BF16));
     assert!(!bf16.contains("f32 mode"), "{bf16}");
 }

@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, Format, F32Mode, Layout, Problem};
 
 const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
 
@@ -12,7 +12,7 @@ fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
-fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
+fn linear(m: usize, n: usize, k: usize, dtype: Format) -> Problem {
     Problem::dense(m, n, k, 1, Layout::NT, dtype)
 }
 
@@ -26,7 +26,7 @@ fn error(setting: &str, problem: &Problem) -> String {
 
 #[test]
 fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let plan = |setting: &str| h100().plan(&problem, Policy::force(setting).unwrap()).unwrap();
     let chosen = plan(WAVE);
     let named = plan(&format!("{WAVE}@{}", chosen.config));
@@ -39,7 +39,7 @@ fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
 
 #[test]
 fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let text = error(&format!("{WAVE}@129x128_c1x1_k1_s7"), &problem);
     assert!(text.contains("cannot run it as 129x128_c1x1_k1_s7; it can as "), "{text}");
     assert!(text.contains("128x128_c1x1_k1_s7"), "{text}");
@@ -55,7 +55,7 @@ fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
 #[test]
 fn the_configurations_are_those_that_the_launch_accepts() {
     use Layout::{NN, NT, TT};
-    let f32 = |m, n, k, layout| Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, 1, layout, DType::F32) };
+    let f32 = |m, n, k, layout| Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, 1, layout, Format::F32) };
     let cases = [
         ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 1024, NT), "c2x1_k1, c1x2_k1, c2x2_k1, c1x1_k2, c1x2_k2"),
         ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 480, NT), "c2x1_k1, c1x2_k1, c2x2_k1"),
@@ -111,7 +111,7 @@ fn what_is_chosen_is_legal() {
 /// A table that has one entry: this configuration of [`WAVE`] for 512 rows.
 fn tuned(config: &str) -> Dispatcher {
     let device = DeviceInfo::h100();
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let kernel = family::by_name(WAVE).unwrap();
     let key = Key::of(&problem.canonical().problem, Among::All).unwrap();
     let mut table = Tuning::new("mine.json", Origin::of_this_build(&device));
@@ -123,7 +123,7 @@ fn tuned(config: &str) -> Dispatcher {
 
 #[test]
 fn a_measured_table_names_a_configuration() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let config = "128x128_c1x1_k1_s7";
     let dispatcher = tuned(config);
     let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
@@ -135,7 +135,7 @@ fn a_measured_table_names_a_configuration() {
 
 #[test]
 fn an_entry_whose_configuration_the_kernel_has_not_is_passed_over() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let dispatcher = tuned("136x128_c1x1_k1_s1");
     assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().reason, Reason::Estimate);
     let text = dispatcher.explain(&problem, Policy::default()).to_string();

@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{Fusion, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
@@ -19,7 +19,7 @@ fn added(product: Problem, beta: f64) -> Problem {
     Problem { epilogue, ..product }
 }
 
-fn dense(m: usize, n: usize, k: usize, layout: Layout, dtype: DType) -> Problem {
+fn dense(m: usize, n: usize, k: usize, layout: Layout, dtype: Format) -> Problem {
     Problem::dense(m, n, k, 1, layout, dtype)
 }
 
@@ -30,19 +30,19 @@ fn verdict(problem: &Problem, kernel: &str) -> Result<(), Rejection> {
 #[test]
 fn unaligned_operands_that_are_added_in_place_go_to_cublas() {
     for (m, n, k) in [(500, 4095, 4097), (16, 33, 1001), (3, 385, 96)] {
-        for dtype in [DType::BF16, DType::F16] {
+        for dtype in [Format::BF16, Format::F16] {
             let in_place = added(dense(m, n, k, Layout::NN, dtype), 1.0);
             let plan = h100().plan(&in_place, Policy::default()).unwrap();
             assert_ne!(plan.kernel.family, "reference", "{in_place}");
         }
     }
-    let long = added(dense(500, 4095, 4097, Layout::NT, DType::BF16), 1.0);
+    let long = added(dense(500, 4095, 4097, Layout::NT, Format::BF16), 1.0);
     assert_eq!(h100().plan(&long, Policy::default()).unwrap().kernel.name, "cublas_bf16_nt");
 }
 
 #[test]
 fn cublas_adds_in_place_and_fuses_nothing_else() {
-    let in_place = added(dense(64, 64, 64, Layout::NT, DType::F32), -0.5);
+    let in_place = added(dense(64, 64, 64, Layout::NT, Format::F32), -0.5);
     assert_eq!(verdict(&in_place, "cublas_f32_nt"), Ok(()));
     let no_beta = Err(Rejection::Epilogue { what: "beta * C" });
     let mut other = in_place;
@@ -61,7 +61,7 @@ fn cublas_adds_in_place_and_fuses_nothing_else() {
 
 #[test]
 fn in_place_stays_so_in_the_canonical_form_where_c_is_read() {
-    let mut product = Problem::dense(8, 64, 32, 4, Layout::NT, DType::F32);
+    let mut product = Problem::dense(8, 64, 32, 4, Layout::NT, Format::F32);
     product.b.batch_stride = [0, 0]; // folded into one product
     for d in [product.d, Operand::col_major(8, [0, 8 * 64])] {
         let canonical = added(Problem { d, ..product }, 1.0).canonical().problem;
@@ -79,9 +79,9 @@ fn a_product_in_place_is_never_launched_in_parts() {
     let mut cut = 0;
     for f32_mode in F32Mode::ALL {
         for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
-            let product = Problem { f32_mode, ..dense(8192, 8192, 8192, layout, DType::F32) };
+            let product = Problem { f32_mode, ..dense(8192, 8192, 8192, layout, Format::F32) };
             let canonical = added(product, 1.0).canonical().problem;
-            for kernel in KERNELS.iter().filter(|kernel| kernel.layout == layout && kernel.dtype == DType::F32) {
+            for kernel in KERNELS.iter().filter(|kernel| kernel.layout == layout && kernel.dtype == Format::F32) {
                 let need = kernel.workspace(&canonical);
                 assert_eq!(need.least, need.best, "{kernel}");
                 let beside = kernel.workspace(&product);
@@ -93,7 +93,7 @@ fn a_product_in_place_is_never_launched_in_parts() {
     }
     assert!(cut > 0, "no kernel would be cut");
     // Beyond a grid simt_gemm launches batch by batch.
-    let mut many = Problem::dense(1, 1, 8, 1 << 31, Layout::NT, DType::F32);
+    let mut many = Problem::dense(1, 1, 8, 1 << 31, Layout::NT, Format::F32);
     many.f32_mode = F32Mode::Strict;
     let simt = KERNELS.iter().find(|k| k.family == "simt_gemm" && k.layout == Layout::NT && k.arch.capability == 90);
     let simt = simt.expect("a row of simt_gemm").name;
@@ -104,7 +104,7 @@ fn a_product_in_place_is_never_launched_in_parts() {
 
 #[test]
 fn cublas_takes_leading_dimensions_of_32_bits_only() {
-    let product = dense(300, 520, 264, Layout::NT, DType::BF16);
+    let product = dense(300, 520, 264, Layout::NT, Format::BF16);
     let far = 1i64 << 31;
     let apart = |operand: Operand| match operand.col_stride {
         1 => Operand { row_stride: far, ..operand },
@@ -129,7 +129,7 @@ fn cublas_takes_leading_dimensions_of_32_bits_only() {
 #[test]
 fn a_suite_has_a_row_for_a_product_in_place() {
     use candle_tilegemm::suite::Shape;
-    let product = dense(5, 7, 3, Layout::NN, DType::F32);
+    let product = dense(5, 7, 3, Layout::NN, Format::F32);
     let row = Shape::of(&added(product, 0.5), "row".into(), "f32".into()).expect("a row").problem();
     assert_eq!((row.epilogue.beta(), row.epilogue.c, row.epilogue.in_place), (0.5, Some(product.d), false));
 }

@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{cost, Activation, DType, Error, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, Activation, Format, Error, F32Mode, Layout, Problem};
 use std::error::Error as _;
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
-fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
+fn linear(m: usize, n: usize, k: usize, dtype: Format) -> Problem {
     Problem::dense(m, n, k, 1, Layout::NT, dtype)
 }
 
 fn bf16(m: usize, n: usize, k: usize) -> Problem {
-    linear(m, n, k, DType::BF16)
+    linear(m, n, k, Format::BF16)
 }
 
 fn strict(m: usize, n: usize, k: usize) -> Problem {
-    Problem { f32_mode: F32Mode::Strict, ..linear(m, n, k, DType::F32) }
+    Problem { f32_mode: F32Mode::Strict, ..linear(m, n, k, Format::F32) }
 }
 
 fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
@@ -49,7 +49,7 @@ fn sweep() -> impl Iterator<Item = Problem> {
         (1, 1, 1, 1),
     ];
     let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
-    let dtypes = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    let dtypes = [Format::F16, Format::BF16, Format::F32, Format::F64];
     SHAPES.into_iter().flat_map(move |(m, n, k, batch)| {
         layouts.into_iter().flat_map(move |layout| dtypes.map(|dtype| Problem::dense(m, n, k, batch, layout, dtype)))
     })
@@ -63,20 +63,20 @@ fn able(candidates: &[Candidate]) -> impl Iterator<Item = (&'static KernelDesc, 
 fn shapes_get_the_kernels_made_for_them() {
     let tensor_cores = |family| !matches!(family, "cublas" | "reference" | "simt_gemm");
     for (m, n, k) in [(1, 4096, 4096), (64, 4096, 4096), (512, 28672, 4096), (4096, 4096, 4096)] {
-        for dtype in [DType::F16, DType::BF16] {
+        for dtype in [Format::F16, Format::BF16] {
             let family = plan(&linear(m, n, k, dtype), Policy::own()).kernel.family;
             assert!(tensor_cores(family), "{m}x{n}x{k} {dtype} runs on {family:?}");
         }
     }
     let cases = [
-        ("f32", linear(1024, 1024, 1024, DType::F32), Policy::default(), vec!["sm90_bf16x6"]),
-        ("some f32", linear(512, 768, 768, DType::F32), Policy::default(), vec!["sm90_bf16x6_direct"]),
+        ("f32", linear(1024, 1024, 1024, Format::F32), Policy::default(), vec!["sm90_bf16x6"]),
+        ("some f32", linear(512, 768, 768, Format::F32), Policy::default(), vec!["sm90_bf16x6_direct"]),
         ("strict f32", strict(512, 1024, 1024), Policy::own(), vec!["sm90_sgemm"]),
         ("strict f32", strict(512, 1024, 1024), Policy::default(), vec!["sm90_sgemm", "cublas"]),
-        ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec!["simt_gemm", "split_k"]),
-        ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec!["cublas", "sm90_dgemm"]),
-        ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec!["sm90_dgemm"]),
-        ("odd f64", linear(512, 1024, 1023, DType::F64), Policy::own(), vec!["split_k"]),
+        ("odd f32", linear(333, 777, 555, Format::F32), Policy::own(), vec!["simt_gemm", "split_k"]),
+        ("f64", linear(512, 1024, 1024, Format::F64), Policy::default(), vec!["cublas", "sm90_dgemm"]),
+        ("f64", linear(512, 1024, 1024, Format::F64), Policy::own(), vec!["sm90_dgemm"]),
+        ("odd f64", linear(512, 1024, 1023, Format::F64), Policy::own(), vec!["split_k"]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec!["cublas"]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec!["split_k"]),
         ("a long K of few outputs", bf16(1, 8, 16_384), Policy::own(), vec!["gemv"]),
@@ -146,7 +146,7 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
         ("D in every other column", Problem { d: every_other, ..dense }, "D is not row-major"),
         ("a transposed C", Problem { epilogue: column_major_c, ..dense }, "C is not row-major"),
         ("another layout", Problem { b: Operand::row_major(1024, [0, 0]), ..dense }, "reads nt, the operands are nn"),
-        ("another type", linear(512, 1024, 1024, DType::F16), "computes in bf16, the problem is in f16"),
+        ("another type", linear(512, 1024, 1024, Format::F16), "computes in bf16, the problem is in f16"),
         ("no K", bf16(512, 1024, 0), "K is 0"),
     ];
     assert!(verdict(&dense, NAME).is_ok());
@@ -175,7 +175,7 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
             assert_eq!(own(&bf16(m, n, k)), SKINNY, "{m}x{n}x{k}");
         }
     }
-    let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, DType::BF16);
+    let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, Format::BF16);
     let short = Problem { k: 4090, ..bf16(2, 4096, 4096) };
     let cases = [
         (GEMV, bf16(9, 4096, 4096), "takes at most 8 rows, the problem has 9"),
@@ -196,29 +196,29 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
     const GEVM: &str = "gevm_sm90_bf16_nn_4x64x32_1x1";
     const OUTER: &str = "outer_sm90_f32_any_16x128x1_1x1";
     let cases = [
-        (linear(1, 4096, 4096, DType::F32), F32),
-        (linear(8, 4096, 4096, DType::F32), F32),
-        (linear(7, 999, 768, DType::F32), F32),
-        (Problem::dense(4, 4096, 128, 8, Layout::NT, DType::BF16), "gemv_sm90_bf16_nt_8x2x512_1x1"),
-        (Problem::dense(4, 128, 4096, 8, Layout::NN, DType::BF16), GEVM),
-        (Problem::dense(1, 128, 1001, 32, Layout::NN, DType::F16), "gevm_sm90_f16_nn_4x64x32_1x1"),
-        (Problem::dense(1, 4096, 4096, 1, Layout::NN, DType::F32), "gevm_sm90_f32_nn_4x32x32_1x1"),
-        (Problem::dense(4096, 64, 1, 1, Layout::NN, DType::F32), OUTER),
-        (Problem::dense(4096, 33, 1, 3, Layout::TT, DType::F32), OUTER),
+        (linear(1, 4096, 4096, Format::F32), F32),
+        (linear(8, 4096, 4096, Format::F32), F32),
+        (linear(7, 999, 768, Format::F32), F32),
+        (Problem::dense(4, 4096, 128, 8, Layout::NT, Format::BF16), "gemv_sm90_bf16_nt_8x2x512_1x1"),
+        (Problem::dense(4, 128, 4096, 8, Layout::NN, Format::BF16), GEVM),
+        (Problem::dense(1, 128, 1001, 32, Layout::NN, Format::F16), "gevm_sm90_f16_nn_4x64x32_1x1"),
+        (Problem::dense(1, 4096, 4096, 1, Layout::NN, Format::F32), "gevm_sm90_f32_nn_4x32x32_1x1"),
+        (Problem::dense(4096, 64, 1, 1, Layout::NN, Format::F32), OUTER),
+        (Problem::dense(4096, 33, 1, 3, Layout::TT, Format::F32), OUTER),
     ];
     for (problem, name) in cases {
         for policy in [Policy::default(), Policy::own()] {
             assert_eq!(plan(&problem, policy).kernel.name, name, "{problem}");
         }
     }
-    let narrow = Problem::dense(4, 128, 4096, 8, Layout::NN, DType::BF16);
+    let narrow = Problem::dense(4, 128, 4096, 8, Layout::NN, Format::BF16);
     let cases = [
-        (F32, linear(17, 4096, 4096, DType::F32), "takes at most 16 rows, the problem has 17"),
-        (F32, linear(2, 4096, 4095, DType::F32), "A is aligned to 4 bytes, 16 needed"),
+        (F32, linear(17, 4096, 4096, Format::F32), "takes at most 16 rows, the problem has 17"),
+        (F32, linear(2, 4096, 4095, Format::F32), "A is aligned to 4 bytes, 16 needed"),
         (GEVM, Problem { m: 5, ..narrow }, "takes at most 4 rows, the problem has 5"),
-        (GEVM, Problem::dense(4, 100, 4096, 8, Layout::NN, DType::BF16), "B is aligned to 8 bytes, 16 needed"),
+        (GEVM, Problem::dense(4, 100, 4096, 8, Layout::NN, Format::BF16), "B is aligned to 8 bytes, 16 needed"),
         (GEVM, Problem { n: 100, ..narrow }, "N is 100, a multiple of 8 needed"),
-        (OUTER, linear(4096, 64, 2, DType::F32), "takes a K of 1, the problem has 2"),
+        (OUTER, linear(4096, 64, 2, Format::F32), "takes a K of 1, the problem has 2"),
     ];
     for (name, problem, text) in cases {
         assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
@@ -230,7 +230,7 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
 
 #[test]
 fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
-    use {DType::*, Layout::*};
+    use {Format::*, Layout::*};
     // Microseconds on an H100 80GB HBM3 (docs/performance.md): ours where it is built as measured, and cuBLAS.
     let cases = [
         (1, 4096, 4096, 1, NT, F32, 21.8, 27.9),
@@ -306,7 +306,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     problem.epilogue = Epilogue::new(1.0, 1.0);
     problem.epilogue.c = Some(problem.d);
     assert!(verdict(&problem, name).is_ok());
-    let many = Problem::dense(65, 64, 128, 70_000, Layout::NT, DType::BF16);
+    let many = Problem::dense(65, 64, 128, 70_000, Layout::NT, Format::BF16);
     assert_eq!(verdict(&many, name).unwrap_err().to_string(), "takes at most 65535 matrices, the problem has 70000");
     let short = verdict(&bf16(300, 4096, 4095), name).unwrap_err();
     assert_eq!(short.to_string(), "A is aligned to 2 bytes, 16 needed");
@@ -316,7 +316,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
 #[test]
 fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
     const LAYERS: [(usize, usize, usize); 2] = [(4096, 4096, 800), (6144, 4096, 256)];
-    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.dtype == DType::BF16);
+    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.dtype == Format::BF16);
     let device = DeviceInfo::h100();
     for (n, k, most) in LAYERS {
         let best = |m| {
@@ -345,7 +345,7 @@ fn a_column_major_result_exchanges_the_operands() {
 
 #[test]
 fn one_weight_for_a_batch_is_a_single_product() {
-    let mut problem = Problem::dense(128, 4096, 1024, 16, Layout::NT, DType::BF16);
+    let mut problem = Problem::dense(128, 4096, 1024, 16, Layout::NT, Format::BF16);
     problem.b.batch_stride = [0, 0];
     let folded = plan(&problem, Policy::default());
     let single = plan(&bf16(16 * 128, 4096, 1024), Policy::default());
@@ -355,7 +355,7 @@ fn one_weight_for_a_batch_is_a_single_product() {
 
 #[test]
 fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
-    let mut problem = Problem::dense(128, 128, 64, 6, Layout::NT, DType::BF16);
+    let mut problem = Problem::dense(128, 128, 64, 6, Layout::NT, Format::BF16);
     problem.batch = [2, 3];
     for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
         let matrix = operand.batch_stride[1];
@@ -369,7 +369,7 @@ fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
 
 #[test]
 fn nothing_to_compute_is_a_plan_that_takes_no_time() {
-    for problem in [bf16(0, 1024, 1024), bf16(512, 0, 1024), Problem::dense(8, 8, 8, 0, Layout::NN, DType::F32)] {
+    for problem in [bf16(0, 1024, 1024), bf16(512, 0, 1024), Problem::dense(8, 8, 8, 0, Layout::NN, Format::F32)] {
         assert_eq!(plan(&problem, Policy::default()).estimate_us, 0.0);
         let text = h100().explain(&problem, Policy::default()).to_string();
         assert!(text.contains("nothing to compute"), "{text}");
@@ -387,7 +387,7 @@ fn a_forced_kernel_is_taken_or_an_error() {
     assert!(matches!(&unknown, Error::UnknownKernel(name) if name == "sm90_gemm"), "{unknown:?}");
     let name = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let error = h100().plan(&problem, Policy::force(name).unwrap()).unwrap_err();
-    let expected = Rejection::DType { have: DType::F32, need: DType::BF16 };
+    let expected = Rejection::Format { have: Format::F32, need: Format::BF16 };
     assert!(matches!(&error, Error::Forced { kernel, .. } if kernel == name), "{error:?}");
     assert_eq!(error.source().and_then(|cause| cause.downcast_ref()), Some(&expected));
     let text = error.to_string();

@@ -2,7 +2,7 @@
 //! alignments hold for every address.
 
 use candle_tilegemm::problem::{power_of_two_in, Batch, BiasAxis, Epilogue, Operand, MAX_ALIGN};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -85,7 +85,7 @@ fn case() -> impl Strategy<Value = Case> {
         epilogue.bias = bias;
         epilogue.c = Some(c);
         let problem =
-            Problem { batch: [outer, inner], a, b, d, epilogue, ..Problem::dense(m, n, k, 1, Layout::NN, DType::F16) };
+            Problem { batch: [outer, inner], a, b, d, epilogue, ..Problem::dense(m, n, k, 1, Layout::NN, Format::F16) };
         Case { problem, spans: [a_span, b_span, c_span, d_span] }
     })
 }
@@ -246,14 +246,14 @@ fn batches_collapse_to_two_dimensions_or_not_at_all() {
 fn alignment_is_that_of_pointer_and_strides() {
     let dense = Operand::row_major(64, [0, 64 * 8]);
     let cases = [
-        ("dense", dense, DType::F16, 16),
-        ("a pointer off by one", Operand { pointer_align: 2, ..dense }, DType::F16, 2),
-        ("an odd row", Operand { row_stride: 65, ..dense }, DType::F16, 2),
-        ("a row of f32", Operand { row_stride: 66, ..dense }, DType::F32, 8),
-        ("a row of f64", Operand { row_stride: 65, ..dense }, DType::F64, 8),
-        ("an odd batch", Operand { batch_stride: [0, 4], ..dense }, DType::BF16, 8),
-        ("a broadcast batch", Operand { batch_stride: [0, 0], ..dense }, DType::BF16, 16),
-        ("columns", Operand::col_major(12, [0, 0]), DType::F16, 8),
+        ("dense", dense, Format::F16, 16),
+        ("a pointer off by one", Operand { pointer_align: 2, ..dense }, Format::F16, 2),
+        ("an odd row", Operand { row_stride: 65, ..dense }, Format::F16, 2),
+        ("a row of f32", Operand { row_stride: 66, ..dense }, Format::F32, 8),
+        ("a row of f64", Operand { row_stride: 65, ..dense }, Format::F64, 8),
+        ("an odd batch", Operand { batch_stride: [0, 4], ..dense }, Format::BF16, 8),
+        ("a broadcast batch", Operand { batch_stride: [0, 0], ..dense }, Format::BF16, 16),
+        ("columns", Operand::col_major(12, [0, 0]), Format::F16, 8),
     ];
     for (what, operand, dtype, expected) in cases {
         assert_eq!(operand.align(dtype), expected, "{what}");
@@ -266,7 +266,7 @@ fn alignment_is_that_of_pointer_and_strides() {
 #[test]
 fn an_alpha_of_0_is_a_product_over_nothing() {
     let of = |k, layout, alpha| {
-        let mut problem = Problem::dense(6, 4, k, 3, layout, DType::BF16);
+        let mut problem = Problem::dense(6, 4, k, 3, layout, Format::BF16);
         problem.epilogue = Epilogue::new(alpha, 0.5);
         problem.epilogue.bias = Some(BiasAxis::N);
         problem.epilogue.c = Some(problem.d);

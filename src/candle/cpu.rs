@@ -1,7 +1,7 @@
 //! The op on the CPU: candle's own product, then the epilogue in one pass.
 
 use super::lowering::{batch_of, kernel_dtype, GemmOp, Third};
-use crate::problem::{Activation, DType, Real};
+use crate::problem::{Activation, Format, Real};
 use crate::stats;
 use ::candle::backend::{BackendDevice, BackendStorage};
 use ::candle::cpu_backend::CpuDevice;
@@ -47,10 +47,10 @@ pub(super) fn forward(
         }};
     }
     match dtype {
-        DType::F16 => apply!(F16, f32),
-        DType::BF16 => apply!(BF16, f32),
-        DType::F32 => apply!(F32, f32),
-        DType::F64 => apply!(F64, f64),
+        Format::F16 => apply!(F16, f32),
+        Format::BF16 => apply!(BF16, f32),
+        Format::F32 => apply!(F32, f32),
+        Format::F64 => apply!(F64, f64),
     }
     Ok(out)
 }

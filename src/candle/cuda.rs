@@ -3,7 +3,7 @@
 use super::lowering::{kernel_dtype, GemmOp, Third};
 use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
-use crate::problem::{power_of_two_in, Activation, DType, Problem};
+use crate::problem::{power_of_two_in, Activation, Format, Problem};
 use ::candle::backend::BackendStorage;
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
@@ -37,16 +37,16 @@ type Input<'a> = (&'a CudaStorage, &'a Layout);
 /// Computes `op`; `third` is its bias or residual.
 pub(super) fn forward(op: &GemmOp, operands: [Input; 2], third: Option<Input>) -> Result<CudaStorage> {
     match kernel_dtype(operands[0].0.dtype())? {
-        DType::F16 => forward_as::<f16>(op, DType::F16, operands, third),
-        DType::BF16 => forward_as::<bf16>(op, DType::BF16, operands, third),
-        DType::F32 => forward_as::<f32>(op, DType::F32, operands, third),
-        DType::F64 => forward_as::<f64>(op, DType::F64, operands, third),
+        Format::F16 => forward_as::<f16>(op, Format::F16, operands, third),
+        Format::BF16 => forward_as::<bf16>(op, Format::BF16, operands, third),
+        Format::F32 => forward_as::<f32>(op, Format::F32, operands, third),
+        Format::F64 => forward_as::<f64>(op, Format::F64, operands, third),
     }
 }
 
 fn forward_as<T: CudaDType + DeviceRepr>(
     op: &GemmOp,
-    dtype: DType,
+    dtype: Format,
     [lhs, rhs]: [Input; 2],
     third: Option<Input>,
 ) -> Result<CudaStorage> {
@@ -102,14 +102,14 @@ fn forward_as<T: CudaDType + DeviceRepr>(
 /// The derivative of `activation` at each number of a contiguous `x`.
 pub(super) fn slope(activation: Activation, x: Input) -> Result<CudaStorage> {
     match kernel_dtype(x.0.dtype())? {
-        DType::F16 => slope_as::<f16>(activation, DType::F16, x),
-        DType::BF16 => slope_as::<bf16>(activation, DType::BF16, x),
-        DType::F32 => slope_as::<f32>(activation, DType::F32, x),
-        DType::F64 => slope_as::<f64>(activation, DType::F64, x),
+        Format::F16 => slope_as::<f16>(activation, Format::F16, x),
+        Format::BF16 => slope_as::<bf16>(activation, Format::BF16, x),
+        Format::F32 => slope_as::<f32>(activation, Format::F32, x),
+        Format::F64 => slope_as::<f64>(activation, Format::F64, x),
     }
 }
 
-fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, dtype: DType, x: Input) -> Result<CudaStorage> {
+fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, dtype: Format, x: Input) -> Result<CudaStorage> {
     let device = x.0.device().clone();
     let stream = device.cuda_stream();
     let count = x.1.shape().elem_count();

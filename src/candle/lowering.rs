@@ -1,6 +1,6 @@
 //! From candle's tensors and layouts to a [`Problem`].
 
-use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, Format, Epilogue, F32Mode, Operand, Problem};
 use ::candle::{Error, Layout, Result, Shape, Tensor};
 
 /// The meaning of the op's third input.
@@ -24,12 +24,12 @@ pub(super) struct GemmOp {
 }
 
 /// The kernels' name for a tensor's element type.
-pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<DType> {
+pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<Format> {
     match dtype {
-        ::candle::DType::F16 => Ok(DType::F16),
-        ::candle::DType::BF16 => Ok(DType::BF16),
-        ::candle::DType::F32 => Ok(DType::F32),
-        ::candle::DType::F64 => Ok(DType::F64),
+        ::candle::DType::F16 => Ok(Format::F16),
+        ::candle::DType::BF16 => Ok(Format::BF16),
+        ::candle::DType::F32 => Ok(Format::F32),
+        ::candle::DType::F64 => Ok(Format::F64),
         _ => Err(Error::UnsupportedDTypeForOp(dtype, "matmul").bt()),
     }
 }
@@ -100,14 +100,14 @@ fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
 }
 
 /// The alignment of a layout's first element, in a well-aligned allocation.
-fn offset_align(layout: &Layout, dtype: DType) -> u32 {
+fn offset_align(layout: &Layout, dtype: Format) -> u32 {
     power_of_two_in((layout.start_offset() * dtype.bytes()) as u64)
 }
 
 impl GemmOp {
     /// This op's problem for operands with these layouts. `align` gives the alignment of the addresses of A, B, C and D
     /// where the caller knows more than the layouts say.
-    pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
+    pub fn problem(&self, dtype: Format, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
         let Some(batch) = batch_of(lhs, rhs) else {
             ::candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
         };
@@ -132,7 +132,7 @@ impl GemmOp {
             b: operand(rhs, batch.strides[1], align[1]),
             d,
             epilogue,
-            f32_mode: if dtype == DType::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() },
+            f32_mode: if dtype == Format::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() },
         })
     }
 

@@ -9,7 +9,7 @@
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::kernel::{Case, Family, KernelDesc};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// Time until all loads are in flight, microseconds. The kernel overlaps the kernel before and meanwhile prefetches
 /// weights into L2.
@@ -89,7 +89,7 @@ impl Shape {
             Kind::Warps => {
                 let m = if problem.m > 4 { m.next_multiple_of(2) } else { m };
                 // With few rows in f32, twice as many loads are in flight.
-                let deep = if problem.dtype == DType::F32 && m <= 3 { 2 } else { 1 };
+                let deep = if problem.dtype == Format::F32 && m <= 3 { 2 } else { 1 };
                 let cuts: &[_] = &[(4, 8), (8, 8), (2, 8), (1, 8), (16, 16)];
                 Self {
                     m,

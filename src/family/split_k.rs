@@ -8,7 +8,7 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::{memory_us, overlap_by};
 use crate::kernel::{Case, Family};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// The launch, the first loads and the last stores, microseconds.
 const LAUNCH_US: f64 = 1.76;
@@ -96,7 +96,7 @@ impl Tile {
         let k = if self.is_dot() { k } else { rounds * self.depth };
         let busiest = self.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
         let waves = (busiest / self.residents as f64).ceil();
-        let double = if problem.dtype == DType::F64 { DOUBLE } else { 1.0 };
+        let double = if problem.dtype == Format::F64 { DOUBLE } else { 1.0 };
         let products = busiest * (self.size[0] * self.size[1]) as f64 * k as f64 * self.product_ps * double * 1e-6;
         let latency = waves * rounds as f64 * self.round_us;
         let lines = if self.is_dot() { busiest * k as f64 / 32.0 * self.lines(problem) * LINE_NS * 1e-3 } else { 0.0 };
@@ -132,7 +132,7 @@ fn outputs(problem: &Problem) -> u64 {
 
 /// Device memory for the sums of `split` parts.
 fn parts_bytes(split: u64, problem: &Problem) -> u64 {
-    let accumulator = if problem.dtype == DType::F64 { 8 } else { 4 };
+    let accumulator = if problem.dtype == Format::F64 { 8 } else { 4 };
     if split > 1 {
         outputs(problem).saturating_mul(split * accumulator)
     } else {

@@ -11,7 +11,7 @@ use crate::kernel::Role;
 use crate::launch::cublas::api::{self, cublas};
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::f32_mode::{compute_type, f32_mode};
-use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::problem::{power_of_two_in, Format, Epilogue, F32Mode, Operand, Problem};
 use crate::trace;
 use ::candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
 use std::cell::Cell;
@@ -277,7 +277,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
 
 /// Whether the call needs sums in f32, so that an unchanged call to cuBLAS is not allowed.
 fn wants_exact(problem: &Problem) -> Result<bool> {
-    Ok(problem.dtype != DType::F32 && exact_sums()?)
+    Ok(problem.dtype != Format::F32 && exact_sums()?)
 }
 
 unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
@@ -331,7 +331,7 @@ impl Call {
         let Some(dtype) = self.dtype() else { return not_ours(Forwarded::Types) };
         let Some(asked) = F32Mode::of_compute_type(self.compute_type) else { return not_ours(Forwarded::ComputeType) };
         let f32_mode = match dtype {
-            DType::F32 => asked.map_or_else(f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
+            Format::F32 => asked.map_or_else(f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
             _ => F32Mode::default(),
         };
         let Call { ops, m, n, k, batch, ld, .. } = *self;
@@ -365,13 +365,13 @@ impl Call {
         })
     }
 
-    fn dtype(&self) -> Option<DType> {
+    fn dtype(&self) -> Option<Format> {
         let [a, b, c] = self.types;
         match a {
             _ if a != b || a != c => None,
-            api::CUDA_R_16F => Some(DType::F16),
-            api::CUDA_R_16BF => Some(DType::BF16),
-            api::CUDA_R_32F => Some(DType::F32),
+            api::CUDA_R_16F => Some(Format::F16),
+            api::CUDA_R_16BF => Some(Format::BF16),
+            api::CUDA_R_32F => Some(Format::F32),
             _ => None,
         }
     }

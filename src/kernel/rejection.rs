@@ -3,7 +3,7 @@
 use crate::arch::Arch;
 use crate::config::Config;
 use crate::problem::f32_mode::Math;
-use crate::problem::{DType, F32Mode, Layout};
+use crate::problem::{Format, F32Mode, Layout};
 
 /// Why a kernel was rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -28,11 +28,11 @@ pub enum Rejection {
     NotInProfile,
     /// The kernel computes in another type.
     #[error("computes in {have}, the problem is in {need}")]
-    DType {
+    Format {
         /// The kernel's type.
-        have: DType,
+        have: Format,
         /// The problem's type.
-        need: DType,
+        need: Format,
     },
     /// The kernel's arithmetic is not exact enough.
     #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]

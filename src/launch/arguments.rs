@@ -4,7 +4,7 @@ use super::pointers::Pointers;
 use crate::config::Config;
 use crate::ffi;
 use crate::kernel::Math;
-use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
+use crate::problem::{Activation, BiasAxis, Format, Layout, Operand, Problem};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -58,12 +58,12 @@ fn vector(pointer: *const c_void, row_stride: i64, col_stride: i64) -> ffi::tg_m
     ffi::tg_matrix { ptr: pointer.cast_mut(), row_stride, col_stride, batch_stride: [0, 0] }
 }
 
-pub(super) fn dtype(dtype: DType) -> ffi::tg_dtype {
+pub(super) fn dtype(dtype: Format) -> ffi::tg_dtype {
     match dtype {
-        DType::F16 => ffi::tg_dtype::TG_F16,
-        DType::BF16 => ffi::tg_dtype::TG_BF16,
-        DType::F32 => ffi::tg_dtype::TG_F32,
-        DType::F64 => ffi::tg_dtype::TG_F64,
+        Format::F16 => ffi::tg_dtype::TG_F16,
+        Format::BF16 => ffi::tg_dtype::TG_BF16,
+        Format::F32 => ffi::tg_dtype::TG_F32,
+        Format::F64 => ffi::tg_dtype::TG_F64,
     }
 }
 

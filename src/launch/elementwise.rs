@@ -9,7 +9,7 @@ use crate::ffi;
 use crate::kernel::Fusion;
 use crate::problem::Problem;
 #[cfg(feature = "candle")]
-use crate::problem::{Activation, DType, Layout};
+use crate::problem::{Activation, Format, Layout};
 use std::ffi::c_void;
 
 /// Applies to D the part of `problem`'s epilogue that a kernel with `fusion` leaves out ([`Epilogue::rest`]), by one
@@ -42,7 +42,7 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
 #[cfg(feature = "candle")]
 pub(crate) unsafe fn slope(
     activation: Activation,
-    of: DType,
+    of: Format,
     count: usize,
     x: *const c_void,
     d: *mut c_void,

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum DType {
+pub enum Format {
     /// IEEE half precision.
     F16,
     /// bfloat16.
@@ -17,38 +17,38 @@ pub enum DType {
     F64,
 }
 
-impl DType {
+impl Format {
     /// Size of an element in bytes.
     pub const fn bytes(self) -> usize {
         match self {
-            DType::F16 | DType::BF16 => 2,
-            DType::F32 => 4,
-            DType::F64 => 8,
+            Format::F16 | Format::BF16 => 2,
+            Format::F32 => 4,
+            Format::F64 => 8,
         }
     }
 
     /// The name used in kernel names and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
+            Format::F16 => "f16",
+            Format::BF16 => "bf16",
+            Format::F32 => "f32",
+            Format::F64 => "f64",
         }
     }
 }
 
-impl fmt::Display for DType {
+impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl std::str::FromStr for DType {
+impl std::str::FromStr for Format {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        [DType::F16, DType::BF16, DType::F32, DType::F64]
+        [Format::F16, Format::BF16, Format::F32, Format::F64]
             .into_iter()
             .find(|dtype| dtype.name() == s)
             .ok_or_else(|| format!("unknown dtype '{s}'; expected f16, bf16, f32 or f64"))

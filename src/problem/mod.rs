@@ -12,7 +12,7 @@ mod operand;
 
 pub use epilogue::{Activation, BiasAxis, Epilogue, Real};
 pub use f32_mode::F32Mode;
-pub use format::{DType, Layout};
+pub use format::{Format, Layout};
 pub use operand::{power_of_two_in, Batch, Operand, MAX_ALIGN};
 
 /// One matrix product, for a batch of matrices.
@@ -27,7 +27,7 @@ pub struct Problem {
     /// Outer and inner batch dimension.
     pub batch: [usize; 2],
     /// Element type of A, B, C and D.
-    pub dtype: DType,
+    pub dtype: Format,
     /// The left operand, m x k.
     pub a: Operand,
     /// The right operand, k x n.
@@ -52,7 +52,7 @@ pub struct Canonical {
 
 impl Problem {
     /// A dense problem without an epilogue, for the command line and the benchmarks.
-    pub fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout, dtype: DType) -> Self {
+    pub fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout, dtype: Format) -> Self {
         let matrix = |rows: usize, columns: usize| i64::try_from(rows.saturating_mul(columns)).unwrap_or(i64::MAX);
         let stride = |rows, columns| [0, if batch > 1 { matrix(rows, columns) } else { 0 }];
         let (a_stride, b_stride, d_stride) = (stride(m, k), stride(n, k), stride(m, n));
@@ -148,7 +148,7 @@ impl Problem {
         }
         problem.merge_batch();
         problem.fold_batch_into_m();
-        if problem.dtype != DType::F32 {
+        if problem.dtype != Format::F32 {
             problem.f32_mode = F32Mode::default();
         }
         Canonical { problem: problem.canonical_strides(), swapped }
@@ -237,7 +237,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Problem { m, n, k, .. } = self;
         write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.dtype)?;
-        if self.dtype == DType::F32 && self.f32_mode != F32Mode::default() {
+        if self.dtype == Format::F32 && self.f32_mode != F32Mode::default() {
             write!(f, " {}", self.f32_mode)?;
         }
         if self.batch_count() != 1 {

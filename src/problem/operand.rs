@@ -1,6 +1,6 @@
 //! Strides and alignment of the matrices of a problem.
 
-use super::format::DType;
+use super::format::Format;
 
 /// The memory layout of one matrix. Strides count elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ impl Operand {
 
     /// The largest power of two that divides the address of every row, in bytes; of every column, where columns are
     /// contiguous.
-    pub fn align(&self, dtype: DType) -> u32 {
+    pub fn align(&self, dtype: Format) -> u32 {
         let [x, y] = match [self.row_stride, self.col_stride] {
             [line, 1] | [1, line] => [line, 0],
             strides => strides,

@@ -1,6 +1,6 @@
 //! The file of a trace, row by row.
 
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 use crate::settings;
 use crate::suite::{self, Shape};
 use std::collections::HashSet;
@@ -170,8 +170,8 @@ pub fn class_of(problem: &Problem) -> &'static str {
     match (problem.batch_count(), problem.dtype, problem.m) {
         (2.., _, _) if repeated => "broadcast",
         (2.., _, _) => "attention",
-        (_, DType::F64, _) => "f64",
-        (_, DType::F32, _) => "f32",
+        (_, Format::F64, _) => "f64",
+        (_, Format::F32, _) => "f32",
         (_, _, ..=4) => "decode",
         (_, _, ..=64) => "small",
         (_, _, ..=256) => "mid",

@@ -8,17 +8,17 @@ use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Fusion, KernelDesc};
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{Activation, DType, Problem};
+use candle_tilegemm::{Activation, Format, Problem};
 use half::{bf16, f16};
 
 pub fn tests() -> Vec<(String, Test)> {
     let fuses = |kernel: &&KernelDesc| kernel.is_built() && kernel.fusion >= Fusion::BiasAct;
     let test = |kernel: &'static KernelDesc| -> (String, Test) {
         let all: fn(&Gpu, &KernelDesc) -> Result<(), String> = match kernel.dtype {
-            DType::F16 => |gpu, kernel| every_number(gpu, kernel, f16::from_bits),
-            DType::BF16 => |gpu, kernel| every_number(gpu, kernel, bf16::from_bits),
-            DType::F32 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f32()),
-            DType::F64 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f64()),
+            Format::F16 => |gpu, kernel| every_number(gpu, kernel, f16::from_bits),
+            Format::BF16 => |gpu, kernel| every_number(gpu, kernel, bf16::from_bits),
+            Format::F32 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f32()),
+            Format::F64 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f64()),
             other => panic!("no test for {other}"),
         };
         (format!("{kernel}_activations"), Box::new(move |gpu| all(gpu, kernel)))
@@ -48,9 +48,9 @@ fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u
             let got = got.to_f64();
             // Half a unit of what is stored and a tenth, and half of f16's smallest number; a few units of f32.
             let (relative, least) = match kernel.dtype {
-                DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
-                DType::F32 => (1e-6, 3e-8),
-                DType::F64 => (1e-14, 1e-14),
+                Format::F16 | Format::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
+                Format::F32 => (1e-6, 3e-8),
+                Format::F64 => (1e-14, 1e-14),
                 other => panic!("no test for {other}"),
             };
             let tolerance = relative * expected.abs() + least;

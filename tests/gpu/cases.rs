@@ -6,7 +6,7 @@ use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -53,7 +53,7 @@ impl Variant {
         Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..Variant::PLAIN };
 
     /// Everything that a kernel may be asked for.
-    pub fn all(dtype: DType) -> Vec<Variant> {
+    pub fn all(dtype: Format) -> Vec<Variant> {
         let plain = Variant::PLAIN;
         let whole_16_bytes = 16 / dtype.bytes();
         let mut variants = vec![
@@ -83,7 +83,7 @@ impl Variant {
 }
 
 /// A problem of this layout and variant.
-pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: DType, variant: Variant) -> Problem {
+pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: Format, variant: Variant) -> Problem {
     let count = variant.batch[0] * variant.batch[1];
     let mut problem = Problem::dense(m, n, k, count, layout, dtype);
     let pad = variant.padding as i64;
@@ -173,10 +173,10 @@ pub fn f32_mode(kernel: &KernelDesc) -> F32Mode {
 /// Runs one kernel over every size and variant that it supports, and compares with the reference kernel.
 pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     match kernel.dtype {
-        DType::F16 => compare_all::<f16>(gpu, kernel),
-        DType::BF16 => compare_all::<bf16>(gpu, kernel),
-        DType::F32 => compare_all::<f32>(gpu, kernel),
-        DType::F64 => compare_all::<f64>(gpu, kernel),
+        Format::F16 => compare_all::<f16>(gpu, kernel),
+        Format::BF16 => compare_all::<bf16>(gpu, kernel),
+        Format::F32 => compare_all::<f32>(gpu, kernel),
+        Format::F64 => compare_all::<f64>(gpu, kernel),
         other => panic!("no test for {other}"),
     }
 }
@@ -361,7 +361,7 @@ pub fn outer_is_simt_to_the_bit(gpu: &Gpu) -> Result<(), String> {
     let (outer, simt) = (built("outer")?, built("simt_gemm")?);
     for (m, n) in [(4096, 64), (3001, 37)] {
         for alpha in [1.0, -0.3] {
-            let problem = problem(m, n, 1, Layout::TN, DType::F32, Variant { alpha, ..Variant::PLAIN });
+            let problem = problem(m, n, 1, Layout::TN, Format::F32, Variant { alpha, ..Variant::PLAIN });
             let mut operands = operands::<f32>(&problem, 0, Data::NonFinite, 1);
             (operands.a[0], operands.a[1], operands.b[0]) = (-0.0, 1e-40, 3e38);
             let bits = |kernel: &KernelDesc| -> Result<Vec<u32>, String> {

@@ -9,7 +9,7 @@ use candle_tilegemm::dispatch::Plan;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -63,13 +63,13 @@ const LARGEST: usize = 5 << 20;
 pub fn tests() -> Vec<(String, Test)> {
     // f16 differs from bf16 in no more than its instructions' names.
     let takes_part =
-        |kernel: &&KernelDesc| kernel.is_built() && kernel.dtype != DType::F16 && !sizes(kernel.family).is_empty();
+        |kernel: &&KernelDesc| kernel.is_built() && kernel.dtype != Format::F16 && !sizes(kernel.family).is_empty();
     let tests = KERNELS.iter().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
         let test: Test = Box::new(move |gpu| match kernel.dtype {
-            DType::F16 => in_chains::<f16>(gpu, kernel),
-            DType::BF16 => in_chains::<bf16>(gpu, kernel),
-            DType::F32 => in_chains::<f32>(gpu, kernel),
-            DType::F64 => in_chains::<f64>(gpu, kernel),
+            Format::F16 => in_chains::<f16>(gpu, kernel),
+            Format::BF16 => in_chains::<bf16>(gpu, kernel),
+            Format::F32 => in_chains::<f32>(gpu, kernel),
+            Format::F64 => in_chains::<f64>(gpu, kernel),
             other => panic!("no test for {other}"),
         });
         (format!("{kernel}_in_a_chain"), test)

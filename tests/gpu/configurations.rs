@@ -8,7 +8,7 @@ use candle::cuda_backend::cudarc::driver::{result, DriverError};
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::problem::{Epilogue, Operand};
-use candle_tilegemm::{launch, Config, DType, Problem};
+use candle_tilegemm::{launch, Config, Format, Problem};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -31,10 +31,10 @@ pub fn tests() -> Vec<(String, Test)> {
     let has_several = |kernel: &&KernelDesc| kernel.is_built() && !matches!(kernel.family, "cublas" | "reference");
     tests.extend(KERNELS.iter().filter(has_several).map(|kernel: &'static KernelDesc| -> (String, Test) {
         let test: Test = Box::new(move |gpu| match kernel.dtype {
-            DType::F16 => every_configuration::<f16>(gpu, kernel),
-            DType::BF16 => every_configuration::<bf16>(gpu, kernel),
-            DType::F32 => every_configuration::<f32>(gpu, kernel),
-            DType::F64 => every_configuration::<f64>(gpu, kernel),
+            Format::F16 => every_configuration::<f16>(gpu, kernel),
+            Format::BF16 => every_configuration::<bf16>(gpu, kernel),
+            Format::F32 => every_configuration::<f32>(gpu, kernel),
+            Format::F64 => every_configuration::<f64>(gpu, kernel),
             other => panic!("no test for {other}"),
         });
         (format!("{kernel}_in_every_configuration"), test)

@@ -7,7 +7,7 @@ use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
 use std::sync::Arc;
 
@@ -21,28 +21,28 @@ pub struct Gpu {
 pub trait Element:
     candle::cuda_backend::CudaDType + candle::cuda_backend::cudarc::driver::DeviceRepr + candle::WithDType
 {
-    const KERNEL_DTYPE: DType;
+    const KERNEL_DTYPE: Format;
     /// Half the distance from 1 to the next value.
     const UNIT_ROUNDOFF: f64;
 }
 
 impl Element for f16 {
-    const KERNEL_DTYPE: DType = DType::F16;
+    const KERNEL_DTYPE: Format = Format::F16;
     const UNIT_ROUNDOFF: f64 = 1.0 / 2048.0;
 }
 
 impl Element for bf16 {
-    const KERNEL_DTYPE: DType = DType::BF16;
+    const KERNEL_DTYPE: Format = Format::BF16;
     const UNIT_ROUNDOFF: f64 = 1.0 / 256.0;
 }
 
 impl Element for f32 {
-    const KERNEL_DTYPE: DType = DType::F32;
+    const KERNEL_DTYPE: Format = Format::F32;
     const UNIT_ROUNDOFF: f64 = 1.0 / 16_777_216.0;
 }
 
 impl Element for f64 {
-    const KERNEL_DTYPE: DType = DType::F64;
+    const KERNEL_DTYPE: Format = Format::F64;
     const UNIT_ROUNDOFF: f64 = 1.0 / 9_007_199_254_740_992.0;
 }
 

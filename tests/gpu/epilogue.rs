@@ -12,7 +12,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{interpose, Activation, DType, Gemm, Layout, Problem};
+use candle_tilegemm::{interpose, Activation, Format, Gemm, Layout, Problem};
 use half::{bf16, f16};
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -79,9 +79,9 @@ fn finish<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, operands: &O
 /// Half a unit of what is stored and a tenth, and half of f16's smallest number; a few units of f32.
 fn tolerance<T: Element>(expected: f64) -> f64 {
     let (relative, least) = match T::KERNEL_DTYPE {
-        DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
-        DType::F32 => (1e-6, 3e-8),
-        DType::F64 => (1e-14, 1e-15),
+        Format::F16 | Format::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
+        Format::F32 => (1e-6, 3e-8),
+        Format::F64 => (1e-14, 1e-15),
         other => panic!("no test for {other}"),
     };
     relative * expected.abs() + least
@@ -121,7 +121,7 @@ fn check_rest<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, offset: 
         let (got, expected) = (got[at].to_f64(), inner + c);
         // What the accumulator rounds is a part of terms that may cancel.
         let allowed = tolerance::<T>(expected) + tolerance::<f32>(inner.abs() + c.abs() + bias.abs());
-        let allowed = if T::KERNEL_DTYPE == DType::F64 { tolerance::<T>(inner.abs() + c.abs() + 8.0) } else { allowed };
+        let allowed = if T::KERNEL_DTYPE == Format::F64 { tolerance::<T>(inner.abs() + c.abs() + 8.0) } else { allowed };
         if !agree(got, expected, allowed) {
             return Err(format!("element {element} of D is {got}, expected {expected} within {allowed:.2e}"));
         }
@@ -159,7 +159,7 @@ fn slopes_of_every_number<T: Element>(gpu: &Gpu, from_bits: fn(u16) -> T) -> Res
     };
     for activation in Activation::ALL {
         // Where a slope passes through 0, two terms of 0.2 cancel.
-        let cancelled = if T::KERNEL_DTYPE == DType::F64 { 0.0 } else { 2e-7 };
+        let cancelled = if T::KERNEL_DTYPE == Format::F64 { 0.0 } else { 2e-7 };
         compare(activation, &numbers, &slopes(activation).map_err(text)?, |x| activation.slope(x), cancelled)?;
     }
     Ok(())

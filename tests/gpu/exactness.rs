@@ -12,7 +12,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use data::{Kind, SIZE};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -119,7 +119,7 @@ fn operands(problem: &Problem, a: &[f32], b: &[f32]) -> Operands<f32> {
 }
 
 fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
-    cases::problem(m, n, k, kernel.layout, DType::F32, Variant::PLAIN)
+    cases::problem(m, n, k, kernel.layout, Format::F32, Variant::PLAIN)
 }
 
 /// Root mean square at most SGEMM's; the maximum, which is a matter of luck, at most a fifth above it. Of few rows the former is
@@ -154,7 +154,7 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
     let mut worse = Vec::new();
     for case in all_cases().iter().filter(|case| [100, 128, 512, 2044, 8192].contains(&case.k)) {
         for (rows, layout) in [3, 33, 129, SIZE].into_iter().flat_map(|rows| [(rows, Layout::NT), (rows, Layout::NN)]) {
-            let aligned = cases::problem(rows, SIZE, case.k, layout, DType::F32, Variant::PLAIN);
+            let aligned = cases::problem(rows, SIZE, case.k, layout, Format::F32, Variant::PLAIN);
             let by_one = |operand: Operand| Operand { pointer_align: 4, ..operand };
             let problem = Problem { a: by_one(aligned.a), b: by_one(aligned.b), ..aligned };
             let mut operands = operands(&problem, &case.a[..rows * case.k], &case.b);

@@ -9,7 +9,7 @@ use candle_tilegemm::dispatch::{Plan, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use half::{bf16, f16};
 use std::ffi::c_int;
 use std::ptr::null;
@@ -49,10 +49,10 @@ struct Product {
 impl Product {
     fn new(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
         match kernel.dtype {
-            DType::F16 => Self::of::<f16>(gpu, kernel, stream),
-            DType::BF16 => Self::of::<bf16>(gpu, kernel, stream),
-            DType::F32 => Self::of::<f32>(gpu, kernel, stream),
-            DType::F64 => Self::of::<f64>(gpu, kernel, stream),
+            Format::F16 => Self::of::<f16>(gpu, kernel, stream),
+            Format::BF16 => Self::of::<bf16>(gpu, kernel, stream),
+            Format::F32 => Self::of::<f32>(gpu, kernel, stream),
+            Format::F64 => Self::of::<f64>(gpu, kernel, stream),
             other => panic!("no test for {other}"),
         }
     }
@@ -162,7 +162,7 @@ fn capture_beside(
 
 /// A stream that CUDA gives the handle of a destroyed stream, and that is captured at once, does not take the other one's workspace.
 fn a_recycled_handle_is_another_stream(gpu: &Gpu) -> Result<(), String> {
-    let problem = Problem::dense(1024, 1024, 1024, 1, Layout::NT, DType::F32);
+    let problem = Problem::dense(1024, 1024, 1024, 1, Layout::NT, Format::F32);
     let dispatcher = launch::dispatcher(launch::current_device().map_err(text)?).map_err(text)?;
     let plan = dispatcher.plan(&problem, Policy::own()).map_err(text)?;
     if plan.workspace.least == 0 {

@@ -11,7 +11,7 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{workspace, DType, Layout, Problem};
+use candle_tilegemm::{workspace, Format, Layout, Problem};
 use half::{bf16, f16};
 use std::ptr::null;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ fn a_long_sum_of_a_few_rows(gpu: &Gpu) -> Result<(), String> {
     for (row, column) in [(15, 7), (3, 2), (15, 2), (3, 7)] {
         expected[row * 8 + column] = (row * column) as f64;
     }
-    let takes = |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.dtype == DType::BF16 && kernel.is_built();
+    let takes = |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.dtype == Format::BF16 && kernel.is_built();
     let mut kernels = KERNELS.iter().filter(takes).filter(|kernel| kernel.layout == Layout::NT);
     let kernel = kernels.next().ok_or("no kernel of sm90_gemm is built")?;
     let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
@@ -220,10 +220,10 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
     for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
         match kernel.dtype {
-            DType::F16 => far_apart::<f16>(gpu, kernel, memory),
-            DType::BF16 => far_apart::<bf16>(gpu, kernel, memory),
-            DType::F32 => far_apart::<f32>(gpu, kernel, memory),
-            DType::F64 => far_apart::<f64>(gpu, kernel, memory),
+            Format::F16 => far_apart::<f16>(gpu, kernel, memory),
+            Format::BF16 => far_apart::<bf16>(gpu, kernel, memory),
+            Format::F32 => far_apart::<f32>(gpu, kernel, memory),
+            Format::F64 => far_apart::<f64>(gpu, kernel, memory),
             other => panic!("no test for {other}"),
         }?;
     }

@@ -3,7 +3,7 @@
 use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use candle_tilegemm::problem::{BiasAxis, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
 use rayon::prelude::*;
 
 /// Elements after the end of every buffer that no kernel may touch.
@@ -67,14 +67,14 @@ pub fn compare<T: Element>(
     // roundings of those add up to about k units at the worst of a few 100,000 elements.
     let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
     let mut units = 4.0 * (problem.k as f64 + 32.0);
-    if matches!(problem.dtype, DType::F16 | DType::BF16) {
+    if matches!(problem.dtype, Format::F16 | Format::BF16) {
         // Tensor cores add 16 products at a time and cut the sum towards zero, half a unit of it on average.
         units += (problem.k as f64).powf(1.5) / 16.0;
     }
     let scale = problem.epilogue.alpha().abs().max(1.0) * units;
     // Inputs that are rounded to TF32, to nearest, are off by up to 2^-11 each and their product by up to 2^-10, of N(0, 1) by
     // 0.3 * 2^-10 on average, and by no more than 12 * 2^-10 here. With inputs cut off, deep sums would be outside of this.
-    let tf32 = problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32;
+    let tf32 = problem.dtype == Format::F32 && problem.f32_mode == F32Mode::Tf32;
     let inputs = if tf32 { (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10) } else { 0.0 };
     let inputs = inputs * problem.epilogue.alpha().abs().max(1.0);
     // cuBLAS rounds a product of 16 bits before it adds beta * C: numbers of C are below 6.

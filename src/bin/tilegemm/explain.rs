@@ -5,7 +5,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Explanation, Policy};
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{cost, workspace, Activation, DType, Layout, Problem};
+use candle_tilegemm::{cost, workspace, Activation, Format, Layout, Problem};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
 use std::fmt;
@@ -29,8 +29,8 @@ pub struct Args {
     #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
     /// Element type of operands and result
-    #[arg(long, default_value = "bf16", value_parser = one_of::<DType>(["f16", "bf16", "f32", "f64"]))]
-    dtype: DType,
+    #[arg(long, default_value = "bf16", value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
+    dtype: Format,
     #[command(flatten)]
     f32: crate::F32,
     /// For which GPU; `this` is the first one of this machine
@@ -189,7 +189,7 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
     json!({
         "device": explanation.device,
         "asked": explanation.asked.to_string(),
-        "f32": (dtype == DType::F32).then_some(f32_mode),
+        "f32": (dtype == Format::F32).then_some(f32_mode),
         "canonical": explanation.canonical.problem.to_string(),
         "swapped": explanation.canonical.swapped,
         "roofline_us": explanation.roofline_us,

@@ -4,7 +4,7 @@ use crate::Result;
 use candle_tilegemm::arch::Arch;
 use candle_tilegemm::family::{BUILT_ARCHS, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Math};
-use candle_tilegemm::DType;
+use candle_tilegemm::Format;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
 
@@ -21,7 +21,7 @@ pub struct Args {
     arch: Option<u16>,
     /// Only kernels for this element type: f16, bf16, f32 or f64
     #[arg(long)]
-    dtype: Option<DType>,
+    dtype: Option<Format>,
     /// One line for each kernel, with its name
     #[arg(long)]
     names: bool,

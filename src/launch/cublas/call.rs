@@ -6,7 +6,7 @@ use super::sums::ExactSums;
 use crate::error::{Error, Result};
 use crate::launch::pointers::Pointers;
 use crate::problem::f32_mode::compute_type;
-use crate::problem::{DType, F32Mode, Operand, Problem};
+use crate::problem::{Format, F32Mode, Operand, Problem};
 use std::ffi::{c_int, c_longlong, c_void};
 
 /// The arguments of one call, without its pointers. Row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets
@@ -24,7 +24,7 @@ pub struct VendorCall {
     batch: c_int,
     alpha: f64,
     beta: f64,
-    dtype: DType,
+    dtype: Format,
     f32_mode: F32Mode,
     /// Whether partial sums of 16-bit products must be added in f32. By default cuBLAS may add them in 16 bits.
     exact_sums: bool,
@@ -42,7 +42,7 @@ impl VendorCall {
             stride => (OP_T, stride),
         };
         let call = Self::new(problem, op(&problem.b), op(&problem.a))?;
-        Ok(Self { exact_sums: matches!(problem.dtype, DType::F16 | DType::BF16), ..call })
+        Ok(Self { exact_sums: matches!(problem.dtype, Format::F16 | Format::BF16), ..call })
     }
 
     /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with
@@ -117,7 +117,7 @@ impl VendorCall {
         let scalars32 = [self.alpha as f32, self.beta as f32];
         let scalars64 = [self.alpha, self.beta];
         let scalar = |index: usize| -> *const c_void {
-            if self.dtype == DType::F64 {
+            if self.dtype == Format::F64 {
                 (&raw const scalars64[index]).cast()
             } else {
                 (&raw const scalars32[index]).cast()
@@ -160,11 +160,11 @@ impl VendorCall {
     /// Data and compute type.
     fn types(&self) -> (c_int, c_int) {
         match (self.dtype, self.f32_mode) {
-            (DType::F16, _) => (CUDA_R_16F, compute_type::F32),
-            (DType::BF16, _) => (CUDA_R_16BF, compute_type::F32),
-            (DType::F32, F32Mode::Tf32) => (CUDA_R_32F, compute_type::F32_FAST_TF32),
-            (DType::F32, _) => (CUDA_R_32F, compute_type::F32),
-            (DType::F64, _) => (CUDA_R_64F, COMPUTE_64F),
+            (Format::F16, _) => (CUDA_R_16F, compute_type::F32),
+            (Format::BF16, _) => (CUDA_R_16BF, compute_type::F32),
+            (Format::F32, F32Mode::Tf32) => (CUDA_R_32F, compute_type::F32_FAST_TF32),
+            (Format::F32, _) => (CUDA_R_32F, compute_type::F32),
+            (Format::F64, _) => (CUDA_R_64F, COMPUTE_64F),
         }
     }
 }

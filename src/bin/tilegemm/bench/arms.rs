@@ -8,7 +8,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
-use candle_tilegemm::{workspace, Config, DType, F32Mode, Problem};
+use candle_tilegemm::{workspace, Config, Format, F32Mode, Problem};
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Arm {
     }
 
     /// Whether the arm may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
-    pub fn may_add_in_16_bits(&self, dtype: DType) -> bool {
+    pub fn may_add_in_16_bits(&self, dtype: Format) -> bool {
         dtype.bytes() == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
     }
 

@@ -11,7 +11,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers};
-use candle_tilegemm::{DType, F32Mode, Problem};
+use candle_tilegemm::{Format, F32Mode, Problem};
 
 /// Products up to this many operations are checked with the reference kernel.
 const SMALL_FLOP: f64 = 1e10;
@@ -61,7 +61,7 @@ pub fn product_in_f64(
     let exact = |tensor: &Tensor| tensor.to_dtype(CandleDType::F64);
     let (a, b, c, bias) = (exact(a)?, exact(b)?, exact(c)?, exact(bias)?);
     let d = Tensor::zeros(d.elem_count(), CandleDType::F64, &Device::Cuda(timer.device().clone()))?;
-    let problem64 = Problem { dtype: DType::F64, ..*problem };
+    let problem64 = Problem { dtype: Format::F64, ..*problem };
     let plan = dispatcher.plan(&problem64, Policy::force(judge(dispatcher, &problem64, problem)?.name)?)?;
     let pointers = Pointers {
         a: address(&a)? as _,
@@ -78,7 +78,7 @@ pub fn product_in_f64(
 
 /// The kernel that computes the reference.
 fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Result<&'static KernelDesc> {
-    let vendor = asked.flops() > SMALL_FLOP && asked.epilogue.is_linear() && asked.dtype != DType::F64;
+    let vendor = asked.flops() > SMALL_FLOP && asked.epilogue.is_linear() && asked.dtype != Format::F64;
     let canonical = problem64.canonical().problem;
     let able = |role: Role| {
         let runs =
@@ -95,11 +95,11 @@ fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Resul
 pub fn tolerance(problem: &Problem) -> f64 {
     let (result, sum) = match problem.dtype {
         // Truncation costs each input up to 2^-10, and the tensor cores' accumulators truncate too.
-        DType::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),
-        DType::BF16 => (2f64.powi(-8), 2f64.powi(-24)),
-        DType::F16 => (2f64.powi(-11), 2f64.powi(-24)),
-        DType::F32 => (2f64.powi(-24), 2f64.powi(-24)),
-        DType::F64 => (2f64.powi(-53), 2f64.powi(-53)),
+        Format::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),
+        Format::BF16 => (2f64.powi(-8), 2f64.powi(-24)),
+        Format::F16 => (2f64.powi(-11), 2f64.powi(-24)),
+        Format::F32 => (2f64.powi(-24), 2f64.powi(-24)),
+        Format::F64 => (2f64.powi(-53), 2f64.powi(-53)),
         other => unreachable!("the benchmark has no tolerance for {other}"),
     };
     16.0 * result + 20.0 * sum * (problem.k as f64).sqrt()

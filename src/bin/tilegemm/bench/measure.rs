@@ -14,7 +14,7 @@ use candle::{CudaDevice, Device};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{launch, Format, F32Mode, Layout, Problem};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -101,7 +101,7 @@ impl Session {
         let start = Instant::now();
         let mut left_out = BTreeMap::new();
         let machine = self.machine()?;
-        let dtypes: Vec<DType> = shapes.iter().map(|shape| shape.dtype).collect();
+        let dtypes: Vec<Format> = shapes.iter().map(|shape| shape.dtype).collect();
         let ceilings = self.ceilings(&dtypes)?;
         let order = match args.budget {
             Some(_) => order::by_information(shapes),
@@ -145,7 +145,7 @@ impl Session {
             samples: args.samples.into(),
             pause: self.timer.pause,
             seconds: start.elapsed().as_secs_f64(),
-            f32: dtypes.contains(&DType::F32).then_some(self.f32_mode),
+            f32: dtypes.contains(&Format::F32).then_some(self.f32_mode),
             tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
         };
         let rows = rows.into_iter().map(|(_, row)| row).collect();
@@ -162,10 +162,10 @@ impl Session {
     }
 
     /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type.
-    pub fn ceilings(&self, dtypes: &[DType]) -> Result<Ceilings> {
+    pub fn ceilings(&self, dtypes: &[Format]) -> Result<Ceilings> {
         let hbm_gbps = ladder::hbm_gbps(&self.timer)?;
         let mut tflops = BTreeMap::new();
-        for dtype in [DType::BF16, DType::F16, DType::F32, DType::F64] {
+        for dtype in [Format::BF16, Format::F16, Format::F32, Format::F64] {
             let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
             let problem = Problem { f32_mode: self.f32_mode, ..problem };
             if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()

@@ -7,7 +7,7 @@ use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
 use candle::{CudaDevice, Device, Storage, Tensor};
 use candle_tilegemm::launch::Pointers;
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
 
 /// The size of all copies together, in L2 caches. With three, loads with evict-first priority displace each other,
@@ -159,12 +159,12 @@ fn is_normal(name: &str, values: &Tensor) -> Result {
     .into())
 }
 
-pub fn candle_dtype(dtype: DType) -> candle::DType {
+pub fn candle_dtype(dtype: Format) -> candle::DType {
     match dtype {
-        DType::F16 => candle::DType::F16,
-        DType::BF16 => candle::DType::BF16,
-        DType::F32 => candle::DType::F32,
-        DType::F64 => candle::DType::F64,
+        Format::F16 => candle::DType::F16,
+        Format::BF16 => candle::DType::BF16,
+        Format::F32 => candle::DType::F32,
+        Format::F64 => candle::DType::F64,
         other => unreachable!("candle has no {other}"),
     }
 }

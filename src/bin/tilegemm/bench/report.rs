@@ -4,7 +4,7 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::Result;
-use candle_tilegemm::{Config, DType, F32Mode, Layout};
+use candle_tilegemm::{Config, Format, F32Mode, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +71,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub hbm_gbps: f64,
-    pub tflops: BTreeMap<DType, f64>,
+    pub tflops: BTreeMap<Format, f64>,
 }
 
 /// One product.
@@ -84,7 +84,7 @@ pub struct Row {
     pub k: usize,
     pub batch: usize,
     pub layout: Layout,
-    pub dtype: DType,
+    pub dtype: Format,
     /// The least time by the ceilings.
     pub roof_us: f64,
     /// The measurements, by name of the arm.
