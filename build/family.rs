@@ -42,6 +42,9 @@ pub(super) struct Family {
     #[serde(default)]
     arch: Vec<String>,
     dtype: Vec<String>,
+    /// The formats of results beside those of `dtype`.
+    #[serde(default)]
+    out: Vec<String>,
     #[serde(default = "native")]
     math: Vec<String>,
     layout: Vec<String>,
@@ -135,6 +138,9 @@ impl Family {
             if values.iter().any(|value| !allowed.contains(value)) {
                 return Err(format!("field `{field}`: {name} {verb} {allowed:?}"));
             }
+        }
+        if let Some(out) = row.out.as_ref().filter(|out| !self.out.contains(out)) {
+            return Err(format!("field `out` is {out}; {name} stores D in the type of A and B; remove it"));
         }
         if row.tile.contains(&0) && !self.is_vendor() {
             return Err(format!("field `tile` is {:?}; expected three positive numbers [M, N, K]", row.tile));

@@ -26,8 +26,10 @@ struct Row {
     /// sm80 sm89 sm90 sm90a sm100 sm100a sm120; built when the Cargo feature of that number is on.
     #[serde(default)]
     arch: Vec<String>,
-    /// f16 bf16 f32 f64: inputs and output. Products are accumulated in f32, in f64 for f64.
+    /// f16 bf16 f32 f64: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
+    /// f32: C, the bias and D of 16-bit operands.
+    out: Option<String>,
     /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). Absent: in the dtype itself.
     #[serde(default = "native")]
     math: String,
@@ -110,6 +112,8 @@ pub struct Kernel {
     /// `sm90a`; empty for the vendor library.
     pub arch: String,
     pub dtype: String,
+    /// The format of C, the bias and D.
+    pub out: String,
     pub math: String,
     pub layout: String,
     pub tile: [u32; 3],
@@ -205,6 +209,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     flags: head.tiles_of(family, &row, dtype, layout)?.flags.clone(),
                     arch: arch.clone(),
                     dtype: dtype.clone(),
+                    out: row.out.as_ref().unwrap_or(dtype).clone(),
                     math: row.math.clone(),
                     layout: layout.clone(),
                     tile: row.tile,
@@ -228,13 +233,14 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     Ok(kernels)
 }
 
-/// family [arch] dtype [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
+/// family [arch] dtype [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
 fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     let mut parts = vec![family.to_string()];
     if !family.starts_with(arch.trim_end_matches('a')) {
         parts.push(arch.into());
     }
     parts.push(dtype.into());
+    parts.extend(row.out.clone());
     if row.math != "native" && !family.contains(&row.math) {
         parts.push(row.math.clone());
     }
@@ -261,6 +267,9 @@ fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> Strin
 /// Checks the rules for the rows of every family.
 fn check(row: &Row) -> Result<(), String> {
     one_of("dtype", &row.dtype, &DTYPES)?;
+    if row.out.as_ref().is_some_and(|out| out != "f32" || row.dtype.iter().any(|dtype| dtype_bytes(dtype) != 2)) {
+        return Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into());
+    }
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
     one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;
@@ -315,10 +324,11 @@ impl Kernel {
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
+            self.out.to_uppercase(),
             self.math.to_uppercase(),
             self.layout.to_uppercase(),
             self.split,
@@ -339,7 +349,7 @@ impl Kernel {
         };
         format!(
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
-             exact: {} }}, dtype: Format::{}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
+             exact: {} }}, types: Types::new(Format::{}, Format::{}), math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
              limits: {}, feature: {feature}, built: {built}, room: Room(&{family}::{}) }},\n",
             self.name,
@@ -347,6 +357,7 @@ impl Kernel {
             self.capability(),
             self.arch.ends_with('a'),
             self.dtype.to_uppercase(),
+            self.out.to_uppercase(),
             camel_case(&self.math),
             if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
             self.tile,

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
-use crate::problem::{Format, F32Mode};
+use crate::problem::F32Mode;
 use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
@@ -40,7 +40,7 @@ impl Explanation {
     fn write_question(&self, f: &mut Formatter<'_>) -> Result {
         let (device, canonical) = (&self.device, &self.canonical);
         writeln!(f, "{} on {} ({} SMs)", self.asked, device.name, device.sm_count)?;
-        if self.asked.dtype == Format::F32 {
+        if self.asked.is_f32() {
             writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
         }
         if canonical.swapped {
@@ -172,7 +172,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Layout { have, need } => {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }
-        Rejection::Format { have, need } => {
+        Rejection::Types { have, need } => {
             (Nearness::Elsewhere, format!("the problem is in {need}; these compute in "), have.to_string())
         }
         Rejection::Arch { built, device } => {

@@ -3,7 +3,7 @@
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
 use crate::partition::{Footprint, Need};
-use crate::problem::{Format, Layout, Problem};
+use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
 use std::fmt;
 
@@ -131,8 +131,8 @@ pub struct KernelDesc {
     pub role: Role,
     /// The architecture that the kernel is compiled for.
     pub arch: Arch,
-    /// The type of inputs and output.
-    pub dtype: Format,
+    /// The formats of the operands and of the result, and the type of the sums.
+    pub types: Types,
     /// How the kernel multiplies.
     pub math: Math,
     /// Layout of (A, B).
@@ -196,8 +196,12 @@ impl KernelDesc {
         if !self.arch.runs_on(device.capability) {
             return Err(Rejection::Arch { built: self.arch, device: device.capability });
         }
-        if self.dtype != problem.dtype {
-            return Err(Rejection::Format { have: self.dtype, need: problem.dtype });
+        if problem.groups.is_some() {
+            return Err(Rejection::Groups);
+        }
+        let need = problem.types();
+        if self.types != need {
+            return Err(Rejection::Types { have: self.types.into(), need: need.into() });
         }
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });

@@ -111,4 +111,4 @@ pub use self::candle::{nn, prepare, Gemm, GemmExt};
 pub use config::Config;
 pub use error::{Error, Result};
 pub use problem::f32_mode::{f32_mode, set_f32_mode};
-pub use problem::{Activation, Format, F32Mode, Layout, Problem};
+pub use problem::{Activation, F32Mode, Format, Layout, Problem};

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 /// One distinct product and its kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[non_exhaustive]
 pub struct GemmCount {
     /// Rows of the result.
     pub m: usize,
@@ -22,8 +23,10 @@ pub struct GemmCount {
     pub batch: usize,
     /// `nt`, `nn`, `tn`, `tt`, or `any`.
     pub layout: &'static str,
-    /// `f16`, `bf16`, `f32` or `f64`.
+    /// The format of A: `f16`, `bf16`, `f32` or `f64`.
     pub dtype: &'static str,
+    /// The format of the result.
+    pub out: &'static str,
     /// Name of the kernel; `candle_cpu` for tensors in host memory.
     pub kernel: &'static str,
     /// The number of runs.
@@ -32,9 +35,19 @@ pub struct GemmCount {
 
 impl GemmCount {
     fn new(problem: &Problem, kernel: &'static str, calls: u64) -> Self {
-        let Problem { m, n, k, dtype, .. } = *problem;
+        let Problem { m, n, k, a, d, .. } = *problem;
         let layout = problem.canonical_strides().layout().name();
-        Self { m, n, k, batch: problem.batch_count(), layout, dtype: dtype.name(), kernel, calls }
+        Self {
+            m,
+            n,
+            k,
+            batch: problem.batch_count(),
+            layout,
+            dtype: a.format.name(),
+            out: d.format.name(),
+            kernel,
+            calls,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn few_outputs() -> impl Iterator<Item = Problem> {
 /// multiprocessors do (52 TFLOP/s, 34 in f64) on rows and columns in steps of 16, as tiles have them.
 fn bound_us(problem: &Problem) -> f64 {
     let [m, n] = [problem.m, problem.n].map(|x| if x > 4 { x.next_multiple_of(16) } else { x } as f64);
-    let rate = if problem.dtype == Format::F64 { 17e6 } else { 26e6 };
+    let rate = if problem.a.format == Format::F64 { 17e6 } else { 26e6 };
     (problem.bytes() / 2.5e6).max(2.0 * m * n * problem.k as f64 / rate)
 }
 
@@ -118,8 +118,12 @@ fn long_sums_of_few_outputs_are_split_over_the_card() {
 #[test]
 fn odd_attention_scores_stay_with_the_faster_kernel() {
     let dispatcher = dispatcher();
-    let cases =
-        [(24, 209, 80, Format::BF16), (128, 249, 80, Format::F32), (16, 333, 64, Format::F16), (32, 61, 128, Format::BF16)];
+    let cases = [
+        (24, 209, 80, Format::BF16),
+        (128, 249, 80, Format::F32),
+        (16, 333, 64, Format::F16),
+        (32, 61, 128, Format::BF16),
+    ];
     for (heads, tokens, size, dtype) in cases {
         let scores = Problem::dense(tokens, tokens, size, heads, Layout::NT, dtype);
         let (kernel, _) = chosen(&dispatcher, &scores, Policy::default());

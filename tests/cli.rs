@@ -76,7 +76,7 @@ fn kernels_as_json_are_the_descriptors() {
 fn kernels_are_filtered_by_where_they_run_and_what_they_compute() {
     for (arch, capability) in [("sm90", 90), ("sm_90a", 90), ("80", 80), ("sm86", 86), ("sm120", 120)] {
         let listed = json(&["kernels", "--json", "--arch", arch, "--dtype", "f32"]);
-        let expected = KERNELS.iter().filter(|kernel| kernel.arch.runs_on(capability) && kernel.dtype == Format::F32);
+        let expected = KERNELS.iter().filter(|kernel| kernel.arch.runs_on(capability) && kernel.types.a == Format::F32);
         assert_eq!(listed.as_array().unwrap().len(), expected.count(), "{arch}");
     }
 }

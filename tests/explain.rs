@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Math, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
@@ -56,7 +56,7 @@ fn an_explanation_says_what_was_done_to_the_problem() {
     let mut batch = Problem::dense(128, 4096, 1024, 16, Layout::NT, Format::BF16);
     batch.b.batch_stride = [0, 0];
     let mut transposed = bf16(512, 1024, 2048);
-    transposed.d = Operand::col_major(512, [0, 0]);
+    transposed.d = Operand::col_major(transposed.d.format, 512, [0, 0]);
     let forced = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
     let cases = [
         (explain(&batch, Policy::default()), "one B for the whole batch: run as 2048x4096x1024 nt bf16"),
@@ -76,12 +76,12 @@ fn problems_read_as_they_are_asked() {
     let mut epilogue = Epilogue::new(0.5, 2.0);
     epilogue.bias = Some(BiasAxis::N);
     epilogue.activation = Activation::Silu;
-    epilogue.c = Some(Operand::row_major(32, [0, 512]));
+    epilogue.c = Some(Operand::row_major(Format::F32, 32, [0, 512]));
     let batch = Problem::dense(16, 32, 8, 4, Layout::TN, Format::F32);
     let cases = [
         (bf16(16, 32, 8), "16x32x8 nt bf16"),
         (batch, "16x32x8 tn f32 batch 4"),
-        (Problem { epilogue, ..batch }, "16x32x8 tn f32 batch 4 alpha 0.5 + bias Silu + 2 C"),
+        (batch.with(|p| p.epilogue = epilogue), "16x32x8 tn f32 batch 4 alpha 0.5 + bias Silu + 2 C"),
     ];
     for (problem, expected) in cases {
         assert_eq!(problem.to_string(), expected);
@@ -94,7 +94,14 @@ fn every_rejection_says_what_is_needed() {
     let cases = [
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
         (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
-        (Rejection::Format { have: Format::F32, need: Format::F16 }, "computes in f32, the problem is in f16"),
+        (
+            Rejection::Types {
+                have: Types::of(Format::F32).into(),
+                need: Types::new(Format::F16, Format::F32).into(),
+            },
+            "computes in f32, the problem is in f16 -> f32",
+        ),
+        (Rejection::Groups, "takes one B for all rows, the problem has groups of rows"),
         (
             Rejection::Precision { asked: F32Mode::Strict, offers: Math::Bf16x6 },
             "multiplies f32 as bf16x6, the f32 mode is strict",

@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
-use candle_tilegemm::{cost, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, F32Mode, Format, Layout, Problem};
 
 const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
 
@@ -55,7 +55,7 @@ fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
 #[test]
 fn the_configurations_are_those_that_the_launch_accepts() {
     use Layout::{NN, NT, TT};
-    let f32 = |m, n, k, layout| Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, 1, layout, Format::F32) };
+    let f32 = |m, n, k, layout| Problem::dense(m, n, k, 1, layout, Format::F32).with(|p| p.f32_mode = F32Mode::Tf32);
     let cases = [
         ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 1024, NT), "c2x1_k1, c1x2_k1, c2x2_k1, c1x1_k2, c1x2_k2"),
         ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 480, NT), "c2x1_k1, c1x2_k1, c2x2_k1"),
@@ -90,8 +90,8 @@ fn what_is_chosen_is_legal() {
         for (m, n, k) in [1, 4, 7, 13, 33, 100, 200, 500, 1000].into_iter().flat_map(|m| {
             [8, 64, 576, 4096, 28_672].into_iter().flat_map(move |n| [1, 64, 576, 8192, 65_536].map(|k| (m, n, k)))
         }) {
-            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype).canonical().problem;
-            let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
+            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a).canonical().problem;
+            let problem = problem.with(|p| p.f32_mode = F32Mode::Tf32).canonical().problem;
             let Ok(plan) = dispatcher.plan(&problem, Policy::force(kernel.name).unwrap()) else { continue };
             assert!(
                 kernel.configurations(&problem, &device).contains(&plan.config),
@@ -149,8 +149,8 @@ fn a_kernel_takes_what_it_lists() {
     let mut seen = 0;
     for kernel in KERNELS {
         for (m, n, k) in [(1, 64, 128), (3, 4096, 4096), (8, 576, 8192), (64, 1024, 264), (512, 4096, 8192)] {
-            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
-            let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
+            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a);
+            let problem = problem.with(|p| p.f32_mode = F32Mode::Tf32).canonical().problem;
             let configurations = kernel.configurations(&problem, &device);
             assert_eq!(configurations.is_empty(), kernel.supports(&problem, &device).is_err(), "{kernel}: {problem}");
             for (i, config) in configurations.iter().enumerate() {

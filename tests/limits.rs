@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Rejection};
 use candle_tilegemm::problem::{Epilogue, Operand};
-use candle_tilegemm::{cost, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 
 const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
@@ -108,7 +108,7 @@ fn products_beyond_32_bits_get_a_kernel_that_takes_them() {
     for (m, n, k, dtype, what) in cases {
         let problem = Problem::dense(m, n, k, 1, Layout::NT, dtype);
         let few_rows = |family| matches!(family, "gemv" | "sm90_skinny" | "sm90_wave");
-        for kernel in KERNELS.iter().filter(|kernel| kernel.dtype == dtype && kernel.layout == Layout::NT) {
+        for kernel in KERNELS.iter().filter(|kernel| kernel.types.a == dtype && kernel.layout == Layout::NT) {
             if few_rows(kernel.family) && m <= kernel.tile[0] as usize {
                 let expected = Rejection::TooMany { what, have: over, most: OVER - 1 };
                 assert_eq!(supports(kernel, &problem), Err(expected), "{kernel}");
@@ -129,11 +129,11 @@ fn refusals_have_the_numbers() {
     };
     let dense = |m, n, k, batch, layout, dtype| Problem::dense(m, n, k, batch, layout, dtype);
     let bf16 = dense(512, 1024, 1024, 2, Layout::NT, Format::BF16);
-    let far = Problem { a: Operand { row_stride: 1 << 39, ..bf16.a }, ..bf16 };
-    let backwards = Problem { b: Operand { batch_stride: [0, -(1 << 20)], ..bf16.b }, ..bf16 };
+    let far = bf16.with(|p| p.a = bf16.a.with(|o| o.row_stride = 1 << 39));
+    let backwards = bf16.with(|p| p.b = bf16.b.with(|o| o.batch_stride = [0, -(1 << 20)]));
     let mut same_rows = bf16;
     same_rows.epilogue = Epilogue::new(1.0, 1.0);
-    same_rows.epilogue.c = Some(Operand { row_stride: 0, ..bf16.d });
+    same_rows.epilogue.c = Some(bf16.d.with(|o| o.row_stride = 0));
     let tile = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
     let tma = "A has a stride of 549755813888 elements, at least 0 and at most 549755813887 needed";
     let cutlass = "sm90_gemm_bf16_nt_128x256x64_2x1_cooperative";

@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{cost, Activation, Format, Error, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, Activation, Error, F32Mode, Format, Layout, Problem};
 use std::error::Error as _;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn bf16(m: usize, n: usize, k: usize) -> Problem {
 }
 
 fn strict(m: usize, n: usize, k: usize) -> Problem {
-    Problem { f32_mode: F32Mode::Strict, ..linear(m, n, k, Format::F32) }
+    linear(m, n, k, Format::F32).with(|p| p.f32_mode = F32Mode::Strict)
 }
 
 fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
@@ -128,24 +128,27 @@ fn other_gpus_get_kernels_that_run_there() {
 fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
     const NAME: &str = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
     let dense = bf16(512, 1024, 1024);
-    let padded = Operand { row_stride: 1025, ..dense.a };
-    let shifted = Operand { pointer_align: 2, ..dense.b };
-    let repeated = Operand { row_stride: 0, ..dense.a };
-    let every_other = Operand { row_stride: 2048, col_stride: 2, ..dense.d };
+    let padded = dense.a.with(|o| o.row_stride = 1025);
+    let shifted = dense.b.with(|o| o.pointer_align = 2);
+    let repeated = dense.a.with(|o| o.row_stride = 0);
+    let every_other = dense.d.with(|o| {
+        o.row_stride = 2048;
+        o.col_stride = 2;
+    });
     let mut column_major_c = Epilogue::new(1.0, 1.0);
-    column_major_c.c = Some(Operand::col_major(512, [0, 0]));
+    column_major_c.c = Some(Operand::col_major(Format::BF16, 512, [0, 0]));
     let cases = [
         ("an odd K", bf16(512, 1024, 1023), "A is aligned to 2 bytes, 16 needed"),
         ("a K of 4 more", bf16(512, 1024, 1020), "A is aligned to 8 bytes, 16 needed"),
         ("an odd N", bf16(512, 1023, 1024), "D is aligned to 2 bytes, 16 needed"),
-        ("odd rows of A", Problem { a: padded, ..dense }, "A is aligned to 2 bytes, 16 needed"),
-        ("a shifted B", Problem { b: shifted, ..dense }, "B is aligned to 2 bytes, 16 needed"),
-        ("a short K in long rows", Problem { k: 1020, ..dense }, "K is 1020, a multiple of 8 needed"),
-        ("a short N in long rows", Problem { n: 1020, ..dense }, "N is 1020, a multiple of 8 needed"),
-        ("a repeated row", Problem { a: repeated, ..dense }, "rows of A overlap (a stride is smaller than the row)"),
-        ("D in every other column", Problem { d: every_other, ..dense }, "D is not row-major"),
-        ("a transposed C", Problem { epilogue: column_major_c, ..dense }, "C is not row-major"),
-        ("another layout", Problem { b: Operand::row_major(1024, [0, 0]), ..dense }, "reads nt, the operands are nn"),
+        ("odd rows of A", dense.with(|p| p.a = padded), "A is aligned to 2 bytes, 16 needed"),
+        ("a shifted B", dense.with(|p| p.b = shifted), "B is aligned to 2 bytes, 16 needed"),
+        ("a short K in long rows", dense.with(|p| p.k = 1020), "K is 1020, a multiple of 8 needed"),
+        ("a short N in long rows", dense.with(|p| p.n = 1020), "N is 1020, a multiple of 8 needed"),
+        ("a repeated row", dense.with(|p| p.a = repeated), "rows of A overlap (a stride is smaller than the row)"),
+        ("D in every other column", dense.with(|p| p.d = every_other), "D is not row-major"),
+        ("a transposed C", dense.with(|p| p.epilogue = column_major_c), "C is not row-major"),
+        ("another layout", dense.with(|p| p.b = Operand::row_major(Format::BF16, 1024, [0, 0])), "reads nt, the operands are nn"),
         ("another type", linear(512, 1024, 1024, Format::F16), "computes in bf16, the problem is in f16"),
         ("no K", bf16(512, 1024, 0), "K is 0"),
     ];
@@ -176,7 +179,7 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
         }
     }
     let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, Format::BF16);
-    let short = Problem { k: 4090, ..bf16(2, 4096, 4096) };
+    let short = bf16(2, 4096, 4096).with(|p| p.k = 4090);
     let cases = [
         (GEMV, bf16(9, 4096, 4096), "takes at most 8 rows, the problem has 9"),
         (GEMV, many, "takes at most 65535 matrices, the problem has 70000"),
@@ -215,17 +218,21 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
     let cases = [
         (F32, linear(17, 4096, 4096, Format::F32), "takes at most 16 rows, the problem has 17"),
         (F32, linear(2, 4096, 4095, Format::F32), "A is aligned to 4 bytes, 16 needed"),
-        (GEVM, Problem { m: 5, ..narrow }, "takes at most 4 rows, the problem has 5"),
+        (GEVM, narrow.with(|p| p.m = 5), "takes at most 4 rows, the problem has 5"),
         (GEVM, Problem::dense(4, 100, 4096, 8, Layout::NN, Format::BF16), "B is aligned to 8 bytes, 16 needed"),
-        (GEVM, Problem { n: 100, ..narrow }, "N is 100, a multiple of 8 needed"),
+        (GEVM, narrow.with(|p| p.n = 100), "N is 100, a multiple of 8 needed"),
         (OUTER, linear(4096, 64, 2, Format::F32), "takes a K of 1, the problem has 2"),
     ];
     for (name, problem, text) in cases {
         assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
     }
     // Rows of A may start anywhere, and batches may have two dimensions.
-    let a = Operand { row_stride: 4097, batch_stride: [100_000, 20_000], pointer_align: 2, ..narrow.a };
-    assert!(verdict(&Problem { a, batch: [2, 4], ..narrow }, GEVM).is_ok());
+    let a = narrow.a.with(|o| {
+        o.row_stride = 4097;
+        o.batch_stride = [100_000, 20_000];
+        o.pointer_align = 2;
+    });
+    assert!(verdict(&narrow.with(|p| { p.a = a; p.batch = [2, 4]; }), GEVM).is_ok());
 }
 
 #[test]
@@ -316,7 +323,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
 #[test]
 fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
     const LAYERS: [(usize, usize, usize); 2] = [(4096, 4096, 800), (6144, 4096, 256)];
-    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.dtype == Format::BF16);
+    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.types.a == Format::BF16);
     let device = DeviceInfo::h100();
     for (n, k, most) in LAYERS {
         let best = |m| {
@@ -333,7 +340,7 @@ fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
 #[test]
 fn a_column_major_result_exchanges_the_operands() {
     let mut problem = bf16(512, 1024, 2048);
-    problem.d = Operand::col_major(512, [0, 0]);
+    problem.d = Operand::col_major(problem.d.format, 512, [0, 0]);
     problem.epilogue.bias = Some(BiasAxis::N);
     let plan = plan(&problem, Policy::own());
     let canonical = plan.canonical.problem;
@@ -387,7 +394,8 @@ fn a_forced_kernel_is_taken_or_an_error() {
     assert!(matches!(&unknown, Error::UnknownKernel(name) if name == "sm90_gemm"), "{unknown:?}");
     let name = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let error = h100().plan(&problem, Policy::force(name).unwrap()).unwrap_err();
-    let expected = Rejection::Format { have: Format::F32, need: Format::BF16 };
+    let [have, need] = [Format::F32, Format::BF16].map(|format| Types::of(format).into());
+    let expected = Rejection::Types { have, need };
     assert!(matches!(&error, Error::Forced { kernel, .. } if kernel == name), "{error:?}");
     assert_eq!(error.source().and_then(|cause| cause.downcast_ref()), Some(&expected));
     let text = error.to_string();
@@ -425,7 +433,7 @@ fn an_epilogue_is_split_where_that_is_fastest() {
         problem.epilogue.c = Some(problem.d);
         let cost = |fusion| {
             let (epilogue, passes) = problem.epilogue.keep(fusion);
-            let plan = dispatcher.plan(&Problem { epilogue, ..problem }, Policy::default());
+            let plan = dispatcher.plan(&problem.with(|p| p.epilogue = epilogue), Policy::default());
             plan.map_or(f64::INFINITY, |plan| {
                 plan.estimate_us + cost::elementwise_us(&problem, passes, dispatcher.device())
             })
@@ -447,7 +455,7 @@ fn estimates_respect_the_roofline_and_grow_with_m() {
         }
     }
     for kernel in KERNELS.iter().filter(|kernel| kernel.arch.capability == 90 && kernel.layout == Layout::NT) {
-        let estimate = |m| cost::estimate_us(kernel, &linear(m, 4096, 4096, kernel.dtype), &device);
+        let estimate = |m| cost::estimate_us(kernel, &linear(m, 4096, 4096, kernel.types.a), &device);
         let grows = (1..2000).step_by(37).all(|m| estimate(m) <= estimate(m + 37));
         assert!(grows, "{kernel} gets faster with more rows");
     }

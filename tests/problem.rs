@@ -84,8 +84,13 @@ fn case() -> impl Strategy<Value = Case> {
         let mut epilogue = Epilogue::new(f64::from(alpha), f64::from(beta));
         epilogue.bias = bias;
         epilogue.c = Some(c);
-        let problem =
-            Problem { batch: [outer, inner], a, b, d, epilogue, ..Problem::dense(m, n, k, 1, Layout::NN, Format::F16) };
+        let problem = Problem::dense(m, n, k, 1, Layout::NN, Format::F16).with(|p| {
+            p.batch = [outer, inner];
+            p.a = a;
+            p.b = b;
+            p.d = d;
+            p.epilogue = epilogue;
+        });
         Case { problem, spans: [a_span, b_span, c_span, d_span] }
     })
 }
@@ -247,12 +252,12 @@ fn alignment_is_that_of_pointer_and_strides() {
     let dense = Operand::row_major(64, [0, 64 * 8]);
     let cases = [
         ("dense", dense, Format::F16, 16),
-        ("a pointer off by one", Operand { pointer_align: 2, ..dense }, Format::F16, 2),
-        ("an odd row", Operand { row_stride: 65, ..dense }, Format::F16, 2),
-        ("a row of f32", Operand { row_stride: 66, ..dense }, Format::F32, 8),
-        ("a row of f64", Operand { row_stride: 65, ..dense }, Format::F64, 8),
-        ("an odd batch", Operand { batch_stride: [0, 4], ..dense }, Format::BF16, 8),
-        ("a broadcast batch", Operand { batch_stride: [0, 0], ..dense }, Format::BF16, 16),
+        ("a pointer off by one", dense.with(|o| o.pointer_align = 2), Format::F16, 2),
+        ("an odd row", dense.with(|o| o.row_stride = 65), Format::F16, 2),
+        ("a row of f32", dense.with(|o| o.row_stride = 66), Format::F32, 8),
+        ("a row of f64", dense.with(|o| o.row_stride = 65), Format::F64, 8),
+        ("an odd batch", dense.with(|o| o.batch_stride = [0, 4]), Format::BF16, 8),
+        ("a broadcast batch", dense.with(|o| o.batch_stride = [0, 0]), Format::BF16, 16),
         ("columns", Operand::col_major(12, [0, 0]), Format::F16, 8),
     ];
     for (what, operand, dtype, expected) in cases {

@@ -5,7 +5,7 @@ use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
-use candle_tilegemm::{Format, Error, Layout, Problem};
+use candle_tilegemm::{Error, Format, Layout, Problem};
 
 fn refusal(result: Result<Tuning, Error>) -> (Refusal, String) {
     let error = result.expect_err("the table is good");
@@ -29,7 +29,7 @@ fn empty(name: &str) -> Tuning {
 
 /// Some kernel of ours.
 fn own_kernel() -> &'static KernelDesc {
-    KERNELS.iter().find(|k| k.family != "cublas" && k.dtype == Format::BF16).unwrap()
+    KERNELS.iter().find(|k| k.family != "cublas" && k.types.a == Format::BF16).unwrap()
 }
 
 /// An entry of that kernel, as a file has it.

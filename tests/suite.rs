@@ -5,7 +5,7 @@
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
 use candle_tilegemm::suite::{self, Shape, ShapeEpilogue, Size};
 use candle_tilegemm::trace::{class_of, Recorded, Tracer, LEFT_OUT};
-use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::HashSet;
@@ -150,16 +150,24 @@ fn a_problem_that_has_no_words_in_the_format_has_no_row() {
     let mut reversed = dense;
     reversed.b.batch_stride = [0, -512];
     let cases = [
-        ("padding", Problem { a: Operand { row_stride: 40, ..single.a }, ..single }),
-        ("no contiguous dimension", Problem { b: Operand { row_stride: 2, col_stride: 64, ..single.b }, ..single }),
-        ("a column-major result", Problem { d: Operand::col_major(8, [0, 0]), ..single }),
+        ("padding", single.with(|p| p.a = single.a.with(|o| o.row_stride = 40))),
+        (
+            "no contiguous dimension",
+            single.with(|p| {
+                p.b = single.b.with(|o| {
+                    o.row_stride = 2;
+                    o.col_stride = 64;
+                })
+            }),
+        ),
+        ("a column-major result", single.with(|p| p.d = Operand::col_major(p.d.format, 8, [0, 0]))),
         ("two batch dimensions", exchanged),
         ("overlapping matrices", overlapping),
         ("a batch that runs backwards", reversed),
         ("a bias along M", along_m),
-        ("no rows", Problem { m: 0, ..single }),
+        ("no rows", single.with(|p| p.m = 0)),
     ];
-    for problem in [dense, single, Problem { f32_mode: F32Mode::Tf32, ..single }] {
+    for problem in [dense, single, single.with(|p| p.f32_mode = F32Mode::Tf32)] {
         assert!(Shape::of(&problem, "x".into(), "c".into()).is_some(), "{problem}");
     }
     for (what, problem) in cases {
@@ -196,7 +204,7 @@ prop_compose! {
         let epilogue = (!plain).then_some(ShapeEpilogue { alpha, beta, bias, activation });
         let (a_batch_stride, b_batch_stride) = (stride(a, m * k), stride(b, n * k));
         let (m, n, k, batch) = (size(m), size(n), size(k), size(batch));
-        Shape { id, class, m, n, k, batch, layout, dtype, a_batch_stride, b_batch_stride, epilogue, from }
+        Shape { id, class, m, n, k, batch, layout, dtype, out, a_batch_stride, b_batch_stride, epilogue, from }
     }
 }
 
@@ -258,7 +266,12 @@ fn a_trace_has_a_row_for_each_distinct_product() {
     assert!(first.notes[0].contains(&folder.file().display().to_string()), "{:?}", first.notes);
 
     // The same at another address, and with a stride that means nothing.
-    let elsewhere = Problem { a: Operand { pointer_align: 2, row_stride: 7777, ..linear.a }, ..linear };
+    let elsewhere = linear.with(|p| {
+        p.a = linear.a.with(|o| {
+            o.pointer_align = 2;
+            o.row_stride = 7777;
+        })
+    });
     assert_eq!(tracer.record(&elsewhere), None);
     let second = tracer.record(&attention).unwrap();
     assert_eq!((second.id.as_deref(), second.notes), (Some("trace-64x64x128-nn-f32-b32"), vec![]));

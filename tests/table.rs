@@ -330,7 +330,11 @@ fn how_f32_is_multiplied_is_in_the_name() {
     let kernel = made_up("sm90_made_up", &[("math", r#""bf16x6""#)]);
     assert_eq!(kernel.name, "sm90_made_up_f32_bf16x6_nt_128x256x64_2x1_cooperative");
     assert!(kernel.cpp().contains(", 90, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
-    assert!(kernel.rust(0, true).contains("dtype: Format::F32, math: Math::Bf16x6, layout"), "{}", kernel.rust(0, true));
+    assert!(
+        kernel.rust(0, true).contains("dtype: Format::F32, math: Math::Bf16x6, layout"),
+        "{}",
+        kernel.rust(0, true)
+    );
     for (family, math, tile, cluster, name) in [
         ("sm90_bf16x6", "bf16x6", "[128, 64, 32]", "[2, 1]", "sm90_bf16x6_f32_nt_128x64x32_2x1"),
         ("sm90_bf16x6_direct", "bf16x6", "[64, 64, 32]", "[1, 1]", "sm90_bf16x6_direct_f32_nt_64x64x32_1x1"),
@@ -384,7 +388,7 @@ fn the_real_table_is_what_the_crate_plans_over() {
         assert_eq!((row.tile, row.cluster, row.align), (kernel.tile, kernel.cluster, kernel.align), "{kernel}");
         assert_eq!((row.split, row.stages, row.warps), (kernel.split, kernel.stages, kernel.warps), "{kernel}");
         assert_eq!(row.widths, kernel.widths, "{kernel}");
-        assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.dtype.name(), kernel.layout.name()), "{kernel}");
+        assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.types.a.name(), kernel.layout.name()), "{kernel}");
         assert_eq!(row.math, kernel.math.to_string(), "{kernel}");
         assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");
     }

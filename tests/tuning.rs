@@ -6,7 +6,7 @@ use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
 use candle_tilegemm::problem::{BiasAxis, Epilogue};
 use candle_tilegemm::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
-use candle_tilegemm::{cost, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{cost, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 
 fn model() -> Dispatcher {
@@ -170,7 +170,7 @@ fn an_entry_answers_nothing_but_its_key() {
 
 #[test]
 fn each_f32_mode_has_entries_of_its_own() {
-    let f32 = |f32_mode| Problem { f32_mode, ..Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F32) };
+    let f32 = |f32_mode| Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F32).with(|p| p.f32_mode = f32_mode);
     let strict = f32(F32Mode::Strict);
     let simt = family::by_name("simt_gemm_sm90_f32_nt_128x128x8_1x1").unwrap();
     let mut table = empty("t");
@@ -213,7 +213,7 @@ fn an_entry_whose_kernel_cannot_run_is_passed_over() {
     let alone = model().with_tuning(wrong.clone()).unwrap();
     assert_eq!(kernel(&alone, &problem, Policy::default()), kernel(&model(), &problem, Policy::default()));
     let tuned = alone.explain(&problem, Policy::default()).tuned;
-    assert!(matches!(tuned[0].rejection, Some(Rejection::Arch { .. } | Rejection::Format { .. })), "{tuned:?}");
+    assert!(matches!(tuned[0].rejection, Some(Rejection::Arch { .. } | Rejection::Types { .. })), "{tuned:?}");
     let text = alone.explain(&problem, Policy::default()).to_string();
     assert!(text.contains("the entry for M 64 to 64 of wrong.json") && text.contains("passed over"), "{text}");
 
@@ -295,7 +295,7 @@ fn the_tables_that_ship_are_of_this_build() {
         }
         assert!(!table.entries().is_empty(), "{} is empty; remove it", table.name());
         for Entry { key, kernel, .. } in table.entries() {
-            assert!(kernel.dtype == key.dtype, "{}: {kernel} for {key}", table.name());
+            assert!(kernel.types.a == key.dtype, "{}: {kernel} for {key}", table.name());
         }
         for device in [DeviceInfo::h100(), DeviceInfo::h200()].into_iter().filter(|d| d.name == table.origin().gpu) {
             assert!(Dispatcher::hypothetical(device).tables().used().any(|used| used.name() == table.name()));

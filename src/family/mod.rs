@@ -3,7 +3,7 @@
 
 use crate::arch::Arch;
 use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};
-use crate::problem::{Format, Layout};
+use crate::problem::{Format, Layout, Types};
 
 mod cublas;
 mod gemv;

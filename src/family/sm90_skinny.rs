@@ -95,7 +95,7 @@ impl Family for Sm90Skinny {
         let k = problem.k as f64 / split;
         let ring = turns * k / f64::from(tile_k) * STAGE_US / f64::from(config.stages);
         let rate = SM_GBPS[usize::from(blocks > sms)];
-        let pull = (blocks / sms).ceil() * f64::from(tile_n) * k * problem.dtype.bytes() as f64 / (rate * 1e3);
+        let pull = (blocks / sms).ceil() * f64::from(tile_n) * k * problem.b.format.bits() / 8.0 / (rate * 1e3);
         let memory = (1.016 * memory_us(problem, device)).max(pull);
         // Overlap of memory and ring: the 3.4-norm, by the fit.
         let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);

@@ -148,7 +148,7 @@ fn best(case: &Case) -> Option<(Tile, usize, usize)> {
 
 fn us_of(case: &Case, tile: &Tile, share: usize, split: usize) -> f64 {
     let (problem, device) = (case.problem, case.device);
-    let bytes = problem.dtype.bytes() as f64;
+    let bytes = problem.b.format.bits() / 8.0;
     let [blocks, at_once] = tile.blocks(case, share, split);
     let turns = blocks.div_ceil(at_once);
     let [m_tiles, _] = tile.tiles(problem, share);

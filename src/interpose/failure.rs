@@ -66,7 +66,7 @@ pub(super) fn after_panic(progress: Progress, mode: Mode) -> Next {
 mod tests {
     use super::{after_failure, after_panic, Mode, Next, Progress};
     use crate::error::Error;
-    use crate::problem::{Format, Epilogue, Layout, Problem};
+    use crate::problem::{Epilogue, Format, Layout, Problem};
     use crate::workspace::WorkspaceError;
 
     #[test]

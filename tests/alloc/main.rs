@@ -18,7 +18,7 @@ fn products() -> Vec<Problem> {
     let dtypes = [Format::BF16, Format::F16, Format::F32];
     let sizes = (1..=32).flat_map(|m| dtypes.map(|dtype| Problem::dense(m, 4096, 1024, 1, Layout::NT, dtype)));
     sizes
-        .flat_map(|dense| [16, 8].map(|align| Problem { a: Operand { pointer_align: align, ..dense.a }, ..dense }))
+        .flat_map(|dense| [16, 8].map(|align| dense.with(|p| p.a = dense.a.with(|o| o.pointer_align = align))))
         .collect()
 }
 
@@ -28,7 +28,7 @@ fn with_epilogue(product: &Problem) -> Problem {
     epilogue.bias = Some(BiasAxis::N);
     epilogue.activation = Activation::GeluErf;
     epilogue.c = Some(product.d);
-    Problem { epilogue, ..*product }
+    (*product).with(|p| p.epilogue = epilogue)
 }
 
 /// Allocations of a thread that has asked for every product before.

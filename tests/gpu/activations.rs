@@ -14,7 +14,7 @@ use half::{bf16, f16};
 pub fn tests() -> Vec<(String, Test)> {
     let fuses = |kernel: &&KernelDesc| kernel.is_built() && kernel.fusion >= Fusion::BiasAct;
     let test = |kernel: &'static KernelDesc| -> (String, Test) {
-        let all: fn(&Gpu, &KernelDesc) -> Result<(), String> = match kernel.dtype {
+        let all: fn(&Gpu, &KernelDesc) -> Result<(), String> = match kernel.types.a {
             Format::F16 => |gpu, kernel| every_number(gpu, kernel, f16::from_bits),
             Format::BF16 => |gpu, kernel| every_number(gpu, kernel, bf16::from_bits),
             Format::F32 => |gpu, kernel| every_number(gpu, kernel, |bits| bf16::from_bits(bits).to_f32()),
@@ -33,8 +33,8 @@ fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u
     for activation in Activation::ALL {
         let variant = Variant { bias: Some(BiasAxis::N), activation, ..Variant::PLAIN };
         let of_size = |(m, k): (usize, usize)| {
-            let problem = cases::problem(m, bias.len(), k, kernel.layout, kernel.dtype, variant);
-            Problem { f32_mode: cases::f32_mode(kernel), ..problem }
+            let problem = cases::problem(m, bias.len(), k, kernel.layout, kernel.types.a, variant);
+            problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
         };
         let able = |problem: &Problem| kernel.supports(&problem.canonical().problem, &device).is_ok();
         let problem =
@@ -47,7 +47,7 @@ fn every_number<T: Element>(gpu: &Gpu, kernel: &KernelDesc, from_bits: impl Fn(u
         for (&(x, expected), got) in expected.iter().cycle().zip(gpu.run(kernel.name, &problem, &operands)?) {
             let got = got.to_f64();
             // Half a unit of what is stored and a tenth, and half of f16's smallest number; a few units of f32.
-            let (relative, least) = match kernel.dtype {
+            let (relative, least) = match kernel.types.a {
                 Format::F16 | Format::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
                 Format::F32 => (1e-6, 3e-8),
                 Format::F64 => (1e-14, 1e-14),

@@ -6,7 +6,7 @@ use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -172,7 +172,7 @@ pub fn f32_mode(kernel: &KernelDesc) -> F32Mode {
 
 /// Runs one kernel over every size and variant that it supports, and compares with the reference kernel.
 pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
-    match kernel.dtype {
+    match kernel.types.a {
         Format::F16 => compare_all::<f16>(gpu, kernel),
         Format::BF16 => compare_all::<bf16>(gpu, kernel),
         Format::F32 => compare_all::<f32>(gpu, kernel),
@@ -202,16 +202,16 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         // theirs that are not large.
         let has_many = matches!(kernel.family, "sm90_wave" | "sm90_bf16x6_direct");
         let variants = match index % 5 == 0 && !(has_many && m * n + n * k > 2_500_000) {
-            true => Variant::all(kernel.dtype),
+            true => Variant::all(kernel.types.a),
             false if has_many || kernel.family == "sm90_gemm" => {
                 vec![Variant::PLAIN, Variant { in_place: true, ..Variant::FULL }]
             }
             false => vec![Variant::PLAIN],
         };
         for variant in variants {
-            let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
+            let problem = problem(m, n, k, kernel.layout, kernel.types.a, variant);
             let f32_mode = f32_mode(kernel);
-            let problem = Problem { f32_mode, ..problem };
+            let problem = problem.with(|p| p.f32_mode = f32_mode);
             if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok() {
                 cases.extend(
                     [Data::Normal, Data::Integers, Data::NonFinite].map(|data| (index, problem, variant, data)),
@@ -246,7 +246,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         "cublas" => [128, 128, 32],
         _ => kernel.tile.map(|x| x as usize),
     };
-    let step = (kernel.align as usize / kernel.dtype.bytes()).max(1);
+    let step = (kernel.align as usize / kernel.types.a.bytes()).max(1);
     let around =
         |tile: usize, step: usize| [step, tile.saturating_sub(step).max(step), tile, tile + step, 2 * tile + step];
     let (ns, ks) = (around(tile_n, step), around(tile_k, step));
@@ -314,7 +314,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         sizes.extend([(3, 300, 776), (5, 131, 1000), (6, 64, 640), (8, 1023, 4104), (12, 1021, 520), (11, 9001, 136)]);
         sizes.extend([(9, 7, 8192), (13, 4096, 1032), (16, 515, 3080), (10, 1024, 24), (16, 9001, 768), (14, 2, 4096)]);
     }
-    if kernel.family == "gemv" && kernel.dtype.bytes() == 2 {
+    if kernel.family == "gemv" && kernel.types.a.bytes() == 2 {
         // Every cut of gemv/mma.hpp, with rows left over and tiles in turns; weights so large that it takes few rows, too.
         sizes.extend([
             (7, 9001, 328),

@@ -63,9 +63,9 @@ const LARGEST: usize = 5 << 20;
 pub fn tests() -> Vec<(String, Test)> {
     // f16 differs from bf16 in no more than its instructions' names.
     let takes_part =
-        |kernel: &&KernelDesc| kernel.is_built() && kernel.dtype != Format::F16 && !sizes(kernel.family).is_empty();
+        |kernel: &&KernelDesc| kernel.is_built() && kernel.types.a != Format::F16 && !sizes(kernel.family).is_empty();
     let tests = KERNELS.iter().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.dtype {
+        let test: Test = Box::new(move |gpu| match kernel.types.a {
             Format::F16 => in_chains::<f16>(gpu, kernel),
             Format::BF16 => in_chains::<bf16>(gpu, kernel),
             Format::F32 => in_chains::<f32>(gpu, kernel),
@@ -149,7 +149,7 @@ impl Chain {
             let beta = if matches!(through, Through::C) { 1.0 } else { 0.0 };
             let variant = Variant { alpha, beta, ..Variant::PLAIN };
             let f32_mode = cases::f32_mode(kernel);
-            let problem = Problem { f32_mode, ..cases::problem(m, n, k, kernel.layout, kernel.dtype, variant) };
+            let problem = cases::problem(m, n, k, kernel.layout, kernel.types.a, variant).with(|p| p.f32_mode = f32_mode);
             if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
                 return Ok(None);
             }

@@ -30,7 +30,7 @@ pub fn tests() -> Vec<(String, Test)> {
     ];
     let has_several = |kernel: &&KernelDesc| kernel.is_built() && !matches!(kernel.family, "cublas" | "reference");
     tests.extend(KERNELS.iter().filter(has_several).map(|kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.dtype {
+        let test: Test = Box::new(move |gpu| match kernel.types.a {
             Format::F16 => every_configuration::<f16>(gpu, kernel),
             Format::BF16 => every_configuration::<bf16>(gpu, kernel),
             Format::F32 => every_configuration::<f32>(gpu, kernel),
@@ -45,8 +45,8 @@ pub fn tests() -> Vec<(String, Test)> {
 /// A dense product in the mode that the kernel is tried in.
 fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4], variant: Variant) -> Problem {
     let variant = Variant { batch: [1, batch], ..variant };
-    let problem = cases::problem(m, n, k, kernel.layout, kernel.dtype, variant);
-    Problem { f32_mode: cases::f32_mode(kernel), ..problem }
+    let problem = cases::problem(m, n, k, kernel.layout, kernel.types.a, variant);
+    problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
 }
 
 /// Small products: few and many rows, one tile and several, short and long sums, several matrices.

@@ -121,7 +121,8 @@ fn check_rest<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, offset: 
         let (got, expected) = (got[at].to_f64(), inner + c);
         // What the accumulator rounds is a part of terms that may cancel.
         let allowed = tolerance::<T>(expected) + tolerance::<f32>(inner.abs() + c.abs() + bias.abs());
-        let allowed = if T::KERNEL_DTYPE == Format::F64 { tolerance::<T>(inner.abs() + c.abs() + 8.0) } else { allowed };
+        let allowed =
+            if T::KERNEL_DTYPE == Format::F64 { tolerance::<T>(inner.abs() + c.abs() + 8.0) } else { allowed };
         if !agree(got, expected, allowed) {
             return Err(format!("element {element} of D is {got}, expected {expected} within {allowed:.2e}"));
         }
@@ -216,7 +217,7 @@ fn alpha_of_0<T: Element>(gpu: &Gpu) -> Result<(), String> {
                 for policy in [Policy::default(), Policy::own(), Policy::default().with_workspace(0)] {
                     let fusion = dispatcher.fuse(&problem, policy).map_err(text)?;
                     let (epilogue, _) = problem.epilogue.keep(fusion);
-                    let plan = dispatcher.plan(&Problem { epilogue, ..problem }, policy).map_err(text)?;
+                    let plan = dispatcher.plan(&problem.with(|p| p.epilogue = epilogue), policy).map_err(text)?;
                     // SAFETY: the buffers hold what the problem spans, and live until D has been read back.
                     let got = on_gpu(gpu, &operands, |pointers, queue| unsafe {
                         launch::launch(&plan, pointers, queue)?;

@@ -35,8 +35,8 @@ fn problems(kernel: &KernelDesc) -> impl Iterator<Item = Problem> + '_ {
         variants.into_iter().map(move |variant| (size, variant))
     });
     all.map(|((m, n, k), variant)| {
-        let dense = cases::problem(m, n, k, kernel.layout, kernel.dtype, variant);
-        Problem { f32_mode: F32Mode::Strict, ..dense }
+        let dense = cases::problem(m, n, k, kernel.layout, kernel.types.a, variant);
+        dense.with(|p| p.f32_mode = F32Mode::Strict)
     })
 }
 

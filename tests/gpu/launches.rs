@@ -48,7 +48,7 @@ struct Product {
 
 impl Product {
     fn new(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
-        match kernel.dtype {
+        match kernel.types.a {
             Format::F16 => Self::of::<f16>(gpu, kernel, stream),
             Format::BF16 => Self::of::<bf16>(gpu, kernel, stream),
             Format::F32 => Self::of::<f32>(gpu, kernel, stream),
@@ -60,8 +60,8 @@ impl Product {
     fn of<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
         let m = if kernel.family == "gevm" { 4 } else { 8 };
         let (n, k) = (256, if kernel.family == "outer" { 1 } else { 256 });
-        let dense = cases::problem(m, n, k, kernel.layout, kernel.dtype, cases::Variant::PLAIN);
-        let problem = Problem { f32_mode: cases::f32_mode(kernel), ..dense };
+        let dense = cases::problem(m, n, k, kernel.layout, kernel.types.a, cases::Variant::PLAIN);
+        let problem = dense.with(|p| p.f32_mode = cases::f32_mode(kernel));
         let (plan, _) = gpu.plan(kernel.name, &problem)?;
         let upload = |count: usize, value: f64| stream.clone_htod(&vec![T::from_f64(value); count]).map_err(text);
         let (a, b, d) = (upload(m * k, 1.0)?, upload(k * n, 1.0)?, upload(m * n, f64::NAN)?);

@@ -86,8 +86,8 @@ fn large_problems(kernel: &KernelDesc) -> Vec<Problem> {
     let large = near.into_iter().flat_map(|most| [most / 8 * 8, most, most * 16, most * 64]);
     let k = if kernel.family == "outer" { 1 } else { 64 };
     let dense = |[m, n, k, batch]: [usize; 4]| {
-        let problem = Problem::dense(m, n, k, batch, kernel.layout, kernel.dtype);
-        Problem { f32_mode: cases::f32_mode(kernel), ..problem }
+        let problem = Problem::dense(m, n, k, batch, kernel.layout, kernel.types.a);
+        problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
     };
     let small = [[1, 8, k, 1], [4, 64, k, 2], [8, 128, k, 1]];
     let mut problems: Vec<_> = large
@@ -100,7 +100,7 @@ fn large_problems(kernel: &KernelDesc) -> Vec<Problem> {
         })
         .collect();
     let far = |operand: &mut Operand, bytes: i64| {
-        let stride = bytes / kernel.dtype.bytes() as i64;
+        let stride = bytes / kernel.types.a.bytes() as i64;
         if operand.col_stride == 1 {
             operand.row_stride = stride
         } else {
@@ -200,7 +200,8 @@ fn a_long_sum_of_a_few_rows(gpu: &Gpu) -> Result<(), String> {
     for (row, column) in [(15, 7), (3, 2), (15, 2), (3, 7)] {
         expected[row * 8 + column] = (row * column) as f64;
     }
-    let takes = |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.dtype == Format::BF16 && kernel.is_built();
+    let takes =
+        |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.types.a == Format::BF16 && kernel.is_built();
     let mut kernels = KERNELS.iter().filter(takes).filter(|kernel| kernel.layout == Layout::NT);
     let kernel = kernels.next().ok_or("no kernel of sm90_gemm is built")?;
     let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
@@ -219,7 +220,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let memory = memory.device_ptr(&stream).0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
     for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
-        match kernel.dtype {
+        match kernel.types.a {
             Format::F16 => far_apart::<f16>(gpu, kernel, memory),
             Format::BF16 => far_apart::<bf16>(gpu, kernel, memory),
             Format::F32 => far_apart::<f32>(gpu, kernel, memory),
@@ -234,14 +235,19 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
 fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
     let m = if kernel.family == "gevm" { 4 } else { 8 };
     let (n, k) = (64, if kernel.family == "outer" { 1 } else { 64 });
-    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
+    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a);
     let stride = (FAR / size_of::<T>() / 64) as i64;
     let far = |o: Operand| match o.col_stride {
-        1 => Operand { row_stride: stride, ..o },
-        _ => Operand { col_stride: stride, ..o },
+        1 => o.with(|o| o.row_stride = stride),
+        _ => o.with(|o| o.col_stride = stride),
     };
     let (a, b, d) = (far(dense.a), far(dense.b), far(dense.d));
-    let problem = Problem { a, b, d, f32_mode: cases::f32_mode(kernel), ..dense };
+    let problem = dense.with(|p| {
+        p.a = a;
+        p.b = b;
+        p.d = d;
+        p.f32_mode = cases::f32_mode(kernel);
+    });
     let (plan, queue) = gpu.plan(kernel.name, &problem)?;
     // One operand behind the other in every line.
     let [of_a, of_b, of_d] = [0, 1, 2].map(|i| memory + (i * 1024 * size_of::<T>()) as u64);

@@ -3,7 +3,7 @@
 use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use candle_tilegemm::problem::{BiasAxis, Operand};
-use candle_tilegemm::{Activation, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rayon::prelude::*;
 
 /// Elements after the end of every buffer that no kernel may touch.
@@ -54,7 +54,7 @@ pub fn compare<T: Element>(
 ) -> Result<(), String> {
     let reference = candle_tilegemm::family::KERNELS
         .iter()
-        .find(|k| k.family == "reference" && k.is_built() && k.dtype == problem.dtype)
+        .find(|k| k.family == "reference" && k.is_built() && k.types.a == problem.a.format)
         .ok_or("there is no reference kernel for this dtype")?;
     let mut beside = *problem;
     beside.epilogue.in_place = false;
@@ -67,14 +67,14 @@ pub fn compare<T: Element>(
     // roundings of those add up to about k units at the worst of a few 100,000 elements.
     let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
     let mut units = 4.0 * (problem.k as f64 + 32.0);
-    if matches!(problem.dtype, Format::F16 | Format::BF16) {
+    if matches!(problem.a.format, Format::F16 | Format::BF16) {
         // Tensor cores add 16 products at a time and cut the sum towards zero, half a unit of it on average.
         units += (problem.k as f64).powf(1.5) / 16.0;
     }
     let scale = problem.epilogue.alpha().abs().max(1.0) * units;
     // Inputs that are rounded to TF32, to nearest, are off by up to 2^-11 each and their product by up to 2^-10, of N(0, 1) by
     // 0.3 * 2^-10 on average, and by no more than 12 * 2^-10 here. With inputs cut off, deep sums would be outside of this.
-    let tf32 = problem.dtype == Format::F32 && problem.f32_mode == F32Mode::Tf32;
+    let tf32 = problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32;
     let inputs = if tf32 { (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10) } else { 0.0 };
     let inputs = inputs * problem.epilogue.alpha().abs().max(1.0);
     // cuBLAS rounds a product of 16 bits before it adds beta * C: numbers of C are below 6.
@@ -121,7 +121,10 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
                 check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem} {variant:?}: {e}"))?;
                 if layout == Layout::NN && variant.batch == [1, 1] && variant.offset == 0 {
                     // Neither dimension contiguous: every second column of a wider A.
-                    problem.a = Operand { row_stride: 2 * k.max(1) as i64 + 1, col_stride: 2, ..problem.a };
+                    problem.a = problem.a.with(|o| {
+                        o.row_stride = 2 * k.max(1) as i64 + 1;
+                        o.col_stride = 2;
+                    });
                     operands = cases::operands::<T>(&problem, 0, Data::Normal, 8);
                     check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("strided {problem}: {e}"))?;
                 }

@@ -94,7 +94,7 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
     let text = |e: candle::Error| e.to_string();
     let stream = gpu.device.cuda_stream();
     stream.context().bind_to_thread().map_err(|e| e.to_string())?;
-    let words = |elements: usize| elements * problem.dtype.bytes() / 4 + 4;
+    let words = |elements: usize| elements * problem.a.format.bytes() / 4 + 4;
     let batch = problem.batch_count();
     // 0x3f800000 to 0x3fffffff and any lower half: numbers from 1 to 2, or near them, in every dtype.
     let numbers = |elements: usize| -> Result<CudaSlice<f32>, String> {

@@ -45,7 +45,7 @@ fn vendor_adds_in_f32(gpu: &Gpu) -> Result<(), String> {
     fn check<T: Element>(gpu: &Gpu) -> Result<(), String> {
         unaligned(T::KERNEL_DTYPE).try_for_each(|problem| {
             let operands = cases::operands::<T>(&problem, 0, Data::Normal, 11);
-            let name = format!("cublas_{}_{}", problem.dtype, problem.layout());
+            let name = format!("cublas_{}_{}", problem.a.format, problem.layout());
             oracle::check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem}: {e}"))
         })
     }

@@ -165,7 +165,7 @@ impl Split {
         let fusion = dispatcher.fuse(problem, policy).unwrap_or(Fusion::Full);
         let (epilogue, passes) = problem.epilogue.keep(fusion);
         let passes_us = cost::elementwise_us(problem, passes, dispatcher.device());
-        Self { problem: Problem { epilogue, ..*problem }, passes, passes_us }
+        Self { problem: (*problem).with(|p| p.epilogue = epilogue), passes, passes_us }
     }
 }
 

@@ -76,7 +76,7 @@ fn library(major: i32) -> Cublas {
 /// The math mode during the call and after the call, and whether the call succeeded.
 fn modes(call: &VendorCall, major: i32, status: c_int, before: c_int) -> (c_int, c_int, bool) {
     let mut handle = before;
-    let pointers = Pointers { a: null(), b: null(), c: null(), bias: null(), d: null_mut() };
+    let pointers = Pointers::new(null(), null(), null_mut());
     DURING.set(-1);
     STATUS.set(status);
     // SAFETY: the tests' library reads no pointer.

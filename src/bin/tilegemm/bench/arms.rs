@@ -8,7 +8,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
-use candle_tilegemm::{workspace, Config, Format, F32Mode, Problem};
+use candle_tilegemm::{workspace, Config, F32Mode, Format, Problem};
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Arm {
     /// The arm's problem: the row, in the f32 mode of the arm if the arm has a mode.
     pub fn problem(&self, row: &Problem) -> Problem {
         match *self {
-            Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => Problem { f32_mode, ..*row },
+            Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => (*row).with(|p| p.f32_mode = f32_mode),
             _ => *row,
         }
     }
@@ -304,7 +304,7 @@ impl<'a> Resolver<'a> {
         if self.problem.k <= tile {
             return Err("K is a single tile".into());
         }
-        let short = Problem { k: self.problem.k - tile, ..*self.problem };
+        let short = (*self.problem).with(|p| p.k = self.problem.k - tile);
         Ok(Runner::Plan(self.plan(&short, Policy::force(whole.kernel.name)?)?))
     }
 }

@@ -11,7 +11,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers};
-use candle_tilegemm::{Format, F32Mode, Problem};
+use candle_tilegemm::{F32Mode, Format, Problem};
 
 /// Products up to this many operations are checked with the reference kernel.
 const SMALL_FLOP: f64 = 1e10;
@@ -61,7 +61,7 @@ pub fn product_in_f64(
     let exact = |tensor: &Tensor| tensor.to_dtype(CandleDType::F64);
     let (a, b, c, bias) = (exact(a)?, exact(b)?, exact(c)?, exact(bias)?);
     let d = Tensor::zeros(d.elem_count(), CandleDType::F64, &Device::Cuda(timer.device().clone()))?;
-    let problem64 = Problem { dtype: Format::F64, ..*problem };
+    let problem64 = (*problem).with(|p| p.dtype = Format::F64);
     let plan = dispatcher.plan(&problem64, Policy::force(judge(dispatcher, &problem64, problem)?.name)?)?;
     let pointers = Pointers {
         a: address(&a)? as _,
@@ -93,7 +93,7 @@ fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Resul
 /// in f32, whose errors grow like sqrt(K). A kernel that skips one K tile exceeds the tolerance for every K of the
 /// suite.
 pub fn tolerance(problem: &Problem) -> f64 {
-    let (result, sum) = match problem.dtype {
+    let (result, sum) = match problem.a.format {
         // Truncation costs each input up to 2^-10, and the tensor cores' accumulators truncate too.
         Format::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),
         Format::BF16 => (2f64.powi(-8), 2f64.powi(-24)),

@@ -7,7 +7,7 @@ use candle::cuda_backend::cudarc::driver::sys::CUstream;
 use candle::{CudaDevice, Device, Tensor};
 use candle_tilegemm::launch::Pointers;
 use candle_tilegemm::problem::{BiasAxis, Operand};
-use candle_tilegemm::{Activation, Format, F32Mode, Problem};
+use candle_tilegemm::{Activation, F32Mode, Format, Problem};
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of_val, MaybeUninit};
 use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
@@ -208,7 +208,7 @@ impl LtProblem<'_> {
         let scalars32 = [alpha as f32, beta as f32];
         let scalars64 = [alpha, beta];
         let scalar = |index: usize| -> *const c_void {
-            match self.problem.dtype {
+            match self.problem.a.format {
                 Format::F64 => (&raw const scalars64[index]).cast(),
                 _ => (&raw const scalars32[index]).cast(),
             }
@@ -264,7 +264,7 @@ fn op(operand: &Operand) -> (c_int, i64) {
 fn types(problem: &Problem) -> (sys::cudaDataType, sys::cublasComputeType_t, sys::cudaDataType) {
     use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_64F};
     use sys::cudaDataType_t::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
-    match problem.dtype {
+    match problem.a.format {
         Format::F16 => (CUDA_R_16F, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         Format::BF16 => (CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         Format::F32 if problem.f32_mode == F32Mode::Tf32 => (CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F),

@@ -14,7 +14,7 @@ use candle::{CudaDevice, Device};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{launch, F32Mode, Format, Layout, Problem};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -76,7 +76,7 @@ impl Session {
 
     /// The product of a row, in the f32 mode of this run.
     pub fn problem(&self, shape: &Shape) -> Problem {
-        Problem { f32_mode: self.f32_mode, ..shape.problem() }
+        shape.problem().with(|p| p.f32_mode = self.f32_mode)
     }
 
     pub fn machine(&self) -> Result<Machine> {
@@ -167,7 +167,7 @@ impl Session {
         let mut tflops = BTreeMap::new();
         for dtype in [Format::BF16, Format::F16, Format::F32, Format::F64] {
             let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
-            let problem = Problem { f32_mode: self.f32_mode, ..problem };
+            let problem = problem.with(|p| p.f32_mode = self.f32_mode);
             if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()
             {
                 continue;
@@ -199,7 +199,7 @@ impl Session {
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
-            flags.extend(run.flag(arm, problem.dtype).map(|flag| format!("{flag} {}", arm.name())));
+            flags.extend(run.flag(arm, problem.a.format).map(|flag| format!("{flag} {}", arm.name())));
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
             let err = error.map(|error| digits(error.error));
             let (kernel, config) = (kernel.clone(), *config);
@@ -319,7 +319,7 @@ impl Ceilings {
     /// The least time by the measured ceilings.
     fn roof_us(&self, problem: &Problem) -> f64 {
         let memory = problem.bytes() / (self.hbm_gbps * 1e3);
-        let arithmetic = self.tflops.get(&problem.dtype).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
+        let arithmetic = self.tflops.get(&problem.a.format).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
         memory.max(arithmetic)
     }
 }

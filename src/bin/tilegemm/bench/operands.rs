@@ -48,7 +48,7 @@ fn elements(problem: &Problem) -> [usize; 5] {
 
 /// The number of copies for cold operands; two where one copy is larger than the cache.
 fn cold_copies(problem: &Problem, l2_bytes: usize) -> usize {
-    let bytes = elements(problem).iter().sum::<usize>() * problem.dtype.bytes();
+    let bytes = elements(problem).iter().sum::<usize>() * problem.a.format.bytes();
     (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
 }
 
@@ -57,7 +57,7 @@ pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
     let each = elements(problem).iter().sum::<usize>();
     let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
     // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
-    each * (copies * problem.dtype.bytes() + 8 + 4) + 16 * elements(problem)[2]
+    each * (copies * problem.a.format.bytes() + 8 + 4) + 16 * elements(problem)[2]
 }
 
 impl Operands {
@@ -69,7 +69,7 @@ impl Operands {
         let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
         let [a, b, d, c, bias] = elements(problem);
         let device = Device::Cuda(timer.device().clone());
-        let dtype = candle_dtype(problem.dtype);
+        let dtype = candle_dtype(problem.a.format);
         let normal = |count: usize| -> Result<Tensor> {
             let values = Tensor::randn(0f32, 1f32, count.max(1), &device)?;
             let values = if scale == 1.0 { values } else { (values * scale)? };

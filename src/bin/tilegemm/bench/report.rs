@@ -4,7 +4,7 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::Result;
-use candle_tilegemm::{Config, Format, F32Mode, Layout};
+use candle_tilegemm::{Config, F32Mode, Format, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -8,7 +8,7 @@ use super::report::{Ceilings, Machine, SCHEMA};
 use super::{ladder, show, Args, Plant};
 use crate::{Failure, Result};
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, Format, F32Mode};
+use candle_tilegemm::{launch, F32Mode, Format};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::path::Path;

@@ -5,7 +5,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{BUILT_ARCHS, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::{launch, Format, Error, Layout, Problem};
+use candle_tilegemm::{launch, Error, Format, Layout, Problem};
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![driver(), library(), vendor()];

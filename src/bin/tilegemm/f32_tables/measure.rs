@@ -16,7 +16,7 @@ use candle::{Device, Tensor};
 use candle_tilegemm::dispatch::{Candidate, Policy};
 use candle_tilegemm::kernel::Math;
 use candle_tilegemm::suite::Shape;
-use candle_tilegemm::{launch, workspace, Format, F32Mode, Layout, Problem};
+use candle_tilegemm::{launch, workspace, F32Mode, Format, Layout, Problem};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
