@@ -47,9 +47,10 @@ pub struct Shape {
     #[serde(deserialize_with = "dense_layout")]
     pub layout: Layout,
     /// The format of A and B.
+    #[serde(deserialize_with = "dtype")]
     pub dtype: Format,
     /// The format of D, C and the bias, unless it is that of A and B.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "out", skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
     /// Elements from one matrix A of the batch to the next.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
@@ -150,6 +151,14 @@ impl Size {
 
 fn stride<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<u32>, D::Error> {
     deserializer.deserialize_i64(STRIDES).map(Some)
+}
+
+fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Format, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+}
+
+fn out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {
+    dtype(deserializer).map(Some)
 }
 
 fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Layout, D::Error> {

@@ -61,13 +61,12 @@ fn kernels_as_json_are_the_descriptors() {
     let names: Vec<&str> = all.as_array().unwrap().iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
     assert_eq!(names, KERNELS.iter().map(|kernel| kernel.name).collect::<Vec<_>>());
     let kernel = all.as_array().unwrap().iter().find(|kernel| kernel["family"] == "sm90_gemm").unwrap();
-    for (field, expected) in [
-        ("arch", "sm90a".into()),
-        ("tile", Value::from(vec![128, 256, 64])),
-        ("align", 16.into()),
-        ("dtype", "bf16".into()),
-    ] {
+    for (field, expected) in [("arch", "sm90a".into()), ("tile", Value::from(vec![128, 256, 64])), ("align", 16.into())]
+    {
         assert_eq!(kernel[field], expected, "{field}");
+    }
+    for (operand, expected) in [("a", "bf16"), ("b", "bf16"), ("c", "bf16"), ("d", "bf16"), ("acc", "f32")] {
+        assert_eq!(kernel["types"][operand], expected, "{operand}");
     }
     assert!(kernel["built"].is_boolean());
 }

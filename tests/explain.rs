@@ -4,7 +4,7 @@ use candle_tilegemm::arch::{Arch, DeviceInfo};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Math, Rejection};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 
 fn h100() -> Dispatcher {
@@ -95,10 +95,7 @@ fn every_rejection_says_what_is_needed() {
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
         (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
         (
-            Rejection::Types {
-                have: Types::of(Format::F32).into(),
-                need: Types::new(Format::F16, Format::F32).into(),
-            },
+            Rejection::Types { have: Types::of(Format::F32).into(), need: Types::new(Format::F16, Format::F32).into() },
             "computes in f32, the problem is in f16 -> f32",
         ),
         (Rejection::Groups, "takes one B for all rows, the problem has groups of rows"),

@@ -427,7 +427,14 @@ fn tf32_kernels_say_what_tma_cannot_do() {
     }
     // K may end anywhere in longer rows, and two batch dimensions need not merge.
     let (a, b) = (dense.a.with(|o| o.row_stride = 1028), dense.b.with(|o| o.col_stride = 1028));
-    assert_eq!(verdict(&dense.with(|p| { p.a = a; p.b = b; p.k = 1021; })), Ok(()));
+    assert_eq!(
+        verdict(&dense.with(|p| {
+            p.a = a;
+            p.b = b;
+            p.k = 1021;
+        })),
+        Ok(())
+    );
     let mut batched = Problem::dense(128, 128, 64, 6, Layout::NT, Format::F32).with(|p| p.f32_mode = F32Mode::Tf32);
     batched.batch = [2, 3];
     for operand in [&mut batched.a, &mut batched.d] {

@@ -108,7 +108,7 @@ fn products_beyond_32_bits_get_a_kernel_that_takes_them() {
     for (m, n, k, dtype, what) in cases {
         let problem = Problem::dense(m, n, k, 1, Layout::NT, dtype);
         let few_rows = |family| matches!(family, "gemv" | "sm90_skinny" | "sm90_wave");
-        for kernel in KERNELS.iter().filter(|kernel| kernel.types.a == dtype && kernel.layout == Layout::NT) {
+        for kernel in KERNELS.iter().filter(|kernel| kernel.types == problem.types() && kernel.layout == Layout::NT) {
             if few_rows(kernel.family) && m <= kernel.tile[0] as usize {
                 let expected = Rejection::TooMany { what, have: over, most: OVER - 1 };
                 assert_eq!(supports(kernel, &problem), Err(expected), "{kernel}");

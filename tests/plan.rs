@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
 use candle_tilegemm::{cost, Activation, Error, F32Mode, Format, Layout, Problem};
 use std::error::Error as _;
 use std::sync::Arc;
@@ -148,7 +148,11 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
         ("a repeated row", dense.with(|p| p.a = repeated), "rows of A overlap (a stride is smaller than the row)"),
         ("D in every other column", dense.with(|p| p.d = every_other), "D is not row-major"),
         ("a transposed C", dense.with(|p| p.epilogue = column_major_c), "C is not row-major"),
-        ("another layout", dense.with(|p| p.b = Operand::row_major(Format::BF16, 1024, [0, 0])), "reads nt, the operands are nn"),
+        (
+            "another layout",
+            dense.with(|p| p.b = Operand::row_major(Format::BF16, 1024, [0, 0])),
+            "reads nt, the operands are nn",
+        ),
         ("another type", linear(512, 1024, 1024, Format::F16), "computes in bf16, the problem is in f16"),
         ("no K", bf16(512, 1024, 0), "K is 0"),
     ];
@@ -232,7 +236,14 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
         o.batch_stride = [100_000, 20_000];
         o.pointer_align = 2;
     });
-    assert!(verdict(&narrow.with(|p| { p.a = a; p.batch = [2, 4]; }), GEVM).is_ok());
+    assert!(verdict(
+        &narrow.with(|p| {
+            p.a = a;
+            p.batch = [2, 4];
+        }),
+        GEVM
+    )
+    .is_ok());
 }
 
 #[test]

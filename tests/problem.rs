@@ -36,7 +36,7 @@ impl Place {
             }
         }
         let [outer, inner, row_stride, col_stride] = strides;
-        let operand = Operand { row_stride, col_stride, batch_stride: [outer, inner], pointer_align: MAX_ALIGN };
+        let operand = Operand::new(Format::F16, [row_stride, col_stride], [outer, inner]);
         (operand, next as usize)
     }
 }
@@ -179,13 +179,13 @@ proptest! {
         for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
             operand.pointer_align = align;
         }
-        let Problem { m, n, k, batch: [outer, inner], a, b, d, dtype, .. } = problem;
+        let Problem { m, n, k, batch: [outer, inner], a, b, d, .. } = problem;
         for (operand, rows, cols) in [(a, m, k), (b, k, n), (d, m, n)] {
-            let claimed = operand.align(dtype);
+            let claimed = operand.align();
             prop_assert!(claimed <= align);
             let lines = if operand.col_stride == 1 { [outer, inner, rows, 1] } else { [outer, inner, 1, cols] };
             for index in indices(lines).filter(|_| operand.col_stride == 1 || operand.row_stride == 1) {
-                let bytes = address(&operand, index) * dtype.bytes();
+                let bytes = operand.format.bytes(address(&operand, index));
                 prop_assert_eq!(bytes % claimed as usize, 0, "{:?} claims {}", operand, claimed);
             }
         }
@@ -249,7 +249,7 @@ fn batches_collapse_to_two_dimensions_or_not_at_all() {
 
 #[test]
 fn alignment_is_that_of_pointer_and_strides() {
-    let dense = Operand::row_major(64, [0, 64 * 8]);
+    let dense = Operand::row_major(Format::F16, 64, [0, 64 * 8]);
     let cases = [
         ("dense", dense, Format::F16, 16),
         ("a pointer off by one", dense.with(|o| o.pointer_align = 2), Format::F16, 2),
@@ -258,11 +258,12 @@ fn alignment_is_that_of_pointer_and_strides() {
         ("a row of f64", dense.with(|o| o.row_stride = 65), Format::F64, 8),
         ("an odd batch", dense.with(|o| o.batch_stride = [0, 4]), Format::BF16, 8),
         ("a broadcast batch", dense.with(|o| o.batch_stride = [0, 0]), Format::BF16, 16),
-        ("columns", Operand::col_major(12, [0, 0]), Format::F16, 8),
+        ("columns", Operand::col_major(Format::F16, 12, [0, 0]), Format::F16, 8),
     ];
-    for (what, operand, dtype, expected) in cases {
-        assert_eq!(operand.align(dtype), expected, "{what}");
-        assert_eq!(operand.transposed().align(dtype), expected, "{what}, transposed");
+    for (what, operand, format, expected) in cases {
+        let operand = operand.with(|o| o.format = format);
+        assert_eq!(operand.align(), expected, "{what}");
+        assert_eq!(operand.transposed().align(), expected, "{what}, transposed");
     }
     assert_eq!([0, 1, 6, 24, 32, 4096].map(power_of_two_in), [MAX_ALIGN, 1, 2, 8, 16, 16]);
 }

@@ -111,7 +111,7 @@ fn what_is_wrong_is_said_with_its_line_its_field_and_what_was_expected() {
         (with("\"nt\"", "\"xx\""), ["line 7", "unknown layout 'xx'", "expected nn, nt, tn or tt"]),
         (with("\"nt\"", "\"any\""), ["line 7", "unknown layout 'any'", "expected nn, nt, tn or tt"]),
         (with("dtype = \"bf16\"\n", ""), ["line 1", "missing field", "`dtype`"]),
-        (with("bf16", "int8"), ["line 8", "dtype = \"int8\"", "`f16`, `bf16`, `f32`, `f64`"]),
+        (with("bf16", "int8"), ["line 8", "dtype = \"int8\"", "f16, bf16, f32 or f64"]),
         (format!("{ROW}\n{ROW}"), ["line 11", "field id", "the id of line 2 too; expected a unique one"]),
         (and("epilogue = { activation = \"elu\" }"), ["line 9", "`elu`", "`gelu_erf`"]),
         (and("epilogue = { gamma = 1.0 }"), ["line 9", "`gamma`", "`alpha`, `beta`, `bias`, `activation`"]),
@@ -187,6 +187,7 @@ prop_compose! {
         batch in prop_oneof![Just(1usize), 2..=5000usize],
         layout in select(vec![Layout::NN, Layout::NT, Layout::TN, Layout::TT]),
         dtype in select(vec![Format::F16, Format::BF16, Format::F32, Format::F64]),
+        wide in any::<bool>(),
         // Broadcast, dense, or further apart than dense.
         [a, b] in prop::array::uniform2(select(vec![Some(0), None, Some(1), Some(1000)])),
         (alpha, beta) in (-1e3..1e3f64, prop_oneof![Just(0.0), -2.0..2.0f64]),
@@ -195,6 +196,7 @@ prop_compose! {
         plain in any::<bool>(),
         from in prop::option::of("\\PC{0,9}"),
     ) -> Shape {
+        let out = (wide && dtype.bytes(1) == 2).then_some(Format::F32);
         let size = |size: usize| Size::try_from(size).unwrap();
         let stride = |more: Option<usize>, matrix: usize| match more? {
             _ if batch == 1 => None,

@@ -311,10 +311,15 @@ prop_compose! {
         among in prop::sample::select(vec![Among::All, Among::Own]),
         (n, k, batch) in (1usize..100_000, 1usize..100_000, 1usize..2000),
         aligned in any::<bool>(),
-        f32 in prop::sample::select(F32Mode::ALL.to_vec()),
+        (f32, wide) in (prop::sample::select(F32Mode::ALL.to_vec()), any::<bool>()),
     ) -> Key {
         let f32 = if dtype == Format::F32 { f32 } else { F32Mode::default() };
-        Key { dtype, f32, layout, n, k, batch, aligned, epilogue, among }
+        let mut problem = Problem::dense(1, n, k, batch, layout, dtype);
+        problem.d.format = if wide && dtype.bytes(1) == 2 { Format::F32 } else { dtype };
+        problem.f32_mode = f32;
+        let mut key = Key::of(&problem, among).unwrap();
+        (key.aligned, key.epilogue, key.layout, key.f32) = (aligned, epilogue, layout, f32);
+        key
     }
 }
 

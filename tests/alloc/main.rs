@@ -4,7 +4,7 @@ mod counting;
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
+use candle_tilegemm::problem::{BiasAxis, Epilogue};
 use candle_tilegemm::{Activation, Format, Layout, Problem};
 use counting::allocations;
 use std::sync::Barrier;

@@ -149,7 +149,8 @@ impl Chain {
             let beta = if matches!(through, Through::C) { 1.0 } else { 0.0 };
             let variant = Variant { alpha, beta, ..Variant::PLAIN };
             let f32_mode = cases::f32_mode(kernel);
-            let problem = cases::problem(m, n, k, kernel.layout, kernel.types.a, variant).with(|p| p.f32_mode = f32_mode);
+            let problem =
+                cases::problem(m, n, k, kernel.layout, kernel.types.a, variant).with(|p| p.f32_mode = f32_mode);
             if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
                 return Ok(None);
             }

@@ -185,11 +185,11 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         let rejection = tuned.rejection.as_ref().map(|rejection| rejection.to_string());
         json!({ "table": tuned.table, "entry": tuned.entry, "rejection": rejection })
     });
-    let Problem { dtype, f32_mode, .. } = explanation.asked;
+    let asked = &explanation.asked;
     json!({
         "device": explanation.device,
-        "asked": explanation.asked.to_string(),
-        "f32": (dtype == Format::F32).then_some(f32_mode),
+        "asked": asked.to_string(),
+        "f32": asked.is_f32().then_some(asked.f32_mode),
         "canonical": explanation.canonical.problem.to_string(),
         "swapped": explanation.canonical.swapped,
         "roofline_us": explanation.roofline_us,

@@ -99,7 +99,7 @@ impl Arm {
 
     /// Whether the arm may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
     pub fn may_add_in_16_bits(&self, dtype: Format) -> bool {
-        dtype.bytes() == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
+        dtype.bytes(1) == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
     }
 
     /// The arm's problem: the row, in the f32 mode of the arm if the arm has a mode.

@@ -205,7 +205,7 @@ impl Session {
             let (kernel, config) = (kernel.clone(), *config);
             arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel, config, err });
         }
-        let Problem { m, n, k, dtype, .. } = problem;
+        let Problem { m, n, k, .. } = problem;
         Ok(Row {
             id: shape.id.clone(),
             class: shape.class.clone(),
@@ -214,7 +214,7 @@ impl Session {
             k,
             batch: problem.batch_count(),
             layout: shape.layout,
-            dtype,
+            dtype: problem.a.format,
             roof_us: digits(ceilings.roof_us(&problem)),
             arms,
             absent: measured.absent,

@@ -195,7 +195,7 @@ impl Row {
     /// FLOP per byte that must move, dense operands once each.
     pub fn intensity(&self) -> f64 {
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
-        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bytes() as f64)
+        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bits() / 8.0)
     }
 }
 
