@@ -46,6 +46,7 @@ fn run() -> Result<()> {
     let profile = profile()?;
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
+    units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
