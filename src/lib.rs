@@ -81,6 +81,9 @@
 pub mod arch;
 #[cfg(feature = "candle")]
 mod candle;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod config;
 pub mod cost;
 pub mod dispatch;

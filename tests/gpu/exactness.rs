@@ -2,7 +2,7 @@
 //! and what is exact.
 
 // The same numbers as in the tables of `tilegemm f32`.
-#[path = "../../src/bin/tilegemm/f32_tables/data.rs"]
+#[path = "../../src/cli/f32_tables/data.rs"]
 mod data;
 
 use crate::cases::{self, Variant};
