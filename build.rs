@@ -163,7 +163,7 @@ fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> b
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\
-         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n"
+         /// Compute capabilities whose kernels are in this build.\npub(crate) static BUILT_ARCHS: &[u16] = &{archs:?};\n"
     )
 }
 

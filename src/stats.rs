@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 /// One distinct product and its kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[non_exhaustive]
 pub struct GemmCount {
     /// Rows of the result.
     pub m: usize,

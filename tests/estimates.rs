@@ -3,8 +3,9 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family;
+use candle_tilegemm::internal::cost;
 use candle_tilegemm::kernel::Role;
-use candle_tilegemm::{cost, DType, Layout, Problem};
+use candle_tilegemm::{DType, Layout, Problem};
 use std::sync::Arc;
 
 fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {

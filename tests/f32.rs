@@ -3,9 +3,10 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::internal::cost;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{DType, F32Mode, Layout, Problem};
 use std::sync::Arc;
 
 fn h100() -> Dispatcher {

@@ -128,7 +128,7 @@ fn cublas_takes_leading_dimensions_of_32_bits_only() {
 #[cfg(feature = "cli")]
 #[test]
 fn a_suite_has_a_row_for_a_product_in_place() {
-    use candle_tilegemm::suite::Shape;
+    use candle_tilegemm::internal::suite::Shape;
     let product = dense(5, 7, 3, Layout::NN, DType::F32);
     let row = Shape::of(&added(product, 0.5), "row".into(), "f32".into()).expect("a row").problem();
     assert_eq!((row.epilogue.beta(), row.epilogue.c, row.epilogue.in_place), (0.5, Some(product.d), false));

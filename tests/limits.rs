@@ -3,9 +3,10 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::internal::cost;
 use candle_tilegemm::kernel::{KernelDesc, Rejection, Role};
 use candle_tilegemm::problem::{Epilogue, Operand};
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{DType, F32Mode, Layout, Problem};
 use proptest::prelude::*;
 
 const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
@@ -13,7 +14,9 @@ const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
 /// The device that a kernel is built for.
 fn device(kernel: &KernelDesc) -> DeviceInfo {
-    DeviceInfo { capability: kernel.arch.capability.max(80), ..DeviceInfo::h100() }
+    let mut device = DeviceInfo::h100();
+    device.capability = kernel.arch.capability.max(80);
+    device
 }
 
 fn supports(kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
@@ -173,7 +176,8 @@ fn refusals_have_the_numbers() {
     for (name, problem, text) in cases {
         assert_eq!(supports(named(name), &problem).unwrap_err().to_string(), text, "{name}: {problem}");
     }
-    let small = DeviceInfo { sm_count: 1, ..DeviceInfo::h100() };
+    let mut small = DeviceInfo::h100();
+    small.sm_count = 1;
     let rejection = named(cutlass).supports(&bf16.canonical().problem, &small).unwrap_err();
     assert_eq!(rejection.to_string(), "needs 2 multiprocessors, the device has 1");
 }

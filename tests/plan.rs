@@ -3,9 +3,10 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::internal::cost;
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{cost, Activation, DType, Error, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, DType, Error, F32Mode, Layout, Problem};
 use std::error::Error as _;
 use std::sync::Arc;
 

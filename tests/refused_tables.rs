@@ -3,8 +3,8 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::internal::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
 use candle_tilegemm::{DType, Error, Layout, Problem};
 
 fn refusal(result: Result<Tuning, Error>) -> (Refusal, String) {

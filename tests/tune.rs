@@ -2,8 +2,8 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::{DType, Layout, Problem};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

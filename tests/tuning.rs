@@ -3,10 +3,11 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm::internal::cost;
+use candle_tilegemm::internal::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
 use candle_tilegemm::problem::{BiasAxis, Epilogue};
-use candle_tilegemm::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{DType, F32Mode, Layout, Problem};
 use proptest::prelude::*;
 
 fn model() -> Dispatcher {

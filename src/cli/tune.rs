@@ -38,7 +38,7 @@ pub struct Args {
     /// Fit the run into this time, e.g. 10m: the most informative rows first
     #[arg(long, value_name = "TIME", value_parser = bench::duration)]
     budget: Option<Duration>,
-    /// Where the table goes [default: candle-tilegemm/<GPU>.json in $XDG_CACHE_HOME or ~/.cache, where it is found again]
+    /// Where the table goes [default: candle-tilegemm/GPU.json in $XDG_CACHE_HOME or ~/.cache, where it is found again]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Keep what the table at that place has for other products
