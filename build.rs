@@ -46,6 +46,7 @@ fn run() -> Result<()> {
     let profile = profile()?;
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
+    units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
@@ -162,7 +163,7 @@ fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> b
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\
-         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n"
+         /// Compute capabilities whose kernels are in this build.\npub(crate) static BUILT_ARCHS: &[u16] = &{archs:?};\n"
     )
 }
 

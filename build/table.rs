@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+mod cases;
 mod family;
 mod limits;
 
+use cases::Cases;
 use family::Family;
 pub use family::{Language, Role};
 use limits::Limits;
@@ -93,6 +95,8 @@ struct File {
     family: toml::Spanned<Family>,
     #[serde(default)]
     limits: Limits,
+    #[serde(default)]
+    tests: Cases,
     kernel: Vec<toml::Spanned<Row>>,
 }
 
@@ -152,20 +156,45 @@ impl fmt::Display for TableError {
 
 impl std::error::Error for TableError {}
 
-/// The whole table: the kernels of every family, in the order of the folders' names. Every folder of csrc is a family but `common`.
-pub fn read(csrc: &Path) -> Result<Vec<Kernel>, String> {
+/// The name and the family.toml of every family, in the order of the names. Every folder of csrc is a family but `common`.
+fn files(csrc: &Path) -> Result<Vec<(String, String)>, String> {
     let entries = std::fs::read_dir(csrc).map_err(|e| format!("cannot list {}: {e}", csrc.display()))?;
     let folders = entries.flatten().filter(|entry| entry.path().is_dir());
     let mut families: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     families.retain(|name| name != "common");
     families.sort();
-    let mut kernels = Vec::new();
-    for family in families {
+    let read = |family: String| {
         let path = csrc.join(&family).join("family.toml");
         let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        Ok((family, text))
+    };
+    families.into_iter().map(read).collect()
+}
+
+/// The whole table: the kernels of every family.
+pub fn read(csrc: &Path) -> Result<Vec<Kernel>, String> {
+    let mut kernels = Vec::new();
+    for (family, text) in files(csrc)? {
         kernels.extend(parse(&family, &text).map_err(|e| e.to_string())?);
     }
     Ok(kernels)
+}
+
+/// The tables that tests/gpu includes: the `[tests]` of every family.
+pub fn cases(csrc: &Path) -> Result<String, String> {
+    let (mut sizes, mut refused) = (String::new(), String::new());
+    for (family, text) in files(csrc)? {
+        let file: File = toml::from_str(&text).map_err(|e| format!("csrc/{family}/family.toml: {e}"))?;
+        let [more_sizes, more_refused] = file.tests.rust(&family);
+        sizes += &more_sizes;
+        refused += &more_refused;
+    }
+    Ok(format!(
+        "/// M, N and K that a family's kernels are tried with, beside the sizes for every kernel.\n\
+         pub const SIZES: &[(&str, &[[usize; 3]])] = &[\n{sizes}];\n\n\
+         /// A kernel, M, N, K and matrices of a product, and a configuration that the kernel refuses for this product.\n\
+         pub const REFUSED: &[(&str, [usize; 4], &str)] = &[\n{refused}];\n"
+    ))
 }
 
 /// The kernels of a family.toml, in its order.

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A CUDA architecture that a kernel is compiled for, or that a device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Arch {
     /// Compute capability as one number: 90 for 9.0. 0 for the vendor library, which runs on every device.
     pub capability: u16,
@@ -13,7 +14,8 @@ pub struct Arch {
 
 impl Arch {
     /// The architecture of a device.
-    pub const fn device(capability: u16) -> Self {
+    #[cfg(feature = "cli")]
+    pub(crate) const fn device(capability: u16) -> Self {
         Self { capability, exact: false }
     }
 
@@ -48,6 +50,7 @@ impl serde::Serialize for Arch {
 
 /// The facts of a GPU that a plan depends on.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// The name that the driver gives.
     pub name: String,
@@ -65,6 +68,7 @@ pub struct DeviceInfo {
 
 /// Sustained rates of a GPU on random data: measured where we could measure, else from the data sheet.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Rates {
     /// Device memory, GB/s read.
     pub hbm_gbps: f64,

@@ -33,7 +33,7 @@ impl Config {
     }
 
     /// Whether there is nothing to choose.
-    pub fn is_default(&self) -> bool {
+    pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }

@@ -140,6 +140,7 @@ pub struct Candidate {
 }
 
 /// A measured table's answer to a problem.
+#[doc(hidden)]
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Tuned {
@@ -202,6 +203,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`Error::Tuning`] where the table was not measured on such a device.
+    #[doc(hidden)]
     pub fn with_tuning(self, tuning: Tuning) -> Result<Self> {
         let host = self.host();
         Ok(Self::with_tables(self.device, self.only_built, self.tables.before(tuning, &host)?))
@@ -212,7 +214,7 @@ impl Dispatcher {
         Self::with_tables(self.device, self.only_built, Tables::default())
     }
 
-    /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks: see [`crate::tuning`].
+    /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks.
     ///
     /// # Errors
     /// [`Error::Tuning`] where the file of the variable is refused.
@@ -230,6 +232,7 @@ impl Dispatcher {
     }
 
     /// The measured tables.
+    #[doc(hidden)]
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
@@ -450,12 +453,14 @@ impl Dispatcher {
     }
 
     /// The plans that the dispatcher keeps, with their call counts: all plans, or of more than 32,768 distinct products the latest.
-    pub fn plans(&self) -> Vec<Arc<Plan>> {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn plans(&self) -> Vec<Arc<Plan>> {
         self.plans.all()
     }
 
     /// Launches of plans that the dispatcher has dropped.
-    pub fn forgotten_calls(&self) -> u64 {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn forgotten_calls(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 }
@@ -486,6 +491,7 @@ pub struct Explanation {
     /// Every kernel of the table, with its verdict.
     pub candidates: Vec<Candidate>,
     /// The answers of measured tables, up to the entry that counts.
+    #[doc(hidden)]
     pub tuned: Vec<Tuned>,
     /// The kernel that would run.
     pub chosen: Option<&'static KernelDesc>,

@@ -9,8 +9,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a product could not be planned or run.
 ///
-/// The cause of [`Error::Forced`] is a [`Rejection`](crate::kernel::Rejection), the cause of [`Error::Tuning`] a
-/// [`Refusal`](crate::tuning::Refusal), the cause of [`Error::Workspace`] a [`WorkspaceError`](crate::workspace::WorkspaceError):
+/// The cause of [`Error::Forced`] is a [`Rejection`](crate::kernel::Rejection), the cause of [`Error::Workspace`] a [`WorkspaceError`](crate::workspace::WorkspaceError):
 ///
 /// ```
 /// use candle_tilegemm::arch::DeviceInfo;

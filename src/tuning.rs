@@ -13,7 +13,7 @@
 //! use candle_tilegemm::arch::DeviceInfo;
 //! use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 //! use candle_tilegemm::kernel::KernelDesc;
-//! use candle_tilegemm::tuning::{Origin, Tuning};
+//! use candle_tilegemm::internal::tuning::{Origin, Tuning};
 //! use candle_tilegemm::{Format, Layout, Problem};
 //!
 //! let device = DeviceInfo::h100();
@@ -81,7 +81,7 @@ mod tables;
 
 pub use entry::Entry;
 pub use origin::{Host, Origin};
-pub use ranges::{Point, Won, MOST_STEP};
+pub use ranges::{Point, MOST_STEP};
 pub use refusal::{EntryRefusal, Refusal, RefusedCounts, RefusedEntry};
 pub use tables::{cache_file, shipped, Tables};
 

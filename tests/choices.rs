@@ -2,7 +2,7 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy};
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::{Format, Layout, Problem};
 
 const DTYPES: [Format; 4] = [Format::F16, Format::BF16, Format::F32, Format::F64];
@@ -71,7 +71,7 @@ fn the_reference_kernel_is_the_last_resort() {
     for problem in few_outputs().chain(odd).chain(scores) {
         for policy in [Policy::default(), Policy::own(), Policy::own().with_workspace(0)] {
             let (kernel, _) = chosen(&dispatcher, &problem, policy);
-            assert_ne!(kernel.family, "reference", "{problem} with {policy:?}");
+            assert_ne!(kernel.role, Role::LastResort, "{problem} with {policy:?}");
         }
     }
 }
@@ -86,10 +86,10 @@ fn without_a_record_an_own_kernel_is_taken_only_with_a_larger_lead() {
             let problem = Problem::dense(m, n, k, 1, layout, dtype);
             let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
             let explanation = dispatcher.explain(&problem, Policy::default());
-            let of = |c: &&Candidate| c.kernel.family == "cublas" && c.verdict.is_ok();
+            let of = |c: &&Candidate| c.kernel.role == Role::Vendor && c.verdict.is_ok();
             let vendor = explanation.candidates.iter().find(of).unwrap().verdict.clone().unwrap();
             let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
-            if !aligned && plan.kernel.family != "cublas" {
+            if !aligned && plan.kernel.role != Role::Vendor {
                 assert!(plan.estimate_us < 0.8 * vendor, "{problem}: {}", plan.kernel);
             }
             compared += usize::from(!aligned);
@@ -139,13 +139,11 @@ fn of_few_outputs_an_own_kernel_is_taken_only_with_a_lead() {
     for problem in few_outputs() {
         let explanation = dispatcher.explain(&problem, Policy::default());
         let kernel = explanation.chosen.unwrap();
-        let estimate = |family: &str| {
-            let able = explanation.candidates.iter().filter(|c| (c.kernel.family == "cublas") == (family == "cublas"));
-            able.filter_map(|c| c.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
-        };
-        if kernel.family != "cublas" && problem.k > 32 && estimate("cublas").is_finite() {
+        let vendor = explanation.candidates.iter().filter(|c| c.kernel.role == Role::Vendor);
+        let vendor = vendor.filter_map(|c| c.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min);
+        if kernel.role != Role::Vendor && problem.k > 32 && vendor.is_finite() {
             let own = dispatcher.plan(&problem, Policy::default()).unwrap().estimate_us;
-            assert!(own < 0.9 * estimate("cublas"), "{problem}: {kernel}");
+            assert!(own < 0.9 * vendor, "{problem}: {kernel}");
             led += 1;
         }
     }

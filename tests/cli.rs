@@ -220,12 +220,12 @@ fn a_program_without_products_is_told_what_it_takes() {
 #[cfg(unix)]
 #[test]
 fn a_trace_is_counted_and_not_overwritten() {
-    let row = candle_tilegemm::suite::Shape::of(
+    let row = candle_tilegemm::internal::suite::Shape::of(
         &Problem::dense(2, 4, 8, 1, Layout::NT, Format::F32),
         "x".into(),
         "f32".into(),
     );
-    let row = candle_tilegemm::suite::to_toml(&[row.unwrap()]);
+    let row = candle_tilegemm::internal::suite::to_toml(&[row.unwrap()]);
     // Stands in for a program with products; the file's name is absolute for those that change their folder.
     let script = format!("cd / && cat > \"$TILEGEMM_TRACE\" <<'END'\n{row}\n# left out: another\nEND");
     traced("rows", &[], None, &script, |Outcome { code, stderr, .. }, file| {

@@ -1,6 +1,6 @@
 //! How explanations and rejections read.
 
-use candle_tilegemm::arch::{Arch, DeviceInfo};
+use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Math, Rejection};
@@ -90,7 +90,7 @@ fn problems_read_as_they_are_asked() {
 
 #[test]
 fn every_rejection_says_what_is_needed() {
-    let sm90a = Arch { capability: 90, exact: true };
+    let sm90a = KERNELS.iter().find(|kernel| kernel.arch.exact).unwrap().arch;
     let cases = [
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
         (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),

@@ -3,8 +3,9 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
-use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
-use candle_tilegemm::{cost, F32Mode, Format, Layout, Problem};
+use candle_tilegemm::internal::cost;
+use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
+use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 
 const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
 

@@ -4,7 +4,7 @@ use candle_tilegemm::arch::{DeviceInfo, Rates};
 
 /// GB/s, and TFLOP/s of f16, f32 and f64.
 fn rates(name: &str, capability: u16, sm_count: u32) -> [f64; 4] {
-    let Rates { hbm_gbps, half_tflops, f32_tflops, f64_tflops } = Rates::of(name, capability, sm_count);
+    let Rates { hbm_gbps, half_tflops, f32_tflops, f64_tflops, .. } = Rates::of(name, capability, sm_count);
     [hbm_gbps, half_tflops, f32_tflops, f64_tflops]
 }
 

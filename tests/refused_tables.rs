@@ -3,8 +3,8 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
-use candle_tilegemm::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
+use candle_tilegemm::internal::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::{Error, Format, Layout, Problem};
 
 fn refusal(result: Result<Tuning, Error>) -> (Refusal, String) {
@@ -29,7 +29,7 @@ fn empty(name: &str) -> Tuning {
 
 /// Some kernel of ours.
 fn own_kernel() -> &'static KernelDesc {
-    KERNELS.iter().find(|k| k.family != "cublas" && k.types.a == Format::BF16).unwrap()
+    KERNELS.iter().find(|k| k.role != Role::Vendor && k.types.a == Format::BF16).unwrap()
 }
 
 /// An entry of that kernel, as a file has it.

@@ -2,9 +2,9 @@
 
 #![cfg(any(feature = "cli", feature = "interpose"))]
 
+use candle_tilegemm::internal::suite::{self, Shape, ShapeEpilogue, Size};
+use candle_tilegemm::internal::trace::{class_of, Recorded, Tracer, LEFT_OUT};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::suite::{self, Shape, ShapeEpilogue, Size};
-use candle_tilegemm::trace::{class_of, Recorded, Tracer, LEFT_OUT};
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -2,8 +2,8 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::KernelDesc;
-use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
+use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn other() -> &'static KernelDesc {
     let chosen = model().plan(&problem(), Policy::default()).unwrap().kernel;
     let candidates = model().explain(&problem(), Policy::default()).candidates;
     let able = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).map(|candidate| candidate.kernel);
-    able.filter(|k| k.family != "reference").find(|k| *k != chosen).unwrap()
+    able.filter(|k| k.role != Role::LastResort).find(|k| *k != chosen).unwrap()
 }
 
 fn table() -> String {

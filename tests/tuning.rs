@@ -3,10 +3,11 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
-use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
+use candle_tilegemm::internal::cost;
+use candle_tilegemm::internal::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
 use candle_tilegemm::problem::{BiasAxis, Epilogue};
-use candle_tilegemm::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
-use candle_tilegemm::{cost, F32Mode, Format, Layout, Problem};
+use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 
 fn model() -> Dispatcher {
@@ -41,7 +42,7 @@ fn others(problem: &Problem) -> Vec<&'static KernelDesc> {
     let chosen = [Policy::default(), Policy::own()].map(|policy| model().plan(problem, policy).unwrap().kernel);
     let candidates = model().explain(problem, Policy::default()).candidates;
     let able = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).map(|candidate| candidate.kernel);
-    able.filter(|k| !chosen.contains(k) && !matches!(k.family, "cublas" | "reference")).collect()
+    able.filter(|k| !chosen.contains(k) && k.role == Role::Kernel).collect()
 }
 
 fn kernel(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> (&'static KernelDesc, Reason) {
@@ -336,7 +337,7 @@ proptest! {
     ) {
         let mut table = empty("t");
         for (key, mut points) in keys {
-            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, ..)| k.family != "cublas"));
+            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, ..)| k.role != Role::Vendor));
             table.replace(key, &points);
         }
         let text = table.to_text();

@@ -22,6 +22,9 @@ mod sm90_wave;
 mod split_k;
 mod tile_gemm;
 
+#[cfg(test)]
+mod tests;
+
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernel of this name, from the table.

@@ -150,7 +150,7 @@ fn create(path: &Path, program: &str) -> io::Result<File> {
     writeln!(
         file,
         "# The products of {program}, as candle-tilegemm {} saw them with TILEGEMM=trace, in the order in which they first came.\n\
-         # `tilegemm bench --suite` measures them; candle_tilegemm::suite describes the format.",
+         # `tilegemm bench --suite` measures them; benches/README.md of candle-tilegemm describes the format.",
         env!("CARGO_PKG_VERSION"),
     )?;
     Ok(file)

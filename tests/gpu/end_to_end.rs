@@ -4,8 +4,9 @@ use crate::device::Gpu;
 use crate::Test;
 use candle::cuda_backend::WrapErr;
 use candle::{DType, Device, Result, Tensor};
+use candle_tilegemm::internal::suite;
 use candle_tilegemm::interpose::{self, Mode};
-use candle_tilegemm::{set_f32_mode, suite, Activation, F32Mode, Gemm, GemmExt};
+use candle_tilegemm::{set_f32_mode, Activation, F32Mode, Gemm, GemmExt};
 
 pub fn tests() -> Vec<(String, Test)> {
     let wrap = |test: fn(&Device) -> Result<()>| -> Test {

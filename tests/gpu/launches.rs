@@ -7,7 +7,7 @@ use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstre
 use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr};
 use candle_tilegemm::dispatch::{Plan, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Layout, Problem};
 use half::{bf16, f16};
@@ -33,7 +33,7 @@ pub fn tests() -> Vec<(String, Test)> {
 
 fn own_kernels(gpu: &Gpu) -> Vec<&'static KernelDesc> {
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs).collect()
+    KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs).collect()
 }
 
 /// A product of ones, which is K everywhere.
@@ -58,8 +58,7 @@ impl Product {
     }
 
     fn of<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
-        let m = if kernel.family == "gevm" { 4 } else { 8 };
-        let (n, k) = (256, if kernel.family == "outer" { 1 } else { 256 });
+        let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 256, 256]);
         let dense = cases::problem(m, n, k, kernel.layout, kernel.types.a, cases::Variant::PLAIN);
         let problem = dense.with(|p| p.f32_mode = cases::f32_mode(kernel));
         let (plan, _) = gpu.plan(kernel.name, &problem)?;

@@ -8,7 +8,7 @@ use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, CudaSlice, CudaStream, DevicePtr, DriverError, ValidAsZeroBits};
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{workspace, Format, Layout, Problem};
@@ -40,7 +40,7 @@ fn no_kernel_refuses_what_it_supports(gpu: &Gpu) -> Result<(), String> {
     // SAFETY: the stream is one of the device, which is now the current one.
     unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs) {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
         let launched = launch_large(gpu, kernel, &stream);
         // SAFETY: the stream is being captured by this thread, and the graph is destroyed once.
@@ -64,7 +64,7 @@ fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>
     let anywhere = 0x7f00_0000_0000_usize;
     let pointers = Pointers { a: anywhere as _, b: anywhere as _, c: null(), bias: null(), d: anywhere as _ };
     let mut launched = 0;
-    for problem in large_problems(kernel) {
+    for problem in large_problems(gpu, kernel) {
         let canonical = problem.canonical().problem;
         // Not in thousands of pieces.
         let need = kernel.workspace(&canonical);
@@ -80,11 +80,11 @@ fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>
 }
 
 /// One extent at a time near what 16, 24 and 32 bits hold, and strides near what TMA takes.
-fn large_problems(kernel: &KernelDesc) -> Vec<Problem> {
+fn large_problems(gpu: &Gpu, kernel: &KernelDesc) -> Vec<Problem> {
     let int = i32::MAX as usize;
     let near = [65_535, 65_536, int / 256, int / 64, int / 16, int / 12, int / 8, int / 4, int / 2, int - 1024, int];
     let large = near.into_iter().flat_map(|most| [most / 8 * 8, most, most * 16, most * 64]);
-    let k = if kernel.family == "outer" { 1 } else { 64 };
+    let [.., k] = cases::sizes_near(gpu, kernel, [4, 64, 64]);
     let dense = |[m, n, k, batch]: [usize; 4]| {
         let problem = Problem::dense(m, n, k, batch, kernel.layout, kernel.types.a);
         problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
@@ -200,10 +200,11 @@ fn a_long_sum_of_a_few_rows(gpu: &Gpu) -> Result<(), String> {
     for (row, column) in [(15, 7), (3, 2), (15, 2), (3, 7)] {
         expected[row * 8 + column] = (row * column) as f64;
     }
-    let takes =
-        |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.types.a == Format::BF16 && kernel.is_built();
-    let mut kernels = KERNELS.iter().filter(takes).filter(|kernel| kernel.layout == Layout::NT);
-    let kernel = kernels.next().ok_or("no kernel of sm90_gemm is built")?;
+    let canonical = product.problem.canonical().problem;
+    let own = |kernel: &&KernelDesc| kernel.is_built() && kernel.role == Role::Kernel && kernel.layout == Layout::NT;
+    let mut kernels = KERNELS.iter().filter(own);
+    let kernel = kernels.find(|kernel| kernel.supports(&canonical, &gpu.info).is_ok());
+    let kernel = kernel.ok_or("no kernel of this build takes so long a K")?;
     let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
     expect(kernel.name, &product.run(gpu, &plan, 0, 128)?, &expected)
 }
@@ -219,7 +220,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let memory = unsafe { stream.alloc::<u8>(FAR) }.map_err(text)?;
     let memory = memory.device_ptr(&stream).0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs) {
         match kernel.types.a {
             Format::F16 => far_apart::<f16>(gpu, kernel, memory),
             Format::BF16 => far_apart::<bf16>(gpu, kernel, memory),
@@ -233,8 +234,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
 
 /// Each row of A picks a row of B.
 fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
-    let m = if kernel.family == "gevm" { 4 } else { 8 };
-    let (n, k) = (64, if kernel.family == "outer" { 1 } else { 64 });
+    let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 64, 64]);
     let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a);
     let stride = (FAR / size_of::<T>() / 64) as i64;
     let far = |o: Operand| match o.col_stride {

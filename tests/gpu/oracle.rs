@@ -2,6 +2,8 @@
 
 use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
+use candle_tilegemm::family;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::problem::{BiasAxis, Operand};
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rayon::prelude::*;
@@ -44,6 +46,13 @@ pub fn for_each(operand: &Operand, rows: usize, cols: usize, batch: [usize; 2], 
     }
 }
 
+/// The reference kernel for this device.
+fn reference(gpu: &Gpu, dtype: Format) -> Result<&'static KernelDesc, String> {
+    let is_reference = |k: &&KernelDesc| k.role == Role::LastResort && k.is_built() && k.types.a == dtype;
+    let kernels = family::KERNELS.iter().filter(is_reference).filter(|k| k.arch.runs_on(gpu.info.capability));
+    kernels.max_by_key(|k| k.arch.capability).ok_or_else(|| format!("there is no reference kernel for {dtype}"))
+}
+
 /// The kernel's D against the reference kernel's, and everything around D against what was there before.
 pub fn compare<T: Element>(
     gpu: &Gpu,
@@ -52,10 +61,7 @@ pub fn compare<T: Element>(
     operands: &Operands<T>,
     data: Data,
 ) -> Result<(), String> {
-    let reference = candle_tilegemm::family::KERNELS
-        .iter()
-        .find(|k| k.family == "reference" && k.is_built() && k.types.a == problem.a.format)
-        .ok_or("there is no reference kernel for this dtype")?;
+    let reference = reference(gpu, problem.a.format)?;
     let mut beside = *problem;
     beside.epilogue.in_place = false;
     let expected = gpu.run(reference.name, &beside, operands)?;
@@ -78,7 +84,9 @@ pub fn compare<T: Element>(
     let inputs = if tf32 { (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10) } else { 0.0 };
     let inputs = inputs * problem.epilogue.alpha().abs().max(1.0);
     // cuBLAS rounds a product of 16 bits before it adds beta * C: numbers of C are below 6.
-    let rounds_twice = kernel.starts_with("cublas") && problem.epilogue.in_place && T::UNIT_ROUNDOFF > 1e-4;
+    let name = kernel.split('@').next().unwrap_or_default();
+    let is_vendor = family::by_name(name).is_some_and(|kernel| kernel.role == Role::Vendor);
+    let rounds_twice = is_vendor && problem.epilogue.in_place && T::UNIT_ROUNDOFF > 1e-4;
     let twice = if rounds_twice { T::UNIT_ROUNDOFF } else { 0.0 };
     let exact = !rounds_twice && data == Data::Integers && problem.epilogue.activation == Activation::Identity;
     for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
@@ -102,7 +110,7 @@ pub fn compare<T: Element>(
 /// The reference kernel against sums in f64, over strides that no other kernel takes.
 pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
     let dtype = T::KERNEL_DTYPE;
-    let name = format!("reference_sm{}_{dtype}_any_16x16x1_1x1", gpu.info.capability);
+    let name = reference(gpu, dtype)?.name;
     let plain = Variant::PLAIN;
     let variants = [
         plain,
@@ -118,7 +126,7 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
             for (m, n, k) in [(1, 1, 1), (17, 5, 33), (3, 40, 129), (64, 31, 0), (2, 2, 2000)] {
                 let mut problem = cases::problem(m, n, k, layout, dtype, variant);
                 let mut operands = cases::operands::<T>(&problem, variant.offset, Data::Normal, 7);
-                check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem} {variant:?}: {e}"))?;
+                check_f64(gpu, name, &problem, &operands).map_err(|e| format!("{problem} {variant:?}: {e}"))?;
                 if layout == Layout::NN && variant.batch == [1, 1] && variant.offset == 0 {
                     // Neither dimension contiguous: every second column of a wider A.
                     problem.a = problem.a.with(|o| {
@@ -126,7 +134,7 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
                         o.col_stride = 2;
                     });
                     operands = cases::operands::<T>(&problem, 0, Data::Normal, 8);
-                    check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("strided {problem}: {e}"))?;
+                    check_f64(gpu, name, &problem, &operands).map_err(|e| format!("strided {problem}: {e}"))?;
                 }
             }
         }

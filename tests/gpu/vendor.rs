@@ -8,6 +8,7 @@ use candle::cuda_backend::cudarc::cublas::sys;
 use candle::cuda_backend::cudarc::driver::DevicePtr;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::interpose::{self, Forwarded};
+use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{Pointers, VendorCall};
 use candle_tilegemm::{workspace, Format, Layout, Problem};
 use half::{bf16, f16};
@@ -277,10 +278,12 @@ fn workspaces_are_handed_on(gpu: &Gpu) -> Result<(), String> {
             false => Err(String::from_utf8_lossy(&child.stdout).into_owned()),
         };
     }
-    let needs_one =
-        |k: &&candle_tilegemm::kernel::KernelDesc| k.is_built() && k.family == "sm90_bf16x6" && k.layout == Layout::NN;
-    let kernel = KERNELS.iter().find(needs_one).ok_or("no kernel of this build needs a workspace")?;
     let problem = Problem::dense(300, 264, 160, 1, Layout::NN, Format::F32);
+    let needs_one = |k: &&KernelDesc| {
+        let runs = k.is_built() && k.supports(&problem, &gpu.info).is_ok();
+        runs && k.layout == Layout::NN && k.workspace(&problem).least > 0
+    };
+    let kernel = KERNELS.iter().find(needs_one).ok_or("no kernel of this build needs a workspace")?;
     let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 16);
     let expected = gpu.run(kernel.name, &problem, &operands)?;
     let on_a_thread = || -> Result<(), String> {
