@@ -172,8 +172,7 @@ mod device {
         let (a, b, d) = (buffer()?, buffer()?, buffer()?);
         let stream = device.cuda_stream();
         let [a_ptr, b_ptr, d_ptr] = [&a, &b, &d].map(|slice| slice.device_ptr(&stream).0);
-        let null = std::ptr::null();
-        let pointers = Pointers { a: a_ptr as _, b: b_ptr as _, c: null, bias: null, d: d_ptr as _ };
+        let pointers = Pointers::new(a_ptr as _, b_ptr as _, d_ptr as _);
         let handle = device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
         let run = |plan: &Plan| {

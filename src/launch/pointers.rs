@@ -32,6 +32,16 @@ impl Pointers {
         Self { a, b, c: null(), bias: null(), d, scales: [null(); 3], groups: null() }
     }
 
+    /// The same pointers with a C.
+    pub const fn with_c(self, c: *const c_void) -> Self {
+        Self { c, ..self }
+    }
+
+    /// The same pointers with a bias.
+    pub const fn with_bias(self, bias: *const c_void) -> Self {
+        Self { bias, ..self }
+    }
+
     /// The pointers of the transposed product.
     pub(super) fn transposed(self) -> Self {
         let [a_scale, b_scale, d_scale] = self.scales;

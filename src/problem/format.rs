@@ -217,6 +217,12 @@ impl Types {
     }
 }
 
+impl From<Format> for Types {
+    fn from(format: Format) -> Self {
+        Self::of(format)
+    }
+}
+
 impl fmt::Display for Types {
     /// `bf16`, `bf16 -> f32`, `bf16 x q4k -> f32`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

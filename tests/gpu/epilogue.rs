@@ -57,13 +57,9 @@ fn on_gpu<T: Element>(
         slice.device_ptr(&stream).0 + (offset * size_of::<T>()) as u64
     };
     let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
-    let pointers = Pointers {
-        a: at(&a, a_offset) as _,
-        b: at(&b, b_offset) as _,
-        c: at(&c, c_offset) as _,
-        bias: at(&bias, 0) as _,
-        d: at(&d, d_offset) as _,
-    };
+    let pointers = Pointers::new(at(&a, a_offset) as _, at(&b, b_offset) as _, at(&d, d_offset) as _)
+        .with_c(at(&c, c_offset) as _)
+        .with_bias(at(&bias, 0) as _);
     let handle = gpu.device.cublas_handle();
     launch(pointers, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }).map_err(text)?;
     let storage = candle::CudaStorage::wrap_cuda_slice(d, gpu.device.clone());
@@ -103,7 +99,7 @@ fn rest_of_every_epilogue<T: Element>(gpu: &Gpu) -> Result<(), String> {
 
 fn check_rest<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, offset: usize) -> Result<(), String> {
     let Problem { m, n, batch, d, .. } = *problem;
-    let mut operands = cases::operands::<T>(problem, offset, Data::Normal, 21);
+    let mut operands = cases::operands::<T, T>(problem, offset, Data::Normal, 21);
     let mut places = Vec::new();
     for_each(&d, m, n, batch, |index| places.push(offset + index));
     // The product: other numbers than those of the operands.
@@ -211,7 +207,7 @@ fn alpha_of_0<T: Element>(gpu: &Gpu) -> Result<(), String> {
             let variant = Variant { alpha: 0.0, activation, bias: Some(BiasAxis::N), beta: 0.5, ..Variant::PLAIN };
             for (variant, layout) in [(variant, Layout::NT), (Variant { alpha: 0.0, ..Variant::PLAIN }, Layout::TN)] {
                 let problem = cases::problem(m, n, k, layout, T::KERNEL_DTYPE, variant);
-                let mut operands = cases::operands::<T>(&problem, 0, Data::Normal, 5);
+                let mut operands = cases::operands::<T, T>(&problem, 0, Data::Normal, 5);
                 operands.a.fill(T::from_f64(f64::NAN));
                 operands.b.fill(T::from_f64(f64::NAN));
                 for policy in [Policy::default(), Policy::own(), Policy::default().with_workspace(0)] {

@@ -94,7 +94,7 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
     let text = |e: candle::Error| e.to_string();
     let stream = gpu.device.cuda_stream();
     stream.context().bind_to_thread().map_err(|e| e.to_string())?;
-    let words = |elements: usize| elements * problem.a.format.bytes() / 4 + 4;
+    let words = |elements: usize| elements * problem.a.format.bytes(1) / 4 + 4;
     let batch = problem.batch_count();
     // 0x3f800000 to 0x3fffffff and any lower half: numbers from 1 to 2, or near them, in every dtype.
     let numbers = |elements: usize| -> Result<CudaSlice<f32>, String> {
@@ -106,8 +106,7 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
     let (a, b) = (numbers(batch * problem.m * problem.k)?, numbers(batch * problem.k * problem.n)?);
     let d = numbers(batch * problem.m * problem.n)?;
     let at = |slice: &CudaSlice<f32>| slice.device_ptr(&stream).0;
-    let pointers =
-        Pointers { a: at(&a) as _, b: at(&b) as _, c: std::ptr::null(), bias: std::ptr::null(), d: at(&d) as _ };
+    let pointers = Pointers::new(at(&a) as _, at(&b) as _, at(&d) as _);
     let handle = gpu.device.cublas_handle();
     let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
     let plan = dispatcher.plan(problem, Policy::default()).map_err(|e| e.to_string())?;

@@ -5,7 +5,7 @@ use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math};
-use candle_tilegemm::{F32Mode, Format, Problem};
+use candle_tilegemm::{F32Mode, Format};
 
 pub fn tests() -> Vec<(String, Test)> {
     let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.math == Math::Tf32);

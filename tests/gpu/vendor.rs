@@ -45,7 +45,7 @@ fn unaligned(dtype: Format) -> impl Iterator<Item = Problem> {
 fn vendor_adds_in_f32(gpu: &Gpu) -> Result<(), String> {
     fn check<T: Element>(gpu: &Gpu) -> Result<(), String> {
         unaligned(T::KERNEL_DTYPE).try_for_each(|problem| {
-            let operands = cases::operands::<T>(&problem, 0, Data::Normal, 11);
+            let operands = cases::operands::<T, T>(&problem, 0, Data::Normal, 11);
             let name = format!("cublas_{}_{}", problem.a.format, problem.layout());
             oracle::check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem}: {e}"))
         })
@@ -62,7 +62,7 @@ extern "C" {
 /// After a product, and after one that cuBLAS refuses.
 fn vendor_leaves_the_math_mode(gpu: &Gpu) -> Result<(), String> {
     let problem = Problem::dense(16, 385, 96, 1, Layout::NT, Format::BF16);
-    let operands = cases::operands::<bf16>(&problem, 0, Data::Normal, 3);
+    let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 3);
     let mut short = problem;
     short.a.row_stride = 8; // below K
     let handle = gpu.device.cublas_handle();
@@ -74,13 +74,7 @@ fn vendor_leaves_the_math_mode(gpu: &Gpu) -> Result<(), String> {
             cublasSetMathMode(handle, mode);
             gpu.run("cublas_bf16_nt", &problem, &operands)?;
             cublasGetMathMode(handle, &mut after[0]);
-            let nowhere = Pointers {
-                a: std::ptr::null(),
-                b: std::ptr::null(),
-                c: std::ptr::null(),
-                bias: std::ptr::null(),
-                d: std::ptr::null_mut(),
-            };
+            let nowhere = Pointers::new(std::ptr::null(), std::ptr::null(), std::ptr::null_mut());
             let call = VendorCall::of(&short).map_err(|e| e.to_string())?;
             let refused = call.run(nowhere, handle).is_err();
             cublasGetMathMode(handle, &mut after[1]);
@@ -177,7 +171,7 @@ fn expect_planned(problem: &Problem, stats: &interpose::Stats) -> Result<(), Str
 
 fn interposer_adds_in_f32_where_asked(gpu: &Gpu) -> Result<(), String> {
     let check = |problem: Problem| {
-        let operands = cases::operands::<bf16>(&problem, 0, Data::Normal, 12);
+        let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 12);
         interpose::set_exact_sums(true);
         let called = counted(|| interposed(gpu, &problem, &operands, 0));
         interpose::set_exact_sums(false);
@@ -196,7 +190,7 @@ fn interposer_adds_to_unaligned_results(gpu: &Gpu) -> Result<(), String> {
     let check = |(m, n, k, batch)| {
         let variant = Variant { alpha: 0.5, beta: -2.0, in_place: true, batch: [1, batch], ..Variant::PLAIN };
         let problem = cases::problem(m, n, k, Layout::NN, Format::BF16, variant);
-        let operands = cases::operands::<bf16>(&problem, 0, Data::Normal, 13);
+        let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 13);
         let ((status, d), stats) = counted(|| interposed(gpu, &problem, &operands, 0))?;
         if status != 0 {
             return Err(format!("{problem}: status {status}"));
@@ -213,7 +207,7 @@ fn interposer_leaves_wrong_arguments(gpu: &Gpu) -> Result<(), String> {
     const INVALID_VALUE: u32 = 7;
     for layout in [Layout::NN, Layout::TN] {
         let problem = Problem::dense(64, 64, 64, 1, layout, Format::F32);
-        let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 14);
+        let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 14);
         let ((status, d), stats) = counted(|| interposed(gpu, &problem, &operands, 1))?;
         expect_forwarded(&problem, &stats, Forwarded::Arguments)?;
         if status != INVALID_VALUE || d.iter().any(|x| !x.is_nan()) {
@@ -250,7 +244,7 @@ fn interposer_forwards_after_a_panic(gpu: &Gpu) -> Result<(), String> {
     for (n, beta) in [(1237, 0.0), (1239, 1.0)] {
         let variant = Variant { beta, in_place: beta != 0.0, ..Variant::PLAIN };
         let problem = cases::problem(37, n, 29, Layout::NT, Format::F32, variant);
-        let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 15);
+        let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 15);
         let call = || counted(|| interposed(gpu, &problem, &operands, 0));
         let called = tracing::subscriber::with_default(Panicking, || catch_unwind(AssertUnwindSafe(call)));
         let ((status, d), stats) = called.map_err(|_| "the panic came through")??;
@@ -284,7 +278,7 @@ fn workspaces_are_handed_on(gpu: &Gpu) -> Result<(), String> {
         runs && k.layout == Layout::NN && k.workspace(&problem).least > 0
     };
     let kernel = KERNELS.iter().find(needs_one).ok_or("no kernel of this build needs a workspace")?;
-    let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 16);
+    let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 16);
     let expected = gpu.run(kernel.name, &problem, &operands)?;
     let on_a_thread = || -> Result<(), String> {
         let device = candle::Device::Cuda(gpu.device.clone());

@@ -211,6 +211,9 @@ impl<'a> Resolver<'a> {
             Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
             }
+            Arm::Candle | Arm::CandleIn(_) if self.problem.d.format != self.problem.a.format => {
+                Err("candle has no matmul with a result in another type".into())
+            }
             Arm::Candle | Arm::CandleIn(_) => Ok(Runner::Vendor(VendorCall::by_candle(self.problem)?)),
             Arm::CublasLt => self.lt_best(Reduction::F32),
             Arm::CublasLtAny => self.lt_best(Reduction::Any),

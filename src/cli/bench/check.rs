@@ -102,7 +102,7 @@ pub fn tolerance(problem: &Problem) -> f64 {
         Format::BF16 => (2f64.powi(-8), 2f64.powi(-24)),
         Format::F16 => (2f64.powi(-11), 2f64.powi(-24)),
         Format::F32 => (2f64.powi(-24), 2f64.powi(-24)),
-        Format::F64 => (2f64.powi(-53), 2f64.powi(-53)),
+        _ => (2f64.powi(-53), 2f64.powi(-53)),
     };
     16.0 * result + 20.0 * sum * (problem.k as f64).sqrt()
 }

@@ -215,6 +215,7 @@ impl Session {
             batch: problem.batch_count(),
             layout: shape.layout,
             dtype: problem.a.format,
+            out: shape.out,
             roof_us: digits(ceilings.roof_us(&problem)),
             arms,
             absent: measured.absent,

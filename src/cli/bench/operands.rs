@@ -168,6 +168,7 @@ pub fn candle_dtype(dtype: Format) -> candle::DType {
         Format::BF16 => candle::DType::BF16,
         Format::F32 => candle::DType::F32,
         Format::F64 => candle::DType::F64,
+        other => unreachable!("a suite has no {other}"),
     }
 }
 

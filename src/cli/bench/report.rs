@@ -85,6 +85,9 @@ pub struct Row {
     pub batch: usize,
     pub layout: Layout,
     pub dtype: Format,
+    /// The format of the result, where it is not `dtype`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<Format>,
     /// The least time by the ceilings.
     pub roof_us: f64,
     /// The measurements, by name of the arm.
