@@ -6,7 +6,7 @@ use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
 
-const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
+const WAVE: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()

@@ -61,7 +61,7 @@ fn fits_32_bits(kernel: &KernelDesc, problem: &Problem) -> Result<(), String> {
         "cublas" | "reference" => return Ok(()),
         "simt_gemm" => &[("K", k, INT), ("tiles", tiles, INT)],
         "split_k" => &[("tiles", tiles * batch, INT)],
-        "gemv" | "gevm" | "outer" | "sm90_skinny" | "sm90_wave" => {
+        "gemv" | "gevm" | "outer" | "sm90_swap_ab" => {
             &[("M", m, INT / 2), ("N", n, INT / 2), ("K", k, INT / 2), ("matrices", batch, 65_535)]
         }
         "tile_gemm" | "sm90_tf32" => {
@@ -107,7 +107,7 @@ fn products_beyond_32_bits_get_a_kernel_that_takes_them() {
     ];
     for (m, n, k, dtype, what) in cases {
         let problem = Problem::dense(m, n, k, 1, Layout::NT, dtype);
-        let few_rows = |family| matches!(family, "gemv" | "sm90_skinny" | "sm90_wave");
+        let few_rows = |family| matches!(family, "gemv" | "sm90_swap_ab");
         for kernel in KERNELS.iter().filter(|kernel| kernel.dtype == dtype && kernel.layout == Layout::NT) {
             if few_rows(kernel.family) && m <= kernel.tile[0] as usize {
                 let expected = Rejection::TooMany { what, have: over, most: OVER - 1 };

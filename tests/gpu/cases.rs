@@ -197,10 +197,10 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
     let dispatcher = Dispatcher::new(gpu.info.clone());
     let mut cases = Vec::new();
     for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
-        // Every variant on a few sizes, and every size plain. sm90_wave.cu and sm90_bf16x6_direct.cu have a kernel for each width
+        // Every variant on a few sizes, and every size plain. sm90_swap_ab.cu and sm90_bf16x6_direct.cu have a kernel for each width
         // of tiles and sm90_gemm.cu one for C: all that an epilogue can be on all of their sizes, and every variant on
         // theirs that are not large.
-        let has_many = matches!(kernel.family, "sm90_wave" | "sm90_bf16x6_direct");
+        let has_many = matches!(kernel.family, "sm90_swap_ab" | "sm90_bf16x6_direct");
         let variants = match index % 5 == 0 && !(has_many && m * n + n * k > 2_500_000) {
             true => Variant::all(kernel.dtype),
             false if has_many || kernel.family == "sm90_gemm" => {
@@ -258,7 +258,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     }
     // More tiles than multiprocessors, deep K, and whatever a model has.
     sizes.extend([(777, 1032, 72), (16, 384, 1536), (512, 520, 1000), (40, 24, 4096), (1, 1000, 4096), (1500, 8, 64)]);
-    if kernel.family == "sm90_wave" {
+    if kernel.family == "sm90_swap_ab" && kernel.split <= 2 {
         sizes.extend(wave_sizes(kernel));
     }
     if kernel.family == "sm90_gemm" {
@@ -304,7 +304,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
             (3, 7, 10),
         ]);
     }
-    if matches!(kernel.family, "gemv" | "sm90_skinny") {
+    if kernel.family == "gemv" || (kernel.family == "sm90_swap_ab" && kernel.split > 2) {
         // N that is no multiple of anything, K split many ways, more columns than run at a time.
         sizes.extend([(3, 515, 512), (40, 1021, 136), (9, 64, 8192), (2, 77, 5000), (20, 20_000, 264), (4, 9000, 264)]);
     }
@@ -376,20 +376,21 @@ pub fn outer_is_simt_to_the_bit(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
-/// What a launch of sm90_wave.cu can be. Plans choose for the number of tiles and an H100's 132 multiprocessors.
+/// What a launch of the waves of sm90_swap_ab.cu can be. Plans choose for the number of tiles and an H100's 132 multiprocessors.
 fn wave_sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     // K in parts of uneven length, tiles moved back, N and D's rows of any length, a second tile of A that is all but empty.
     let mut sizes = vec![(65, 1021, 1096), (77, 515, 136), (129, 1000, 4104), (300, 203, 1032), (256, 200, 8200)];
     // Clusters that march over the tiles.
     sizes.extend([(70, 200, 8200), (512, 20_000, 136), (128, 28_680, 136), (257, 14_336, 72), (777, 6147, 72)]);
     // Each width: one and two tiles of A, with K whole, and in halves where it is long enough for that.
-    let (exchanged, long) = (kernel.schedule == "exchanged", if kernel.cluster[0] > 1 { 8200 } else { 520 });
+    let (swap_ab, long) =
+        (kernel.widths.last() == Some(&kernel.tile[0]), if kernel.cluster[0] > 1 { 8200 } else { 520 });
     for &width in kernel.widths {
         let (width, tile_n) = (width as usize, kernel.tile[1] as usize);
-        let (rows, columns) = if exchanged { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
+        let (rows, columns) = if swap_ab { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
         sizes.extend([(rows - 3, 130 * columns - 5, 136), (2 * rows - 3, 66 * columns - 5, 136)]);
         if kernel.split > 1 {
-            let [one, two] = if exchanged { [46, 23] } else { [66, 29] };
+            let [one, two] = if swap_ab { [46, 23] } else { [66, 29] };
             sizes.extend([(rows - 3, one * columns - 5, long), (2 * rows - 3, two * columns - 5, long)]);
         }
     }
@@ -399,12 +400,12 @@ fn wave_sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
 /// What a launch of sm90_bf16x6_direct.cu can be. It chooses for an H100's 132 multiprocessors; for nn and a K below 256 tall tiles.
 fn direct_sizes() -> Vec<(usize, usize, usize)> {
     let mut sizes = Vec::new();
-    // Few rows: exchanged operands, K in up to eight parts, even and not.
+    // Few rows: swap AB, K in up to eight parts, even and not.
     for (i, rows) in [1, 9, 16, 17, 32, 33, 64].into_iter().enumerate() {
         let ks = [64, 100, 256, 260, 516, 1028, 2052];
         sizes.extend([(rows, 333 + i, ks[i]), (rows, 1032, ks[(i + 2) % 7]), (rows, 68, ks[(i + 4) % 7])]);
     }
-    // Each width of tiles and number of parts, exchanged and not.
+    // Each width of tiles and number of parts, with swap AB and without.
     sizes.extend([(3001, 30, 260), (1500, 36, 260), (1500, 9, 256), (513, 9, 260), (257, 9, 516), (1500, 129, 256)]);
     sizes.extend([(3001, 36, 256), (3001, 30, 256), (1000, 30, 516), (513, 30, 2052), (65, 129, 2052)]);
     sizes.extend([(100, 257, 516), (65, 3001, 256), (3001, 36, 516), (1500, 36, 1028), (100, 257, 4100)]);

@@ -44,7 +44,7 @@ const ONE: &[Sizes] = &[Sizes(4096, &[1])];
 fn sizes(family: &str) -> &'static [Sizes] {
     match family {
         "gemv" | "gevm" => FEW,
-        "sm90_skinny" | "sm90_wave" | "sm90_bf16x6_direct" | "split_k" => SOME,
+        "sm90_swap_ab" | "sm90_bf16x6_direct" | "split_k" => SOME,
         "outer" => ONE,
         "sm90_gemm" | "tile_gemm" | "simt_gemm" => MANY,
         "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm" | "sm90_dgemm" => MANY,

@@ -240,9 +240,9 @@ fn configurations_of_other_problems_are_refused(gpu: &Gpu) -> Result<(), String>
         ("gemv_sm90_f32_nt_16x2x256_1x1", [13, 64, 1024, 1], "16x8_k8_w8"), // shared memory
         ("gevm_sm90_bf16_nn_4x64x32_1x1", [3, 64, 1024, 1], "2x64_k1_w16"),
         ("gevm_sm90_bf16_nn_4x64x32_1x1", [1, 64, 1024, 1], "1x64_k2_w8"),
-        ("sm90_skinny_bf16_nt_128x64x128_1x1", [9, 64, 1024, 1], "8x64_k1_s6"),
-        ("sm90_skinny_bf16_nt_128x64x128_1x1", [8, 64, 128, 1], "8x64_k2_s6"),
-        ("sm90_wave_bf16_nt_128x224x64_2x1_s2", [128, 448, 64, 1], "128x224_c1x1_k2_s5"),
+        ("sm90_swap_ab_bf16_nt_128x64x128_1x1_s8", [9, 64, 1024, 1], "8x64_c1x1_k1_s6_swap"),
+        ("sm90_swap_ab_bf16_nt_128x64x128_1x1_s8", [8, 64, 128, 1], "8x64_c1x1_k2_s6_swap"),
+        ("sm90_swap_ab_bf16_nt_128x224x64_2x1_s2", [128, 448, 64, 1], "128x224_c1x1_k2_s5"),
     ];
     Capture::during(gpu, |capture| {
         for (name, sizes, config) in cases {
