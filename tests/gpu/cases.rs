@@ -200,7 +200,8 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         // Every variant on a few sizes, and every size plain. sm90_swap_ab.cu and sm90_bf16x6_direct.cu have a kernel for each width
         // of tiles and sm90_gemm.cu one for C: all that an epilogue can be on all of their sizes, and every variant on
         // theirs that are not large.
-        let has_many = matches!(kernel.family, "sm90_swap_ab" | "sm90_bf16x6_direct");
+        let is_wave = kernel.family == "sm90_swap_ab" && kernel.split <= 2;
+        let has_many = is_wave || kernel.family == "sm90_bf16x6_direct";
         let variants = match index % 5 == 0 && !(has_many && m * n + n * k > 2_500_000) {
             true => Variant::all(kernel.dtype),
             false if has_many || kernel.family == "sm90_gemm" => {
