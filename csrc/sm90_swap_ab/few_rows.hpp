@@ -204,7 +204,8 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
   using C = FewRows<Row, Width>;
   using T = typename C::Element;
   const int split = args.config.split, split_log2 = log2_of(split, C::most_split), stages = args.config.stages;
-  if (args.m > C::a_rows || split_log2 < 0 || args.k <= C::depth * (split - 1) || stages < C::least_stages || stages > C::stages(split)) {
+  if (args.m > C::a_rows || split_log2 < 0 || args.k <= C::depth * (split - 1) || stages < C::least_stages ||
+      stages > C::stages(split)) {
     return TG_UNSUPPORTED;
   }
   CUtensorMap w_map, a_map;
