@@ -68,6 +68,7 @@ pub(super) struct Tiles {
     dtype: Vec<String>,
     layout: Vec<String>,
     schedule: Vec<String>,
+    split: Vec<u32>,
     m: Vec<u32>,
     n: Vec<u32>,
     k: Vec<u32>,
@@ -174,9 +175,10 @@ impl Family {
         self.tiles.iter().find(|tiles| tiles.have(row, dtype, layout)).ok_or_else(|| {
             let known: Vec<String> = self.tiles.iter().map(Tiles::describe).collect();
             format!(
-                "field `tile` is {:?}, `cluster` is {:?} ({dtype}, {layout}); {name} has {}",
+                "field `tile` is {:?}, `cluster` is {:?}, `split` is {} ({dtype}, {layout}); {name} has {}",
                 row.tile,
                 row.cluster,
+                row.split,
                 known.join("; ")
             )
         })
@@ -193,6 +195,7 @@ impl Tiles {
         has(&self.dtype, dtype)
             && has(&self.layout, layout)
             && has(&self.schedule, row.schedule.as_str())
+            && has(&self.split, row.split)
             && has(&self.m, m)
             && has(&self.n, n)
             && has(&self.k, k)
@@ -214,6 +217,9 @@ impl Tiles {
         let mut text = format!("[{}, {}, {}]", side(&self.m, Side::M), side(&self.n, Side::N), or(&self.k));
         if !self.cluster.is_empty() {
             text += &format!(" in clusters of {}", or(&self.cluster));
+        }
+        if !self.split.is_empty() {
+            text += &format!(" with a split of {}", or(&self.split));
         }
         for list in [&self.dtype, &self.layout, &self.schedule].into_iter().filter(|list| !list.is_empty()) {
             text += &format!(" for {}", or(list));

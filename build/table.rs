@@ -19,7 +19,7 @@ const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
-const SCHEDULES: [&str; 4] = ["none", "cooperative", "pingpong", "exchanged"];
+const SCHEDULES: [&str; 3] = ["none", "cooperative", "pingpong"];
 const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 
 #[derive(Debug, Clone, Deserialize)]
@@ -43,8 +43,8 @@ struct Row {
     /// Thread blocks of a cluster along M, N; in CUDA Tile C++ the blocks that share one tile.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
-    /// Widths of the row's tiles, where it has several: their rows where exchanged, else their columns. A plan takes the width that
-    /// leaves the busiest multiprocessor least to do; tile, cluster and split are the most that a plan takes.
+    /// Widths of the row's tiles, where the row has several: their rows with A and B swapped, else their columns. The widest is that side
+    /// of `tile`. Tile, cluster and split are the most that a plan takes.
     #[serde(default)]
     widths: Vec<u32>,
     /// Parts of K that the blocks of a cluster add up.
@@ -59,8 +59,7 @@ struct Row {
     /// Bytes that pointers and strides must be multiples of; 0: one element.
     #[serde(default)]
     align: u32,
-    /// cooperative, pingpong: CUTLASS's. exchanged: B is on the tensor cores' M side, so that tiles come in steps of 8 rows.
-    /// Absent: the family's own.
+    /// cooperative, pingpong: CUTLASS's. Absent: the family's own.
     #[serde(default = "no_schedule")]
     schedule: String,
     /// full: bias, activation and beta * C; bias_act: bias and activation; none: alpha only.
@@ -68,6 +67,9 @@ struct Row {
     /// Whether the build profile of that name has the row, too: it compiles in minutes.
     #[serde(default)]
     fast: bool,
+    /// Limits that take the place of the family's.
+    #[serde(default)]
+    limits: toml::Table,
     /// The shapes that earn the row its place.
     why: String,
 }
@@ -94,7 +96,7 @@ fn no_schedule() -> String {
 struct File {
     family: toml::Spanned<Family>,
     #[serde(default)]
-    limits: Limits,
+    limits: toml::Table,
     #[serde(default)]
     tests: Cases,
     kernel: Vec<toml::Spanned<Row>>,
@@ -205,16 +207,20 @@ pub fn parse(family: &str, text: &str) -> Result<Vec<Kernel>, TableError> {
         .map_err(|e| error(e.span().map_or(1, |span| line_of(span.start)), e.message().to_string()))?;
     let line = line_of(file.family.span().start);
     let head = file.family.into_inner();
-    head.check_itself().and_then(|()| file.limits.check()).map_err(|message| error(line, message))?;
+    head.check_itself()
+        .and_then(|()| Limits::read(&file.limits, &toml::Table::new()))
+        .map_err(|message| error(line, message))?;
     let mut kernels = Vec::new();
     let mut lines = BTreeMap::new();
     for row in file.kernel {
         let line = line_of(row.span().start);
-        for kernel in expand(family, &head, row.into_inner(), line).map_err(|message| error(line, message))? {
+        let row = row.into_inner();
+        let limits = Limits::read(&file.limits, &row.limits).map_err(|message| error(line, message))?;
+        for kernel in expand(family, &head, row, line).map_err(|message| error(line, message))? {
             if let Some(first) = lines.insert(kernel.name.clone(), line) {
                 return Err(error(line, format!("{} is already the name of a kernel of line {first}", kernel.name)));
             }
-            let limits = file.limits.rust(&kernel).map_err(|message| error(line, message))?;
+            let limits = limits.rust(&kernel).map_err(|message| error(line, message))?;
             kernels.push(Kernel { limits, ..kernel });
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn configured_us(case: &Case, config: &Config) -> f64 {
     }
     let family = case.kernel.family();
     let elements = case.problem.outputs() / f64::from(case.device.sm_count);
-    family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(), case.problem)
+    family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(case.kernel), case.problem)
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds. For f32 the fastest arithmetic that the mode admits counts.

@@ -44,7 +44,7 @@ impl Explanation {
             writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
         }
         if canonical.swapped {
-            writeln!(f, "D is column-major: A and B are exchanged and every matrix transposed")?;
+            writeln!(f, "D is column-major: A and B are swapped and every matrix transposed")?;
         }
         if canonical.problem.batch_count() != self.asked.batch_count() {
             writeln!(f, "one B for the whole batch: run as {}", canonical.problem)?;
@@ -114,7 +114,7 @@ fn describe(config: &Config) -> String {
         (split > 1, format!("K in {split} parts")),
         (stages > 0, format!("{stages} stages")),
         (warps > 0, format!("{warps} warps a block")),
-        (swap_ab, "A and B exchanged".into()),
+        (swap_ab, "A and B swapped".into()),
     ];
     let parts: Vec<String> = parts.into_iter().filter(|(is_said, _)| *is_said).map(|(_, text)| text).collect();
     parts.join(", ")

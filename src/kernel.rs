@@ -88,8 +88,8 @@ pub(crate) trait Family: Sync {
     /// Expected time of the bare product in this configuration, in microseconds.
     fn estimate(&self, case: &Case, config: &Config) -> f64;
 
-    /// Time that epilogues add.
-    fn element_cost(&self) -> ElementCost {
+    /// Time that epilogues of the kernel add.
+    fn element_cost(&self, _kernel: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.009, bias: 0.35, ..ElementCost::default() }
     }
 
@@ -153,7 +153,7 @@ pub struct KernelDesc {
     pub align: u32,
     /// How much of an epilogue the kernel does.
     pub fusion: Fusion,
-    /// The schedule, where the family has several; `exchanged` swaps A and B, so that B is on the tensor cores' M side.
+    /// The schedule, where the family has several.
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,

@@ -7,7 +7,7 @@ use candle_tilegemm::internal::cost;
 use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 
-const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
+const WAVE: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
@@ -32,8 +32,8 @@ fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
     let chosen = plan(WAVE);
     let named = plan(&format!("{WAVE}@{}", chosen.config));
     assert_eq!((named.kernel.name, named.config, named.estimate_us), (WAVE, chosen.config, chosen.estimate_us));
-    let other = plan(&format!("{WAVE}@128x128_c1x1_k1_s7"));
-    assert_eq!(other.config, "128x128_c1x1_k1_s7".parse().unwrap());
+    let other = plan(&format!("{WAVE}@128x128_c1x1_k1_s7_swap"));
+    assert_eq!(other.config, "128x128_c1x1_k1_s7_swap".parse().unwrap());
     assert_ne!(other.config, chosen.config);
     assert!(other.estimate_us >= chosen.estimate_us, "{} us, {} us", other.estimate_us, chosen.estimate_us);
 }
@@ -41,9 +41,9 @@ fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
 #[test]
 fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
     let problem = linear(512, 4096, 8192, Format::BF16);
-    let text = error(&format!("{WAVE}@129x128_c1x1_k1_s7"), &problem);
-    assert!(text.contains("cannot run it as 129x128_c1x1_k1_s7; it can as "), "{text}");
-    assert!(text.contains("128x128_c1x1_k1_s7"), "{text}");
+    let text = error(&format!("{WAVE}@129x128_c1x1_k1_s7_swap"), &problem);
+    assert!(text.contains("cannot run it as 129x128_c1x1_k1_s7_swap; it can as "), "{text}");
+    assert!(text.contains("128x128_c1x1_k1_s7_swap"), "{text}");
     let text = error("sm90_gemm_bf16_nt_128x256x64_2x1_cooperative@128x128", &problem);
     assert!(text.contains("cannot run it as 128x128; it can as it is, without a configuration"), "{text}");
     let text = error(&format!("{WAVE}@wide"), &problem);
@@ -52,7 +52,7 @@ fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
 }
 
 /// Of the f32 kernels for Hopper: clusters, with halves of K where it is long and tiles are few; tiles and parts of K, for operands as
-/// they are and exchanged.
+/// they are and swapped.
 #[test]
 fn the_configurations_are_those_that_the_launch_accepts() {
     use Layout::{NN, NT, TT};
@@ -125,7 +125,7 @@ fn tuned(config: &str) -> Dispatcher {
 #[test]
 fn a_measured_table_names_a_configuration() {
     let problem = linear(512, 4096, 8192, Format::BF16);
-    let config = "128x128_c1x1_k1_s7";
+    let config = "128x128_c1x1_k1_s7_swap";
     let dispatcher = tuned(config);
     let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
     assert_eq!((plan.kernel.name, plan.config.to_string(), plan.reason), (WAVE, config.into(), Reason::Tuned));
@@ -137,10 +137,10 @@ fn a_measured_table_names_a_configuration() {
 #[test]
 fn an_entry_whose_configuration_the_kernel_has_not_is_passed_over() {
     let problem = linear(512, 4096, 8192, Format::BF16);
-    let dispatcher = tuned("136x128_c1x1_k1_s1");
+    let dispatcher = tuned("136x128_c1x1_k1_s1_swap");
     assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().reason, Reason::Estimate);
     let text = dispatcher.explain(&problem, Policy::default()).to_string();
-    assert!(text.contains("which is passed over: cannot run it as 136x128_c1x1_k1_s1"), "{text}");
+    assert!(text.contains("which is passed over: cannot run it as 136x128_c1x1_k1_s1_swap"), "{text}");
 }
 
 /// What a kernel lists it takes by name, and lists once.

@@ -165,12 +165,12 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
 #[test]
 fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
     const GEMV: &str = "gemv_sm90_bf16_nt_8x2x512_1x1";
-    const SKINNY: &str = "sm90_skinny_bf16_nt_128x64x128_1x1";
+    const FEW_ROWS: &str = "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8";
     let own = |problem: &Problem| plan(problem, Policy::own()).kernel.name;
     assert_eq!((own(&bf16(1, 4096, 4096)), own(&bf16(4, 4096, 4096))), (GEMV, GEMV));
-    assert_eq!((own(&bf16(9, 4096, 4096)), own(&bf16(16, 3072, 2048))), (SKINNY, SKINNY));
+    assert_eq!((own(&bf16(9, 4096, 4096)), own(&bf16(16, 3072, 2048))), (FEW_ROWS, FEW_ROWS));
     // N may be anything, and rows of D need no alignment.
-    assert_eq!((own(&bf16(3, 4095, 4096)), own(&bf16(9, 4095, 4096))), (GEMV, SKINNY));
+    assert_eq!((own(&bf16(3, 4095, 4096)), own(&bf16(9, 4095, 4096))), (GEMV, FEW_ROWS));
     // Five to eight rows, each where it was faster on an H100.
     for m in 5..=8 {
         for (n, k) in
@@ -179,7 +179,7 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
             assert_eq!(own(&bf16(m, n, k)), GEMV, "{m}x{n}x{k}");
         }
         for (n, k) in [(6144, 1024), (3072, 2048), (256, 7168)] {
-            assert_eq!(own(&bf16(m, n, k)), SKINNY, "{m}x{n}x{k}");
+            assert_eq!(own(&bf16(m, n, k)), FEW_ROWS, "{m}x{n}x{k}");
         }
     }
     let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, Format::BF16);
@@ -189,8 +189,8 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
         (GEMV, many, "takes at most 65535 matrices, the problem has 70000"),
         (GEMV, short, "K is 4090, a multiple of 8 needed"),
         (GEMV, bf16(1, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
-        (SKINNY, bf16(129, 4096, 4096), "takes at most 128 rows, the problem has 129"),
-        (SKINNY, bf16(64, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
+        (FEW_ROWS, bf16(129, 4096, 4096), "takes at most 128 rows, the problem has 129"),
+        (FEW_ROWS, bf16(64, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
     ];
     for (name, problem, text) in cases {
         assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
@@ -289,12 +289,12 @@ fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
 
 #[test]
 fn a_few_hundred_rows_get_the_wave_made_for_them() {
-    const FLAT: &str = "sm90_wave_bf16_nt_64x128x128_2x1";
-    const NARROW: &str = "sm90_wave_bf16_nt_128x96x128_2x1";
-    const WIDE: &str = "sm90_wave_bf16_nt_128x224x64_2x1_s2";
-    const HALVES: &str = "sm90_wave_bf16_nt_192x64x128_1x1_s2_exchanged";
-    const QUARTERS: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
-    const TALL: &str = "sm90_wave_bf16_nt_200x192x64_2x1_exchanged";
+    const FLAT: &str = "sm90_swap_ab_bf16_nt_64x128x128_2x1";
+    const NARROW: &str = "sm90_swap_ab_bf16_nt_128x96x128_2x1";
+    const WIDE: &str = "sm90_swap_ab_bf16_nt_128x224x64_2x1_s2";
+    const HALVES: &str = "sm90_swap_ab_bf16_nt_192x64x128_1x1_s2";
+    const QUARTERS: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
+    const TALL: &str = "sm90_swap_ab_bf16_nt_200x192x64_2x1";
     const WAVES: [(usize, usize, usize, &str); 12] = [
         (48, 6144, 4096, FLAT),
         (128, 6144, 4096, NARROW),
@@ -316,7 +316,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     for (m, n, k) in
         [(129, 4096, 4096), (257, 4096, 4096), (192, 4096, 14_336), (384, 4096, 14_336), (256, 28_672, 4096)]
     {
-        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, "sm90_wave", "{m}x{n}x{k}");
+        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, "sm90_swap_ab", "{m}x{n}x{k}");
     }
     let name = WIDE;
     // N may be anything, rows of D need no alignment, and C is fused.
@@ -334,11 +334,12 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
 #[test]
 fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
     const LAYERS: [(usize, usize, usize); 2] = [(4096, 4096, 800), (6144, 4096, 256)];
-    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.types.a == Format::BF16);
+    let waves = KERNELS.iter().filter(|kernel| kernel.family == "sm90_swap_ab" && kernel.types.a == Format::BF16);
+    let swapped = waves.filter(|kernel| kernel.split <= 2 && kernel.widths.last() == Some(&kernel.tile[0]));
     let device = DeviceInfo::h100();
     for (n, k, most) in LAYERS {
         let best = |m| {
-            let estimates = exchanged.clone().map(|kernel| cost::estimate_us(kernel, &bf16(m, n, k), &device));
+            let estimates = swapped.clone().map(|kernel| cost::estimate_us(kernel, &bf16(m, n, k), &device));
             estimates.fold(f64::INFINITY, f64::min)
         };
         for m in 5..most {
@@ -349,7 +350,7 @@ fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
 }
 
 #[test]
-fn a_column_major_result_exchanges_the_operands() {
+fn a_column_major_result_swaps_the_operands() {
     let mut problem = bf16(512, 1024, 2048);
     problem.d = Operand::col_major(problem.d.format, 512, [0, 0]);
     problem.epilogue.bias = Some(BiasAxis::N);

@@ -1,4 +1,4 @@
-// What sm90_sgemm and sm90_dgemm have in common: how products are cut into tiles, and exchanged.
+// What sm90_sgemm and sm90_dgemm have in common: how products are cut into tiles, and swapped.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -35,7 +35,7 @@ inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m,
 }
 
 // D^T = B^T @ A^T
-inline tg_gemm_args exchanged(const tg_gemm_args& args) {
+inline tg_gemm_args swapped(const tg_gemm_args& args) {
   tg_gemm_args other = args;
   std::swap(other.m, other.n);
   std::swap(other.a, other.b);

@@ -20,7 +20,7 @@ template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulat
 template <> struct scalar<TG_F32> { using type = float; using accumulator = float; };
 template <> struct scalar<TG_F64> { using type = double; using accumulator = double; };
 
-enum class Schedule { none, cooperative, pingpong, exchanged };
+enum class Schedule { none, cooperative, pingpong };
 
 // A list of numbers as a type.
 template <int... numbers> struct Widths {};

@@ -1,7 +1,7 @@
 // A ring of stages in shared memory, which TMA fills and warps empty: its barriers, and the side of the producer.
 //
 // Consumers count their stages themselves: with a common type ptxas makes other code of sm90_tf32, sm90_dgemm and sm90_bf16x6. The code
-// of sm90_wave and sm90_skinny changes with these functions, too.
+// of sm90_swap_ab changes with these functions, too.
 #pragma once
 #include "common/ptx.hpp"
 

@@ -2,7 +2,7 @@
 //!
 //! Fitted to recordings of a draft of the kernel and of cuBLAS 13.1 on an H100 (docs/f32.md): 50 of ours, mean error 4 %, and 17
 //! of cuBLAS, 6 %. Of narrow tiles, other clusters than pairs that share B come from the times of clusters of four at 1024^3, 2048^3,
-//! 4096^3 and 2048 x 1536 x 384 only; K in halves from `sm90_wave`.
+//! 4096^3 and 2048 x 1536 x 384 only; K in halves from `sm90_swap_ab`.
 
 use super::memory_us;
 use crate::arch::DeviceInfo;

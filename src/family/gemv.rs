@@ -17,7 +17,7 @@ const LAUNCH_US: f64 = 0.5;
 const SHORT_US: f64 = 0.75;
 /// Tensor cores, microseconds: time on top of the bytes, and time until all loads are in flight and the last have
 /// arrived. Fitted to recordings of the kernel's draft with 5 and 8 rows: 12 recordings with W of 34 to 235 MB (at most
-/// 2.5 % off), and 4 with 12.6 MB (3 to 5 % too long, which correctly leaves these products to sm90_skinny).
+/// 2.5 % off), and 4 with 12.6 MB (3 to 5 % too long, which correctly leaves these products to sm90_swap_ab).
 const MMA_US: (f64, f64) = (1.05, 2.8);
 /// Load rate of a multiprocessor, GB/s: at K = 0, the K that adds 1 GB/s, and the maximum. Five products whose rows of
 /// W do not divide evenly.

@@ -16,9 +16,8 @@ mod sm90_bf16x6_direct;
 mod sm90_dgemm;
 mod sm90_gemm;
 mod sm90_sgemm;
-mod sm90_skinny;
+mod sm90_swap_ab;
 mod sm90_tf32;
-mod sm90_wave;
 mod split_k;
 mod tile_gemm;
 

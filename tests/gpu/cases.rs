@@ -274,13 +274,14 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
 /// chooses the width for the number of tiles and an H100's 132 multiprocessors.
 fn sizes_of_widths(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     let mut sizes = Vec::new();
-    let (exchanged, long) = (kernel.schedule == "exchanged", if kernel.cluster[0] > 1 { 8200 } else { 520 });
+    let (swap_ab, long) =
+        (kernel.widths.last() == Some(&kernel.tile[0]), if kernel.cluster[0] > 1 { 8200 } else { 520 });
     for &width in kernel.widths {
         let (width, tile_n) = (width as usize, kernel.tile[1] as usize);
-        let (rows, columns) = if exchanged { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
+        let (rows, columns) = if swap_ab { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
         sizes.extend([(rows - 3, 130 * columns - 5, 136), (2 * rows - 3, 66 * columns - 5, 136)]);
         if kernel.split > 1 {
-            let [one, two] = if exchanged { [46, 23] } else { [66, 29] };
+            let [one, two] = if swap_ab { [46, 23] } else { [66, 29] };
             sizes.extend([(rows - 3, one * columns - 5, long), (2 * rows - 3, two * columns - 5, long)]);
         }
     }
