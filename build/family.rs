@@ -42,6 +42,9 @@ pub(super) struct Family {
     #[serde(default)]
     arch: Vec<String>,
     dtype: Vec<String>,
+    /// The formats of results beside those of `dtype`.
+    #[serde(default)]
+    out: Vec<String>,
     #[serde(default = "native")]
     math: Vec<String>,
     layout: Vec<String>,
@@ -65,6 +68,7 @@ pub(super) struct Tiles {
     dtype: Vec<String>,
     layout: Vec<String>,
     schedule: Vec<String>,
+    split: Vec<u32>,
     m: Vec<u32>,
     n: Vec<u32>,
     k: Vec<u32>,
@@ -136,6 +140,9 @@ impl Family {
                 return Err(format!("field `{field}`: {name} {verb} {allowed:?}"));
             }
         }
+        if let Some(out) = row.out.as_ref().filter(|out| !self.out.contains(out)) {
+            return Err(format!("field `out` is {out}; {name} stores D in the type of A and B; remove it"));
+        }
         if row.tile.contains(&0) && !self.is_vendor() {
             return Err(format!("field `tile` is {:?}; expected three positive numbers [M, N, K]", row.tile));
         }
@@ -168,9 +175,10 @@ impl Family {
         self.tiles.iter().find(|tiles| tiles.have(row, dtype, layout)).ok_or_else(|| {
             let known: Vec<String> = self.tiles.iter().map(Tiles::describe).collect();
             format!(
-                "field `tile` is {:?}, `cluster` is {:?} ({dtype}, {layout}); {name} has {}",
+                "field `tile` is {:?}, `cluster` is {:?}, `split` is {} ({dtype}, {layout}); {name} has {}",
                 row.tile,
                 row.cluster,
+                row.split,
                 known.join("; ")
             )
         })
@@ -187,6 +195,7 @@ impl Tiles {
         has(&self.dtype, dtype)
             && has(&self.layout, layout)
             && has(&self.schedule, row.schedule.as_str())
+            && has(&self.split, row.split)
             && has(&self.m, m)
             && has(&self.n, n)
             && has(&self.k, k)
@@ -208,6 +217,9 @@ impl Tiles {
         let mut text = format!("[{}, {}, {}]", side(&self.m, Side::M), side(&self.n, Side::N), or(&self.k));
         if !self.cluster.is_empty() {
             text += &format!(" in clusters of {}", or(&self.cluster));
+        }
+        if !self.split.is_empty() {
+            text += &format!(" with a split of {}", or(&self.split));
         }
         for list in [&self.dtype, &self.layout, &self.schedule].into_iter().filter(|list| !list.is_empty()) {
             text += &format!(" for {}", or(list));

@@ -68,7 +68,7 @@ struct Tiles {
 }
 
 /// The `[limits]` table. An absent field sets no limit.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
     /// The most rows, columns of B, columns of A, and matrices.
@@ -96,8 +96,16 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// The limits of a row: the family's, except those that the row has itself.
+    pub fn read(family: &toml::Table, row: &toml::Table) -> Result<Self, String> {
+        let mut table = family.clone();
+        table.extend(row.clone());
+        let limits: Self = table.try_into().map_err(|e: toml::de::Error| e.message().to_string())?;
+        limits.check().map(|()| limits)
+    }
+
     /// Whether the table makes sense.
-    pub fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let extents: Vec<&str> = EXTENTS.iter().map(|(name, _)| *name).collect();
         for (field, values, allowed) in [
             ("aligned", &self.aligned, &OPERANDS[..]),
@@ -160,7 +168,7 @@ impl Sides {
             Sides::Named(Named::Tile) => [m, n],
             Sides::Named(Named::Cluster) => [m * kernel.cluster[0], n * kernel.cluster[1]],
             Sides::Named(Named::Narrowest) => match kernel.widths.first() {
-                Some(width) if kernel.schedule == "exchanged" => [*width, n],
+                Some(width) if kernel.widths.last() == Some(&m) => [*width, n],
                 Some(width) => [m, *width],
                 None => [m, n],
             },

@@ -7,7 +7,7 @@
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::kernel::{Case, ElementCost, KernelDesc, Math};
-use crate::problem::{Activation, DType, Operand, Problem};
+use crate::problem::{Activation, Format, Operand, Problem};
 use crate::workspace;
 
 pub(crate) mod tf32;
@@ -39,7 +39,7 @@ pub(crate) fn configured_us(case: &Case, config: &Config) -> f64 {
     }
     let family = case.kernel.family();
     let elements = case.problem.outputs() / f64::from(case.device.sm_count);
-    family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(), case.problem)
+    family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(case.kernel), case.problem)
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds. For f32 the fastest arithmetic that the mode admits counts.
@@ -50,13 +50,13 @@ pub fn roofline_us(problem: &Problem, device: &DeviceInfo) -> f64 {
 }
 
 pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) -> f64 {
-    problem.flops() / (peak_tflops(problem.dtype, math, device) * 1e6)
+    problem.flops() / (peak_tflops(problem.a.format, math, device) * 1e6)
 }
 
 /// Time of `passes` elementwise kernels over D: the cost of an epilogue that no GEMM kernel fuses.
 pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> f64 {
     let elements = problem.outputs();
-    let bytes = 2.0 * elements * problem.dtype.bytes() as f64;
+    let bytes = 2.0 * elements * problem.d.format.bits() / 8.0;
     passes as f64 * (LAUNCH_US + bytes / (device.rates.hbm_gbps * 1e3))
 }
 
@@ -64,15 +64,15 @@ pub(crate) fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     problem.bytes() / (device.rates.hbm_gbps * 1e3)
 }
 
-pub(crate) fn peak_tflops(dtype: DType, math: Math, device: &DeviceInfo) -> f64 {
-    match (dtype, math) {
-        (DType::F16 | DType::BF16, _) => device.rates.half_tflops,
-        (DType::F32, Math::Native) => device.rates.f32_tflops,
+pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> f64 {
+    match (operands, math) {
+        (Format::F32, Math::Native) => device.rates.f32_tflops,
         // Tensor cores take half as many TF32 products as bf16 products in a cycle, at a slightly higher clock, as they draw less power:
         // 412 TFLOP/s of 8192^3 on an H100.
-        (DType::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
-        (DType::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
-        (DType::F64, _) => device.rates.f64_tflops,
+        (Format::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
+        (Format::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
+        (Format::F64, _) => device.rates.f64_tflops,
+        _ => device.rates.half_tflops,
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
 fn element_ns(cost: &ElementCost, problem: &Problem) -> f64 {
     let epilogue = &problem.epilogue;
     // Instructions of csrc/common/activation.hpp.
-    let instructions = match (epilogue.activation, problem.dtype.bytes()) {
+    let instructions = match (epilogue.activation, problem.d.format.bytes(1)) {
         (Activation::Identity | Activation::Relu, _) => 0.0,
         (Activation::GeluErf, 2) => 11.0,
         (Activation::GeluErf, _) => 14.0,
@@ -108,6 +108,6 @@ fn element_ns(cost: &ElementCost, problem: &Problem) -> f64 {
     };
     let bias = if instructions > 0.0 && epilogue.bias.is_some() { cost.bias } else { 0.0 };
     let residual = if epilogue.reads_c() { cost.residual } else { 0.0 };
-    let unaligned = if problem.d.align(problem.dtype) < 16 { cost.unaligned } else { 0.0 };
+    let unaligned = if problem.d.align() < 16 { cost.unaligned } else { 0.0 };
     cost.instruction * instructions + bias + residual + unaligned
 }

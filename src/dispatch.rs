@@ -283,7 +283,7 @@ impl Dispatcher {
         };
         tracing::debug!(
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
-            dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
+            types = %p.types(), f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
         );
         let workspace = kernel.workspace_of(p, &config);
         let without = match policy.forced {
@@ -468,7 +468,8 @@ impl Dispatcher {
 fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
     // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
-        Err(Rejection::Arch { .. } | Rejection::DType { .. } | Rejection::Layout { .. }) | Ok(_) => None,
+        Err(Rejection::Arch { .. } | Rejection::Types { .. } | Rejection::Groups | Rejection::Layout { .. })
+        | Ok(_) => None,
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
     });
     let reasons: Vec<String> = near.take(4).collect();

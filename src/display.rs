@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
-use crate::problem::{DType, F32Mode};
+use crate::problem::F32Mode;
 use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
@@ -40,11 +40,11 @@ impl Explanation {
     fn write_question(&self, f: &mut Formatter<'_>) -> Result {
         let (device, canonical) = (&self.device, &self.canonical);
         writeln!(f, "{} on {} ({} SMs)", self.asked, device.name, device.sm_count)?;
-        if self.asked.dtype == DType::F32 {
+        if self.asked.is_f32() {
             writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
         }
         if canonical.swapped {
-            writeln!(f, "D is column-major: A and B are exchanged and every matrix transposed")?;
+            writeln!(f, "D is column-major: A and B are swapped and every matrix transposed")?;
         }
         if canonical.problem.batch_count() != self.asked.batch_count() {
             writeln!(f, "one B for the whole batch: run as {}", canonical.problem)?;
@@ -115,7 +115,7 @@ fn describe(config: &Config) -> String {
         (split > 1, format!("K in {split} parts")),
         (stages > 0, format!("{stages} stages")),
         (warps > 0, format!("{warps} warps a block")),
-        (swap_ab, "A and B exchanged".into()),
+        (swap_ab, "A and B swapped".into()),
     ];
     let parts: Vec<String> = parts.into_iter().filter(|(is_said, _)| *is_said).map(|(_, text)| text).collect();
     parts.join(", ")
@@ -173,7 +173,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Layout { have, need } => {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }
-        Rejection::DType { have, need } => {
+        Rejection::Types { have, need } => {
             (Nearness::Elsewhere, format!("the problem is in {need}; these compute in "), have.to_string())
         }
         Rejection::Arch { built, device } => {

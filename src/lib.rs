@@ -45,10 +45,10 @@
 //! ```
 //! use candle_tilegemm::arch::DeviceInfo;
 //! use candle_tilegemm::dispatch::{Dispatcher, Policy};
-//! use candle_tilegemm::{DType, Layout, Problem};
+//! use candle_tilegemm::{Format, Layout, Problem};
 //!
 //! let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
-//! let problem = Problem::dense(2048, 28672, 4096, 1, Layout::NT, DType::BF16);
+//! let problem = Problem::dense(2048, 28672, 4096, 1, Layout::NT, Format::BF16);
 //! let plan = dispatcher.plan(&problem, Policy::own())?;
 //! assert_eq!(plan.kernel.name, "sm90_gemm_bf16_nt_256x160x64_2x1_cooperative");
 //! println!("{}", dispatcher.explain(&problem, Policy::default()));
@@ -117,4 +117,4 @@ pub use self::candle::{nn, prepare, Gemm, GemmExt};
 pub use config::Config;
 pub use error::{Cause, Error, Result};
 pub use problem::f32_mode::{f32_mode, set_f32_mode};
-pub use problem::{Activation, DType, F32Mode, Layout, Problem};
+pub use problem::{Activation, F32Mode, Format, Layout, Problem};

@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use std::process::Command;
 const EXPLAIN: [&str; 4] = ["explain", "64", "4104", "4088"];
 
 fn problem() -> Problem {
-    Problem::dense(64, 4104, 4088, 1, Layout::NT, DType::BF16)
+    Problem::dense(64, 4104, 4088, 1, Layout::NT, Format::BF16)
 }
 
 fn model() -> Dispatcher {

@@ -93,7 +93,7 @@ struct Batch {
   }
 };
 
-// A product as these kernels see it.
+// A product as these kernels see it; `T`: C, the bias and D.
 template <class T>
 struct GemvProblem {
   tg_matrix a, b, d;

@@ -146,10 +146,10 @@ tg_status launch(tg_gemm_args args, Op op) {
   return cuda_status(cudaLaunchKernel(kernel, dim3(unsigned(blocks)), dim3(threads), parameters, 0, cudaStream_t(args.stream)));
 }
 
-template <template <class, class> class Op, tg_dtype dtype>
+template <template <class, class> class Op, tg_format format>
 tg_status launch_as(const tg_gemm_args& args) {
-  using T = typename scalar<dtype>::type;
-  using Acc = typename scalar<dtype>::accumulator;
+  using T = typename scalar<format>::type;
+  using Acc = typename scalar<format>::accumulator;
   constexpr int width = 16 / sizeof(T);
   const Op<T, Acc> op(args);
   const bool wide = args.n % width == 0 && in_pieces<T>(args.a, args) && in_pieces<T>(args.d, args) &&
@@ -158,14 +158,14 @@ tg_status launch_as(const tg_gemm_args& args) {
 }
 
 template <template <class, class> class Op>
-tg_status launch_of(tg_dtype dtype, const tg_gemm_args& args) {
-  switch (dtype) {
+tg_status launch_of(tg_format format, const tg_gemm_args& args) {
+  switch (format) {
     case TG_F16: return launch_as<Op, TG_F16>(args);
     case TG_BF16: return launch_as<Op, TG_BF16>(args);
     case TG_F32: return launch_as<Op, TG_F32>(args);
     case TG_F64: return launch_as<Op, TG_F64>(args);
+    default: return TG_UNSUPPORTED;
   }
-  return TG_UNSUPPORTED;
 }
 
 }  // namespace
@@ -173,14 +173,14 @@ tg_status launch_of(tg_dtype dtype, const tg_gemm_args& args) {
 
 extern "C" {
 
-tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args* args) {
-  return tilegemm::launch_of<tilegemm::Rest>(dtype, *args);
+tg_status tg_epilogue(tg_format format, const tg_gemm_args* args) {
+  return tilegemm::launch_of<tilegemm::Rest>(format, *args);
 }
 
-tg_status tg_slope(tg_dtype dtype, const tg_gemm_args* args) {
+tg_status tg_slope(tg_format format, const tg_gemm_args* args) {
   tg_gemm_args plain = *args;
   plain.beta = 0;
-  return tilegemm::launch_of<tilegemm::Slope>(dtype, plain);
+  return tilegemm::launch_of<tilegemm::Slope>(format, plain);
 }
 
 }  // extern "C"

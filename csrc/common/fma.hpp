@@ -1,4 +1,4 @@
-// Common to sm90_sgemm and sm90_dgemm: the division of a product into tiles, and the exchange of operands.
+// Common to sm90_sgemm and sm90_dgemm: the division of a product into tiles, and the swap of operands.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -35,7 +35,7 @@ inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m,
 }
 
 // D^T = B^T @ A^T
-inline tg_gemm_args exchanged(const tg_gemm_args& args) {
+inline tg_gemm_args swapped(const tg_gemm_args& args) {
   tg_gemm_args other = args;
   std::swap(other.m, other.n);
   std::swap(other.a, other.b);

@@ -1,7 +1,7 @@
 // A ring of stages in shared memory, which TMA fills and warps empty: its barriers, and the side of the producer.
 //
 // Consumers count their stages themselves: a common type changes the machine code that ptxas makes of sm90_tf32, sm90_dgemm and
-// sm90_bf16x6. sm90_wave and sm90_skinny have rings of their own, because these functions change their machine code, too.
+// sm90_bf16x6. sm90_swap_ab has a ring of its own, because these functions change its machine code, too.
 #pragma once
 #include "common/ptx.hpp"
 

@@ -56,7 +56,8 @@ struct MmaWarp {
   uint4 x[C::steps][C::segments];
   float sum[C::loads][4] = {};
 
-  __device__ MmaWarp(const GemvProblem<T>& p, int lane)
+  template <class Out>
+  __device__ MmaWarp(const GemvProblem<Out>& p, int lane)
       : w_stride(p.b.col_stride), n(p.n), k_end(p.k), group(lane / 4), t(lane % 4), w_k(group % C::segments * 32 + t * 8) {
     const Batch batch(p.inner_batch);
     a = batch.of<const T>(p.a) + min(group, p.m - 1) * p.a.row_stride + t * 8;
@@ -134,9 +135,9 @@ struct MmaWarp {
 };
 
 // A block is (lanes, split, teams), as in gemv.cu.
-template <class T>
+template <class T, class Out>
 __global__ void __maxnreg__(MmaChunk::registers)
-    gemv_mma(const __grid_constant__ GemvProblem<T> problem, const __grid_constant__ Epilogue<T, float> epilogue) {
+    gemv_mma(const __grid_constant__ GemvProblem<Out> problem, const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaChunk;
   __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, in two buffers for alternating tiles
   const int lane = threadIdx.x, split = blockDim.y, teams = blockDim.z, team = threadIdx.z;
@@ -156,7 +157,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
   griddepcontrol_wait();
   if (k + C::k <= problem.k) warp.template load<true>(k);
   else warp.template load<false>(k);
-  const TeamSums<C::rows, C::values, C::stride, T> sums(problem);
+  const TeamSums<C::rows, C::values, C::stride, Out> sums(problem);
 
   for (;;) {
     const int this_row = row;
@@ -183,9 +184,9 @@ __global__ void __maxnreg__(MmaChunk::registers)
 }
 
 // For problems that gemv.cu has checked, with at most eight rows.
-template <class T>
+template <class T, class Out>
 tg_status launch_mma(const tg_gemm_args& args) {
-  return launch_teams<MmaChunk, T>(args, reinterpret_cast<const void*>(gemv_mma<T>));
+  return launch_teams<MmaChunk, Out>(args, reinterpret_cast<const void*>(gemv_mma<T, Out>));
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ struct ShortTile {
   using Sums = LaneSums<M * turns, ROW_LANES / 2>;
 };
 
-template <class T, int M, int ROW_LANES>
+template <class T, class Out, int M, int ROW_LANES>
 __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
-    gemv_short(const __grid_constant__ GemvProblem<T> p, const __grid_constant__ Epilogue<T, float> epilogue) {
+    gemv_short(const __grid_constant__ GemvProblem<Out> p, const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = ShortTile<M, ROW_LANES>;
   const int lane = threadIdx.x % lanes, group = lane / ROW_LANES, k = lane % ROW_LANES * width<T>;
   constexpr int warps = C::threads / lanes;
@@ -101,44 +101,44 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
   }
 }
 
-template <class T, int M, int ROW_LANES>
+template <class T, class Out, int M, int ROW_LANES>
 tg_status launch_short_rows(const tg_gemm_args& args) {
   using C = ShortTile<M, ROW_LANES>;
   if (args.m > M || args.k > ROW_LANES * width<T>) return TG_UNSUPPORTED;
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
   // Exactly as many blocks as run at a time: with fewer or more blocks, some multiprocessors get twice as many blocks as others.
-  const void* kernel = reinterpret_cast<const void*>(gemv_short<T, M, ROW_LANES>);
+  const void* kernel = reinterpret_cast<const void*>(gemv_short<T, Out, M, ROW_LANES>);
   static const int blocks_per_sm = [kernel] {
     int blocks = 0;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::threads, 0) == cudaSuccess ? blocks : 1;
   }();
   const int64_t most = std::max<int64_t>(1, int64_t(args.sm_count) * blocks_per_sm / batches);
-  GemvProblem<T> p(args);
-  Epilogue<T, float> epilogue(args);
+  GemvProblem<Out> p(args);
+  Epilogue<Out, float> epilogue(args);
   void* parameters[] = {&p, &epilogue};
   const dim3 grid(unsigned(std::min(blocks, most)), unsigned(batches));
   return Launch(args, grid, dim3(C::threads), 0)(kernel, parameters);
 }
 
-template <class T, int M>
+template <class T, class Out, int M>
 tg_status launch_short_lanes(const tg_gemm_args& args) {
   switch (args.config.tile_n) {
-    case ShortTile<M, 8>::rows: return launch_short_rows<T, M, 8>(args);
-    case ShortTile<M, 16>::rows: return launch_short_rows<T, M, 16>(args);
-    case ShortTile<M, 32>::rows: return launch_short_rows<T, M, 32>(args);
+    case ShortTile<M, 8>::rows: return launch_short_rows<T, Out, M, 8>(args);
+    case ShortTile<M, 16>::rows: return launch_short_rows<T, Out, M, 16>(args);
+    case ShortTile<M, 32>::rows: return launch_short_rows<T, Out, M, 32>(args);
     default: return TG_UNSUPPORTED;
   }
 }
 
 // For problems that gemv.cu has checked, with at most four rows.
-template <class T>
+template <class T, class Out>
 tg_status launch_short(const tg_gemm_args& args) {
   if (args.config.split != 1 || args.config.warps != short_threads / lanes) return TG_UNSUPPORTED;
   switch (args.config.tile_m) {
-    case 1: return launch_short_lanes<T, 1>(args);
-    case 2: return launch_short_lanes<T, 2>(args);
-    case 4: return launch_short_lanes<T, 4>(args);
+    case 1: return launch_short_lanes<T, Out, 1>(args);
+    case 2: return launch_short_lanes<T, Out, 2>(args);
+    case 4: return launch_short_lanes<T, Out, 4>(args);
     default: return TG_UNSUPPORTED;
   }
 }

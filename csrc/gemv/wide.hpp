@@ -16,7 +16,7 @@ namespace {
 template <int M>
 struct WideChunk {
   static constexpr int warps_per_sm = 8, rows = 8, step = lanes * width<float>, steps = 2, k = steps * step, stages = 3;
-  static constexpr int values = power_of_two_from(M * rows);  // (m, row), padded
+  static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
   using Sums = LaneSums<values>;
   static constexpr int a_floats = M * k;                       // numbers of A in a chunk, for one part of K
   static constexpr int sums_floats = warps_per_sm * values;    // sums of a tile

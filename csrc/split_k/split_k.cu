@@ -21,9 +21,9 @@ namespace tilegemm {
 namespace {
 
 // Adds the parts of each element of D, `LANES` threads to an element, and applies the epilogue.
-template <int ARCH, class T, class Acc, int LANES>
+template <int ARCH, class Out, class Acc, int LANES>
 __global__ void __launch_bounds__(threads) add_parts(const __grid_constant__ tg_gemm_args args,
-                                                     const __grid_constant__ Epilogue<T, Acc> epilogue) {
+                                                     const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   let_the_next_kernel_start<ARCH>();
   wait_for_the_kernel_before<ARCH>();
   const int64_t matrix = args.m * args.n, count = args.batch[0] * args.batch[1] * matrix;
@@ -41,13 +41,14 @@ __global__ void __launch_bounds__(threads) add_parts(const __grid_constant__ tg_
   if (index >= count || lane != 0) return;
   const int64_t j = index % args.n, i = index / args.n % args.m, batch = index / matrix;
   const int64_t batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
-  static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
-                              batch1 * args.d.batch_stride[1]] = epilogue(sum, i, j, batch0, batch1);
+  static_cast<Out*>(args.d.ptr)[i * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
+                                batch1 * args.d.batch_stride[1]] = epilogue(sum, i, j, batch0, batch1);
 }
 
 template <class Row>
 struct Family {
   using T = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;
   using Acc = typename scalar<Row::dtype>::accumulator;
   static constexpr int arch = Row::arch;
 
@@ -57,7 +58,7 @@ struct Family {
     if (grid.blocks() > INT_MAX) return TG_UNSUPPORTED;
     args.overlap = args.overlap && arch >= 90;
     Grid place = grid;
-    Epilogue<T, Acc> epilogue(args);
+    Epilogue<Out, Acc> epilogue(args);
     void* parameters[] = {&args, &place, &epilogue};
     const Launch launch(args, dim3(unsigned(grid.blocks())), dim3(threads), 0);
     const tg_status status = launch(reinterpret_cast<const void*>(kernel), parameters);
@@ -70,10 +71,10 @@ struct Family {
     const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
     const int64_t blocks = ceil_div(count * lanes, threads);
     if (blocks > INT_MAX) return TG_UNSUPPORTED;
-    const void* kernel = lanes == 32  ? reinterpret_cast<const void*>(add_parts<arch, T, Acc, 32>)
-                         : lanes == 8 ? reinterpret_cast<const void*>(add_parts<arch, T, Acc, 8>)
-                                      : reinterpret_cast<const void*>(add_parts<arch, T, Acc, 1>);
-    Epilogue<T, Acc> epilogue(args);
+    const void* kernel = lanes == 32  ? reinterpret_cast<const void*>(add_parts<arch, Out, Acc, 32>)
+                         : lanes == 8 ? reinterpret_cast<const void*>(add_parts<arch, Out, Acc, 8>)
+                                      : reinterpret_cast<const void*>(add_parts<arch, Out, Acc, 1>);
+    Epilogue<Out, Acc> epilogue(args);
     void* parameters[] = {&args, &epilogue};
     return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, parameters);
   }
@@ -84,24 +85,24 @@ struct Family {
     const auto with = [&](int tile_m, int tile_n, auto* kernel, int multiple) {
       if (args.config.tile_m == tile_m && args.config.tile_n == tile_n) status = run(args, kernel, Grid(args, tile_m, tile_n, multiple));
     };
-    with(1, 1, dot<arch, T, Acc, 1, 1>, 1);
-    with(1, 4, dot<arch, T, Acc, 1, 4>, 1);
-    with(4, 1, dot<arch, T, Acc, 4, 1>, 1);
-    with(4, 4, dot<arch, T, Acc, 4, 4>, 1);
+    with(1, 1, dot<arch, T, Out, Acc, 1, 1>, 1);
+    with(1, 4, dot<arch, T, Out, Acc, 1, 4>, 1);
+    with(4, 1, dot<arch, T, Out, Acc, 4, 1>, 1);
+    with(4, 4, dot<arch, T, Out, Acc, 4, 4>, 1);
     if constexpr (sizeof(T) == 2) {
-      with(16, 64, mma_tile<arch, T, 16, 64>, MmaTile<T, 16, 64>::depth);
-      with(64, 16, mma_tile<arch, T, 64, 16>, MmaTile<T, 64, 16>::depth);
-      with(16, 16, mma_tile<arch, T, 16, 16>, MmaTile<T, 16, 16>::depth);
-      with(32, 32, mma_tile<arch, T, 32, 32>, MmaTile<T, 32, 32>::depth);
-      with(64, 64, mma_tile<arch, T, 64, 64>, MmaTile<T, 64, 64>::depth);
+      with(16, 64, mma_tile<arch, T, Out, 16, 64>, MmaTile<T, 16, 64>::depth);
+      with(64, 16, mma_tile<arch, T, Out, 64, 16>, MmaTile<T, 64, 16>::depth);
+      with(16, 16, mma_tile<arch, T, Out, 16, 16>, MmaTile<T, 16, 16>::depth);
+      with(32, 32, mma_tile<arch, T, Out, 32, 32>, MmaTile<T, 32, 32>::depth);
+      with(64, 64, mma_tile<arch, T, Out, 64, 64>, MmaTile<T, 64, 64>::depth);
     } else {
-      with(4, 64, tile<arch, T, Acc, 4, 64>, Tile<T, Acc, 4, 64>::depth);
-      with(64, 4, tile<arch, T, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
-      with(16, 64, tile<arch, T, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
-      with(64, 16, tile<arch, T, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
-      with(16, 16, tile<arch, T, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
-      with(32, 32, tile<arch, T, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
-      with(64, 64, tile<arch, T, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
+      with(4, 64, tile<arch, T, Out, Acc, 4, 64>, Tile<T, Acc, 4, 64>::depth);
+      with(64, 4, tile<arch, T, Out, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
+      with(16, 64, tile<arch, T, Out, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
+      with(64, 16, tile<arch, T, Out, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
+      with(16, 16, tile<arch, T, Out, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
+      with(32, 32, tile<arch, T, Out, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
+      with(64, 64, tile<arch, T, Out, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
     }
     return status;
   }

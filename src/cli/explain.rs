@@ -5,7 +5,7 @@ use crate::cli::{Failure, Result};
 use crate::dispatch::{Dispatcher, Explanation, Policy};
 use crate::kernel::Fusion;
 use crate::problem::BiasAxis;
-use crate::{cost, workspace, Activation, DType, Layout, Problem};
+use crate::{cost, workspace, Activation, Format, Layout, Problem};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
 use std::fmt;
@@ -29,8 +29,8 @@ pub struct Args {
     #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
     /// Element type of operands and result
-    #[arg(long, default_value = "bf16", value_parser = one_of::<DType>(["f16", "bf16", "f32", "f64"]))]
-    dtype: DType,
+    #[arg(long, default_value = "bf16", value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
+    dtype: Format,
     #[command(flatten)]
     f32: crate::cli::F32,
     /// The GPU of the plan; `this` is the first GPU of this machine
@@ -165,7 +165,7 @@ impl Split {
         let fusion = dispatcher.fuse(problem, policy).unwrap_or(Fusion::Full);
         let (epilogue, passes) = problem.epilogue.keep(fusion);
         let passes_us = cost::elementwise_us(problem, passes, dispatcher.device());
-        Self { problem: Problem { epilogue, ..*problem }, passes, passes_us }
+        Self { problem: (*problem).with(|p| p.epilogue = epilogue), passes, passes_us }
     }
 }
 
@@ -185,11 +185,11 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         let rejection = tuned.rejection.as_ref().map(|rejection| rejection.to_string());
         json!({ "table": tuned.table, "entry": tuned.entry, "rejection": rejection })
     });
-    let Problem { dtype, f32_mode, .. } = explanation.asked;
+    let asked = &explanation.asked;
     json!({
         "device": explanation.device,
-        "asked": explanation.asked.to_string(),
-        "f32": (dtype == DType::F32).then_some(f32_mode),
+        "asked": asked.to_string(),
+        "f32": asked.is_f32().then_some(asked.f32_mode),
         "canonical": explanation.canonical.problem.to_string(),
         "swapped": explanation.canonical.swapped,
         "roofline_us": explanation.roofline_us,

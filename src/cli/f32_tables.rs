@@ -11,7 +11,7 @@ mod tests;
 
 use crate::cli::{bench, explain, Failure, Result};
 use crate::suite::Shape;
-use crate::{DType, Layout};
+use crate::{Format, Layout};
 use record::Record;
 use std::path::{Path, PathBuf};
 
@@ -89,7 +89,7 @@ fn updated(path: &Path, tables: &str) -> Result<String> {
 /// The products to time.
 fn shapes() -> Result<Vec<Shape>> {
     let mut shapes = bench::shapes(None, &[])?;
-    shapes.retain(|shape| shape.dtype == DType::F32 && ["f32", "attention"].contains(&shape.class.as_str()));
+    shapes.retain(|shape| shape.dtype == Format::F32 && ["f32", "attention"].contains(&shape.class.as_str()));
     Ok(shapes)
 }
 

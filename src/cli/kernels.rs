@@ -4,7 +4,7 @@ use crate::arch::Arch;
 use crate::cli::Result;
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Fusion, KernelDesc, Math};
-use crate::DType;
+use crate::Format;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
 
@@ -21,7 +21,7 @@ pub struct Args {
     arch: Option<u16>,
     /// Only kernels for this element type: f16, bf16, f32 or f64
     #[arg(long)]
-    dtype: Option<DType>,
+    dtype: Option<Format>,
     /// One line for each kernel, with its name
     #[arg(long)]
     names: bool,
@@ -39,7 +39,7 @@ fn capability(arch: &str) -> std::result::Result<u16, String> {
 pub fn run(args: &Args) -> Result {
     let chosen = |kernel: &&KernelDesc| {
         args.arch.is_none_or(|device| kernel.arch.runs_on(device))
-            && args.dtype.is_none_or(|dtype| kernel.dtype == dtype)
+            && args.dtype.is_none_or(|dtype| kernel.types.a == dtype)
     };
     let kernels: Vec<&KernelDesc> = KERNELS.iter().filter(chosen).collect();
     if args.json {
@@ -83,7 +83,7 @@ fn name_table(kernels: &[&KernelDesc]) -> Table {
         table.add_row([
             kernel.name.into(),
             kernel.arch.to_string(),
-            kernel.dtype.to_string(),
+            kernel.types.a.to_string(),
             kernel.layout.to_string(),
             tile(kernel),
             join(kernel.cluster, "x"),
@@ -136,7 +136,7 @@ fn same_row(x: &KernelDesc, y: &KernelDesc) -> bool {
 
 /// Element types, and the type of the multiplication where that type differs.
 fn dtypes(row: &[&KernelDesc]) -> String {
-    let names = distinct(row, |kernel| kernel.dtype);
+    let names = distinct(row, |kernel| kernel.types.a);
     match row[0].math {
         Math::Native => names,
         math => format!("{names}\n{math}"),

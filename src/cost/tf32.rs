@@ -2,7 +2,7 @@
 //!
 //! Fitted to recordings of a draft of the kernel and of cuBLAS 13.1 on an H100 (docs/f32.md): 50 of ours, mean error 4 %, and 17
 //! of cuBLAS, 6 %. Of narrow tiles, other clusters than pairs that share B come from the times of clusters of four at 1024^3, 2048^3,
-//! 4096^3 and 2048 x 1536 x 384 only; K in halves from `sm90_wave`.
+//! 4096^3 and 2048 x 1536 x 384 only; K in halves from `sm90_swap_ab`.
 
 use super::memory_us;
 use crate::arch::DeviceInfo;
@@ -68,7 +68,7 @@ impl Tile {
         let all_stages = count(problem.k, 32.0);
         let stages = (all_stages / split).ceil();
 
-        let peak = super::peak_tflops(problem.dtype, Math::Tf32, device) * 1e6 / f64::from(device.sm_count);
+        let peak = super::peak_tflops(problem.a.format, Math::Tf32, device) * 1e6 / f64::from(device.sm_count);
         let stage_flops = 2.0 * 128.0 * self.width * 32.0;
         let products = stages * stage_flops / (peak * self.efficiency) + self.width * self.column_us;
         let narrow = self.width < 128.0;

@@ -190,7 +190,7 @@ impl Hasher for Lanes {
 mod tests {
     use super::{Answer, Memo, Question, Recent, GENERATION};
     use crate::dispatch::Policy;
-    use crate::problem::{DType, Layout, Problem};
+    use crate::problem::{Format, Layout, Problem};
     use std::cell::RefCell;
     use std::sync::Arc;
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn product(m: usize) -> Problem {
-        Problem::dense(m, 64, 64, 1, Layout::NT, DType::BF16)
+        Problem::dense(m, 64, 64, 1, Layout::NT, Format::BF16)
     }
 
     /// The answer, and whether it was made for this question.

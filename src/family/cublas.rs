@@ -4,7 +4,7 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, tf32};
 use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
-use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
+use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 
 pub(crate) struct Cublas;
 
@@ -80,7 +80,7 @@ const UNALIGNED_US: f64 = 4.0;
 const UNALIGNED_OF_PEAK: f64 = 0.15;
 
 fn is_unaligned(problem: &Problem) -> bool {
-    problem.dtype.bytes() == 2 && problem.alignments().iter().any(|(_, align)| *align < 16)
+    problem.a.format.bytes(1) == 2 && problem.alignments().iter().any(|(_, align)| *align < 16)
 }
 
 fn unaligned_us(problem: &Problem, device: &DeviceInfo) -> f64 {
@@ -103,17 +103,17 @@ fn few_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
     if short == 1 {
         // Matrix by vector: memory speed. In 16 bits some lines are read more than once.
-        let (launch, factor, k_ns) = match problem.dtype {
-            DType::F16 | DType::BF16 => (3.57, 1.77, 3.5e-3),
-            DType::F32 => (3.69, 1.30, 2.4e-3),
-            DType::F64 => (4.56, 1.07, 2.9e-3),
+        let (launch, factor, k_ns) = match problem.a.format {
+            Format::F32 => (3.69, 1.30, 2.4e-3),
+            Format::F64 => (4.56, 1.07, 2.9e-3),
+            _ => (3.57, 1.77, 3.5e-3),
         };
         return launch + factor * memory + 1e-3 * k_ns * k;
     }
-    let kinds = match problem.dtype {
-        DType::F16 | DType::BF16 => &FEW_HALF,
-        DType::F32 => &FEW_F32,
-        DType::F64 => &FEW_F64,
+    let kinds = match problem.a.format {
+        Format::F32 => &FEW_F32,
+        Format::F64 => &FEW_F64,
+        _ => &FEW_HALF,
     };
     let kind = &kinds[match (short, long) {
         _ if short * long <= 256 => 0,
@@ -135,46 +135,46 @@ fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
     if is_unaligned(problem) {
         return unaligned_us(problem, device);
     }
-    if problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32 {
+    if problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32 {
         return tf32::vendor_us(problem, device);
     }
     let rows = problem.m.min(problem.n);
     // The epilogues' time in steps of K, and the most time that tiles add when they do not fill the device. Fitted to
     // 14 products in f32 from 512^3 to 4096^3, K from 64 on, and to seven products in f64.
-    let fitted = match problem.dtype {
-        DType::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
-        DType::F64 if rows > 128 => Some((50.0, 0.0)),
+    let fitted = match problem.a.format {
+        Format::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
+        Format::F64 if rows > 128 => Some((50.0, 0.0)),
         _ => None,
     };
     if let Some((edge_k, most)) = fitted {
         let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + edge_k / problem.k as f64);
         return VENDOR_US + overlapped(&[sums, 1.1 * memory_us(problem, device)]) + sums.min(most);
     }
-    let factor = match (problem.dtype, rows) {
-        (DType::F32, 2..=5) if problem.k > 1 => 1.35,
-        (DType::F32, 6..=64) if problem.k > 1 => 2.0,
+    let factor = match (problem.a.format, rows) {
+        (Format::F32, 2..=5) if problem.k > 1 => 1.35,
+        (Format::F32, 6..=64) if problem.k > 1 => 2.0,
         (_, 0..=128) => 1.06,
-        (DType::F16 | DType::BF16, 129..=192) => 1.03,
-        (DType::F16 | DType::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 1.1,
-        (DType::F16 | DType::BF16, 193..=256) => 1.2,
-        (DType::F16 | DType::BF16, 257..=512) => 1.02,
-        (DType::F16 | DType::BF16, _) => 1.015,
+        (Format::F16 | Format::BF16, 129..=192) => 1.03,
+        (Format::F16 | Format::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 1.1,
+        (Format::F16 | Format::BF16, 193..=256) => 1.2,
+        (Format::F16 | Format::BF16, 257..=512) => 1.02,
+        (Format::F16 | Format::BF16, _) => 1.015,
         _ => 1.1,
     };
     // With few rows cuBLAS has few blocks, and each block goes through all of K: nanoseconds of one step of K. For a
     // long K cuBLAS seems to choose kernels other than the best.
     let long = problem.k >= 8192;
-    let serial_ns = match (problem.dtype, rows) {
-        (DType::F32, 2..=5) => 4.0,
-        (DType::F32, 6..=64) => 5.0,
-        (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
-        (DType::F16 | DType::BF16, 1..=64) => 1.1,
-        (DType::F16 | DType::BF16, 65..=128) => 1.25,
-        (DType::F16 | DType::BF16, 161..=192) if !long => 2.0,
-        (DType::F16 | DType::BF16, 129..=256) => 2.8,
-        (DType::F16 | DType::BF16, 321..=384) if !long => 2.8,
-        (DType::F16 | DType::BF16, 257..=384) => 4.5,
-        (DType::F16 | DType::BF16, 385..) => 2.6,
+    let serial_ns = match (problem.a.format, rows) {
+        (Format::F32, 2..=5) => 4.0,
+        (Format::F32, 6..=64) => 5.0,
+        (Format::F16 | Format::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
+        (Format::F16 | Format::BF16, 1..=64) => 1.1,
+        (Format::F16 | Format::BF16, 65..=128) => 1.25,
+        (Format::F16 | Format::BF16, 161..=192) if !long => 2.0,
+        (Format::F16 | Format::BF16, 129..=256) => 2.8,
+        (Format::F16 | Format::BF16, 321..=384) if !long => 2.8,
+        (Format::F16 | Format::BF16, 257..=384) => 4.5,
+        (Format::F16 | Format::BF16, 385..) => 2.6,
         _ => 0.0,
     };
     // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.

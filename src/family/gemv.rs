@@ -9,7 +9,7 @@
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::kernel::{Case, Family, KernelDesc};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// Time until all loads are in flight, microseconds. The kernel overlaps the kernel before and meanwhile prefetches
 /// weights into L2.
@@ -17,7 +17,7 @@ const LAUNCH_US: f64 = 0.5;
 const SHORT_US: f64 = 0.75;
 /// Tensor cores, microseconds: time on top of the bytes, and time until all loads are in flight and the last have
 /// arrived. Fitted to recordings of the kernel's draft with 5 and 8 rows: 12 recordings with W of 34 to 235 MB (at most
-/// 2.5 % off), and 4 with 12.6 MB (3 to 5 % too long, which correctly leaves these products to sm90_skinny).
+/// 2.5 % off), and 4 with 12.6 MB (3 to 5 % too long, which correctly leaves these products to sm90_swap_ab).
 const MMA_US: (f64, f64) = (1.05, 2.8);
 /// Load rate of a multiprocessor, GB/s: at K = 0, the K that adds 1 GB/s, and the maximum. Five products whose rows of
 /// W do not divide evenly.
@@ -53,9 +53,9 @@ enum Kind {
 /// The loops that the kernel has for the problem. A plan takes the first loop. `Warps` and `Short` share tiles, but
 /// never for the same problem.
 fn kinds(problem: &Problem) -> &'static [Kind] {
-    let halves = problem.dtype.bytes() == 2;
+    let halves = problem.b.format.bytes(1) == 2;
     match problem.m {
-        ..=4 if problem.k * problem.dtype.bytes() <= 512 => &[Kind::Short],
+        ..=4 if problem.b.format.bytes(problem.k) <= 512 => &[Kind::Short],
         ..=4 if halves && problem.n.saturating_mul(problem.k) >= MMA_ELEMENTS => &[Kind::Mma, Kind::Warps],
         ..=4 if halves => &[Kind::Warps, Kind::Mma],
         _ if halves => &[Kind::Mma],
@@ -83,13 +83,13 @@ struct Shape {
 
 impl Shape {
     fn of(kernel: &KernelDesc, problem: &Problem, kind: Kind) -> Self {
-        let width = 16 / problem.dtype.bytes() as u32; // numbers of a load
+        let width = 16 / problem.b.format.bytes(1) as u32; // numbers of a load
         let m = problem.m as u32;
         match kind {
             Kind::Warps => {
                 let m = if problem.m > 4 { m.next_multiple_of(2) } else { m };
                 // With few rows in f32, twice as many loads are in flight.
-                let deep = if problem.dtype == DType::F32 && m <= 3 { 2 } else { 1 };
+                let deep = if problem.b.format == Format::F32 && m <= 3 { 2 } else { 1 };
                 let cuts: &[_] = &[(4, 8), (8, 8), (2, 8), (1, 8), (16, 16)];
                 Self {
                     m,
@@ -223,7 +223,7 @@ fn filled_us(case: &Case, kind: Kind) -> f64 {
         Kind::Warps => {
             let (k, chunk) = (problem.k as f64, f64::from(case.kernel.tile[2]));
             let idle = (k / chunk).ceil() * chunk / k;
-            LAUNCH_US + 1.01 * idle * memory + further * (0.05 * problem.dtype.bytes() as f64 + 0.004 * memory)
+            LAUNCH_US + 1.01 * idle * memory + further * (0.05 * problem.b.format.bits() / 8.0 + 0.004 * memory)
         }
     }
 }
@@ -235,7 +235,7 @@ fn mma_us(case: &Case) -> f64 {
     let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
     let (least, per_k, most) = MMA_SM_GBPS;
     let rate = (least + problem.k as f64 / per_k).min(most);
-    let pull = rows * (problem.k * problem.dtype.bytes()) as f64 / (rate * 1e3);
+    let pull = rows * problem.b.format.bytes(problem.k) as f64 / (rate * 1e3);
     let (launch, start) = MMA_US;
     launch + memory_us(problem, device).max(pull).hypot(start)
 }

@@ -60,7 +60,7 @@ impl Family for Sm90Bf16x6 {
         us.max(roofline_us(problem, device))
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.009, bias: 0.35, residual: 0.0, unaligned: 0.84 }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::cost::{memory_us, roofline_us};
-use crate::kernel::{Case, ElementCost, Family};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 use crate::problem::{Layout, Problem};
 
 /// Microseconds, fitted to 525 recordings on an H100 (regret of the choice 0.14 %). `STAGE_US` and `TILE_US`: 32 steps
@@ -104,7 +104,7 @@ impl Family for Sm90Bf16x6Direct {
     }
 
     /// 128 x 249 x 249 in f32 take 80 us, where the aligned product takes 29.
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.009, bias: 0.35, residual: 0.0, unaligned: 0.84 }
     }
 }

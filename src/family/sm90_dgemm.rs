@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::{memory_us, overlapped, roofline_us};
-use crate::kernel::{Case, ElementCost, Family};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 
 /// The launch, with the first tile's loads, microseconds.
 const LAUNCH_US: f64 = 5.0;
@@ -28,7 +28,7 @@ impl Family for Sm90Dgemm {
         us.max(roofline_us(problem, device))
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.009, bias: 0.35, residual: 0.0, unaligned: 0.84 }
     }
 }

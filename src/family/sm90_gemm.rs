@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::tiles::{EpilogueTime, Tiles};
 use crate::cost::OVERLAPPED_LAUNCH_US;
-use crate::kernel::{Case, ElementCost, Family};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 
 /// An epilogue of the cooperative schedule, 3500 cycles in recordings, microseconds.
 const EPILOGUE_US: f64 = 2.2;
@@ -35,7 +35,7 @@ impl Family for Sm90Gemm {
     }
 
     /// The activation was measured in 16384 x 3072 x 768 of f16; `beta * C` takes 3 us of 2048 x 4096 x 4096 in bf16.
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.009, residual: 0.05, ..ElementCost::default() }
     }
 }

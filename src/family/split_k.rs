@@ -8,7 +8,7 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::{memory_us, overlap_by};
 use crate::kernel::{Case, Family};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// The launch, the first loads and the last stores, microseconds.
 const LAUNCH_US: f64 = 1.76;
@@ -96,7 +96,7 @@ impl Tile {
         let k = if self.is_dot() { k } else { rounds * self.depth };
         let busiest = self.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
         let waves = (busiest / self.residents as f64).ceil();
-        let double = if problem.dtype == DType::F64 { DOUBLE } else { 1.0 };
+        let double = if problem.a.format == Format::F64 { DOUBLE } else { 1.0 };
         let products = busiest * (self.size[0] * self.size[1]) as f64 * k as f64 * self.product_ps * double * 1e-6;
         let latency = waves * rounds as f64 * self.round_us;
         let lines = if self.is_dot() { busiest * k as f64 / 32.0 * self.lines(problem) * LINE_NS * 1e-3 } else { 0.0 };
@@ -106,7 +106,7 @@ impl Tile {
 
     /// Lines that a warp touches with one load of each row of A and each column of B.
     fn lines(&self, problem: &Problem) -> f64 {
-        let bytes = problem.dtype.bytes() as f64;
+        let bytes = problem.a.format.bits() / 8.0;
         let of = |stride: i64| (stride.unsigned_abs() as f64 * bytes * 32.0 / 128.0).clamp(1.0, 32.0);
         self.size[0] as f64 * of(problem.a.col_stride) + self.size[1] as f64 * of(problem.b.row_stride)
     }
@@ -132,7 +132,7 @@ fn outputs(problem: &Problem) -> u64 {
 
 /// Device memory for the sums of `split` parts.
 fn parts_bytes(split: u64, problem: &Problem) -> u64 {
-    let accumulator = if problem.dtype == DType::F64 { 8 } else { 4 };
+    let accumulator = if problem.a.format == Format::F64 { 8 } else { 4 };
     if split > 1 {
         outputs(problem).saturating_mul(split * accumulator)
     } else {
@@ -142,7 +142,7 @@ fn parts_bytes(split: u64, problem: &Problem) -> u64 {
 
 /// The tiles to consider.
 fn tiles(problem: &Problem, sms: u64) -> impl Iterator<Item = &'static Tile> {
-    let large: &[Tile] = if problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+    let large: &[Tile] = if problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
     let (last, others) = large.split_last().expect("there are tiles");
     // Where the largest tiles fill the card several times over, no other tile is considered.
     let few = last.tiles(problem) < 4 * sms;
@@ -198,7 +198,7 @@ impl Family for SplitK {
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        let large: &[Tile] = if case.problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+        let large: &[Tile] = if case.problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
         let tile = DOTS.iter().chain(large).find(|tile| tile.size.map(|side| side as u32) == config.tile);
         tile.map_or(f64::INFINITY, |tile| tile.us(config.split.max(1).into(), case.problem, case.device))
     }

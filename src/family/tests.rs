@@ -3,7 +3,7 @@
 use super::{by_name, KERNELS};
 use crate::kernel::{KernelDesc, Math};
 use crate::partition::{Need, Partition};
-use crate::{DType, Layout, Problem};
+use crate::{Format, Layout, Problem};
 
 /// A kernel that splits f32 into bf16 parts; the rest of the row is arbitrary.
 fn bf16x6(layout: Layout) -> KernelDesc {
@@ -20,7 +20,7 @@ fn tf32(tile: [u32; 3], cluster: [u32; 2]) -> KernelDesc {
 }
 
 fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem {
-    Problem::dense(m, n, k, batch, layout, DType::F32)
+    Problem::dense(m, n, k, batch, layout, Format::F32)
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Family for TileGemm {
     }
 
     /// The activation's time is a prediction. `beta * C` takes 13 us of 2048 x 4096 x 4096 in bf16.
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.02, residual: 0.2, ..ElementCost::default() }
     }
 }

@@ -4,13 +4,13 @@ use crate::arch::DeviceInfo;
 use crate::family::KERNELS;
 use crate::kernel::Case;
 use crate::problem::{BiasAxis, Operand};
-use crate::{DType, Layout, Problem};
+use crate::{Format, Layout, Problem};
 use std::collections::HashSet;
 
 const MIB: u64 = 1 << 20;
 
 fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem {
-    Problem::dense(m, n, k, batch, layout, DType::F32)
+    Problem::dense(m, n, k, batch, layout, Format::F32)
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_configuration_of_the_whole_is_legal_for_every_piece() {
     let extents =
         || sides.into_iter().flat_map(|m| sides.into_iter().flat_map(move |n| [64, 600, 4096].map(|k| (m, n, k))));
     let mut seen = 0;
-    for kernel in KERNELS.iter().filter(|kernel| kernel.dtype == DType::F32 && kernel.layout != Layout::Any) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.types.a == Format::F32 && kernel.layout != Layout::Any) {
         for ((m, n, k), batch) in extents().flat_map(|extents| [(extents, 1), (extents, 20)]) {
             let whole = dense(m, n, k, batch, kernel.layout);
             let supported = kernel.family().limits(kernel, &whole).check(kernel, &whole, &device).is_ok();

@@ -1,12 +1,11 @@
 //! Problems with edges around a kernel's tile, and the comparison with the reference kernel.
 
-use crate::device::{Element, Gpu, Operands};
+use crate::device::{by_types, Element, Gpu, Operands};
 use crate::oracle;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection, Role};
-use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
-use half::{bf16, f16};
+use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand, Types};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
@@ -57,9 +56,9 @@ impl Variant {
         Variant { bias: Some(BiasAxis::N), activation: Activation::Silu, beta: 1.0, ..Variant::PLAIN };
 
     /// Everything that a kernel may be asked for.
-    pub fn all(dtype: DType) -> Vec<Variant> {
+    pub fn all(dtype: Format) -> Vec<Variant> {
         let plain = Variant::PLAIN;
-        let whole_16_bytes = 16 / dtype.bytes();
+        let whole_16_bytes = 16 / dtype.bytes(1);
         let mut variants = vec![
             plain,
             Variant { alpha: -0.5, ..plain },
@@ -86,12 +85,13 @@ impl Variant {
     }
 }
 
-/// A problem of this layout and variant.
-pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: DType, variant: Variant) -> Problem {
+/// A problem of this type, layout and variant.
+pub fn problem(m: usize, n: usize, k: usize, layout: Layout, types: impl Into<Types>, variant: Variant) -> Problem {
     let count = variant.batch[0] * variant.batch[1];
-    let mut problem = Problem::dense(m, n, k, count, layout, dtype);
+    let Types { a: dtype, d: out, .. } = types.into();
+    let mut problem = Problem::dense(m, n, k, count, layout, dtype).with(|p| p.d.format = out);
     let pad = variant.padding as i64;
-    let align = power_of_two_in((variant.offset * dtype.bytes()) as u64);
+    let align = power_of_two_in((variant.offset * dtype.bytes(1)) as u64);
     let place = |operand: &mut Operand, rows: usize, cols: usize, broadcast: bool| {
         let (ld, lines) = if operand.col_stride == 1 {
             operand.row_stride = cols as i64 + pad;
@@ -107,7 +107,7 @@ pub fn problem(m: usize, n: usize, k: usize, layout: Layout, dtype: DType, varia
         operand.pointer_align = align;
     };
     if variant.column_major_d {
-        problem.d = Operand::col_major(m, [0, 0]);
+        problem.d = Operand::col_major(problem.d.format, m, [0, 0]);
     }
     place(&mut problem.a, m, k, variant.broadcast_a);
     place(&mut problem.b, k, n, variant.broadcast_b);
@@ -138,29 +138,41 @@ pub enum Data {
 }
 
 /// Operands for a problem: random A, B, C and bias; NaN in D, where that is not C, and around everything.
-pub fn operands<T: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T> {
+pub fn operands<T: Element, Out: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T, Out> {
+    fn draw<T: Element>(data: Data, rng: &mut StdRng) -> T {
+        match data {
+            Data::Normal | Data::NonFinite => T::from_f64(StandardNormal.sample(rng)),
+            Data::Integers => T::from_f64(f64::from(rng.random_range(-2..=2))),
+        }
+    }
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut draw = |_: usize| match data {
-        Data::Normal | Data::NonFinite => T::from_f64(StandardNormal.sample(&mut rng)),
-        Data::Integers => T::from_f64(f64::from(rng.random_range(-2..=2))),
-    };
     let Problem { m, n, k, batch, .. } = *problem;
-    let mut fill = |operand: &Operand, rows: usize, cols: usize| {
+    fn fill<T: Element>(
+        operand: &Operand,
+        [rows, cols]: [usize; 2],
+        batch: [usize; 2],
+        offset: usize,
+        mut draw: impl FnMut() -> T,
+    ) -> Vec<T> {
         let mut values = vec![T::from_f64(f64::NAN); oracle::span(operand, rows, cols, batch) + offset + oracle::GUARD];
-        oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = draw(index));
+        oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = draw());
         values
-    };
-    let (mut a, b) = (fill(&problem.a, m, k), fill(&problem.b, k, n));
+    }
+    let mut a: Vec<T> = fill(&problem.a, [m, k], batch, offset, || draw(data, &mut rng));
+    let b = fill(&problem.b, [k, n], batch, offset, || draw(data, &mut rng));
     if data == Data::NonFinite && k > 0 {
         let at = |row: usize, col: usize| row as i64 * problem.a.row_stride + col as i64 * problem.a.col_stride;
         a[offset + at(m / 2, k - 1) as usize] = T::from_f64(f64::INFINITY);
         a[offset + at(m - 1, k / 2) as usize] = T::from_f64(f64::NAN);
     }
-    let c = problem.epilogue.c.map_or(vec![T::from_f64(f64::NAN)], |c| fill(&c, m, n));
-    let bias = (0..m.max(n)).map(&mut draw).collect();
+    let c = problem
+        .epilogue
+        .c
+        .map_or(vec![Out::from_f64(f64::NAN)], |c| fill(&c, [m, n], batch, offset, || draw(data, &mut rng)));
+    let bias = (0..m.max(n)).map(|_| draw(data, &mut rng)).collect();
     let d = match problem.epilogue.in_place {
         true => c.clone(),
-        false => vec![T::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD],
+        false => vec![Out::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD],
     };
     Operands { a, b, c, bias, d, offsets: [offset; 4] }
 }
@@ -176,13 +188,7 @@ pub fn f32_mode(kernel: &KernelDesc) -> F32Mode {
 
 /// Runs one kernel over every size and variant that it supports, and compares with the reference kernel.
 pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
-    match kernel.dtype {
-        DType::F16 => compare_all::<f16>(gpu, kernel),
-        DType::BF16 => compare_all::<bf16>(gpu, kernel),
-        DType::F32 => compare_all::<f32>(gpu, kernel),
-        DType::F64 => compare_all::<f64>(gpu, kernel),
-        other => panic!("no test for {other}"),
-    }
+    by_types!(kernel.types, compare_all(gpu, kernel))
 }
 
 /// compute-sanitizer takes minutes for a single kernel's cases: TILEGEMM_TEST_CASES is how many small ones it gets of each.
@@ -194,7 +200,7 @@ fn few_cases() -> Result<Option<usize>, String> {
     }
 }
 
-fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+fn compare_all<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     if !kernel.arch.runs_on(gpu.info.capability) {
         return Err(format!("built for {}, which this device does not run", kernel.arch));
     }
@@ -206,12 +212,12 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         let is_large = !kernel.widths.is_empty() && m * n + n * k > 2_500_000;
         let mut variants = vec![Variant::PLAIN, Variant { in_place: true, ..Variant::FULL }];
         if index % 5 == 0 && !is_large {
-            variants.extend(Variant::all(kernel.dtype));
+            variants.extend(Variant::all(kernel.types.a));
         }
         for variant in variants {
-            let problem = problem(m, n, k, kernel.layout, kernel.dtype, variant);
+            let problem = problem(m, n, k, kernel.layout, kernel.types, variant);
             let f32_mode = f32_mode(kernel);
-            let problem = Problem { f32_mode, ..problem };
+            let problem = problem.with(|p| p.f32_mode = f32_mode);
             if kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok() {
                 cases.extend(
                     [Data::Normal, Data::Integers, Data::NonFinite].map(|data| (index, problem, variant, data)),
@@ -228,7 +234,7 @@ fn compare_all<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(),
         cases = cases.into_iter().filter(|(_, problem, ..)| problem.flops() < 1e9).step_by(every).collect();
     }
     let compare = |&(index, problem, variant, data): &(usize, Problem, Variant, Data)| {
-        let operands = operands::<T>(&problem, variant.offset, data, index as u64);
+        let operands = operands::<T, Out>(&problem, variant.offset, data, index as u64);
         oracle::compare(gpu, kernel.name, &problem, &operands, data)
             .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))
     };
@@ -246,7 +252,7 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
         [0, 0, 0] => [128, 128, 32],
         tile => tile.map(|x| x as usize),
     };
-    let step = (kernel.align as usize / kernel.dtype.bytes()).max(1);
+    let step = (kernel.align as usize / kernel.types.a.bytes(1)).max(1);
     let around =
         |tile: usize, step: usize| [step, tile.saturating_sub(step).max(step), tile, tile + step, 2 * tile + step];
     let (ns, ks) = (around(tile_n, step), around(tile_k, step));
@@ -268,13 +274,14 @@ fn sizes(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
 /// chooses the width for the number of tiles and an H100's 132 multiprocessors.
 fn sizes_of_widths(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     let mut sizes = Vec::new();
-    let (exchanged, long) = (kernel.schedule == "exchanged", if kernel.cluster[0] > 1 { 8200 } else { 520 });
+    let (swap_ab, long) =
+        (kernel.widths.last() == Some(&kernel.tile[0]), if kernel.cluster[0] > 1 { 8200 } else { 520 });
     for &width in kernel.widths {
         let (width, tile_n) = (width as usize, kernel.tile[1] as usize);
-        let (rows, columns) = if exchanged { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
+        let (rows, columns) = if swap_ab { (width, tile_n) } else { (kernel.tile[0] as usize, width) };
         sizes.extend([(rows - 3, 130 * columns - 5, 136), (2 * rows - 3, 66 * columns - 5, 136)]);
         if kernel.split > 1 {
-            let [one, two] = if exchanged { [46, 23] } else { [66, 29] };
+            let [one, two] = if swap_ab { [46, 23] } else { [66, 29] };
             sizes.extend([(rows - 3, one * columns - 5, long), (2 * rows - 3, two * columns - 5, long)]);
         }
     }
@@ -283,8 +290,8 @@ fn sizes_of_widths(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
 
 /// Sizes as near to these as the kernel takes: fewer rows, or a K of 1.
 pub fn sizes_near(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3]) -> [usize; 3] {
-    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
-    let problem = Problem { f32_mode: f32_mode(kernel), ..dense };
+    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a).with(|p| p.d.format = kernel.types.d);
+    let problem = dense.with(|p| p.f32_mode = f32_mode(kernel));
     match kernel.supports(&problem.canonical().problem, &gpu.info) {
         Err(Rejection::TooMany { what: "rows", most, .. }) => sizes_near(gpu, kernel, [most, n, k]),
         Err(Rejection::Sum { .. }) => [m, n, 1],

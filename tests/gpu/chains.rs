@@ -9,7 +9,7 @@ use candle_tilegemm::dispatch::Plan;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -51,14 +51,17 @@ const LARGEST: usize = 5 << 20;
 
 pub fn tests() -> Vec<(String, Test)> {
     // f16 differs from bf16 in no more than its instructions' names.
-    let takes_part =
-        |kernel: &&KernelDesc| kernel.is_built() && kernel.dtype != DType::F16 && kernel.role == Role::Kernel;
+    // The D of a link is the A of the next one.
+    let takes_part = |kernel: &&KernelDesc| {
+        let links = kernel.types.a == kernel.types.d && kernel.types.a != Format::F16;
+        kernel.is_built() && links && kernel.role == Role::Kernel
+    };
     let tests = KERNELS.iter().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.dtype {
-            DType::F16 => in_chains::<f16>(gpu, kernel),
-            DType::BF16 => in_chains::<bf16>(gpu, kernel),
-            DType::F32 => in_chains::<f32>(gpu, kernel),
-            DType::F64 => in_chains::<f64>(gpu, kernel),
+        let test: Test = Box::new(move |gpu| match kernel.types.a {
+            Format::F16 => in_chains::<f16>(gpu, kernel),
+            Format::BF16 => in_chains::<bf16>(gpu, kernel),
+            Format::F32 => in_chains::<f32>(gpu, kernel),
+            Format::F64 => in_chains::<f64>(gpu, kernel),
             other => panic!("no test for {other}"),
         });
         (format!("{kernel}_in_a_chain"), test)
@@ -138,7 +141,7 @@ impl Chain {
             let beta = if matches!(through, Through::C) { 1.0 } else { 0.0 };
             let variant = Variant { alpha, beta, ..Variant::PLAIN };
             let f32_mode = cases::f32_mode(kernel);
-            let problem = Problem { f32_mode, ..cases::problem(m, n, k, kernel.layout, kernel.dtype, variant) };
+            let problem = cases::problem(m, n, k, kernel.layout, kernel.types, variant).with(|p| p.f32_mode = f32_mode);
             if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
                 return Ok(None);
             }
@@ -174,7 +177,7 @@ impl Chain {
                 Through::B => (fixed, before, none),
                 Through::C => (fixed, fixed, before),
             };
-            let pointers = Pointers { a, b, c, bias: none, d };
+            let pointers = Pointers::new(a, b, d).with_c(c);
             // SAFETY: the buffers hold LARGEST elements, as many as any operand spans, and live until the copy below.
             unsafe { launch::launch(plan, pointers, *queue).map_err(|e| e.to_string())? };
             if waits {

@@ -1,15 +1,14 @@
 //! Configurations: a kernel computes the same product in each that it has, and its launch function refuses all others.
 
 use crate::cases::{self, Data, Variant};
-use crate::device::{Element, Gpu};
+use crate::device::{by_types, Element, Gpu};
 use crate::{oracle, Test};
 use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, DriverError};
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::problem::{Epilogue, Operand};
-use candle_tilegemm::{launch, Config, DType, Problem};
-use half::{bf16, f16};
+use candle_tilegemm::{launch, Config, Problem};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::{c_void, CStr};
@@ -30,13 +29,7 @@ pub fn tests() -> Vec<(String, Test)> {
     ];
     let has_several = |kernel: &&KernelDesc| kernel.is_built() && kernel.role == Role::Kernel;
     tests.extend(KERNELS.iter().filter(has_several).map(|kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.dtype {
-            DType::F16 => every_configuration::<f16>(gpu, kernel),
-            DType::BF16 => every_configuration::<bf16>(gpu, kernel),
-            DType::F32 => every_configuration::<f32>(gpu, kernel),
-            DType::F64 => every_configuration::<f64>(gpu, kernel),
-            other => panic!("no test for {other}"),
-        });
+        let test: Test = Box::new(move |gpu| by_types!(kernel.types, every_configuration(gpu, kernel)));
         (format!("{kernel}_in_every_configuration"), test)
     }));
     tests
@@ -45,8 +38,8 @@ pub fn tests() -> Vec<(String, Test)> {
 /// A dense product in the mode that the kernel is tried in.
 fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4], variant: Variant) -> Problem {
     let variant = Variant { batch: [1, batch], ..variant };
-    let problem = cases::problem(m, n, k, kernel.layout, kernel.dtype, variant);
-    Problem { f32_mode: cases::f32_mode(kernel), ..problem }
+    let problem = cases::problem(m, n, k, kernel.layout, kernel.types, variant);
+    problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
 }
 
 /// Small products: few and many rows, one tile and several, short and long sums, several matrices.
@@ -67,7 +60,7 @@ fn problems(gpu: &Gpu, kernel: &KernelDesc) -> Vec<[usize; 4]> {
 const TRIES: usize = 2;
 
 /// Every configuration against the reference kernel: some products, bare and with all that an epilogue can be.
-fn every_configuration<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+fn every_configuration<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     if !kernel.arch.runs_on(gpu.info.capability) {
         return Err(format!("built for {}, which this device does not run", kernel.arch));
     }
@@ -92,7 +85,7 @@ fn every_configuration<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Re
                 let problem = dense(kernel, *sizes, variant);
                 // Not every kernel has every epilogue.
                 let legal = kernel.configurations(&problem.canonical().problem, &gpu.info);
-                let operands = cases::operands::<T>(&problem, 0, Data::Normal, seed as u64);
+                let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, seed as u64);
                 for config in configurations.iter().filter(|config| legal.contains(config)) {
                     oracle::compare(gpu, &format!("{kernel}@{config}"), &problem, &operands, Data::Normal)
                         .map_err(|e| format!("{config}: {problem}: {e}"))?;
@@ -131,6 +124,8 @@ fn arguments(gpu: &Gpu, problem: &Problem, config: tg_config, stream: *mut c_voi
         col_stride: operand.col_stride,
         batch_stride: operand.batch_stride,
     };
+    let operands = abi::tg_format(problem.a.format as u32);
+    let no_scale = abi::tg_scale { ptr: std::ptr::null(), format: operands, rows: 0, columns: 0 };
     tg_gemm_args {
         m: problem.m as i64,
         n: problem.n as i64,
@@ -150,6 +145,11 @@ fn arguments(gpu: &Gpu, problem: &Problem, config: tg_config, stream: *mut c_voi
         stream,
         workspace: null_mut(),
         workspace_bytes: 0,
+        types: abi::tg_types { a: operands, b: operands, c: operands, d: operands, acc: abi::tg_format::TG_F32 },
+        a_scale: no_scale,
+        b_scale: no_scale,
+        d_scale: no_scale,
+        groups: abi::tg_groups { first_row: std::ptr::null(), count: 0, expected_rows: 0 },
     }
 }
 

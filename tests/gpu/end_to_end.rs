@@ -317,10 +317,10 @@ fn vendor_call_is_candles(device: &Device) -> Result<()> {
         interpose::set_mode(Mode::On);
         let expected = expected?.to_dtype(DType::F32)?.flatten_all()?;
         let d = Tensor::zeros((batch, m, n), DType::BF16, device)?;
-        let problem = Problem::dense(m, n, k, batch, layout, candle_tilegemm::DType::BF16);
+        let problem = Problem::dense(m, n, k, batch, layout, candle_tilegemm::Format::BF16);
         let call = VendorCall::by_candle(&problem)?;
         let [a, b, c] = [address(&a)? as _, address(&b)? as _, std::ptr::null()];
-        let pointers = Pointers { a, b, c, bias: std::ptr::null(), d: address(&d)? as _ };
+        let pointers = Pointers::new(a, b, address(&d)? as _).with_c(c);
         // SAFETY: the tensors have the problem's extents and live until the comparison has waited.
         unsafe { call.run(pointers, (*handle.handle()).cast())? };
         let got = d.to_dtype(DType::F32)?.flatten_all()?;

@@ -12,7 +12,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math, Role};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use data::{Kind, SIZE};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -119,12 +119,12 @@ fn operands(problem: &Problem, a: &[f32], b: &[f32]) -> Operands<f32> {
 }
 
 fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
-    cases::problem(m, n, k, kernel.layout, DType::F32, Variant::PLAIN)
+    cases::problem(m, n, k, kernel.layout, Format::F32, Variant::PLAIN)
 }
 
 /// The name of cuBLAS's SGEMM.
 fn sgemm(layout: Layout) -> &'static str {
-    let is_sgemm = |k: &&KernelDesc| k.role == Role::Vendor && k.dtype == DType::F32 && k.layout == layout;
+    let is_sgemm = |k: &&KernelDesc| k.role == Role::Vendor && k.types.a == Format::F32 && k.layout == layout;
     KERNELS.iter().find(is_sgemm).map_or("none", |kernel| kernel.name)
 }
 
@@ -160,9 +160,12 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
     let mut worse = Vec::new();
     for case in all_cases().iter().filter(|case| [100, 128, 512, 2044, 8192].contains(&case.k)) {
         for (rows, layout) in [3, 33, 129, SIZE].into_iter().flat_map(|rows| [(rows, Layout::NT), (rows, Layout::NN)]) {
-            let aligned = cases::problem(rows, SIZE, case.k, layout, DType::F32, Variant::PLAIN);
-            let by_one = |operand: Operand| Operand { pointer_align: 4, ..operand };
-            let problem = Problem { a: by_one(aligned.a), b: by_one(aligned.b), ..aligned };
+            let aligned = cases::problem(rows, SIZE, case.k, layout, Format::F32, Variant::PLAIN);
+            let by_one = |operand: Operand| operand.with(|o| o.pointer_align = 4);
+            let problem = aligned.with(|p| {
+                p.a = by_one(aligned.a);
+                p.b = by_one(aligned.b);
+            });
             let mut operands = operands(&problem, &case.a[..rows * case.k], &case.b);
             operands.a.insert(0, f32::NAN);
             operands.b.insert(0, f32::NAN);
@@ -191,7 +194,7 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
 pub fn workspaces_in_graphs(gpu: &Gpu) -> Result<(), String> {
     for kernel in KERNELS.iter().filter(|kernel| kernel.math != Math::Native && kernel.is_built()) {
         let f32_mode = cases::f32_mode(kernel);
-        let problem = Problem { f32_mode, ..dense(kernel, 300, 264, 160) };
+        let problem = dense(kernel, 300, 264, 160).with(|p| p.f32_mode = f32_mode);
         let mut rng = StdRng::seed_from_u64(3);
         let mut normal = |count: usize| (0..count).map(|_| StandardNormal.sample(&mut rng)).collect::<Vec<f32>>();
         let operands = operands(&problem, &normal(300 * 160), &normal(264 * 160));

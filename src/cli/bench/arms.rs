@@ -8,7 +8,7 @@ use crate::dispatch::{Dispatcher, Plan, Policy};
 use crate::family::{self, KERNELS};
 use crate::kernel::{KernelDesc, Role};
 use crate::launch::{self, Pointers, VendorCall};
-use crate::{workspace, Config, DType, F32Mode, Problem};
+use crate::{workspace, Config, F32Mode, Format, Problem};
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -98,14 +98,14 @@ impl Arm {
     }
 
     /// Whether the arm may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
-    pub fn may_add_in_16_bits(&self, dtype: DType) -> bool {
-        dtype.bytes() == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
+    pub fn may_add_in_16_bits(&self, dtype: Format) -> bool {
+        dtype.bytes(1) == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
     }
 
     /// The arm's problem: the row, in the f32 mode of the arm if the arm has a mode.
     pub fn problem(&self, row: &Problem) -> Problem {
         match *self {
-            Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => Problem { f32_mode, ..*row },
+            Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => (*row).with(|p| p.f32_mode = f32_mode),
             _ => *row,
         }
     }
@@ -211,6 +211,9 @@ impl<'a> Resolver<'a> {
             Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
             }
+            Arm::Candle | Arm::CandleIn(_) if self.problem.d.format != self.problem.a.format => {
+                Err("candle has no matmul with a result in another type".into())
+            }
             Arm::Candle | Arm::CandleIn(_) => Ok(Runner::Vendor(VendorCall::by_candle(self.problem)?)),
             Arm::CublasLt => self.lt_best(Reduction::F32),
             Arm::CublasLtAny => self.lt_best(Reduction::Any),
@@ -304,7 +307,7 @@ impl<'a> Resolver<'a> {
         if self.problem.k <= tile {
             return Err("K is a single tile".into());
         }
-        let short = Problem { k: self.problem.k - tile, ..*self.problem };
+        let short = (*self.problem).with(|p| p.k = self.problem.k - tile);
         Ok(Runner::Plan(self.plan(&short, Policy::force(whole.kernel.name)?)?))
     }
 }

@@ -10,7 +10,7 @@ use crate::dispatch::{Dispatcher, Policy};
 use crate::family::KERNELS;
 use crate::kernel::{KernelDesc, Role};
 use crate::launch::{self, Pointers};
-use crate::{DType, F32Mode, Problem};
+use crate::{F32Mode, Format, Problem};
 use candle::{DType as CandleDType, Device, Tensor};
 
 /// Products up to this many operations are checked with the reference kernel.
@@ -61,15 +61,18 @@ pub fn product_in_f64(
     let exact = |tensor: &Tensor| tensor.to_dtype(CandleDType::F64);
     let (a, b, c, bias) = (exact(a)?, exact(b)?, exact(c)?, exact(bias)?);
     let d = Tensor::zeros(d.elem_count(), CandleDType::F64, &Device::Cuda(timer.device().clone()))?;
-    let problem64 = Problem { dtype: DType::F64, ..*problem };
+    let problem64 = problem.with(|p| {
+        let operands = [&mut p.a, &mut p.b, &mut p.d].into_iter().chain(p.epilogue.c.as_mut());
+        operands.for_each(|operand| operand.format = Format::F64);
+    });
     let plan = dispatcher.plan(&problem64, Policy::force(judge(dispatcher, &problem64, problem)?.name)?)?;
-    let pointers = Pointers {
-        a: address(&a)? as _,
-        b: address(&b)? as _,
-        c: if problem.epilogue.reads_c() { address(&c)? as _ } else { std::ptr::null() },
-        bias: if problem.epilogue.bias.is_some() { address(&bias)? as _ } else { std::ptr::null() },
-        d: address(&d)? as _,
-    };
+    let mut pointers = Pointers::new(address(&a)? as _, address(&b)? as _, address(&d)? as _);
+    if problem.epilogue.reads_c() {
+        pointers.c = address(&c)? as _;
+    }
+    if problem.epilogue.bias.is_some() {
+        pointers.bias = address(&bias)? as _;
+    }
     // SAFETY: the tensors have the problem's extents in f64, and live until the synchronisation.
     unsafe { launch::launch(&plan, pointers, timer.queue())? };
     timer.synchronize()?;
@@ -78,7 +81,7 @@ pub fn product_in_f64(
 
 /// The kernel that computes the reference.
 fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Result<&'static KernelDesc> {
-    let vendor = asked.flops() > SMALL_FLOP && asked.epilogue.is_linear() && asked.dtype != DType::F64;
+    let vendor = asked.flops() > SMALL_FLOP && asked.epilogue.is_linear() && asked.a.format != Format::F64;
     let canonical = problem64.canonical().problem;
     let able = |role: Role| {
         let runs =
@@ -93,13 +96,13 @@ fn judge(dispatcher: &Dispatcher, problem64: &Problem, asked: &Problem) -> Resul
 /// in f32, whose errors grow like sqrt(K). A kernel that skips one K tile exceeds the tolerance for every K of the
 /// suite.
 pub fn tolerance(problem: &Problem) -> f64 {
-    let (result, sum) = match problem.dtype {
+    let (result, sum) = match problem.d.format {
         // Truncation costs each input up to 2^-10, and the tensor cores' accumulators truncate too.
-        DType::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),
-        DType::BF16 => (2f64.powi(-8), 2f64.powi(-24)),
-        DType::F16 => (2f64.powi(-11), 2f64.powi(-24)),
-        DType::F32 => (2f64.powi(-24), 2f64.powi(-24)),
-        DType::F64 => (2f64.powi(-53), 2f64.powi(-53)),
+        Format::F32 if problem.f32_mode == F32Mode::Tf32 => (2f64.powi(-10), 2f64.powi(-23)),
+        Format::BF16 => (2f64.powi(-8), 2f64.powi(-24)),
+        Format::F16 => (2f64.powi(-11), 2f64.powi(-24)),
+        Format::F32 => (2f64.powi(-24), 2f64.powi(-24)),
+        _ => (2f64.powi(-53), 2f64.powi(-53)),
     };
     16.0 * result + 20.0 * sum * (problem.k as f64).sqrt()
 }

@@ -12,7 +12,7 @@ use super::operands::{address, free_bytes, Operands};
 use super::report::Ceilings;
 use super::timing::{Captured, Timer};
 use crate::cli::{Failure, Result};
-use crate::{launch, DType, Layout, Problem};
+use crate::{launch, Format, Layout, Problem};
 use candle::{DType as CandleDType, Device, Tensor};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use rungs::{ffi, launched, rungs, Addresses, Rung};
@@ -134,7 +134,7 @@ pub fn hbm_gbps(timer: &Timer) -> Result<f64> {
 
 /// The least time for f16 operands and f32 results.
 fn roof_us(size: usize, ceilings: &Ceilings) -> Result<f64> {
-    let peak = ceilings.tflops.get(&DType::F16).ok_or("the ladder needs the f16 ceiling; measure it first")?;
+    let peak = ceilings.tflops.get(&Format::F16).ok_or("the ladder needs the f16 ceiling; measure it first")?;
     let size = size as f64;
     let (flops, bytes) = (2.0 * size.powi(3), (2.0 + 2.0 + 4.0) * size * size);
     Ok((flops / (peak * 1e6)).max(bytes / (ceilings.hbm_gbps * 1e3)))
@@ -175,7 +175,7 @@ struct Checked {
 impl<'a> Matrices<'a> {
     fn new(timer: &'a Timer, size: usize) -> Result<Self> {
         let dispatcher = launch::dispatcher(timer.device().cuda_stream().context().ordinal())?;
-        let problem = Problem::dense(size, size, size, 1, Layout::NT, DType::F16);
+        let problem = Problem::dense(size, size, size, 1, Layout::NT, Format::F16);
         let inputs = Operands::new(timer, &problem, dispatcher.device().l2_bytes as usize, false, 1.0)?;
         let reference = Reference::new(timer, dispatcher, &problem, &inputs)?;
         let device = Device::Cuda(timer.device().clone());

@@ -4,7 +4,7 @@ use super::operands::{address, Operands};
 use crate::cli::Result;
 use crate::launch::Pointers;
 use crate::problem::{BiasAxis, Operand};
-use crate::{Activation, DType, F32Mode, Problem};
+use crate::{Activation, F32Mode, Format, Problem};
 use candle::cuda_backend::cudarc::cublaslt::{result, sys};
 use candle::cuda_backend::cudarc::driver::sys::CUstream;
 use candle::{CudaDevice, Device, Tensor};
@@ -63,7 +63,7 @@ impl CublasLt {
     pub fn problem(&self, problem: &Problem, operands: &Operands, reduction: Reduction) -> Result<LtProblem<'_>> {
         let problem = problem.canonical().problem;
         let (epilogue, bias) = epilogue(&problem)?;
-        let (data, compute, scale) = types(&problem);
+        let (compute, scale) = compute(&problem);
         let desc = result::create_matmul_desc(compute, scale)?;
         let mut this =
             LtProblem { lt: self, problem, desc, layouts: [std::ptr::null_mut(); 3], algorithms: Vec::new() };
@@ -83,7 +83,7 @@ impl CublasLt {
         let shapes =
             [(stored(op_b, n, k), ld_b, b), (stored(op_a, k, m), ld_a, a), ((n as u64, m as u64), d.row_stride, d)];
         for (layout, ((rows, cols), ld, operand)) in this.layouts.iter_mut().zip(shapes) {
-            *layout = result::create_matrix_layout(data, rows, cols, ld)?;
+            *layout = result::create_matrix_layout(data_type(operand.format), rows, cols, ld)?;
             set_layout(*layout, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &(problem.batch_count() as c_int))?;
             set_layout(*layout, Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &operand.batch_stride[1])?;
         }
@@ -208,8 +208,8 @@ impl LtProblem<'_> {
         let scalars32 = [alpha as f32, beta as f32];
         let scalars64 = [alpha, beta];
         let scalar = |index: usize| -> *const c_void {
-            match self.problem.dtype {
-                DType::F64 => (&raw const scalars64[index]).cast(),
+            match self.problem.a.format {
+                Format::F64 => (&raw const scalars64[index]).cast(),
                 _ => (&raw const scalars32[index]).cast(),
             }
         };
@@ -261,15 +261,24 @@ fn op(operand: &Operand) -> (c_int, i64) {
     }
 }
 
-fn types(problem: &Problem) -> (sys::cudaDataType, sys::cublasComputeType_t, sys::cudaDataType) {
-    use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_64F};
+fn data_type(format: Format) -> sys::cudaDataType {
     use sys::cudaDataType_t::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
-    match problem.dtype {
-        DType::F16 => (CUDA_R_16F, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        DType::BF16 => (CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        DType::F32 if problem.f32_mode == F32Mode::Tf32 => (CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F),
-        DType::F32 => (CUDA_R_32F, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        DType::F64 => (CUDA_R_64F, CUBLAS_COMPUTE_64F, CUDA_R_64F),
+    match format {
+        Format::F16 => CUDA_R_16F,
+        Format::BF16 => CUDA_R_16BF,
+        Format::F32 => CUDA_R_32F,
+        _ => CUDA_R_64F,
+    }
+}
+
+/// The type of the sums, and of alpha and beta.
+fn compute(problem: &Problem) -> (sys::cublasComputeType_t, sys::cudaDataType) {
+    use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_64F};
+    use sys::cudaDataType_t::{CUDA_R_32F, CUDA_R_64F};
+    match problem.a.format {
+        Format::F64 => (CUBLAS_COMPUTE_64F, CUDA_R_64F),
+        Format::F32 if problem.f32_mode == F32Mode::Tf32 => (CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F),
+        _ => (CUBLAS_COMPUTE_32F, CUDA_R_32F),
     }
 }
 

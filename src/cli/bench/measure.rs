@@ -13,7 +13,7 @@ use crate::arch::DeviceInfo;
 use crate::cli::Result;
 use crate::dispatch::Dispatcher;
 use crate::suite::Shape;
-use crate::{launch, DType, F32Mode, Layout, Problem};
+use crate::{launch, F32Mode, Format, Layout, Problem};
 use candle::{CudaDevice, Device};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Session {
 
     /// The product of a row, in the f32 mode of this run.
     pub fn problem(&self, shape: &Shape) -> Problem {
-        Problem { f32_mode: self.f32_mode, ..shape.problem() }
+        shape.problem().with(|p| p.f32_mode = self.f32_mode)
     }
 
     pub fn machine(&self) -> Result<Machine> {
@@ -101,7 +101,7 @@ impl Session {
         let start = Instant::now();
         let mut left_out = BTreeMap::new();
         let machine = self.machine()?;
-        let dtypes: Vec<DType> = shapes.iter().map(|shape| shape.dtype).collect();
+        let dtypes: Vec<Format> = shapes.iter().map(|shape| shape.dtype).collect();
         let ceilings = self.ceilings(&dtypes)?;
         let order = match args.budget {
             Some(_) => order::by_information(shapes),
@@ -145,7 +145,7 @@ impl Session {
             samples: args.samples.into(),
             pause: self.timer.pause,
             seconds: start.elapsed().as_secs_f64(),
-            f32: dtypes.contains(&DType::F32).then_some(self.f32_mode),
+            f32: dtypes.contains(&Format::F32).then_some(self.f32_mode),
             tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
         };
         let rows = rows.into_iter().map(|(_, row)| row).collect();
@@ -162,12 +162,12 @@ impl Session {
     }
 
     /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type.
-    pub fn ceilings(&self, dtypes: &[DType]) -> Result<Ceilings> {
+    pub fn ceilings(&self, dtypes: &[Format]) -> Result<Ceilings> {
         let hbm_gbps = ladder::hbm_gbps(&self.timer)?;
         let mut tflops = BTreeMap::new();
-        for dtype in [DType::BF16, DType::F16, DType::F32, DType::F64] {
+        for dtype in [Format::BF16, Format::F16, Format::F32, Format::F64] {
             let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
-            let problem = Problem { f32_mode: self.f32_mode, ..problem };
+            let problem = problem.with(|p| p.f32_mode = self.f32_mode);
             if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()
             {
                 continue;
@@ -199,13 +199,13 @@ impl Session {
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
-            flags.extend(run.flag(arm, problem.dtype).map(|flag| format!("{flag} {}", arm.name())));
+            flags.extend(run.flag(arm, problem.a.format).map(|flag| format!("{flag} {}", arm.name())));
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
             let err = error.map(|error| digits(error.error));
             let (kernel, config) = (kernel.clone(), *config);
             arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel, config, err });
         }
-        let Problem { m, n, k, dtype, .. } = problem;
+        let Problem { m, n, k, .. } = problem;
         Ok(Row {
             id: shape.id.clone(),
             class: shape.class.clone(),
@@ -214,7 +214,8 @@ impl Session {
             k,
             batch: problem.batch_count(),
             layout: shape.layout,
-            dtype,
+            dtype: problem.a.format,
+            out: shape.out,
             roof_us: digits(ceilings.roof_us(&problem)),
             arms,
             absent: measured.absent,
@@ -319,7 +320,7 @@ impl Ceilings {
     /// The least time by the measured ceilings.
     fn roof_us(&self, problem: &Problem) -> f64 {
         let memory = problem.bytes() / (self.hbm_gbps * 1e3);
-        let arithmetic = self.tflops.get(&problem.dtype).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
+        let arithmetic = self.tflops.get(&problem.a.format).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
         memory.max(arithmetic)
     }
 }

@@ -3,7 +3,7 @@
 use super::arms::Arm;
 use super::report;
 use super::timing::Samples;
-use crate::{Config, DType};
+use crate::{Config, Format};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
@@ -52,7 +52,7 @@ impl Run {
 
     /// The flag for the result as a result of `arm`: `wrong`, or `inexact` where the arm may add partial sums in 16
     /// bits and such sums explain the error.
-    pub fn flag(&self, arm: &Arm, dtype: DType) -> Option<&'static str> {
+    pub fn flag(&self, arm: &Arm, dtype: Format) -> Option<&'static str> {
         let Error { error, tolerance } = self.error.filter(|_| self.is_wrong())?;
         let explained = arm.may_add_in_16_bits(dtype) && error <= SUMS_IN_16_BITS * tolerance;
         Some(if explained { "inexact" } else { "wrong" })
@@ -70,7 +70,7 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::{Arm, Error, Run, Samples};
-    use crate::{Config, DType};
+    use crate::{Config, Format};
 
     #[test]
     fn only_arms_that_may_add_in_16_bits_are_inexact_and_not_wrong() {
@@ -80,12 +80,12 @@ mod tests {
                 .flag(&arm, dtype)
         };
         for arm in [Arm::Candle, Arm::CublasLtAny] {
-            let errors = [0.05, 0.5, 1.5, 1e300].map(|error| flag(arm.clone(), DType::BF16, error));
+            let errors = [0.05, 0.5, 1.5, 1e300].map(|error| flag(arm.clone(), Format::BF16, error));
             assert_eq!(errors, [None, Some("inexact"), Some("wrong"), Some("wrong")], "{}", arm.name());
-            assert_eq!(flag(arm, DType::F32, 0.5), Some("wrong"));
+            assert_eq!(flag(arm, Format::F32, 0.5), Some("wrong"));
         }
         for arm in [Arm::Ours, Arm::Own, Arm::OwnBest, Arm::CublasLt] {
-            assert_eq!(flag(arm, DType::BF16, 0.5), Some("wrong"));
+            assert_eq!(flag(arm, Format::BF16, 0.5), Some("wrong"));
         }
     }
 }

@@ -19,7 +19,7 @@ mod weights;
 use super::timing::Samples;
 use crate::cli::{Failure, Result};
 use crate::interpose::{self, Mode, Stats};
-use crate::{launch, stats, DType};
+use crate::{launch, stats, Format};
 use bert::Bert;
 use candle::{Device, Tensor};
 use candle_nn::VarBuilder;
@@ -101,7 +101,7 @@ pub struct Options<'a> {
     /// Measured runs of each arm, taken in turns.
     pub runs: u32,
     /// The type of the model; by default bf16 for llamas and f32 for encoders.
-    pub dtype: Option<DType>,
+    pub dtype: Option<Format>,
     /// A folder with config.json and *.safetensors, in place of random weights.
     pub weights: Option<PathBuf>,
     /// Set to end the run with the rows measured so far.
@@ -201,13 +201,13 @@ fn open(model: Model) -> Result<(Device, String)> {
 }
 
 impl Options<'_> {
-    fn dtype(&self) -> Result<DType> {
+    fn dtype(&self) -> Result<Format> {
         let llama = matches!(self.model, Model::Llama1b | Model::Llama8b);
-        match self.dtype.unwrap_or(if llama { DType::BF16 } else { DType::F32 }) {
-            DType::F64 => Err(Failure::Usage("models are measured in bf16, f16 or f32, not in f64".into())),
+        match self.dtype.unwrap_or(if llama { Format::BF16 } else { Format::F32 }) {
+            Format::F64 => Err(Failure::Usage("models are measured in bf16, f16 or f32, not in f64".into())),
             // The mask of candle's BERT is (1 - mask) * f32::MIN, and for a visible token that is 0 * -inf in these
             // types.
-            dtype if self.model.encoder().is_some() && dtype != DType::F32 => {
+            dtype if self.model.encoder().is_some() && dtype != Format::F32 => {
                 let model = self.model;
                 let reason = format!("candle-transformers' BertModel yields NaN in {dtype}; --model {model} takes f32");
                 Err(Failure::Usage(reason))

@@ -4,7 +4,7 @@ use super::timing::Timer;
 use crate::cli::Result;
 use crate::launch::Pointers;
 use crate::problem::Operand;
-use crate::{DType, Problem};
+use crate::{Format, Problem};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
 use candle::{CudaDevice, Device, Storage, Tensor};
@@ -48,7 +48,7 @@ fn elements(problem: &Problem) -> [usize; 5] {
 
 /// The number of copies for cold operands; two where one copy is larger than the cache.
 fn cold_copies(problem: &Problem, l2_bytes: usize) -> usize {
-    let bytes = elements(problem).iter().sum::<usize>() * problem.dtype.bytes();
+    let bytes = elements(problem).iter().sum::<usize>() * problem.a.format.bytes(1);
     (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
 }
 
@@ -57,7 +57,7 @@ pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
     let each = elements(problem).iter().sum::<usize>();
     let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
     // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
-    each * (copies * problem.dtype.bytes() + 8 + 4) + 16 * elements(problem)[2]
+    each * (copies * problem.a.format.bytes(1) + 8 + 4) + 16 * elements(problem)[2]
 }
 
 impl Operands {
@@ -69,15 +69,16 @@ impl Operands {
         let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
         let [a, b, d, c, bias] = elements(problem);
         let device = Device::Cuda(timer.device().clone());
-        let dtype = candle_dtype(problem.dtype);
+        let dtype = candle_dtype(problem.a.format);
         let normal = |count: usize| -> Result<Tensor> {
             let values = Tensor::randn(0f32, 1f32, count.max(1), &device)?;
             let values = if scale == 1.0 { values } else { (values * scale)? };
             Ok(values.to_dtype(dtype)?)
         };
+        let like_d = |tensor: Tensor| tensor.to_dtype(candle_dtype(problem.d.format));
         let copy = |_| -> Result<Copy> {
-            let d = Tensor::zeros(d, dtype, &device)?;
-            Ok(Copy { a: normal(a)?, b: normal(b)?, c: normal(c)?, bias: normal(bias)?, d })
+            let d = Tensor::zeros(d, candle_dtype(problem.d.format), &device)?;
+            Ok(Copy { a: normal(a)?, b: normal(b)?, c: like_d(normal(c)?)?, bias: like_d(normal(bias)?)?, d })
         };
         let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()? };
         for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
@@ -89,7 +90,8 @@ impl Operands {
 
     /// One copy with these numbers: A and B in the problem's layout, for a product without an epilogue.
     pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
-        let zeros = |count: usize| Tensor::zeros(count.max(1), a.dtype(), a.device());
+        let out = candle_dtype(problem.d.format);
+        let zeros = |count: usize| Tensor::zeros(count.max(1), out, a.device());
         let [a_count, b_count, d, c, bias] = elements(problem);
         let (a, b) = (a.flatten_all()?, b.flatten_all()?);
         if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
@@ -119,13 +121,14 @@ impl Operands {
     pub fn pointers(&self, copy: usize) -> Result<Pointers> {
         let Copy { a, b, c, bias, d } = &self.copies[copy % self.copies.len()];
         let has_bias = self.problem.epilogue.bias.is_some();
-        Ok(Pointers {
-            a: address(a)? as _,
-            b: address(b)? as _,
-            c: if self.problem.epilogue.reads_c() { address(c)? as _ } else { std::ptr::null() },
-            bias: if has_bias { address(bias)? as _ } else { std::ptr::null() },
-            d: address(d)? as _,
-        })
+        let mut pointers = Pointers::new(address(a)? as _, address(b)? as _, address(d)? as _);
+        if self.problem.epilogue.reads_c() {
+            pointers.c = address(c)? as _;
+        }
+        if has_bias {
+            pointers.bias = address(bias)? as _;
+        }
+        Ok(pointers)
     }
 
     /// Fills D of copy 0 with NaN: in every type, all bits set are a NaN.
@@ -159,12 +162,13 @@ fn is_normal(name: &str, values: &Tensor) -> Result {
     .into())
 }
 
-pub fn candle_dtype(dtype: DType) -> candle::DType {
+pub fn candle_dtype(dtype: Format) -> candle::DType {
     match dtype {
-        DType::F16 => candle::DType::F16,
-        DType::BF16 => candle::DType::BF16,
-        DType::F32 => candle::DType::F32,
-        DType::F64 => candle::DType::F64,
+        Format::F16 => candle::DType::F16,
+        Format::BF16 => candle::DType::BF16,
+        Format::F32 => candle::DType::F32,
+        Format::F64 => candle::DType::F64,
+        other => unreachable!("a suite has no {other}"),
     }
 }
 

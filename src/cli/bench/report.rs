@@ -4,7 +4,7 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::cli::Result;
-use crate::{Config, DType, F32Mode, Layout};
+use crate::{Config, F32Mode, Format, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +71,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub hbm_gbps: f64,
-    pub tflops: BTreeMap<DType, f64>,
+    pub tflops: BTreeMap<Format, f64>,
 }
 
 /// One product.
@@ -84,7 +84,10 @@ pub struct Row {
     pub k: usize,
     pub batch: usize,
     pub layout: Layout,
-    pub dtype: DType,
+    pub dtype: Format,
+    /// The format of the result, where it is not `dtype`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<Format>,
     /// The least time by the ceilings.
     pub roof_us: f64,
     /// The measurements, by name of the arm.
@@ -195,7 +198,7 @@ impl Row {
     /// FLOP per byte that must move, dense operands once each.
     pub fn intensity(&self) -> f64 {
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
-        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bytes() as f64)
+        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bits() / 8.0)
     }
 }
 

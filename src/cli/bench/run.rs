@@ -8,7 +8,7 @@ use super::report::{Ceilings, Machine, SCHEMA};
 use super::{ladder, show, Args, Plant};
 use crate::cli::{Failure, Result};
 use crate::suite::Shape;
-use crate::{launch, DType, F32Mode};
+use crate::{launch, F32Mode, Format};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::path::Path;
@@ -97,7 +97,7 @@ struct LadderRecord {
 }
 
 fn climb(session: &Session, args: &Args) -> Result {
-    let ceilings = session.ceilings(&[DType::F16])?;
+    let ceilings = session.ceilings(&[Format::F16])?;
     let ladder = ladder::run(&session.timer, &ceilings, &LADDER)?;
     crate::cli::print(ladder::table(&ladder))?;
     let record = LadderRecord { schema: SCHEMA, machine: session.machine()?, ceilings, ladder };

@@ -5,7 +5,7 @@ use crate::arch::DeviceInfo;
 use crate::dispatch::{Dispatcher, Policy};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{KernelDesc, Role};
-use crate::{launch, DType, Error, Layout, Problem};
+use crate::{launch, Error, Format, Layout, Problem};
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![driver(), library(), vendor()];
@@ -98,12 +98,12 @@ fn device(ordinal: usize) -> Vec<Finding> {
 }
 
 /// Decode, prefill, and products in f32 and f64.
-const EXAMPLES: [(usize, usize, usize, DType); 5] = [
-    (1, 4096, 4096, DType::BF16),
-    (256, 4096, 4096, DType::BF16),
-    (4096, 4096, 4096, DType::F16),
-    (512, 1024, 1024, DType::F32),
-    (512, 1024, 1024, DType::F64),
+const EXAMPLES: [(usize, usize, usize, Format); 5] = [
+    (1, 4096, 4096, Format::BF16),
+    (256, 4096, 4096, Format::BF16),
+    (4096, 4096, 4096, Format::F16),
+    (512, 1024, 1024, Format::F32),
+    (512, 1024, 1024, Format::F64),
 ];
 
 fn example(dispatcher: &Dispatcher, problem: &Problem) -> Finding {

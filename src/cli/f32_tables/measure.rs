@@ -15,7 +15,7 @@ use crate::cli::{Failure, Result};
 use crate::dispatch::{Candidate, Policy};
 use crate::kernel::Math;
 use crate::suite::Shape;
-use crate::{launch, workspace, DType, F32Mode, Layout, Problem};
+use crate::{launch, workspace, F32Mode, Format, Layout, Problem};
 use candle::{Device, Tensor};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ fn errors(session: &Session, kind: Kind, k: usize, layouts: &[Layout]) -> Result
     let exact = products(session, &rows, &columns)?;
     let sizes = products(session, &rows.abs()?, &columns.abs()?)?;
     let of_layout = |&layout: &Layout| {
-        let problem = Problem::dense(SIZE, SIZE, k, 1, layout, DType::F32);
+        let problem = Problem::dense(SIZE, SIZE, k, 1, layout, Format::F32);
         // The lines are stored with K contiguous, as for A and B of nt, or transposed.
         let lie = |lines: &Tensor, as_they_are: bool| -> Result<Tensor> {
             Ok(if as_they_are { lines.clone() } else { lines.t()?.contiguous()? })
@@ -121,7 +121,7 @@ fn in_its_arithmetic(session: &Session, arm: Arm, problem: &Problem) -> Result<A
 
 /// Rows times columns in f64.
 fn products(session: &Session, rows: &Tensor, columns: &Tensor) -> Result<Vec<f64>> {
-    let problem = Problem::dense(SIZE, SIZE, rows.dim(1)?, 1, Layout::NT, DType::F32);
+    let problem = Problem::dense(SIZE, SIZE, rows.dim(1)?, 1, Layout::NT, Format::F32);
     let operands = Operands::of(&problem, rows, columns)?;
     Ok(product_in_f64(&session.timer, &session.dispatcher, &problem, &operands)?.to_vec1()?)
 }

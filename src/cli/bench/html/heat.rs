@@ -4,7 +4,7 @@ use super::style;
 use super::text::{escape, number_or_nothing, short_kernel, times};
 use super::view::{arm_name, speedup, us, View, CANDLE, OURS};
 use crate::cli::bench::report::{geomean, Row};
-use crate::{DType, Layout};
+use crate::{Format, Layout};
 use plotly::common::{ColorScale, ColorScaleElement, Font, HoverInfo, Mode};
 use plotly::layout::{Axis, AxisType, Margin, TicksPosition};
 use plotly::{HeatMap, Plot, Scatter, Trace};
@@ -23,7 +23,7 @@ pub const SCALE: [(f64, &str); 5] = [
 ];
 /// Pixels that hold a kernel's name.
 const CELL: (usize, usize) = (62, 44);
-const GROUPS: [(&str, &[DType]); 2] = [("bf16, f16", &[DType::BF16, DType::F16]), ("f32", &[DType::F32])];
+const GROUPS: [(&str, &[Format]); 2] = [("bf16, f16", &[Format::BF16, Format::F16]), ("f32", &[Format::F32])];
 
 /// One map: its label in the selector, its width in pixels, and Plotly's JSON.
 pub struct Map {

@@ -1,65 +1,8 @@
-// sm90_wave.cu's tiles, and their way from the tensor cores' registers to D.
+// The way of the sums of wave.hpp from the tensor cores' registers to D.
 #pragma once
-#include <algorithm>
-#include <cstring>
-
-#include "common/epilogue.hpp"
-#include "common/ptx.hpp"
+#include "sm90_swap_ab/tiles.hpp"
 
 namespace tilegemm {
-
-// Tiles of one row of the table and one of its widths. P is wgmma's M side, Q its N side, which is `Width` wide: A and W,
-// or exchanged W and A.
-template <class Row, int Width>
-struct Config {
-  using Element = typename scalar<Row::dtype>::type;
-  static constexpr bool exchanged = Row::schedule == Schedule::exchanged;
-  static constexpr bool may_share = Row::cluster_m > 1, may_split = Row::split > 1;
-  static constexpr int width = Width;
-  static constexpr int p_rows = exchanged ? Row::tile_n : Row::tile_m, q_rows = Width;
-  static constexpr int a_rows = exchanged ? q_rows : p_rows, w_rows = exchanged ? p_rows : q_rows;
-  static constexpr bool is_tile(const tg_config& config) { return config.tile_m == a_rows && config.tile_n == w_rows; }
-  static constexpr int box = 128 / int(sizeof(Element));  // of K, in one swizzled row
-  static_assert(sizeof(Element) == 2 && p_rows % 64 == 0 && w_rows % (8 * Row::cluster_m) == 0);
-  static_assert(Row::cluster_m <= 2 && Row::cluster_n == 1 && Row::split <= 2);
-
-  static constexpr int consumer_warps = p_rows / 16, threads = 32 * (consumer_warps + 1);
-
-  // A fragment is a warp's share of 16 rows of P and 8 rows of Q: a float4 per lane. Of the blocks with two parts of K, the second
-  // finishes the fragments from `middle` on and the first the fragments before; each receives the other's sums in its inbox.
-  static constexpr int columns = q_rows / 8, middle = columns / 2, fragment_bytes = 32 * 16;
-  static constexpr int parts_bytes = may_split ? consumer_warps * (columns - middle) * fragment_bytes : 0;
-  // A large inbox takes the place of the ring, at the price of a barrier of the cluster.
-  static constexpr bool inbox_in_ring = parts_bytes > 20000;
-  // Neighbouring fragments that are stored at a time, 16 bytes by each lane.
-  static constexpr int group = exchanged ? 2 : 4;
-
-  static constexpr int most_stages = 16, barriers_bytes = 8 * (2 * most_stages + 1);
-  static constexpr int shared_per_block = 227 * 1024;
-  static constexpr int inbox_bytes(int split) { return split > 1 && !inbox_in_ring ? parts_bytes : 0; }
-  static constexpr int bytes_of_a_stage(int depth) { return (p_rows + q_rows) * depth * int(sizeof(Element)); }
-  static constexpr int stages_of(int depth, int split) {
-    return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes(split)) / bytes_of_a_stage(depth));
-  }
-  // The row's depth is for small tiles. Fewer than five stages were slower than twice as many of half the depth.
-  static constexpr int depth = stages_of(Row::tile_k, Row::split) >= 5 ? Row::tile_k : box;
-  static constexpr int boxes = depth / box, w_bytes = boxes * w_rows * 128, stage_bytes = bytes_of_a_stage(depth);
-  static constexpr int stages(int split) { return stages_of(depth, split); }
-  static_assert(depth % box == 0 && stages(Row::split) >= 3 && parts_bytes <= stages(2) * stage_bytes);
-  static_assert(consumer_warps * columns * fragment_bytes <= stages(1) * stage_bytes);  // an epilogue's loop goes over the ring
-};
-
-struct Place {
-  tg_matrix d;
-  int m, n, k, batch1;
-  int share, split;      // blocks of a cluster that share W, and parts of K: 1 or 2
-  int a_box;             // rows of a tile of A
-  Divisor m_groups;      // clusters along M
-  int groups;            // in all
-  int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
-  bool wide;     // rows of D are aligned to 16 bytes
-  bool plain;    // the epilogue is the product alone
-};
 
 // The part of D that a warp stores: rows of P from p0, of Q from q0. What is left of n_from is another tile's.
 template <class T>
@@ -69,14 +12,6 @@ struct Part {
   int p0, q0, m_end, n_from, n;
   bool wide;
 };
-
-template <class T>
-__device__ __forceinline__ uint32_t pack(float x, float y) {
-  const T both[2] = {T(x), T(y)};
-  uint32_t word;
-  memcpy(&word, both, 4);
-  return word;
-}
 
 // v[..][b] of lane q of a quad goes to v[..][q] of lane b. Step by step for all of them: none waits for another's shuffles.
 template <int count>
@@ -119,7 +54,7 @@ __device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int 
                                       const Part<typename C::Element>& part) {
   using T = typename C::Element;
   const int lane = threadIdx.x % 32, q = lane % 4;
-  if constexpr (C::exchanged) {
+  if constexpr (C::swap_ab) {
     uint32_t words[groups][4];
 #pragma unroll
     for (int i = 0; i < 2 * groups; i++) {
@@ -158,7 +93,7 @@ __device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int 
 // Whether anything of fragments j and further is in D, whatever the lane.
 template <class C>
 __device__ __forceinline__ bool reaches(int j, const Part<typename C::Element>& part) {
-  return (C::exchanged ? part.q0 + 8 * j : part.p0) < part.m_end;
+  return (C::swap_ab ? part.q0 + 8 * j : part.p0) < part.m_end;
 }
 
 // Fragments from to end - 1, get(j) each, to D: eight at a time.
@@ -189,7 +124,7 @@ __device__ __forceinline__ void finish_all(const float4* parked, int from, int e
 #pragma unroll
     for (int e = 0; e < 4 * C::group; e++) {
       const int i = e / 4, p = part.p0 + lane / 4 + (e % 4 / 2) * 8, q = part.q0 + 8 * (j + i) + lane % 4 * 2 + e % 2;
-      m[e] = C::exchanged ? q : p, n[e] = C::exchanged ? p : q;
+      m[e] = C::swap_ab ? q : p, n[e] = C::swap_ab ? p : q;
       inside[e] = j + i < end && m[e] < part.m_end && n[e] >= part.n_from && n[e] < part.n;
     }
 #pragma unroll

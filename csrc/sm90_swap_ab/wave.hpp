@@ -1,42 +1,69 @@
-// Hopper, some 65 to 800 rows of A: D = A @ B with K contiguous in both, in one wave of the tensor cores.
+// The kernel of sm90_swap_ab.cu for some 65 to 800 rows of A, in one wave of the tensor cores.
 //
-// At these sizes the columns of B, called W's rows here, are still what costs, and a handful of tiles decides: 132
-// multiprocessors want 132 tiles or a little fewer. So a row of the table stands for tiles of several widths. A plan names the
-// tile of D, the blocks that share W (`cluster_m`), the parts of K (`split`) and the stages of the ring; src/family/sm90_wave.rs
-// chooses them.
+// At these sizes the rows of W are still what costs, and a handful of tiles decides: 132 multiprocessors want 132 tiles or a little
+// fewer. A row of the table has tiles of several widths for that.
 //
 //     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
 //        K       |  part 0 : part 1    |       or the blocks of a cluster take half of K each
 //
-// Tiles of 128 rows of A come in widths that divide what models have. Where the operands trade places (`exchanged`), 64 to
-// 192 rows of W are wgmma's M side, and A is cut evenly into tiles of a multiple of 8 rows, so that any M fills the device.
+// Tiles of 128 rows of A come in widths that divide what models have. With swap_ab, 64 to 192 rows of W are wgmma's M side, and A is
+// cut evenly into tiles of a multiple of 8 rows, so that any M fills the device.
 //
-// A producer thread keeps a ring of TMA loads full; one to three warp groups multiply, and let go of a stage when the next
-// is under way. Parts of K meet in distributed shared memory, each block finishing half of the columns: no workspace, the
-// same bits every time.
+// One to three warp groups multiply, and let go of a stage when the next is under way. Parts of K meet in distributed shared
+// memory, each block finishing half of the columns.
 //
 // Rows that TMA finds outside of a tensor cost it 2 ns each, so nothing is loaded that is not there: tiles of A are as high
 // as M divided by their number, and the last tile of W moves back to end with N.
-#include "sm90_wave/tiles.hpp"
-
-#include <climits>
-#include <utility>
-
-#include "common/kernel.hpp"
-#include "common/launch.hpp"
-#include "common/ptx.hpp"
-#include "common/tensor_map.hpp"
-#include "common/wgmma.hpp"
+#pragma once
+#include "sm90_swap_ab/store.hpp"
 
 namespace tilegemm {
 namespace {
+
+// Tiles whose clusters share W or split K in two, with as many stages as fit: one block to a multiprocessor.
+template <class Row, int Width>
+struct Wave : Tile<Row, Width> {
+  using Base = Tile<Row, Width>;
+  using Base::columns, Base::consumer_warps, Base::fragment_bytes, Base::bytes_of_a_stage;
+  static constexpr bool may_share = Row::cluster_m > 1, may_split = Row::split > 1;
+  static_assert(Base::w_rows % (8 * Row::cluster_m) == 0);
+  static_assert(Row::cluster_m <= 2 && Row::cluster_n == 1 && Row::split <= 2);
+
+  // Of the blocks with two parts of K, the second finishes the fragments from `middle` on and the first the fragments before; each
+  // receives the other's sums in its inbox.
+  static constexpr int middle = columns / 2;
+  static constexpr int parts_bytes = may_split ? consumer_warps * (columns - middle) * fragment_bytes : 0;
+  // A large inbox takes the place of the ring, at the price of a barrier of the cluster.
+  static constexpr bool inbox_in_ring = parts_bytes > 20000;
+  // Neighbouring fragments that are stored at a time, 16 bytes by each lane.
+  static constexpr int group = Base::swap_ab ? 2 : 4;
+
+  static constexpr int inbox_bytes(int split) { return split > 1 && !inbox_in_ring ? parts_bytes : 0; }
+  static constexpr int stages_of(int depth, int split) { return Base::stages_beside(inbox_bytes(split), depth); }
+  // The row's depth is for small tiles. Fewer than five stages were slower than twice as many of half the depth.
+  static constexpr int depth = stages_of(Row::tile_k, Row::split) >= 5 ? Row::tile_k : Base::box;
+  static constexpr int boxes = depth / Base::box, w_bytes = boxes * Base::w_rows * 128, stage_bytes = bytes_of_a_stage(depth);
+  static constexpr int stages(int split) { return stages_of(depth, split); }
+  static_assert(depth % Base::box == 0 && stages(Row::split) >= 3 && parts_bytes <= stages(2) * stage_bytes);
+  static_assert(consumer_warps * columns * fragment_bytes <= stages(1) * stage_bytes);  // an epilogue's loop goes over the ring
+};
+
+struct WavePlace : Product {
+  int share, split;      // blocks of a cluster that share W, and parts of K: 1 or 2
+  int a_box;             // rows of a tile of A
+  Divisor m_groups;      // clusters along M
+  int groups;            // in all
+  int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
+  bool wide;             // rows of D are aligned to 16 bytes
+  bool plain;            // the epilogue is the product alone
+};
 
 // Clusters march over the tiles of D where there are more than fit, which only bare products of an unsplit K do: the loads
 // of the next tile are under way while this one is stored.
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
     wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-         const __grid_constant__ Place p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
+         const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
   using T = typename C::Element;
   extern __shared__ __align__(1024) uint8_t shared[];
   // Sharing and splitting cost nothing in a row that does neither: the values are constants.
@@ -153,17 +180,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     for (int i = 0; i < count; i++) {
       mbarrier_wait(full + 8 * s, parity);
       const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
-      const uint32_t p_side = (C::exchanged ? w : a) + warp / 4 * (64 * 128), q_side = C::exchanged ? a : w;
-      wgmma_pin(sum);
-      wgmma_fence();
-#pragma unroll
-      for (int j = 0; j < C::depth / 16; j++) {
-        constexpr int per_box = C::box / 16;
-        wgmma<T, C::width>(sum, wgmma_descriptor(p_side + j / per_box * (C::p_rows * 128) + j % per_box * 32),
-                           wgmma_descriptor(q_side + j / per_box * (C::q_rows * 128) + j % per_box * 32));
-      }
-      wgmma_commit_and_wait<1>();
-      wgmma_pin(sum);
+      multiply<C>(sum, (C::swap_ab ? w : a) + warp / 4 * (64 * 128), C::swap_ab ? a : w);
       if (i > 0 && left-- > 0) release(before);
       before = s;
       if (++s == stages) s = 0, parity ^= 1;
@@ -174,9 +191,9 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (share > 1 && !inbox_in_ring && group + step >= p.groups) cluster_arrive();
 
     griddepcontrol_wait();  // of the threads that read C and the bias and write D
-    const auto own = [&](int j) { return make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]); };
+    const auto own = [&](int j) { return fragment(sum, j); };
     const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
-    const Part<T> to{d, p.d.row_stride, p_at + (C::exchanged ? n0 : m0), C::exchanged ? m0 : n0, min(m0 + p.a_box, p.m),
+    const Part<T> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
                      from_of(group), p.n, p.wide};
     // An epilogue takes the fragments from `from` to end - 1 out of shared memory.
     float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
@@ -229,8 +246,9 @@ __global__ void __launch_bounds__(C::threads, 1)
   if (share > 1 && !inbox_in_ring) cluster_wait();
 }
 
-template <class C>
-tg_status run(const tg_gemm_args& args) {
+template <class Row, int Width>
+tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
+  using C = Wave<Row, Width>;
   using T = typename C::Element;
   const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages, cluster = share * split;
   const int64_t n_tiles = ceil_div(args.n, C::w_rows), m_groups = ceil_div(args.m, C::a_rows * share);
@@ -251,8 +269,8 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t at_once = std::max(1, args.sm_count / cluster);
   Epilogue<T, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
-  Place place{d,     int(args.m),       int(args.n), int(args.k), int(args.batch[1]),   share, split,
-              a_box, Divisor(m_groups), int(groups), stages,      args.overlap ? 2 : 0, wide,  plain};
+  WavePlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups), int(groups),
+                  stages, args.overlap ? 2 : 0, wide, plain};
 
   const void* kernel = reinterpret_cast<const void*>(wave<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
@@ -262,31 +280,5 @@ tg_status run(const tg_gemm_args& args) {
   return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
 }
 
-template <class Row, int... widths>
-tg_status run_width(const tg_gemm_args& args, Widths<widths...>) {
-  tg_status status = TG_UNSUPPORTED;
-  ((Config<Row, widths>::is_tile(args.config) && (status = run<Config<Row, widths>>(args), true)) || ...);
-  return status;
-}
-
 }  // namespace
-
-template <class Row>
-tg_status launch(const tg_gemm_args* problem) {
-  static_assert(Row::layout == TG_NT);
-  const tg_gemm_args& args = *problem;
-  const tg_config& config = args.config;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/family/sm90_wave.rs has the same numbers.
-  if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
-      args.a.col_stride != 1 || args.b.row_stride != 1 || (args.d.col_stride != 1 && args.n > 1) || config.cluster_m < 1 ||
-      config.cluster_m > Row::cluster_m || config.cluster_n != 1 || config.split < 1 || config.split > Row::split) {
-    return TG_UNSUPPORTED;
-  }
-  return run_width<Row>(args, typename Row::widths{});
-}
-
 }  // namespace tilegemm
-
-#include TG_ROWS
