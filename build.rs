@@ -82,7 +82,7 @@ fn watch(path: &Path) {
     }
 }
 
-/// Has tests/gpu run candle-core's own matmul tests, where the Makefile says they are.
+/// Adds candle-core's own matmul tests to tests/gpu, where the Makefile names their file.
 fn candle_tests() {
     println!("cargo:rustc-check-cfg=cfg(candle_tests)");
     if let Some(path) = env("CANDLE_MATMUL_TESTS") {
@@ -139,7 +139,7 @@ fn chosen_archs() -> Result<Vec<u16>> {
 enum Profile {
     /// All.
     Full,
-    /// A few, for development: whatever the others do, these do too, only slower.
+    /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
 }
 

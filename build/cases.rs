@@ -1,4 +1,4 @@
-//! The table `[tests]` of a family.toml: what tests/gpu tries with the family's kernels beside the sizes that it tries with every kernel.
+//! The table `[tests]` of a family.toml: the cases of tests/gpu for the family's kernels, beside the sizes for every kernel.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! The table `[family]` of a family.toml: what rows the family's source can be compiled for, and the check of a row against it.
+//! The table `[family]` of a family.toml: the rows that the family's source can be compiled for, and the check of a row.
 
 use super::{one_of, Row, ARCHS, DTYPES, LAYOUTS, MATHS, SCHEDULES};
 use serde::Deserialize;
@@ -53,15 +53,15 @@ pub(super) struct Family {
     /// The most parts of K that the blocks of a cluster add up.
     #[serde(default = "super::whole_k")]
     most_split: u32,
-    /// Widths of tiles, for a source that has several for a row.
+    /// Widths of tiles, for a source whose rows have several.
     #[serde(default)]
     widths: Vec<u32>,
-    /// A kernel belongs to the first of these that it fits.
+    /// A kernel belongs to the first entry that fits.
     #[serde(default = "any_tiles")]
     tiles: Vec<Tiles>,
 }
 
-/// Tiles that a source is written for. A list without elements holds everything.
+/// Tiles that a source is written for. An empty list permits every value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Tiles {
@@ -72,7 +72,7 @@ pub(super) struct Tiles {
     m: Vec<u32>,
     n: Vec<u32>,
     k: Vec<u32>,
-    /// The side that is as long as the widest of the row's widths.
+    /// The side whose length is the largest of the row's widths.
     widths: Option<Side>,
     cluster: Vec<[u32; 2]>,
     /// Flags of the compiler for these tiles.
@@ -117,7 +117,7 @@ impl Family {
         one_of("schedule", &self.schedule, &SCHEDULES)
     }
 
-    /// Whether the source can be compiled for `row`; if not, which field is wrong, and what was expected.
+    /// Whether the source can be compiled for `row`. The error names the wrong field and the expected values.
     pub fn check(&self, name: &str, row: &Row) -> Result<(), String> {
         if !self.math.contains(&row.math) {
             return Err(match self.math == native() {

@@ -63,7 +63,7 @@ enum Of {
 struct Tiles {
     most: Number,
     sides: Sides,
-    /// Whether the tiles of a matrix count, or those of all matrices together.
+    /// Whether the tiles of one matrix count, or the tiles of all matrices together.
     of: Of,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Limits {
     k: Option<Number>,
     matrices: Option<Number>,
     tiles: Option<Tiles>,
-    /// 1 unless given: with a K of 0 there is nothing to multiply.
+    /// 1 unless given.
     least_k: Option<u64>,
     most_k: Option<u64>,
     /// Operands may have any strides: the kernel indexes element by element.
@@ -87,7 +87,7 @@ pub(super) struct Limits {
     /// Operands that must be aligned as the row says, and operands that go through TMA.
     aligned: Vec<String>,
     tma: Vec<String>,
-    /// Extents that must be whole pieces of as many bytes as the row's alignment.
+    /// Extents whose bytes must be a multiple of the row's alignment.
     multiples: Vec<String>,
     /// The row's cluster is a cluster of thread blocks.
     clustered: bool,

@@ -37,14 +37,14 @@ struct Row {
     math: String,
     /// nn nt tn tt, row-major (tilegemm.h); any: any strides.
     layout: Vec<String>,
-    /// M, N, K of one output tile and one pipeline stage. A family says in its file where they mean something else.
+    /// M, N, K of one output tile and one pipeline stage, unless the family's file gives them another meaning.
     #[serde(default)]
     tile: [u32; 3],
     /// Thread blocks of a cluster along M, N; in CUDA Tile C++ the blocks that share one tile.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
-    /// Widths of the row's tiles, where the row has several: their rows with A and B swapped, else their columns. The widest is that side
-    /// of `tile`. Tile, cluster and split are the most that a plan takes.
+    /// Widths of the row's tiles, where the row has several: rows of the tiles with A and B swapped, else columns. The widest is that side
+    /// of `tile`. `tile`, `cluster` and `split` are upper bounds of a plan's configuration.
     #[serde(default)]
     widths: Vec<u32>,
     /// Parts of K that the blocks of a cluster add up.
@@ -64,7 +64,7 @@ struct Row {
     schedule: String,
     /// full: bias, activation and beta * C; bias_act: bias and activation; none: alpha only.
     epilogue: String,
-    /// Whether the build profile of that name has the row, too: it compiles in minutes.
+    /// Whether the build profile `fast`, which compiles in minutes, has the row, too.
     #[serde(default)]
     fast: bool,
     /// Limits that take the place of the family's.
@@ -105,9 +105,9 @@ struct File {
 /// A kernel: a row for one arch, dtype and layout.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// CUTLASS grammar, computed.
+    /// The name in CUTLASS's grammar, computed from the row.
     pub name: String,
-    /// Its folder in csrc.
+    /// The folder in csrc.
     pub family: String,
     pub role: Role,
     pub language: Language,
@@ -131,18 +131,18 @@ pub struct Kernel {
     pub align: u32,
     pub schedule: String,
     pub epilogue: String,
-    /// Whether the build profile `fast` has it.
+    /// Whether the build profile `fast` has the kernel.
     pub fast: bool,
     pub why: String,
     /// Line of the row in its family.toml.
     pub line: usize,
-    /// Hash of its code (build/code.rs); empty until the sources are read.
+    /// Hash of the kernel's code (build/code.rs); empty until the sources are read.
     pub code: String,
     /// The kernel's limits, as an expression of Rust.
     pub limits: String,
 }
 
-/// A row that cannot be built, with its file and line, the field and what was expected.
+/// A row that cannot be built: file and line, the field and the expected value.
 #[derive(Debug, PartialEq)]
 pub struct TableError {
     pub file: String,

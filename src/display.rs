@@ -1,4 +1,4 @@
-//! How explanations read.
+//! Explanations as text.
 
 use crate::config::Config;
 use crate::dispatch::{Explanation, Tuned};
@@ -8,7 +8,7 @@ use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
-/// Columns that an explanation keeps to.
+/// The width of an explanation, in columns.
 const WIDTH: usize = 118;
 
 impl Display for Tuned {
@@ -52,7 +52,7 @@ impl Explanation {
         writeln!(f, "roofline {:.1} us: the least that arithmetic and device memory allow", self.roofline_us)
     }
 
-    /// The kernels that can run it, the fastest first.
+    /// The kernels that can run the product, the fastest first.
     fn write_able(&self, f: &mut Formatter<'_>) -> Result {
         let mut able: Vec<(&KernelDesc, f64)> =
             self.candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?))).collect();
@@ -75,7 +75,8 @@ impl Explanation {
         }
     }
 
-    /// The kernels that cannot, by reason: one line for a reason and the names where those are worth a look.
+    /// The kernels that cannot run the product, by reason: a line for each reason, and the names unless the reason is
+    /// [`Nearness::Elsewhere`].
     fn write_rejected(&self, f: &mut Formatter<'_>) -> Result {
         let mut groups: BTreeMap<(Nearness, String), Group> = BTreeMap::new();
         for candidate in &self.candidates {
@@ -143,23 +144,23 @@ fn write_names(f: &mut Formatter<'_>, kernels: &[&KernelDesc]) -> Result {
 /// Kernels that are rejected for the same reason.
 #[derive(Default)]
 struct Group {
-    /// What differs between their rejections.
+    /// The differing parts of the rejections.
     own: Vec<String>,
     kernels: Vec<&'static KernelDesc>,
 }
 
-/// What it would take for a rejected kernel to run.
+/// The change after which a rejected kernel would run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Nearness {
-    /// A switch.
+    /// A setting or a feature of the build.
     Switch,
     /// Slightly different operands.
     Operands,
-    /// Another problem or device altogether; the kernel's name says which.
+    /// A different problem or device; the kernel's name says which.
     Elsewhere,
 }
 
-/// How near a rejected kernel is, what the rejections of its group have in common, and what is its own.
+/// The change after which the kernel would run, the common part of the rejections of the kernel's group, and the part of this rejection.
 fn words(rejection: &Rejection) -> (Nearness, String, String) {
     match rejection {
         Rejection::NotBuilt { feature } => {
@@ -182,7 +183,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
     }
 }
 
-/// At most `width` columns of a sentence, cut where a part of it ends.
+/// At most `width` columns of a sentence, up to the end of a clause.
 fn shorten(sentence: &str, width: usize) -> &str {
     if sentence.len() <= width {
         return sentence;

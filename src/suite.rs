@@ -16,7 +16,7 @@
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
 //!
-//! How exact f32 products have to be is a setting of the run: `tilegemm bench --f32 MODE`.
+//! The f32 mode is a setting of the run: `tilegemm bench --f32 MODE`.
 
 use crate::error::{Error, Result};
 use crate::problem::{Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN};

@@ -1,15 +1,15 @@
-// What is done to a matrix element by element: the rest of an epilogue after a kernel that does not fuse all of it, and slopes of
-// activations, for gradients.
+// Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
+// and slopes of activations, for gradients.
 #include "common/epilogue.hpp"
 #include "common/kernel.hpp"
 
 namespace tilegemm {
 namespace {
 
-// Elements of a row that lie behind each other, moved at once.
+// Neighbouring elements of a row, moved at once.
 template <class T, int width> struct alignas(sizeof(T) * width) Piece { T x[width]; };
 
-// The first of a thread's elements.
+// The index of the first element of a thread.
 struct Place {
   int64_t i, j, batch0, batch1;
 
@@ -35,17 +35,17 @@ __device__ void store(const Acc (&x)[width], const tg_matrix& matrix, const Plac
   T* to = place.in<T>(matrix);
   if constexpr (width == 1) {
     *to = piece.x[0];
-  } else {  // by assignment the compiler stores number by number
+  } else {  // with an assignment, the compiler stores number by number
     uint4 words;
     memcpy(&words, &piece, 16);
     __stwb(reinterpret_cast<uint4*>(to), words);
   }
 }
 
-// activation(x + bias) + beta * c, by the formula of the kernels that fuse it.
+// activation(x + bias) + beta * c, by the formula of the kernels that fuse this epilogue.
 template <class T, class Acc>
 struct Rest {
-  Epilogue<T, Acc> inner;  // without alpha, and without beta * c, which is read in pieces
+  Epilogue<T, Acc> inner;  // without alpha; beta * c is read in pieces, outside of `inner`
   Acc beta;
   tg_matrix c;
 
@@ -68,7 +68,7 @@ struct Rest {
   }
 };
 
-// The derivative of an activation: NaN for NaN, and its limits where x is infinite. As `Activation::slope` in src/problem/epilogue.rs.
+// The derivative of an activation: NaN for NaN, and the limits where x is infinite, as in `Activation::slope` of src/problem/epilogue.rs.
 template <class T, class Acc>
 struct Slope {
   tg_activation activation;
@@ -85,7 +85,7 @@ struct Slope {
   __device__ Acc at(Acc x) const {
     if (activation == TG_IDENTITY) return Acc(1);
     if (activation == TG_RELU) return x >= Acc(0) ? Acc(1) : x < Acc(0) ? Acc(0) : x;
-    // Beyond 800 every slope is 0 or 1, and no infinity meets a 0.
+    // Beyond 800 every slope is 0 or 1, so that no infinity meets a 0.
     x = x > Acc(800) ? Acc(800) : x < Acc(-800) ? Acc(-800) : x;
     if (activation == TG_GELU_ERF) {
       const Acc density = Acc(0.39894228040143267794) * exp(Acc(-0.5) * x * x);
@@ -101,7 +101,7 @@ struct Slope {
   }
 };
 
-// x / by, for x up to `most`: without a division where 31 bits hold that.
+// x / by, for x up to `most`: without a division where 31 bits hold `most`.
 struct Quotient {
   int64_t by;
   bool small;

@@ -1,14 +1,14 @@
-// Any strides, any alignment and any dtype, with K split over the card: for few outputs with a long K, and for what no other kernel
-// takes.
+// Any strides, any alignment and any dtype, with K split over the card: for few outputs with a long K, and for problems that no other
+// kernel supports.
 //
-// A block computes one tile of D over one part of K. With several parts each writes its sums to the workspace, and a second kernel
-// adds the parts of an element in order and applies the epilogue. Results do not change from run to run.
+// A block computes one tile of D over one part of K. With several parts, each block writes its sums to the workspace, and a second
+// kernel adds the parts of an element in order and applies the epilogue. Results do not change from run to run.
 //
-// Tiles of up to 4 x 4 need no shared memory (split_k/dot.hpp). Larger tiles pass through shared memory in chunks of `depth` k's: on
+// Tiles of up to 4 x 4 need no shared memory (split_k/dot.hpp). Larger tiles pass through shared memory in chunks of `depth` k: on
 // tensor cores in 16 bits (split_k/mma.hpp), on the CUDA cores in f32 and f64 (split_k/simt.hpp).
 //
-// Sums have two levels: a thread adds up to 16 products of neighbouring k's in one chain (64 on tensor cores), and adds that chain's
-// sum to its total, which is compensated in f32: no more error than SGEMM has, however long K is.
+// Sums have two levels. A thread adds up to 16 products of neighbouring k in one chain (64 on tensor cores), and adds the chain's sum
+// to a total, which is compensated in f32. The error is no more than SGEMM's, however long K is.
 #include <climits>
 
 #include "common/launch.hpp"
@@ -52,7 +52,7 @@ struct Family {
   using Acc = typename scalar<Row::dtype>::accumulator;
   static constexpr int arch = Row::arch;
 
-  // Runs `kernel`, and the sum of its parts after it.
+  // Runs `kernel`, and then the kernel that adds the parts.
   template <class Kernel>
   static tg_status run(tg_gemm_args args, Kernel* kernel, const Grid& grid) {
     if (grid.blocks() > INT_MAX) return TG_UNSUPPORTED;
@@ -66,7 +66,7 @@ struct Family {
   }
 
   static tg_status add(tg_gemm_args& args) {
-    // As many threads to an element as have room on the card at the same time, where the parts are enough for them.
+    // As many threads for an element as fit on the card at the same time, but no more than there are parts to add.
     const int64_t count = args.m * args.n * args.batch[0] * args.batch[1], room = int64_t(args.sm_count) * threads_of_sm / count;
     const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
     const int64_t blocks = ceil_div(count * lanes, threads);
@@ -79,7 +79,7 @@ struct Family {
     return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, parameters);
   }
 
-  // Tiles that have a kernel, each with the number of k's that parts are multiples of.
+  // The tiles that have a kernel, each with the number of k that the length of a part is a multiple of.
   static tg_status launch(const tg_gemm_args& args) {
     tg_status status = TG_UNSUPPORTED;
     const auto with = [&](int tile_m, int tile_n, auto* kernel, int multiple) {

@@ -25,7 +25,7 @@ pub struct Args {
     /// Matrices in the batch
     #[arg(long, default_value_t = 1, value_parser = size())]
     batch: u32,
-    /// nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, what a Linear layer computes
+    /// Layout: nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, the product of a Linear layer
     #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
     /// Element type of the operands, and of the result without --out
@@ -36,7 +36,7 @@ pub struct Args {
     out: Option<Format>,
     #[command(flatten)]
     f32: crate::cli::F32,
-    /// For which GPU; `this` is the first one of this machine
+    /// The GPU of the plan; `this` is the first GPU of this machine
     #[arg(long, default_value = "h100", value_parser = ["h100", "h200", "a100", "this"])]
     device: String,
     /// One matrix B for the whole batch
@@ -48,16 +48,16 @@ pub struct Args {
     /// Apply a function to the biased product
     #[arg(long, default_value = "identity", value_parser = activations())]
     activation: Activation,
-    /// Without the vendor library
+    /// Exclude the vendor library
     #[arg(long, conflicts_with = "force")]
     own: bool,
-    /// This kernel and no other
+    /// Force this kernel
     #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(name))]
     force: Option<Policy>,
-    /// Only kernels of this build, instead of the whole table
+    /// Consider the kernels of this build only, instead of the whole table
     #[arg(long)]
     built: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -17,23 +17,23 @@ use std::path::{Path, PathBuf};
 
 /// Measure errors and times of f32 products in each mode beside cuBLAS's, as the tables of docs/f32.md
 ///
-/// Errors: the largest and the root mean square over sum |a| |b| against f64, of cuBLAS SGEMM, of our kernels for strict, accurate
-/// and TF32, and of cuBLAS in TF32; by kind of data and K, 512 x 512 results. Times: the f32 rows of the benchmark suite's
-/// classes f32 and attention; ours is what the dispatcher chooses without cuBLAS; all five in turns, as `tilegemm bench` measures
-/// with `--arms candle-strict,own-strict,own-accurate,candle-tf32,own-tf32`.
+/// Errors are the largest and the root mean square over sum |a| |b| against f64. They are measured for cuBLAS SGEMM, for our kernels in the
+/// modes strict, accurate and TF32, and for cuBLAS in TF32, by kind of data and K, on 512 x 512 results. Times are measured on the f32 rows
+/// of the benchmark suite's classes f32 and attention. Our times are those of the dispatcher's choice without cuBLAS. All five arms take
+/// turns, as with `tilegemm bench --arms candle-strict,own-strict,own-accurate,candle-tf32,own-tf32`.
 ///
-/// The tables are printed. A record from another machine is printed, and put into a document, with --from. Ctrl-C ends it
-/// after the product in hand.
+/// The command prints the tables. With --from it prints a record from another machine, or puts the record into a document. Ctrl-C ends
+/// the command after the current product.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Layouts whose errors are measured; several with commas
+    /// Layouts whose errors are measured; several layouts with commas
     #[arg(long, default_value = "nt", value_delimiter = ',', value_parser = explain::one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Vec<Layout>,
     /// Samples of each arm and product
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(5..=1000))]
     samples: u16,
-    /// Pause after each sample, in lengths of it; without pauses large products measure the card's power limit
+    /// Pause after each sample, in lengths of the sample; without pauses, large products measure the card's power limit
     #[arg(long, default_value_t = 2.0, value_parser = bench::pause)]
     pause: f64,
     /// Write the record here
@@ -49,7 +49,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result {
     if let Some(path) = &args.update {
-        updated(path, "")?; // what is wrong with it is better said before the measurement
+        updated(path, "")?; // reports a wrong document before the measurement
     }
     let record = match &args.from {
         Some(path) => Record::load(path)?,

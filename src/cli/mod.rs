@@ -21,11 +21,10 @@ struct Cli {
     command: Command,
 }
 
-/// How exact f32 products are asked to be.
+/// The exactness of f32 products.
 #[derive(clap::Args)]
 struct F32 {
-    /// How exact f32 products have to be: as cuBLAS SGEMM, by fused multiply-adds only, or TF32 [default: TILEGEMM_F32, else
-    /// accurate]
+    /// Exactness of f32 products: no more error than cuBLAS SGEMM, fused multiply-adds only, or TF32 [default: TILEGEMM_F32, else accurate]
     #[arg(long = "f32", value_name = "MODE", value_parser = modes())]
     mode: Option<F32Mode>,
 }
@@ -45,7 +44,7 @@ impl F32 {
 enum Command {
     /// List the kernels of the table
     Kernels(kernels::Args),
-    /// Say which kernel a product gets, and why no other
+    /// Show the kernel that a product gets, and the reasons against the other kernels
     Explain(explain::Args),
     /// Time the dispatcher's choices against the vendor library and the roofline
     Bench(Box<bench::Args>),
@@ -53,7 +52,7 @@ enum Command {
     Trace(trace::Args),
     Tune(tune::Args),
     F32(f32_tables::Args),
-    /// Check what kernels need to be built and to run here
+    /// Check this machine's requirements for building and running kernels
     Doctor,
 }
 

@@ -10,10 +10,10 @@ use std::process::{Command, ExitStatus};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the rows go
+    /// The file for the rows
     #[arg(long, value_name = "FILE", default_value = trace::DEFAULT_FILE)]
     out: PathBuf,
-    /// Replace FILE if it is there
+    /// Replace FILE if FILE exists
     #[arg(long)]
     force: bool,
     /// The program and its arguments, after `--`

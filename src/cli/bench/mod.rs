@@ -43,13 +43,13 @@ const SUITE: &str = include_str!("../../../benches/suite.toml");
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Shapes to measure, in the format of benches/suite.toml, instead of those
+    /// Shapes to measure instead of benches/suite.toml, in its format
     #[arg(long, value_name = "FILE")]
     suite: Option<PathBuf>,
-    /// Only rows whose id or class contains this; several with commas
+    /// Only rows whose id or class contains this word; several words with commas
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE in that
+    /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
     /// f32 mode, or names of kernels
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
@@ -58,16 +58,16 @@ pub struct Args {
     /// Samples of each arm and row
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(5..=1000))]
     samples: u16,
-    /// Pause after each sample, in lengths of it; without pauses large products measure the card's power limit
+    /// Pause after each sample, in lengths of the sample; without pauses, large products measure the card's power limit
     #[arg(long, default_value_t = 2.0, value_parser = pause)]
     pause: f64,
-    /// One copy of the operands, which stays in the L2 cache where it fits
+    /// Use one copy of the operands, which stays in the L2 cache where the copy fits
     #[arg(long)]
     hot: bool,
     /// Time whole calls of candle (allocation, dispatch, launch) instead of kernels
     #[arg(long)]
     eager: bool,
-    /// Enter the dispatcher's choice twice and say how well the two agree
+    /// Enter the dispatcher's choice twice, and report the difference of the two
     #[arg(long)]
     aa: bool,
     /// Fit the run into this time, e.g. 8m: the most informative rows first
@@ -82,13 +82,13 @@ pub struct Args {
     /// Read a record instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "mode", "eager", "hot", "aa", "budget", "json"])]
     from: Option<PathBuf>,
-    /// What got faster or slower from the first record to the second; fails on a regression
+    /// Show the rows that are faster or slower in the second record than in the first; fails on a regression
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "mode", "from", "json", "html"])]
     compare: Vec<PathBuf>,
-    /// The classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
+    /// Run the classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
     #[arg(long)]
     ladder: bool,
-    /// A model: prefill and decode, stock candle and ours in turns, and the errors of both; the tiny ones run on the CPU
+    /// Run a model: prefill and decode, stock candle and ours in turns, and the errors of both; tiny models run on the CPU
     #[arg(long, value_name = "MODEL", value_parser = ["minilm", "bert-base", "llama3-1b", "llama3-8b", "tiny", "tiny-bert"])]
     model: Option<String>,
     /// Prompt lengths of --model
@@ -109,7 +109,7 @@ pub struct Args {
     /// Do not compare results with the reference
     #[arg(long, hide = true)]
     no_check: bool,
-    /// Plant a mistake, to see that it is caught: a kernel that skips its last K tile, or zeros as data
+    /// Plant a mistake, to test the check of results: a kernel that skips its last K tile, or zeros as data
     #[arg(long, hide = true)]
     plant: Option<Plant>,
 }
