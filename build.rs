@@ -50,6 +50,7 @@ fn run() -> Result<()> {
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
     units::write(&out.join("fitted.rs"), &fitted::rust(&kernels, &families)?)?;
+    units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
@@ -85,7 +86,7 @@ fn watch(path: &Path) {
     }
 }
 
-/// Has tests/gpu run candle-core's own matmul tests, where the Makefile says they are.
+/// Adds candle-core's own matmul tests to tests/gpu, where the Makefile names their file.
 fn candle_tests() {
     println!("cargo:rustc-check-cfg=cfg(candle_tests)");
     if let Some(path) = env("CANDLE_MATMUL_TESTS") {
@@ -142,7 +143,7 @@ fn chosen_archs() -> Result<Vec<u16>> {
 enum Profile {
     /// All.
     Full,
-    /// A few, for development: whatever the others do, these do too, only slower.
+    /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
 }
 
@@ -166,7 +167,7 @@ fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> b
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\
-         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n"
+         /// Compute capabilities whose kernels are in this build.\npub(crate) static BUILT_ARCHS: &[u16] = &{archs:?};\n"
     )
 }
 

@@ -10,7 +10,7 @@ mod counting;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{Activation, DType, Layout, Problem};
+use candle_tilegemm::{Activation, Format, Layout, Problem};
 use counting::allocations;
 use criterion::Criterion;
 use std::hint::black_box;
@@ -34,7 +34,7 @@ fn main() {
 }
 
 fn linear(m: usize) -> Problem {
-    Problem::dense(m, 4096, 4096, 1, Layout::NT, DType::BF16)
+    Problem::dense(m, 4096, 4096, 1, Layout::NT, Format::BF16)
 }
 
 /// A product whose epilogue can be split.
@@ -161,7 +161,7 @@ mod device {
 
     /// A product that takes the device less time than its launch takes the host.
     fn tiny() -> Problem {
-        Problem::dense(SIZE, SIZE, SIZE, 1, Layout::NT, DType::BF16)
+        Problem::dense(SIZE, SIZE, SIZE, 1, Layout::NT, Format::BF16)
     }
 
     pub fn launches(criterion: &mut Criterion) -> Result<(), String> {
@@ -172,8 +172,7 @@ mod device {
         let (a, b, d) = (buffer()?, buffer()?, buffer()?);
         let stream = device.cuda_stream();
         let [a_ptr, b_ptr, d_ptr] = [&a, &b, &d].map(|slice| slice.device_ptr(&stream).0);
-        let null = std::ptr::null();
-        let pointers = Pointers { a: a_ptr as _, b: b_ptr as _, c: null, bias: null, d: d_ptr as _ };
+        let pointers = Pointers::new(a_ptr as _, b_ptr as _, d_ptr as _);
         let handle = device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
         let run = |plan: &Plan| {

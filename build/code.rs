@@ -1,4 +1,4 @@
-//! The code that kernels are made of, and the hash by which a measured table knows it again. Used by build.rs, and by a test.
+//! The code of a kernel, and the hash by which a measured table recognises the code. Used by build.rs, and by a test.
 
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ pub fn sources(source: &Path, include: &Path) -> Result<Vec<String>, String> {
     Ok(texts)
 }
 
-/// A digest of the code that `source` is compiled from. Neither the names of files nor comments and blanks count: the plain files
-/// would tell at every comment, and a measurement takes a GPU.
+/// A digest of the code that `source` is compiled from. Names of files, comments and blanks do not count: with them, every change of a
+/// comment would make measurements invalid.
 pub fn digest(source: &Path, include: &Path) -> Result<String, String> {
     let mut codes: Vec<String> = sources(source, include)?.iter().map(|text| code(text)).collect();
     codes.sort();
     Ok(hex(codes.iter().map(String::as_str)))
 }
 
-/// The hash of a kernel: of its row, and of the digest of its source, if it has one.
+/// The hash of a kernel's row and of the digest of the kernel's source, where there is a source.
 pub fn hash(row: &str, digest: Option<&str>) -> String {
     hex([row].into_iter().chain(digest))
 }

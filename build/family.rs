@@ -1,4 +1,4 @@
-//! The table `[family]` of a family.toml: what rows the family's source can be compiled for, and the check of a row against it.
+//! The table `[family]` of a family.toml: the rows that the family's source can be compiled for, and the check of a row.
 
 use super::{one_of, Row, ARCHS, DTYPES, LAYOUTS, MATHS, SCHEDULES};
 use serde::Deserialize;
@@ -42,6 +42,9 @@ pub(super) struct Family {
     #[serde(default)]
     arch: Vec<String>,
     dtype: Vec<String>,
+    /// The formats of results beside those of `dtype`.
+    #[serde(default)]
+    out: Vec<String>,
     #[serde(default = "native")]
     math: Vec<String>,
     layout: Vec<String>,
@@ -50,25 +53,26 @@ pub(super) struct Family {
     /// The most parts of K that the blocks of a cluster add up.
     #[serde(default = "super::whole_k")]
     most_split: u32,
-    /// Widths of tiles, for a source that has several for a row.
+    /// Widths of tiles, for a source whose rows have several.
     #[serde(default)]
     widths: Vec<u32>,
-    /// A kernel belongs to the first of these that it fits.
+    /// A kernel belongs to the first entry that fits.
     #[serde(default = "any_tiles")]
     tiles: Vec<Tiles>,
 }
 
-/// Tiles that a source is written for. A list without elements holds everything.
+/// Tiles that a source is written for. An empty list permits every value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Tiles {
     dtype: Vec<String>,
     layout: Vec<String>,
     schedule: Vec<String>,
+    split: Vec<u32>,
     m: Vec<u32>,
     n: Vec<u32>,
     k: Vec<u32>,
-    /// The side that is as long as the widest of the row's widths.
+    /// The side whose length is the largest of the row's widths.
     widths: Option<Side>,
     cluster: Vec<[u32; 2]>,
     /// Flags of the compiler for these tiles.
@@ -113,7 +117,7 @@ impl Family {
         one_of("schedule", &self.schedule, &SCHEDULES)
     }
 
-    /// Whether the source can be compiled for `row`; if not, which field is wrong, and what was expected.
+    /// Whether the source can be compiled for `row`. The error names the wrong field and the expected values.
     pub fn check(&self, name: &str, row: &Row) -> Result<(), String> {
         if !self.math.contains(&row.math) {
             return Err(match self.math == native() {
@@ -135,6 +139,9 @@ impl Family {
             if values.iter().any(|value| !allowed.contains(value)) {
                 return Err(format!("field `{field}`: {name} {verb} {allowed:?}"));
             }
+        }
+        if let Some(out) = row.out.as_ref().filter(|out| !self.out.contains(out)) {
+            return Err(format!("field `out` is {out}; {name} stores D in the type of A and B; remove it"));
         }
         if row.tile.contains(&0) && !self.is_vendor() {
             return Err(format!("field `tile` is {:?}; expected three positive numbers [M, N, K]", row.tile));
@@ -168,9 +175,10 @@ impl Family {
         self.tiles.iter().find(|tiles| tiles.have(row, dtype, layout)).ok_or_else(|| {
             let known: Vec<String> = self.tiles.iter().map(Tiles::describe).collect();
             format!(
-                "field `tile` is {:?}, `cluster` is {:?} ({dtype}, {layout}); {name} has {}",
+                "field `tile` is {:?}, `cluster` is {:?}, `split` is {} ({dtype}, {layout}); {name} has {}",
                 row.tile,
                 row.cluster,
+                row.split,
                 known.join("; ")
             )
         })
@@ -187,6 +195,7 @@ impl Tiles {
         has(&self.dtype, dtype)
             && has(&self.layout, layout)
             && has(&self.schedule, row.schedule.as_str())
+            && has(&self.split, row.split)
             && has(&self.m, m)
             && has(&self.n, n)
             && has(&self.k, k)
@@ -208,6 +217,9 @@ impl Tiles {
         let mut text = format!("[{}, {}, {}]", side(&self.m, Side::M), side(&self.n, Side::N), or(&self.k));
         if !self.cluster.is_empty() {
             text += &format!(" in clusters of {}", or(&self.cluster));
+        }
+        if !self.split.is_empty() {
+            text += &format!(" with a split of {}", or(&self.split));
         }
         for list in [&self.dtype, &self.layout, &self.schedule].into_iter().filter(|list| !list.is_empty()) {
             text += &format!(" for {}", or(list));

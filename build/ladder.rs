@@ -1,5 +1,5 @@
-//! Compiles the rungs of `tilegemm bench --ladder`, benches/ladder, into a library of their own: they are measured, never
-//! dispatched to.
+//! Compiles benches/ladder, the rungs of `tilegemm bench --ladder`, into a library of their own. The rungs are measured; the dispatcher
+//! does not know them.
 
 use crate::toolkit::Toolkit;
 use crate::units::{self, Unit};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 const LIBRARY: &str = "tilegemm_ladder";
 
-/// Compiles what this build can have of the ladder and has cargo link it.
+/// Compiles the rungs that this build supports, and makes cargo link them.
 pub fn build(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit, out: &Path) -> Result<(), String> {
     let out = out.join("ladder");
     let objects = units::compile(&ladder_units(sources, archs, cutile, toolkit), toolkit, &out)?;
@@ -23,7 +23,7 @@ fn ladder_units(sources: &Path, archs: &[u16], cutile: bool, toolkit: &Toolkit) 
         Unit { title, source: sources.join(file), include: sources.into(), rows: String::new(), compiler }
     };
     let mut units = Vec::new();
-    let mut rungs = toolkit.host(sources); // is told which rungs there are
+    let mut rungs = toolkit.host(sources); // gets a definition for each compiled rung
     if archs.contains(&90) {
         let mut cutlass = toolkit.cuda(sources);
         cutlass.include(&toolkit.cutlass_include);

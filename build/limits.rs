@@ -63,12 +63,12 @@ enum Of {
 struct Tiles {
     most: Number,
     sides: Sides,
-    /// Whether the tiles of a matrix count, or those of all matrices together.
+    /// Whether the tiles of one matrix count, or the tiles of all matrices together.
     of: Of,
 }
 
 /// The `[limits]` table. An absent field sets no limit.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
     /// The most rows, columns of B, columns of A, and matrices.
@@ -78,7 +78,7 @@ pub(super) struct Limits {
     k: Option<Number>,
     matrices: Option<Number>,
     tiles: Option<Tiles>,
-    /// 1 unless given: with a K of 0 there is nothing to multiply.
+    /// 1 unless given.
     least_k: Option<u64>,
     most_k: Option<u64>,
     /// Operands may have any strides: the kernel indexes element by element.
@@ -87,7 +87,7 @@ pub(super) struct Limits {
     /// Operands that must be aligned as the row says, and operands that go through TMA.
     aligned: Vec<String>,
     tma: Vec<String>,
-    /// Extents that must be whole pieces of as many bytes as the row's alignment.
+    /// Extents whose bytes must be a multiple of the row's alignment.
     multiples: Vec<String>,
     /// The row's cluster is a cluster of thread blocks.
     clustered: bool,
@@ -96,8 +96,16 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// The limits of a row: the family's, except those that the row has itself.
+    pub fn read(family: &toml::Table, row: &toml::Table) -> Result<Self, String> {
+        let mut table = family.clone();
+        table.extend(row.clone());
+        let limits: Self = table.try_into().map_err(|e: toml::de::Error| e.message().to_string())?;
+        limits.check().map(|()| limits)
+    }
+
     /// Whether the table makes sense.
-    pub fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let extents: Vec<&str> = EXTENTS.iter().map(|(name, _)| *name).collect();
         for (field, values, allowed) in [
             ("aligned", &self.aligned, &OPERANDS[..]),
@@ -160,7 +168,7 @@ impl Sides {
             Sides::Named(Named::Tile) => [m, n],
             Sides::Named(Named::Cluster) => [m * kernel.cluster[0], n * kernel.cluster[1]],
             Sides::Named(Named::Narrowest) => match kernel.widths.first() {
-                Some(width) if kernel.schedule == "exchanged" => [*width, n],
+                Some(width) if kernel.widths.last() == Some(&m) => [*width, n],
                 Some(width) => [m, *width],
                 None => [m, n],
             },

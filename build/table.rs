@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+mod cases;
 mod family;
 mod limits;
 
+use cases::Cases;
 use family::Family;
 pub use family::{Language, Role};
 use limits::Limits;
@@ -17,7 +19,7 @@ const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
-const SCHEDULES: [&str; 4] = ["none", "cooperative", "pingpong", "exchanged"];
+const SCHEDULES: [&str; 3] = ["none", "cooperative", "pingpong"];
 const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 
 #[derive(Debug, Clone, Deserialize)]
@@ -26,21 +28,23 @@ struct Row {
     /// sm80 sm89 sm90 sm90a sm100 sm100a sm120; built when the Cargo feature of that number is on.
     #[serde(default)]
     arch: Vec<String>,
-    /// f16 bf16 f32 f64: inputs and output. Products are accumulated in f32, in f64 for f64.
+    /// f16 bf16 f32 f64: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
+    /// f32: C, the bias and D of 16-bit operands.
+    out: Option<String>,
     /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). Absent: in the dtype itself.
     #[serde(default = "native")]
     math: String,
     /// nn nt tn tt, row-major (tilegemm.h); any: any strides.
     layout: Vec<String>,
-    /// M, N, K of one output tile and one pipeline stage. A family says in its file where they mean something else.
+    /// M, N, K of one output tile and one pipeline stage, unless the family's file gives them another meaning.
     #[serde(default)]
     tile: [u32; 3],
     /// Thread blocks of a cluster along M, N; in CUDA Tile C++ the blocks that share one tile.
     #[serde(default = "one_block")]
     cluster: [u32; 2],
-    /// Widths of the row's tiles, where it has several: their rows where exchanged, else their columns. A plan takes the width that
-    /// leaves the busiest multiprocessor least to do; tile, cluster and split are the most that a plan takes.
+    /// Widths of the row's tiles, where the row has several: rows of the tiles with A and B swapped, else columns. The widest is that side
+    /// of `tile`. `tile`, `cluster` and `split` are upper bounds of a plan's configuration.
     #[serde(default)]
     widths: Vec<u32>,
     /// Parts of K that the blocks of a cluster add up.
@@ -55,15 +59,17 @@ struct Row {
     /// Bytes that pointers and strides must be multiples of; 0: one element.
     #[serde(default)]
     align: u32,
-    /// cooperative, pingpong: CUTLASS's. exchanged: B is on the tensor cores' M side, so that tiles come in steps of 8 rows.
-    /// Absent: the family's own.
+    /// cooperative, pingpong: CUTLASS's. Absent: the family's own.
     #[serde(default = "no_schedule")]
     schedule: String,
     /// full: bias, activation and beta * C; bias_act: bias and activation; none: alpha only.
     epilogue: String,
-    /// Whether the build profile of that name has the row, too: it compiles in minutes.
+    /// Whether the build profile `fast`, which compiles in minutes, has the row, too.
     #[serde(default)]
     fast: bool,
+    /// Limits that take the place of the family's.
+    #[serde(default)]
+    limits: toml::Table,
     /// The shapes that earn the row its place.
     why: String,
 }
@@ -90,16 +96,18 @@ fn no_schedule() -> String {
 struct File {
     family: toml::Spanned<Family>,
     #[serde(default)]
-    limits: Limits,
+    limits: toml::Table,
+    #[serde(default)]
+    tests: Cases,
     kernel: Vec<toml::Spanned<Row>>,
 }
 
 /// A kernel: a row for one arch, dtype and layout.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// CUTLASS grammar, computed.
+    /// The name in CUTLASS's grammar, computed from the row.
     pub name: String,
-    /// Its folder in csrc.
+    /// The folder in csrc.
     pub family: String,
     pub role: Role,
     pub language: Language,
@@ -110,6 +118,8 @@ pub struct Kernel {
     /// `sm90a`; empty for the vendor library.
     pub arch: String,
     pub dtype: String,
+    /// The format of C, the bias and D.
+    pub out: String,
     pub math: String,
     pub layout: String,
     pub tile: [u32; 3],
@@ -121,18 +131,18 @@ pub struct Kernel {
     pub align: u32,
     pub schedule: String,
     pub epilogue: String,
-    /// Whether the build profile `fast` has it.
+    /// Whether the build profile `fast` has the kernel.
     pub fast: bool,
     pub why: String,
     /// Line of the row in its family.toml.
     pub line: usize,
-    /// Hash of its code (build/code.rs); empty until the sources are read.
+    /// Hash of the kernel's code (build/code.rs); empty until the sources are read.
     pub code: String,
     /// The kernel's limits, as an expression of Rust.
     pub limits: String,
 }
 
-/// A row that cannot be built, with its file and line, the field and what was expected.
+/// A row that cannot be built: file and line, the field and the expected value.
 #[derive(Debug, PartialEq)]
 pub struct TableError {
     pub file: String,
@@ -148,20 +158,45 @@ impl fmt::Display for TableError {
 
 impl std::error::Error for TableError {}
 
-/// The whole table: the kernels of every family, in the order of the folders' names. Every folder of csrc is a family but `common`.
-pub fn read(csrc: &Path) -> Result<Vec<Kernel>, String> {
+/// The name and the family.toml of every family, in the order of the names. Every folder of csrc is a family but `common`.
+fn files(csrc: &Path) -> Result<Vec<(String, String)>, String> {
     let entries = std::fs::read_dir(csrc).map_err(|e| format!("cannot list {}: {e}", csrc.display()))?;
     let folders = entries.flatten().filter(|entry| entry.path().is_dir());
     let mut families: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     families.retain(|name| name != "common");
     families.sort();
-    let mut kernels = Vec::new();
-    for family in families {
+    let read = |family: String| {
         let path = csrc.join(&family).join("family.toml");
         let text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        Ok((family, text))
+    };
+    families.into_iter().map(read).collect()
+}
+
+/// The whole table: the kernels of every family.
+pub fn read(csrc: &Path) -> Result<Vec<Kernel>, String> {
+    let mut kernels = Vec::new();
+    for (family, text) in files(csrc)? {
         kernels.extend(parse(&family, &text).map_err(|e| e.to_string())?);
     }
     Ok(kernels)
+}
+
+/// The tables that tests/gpu includes: the `[tests]` of every family.
+pub fn cases(csrc: &Path) -> Result<String, String> {
+    let (mut sizes, mut refused) = (String::new(), String::new());
+    for (family, text) in files(csrc)? {
+        let file: File = toml::from_str(&text).map_err(|e| format!("csrc/{family}/family.toml: {e}"))?;
+        let [more_sizes, more_refused] = file.tests.rust(&family);
+        sizes += &more_sizes;
+        refused += &more_refused;
+    }
+    Ok(format!(
+        "/// M, N and K that a family's kernels are tried with, beside the sizes for every kernel.\n\
+         pub const SIZES: &[(&str, &[[usize; 3]])] = &[\n{sizes}];\n\n\
+         /// A kernel, M, N, K and matrices of a product, and a configuration that the kernel refuses for this product.\n\
+         pub const REFUSED: &[(&str, [usize; 4], &str)] = &[\n{refused}];\n"
+    ))
 }
 
 /// The kernels of a family.toml, in its order.
@@ -172,16 +207,20 @@ pub fn parse(family: &str, text: &str) -> Result<Vec<Kernel>, TableError> {
         .map_err(|e| error(e.span().map_or(1, |span| line_of(span.start)), e.message().to_string()))?;
     let line = line_of(file.family.span().start);
     let head = file.family.into_inner();
-    head.check_itself().and_then(|()| file.limits.check()).map_err(|message| error(line, message))?;
+    head.check_itself()
+        .and_then(|()| Limits::read(&file.limits, &toml::Table::new()))
+        .map_err(|message| error(line, message))?;
     let mut kernels = Vec::new();
     let mut lines = BTreeMap::new();
     for row in file.kernel {
         let line = line_of(row.span().start);
-        for kernel in expand(family, &head, row.into_inner(), line).map_err(|message| error(line, message))? {
+        let row = row.into_inner();
+        let limits = Limits::read(&file.limits, &row.limits).map_err(|message| error(line, message))?;
+        for kernel in expand(family, &head, row, line).map_err(|message| error(line, message))? {
             if let Some(first) = lines.insert(kernel.name.clone(), line) {
                 return Err(error(line, format!("{} is already the name of a kernel of line {first}", kernel.name)));
             }
-            let limits = file.limits.rust(&kernel).map_err(|message| error(line, message))?;
+            let limits = limits.rust(&kernel).map_err(|message| error(line, message))?;
             kernels.push(Kernel { limits, ..kernel });
         }
     }
@@ -205,6 +244,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     flags: head.tiles_of(family, &row, dtype, layout)?.flags.clone(),
                     arch: arch.clone(),
                     dtype: dtype.clone(),
+                    out: row.out.as_ref().unwrap_or(dtype).clone(),
                     math: row.math.clone(),
                     layout: layout.clone(),
                     tile: row.tile,
@@ -228,13 +268,14 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     Ok(kernels)
 }
 
-/// family [arch] dtype [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
+/// family [arch] dtype [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
 fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     let mut parts = vec![family.to_string()];
     if !family.starts_with(arch.trim_end_matches('a')) {
         parts.push(arch.into());
     }
     parts.push(dtype.into());
+    parts.extend(row.out.clone());
     if row.math != "native" && !family.contains(&row.math) {
         parts.push(row.math.clone());
     }
@@ -261,6 +302,9 @@ fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> Strin
 /// Checks the rules for the rows of every family.
 fn check(row: &Row) -> Result<(), String> {
     one_of("dtype", &row.dtype, &DTYPES)?;
+    if row.out.as_ref().is_some_and(|out| out != "f32" || row.dtype.iter().any(|dtype| dtype_bytes(dtype) != 2)) {
+        return Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into());
+    }
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
     one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;
@@ -315,10 +359,11 @@ impl Kernel {
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
+            self.out.to_uppercase(),
             self.math.to_uppercase(),
             self.layout.to_uppercase(),
             self.split,
@@ -339,7 +384,7 @@ impl Kernel {
         };
         format!(
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
-             exact: {} }}, dtype: DType::{}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
+             exact: {} }}, types: Types::new(Format::{}, Format::{}), math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
              limits: {}, feature: {feature}, built: {built}, room: Room(&fitted::{}) }},\n",
             self.name,
@@ -347,6 +392,7 @@ impl Kernel {
             self.capability(),
             self.arch.ends_with('a'),
             self.dtype.to_uppercase(),
+            self.out.to_uppercase(),
             camel_case(&self.math),
             if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
             self.tile,

@@ -1,15 +1,15 @@
-//! Finds nvcc, CUTLASS and a host compiler, and says in one sentence what to do where one is missing or too old.
+//! Finds nvcc, CUTLASS and a host compiler. Where one of them is missing or too old, one sentence states the remedy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the kernels are compiled with.
+/// The tools that compile the kernels.
 pub struct Toolkit {
     nvcc: PathBuf,
-    /// How `cc` calls nvcc and the host compiler. Clones share what it has found out of them.
+    /// The settings with which `cc` calls nvcc and the host compiler. Clones share the results of `cc`'s queries to the compilers.
     cuda: cc::Build,
     host: cc::Build,
-    /// As `nvcc --version` prints it; part of every object's hash.
+    /// The output of `nvcc --version`; part of every object's hash.
     pub version_text: String,
     pub version: (u32, u32),
     /// The folder that holds `cutlass/` and `cute/`.
@@ -31,7 +31,7 @@ pub fn env(name: &str) -> Option<String> {
 }
 
 impl Toolkit {
-    /// The toolkit that the environment points to, or the one that `third_party/fetch.sh` has put into the tree.
+    /// The toolkit of the environment, else the toolkit that `third_party/fetch.sh` has put into the tree.
     pub fn find(manifest: &Path, cutile: bool) -> Result<Self, String> {
         let dist = manifest.join("third_party/dist");
         let home = env("TILEGEMM_CUDA_HOME").map(PathBuf::from);
@@ -70,8 +70,8 @@ impl Toolkit {
         Ok(Self { nvcc, cuda, host, version_text, version, cutlass_include, library_dirs })
     }
 
-    /// nvcc, with headers from `include`. Lines of the source are there for profilers where Cargo's profile has debug information
-    /// (`CARGO_PROFILE_RELEASE_DEBUG=line-tables-only`): they triple the library.
+    /// nvcc, with headers from `include`. Where Cargo's profile has debug information (`CARGO_PROFILE_RELEASE_DEBUG=line-tables-only`), the
+    /// kernels have line numbers for profilers, which triple the size of the library.
     pub fn cuda(&self, include: &Path) -> cc::Build {
         let mut build = self.cuda.clone();
         // NDEBUG: with CUTLASS's asserts in, ptxas serialises wgmma (C7510).
@@ -89,7 +89,7 @@ impl Toolkit {
         build
     }
 
-    /// Compiles nothing with the host compiler, so that its absence or age is told before a page of errors tells it.
+    /// Compiles an empty source with the host compiler, so that one message reports a missing or old compiler instead of a page of errors.
     pub fn check_host_compiler(&self, scratch: &Path) -> Result<(), String> {
         env("NVCC_CCBIN");
         let source = scratch.join("host_compiler.cu");
@@ -114,8 +114,8 @@ impl Toolkit {
     }
 }
 
-/// nvcc and the host compiler as `cc` calls them. It takes them from the environment: nvcc from NVCC, the host compiler from CXX,
-/// which has to be the one of NVCC_CCBIN where that is set.
+/// nvcc and the host compiler as `cc` calls them. `cc` takes nvcc from the variable NVCC, and the host compiler from CXX. Where
+/// NVCC_CCBIN is set, CXX has to name the same compiler.
 fn compilers(nvcc: &Path, home: &Path) -> (cc::Build, cc::Build) {
     std::env::set_var("NVCC", nvcc);
     if let Some(host) = env("NVCC_CCBIN").map(PathBuf::from) {
@@ -127,7 +127,7 @@ fn compilers(nvcc: &Path, home: &Path) -> (cc::Build, cc::Build) {
     let mut host = cc::Build::new();
     host.cpp(true).std("c++17").include(home.join("include"));
     for build in [&mut cuda, &mut host] {
-        build.warnings(false).cargo_warnings(false); // what is missing is told once, and by us
+        build.warnings(false).cargo_warnings(false); // this file reports what is missing, once
     }
     (cuda, host)
 }

@@ -21,7 +21,7 @@ pub struct Unit {
     pub source: PathBuf,
     /// The folder of the headers that the source includes by name.
     pub include: PathBuf,
-    /// The kernels as lines of TG_KERNEL; empty where the source names its own.
+    /// The kernels as lines of TG_KERNEL; empty where the source names its own kernels.
     pub rows: String,
     pub compiler: cc::Build,
 }
@@ -177,9 +177,9 @@ impl Job<'_> {
         let Self { unit, tool, object } = self;
         let rows = object.with_extension("inc");
         write(&rows, &unit.rows)?;
-        // A finished object appears under its name at once: an interrupted build leaves none behind.
+        // A finished object gets its name by a rename: an interrupted build leaves no unfinished object under that name.
         let partial = object.with_extension("partial.o");
-        // Not `to_command`, which would put a RUSTC_WRAPPER like sccache before nvcc: objects are kept by their content here.
+        // Not `to_command`, which would put a RUSTC_WRAPPER like sccache before nvcc: this file caches objects by content.
         let mut command = Command::new(tool.path());
         command.args(tool.args()).envs(tool.get_envs()).arg(format!("-DTG_ROWS=\"{}\"", rows.display()));
         command.arg("-c").arg(&unit.source).arg("-o").arg(&partial);
@@ -213,7 +213,7 @@ fn remove_stale(objects: &Path, keep: &[PathBuf]) {
     }
 }
 
-/// Writes a file, and leaves it alone where it holds the same text already.
+/// Writes a file, unless the file already holds this text.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());

@@ -1,4 +1,4 @@
-// The array of the kernels that were built, the loading of their modules, and the errors of the CUDA runtime.
+// The array of the kernels in this build, the loading of their modules, and the errors of the CUDA runtime.
 #include <cuda.h>
 
 #include <cstdio>
@@ -37,7 +37,7 @@ Function* find_driver_function(const char* name, unsigned version) {
 // The runtime uses the driver's error numbers.
 tg_status driver_status(CUresult result) { return tilegemm::cuda_status(cudaError_t(result)); }
 
-// Makes a call that would otherwise invalidate a capture begun by another thread in global mode.
+// Makes a call that would otherwise invalidate a capture that another thread has begun in global mode.
 template <class Call>
 tg_status relaxed(Call call) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

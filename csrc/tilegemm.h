@@ -4,7 +4,8 @@
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). Strides count elements and may be zero. A kernel of layout TG_ANY takes any
+ * Products are accumulated in f32 (f64 for f64). Each matrix has a format of its own; the bias has C's. Strides count elements and
+ * may be zero. A kernel of layout TG_ANY takes any
  * strides; every other kernel needs one of the two strides of A and of B to be 1.
  *
  * Infinities and NaN propagate as IEEE 754 says, with these rules for all kernels:
@@ -21,7 +22,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 8
+#define TG_ABI_VERSION 9
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -29,9 +30,28 @@ typedef enum tg_status {
   TG_CUDA_ERROR = 2   /* a CUDA call failed; tg_last_cuda_error() says which error */
 } tg_status;
 
-typedef enum tg_dtype { TG_F16 = 0, TG_BF16 = 1, TG_F32 = 2, TG_F64 = 3 } tg_dtype;
+/* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
+ * along K. No kernel takes a format from TG_F8E4M3 on yet. */
+typedef enum tg_format {
+  TG_F16 = 0,
+  TG_BF16 = 1,
+  TG_F32 = 2,
+  TG_F64 = 3,
+  TG_F8E4M3 = 4,
+  TG_I4 = 5,
+  TG_Q4_0 = 6,
+  TG_Q4_1 = 7,
+  TG_Q5_0 = 8,
+  TG_Q5_1 = 9,
+  TG_Q8_0 = 10,
+  TG_Q2K = 11,
+  TG_Q3K = 12,
+  TG_Q4K = 13,
+  TG_Q5K = 14,
+  TG_Q6K = 15
+} tg_format;
 
-/* How a kernel multiplies. TG_NATIVE: in the dtype itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs rounded to TF32.
+/* How a kernel multiplies. TG_NATIVE: in the format itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs rounded to TF32.
  * TG_BF16X6: f32 by three bf16 parts of each input and six products of these parts, with no more error than fused multiply-adds. */
 typedef enum tg_math { TG_NATIVE = 0, TG_TF32 = 1, TG_BF16X6 = 2 } tg_math;
 
@@ -65,6 +85,25 @@ typedef struct tg_config {
   int32_t swap_ab;              /* 1: B is on the tensor cores' M side */
 } tg_config;
 
+/* The formats of the matrices, and the type that products are added up in. */
+typedef struct tg_types {
+  tg_format a, b, c, d, acc;
+} tg_types;
+
+/* Factors of a matrix: element (i, j) counts times factor (i / rows, j / columns), row-major. Null pointer: no factors. */
+typedef struct tg_scale {
+  const void *ptr;
+  tg_format format;
+  uint32_t rows, columns; /* that share a factor; UINT32_MAX: all */
+} tg_scale;
+
+/* Rows of A and D that belong to one matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows. */
+typedef struct tg_groups {
+  const int32_t *first_row; /* on the device: the first row of each group, and the end of the last one */
+  int64_t count;
+  int64_t expected_rows; /* of a group that has rows */
+} tg_groups;
+
 typedef struct tg_gemm_args {
   int64_t m, n, k;
   int64_t batch[2];
@@ -95,12 +134,16 @@ typedef struct tg_gemm_args {
    * the end of the kernel before. That end is the end of all earlier kernels only if the kernel before has waited, too. */
   void *workspace;
   uint64_t workspace_bytes;
+
+  tg_types types;                    /* those of the kernel */
+  tg_scale a_scale, b_scale, d_scale;
+  tg_groups groups;
 } tg_gemm_args;
 
 /* The descriptor of a built kernel; checked against the table when the library is loaded. */
 typedef struct tg_kernel {
   const char *name;
-  tg_dtype dtype;
+  tg_format operands, out; /* of A and B; of C, the bias and D */
   tg_math math;
   tg_layout layout;
   int32_t tile[3];
@@ -115,8 +158,8 @@ typedef struct tg_kernel {
 /* Elementwise operations over m x n matrices A, C and D of any strides. They ignore k, alpha, sm_count and the workspace. A may be D.
  * tg_epilogue: D = activation(A + bias) + beta * C, the part of an epilogue that a GEMM kernel does not fuse.
  * tg_slope: D = the derivative of the activation at A: at infinities its limits, 0 and 1, and NaN at NaN. */
-tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args *args);
-tg_status tg_slope(tg_dtype dtype, const tg_gemm_args *args);
+tg_status tg_epilogue(tg_format format, const tg_gemm_args *args);
+tg_status tg_slope(tg_format format, const tg_gemm_args *args);
 
 int32_t tg_abi_version(void);
 

@@ -8,6 +8,7 @@ mod model;
 
 /// A CUDA architecture that a kernel is compiled for, or that a device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Arch {
     /// Compute capability as one number: 90 for 9.0. 0 for the vendor library, which runs on every device.
     pub capability: u16,
@@ -17,12 +18,12 @@ pub struct Arch {
 
 impl Arch {
     /// The architecture of a device.
-    pub const fn device(capability: u16) -> Self {
+    pub(crate) const fn device(capability: u16) -> Self {
         Self { capability, exact: false }
     }
 
     /// Bytes of shared memory of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-    pub const fn shared_bytes(self) -> u32 {
+    pub(crate) const fn shared_bytes(self) -> u32 {
         let kib = match self.capability {
             80 | 87 => 164,
             90..=110 => 228,
@@ -62,6 +63,7 @@ impl serde::Serialize for Arch {
 
 /// The facts of a GPU that a plan depends on.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// The name that the driver gives.
     pub name: String,

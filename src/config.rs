@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// compiled for.
 ///
 /// A field is 0, and `swap_ab` is false, where the kernel has nothing to choose. The text form names the fields that are not:
-/// `128x64_c2x1_k2_s5_w8_swap` is a tile of 128 x 64, clusters of 2 x 1 blocks, K in 2 parts, 5 pipeline stages, 8 warps, and A and B exchanged.
+/// `128x64_c2x1_k2_s5_w8_swap` is a tile of 128 x 64, clusters of 2 x 1 blocks, K in 2 parts, 5 pipeline stages, 8 warps, and A and B swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub struct Config {
@@ -33,7 +33,7 @@ impl Config {
     }
 
     /// Whether there is nothing to choose.
-    pub fn is_default(&self) -> bool {
+    pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }

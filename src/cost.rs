@@ -7,7 +7,7 @@
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
-use crate::problem::{Activation, DType, Operand, Problem};
+use crate::problem::{Activation, Format, Operand, Problem};
 use crate::workspace;
 
 pub use fitted::Parameter;
@@ -62,7 +62,7 @@ pub(crate) fn configured_us(family: &dyn Family, case: &Case, config: &Config) -
 /// Time that the epilogue adds to the bare product.
 fn epilogue_us(family: &dyn Family, case: &Case) -> f64 {
     let elements = case.problem.outputs() / f64::from(case.device.sm_count);
-    1e-3 * elements * element_ns(&family.element_cost(), case.problem)
+    1e-3 * elements * element_ns(&family.element_cost(case.kernel), case.problem)
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds. For f32 the fastest arithmetic that the mode admits counts.
@@ -73,23 +73,23 @@ pub fn roofline_us(problem: &Problem, device: &DeviceInfo) -> f64 {
 }
 
 pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) -> f64 {
-    problem.flops() / (peak_tflops(problem.dtype, math, device) * 1e6)
+    problem.flops() / (peak_tflops(problem.a.format, math, device) * 1e6)
 }
 
 /// Time of `passes` elementwise kernels over D: the cost of an epilogue that no GEMM kernel fuses.
 pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> f64 {
     let elements = problem.outputs();
-    let bytes = 2.0 * elements * problem.dtype.bytes() as f64;
+    let bytes = 2.0 * elements * problem.d.format.bits() / 8.0;
     passes as f64 * (device.model.launch_us + pipeline::stream_us(bytes, 1.0, device))
 }
 
-pub(crate) fn peak_tflops(dtype: DType, math: Math, device: &DeviceInfo) -> f64 {
-    match (dtype, math) {
-        (DType::F16 | DType::BF16, _) => device.model.half_tflops,
-        (DType::F32, Math::Native) => device.model.f32_tflops,
-        (DType::F32, Math::Tf32) => device.model.tf32_tflops,
-        (DType::F32, Math::Bf16x6) => device.model.half_tflops / 6.0,
-        (DType::F64, _) => device.model.f64_tflops,
+pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> f64 {
+    match (operands, math) {
+        (Format::F32, Math::Native) => device.model.f32_tflops,
+        (Format::F32, Math::Tf32) => device.model.tf32_tflops,
+        (Format::F32, Math::Bf16x6) => device.model.half_tflops / 6.0,
+        (Format::F64, _) => device.model.f64_tflops,
+        _ => device.model.half_tflops,
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
 fn element_ns(cost: &ElementCost, problem: &Problem) -> f64 {
     let epilogue = &problem.epilogue;
     // Instructions of csrc/common/activation.hpp.
-    let instructions = match (epilogue.activation, problem.dtype.bytes()) {
+    let instructions = match (epilogue.activation, problem.d.format.bytes(1)) {
         (Activation::Identity | Activation::Relu, _) => 0.0,
         (Activation::GeluErf, 2) => 11.0,
         (Activation::GeluErf, _) => 14.0,
@@ -128,6 +128,6 @@ fn element_ns(cost: &ElementCost, problem: &Problem) -> f64 {
     };
     let bias = if instructions > 0.0 && epilogue.bias.is_some() { cost.bias } else { 0.0 };
     let residual = if epilogue.reads_c() { cost.residual } else { 0.0 };
-    let unaligned = if problem.d.align(problem.dtype) < 16 { cost.unaligned } else { 0.0 };
+    let unaligned = if problem.d.align() < 16 { cost.unaligned } else { 0.0 };
     cost.instruction * instructions + bias + residual + unaligned
 }

@@ -142,6 +142,7 @@ pub struct Candidate {
 }
 
 /// A measured table's answer to a problem.
+#[doc(hidden)]
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Tuned {
@@ -210,6 +211,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`Error::Tuning`] where the table was not measured on such a device.
+    #[doc(hidden)]
     pub fn with_tuning(self, tuning: Tuning) -> Result<Self> {
         let host = self.host();
         Ok(Self::with_tables(self.device, self.only_built, self.tables.before(tuning, &host)?))
@@ -221,11 +223,12 @@ impl Dispatcher {
     }
 
     /// Estimates with other fitted numbers than those of this build, without measured tables.
+    #[doc(hidden)]
     pub fn with_refit(self, refit: Refit) -> Self {
         Self { refit: Some(refit), ..self.without_tuning() }
     }
 
-    /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks: see [`crate::tuning`].
+    /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks.
     ///
     /// # Errors
     /// [`Error::Tuning`] where the file of the variable is refused.
@@ -243,6 +246,7 @@ impl Dispatcher {
     }
 
     /// The measured tables.
+    #[doc(hidden)]
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
@@ -294,7 +298,7 @@ impl Dispatcher {
         };
         tracing::debug!(
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
-            dtype = %p.dtype, f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
+            types = %p.types(), f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
         );
         let workspace = kernel.workspace_of(p, &config);
         let without = match policy.forced {
@@ -476,12 +480,14 @@ impl Dispatcher {
     }
 
     /// The plans that the dispatcher keeps, with their call counts: all plans, or of more than 32,768 distinct products the latest.
-    pub fn plans(&self) -> Vec<Arc<Plan>> {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn plans(&self) -> Vec<Arc<Plan>> {
         self.plans.all()
     }
 
     /// Launches of plans that the dispatcher has dropped.
-    pub fn forgotten_calls(&self) -> u64 {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn forgotten_calls(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 }

@@ -1,14 +1,14 @@
-//! How explanations read.
+//! Explanations as text.
 
 use crate::config::Config;
 use crate::dispatch::{Explanation, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
-use crate::problem::{DType, F32Mode};
+use crate::problem::F32Mode;
 use crate::tuning::Entry;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
-/// Columns that an explanation keeps to.
+/// The width of an explanation, in columns.
 const WIDTH: usize = 118;
 
 impl Display for Tuned {
@@ -40,11 +40,11 @@ impl Explanation {
     fn write_question(&self, f: &mut Formatter<'_>) -> Result {
         let (device, canonical) = (&self.device, &self.canonical);
         writeln!(f, "{} on {} ({} SMs)", self.asked, device.name, device.sm_count)?;
-        if self.asked.dtype == DType::F32 {
+        if self.asked.is_f32() {
             writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
         }
         if canonical.swapped {
-            writeln!(f, "D is column-major: A and B are exchanged and every matrix transposed")?;
+            writeln!(f, "D is column-major: A and B are swapped and every matrix transposed")?;
         }
         if canonical.problem.batch_count() != self.asked.batch_count() {
             writeln!(f, "one B for the whole batch: run as {}", canonical.problem)?;
@@ -52,7 +52,7 @@ impl Explanation {
         writeln!(f, "roofline {:.1} us: the least that arithmetic and device memory allow", self.roofline_us)
     }
 
-    /// The kernels that can run it, the fastest first.
+    /// The kernels that can run the product, the fastest first.
     fn write_able(&self, f: &mut Formatter<'_>) -> Result {
         let mut able: Vec<(&KernelDesc, f64)> =
             self.candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?))).collect();
@@ -75,7 +75,8 @@ impl Explanation {
         }
     }
 
-    /// The kernels that cannot, by reason: one line for a reason and the names where those are worth a look.
+    /// The kernels that cannot run the product, by reason: a line for each reason, and the names unless the reason is
+    /// [`Nearness::Elsewhere`].
     fn write_rejected(&self, f: &mut Formatter<'_>) -> Result {
         let mut groups: BTreeMap<(Nearness, String), Group> = BTreeMap::new();
         for candidate in &self.candidates {
@@ -114,7 +115,7 @@ fn describe(config: &Config) -> String {
         (split > 1, format!("K in {split} parts")),
         (stages > 0, format!("{stages} stages")),
         (warps > 0, format!("{warps} warps a block")),
-        (swap_ab, "A and B exchanged".into()),
+        (swap_ab, "A and B swapped".into()),
     ];
     let parts: Vec<String> = parts.into_iter().filter(|(is_said, _)| *is_said).map(|(_, text)| text).collect();
     parts.join(", ")
@@ -143,23 +144,23 @@ fn write_names(f: &mut Formatter<'_>, kernels: &[&KernelDesc]) -> Result {
 /// Kernels that are rejected for the same reason.
 #[derive(Default)]
 struct Group {
-    /// What differs between their rejections.
+    /// The differing parts of the rejections.
     own: Vec<String>,
     kernels: Vec<&'static KernelDesc>,
 }
 
-/// What it would take for a rejected kernel to run.
+/// The change after which a rejected kernel would run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Nearness {
-    /// A switch.
+    /// A setting or a feature of the build.
     Switch,
     /// Slightly different operands.
     Operands,
-    /// Another problem or device altogether; the kernel's name says which.
+    /// A different problem or device; the kernel's name says which.
     Elsewhere,
 }
 
-/// How near a rejected kernel is, what the rejections of its group have in common, and what is its own.
+/// The change after which the kernel would run, the common part of the rejections of the kernel's group, and the part of this rejection.
 fn words(rejection: &Rejection) -> (Nearness, String, String) {
     match rejection {
         Rejection::NotBuilt { feature } => {
@@ -172,7 +173,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Layout { have, need } => {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }
-        Rejection::DType { have, need } => {
+        Rejection::Types { have, need } => {
             (Nearness::Elsewhere, format!("the problem is in {need}; these compute in "), have.to_string())
         }
         Rejection::Arch { built, device } => {
@@ -182,7 +183,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
     }
 }
 
-/// At most `width` columns of a sentence, cut where a part of it ends.
+/// At most `width` columns of a sentence, up to the end of a clause.
 fn shorten(sentence: &str, width: usize) -> &str {
     if sentence.len() <= width {
         return sentence;

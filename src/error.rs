@@ -9,21 +9,20 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a product could not be planned or run.
 ///
-/// The cause of [`Error::Forced`] is a [`Rejection`](crate::kernel::Rejection), the cause of [`Error::Tuning`] a
-/// [`Refusal`](crate::tuning::Refusal), the cause of [`Error::Workspace`] a [`WorkspaceError`](crate::workspace::WorkspaceError):
+/// The cause of [`Error::Forced`] is a [`Rejection`](crate::kernel::Rejection), the cause of [`Error::Workspace`] a [`WorkspaceError`](crate::workspace::WorkspaceError):
 ///
 /// ```
 /// use candle_tilegemm::arch::DeviceInfo;
 /// use candle_tilegemm::dispatch::{Dispatcher, Policy};
 /// use candle_tilegemm::kernel::Rejection;
-/// use candle_tilegemm::{DType, Layout, Problem};
+/// use candle_tilegemm::{Format, Layout, Problem};
 /// use std::error::Error;
 ///
 /// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
-/// let problem = Problem::dense(64, 64, 64, 1, Layout::NT, DType::F32);
+/// let problem = Problem::dense(64, 64, 64, 1, Layout::NT, Format::F32);
 /// let error = dispatcher.plan(&problem, Policy::force("cublas_bf16_nt")?).unwrap_err();
 /// let rejection = error.source().and_then(|cause| cause.downcast_ref());
-/// assert_eq!(rejection, Some(&Rejection::DType { have: DType::BF16, need: DType::F32 }));
+/// assert_eq!(rejection, Some(&Rejection::Format { have: Format::BF16, need: Format::F32 }));
 /// # Ok::<(), candle_tilegemm::Error>(())
 /// ```
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
 use crate::cost::fitted::Fitted;
 use crate::partition::{Footprint, Need};
-use crate::problem::{DType, Layout, Problem};
+use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
 use std::fmt;
 
@@ -107,8 +107,8 @@ pub(crate) trait Family: Fitted + Sync {
     /// Expected time of the bare product in this configuration, in microseconds.
     fn estimate(&self, case: &Case, config: &Config) -> f64;
 
-    /// Time that epilogues add.
-    fn element_cost(&self) -> ElementCost {
+    /// Time that epilogues of the kernel add.
+    fn element_cost(&self, _kernel: &KernelDesc) -> ElementCost {
         ElementCost { instruction: 0.009, bias: 0.35, ..ElementCost::default() }
     }
 
@@ -150,8 +150,8 @@ pub struct KernelDesc {
     pub role: Role,
     /// The architecture that the kernel is compiled for.
     pub arch: Arch,
-    /// The type of inputs and output.
-    pub dtype: DType,
+    /// The formats of the operands and of the result, and the type of the sums.
+    pub types: Types,
     /// How the kernel multiplies.
     pub math: Math,
     /// Layout of (A, B).
@@ -172,7 +172,7 @@ pub struct KernelDesc {
     pub align: u32,
     /// How much of an epilogue the kernel does.
     pub fusion: Fusion,
-    /// The schedule, where the family has several; `exchanged` swaps A and B, so that B is on the tensor cores' M side.
+    /// The schedule, where the family has several.
     pub schedule: &'static str,
     /// The shapes that earn the row its place.
     pub why: &'static str,
@@ -215,8 +215,12 @@ impl KernelDesc {
         if !self.arch.runs_on(device.capability) {
             return Err(Rejection::Arch { built: self.arch, device: device.capability });
         }
-        if self.dtype != problem.dtype {
-            return Err(Rejection::DType { have: self.dtype, need: problem.dtype });
+        if problem.groups.is_some() {
+            return Err(Rejection::Groups);
+        }
+        let need = problem.types();
+        if self.types != need {
+            return Err(Rejection::Types { have: self.types.into(), need: need.into() });
         }
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });

@@ -38,17 +38,17 @@
 //! # How it chooses
 //!
 //! `csrc/*/family.toml` list the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] finds the kernels that
-//! [support](kernel::KernelDesc::supports) the problem, ranks these kernels by an [estimate](cost::estimate_us), and keeps the
-//! [plan](dispatch::Plan). The vendor library is a row of the same table. Where a [measured table](tuning) for the GPU model
+//! [support](kernel::KernelDesc::supports) the problem, ranks these kernels by an estimate of their time, and keeps the
+//! [plan](dispatch::Plan). The vendor library is a row of the same table. Where a measured table (`tilegemm tune`) for the GPU model
 //! has an entry, the entry counts instead of the estimate. A choice is arithmetic only and needs no GPU:
 //!
 //! ```
 //! use candle_tilegemm::arch::DeviceInfo;
 //! use candle_tilegemm::dispatch::{Dispatcher, Policy};
-//! use candle_tilegemm::{DType, Layout, Problem};
+//! use candle_tilegemm::{Format, Layout, Problem};
 //!
 //! let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
-//! let problem = Problem::dense(2048, 28672, 4096, 1, Layout::NT, DType::BF16);
+//! let problem = Problem::dense(2048, 28672, 4096, 1, Layout::NT, Format::BF16);
 //! let plan = dispatcher.plan(&problem, Policy::own())?;
 //! assert_eq!(plan.kernel.name, "sm90_gemm_bf16_nt_256x160x64_2x1_cooperative");
 //! println!("{}", dispatcher.explain(&problem, Policy::default()));
@@ -76,19 +76,25 @@
 //! The module `launch` launches kernels and cuBLAS. The modules `ffi` and `interpose` are the C boundary. The only other unsafe code
 //! is the uninitialised result of the op.
 
-#![warn(missing_docs, unsafe_op_in_unsafe_fn)]
+#![deny(missing_docs)]
+#![warn(unsafe_op_in_unsafe_fn)]
 
 pub mod arch;
 #[cfg(feature = "candle")]
 mod candle;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod config;
-pub mod cost;
+mod cost;
 pub mod dispatch;
 mod display;
-pub mod error;
+mod error;
 pub mod family;
 #[cfg(feature = "cuda")]
 mod ffi;
+#[doc(hidden)]
+pub mod internal;
 #[cfg(feature = "interpose")]
 pub mod interpose;
 pub mod kernel;
@@ -96,19 +102,19 @@ pub mod kernel;
 pub mod launch;
 mod partition;
 pub mod problem;
-pub mod settings;
+mod settings;
 pub mod stats;
 #[cfg(any(feature = "cli", feature = "interpose"))]
-pub mod suite;
+mod suite;
 #[cfg(any(feature = "cli", feature = "interpose"))]
-pub mod trace;
-pub mod tuning;
+mod trace;
+mod tuning;
 pub mod workspace;
 
 // `self::candle` is the folder of this crate, not the dependency.
 #[cfg(feature = "candle")]
 pub use self::candle::{nn, prepare, Gemm, GemmExt};
 pub use config::Config;
-pub use error::{Error, Result};
+pub use error::{Cause, Error, Result};
 pub use problem::f32_mode::{f32_mode, set_f32_mode};
-pub use problem::{Activation, DType, F32Mode, Layout, Problem};
+pub use problem::{Activation, F32Mode, Format, Layout, Problem};

@@ -7,6 +7,7 @@ mod pieces;
 
 /// Bytes of the workspace that a kernel needs for a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[non_exhaustive]
 pub struct Need {
     /// The need of the smallest piece; 0: the kernel needs no workspace.
     pub least: u64,

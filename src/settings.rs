@@ -251,7 +251,7 @@ pub(crate) fn overlap() -> Result<bool> {
 
 /// The request of [`TUNING`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tuning {
+pub(crate) enum Tuning {
     /// No measured table.
     Off,
     /// This table before the shipped table.
@@ -259,7 +259,7 @@ pub enum Tuning {
 }
 
 /// The value of [`TUNING`].
-pub fn tuning() -> Option<Tuning> {
+pub(crate) fn tuning() -> Option<Tuning> {
     TUNING.path().map(|path| if path.as_os_str() == "off" { Tuning::Off } else { Tuning::File(path) })
 }
 

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 /// One distinct product and its kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[non_exhaustive]
 pub struct GemmCount {
     /// Rows of the result.
     pub m: usize,
@@ -22,8 +23,10 @@ pub struct GemmCount {
     pub batch: usize,
     /// `nt`, `nn`, `tn`, `tt`, or `any`.
     pub layout: &'static str,
-    /// `f16`, `bf16`, `f32` or `f64`.
+    /// The format of A: `f16`, `bf16`, `f32` or `f64`.
     pub dtype: &'static str,
+    /// The format of the result.
+    pub out: &'static str,
     /// Name of the kernel; `candle_cpu` for tensors in host memory.
     pub kernel: &'static str,
     /// The number of runs.
@@ -32,9 +35,19 @@ pub struct GemmCount {
 
 impl GemmCount {
     fn new(problem: &Problem, kernel: &'static str, calls: u64) -> Self {
-        let Problem { m, n, k, dtype, .. } = *problem;
+        let Problem { m, n, k, a, d, .. } = *problem;
         let layout = problem.canonical_strides().layout().name();
-        Self { m, n, k, batch: problem.batch_count(), layout, dtype: dtype.name(), kernel, calls }
+        Self {
+            m,
+            n,
+            k,
+            batch: problem.batch_count(),
+            layout,
+            dtype: a.format.name(),
+            out: d.format.name(),
+            kernel,
+            calls,
+        }
     }
 }
 
@@ -153,17 +166,17 @@ pub fn others() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{Counts, MOST_PRODUCTS};
-    use crate::problem::{DType, Layout, Problem};
+    use crate::problem::{Format, Layout, Problem};
 
     #[test]
     fn products_without_end_are_counted_in_bounded_memory() {
         let mut counts = Counts::default();
         for m in 0..MOST_PRODUCTS + 1000 {
-            let problem = Problem::dense(m, 8, 8, 1, Layout::NN, DType::F32);
+            let problem = Problem::dense(m, 8, 8, 1, Layout::NN, Format::F32);
             (0..1 + m % 2).for_each(|_| counts.count(&problem));
         }
         assert_eq!((counts.by_product.len(), counts.others), (MOST_PRODUCTS, 1500));
-        counts.count(&Problem::dense(1, 8, 8, 1, Layout::NN, DType::F32));
+        counts.count(&Problem::dense(1, 8, 8, 1, Layout::NN, Format::F32));
         assert_eq!(counts.by_product.values().sum::<u64>(), MOST_PRODUCTS as u64 * 3 / 2 + 1);
     }
 }

@@ -9,16 +9,17 @@
 //! k = 4096
 //! batch = 1                    # 1 unless given
 //! layout = "nt"                # nn, nt, tn or tt, the row-major way
-//! dtype = "bf16"               # f16, bf16, f32 or f64
+//! dtype = "bf16"               # A and B: f16, bf16, f32 or f64
+//! out = "f32"                  # D, C and the bias; like A and B unless given
 //! b_batch_stride = 0           # elements between matrices of the batch; dense unless given, 0 broadcasts; also a_batch_stride
 //! epilogue = { alpha = 1.0, beta = 0.0, bias = true, activation = "gelu_erf" } # each optional
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
 //!
-//! How exact f32 products have to be is a setting of the run: `tilegemm bench --f32 MODE`.
+//! The f32 mode is a setting of the run: `tilegemm bench --f32 MODE`.
 
 use crate::error::{Error, Result};
-use crate::problem::{Activation, BiasAxis, DType, Epilogue, F32Mode, Layout, Operand, Problem, MAX_ALIGN};
+use crate::problem::{Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN};
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -45,8 +46,12 @@ pub struct Shape {
     /// Layout of A and B.
     #[serde(deserialize_with = "dense_layout")]
     pub layout: Layout,
-    /// Element type.
-    pub dtype: DType,
+    /// The format of A and B.
+    #[serde(deserialize_with = "dtype")]
+    pub dtype: Format,
+    /// The format of D, C and the bias, unless it is that of A and B.
+    #[serde(default, deserialize_with = "out", skip_serializing_if = "Option::is_none")]
+    pub out: Option<Format>,
     /// Elements from one matrix A of the batch to the next.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
     pub a_batch_stride: Option<u32>,
@@ -148,6 +153,14 @@ fn stride<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Opt
     deserializer.deserialize_i64(STRIDES).map(Some)
 }
 
+fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Format, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+}
+
+fn out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {
+    dtype(deserializer).map(Some)
+}
+
 fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Layout, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
@@ -167,6 +180,7 @@ impl Shape {
     pub fn problem(&self) -> Problem {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(Size::get);
         let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
+        problem.d.format = self.out.unwrap_or(self.dtype);
         let stride = |operand: &mut Operand, stride: Option<u32>| {
             if let (Some(stride), true) = (stride, batch > 1) {
                 operand.batch_stride[1] = stride.into();
@@ -195,8 +209,8 @@ impl Shape {
         let Epilogue { bias, activation, .. } = problem.epilogue;
         let (alpha, beta) = (problem.epilogue.alpha(), problem.epilogue.beta());
         let epilogue = ShapeEpilogue { alpha, beta, bias: bias.is_some(), activation };
-        let Problem { m, n, k, dtype, .. } = problem;
-        let (batch, layout) = (problem.batch_count(), problem.layout());
+        let Problem { m, n, k, a, d, .. } = problem;
+        let (batch, layout, dtype) = (problem.batch_count(), problem.layout(), a.format);
         let dense = Problem::dense(m, n, k, batch, layout, dtype);
         let shape = Self {
             id,
@@ -207,6 +221,7 @@ impl Shape {
             batch: size(batch)?,
             layout,
             dtype,
+            out: (d.format != dtype).then_some(d.format),
             a_batch_stride: stride(&problem.a, &dense.a)?,
             b_batch_stride: stride(&problem.b, &dense.b)?,
             epilogue: (epilogue != ShapeEpilogue::default()).then_some(epilogue),

@@ -13,8 +13,8 @@
 //! use candle_tilegemm::arch::DeviceInfo;
 //! use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 //! use candle_tilegemm::kernel::KernelDesc;
-//! use candle_tilegemm::tuning::{Origin, Tuning};
-//! use candle_tilegemm::{DType, Layout, Problem};
+//! use candle_tilegemm::internal::tuning::{Origin, Tuning};
+//! use candle_tilegemm::{Format, Layout, Problem};
 //!
 //! let device = DeviceInfo::h100();
 //! let Origin { crate_version, .. } = Origin::of_this_build(&device);
@@ -31,7 +31,7 @@
 //!     }}"#
 //! );
 //! let dispatcher = Dispatcher::hypothetical(device).with_tuning(Tuning::parse("mine.json", &text)?)?;
-//! let plan = dispatcher.plan(&Problem::dense(48, 4096, 4096, 1, Layout::NT, DType::BF16), Policy::default())?;
+//! let plan = dispatcher.plan(&Problem::dense(48, 4096, 4096, 1, Layout::NT, Format::BF16), Policy::default())?;
 //! assert_eq!((plan.kernel.name, plan.reason), ("cublas_bf16_nt", Reason::Tuned));
 //! # Ok::<(), candle_tilegemm::Error>(())
 //! ```
@@ -67,7 +67,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::Fusion;
-use crate::problem::{DType, F32Mode, Layout, Problem, MAX_ALIGN};
+use crate::problem::{F32Mode, Format, Layout, Problem, Types, MAX_ALIGN};
 use entry::Row;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -81,7 +81,7 @@ mod tables;
 
 pub use entry::Entry;
 pub use origin::{Host, Origin};
-pub use ranges::{Point, Won, MOST_STEP};
+pub use ranges::{Point, MOST_STEP};
 pub use refusal::{EntryRefusal, Refusal, RefusedCounts, RefusedEntry};
 pub use tables::{cache_file, shipped, Tables};
 
@@ -119,9 +119,13 @@ fn is_usual(mode: &F32Mode) -> bool {
 
 /// The question that an entry answers, without the rows: the properties of a canonical problem that decide which kernel is fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Key {
-    /// The type of inputs and output.
-    pub dtype: DType,
+    /// The format of A and B.
+    pub dtype: Format,
+    /// The format of C, the bias and D. The file omits the format of A and B.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<Format>,
     /// How exact an f32 product has to be. The file omits the default mode.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub f32: F32Mode,
@@ -145,12 +149,15 @@ impl Key {
     /// The key of a canonical problem. `None` for problems that no table has: an empty problem, strides without a contiguous
     /// dimension, two batch dimensions, operands that a batch shares.
     pub fn of(problem: &Problem, among: Among) -> Option<Self> {
-        let Problem { n, k, batch, dtype, f32_mode: f32, .. } = *problem;
+        let Problem { n, k, batch, f32_mode: f32, .. } = *problem;
+        let types @ Types { a: dtype, d, .. } = problem.types();
         let is_dense =
             batch[0] == 1 && (batch[1] == 1 || ![problem.a, problem.b].iter().any(|o| o.batch_stride[1] == 0));
-        let is_known = is_dense && problem.layout() != Layout::Any;
+        let is_known =
+            is_dense && types == Types::new(dtype, d) && problem.groups.is_none() && problem.layout() != Layout::Any;
         (is_known && !problem.is_empty() && k > 0).then(|| Self {
             dtype,
+            out: (d != dtype).then_some(d),
             f32,
             layout: problem.layout(),
             n,
@@ -165,8 +172,8 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key { dtype, f32, layout, n, k, batch, aligned, epilogue, among } = self;
-        write!(f, "Mx{n}x{k} {layout} {dtype}")?;
+        let Key { dtype, out, f32, layout, n, k, batch, aligned, epilogue, among } = self;
+        write!(f, "Mx{n}x{k} {layout} {}", Types::new(*dtype, out.unwrap_or(*dtype)))?;
         if !is_usual(f32) {
             write!(f, " {f32}")?;
         }

@@ -33,6 +33,8 @@
 //! Products on one stream share its workspace, in the order of the stream. A graph uses the workspace of the stream on which it was
 //! captured: replay the graph on that stream, or in order with that stream.
 
+pub use crate::partition::Need;
+
 use crate::error::Result;
 use crate::settings;
 use once_cell::sync::OnceCell;

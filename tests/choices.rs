@@ -2,10 +2,10 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy};
-use candle_tilegemm::kernel::KernelDesc;
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::kernel::{KernelDesc, Role};
+use candle_tilegemm::{Format, Layout, Problem};
 
-const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+const DTYPES: [Format; 4] = [Format::F16, Format::BF16, Format::F32, Format::F64];
 const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
 /// Few rows or columns, even and odd.
 const FEW: [usize; 10] = [1, 2, 3, 4, 7, 8, 16, 17, 33, 64];
@@ -27,7 +27,7 @@ fn few_outputs() -> impl Iterator<Item = Problem> {
 /// multiprocessors do (52 TFLOP/s, 34 in f64) on rows and columns in steps of 16, as tiles have them.
 fn bound_us(problem: &Problem) -> f64 {
     let [m, n] = [problem.m, problem.n].map(|x| if x > 4 { x.next_multiple_of(16) } else { x } as f64);
-    let rate = if problem.dtype == DType::F64 { 17e6 } else { 26e6 };
+    let rate = if problem.a.format == Format::F64 { 17e6 } else { 26e6 };
     (problem.bytes() / 2.5e6).max(2.0 * m * n * problem.k as f64 / rate)
 }
 
@@ -71,7 +71,7 @@ fn the_reference_kernel_is_the_last_resort() {
     for problem in few_outputs().chain(odd).chain(scores) {
         for policy in [Policy::default(), Policy::own(), Policy::own().with_workspace(0)] {
             let (kernel, _) = chosen(&dispatcher, &problem, policy);
-            assert_ne!(kernel.family, "reference", "{problem} with {policy:?}");
+            assert_ne!(kernel.role, Role::LastResort, "{problem} with {policy:?}");
         }
     }
 }
@@ -86,10 +86,10 @@ fn without_a_record_an_own_kernel_is_taken_only_with_a_larger_lead() {
             let problem = Problem::dense(m, n, k, 1, layout, dtype);
             let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
             let explanation = dispatcher.explain(&problem, Policy::default());
-            let of = |c: &&Candidate| c.kernel.family == "cublas" && c.verdict.is_ok();
+            let of = |c: &&Candidate| c.kernel.role == Role::Vendor && c.verdict.is_ok();
             let vendor = explanation.candidates.iter().find(of).unwrap().verdict.clone().unwrap();
             let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
-            if !aligned && plan.kernel.family != "cublas" {
+            if !aligned && plan.kernel.role != Role::Vendor {
                 assert!(plan.estimate_us < 0.8 * vendor, "{problem}: {}", plan.kernel);
             }
             compared += usize::from(!aligned);
@@ -103,7 +103,7 @@ fn without_a_record_an_own_kernel_is_taken_only_with_a_larger_lead() {
 fn long_sums_of_few_outputs_are_split_over_the_card() {
     let dispatcher = dispatcher();
     for (m, n, k, dtype) in
-        [(1, 1, 1_000_001, DType::BF16), (2, 3, 1_000_000, DType::F32), (1, 1, 1_000_000, DType::F64)]
+        [(1, 1, 1_000_001, Format::BF16), (2, 3, 1_000_000, Format::F32), (1, 1, 1_000_000, Format::F64)]
     {
         let problem = Problem::dense(m, n, k, 1, Layout::NN, dtype);
         let plan = dispatcher.plan(&problem, Policy::own()).unwrap();
@@ -118,8 +118,12 @@ fn long_sums_of_few_outputs_are_split_over_the_card() {
 #[test]
 fn odd_attention_scores_stay_with_the_faster_kernel() {
     let dispatcher = dispatcher();
-    let cases =
-        [(24, 209, 80, DType::BF16), (128, 249, 80, DType::F32), (16, 333, 64, DType::F16), (32, 61, 128, DType::BF16)];
+    let cases = [
+        (24, 209, 80, Format::BF16),
+        (128, 249, 80, Format::F32),
+        (16, 333, 64, Format::F16),
+        (32, 61, 128, Format::BF16),
+    ];
     for (heads, tokens, size, dtype) in cases {
         let scores = Problem::dense(tokens, tokens, size, heads, Layout::NT, dtype);
         let (kernel, _) = chosen(&dispatcher, &scores, Policy::default());
@@ -135,13 +139,11 @@ fn of_few_outputs_an_own_kernel_is_taken_only_with_a_lead() {
     for problem in few_outputs() {
         let explanation = dispatcher.explain(&problem, Policy::default());
         let kernel = explanation.chosen.unwrap();
-        let estimate = |family: &str| {
-            let able = explanation.candidates.iter().filter(|c| (c.kernel.family == "cublas") == (family == "cublas"));
-            able.filter_map(|c| c.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
-        };
-        if kernel.family != "cublas" && problem.k > 32 && estimate("cublas").is_finite() {
+        let vendor = explanation.candidates.iter().filter(|c| c.kernel.role == Role::Vendor);
+        let vendor = vendor.filter_map(|c| c.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min);
+        if kernel.role != Role::Vendor && problem.k > 32 && vendor.is_finite() {
             let own = dispatcher.plan(&problem, Policy::default()).unwrap().estimate_us;
-            assert!(own < 0.9 * estimate("cublas"), "{problem}: {kernel}");
+            assert!(own < 0.9 * vendor, "{problem}: {kernel}");
             led += 1;
         }
     }

@@ -3,7 +3,7 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
 #[cfg(unix)]
 use std::path::Path;
@@ -61,13 +61,12 @@ fn kernels_as_json_are_the_descriptors() {
     let names: Vec<&str> = all.as_array().unwrap().iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
     assert_eq!(names, KERNELS.iter().map(|kernel| kernel.name).collect::<Vec<_>>());
     let kernel = all.as_array().unwrap().iter().find(|kernel| kernel["family"] == "sm90_gemm").unwrap();
-    for (field, expected) in [
-        ("arch", "sm90a".into()),
-        ("tile", Value::from(vec![128, 256, 64])),
-        ("align", 16.into()),
-        ("dtype", "bf16".into()),
-    ] {
+    for (field, expected) in [("arch", "sm90a".into()), ("tile", Value::from(vec![128, 256, 64])), ("align", 16.into())]
+    {
         assert_eq!(kernel[field], expected, "{field}");
+    }
+    for (operand, expected) in [("a", "bf16"), ("b", "bf16"), ("c", "bf16"), ("d", "bf16"), ("acc", "f32")] {
+        assert_eq!(kernel["types"][operand], expected, "{operand}");
     }
     assert!(kernel["built"].is_boolean());
 }
@@ -76,7 +75,7 @@ fn kernels_as_json_are_the_descriptors() {
 fn kernels_are_filtered_by_where_they_run_and_what_they_compute() {
     for (arch, capability) in [("sm90", 90), ("sm_90a", 90), ("80", 80), ("sm86", 86), ("sm120", 120)] {
         let listed = json(&["kernels", "--json", "--arch", arch, "--dtype", "f32"]);
-        let expected = KERNELS.iter().filter(|kernel| kernel.arch.runs_on(capability) && kernel.dtype == DType::F32);
+        let expected = KERNELS.iter().filter(|kernel| kernel.arch.runs_on(capability) && kernel.types.a == Format::F32);
         assert_eq!(listed.as_array().unwrap().len(), expected.count(), "{arch}");
     }
 }
@@ -84,7 +83,7 @@ fn kernels_are_filtered_by_where_they_run_and_what_they_compute() {
 #[test]
 fn explain_prints_what_the_dispatcher_says() {
     let dispatcher = Dispatcher::hypothetical(DeviceInfo::a100());
-    let problem = Problem::dense(300, 512, 256, 4, Layout::NN, DType::F16);
+    let problem = Problem::dense(300, 512, 256, 4, Layout::NN, Format::F16);
     let args = "explain 300 512 256 --batch 4 --layout nn --dtype f16 --device a100 --own";
     let expected = dispatcher.explain(&problem, Policy::own()).to_string();
     assert_eq!(stdout(&args.split(' ').collect::<Vec<_>>()).trim_end(), expected.trim_end());
@@ -221,12 +220,12 @@ fn a_program_without_products_is_told_what_it_takes() {
 #[cfg(unix)]
 #[test]
 fn a_trace_is_counted_and_not_overwritten() {
-    let row = candle_tilegemm::suite::Shape::of(
-        &Problem::dense(2, 4, 8, 1, Layout::NT, DType::F32),
+    let row = candle_tilegemm::internal::suite::Shape::of(
+        &Problem::dense(2, 4, 8, 1, Layout::NT, Format::F32),
         "x".into(),
         "f32".into(),
     );
-    let row = candle_tilegemm::suite::to_toml(&[row.unwrap()]);
+    let row = candle_tilegemm::internal::suite::to_toml(&[row.unwrap()]);
     // Stands in for a program with products; the file's name is absolute for those that change their folder.
     let script = format!("cd / && cat > \"$TILEGEMM_TRACE\" <<'END'\n{row}\n# left out: another\nEND");
     traced("rows", &[], None, &script, |Outcome { code, stderr, .. }, file| {

@@ -1,18 +1,18 @@
 //! How explanations and rejections read.
 
-use candle_tilegemm::arch::{Arch, DeviceInfo};
+use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Math, Rejection};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
 fn bf16(m: usize, n: usize, k: usize) -> Problem {
-    Problem::dense(m, n, k, 1, Layout::NT, DType::BF16)
+    Problem::dense(m, n, k, 1, Layout::NT, Format::BF16)
 }
 
 /// The lines of an explanation that start with a kernel's name, after the arrow: the kernels that can run it.
@@ -53,14 +53,14 @@ fn an_explanation_lists_every_kernel_once_and_points_to_the_chosen_one() {
 #[test]
 fn an_explanation_says_what_was_done_to_the_problem() {
     let explain = |problem: &Problem, policy| h100().explain(problem, policy).to_string();
-    let mut batch = Problem::dense(128, 4096, 1024, 16, Layout::NT, DType::BF16);
+    let mut batch = Problem::dense(128, 4096, 1024, 16, Layout::NT, Format::BF16);
     batch.b.batch_stride = [0, 0];
     let mut transposed = bf16(512, 1024, 2048);
-    transposed.d = Operand::col_major(512, [0, 0]);
+    transposed.d = Operand::col_major(transposed.d.format, 512, [0, 0]);
     let forced = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
     let cases = [
         (explain(&batch, Policy::default()), "one B for the whole batch: run as 2048x4096x1024 nt bf16"),
-        (explain(&transposed, Policy::default()), "D is column-major: A and B are exchanged"),
+        (explain(&transposed, Policy::default()), "D is column-major: A and B are swapped"),
         (explain(&bf16(1, 4096, 4096), Policy::own()), "the vendor library is switched off"),
         (explain(&bf16(1, 4095, 4096), Policy::force(forced).unwrap()), "which was asked for by name"),
         (explain(&bf16(0, 4095, 4096), Policy::default()), "there is nothing to compute"),
@@ -76,12 +76,12 @@ fn problems_read_as_they_are_asked() {
     let mut epilogue = Epilogue::new(0.5, 2.0);
     epilogue.bias = Some(BiasAxis::N);
     epilogue.activation = Activation::Silu;
-    epilogue.c = Some(Operand::row_major(32, [0, 512]));
-    let batch = Problem::dense(16, 32, 8, 4, Layout::TN, DType::F32);
+    epilogue.c = Some(Operand::row_major(Format::F32, 32, [0, 512]));
+    let batch = Problem::dense(16, 32, 8, 4, Layout::TN, Format::F32);
     let cases = [
         (bf16(16, 32, 8), "16x32x8 nt bf16"),
         (batch, "16x32x8 tn f32 batch 4"),
-        (Problem { epilogue, ..batch }, "16x32x8 tn f32 batch 4 alpha 0.5 + bias Silu + 2 C"),
+        (batch.with(|p| p.epilogue = epilogue), "16x32x8 tn f32 batch 4 alpha 0.5 + bias Silu + 2 C"),
     ];
     for (problem, expected) in cases {
         assert_eq!(problem.to_string(), expected);
@@ -90,11 +90,15 @@ fn problems_read_as_they_are_asked() {
 
 #[test]
 fn every_rejection_says_what_is_needed() {
-    let sm90a = Arch { capability: 90, exact: true };
+    let sm90a = KERNELS.iter().find(|kernel| kernel.arch.exact).unwrap().arch;
     let cases = [
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
         (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
-        (Rejection::DType { have: DType::F32, need: DType::F16 }, "computes in f32, the problem is in f16"),
+        (
+            Rejection::Types { have: Types::of(Format::F32).into(), need: Types::new(Format::F16, Format::F32).into() },
+            "computes in f32, the problem is in f16 -> f32",
+        ),
+        (Rejection::Groups, "takes one B for all rows, the problem has groups of rows"),
         (
             Rejection::Precision { asked: F32Mode::Strict, offers: Math::Bf16x6 },
             "multiplies f32 as bf16x6, the f32 mode is strict",
@@ -144,7 +148,7 @@ fn a_build_without_kernels_says_which_features_have_them() {
 #[test]
 fn the_configuration_of_the_chosen_kernel_is_printed() {
     let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning();
-    let problem = Problem::dense(2, 3, 1_000_001, 1, Layout::NN, DType::F32);
+    let problem = Problem::dense(2, 3, 1_000_001, 1, Layout::NN, Format::F32);
     let explanation = dispatcher.explain(&problem, Policy::own());
     let config = dispatcher.plan(&problem, Policy::own()).unwrap().config;
     assert_eq!(explanation.config, config);

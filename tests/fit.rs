@@ -1,8 +1,8 @@
 //! `tilegemm fit`: numbers that made a record are found again, and what is refused.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::cost::{self, Refit};
-use candle_tilegemm::{family, DType, Layout, Problem};
+use candle_tilegemm::internal::cost::{self, Refit};
+use candle_tilegemm::{family, Format, Layout, Problem};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,11 +27,11 @@ fn record(path: &Path, values: &[f64], seed: u64) {
     for (i, n) in [512, 1024, 2048, 4096, 6144, 8192].into_iter().enumerate() {
         for m in 1..=4 {
             let k = 1024 * (1 + (seed as usize + 3 * i + m) % 11);
-            let problem = Problem::dense(m, n, k, 1, Layout::NN, DType::BF16);
+            let problem = Problem::dense(m, n, k, 1, Layout::NN, Format::BF16);
             let kernel = family::by_name("gevm_sm90_bf16_nn_4x64x128_1x1");
             let kernel = kernel.or_else(|| {
                 family::KERNELS.iter().find(|kernel| {
-                    kernel.family == FAMILY && kernel.arch.capability == 90 && kernel.dtype == DType::BF16
+                    kernel.family == FAMILY && kernel.arch.capability == 90 && kernel.types.a == Format::BF16
                 })
             });
             let kernel = kernel.unwrap();

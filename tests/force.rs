@@ -3,16 +3,17 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
-use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::internal::cost;
+use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
+use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 
-const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
+const WAVE: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
-fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
+fn linear(m: usize, n: usize, k: usize, dtype: Format) -> Problem {
     Problem::dense(m, n, k, 1, Layout::NT, dtype)
 }
 
@@ -26,23 +27,23 @@ fn error(setting: &str, problem: &Problem) -> String {
 
 #[test]
 fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let plan = |setting: &str| h100().plan(&problem, Policy::force(setting).unwrap()).unwrap();
     let chosen = plan(WAVE);
     let named = plan(&format!("{WAVE}@{}", chosen.config));
     assert_eq!((named.kernel.name, named.config, named.estimate_us), (WAVE, chosen.config, chosen.estimate_us));
-    let other = plan(&format!("{WAVE}@128x128_c1x1_k1_s7"));
-    assert_eq!(other.config, "128x128_c1x1_k1_s7".parse().unwrap());
+    let other = plan(&format!("{WAVE}@128x128_c1x1_k1_s7_swap"));
+    assert_eq!(other.config, "128x128_c1x1_k1_s7_swap".parse().unwrap());
     assert_ne!(other.config, chosen.config);
     assert!(other.estimate_us >= chosen.estimate_us, "{} us, {} us", other.estimate_us, chosen.estimate_us);
 }
 
 #[test]
 fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
-    let text = error(&format!("{WAVE}@129x128_c1x1_k1_s7"), &problem);
-    assert!(text.contains("cannot run it as 129x128_c1x1_k1_s7; it can as "), "{text}");
-    assert!(text.contains("128x128_c1x1_k1_s7"), "{text}");
+    let problem = linear(512, 4096, 8192, Format::BF16);
+    let text = error(&format!("{WAVE}@129x128_c1x1_k1_s7_swap"), &problem);
+    assert!(text.contains("cannot run it as 129x128_c1x1_k1_s7_swap; it can as "), "{text}");
+    assert!(text.contains("128x128_c1x1_k1_s7_swap"), "{text}");
     let text = error("sm90_gemm_bf16_nt_128x256x64_2x1_cooperative@128x128", &problem);
     assert!(text.contains("cannot run it as 128x128; it can as it is, without a configuration"), "{text}");
     let text = error(&format!("{WAVE}@wide"), &problem);
@@ -51,11 +52,11 @@ fn a_configuration_that_the_kernel_has_not_is_refused_with_those_that_it_has() {
 }
 
 /// Of the f32 kernels for Hopper: clusters, with halves of K where it is long and tiles are few; tiles and parts of K, for operands as
-/// they are and exchanged.
+/// they are and swapped.
 #[test]
 fn the_configurations_are_those_that_the_launch_accepts() {
     use Layout::{NN, NT, TT};
-    let f32 = |m, n, k, layout| Problem { f32_mode: F32Mode::Tf32, ..Problem::dense(m, n, k, 1, layout, DType::F32) };
+    let f32 = |m, n, k, layout| Problem::dense(m, n, k, 1, layout, Format::F32).with(|p| p.f32_mode = F32Mode::Tf32);
     let cases = [
         ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 1024, NT), "c2x1_k1, c1x2_k1, c2x2_k1, c1x1_k2, c1x2_k2"),
         ("sm90_tf32_f32_nt_128x64x32_2x1", f32(512, 512, 480, NT), "c2x1_k1, c1x2_k1, c2x2_k1"),
@@ -90,8 +91,8 @@ fn what_is_chosen_is_legal() {
         for (m, n, k) in [1, 4, 7, 13, 33, 100, 200, 500, 1000].into_iter().flat_map(|m| {
             [8, 64, 576, 4096, 28_672].into_iter().flat_map(move |n| [1, 64, 576, 8192, 65_536].map(|k| (m, n, k)))
         }) {
-            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype).canonical().problem;
-            let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
+            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a).canonical().problem;
+            let problem = problem.with(|p| p.f32_mode = F32Mode::Tf32).canonical().problem;
             let Ok(plan) = dispatcher.plan(&problem, Policy::force(kernel.name).unwrap()) else { continue };
             assert!(
                 kernel.configurations(&problem, &device).contains(&plan.config),
@@ -111,7 +112,7 @@ fn what_is_chosen_is_legal() {
 /// A table that has one entry: this configuration of [`WAVE`] for 512 rows.
 fn tuned(config: &str) -> Dispatcher {
     let device = DeviceInfo::h100();
-    let problem = linear(512, 4096, 8192, DType::BF16);
+    let problem = linear(512, 4096, 8192, Format::BF16);
     let kernel = family::by_name(WAVE).unwrap();
     let key = Key::of(&problem.canonical().problem, Among::All).unwrap();
     let mut table = Tuning::new("mine.json", Origin::of_this_build(&device));
@@ -123,8 +124,8 @@ fn tuned(config: &str) -> Dispatcher {
 
 #[test]
 fn a_measured_table_names_a_configuration() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
-    let config = "128x128_c1x1_k1_s7";
+    let problem = linear(512, 4096, 8192, Format::BF16);
+    let config = "128x128_c1x1_k1_s7_swap";
     let dispatcher = tuned(config);
     let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
     assert_eq!((plan.kernel.name, plan.config.to_string(), plan.reason), (WAVE, config.into(), Reason::Tuned));
@@ -135,11 +136,11 @@ fn a_measured_table_names_a_configuration() {
 
 #[test]
 fn an_entry_whose_configuration_the_kernel_has_not_is_passed_over() {
-    let problem = linear(512, 4096, 8192, DType::BF16);
-    let dispatcher = tuned("136x128_c1x1_k1_s1");
+    let problem = linear(512, 4096, 8192, Format::BF16);
+    let dispatcher = tuned("136x128_c1x1_k1_s1_swap");
     assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().reason, Reason::Estimate);
     let text = dispatcher.explain(&problem, Policy::default()).to_string();
-    assert!(text.contains("which is passed over: cannot run it as 136x128_c1x1_k1_s1"), "{text}");
+    assert!(text.contains("which is passed over: cannot run it as 136x128_c1x1_k1_s1_swap"), "{text}");
 }
 
 /// What a kernel lists it takes by name, and lists once.
@@ -149,8 +150,8 @@ fn a_kernel_takes_what_it_lists() {
     let mut seen = 0;
     for kernel in KERNELS {
         for (m, n, k) in [(1, 64, 128), (3, 4096, 4096), (8, 576, 8192), (64, 1024, 264), (512, 4096, 8192)] {
-            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
-            let problem = Problem { f32_mode: F32Mode::Tf32, ..problem }.canonical().problem;
+            let problem = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a);
+            let problem = problem.with(|p| p.f32_mode = F32Mode::Tf32).canonical().problem;
             let configurations = kernel.configurations(&problem, &device);
             assert_eq!(configurations.is_empty(), kernel.supports(&problem, &device).is_err(), "{kernel}: {problem}");
             for (i, config) in configurations.iter().enumerate() {

@@ -3,9 +3,10 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
-use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{cost, Activation, DType, Error, F32Mode, Layout, Problem};
+use candle_tilegemm::internal::cost;
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
+use candle_tilegemm::{Activation, Error, F32Mode, Format, Layout, Problem};
 use std::error::Error as _;
 use std::sync::Arc;
 
@@ -13,16 +14,16 @@ fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
 }
 
-fn linear(m: usize, n: usize, k: usize, dtype: DType) -> Problem {
+fn linear(m: usize, n: usize, k: usize, dtype: Format) -> Problem {
     Problem::dense(m, n, k, 1, Layout::NT, dtype)
 }
 
 fn bf16(m: usize, n: usize, k: usize) -> Problem {
-    linear(m, n, k, DType::BF16)
+    linear(m, n, k, Format::BF16)
 }
 
 fn strict(m: usize, n: usize, k: usize) -> Problem {
-    Problem { f32_mode: F32Mode::Strict, ..linear(m, n, k, DType::F32) }
+    linear(m, n, k, Format::F32).with(|p| p.f32_mode = F32Mode::Strict)
 }
 
 fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
@@ -49,7 +50,7 @@ fn sweep() -> impl Iterator<Item = Problem> {
         (1, 1, 1, 1),
     ];
     let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
-    let dtypes = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    let dtypes = [Format::F16, Format::BF16, Format::F32, Format::F64];
     SHAPES.into_iter().flat_map(move |(m, n, k, batch)| {
         layouts.into_iter().flat_map(move |layout| dtypes.map(|dtype| Problem::dense(m, n, k, batch, layout, dtype)))
     })
@@ -61,22 +62,21 @@ fn able(candidates: &[Candidate]) -> impl Iterator<Item = (&'static KernelDesc, 
 
 #[test]
 fn shapes_get_the_kernels_made_for_them() {
-    let tensor_cores = |family| !matches!(family, "cublas" | "reference" | "simt_gemm");
     for (m, n, k) in [(1, 4096, 4096), (64, 4096, 4096), (512, 28672, 4096), (4096, 4096, 4096)] {
-        for dtype in [DType::F16, DType::BF16] {
-            let family = plan(&linear(m, n, k, dtype), Policy::own()).kernel.family;
-            assert!(tensor_cores(family), "{m}x{n}x{k} {dtype} runs on {family:?}");
+        for dtype in [Format::F16, Format::BF16] {
+            let kernel = plan(&linear(m, n, k, dtype), Policy::own()).kernel;
+            assert_eq!(kernel.role, Role::Kernel, "{m}x{n}x{k} {dtype} runs on {kernel}");
         }
     }
     let cases = [
-        ("f32", linear(1024, 1024, 1024, DType::F32), Policy::default(), vec!["sm90_bf16x6"]),
-        ("some f32", linear(512, 768, 768, DType::F32), Policy::default(), vec!["sm90_bf16x6_direct"]),
+        ("f32", linear(1024, 1024, 1024, Format::F32), Policy::default(), vec!["sm90_bf16x6"]),
+        ("some f32", linear(512, 768, 768, Format::F32), Policy::default(), vec!["sm90_bf16x6_direct"]),
         ("strict f32", strict(512, 1024, 1024), Policy::own(), vec!["sm90_sgemm"]),
         ("strict f32", strict(512, 1024, 1024), Policy::default(), vec!["sm90_sgemm", "cublas"]),
-        ("odd f32", linear(333, 777, 555, DType::F32), Policy::own(), vec!["simt_gemm", "split_k"]),
-        ("f64", linear(512, 1024, 1024, DType::F64), Policy::default(), vec!["cublas", "sm90_dgemm"]),
-        ("f64", linear(512, 1024, 1024, DType::F64), Policy::own(), vec!["sm90_dgemm"]),
-        ("odd f64", linear(512, 1024, 1023, DType::F64), Policy::own(), vec!["split_k"]),
+        ("odd f32", linear(333, 777, 555, Format::F32), Policy::own(), vec!["simt_gemm", "split_k"]),
+        ("f64", linear(512, 1024, 1024, Format::F64), Policy::default(), vec!["cublas", "sm90_dgemm"]),
+        ("f64", linear(512, 1024, 1024, Format::F64), Policy::own(), vec!["sm90_dgemm"]),
+        ("odd f64", linear(512, 1024, 1023, Format::F64), Policy::own(), vec!["split_k"]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec!["cublas"]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec!["split_k"]),
         ("a long K of few outputs", bf16(1, 8, 16_384), Policy::own(), vec!["gemv"]),
@@ -107,9 +107,9 @@ fn what_runs_is_the_fastest_of_those_that_can() {
 fn no_plan_of_our_own_policy_is_for_the_vendor_library() {
     let dispatcher = h100();
     for problem in sweep() {
-        assert_ne!(dispatcher.plan(&problem, Policy::own()).unwrap().kernel.family, "cublas", "{problem}");
+        assert_ne!(dispatcher.plan(&problem, Policy::own()).unwrap().kernel.role, Role::Vendor, "{problem}");
         for Candidate { kernel, verdict, .. } in dispatcher.explain(&problem, Policy::own()).candidates {
-            assert!(kernel.family != "cublas" || verdict.is_err(), "{problem}: {kernel}");
+            assert!(kernel.role != Role::Vendor || verdict.is_err(), "{problem}: {kernel}");
         }
     }
 }
@@ -128,25 +128,32 @@ fn other_gpus_get_kernels_that_run_there() {
 fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
     const NAME: &str = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
     let dense = bf16(512, 1024, 1024);
-    let padded = Operand { row_stride: 1025, ..dense.a };
-    let shifted = Operand { pointer_align: 2, ..dense.b };
-    let repeated = Operand { row_stride: 0, ..dense.a };
-    let every_other = Operand { row_stride: 2048, col_stride: 2, ..dense.d };
+    let padded = dense.a.with(|o| o.row_stride = 1025);
+    let shifted = dense.b.with(|o| o.pointer_align = 2);
+    let repeated = dense.a.with(|o| o.row_stride = 0);
+    let every_other = dense.d.with(|o| {
+        o.row_stride = 2048;
+        o.col_stride = 2;
+    });
     let mut column_major_c = Epilogue::new(1.0, 1.0);
-    column_major_c.c = Some(Operand::col_major(512, [0, 0]));
+    column_major_c.c = Some(Operand::col_major(Format::BF16, 512, [0, 0]));
     let cases = [
         ("an odd K", bf16(512, 1024, 1023), "A is aligned to 2 bytes, 16 needed"),
         ("a K of 4 more", bf16(512, 1024, 1020), "A is aligned to 8 bytes, 16 needed"),
         ("an odd N", bf16(512, 1023, 1024), "D is aligned to 2 bytes, 16 needed"),
-        ("odd rows of A", Problem { a: padded, ..dense }, "A is aligned to 2 bytes, 16 needed"),
-        ("a shifted B", Problem { b: shifted, ..dense }, "B is aligned to 2 bytes, 16 needed"),
-        ("a short K in long rows", Problem { k: 1020, ..dense }, "K is 1020, a multiple of 8 needed"),
-        ("a short N in long rows", Problem { n: 1020, ..dense }, "N is 1020, a multiple of 8 needed"),
-        ("a repeated row", Problem { a: repeated, ..dense }, "rows of A overlap (a stride is smaller than the row)"),
-        ("D in every other column", Problem { d: every_other, ..dense }, "D is not row-major"),
-        ("a transposed C", Problem { epilogue: column_major_c, ..dense }, "C is not row-major"),
-        ("another layout", Problem { b: Operand::row_major(1024, [0, 0]), ..dense }, "reads nt, the operands are nn"),
-        ("another type", linear(512, 1024, 1024, DType::F16), "computes in bf16, the problem is in f16"),
+        ("odd rows of A", dense.with(|p| p.a = padded), "A is aligned to 2 bytes, 16 needed"),
+        ("a shifted B", dense.with(|p| p.b = shifted), "B is aligned to 2 bytes, 16 needed"),
+        ("a short K in long rows", dense.with(|p| p.k = 1020), "K is 1020, a multiple of 8 needed"),
+        ("a short N in long rows", dense.with(|p| p.n = 1020), "N is 1020, a multiple of 8 needed"),
+        ("a repeated row", dense.with(|p| p.a = repeated), "rows of A overlap (a stride is smaller than the row)"),
+        ("D in every other column", dense.with(|p| p.d = every_other), "D is not row-major"),
+        ("a transposed C", dense.with(|p| p.epilogue = column_major_c), "C is not row-major"),
+        (
+            "another layout",
+            dense.with(|p| p.b = Operand::row_major(Format::BF16, 1024, [0, 0])),
+            "reads nt, the operands are nn",
+        ),
+        ("another type", linear(512, 1024, 1024, Format::F16), "computes in bf16, the problem is in f16"),
         ("no K", bf16(512, 1024, 0), "K is 0"),
     ];
     assert!(verdict(&dense, NAME).is_ok());
@@ -158,12 +165,12 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
 #[test]
 fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
     const GEMV: &str = "gemv_sm90_bf16_nt_8x2x512_1x1";
-    const SKINNY: &str = "sm90_skinny_bf16_nt_128x64x128_1x1";
+    const FEW_ROWS: &str = "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8";
     let own = |problem: &Problem| plan(problem, Policy::own()).kernel.name;
     assert_eq!((own(&bf16(1, 4096, 4096)), own(&bf16(4, 4096, 4096))), (GEMV, GEMV));
-    assert_eq!((own(&bf16(9, 4096, 4096)), own(&bf16(16, 3072, 2048))), (SKINNY, SKINNY));
+    assert_eq!((own(&bf16(9, 4096, 4096)), own(&bf16(16, 3072, 2048))), (FEW_ROWS, FEW_ROWS));
     // N may be anything, and rows of D need no alignment.
-    assert_eq!((own(&bf16(3, 4095, 4096)), own(&bf16(9, 4095, 4096))), (GEMV, SKINNY));
+    assert_eq!((own(&bf16(3, 4095, 4096)), own(&bf16(9, 4095, 4096))), (GEMV, FEW_ROWS));
     // Five to eight rows, each where it was faster on an H100.
     for m in 5..=8 {
         for (n, k) in
@@ -172,18 +179,18 @@ fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
             assert_eq!(own(&bf16(m, n, k)), GEMV, "{m}x{n}x{k}");
         }
         for (n, k) in [(6144, 1024), (3072, 2048), (256, 7168)] {
-            assert_eq!(own(&bf16(m, n, k)), SKINNY, "{m}x{n}x{k}");
+            assert_eq!(own(&bf16(m, n, k)), FEW_ROWS, "{m}x{n}x{k}");
         }
     }
-    let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, DType::BF16);
-    let short = Problem { k: 4090, ..bf16(2, 4096, 4096) };
+    let many = Problem::dense(1, 64, 128, 70_000, Layout::NT, Format::BF16);
+    let short = bf16(2, 4096, 4096).with(|p| p.k = 4090);
     let cases = [
         (GEMV, bf16(9, 4096, 4096), "takes at most 8 rows, the problem has 9"),
         (GEMV, many, "takes at most 65535 matrices, the problem has 70000"),
         (GEMV, short, "K is 4090, a multiple of 8 needed"),
         (GEMV, bf16(1, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
-        (SKINNY, bf16(129, 4096, 4096), "takes at most 128 rows, the problem has 129"),
-        (SKINNY, bf16(64, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
+        (FEW_ROWS, bf16(129, 4096, 4096), "takes at most 128 rows, the problem has 129"),
+        (FEW_ROWS, bf16(64, 4096, 4095), "A is aligned to 2 bytes, 16 needed"),
     ];
     for (name, problem, text) in cases {
         assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
@@ -196,41 +203,52 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
     const GEVM: &str = "gevm_sm90_bf16_nn_4x64x32_1x1";
     const OUTER: &str = "outer_sm90_f32_any_16x128x1_1x1";
     let cases = [
-        (linear(1, 4096, 4096, DType::F32), F32),
-        (linear(8, 4096, 4096, DType::F32), F32),
-        (linear(7, 999, 768, DType::F32), F32),
-        (Problem::dense(4, 4096, 128, 8, Layout::NT, DType::BF16), "gemv_sm90_bf16_nt_8x2x512_1x1"),
-        (Problem::dense(4, 128, 4096, 8, Layout::NN, DType::BF16), GEVM),
-        (Problem::dense(1, 128, 1001, 32, Layout::NN, DType::F16), "gevm_sm90_f16_nn_4x64x32_1x1"),
-        (Problem::dense(1, 4096, 4096, 1, Layout::NN, DType::F32), "gevm_sm90_f32_nn_4x32x32_1x1"),
-        (Problem::dense(4096, 64, 1, 1, Layout::NN, DType::F32), OUTER),
-        (Problem::dense(4096, 33, 1, 3, Layout::TT, DType::F32), OUTER),
+        (linear(1, 4096, 4096, Format::F32), F32),
+        (linear(8, 4096, 4096, Format::F32), F32),
+        (linear(7, 999, 768, Format::F32), F32),
+        (Problem::dense(4, 4096, 128, 8, Layout::NT, Format::BF16), "gemv_sm90_bf16_nt_8x2x512_1x1"),
+        (Problem::dense(4, 128, 4096, 8, Layout::NN, Format::BF16), GEVM),
+        (Problem::dense(1, 128, 1001, 32, Layout::NN, Format::F16), "gevm_sm90_f16_nn_4x64x32_1x1"),
+        (Problem::dense(1, 4096, 4096, 1, Layout::NN, Format::F32), "gevm_sm90_f32_nn_4x32x32_1x1"),
+        (Problem::dense(4096, 64, 1, 1, Layout::NN, Format::F32), OUTER),
+        (Problem::dense(4096, 33, 1, 3, Layout::TT, Format::F32), OUTER),
     ];
     for (problem, name) in cases {
         for policy in [Policy::default(), Policy::own()] {
             assert_eq!(plan(&problem, policy).kernel.name, name, "{problem}");
         }
     }
-    let narrow = Problem::dense(4, 128, 4096, 8, Layout::NN, DType::BF16);
+    let narrow = Problem::dense(4, 128, 4096, 8, Layout::NN, Format::BF16);
     let cases = [
-        (F32, linear(17, 4096, 4096, DType::F32), "takes at most 16 rows, the problem has 17"),
-        (F32, linear(2, 4096, 4095, DType::F32), "A is aligned to 4 bytes, 16 needed"),
-        (GEVM, Problem { m: 5, ..narrow }, "takes at most 4 rows, the problem has 5"),
-        (GEVM, Problem::dense(4, 100, 4096, 8, Layout::NN, DType::BF16), "B is aligned to 8 bytes, 16 needed"),
-        (GEVM, Problem { n: 100, ..narrow }, "N is 100, a multiple of 8 needed"),
-        (OUTER, linear(4096, 64, 2, DType::F32), "takes a K of 1, the problem has 2"),
+        (F32, linear(17, 4096, 4096, Format::F32), "takes at most 16 rows, the problem has 17"),
+        (F32, linear(2, 4096, 4095, Format::F32), "A is aligned to 4 bytes, 16 needed"),
+        (GEVM, narrow.with(|p| p.m = 5), "takes at most 4 rows, the problem has 5"),
+        (GEVM, Problem::dense(4, 100, 4096, 8, Layout::NN, Format::BF16), "B is aligned to 8 bytes, 16 needed"),
+        (GEVM, narrow.with(|p| p.n = 100), "N is 100, a multiple of 8 needed"),
+        (OUTER, linear(4096, 64, 2, Format::F32), "takes a K of 1, the problem has 2"),
     ];
     for (name, problem, text) in cases {
         assert_eq!(verdict(&problem, name).unwrap_err().to_string(), text, "{problem}");
     }
     // Rows of A may start anywhere, and batches may have two dimensions.
-    let a = Operand { row_stride: 4097, batch_stride: [100_000, 20_000], pointer_align: 2, ..narrow.a };
-    assert!(verdict(&Problem { a, batch: [2, 4], ..narrow }, GEVM).is_ok());
+    let a = narrow.a.with(|o| {
+        o.row_stride = 4097;
+        o.batch_stride = [100_000, 20_000];
+        o.pointer_align = 2;
+    });
+    assert!(verdict(
+        &narrow.with(|p| {
+            p.a = a;
+            p.batch = [2, 4];
+        }),
+        GEVM
+    )
+    .is_ok());
 }
 
 #[test]
 fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
-    use {DType::*, Layout::*};
+    use {Format::*, Layout::*};
     // Microseconds on an H100 80GB HBM3 (docs/performance.md): ours where it is built as measured, and cuBLAS.
     let cases = [
         (1, 4096, 4096, 1, NT, F32, 21.8, 27.9),
@@ -271,12 +289,12 @@ fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
 
 #[test]
 fn a_few_hundred_rows_get_the_wave_made_for_them() {
-    const FLAT: &str = "sm90_wave_bf16_nt_64x128x128_2x1";
-    const NARROW: &str = "sm90_wave_bf16_nt_128x96x128_2x1";
-    const WIDE: &str = "sm90_wave_bf16_nt_128x224x64_2x1_s2";
-    const HALVES: &str = "sm90_wave_bf16_nt_192x64x128_1x1_s2_exchanged";
-    const QUARTERS: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2_exchanged";
-    const TALL: &str = "sm90_wave_bf16_nt_200x192x64_2x1_exchanged";
+    const FLAT: &str = "sm90_swap_ab_bf16_nt_64x128x128_2x1";
+    const NARROW: &str = "sm90_swap_ab_bf16_nt_128x96x128_2x1";
+    const WIDE: &str = "sm90_swap_ab_bf16_nt_128x224x64_2x1_s2";
+    const HALVES: &str = "sm90_swap_ab_bf16_nt_192x64x128_1x1_s2";
+    const QUARTERS: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
+    const TALL: &str = "sm90_swap_ab_bf16_nt_200x192x64_2x1";
     const WAVES: [(usize, usize, usize, &str); 12] = [
         (48, 6144, 4096, FLAT),
         (128, 6144, 4096, NARROW),
@@ -298,7 +316,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     for (m, n, k) in
         [(129, 4096, 4096), (257, 4096, 4096), (192, 4096, 14_336), (384, 4096, 14_336), (256, 28_672, 4096)]
     {
-        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, "sm90_wave", "{m}x{n}x{k}");
+        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, "sm90_swap_ab", "{m}x{n}x{k}");
     }
     let name = WIDE;
     // N may be anything, rows of D need no alignment, and C is fused.
@@ -306,7 +324,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     problem.epilogue = Epilogue::new(1.0, 1.0);
     problem.epilogue.c = Some(problem.d);
     assert!(verdict(&problem, name).is_ok());
-    let many = Problem::dense(65, 64, 128, 70_000, Layout::NT, DType::BF16);
+    let many = Problem::dense(65, 64, 128, 70_000, Layout::NT, Format::BF16);
     assert_eq!(verdict(&many, name).unwrap_err().to_string(), "takes at most 65535 matrices, the problem has 70000");
     let short = verdict(&bf16(300, 4096, 4095), name).unwrap_err();
     assert_eq!(short.to_string(), "A is aligned to 2 bytes, 16 needed");
@@ -316,11 +334,12 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
 #[test]
 fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
     const LAYERS: [(usize, usize, usize); 2] = [(4096, 4096, 800), (6144, 4096, 256)];
-    let exchanged = KERNELS.iter().filter(|kernel| kernel.schedule == "exchanged" && kernel.dtype == DType::BF16);
+    let waves = KERNELS.iter().filter(|kernel| kernel.family == "sm90_swap_ab" && kernel.types.a == Format::BF16);
+    let swapped = waves.filter(|kernel| kernel.split <= 2 && kernel.widths.last() == Some(&kernel.tile[0]));
     let device = DeviceInfo::h100();
     for (n, k, most) in LAYERS {
         let best = |m| {
-            let estimates = exchanged.clone().map(|kernel| cost::estimate_us(kernel, &bf16(m, n, k), &device));
+            let estimates = swapped.clone().map(|kernel| cost::estimate_us(kernel, &bf16(m, n, k), &device));
             estimates.fold(f64::INFINITY, f64::min)
         };
         for m in 5..most {
@@ -331,9 +350,9 @@ fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
 }
 
 #[test]
-fn a_column_major_result_exchanges_the_operands() {
+fn a_column_major_result_swaps_the_operands() {
     let mut problem = bf16(512, 1024, 2048);
-    problem.d = Operand::col_major(512, [0, 0]);
+    problem.d = Operand::col_major(problem.d.format, 512, [0, 0]);
     problem.epilogue.bias = Some(BiasAxis::N);
     let plan = plan(&problem, Policy::own());
     let canonical = plan.canonical.problem;
@@ -345,7 +364,7 @@ fn a_column_major_result_exchanges_the_operands() {
 
 #[test]
 fn one_weight_for_a_batch_is_a_single_product() {
-    let mut problem = Problem::dense(128, 4096, 1024, 16, Layout::NT, DType::BF16);
+    let mut problem = Problem::dense(128, 4096, 1024, 16, Layout::NT, Format::BF16);
     problem.b.batch_stride = [0, 0];
     let folded = plan(&problem, Policy::default());
     let single = plan(&bf16(16 * 128, 4096, 1024), Policy::default());
@@ -355,7 +374,7 @@ fn one_weight_for_a_batch_is_a_single_product() {
 
 #[test]
 fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
-    let mut problem = Problem::dense(128, 128, 64, 6, Layout::NT, DType::BF16);
+    let mut problem = Problem::dense(128, 128, 64, 6, Layout::NT, Format::BF16);
     problem.batch = [2, 3];
     for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
         let matrix = operand.batch_stride[1];
@@ -369,7 +388,7 @@ fn batch_dimensions_that_do_not_merge_are_for_kernels_with_two() {
 
 #[test]
 fn nothing_to_compute_is_a_plan_that_takes_no_time() {
-    for problem in [bf16(0, 1024, 1024), bf16(512, 0, 1024), Problem::dense(8, 8, 8, 0, Layout::NN, DType::F32)] {
+    for problem in [bf16(0, 1024, 1024), bf16(512, 0, 1024), Problem::dense(8, 8, 8, 0, Layout::NN, Format::F32)] {
         assert_eq!(plan(&problem, Policy::default()).estimate_us, 0.0);
         let text = h100().explain(&problem, Policy::default()).to_string();
         assert!(text.contains("nothing to compute"), "{text}");
@@ -387,7 +406,8 @@ fn a_forced_kernel_is_taken_or_an_error() {
     assert!(matches!(&unknown, Error::UnknownKernel(name) if name == "sm90_gemm"), "{unknown:?}");
     let name = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let error = h100().plan(&problem, Policy::force(name).unwrap()).unwrap_err();
-    let expected = Rejection::DType { have: DType::F32, need: DType::BF16 };
+    let [have, need] = [Format::F32, Format::BF16].map(|format| Types::of(format).into());
+    let expected = Rejection::Types { have, need };
     assert!(matches!(&error, Error::Forced { kernel, .. } if kernel == name), "{error:?}");
     assert_eq!(error.source().and_then(|cause| cause.downcast_ref()), Some(&expected));
     let text = error.to_string();
@@ -425,7 +445,7 @@ fn an_epilogue_is_split_where_that_is_fastest() {
         problem.epilogue.c = Some(problem.d);
         let cost = |fusion| {
             let (epilogue, passes) = problem.epilogue.keep(fusion);
-            let plan = dispatcher.plan(&Problem { epilogue, ..problem }, Policy::default());
+            let plan = dispatcher.plan(&problem.with(|p| p.epilogue = epilogue), Policy::default());
             plan.map_or(f64::INFINITY, |plan| {
                 plan.estimate_us + cost::elementwise_us(&problem, passes, dispatcher.device())
             })
@@ -447,7 +467,7 @@ fn estimates_respect_the_roofline_and_grow_with_m() {
         }
     }
     for kernel in KERNELS.iter().filter(|kernel| kernel.arch.capability == 90 && kernel.layout == Layout::NT) {
-        let estimate = |m| cost::estimate_us(kernel, &linear(m, 4096, 4096, kernel.dtype), &device);
+        let estimate = |m| cost::estimate_us(kernel, &linear(m, 4096, 4096, kernel.types.a), &device);
         let grows = (1..2000).step_by(37).all(|m| estimate(m) <= estimate(m + 37));
         assert!(grows, "{kernel} gets faster with more rows");
     }

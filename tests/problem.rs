@@ -1,8 +1,8 @@
 //! What is asked: canonical problems compute the same, batch dimensions collapse without losing an element, and
 //! alignments hold for every address.
 
-use candle_tilegemm::problem::{power_of_two_in, Batch, BiasAxis, Epilogue, Operand, MAX_ALIGN};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::problem::{power_of_two_in, Batch, BiasAxis, Epilogue, Groups, Operand, MAX_ALIGN};
+use candle_tilegemm::{Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -36,7 +36,7 @@ impl Place {
             }
         }
         let [outer, inner, row_stride, col_stride] = strides;
-        let operand = Operand { row_stride, col_stride, batch_stride: [outer, inner], pointer_align: MAX_ALIGN };
+        let operand = Operand::new(Format::F16, [row_stride, col_stride], [outer, inner]);
         (operand, next as usize)
     }
 }
@@ -84,8 +84,13 @@ fn case() -> impl Strategy<Value = Case> {
         let mut epilogue = Epilogue::new(f64::from(alpha), f64::from(beta));
         epilogue.bias = bias;
         epilogue.c = Some(c);
-        let problem =
-            Problem { batch: [outer, inner], a, b, d, epilogue, ..Problem::dense(m, n, k, 1, Layout::NN, DType::F16) };
+        let problem = Problem::dense(m, n, k, 1, Layout::NN, Format::F16).with(|p| {
+            p.batch = [outer, inner];
+            p.a = a;
+            p.b = b;
+            p.d = d;
+            p.epilogue = epilogue;
+        });
         Case { problem, spans: [a_span, b_span, c_span, d_span] }
     })
 }
@@ -174,13 +179,13 @@ proptest! {
         for operand in [&mut problem.a, &mut problem.b, &mut problem.d] {
             operand.pointer_align = align;
         }
-        let Problem { m, n, k, batch: [outer, inner], a, b, d, dtype, .. } = problem;
+        let Problem { m, n, k, batch: [outer, inner], a, b, d, .. } = problem;
         for (operand, rows, cols) in [(a, m, k), (b, k, n), (d, m, n)] {
-            let claimed = operand.align(dtype);
+            let claimed = operand.align();
             prop_assert!(claimed <= align);
             let lines = if operand.col_stride == 1 { [outer, inner, rows, 1] } else { [outer, inner, 1, cols] };
             for index in indices(lines).filter(|_| operand.col_stride == 1 || operand.row_stride == 1) {
-                let bytes = address(&operand, index) * dtype.bytes();
+                let bytes = operand.format.bytes(address(&operand, index));
                 prop_assert_eq!(bytes % claimed as usize, 0, "{:?} claims {}", operand, claimed);
             }
         }
@@ -244,20 +249,21 @@ fn batches_collapse_to_two_dimensions_or_not_at_all() {
 
 #[test]
 fn alignment_is_that_of_pointer_and_strides() {
-    let dense = Operand::row_major(64, [0, 64 * 8]);
+    let dense = Operand::row_major(Format::F16, 64, [0, 64 * 8]);
     let cases = [
-        ("dense", dense, DType::F16, 16),
-        ("a pointer off by one", Operand { pointer_align: 2, ..dense }, DType::F16, 2),
-        ("an odd row", Operand { row_stride: 65, ..dense }, DType::F16, 2),
-        ("a row of f32", Operand { row_stride: 66, ..dense }, DType::F32, 8),
-        ("a row of f64", Operand { row_stride: 65, ..dense }, DType::F64, 8),
-        ("an odd batch", Operand { batch_stride: [0, 4], ..dense }, DType::BF16, 8),
-        ("a broadcast batch", Operand { batch_stride: [0, 0], ..dense }, DType::BF16, 16),
-        ("columns", Operand::col_major(12, [0, 0]), DType::F16, 8),
+        ("dense", dense, Format::F16, 16),
+        ("a pointer off by one", dense.with(|o| o.pointer_align = 2), Format::F16, 2),
+        ("an odd row", dense.with(|o| o.row_stride = 65), Format::F16, 2),
+        ("a row of f32", dense.with(|o| o.row_stride = 66), Format::F32, 8),
+        ("a row of f64", dense.with(|o| o.row_stride = 65), Format::F64, 8),
+        ("an odd batch", dense.with(|o| o.batch_stride = [0, 4]), Format::BF16, 8),
+        ("a broadcast batch", dense.with(|o| o.batch_stride = [0, 0]), Format::BF16, 16),
+        ("columns", Operand::col_major(Format::F16, 12, [0, 0]), Format::F16, 8),
     ];
-    for (what, operand, dtype, expected) in cases {
-        assert_eq!(operand.align(dtype), expected, "{what}");
-        assert_eq!(operand.transposed().align(dtype), expected, "{what}, transposed");
+    for (what, operand, format, expected) in cases {
+        let operand = operand.with(|o| o.format = format);
+        assert_eq!(operand.align(), expected, "{what}");
+        assert_eq!(operand.transposed().align(), expected, "{what}, transposed");
     }
     assert_eq!([0, 1, 6, 24, 32, 4096].map(power_of_two_in), [MAX_ALIGN, 1, 2, 8, 16, 16]);
 }
@@ -266,7 +272,7 @@ fn alignment_is_that_of_pointer_and_strides() {
 #[test]
 fn an_alpha_of_0_is_a_product_over_nothing() {
     let of = |k, layout, alpha| {
-        let mut problem = Problem::dense(6, 4, k, 3, layout, DType::BF16);
+        let mut problem = Problem::dense(6, 4, k, 3, layout, Format::BF16);
         problem.epilogue = Epilogue::new(alpha, 0.5);
         problem.epilogue.bias = Some(BiasAxis::N);
         problem.epilogue.c = Some(problem.d);
@@ -282,4 +288,19 @@ fn an_alpha_of_0_is_a_product_over_nothing() {
         }
         assert_eq!(of(8, layout, 1e-300).k, 8);
     }
+}
+
+/// The matrices B of groups keep their distance, and the rows of groups stay rows.
+#[test]
+fn groups_keep_their_matrices_apart() {
+    let product = Problem::dense(64, 32, 16, 1, Layout::NT, Format::BF16);
+    let grouped = product.with(|p| {
+        p.groups = Some(Groups::new(8, 8));
+        p.b.batch_stride = [0, 32 * 16];
+    });
+    assert_eq!(grouped.canonical().problem, grouped);
+    assert_eq!(grouped.bytes(), 2.0 * (64.0 * 16.0 + 8.0 * 16.0 * 32.0 + 64.0 * 32.0));
+    let transposed = grouped.with(|p| p.d = Operand::col_major(Format::BF16, 64, [0, 0]));
+    assert!(!transposed.canonical().swapped);
+    assert_eq!(grouped.to_string(), "64x32x16 nt bf16 in 8 groups");
 }

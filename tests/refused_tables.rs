@@ -3,9 +3,9 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
-use candle_tilegemm::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
-use candle_tilegemm::{DType, Error, Layout, Problem};
+use candle_tilegemm::internal::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
+use candle_tilegemm::kernel::{KernelDesc, Role};
+use candle_tilegemm::{Error, Format, Layout, Problem};
 
 fn refusal(result: Result<Tuning, Error>) -> (Refusal, String) {
     let error = result.expect_err("the table is good");
@@ -29,7 +29,7 @@ fn empty(name: &str) -> Tuning {
 
 /// Some kernel of ours.
 fn own_kernel() -> &'static KernelDesc {
-    KERNELS.iter().find(|k| k.family != "cublas" && k.dtype == DType::BF16).unwrap()
+    KERNELS.iter().find(|k| k.role != Role::Vendor && k.types.a == Format::BF16).unwrap()
 }
 
 /// An entry of that kernel, as a file has it.
@@ -115,7 +115,7 @@ fn an_entry_whose_kernel_has_changed_is_refused_alone() {
     );
 
     // The others answer, and those do not.
-    let at = |m| table.lookup(&Problem::dense(m, 64, 64, 1, Layout::NT, DType::BF16), Among::Own).map(|entry| entry.m);
+    let at = |m| table.lookup(&Problem::dense(m, 64, 64, 1, Layout::NT, Format::BF16), Among::Own).map(|entry| entry.m);
     assert_eq!([4, 5, 9].map(at), [Some([1, 4]), None, None]);
     let written = table.to_text();
     assert!(written.contains("[1,4]") && !written.contains("[5,8]") && !written.contains("[9,16]"), "{written}");

@@ -1,6 +1,6 @@
 //! The environment variables: each is listed, described and read in one place.
 
-use candle_tilegemm::settings::ALL;
+use candle_tilegemm::internal::settings::ALL;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ fn nothing_else_in_the_library_reads_the_environment() {
         let (own, text) = (path.strip_prefix(root()).unwrap(), fs::read_to_string(&path).unwrap());
         let read = match own {
             own if own == Path::new("src/settings.rs") => continue,
-            own if own.starts_with("src/bin") => text.contains("var(\"TILEGEMM") || text.contains("var_os(\"TILEGEMM"),
+            own if own.starts_with("src/cli") => text.contains("var(\"TILEGEMM") || text.contains("var_os(\"TILEGEMM"),
             _ => text.contains("env::var"),
         };
         assert!(!read, "{} reads the environment; src/settings.rs does that", own.display());

@@ -2,10 +2,10 @@
 
 #![cfg(any(feature = "cli", feature = "interpose"))]
 
+use candle_tilegemm::internal::suite::{self, Shape, ShapeEpilogue, Size};
+use candle_tilegemm::internal::trace::{class_of, Recorded, Tracer, LEFT_OUT};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::suite::{self, Shape, ShapeEpilogue, Size};
-use candle_tilegemm::trace::{class_of, Recorded, Tracer, LEFT_OUT};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::HashSet;
@@ -56,19 +56,19 @@ fn the_committed_suite_is_one() {
 fn classes_of_a_trace_are_those_of_the_suite() {
     let rows = parse(COMMITTED);
     let problem = |m, batch, dtype| Problem::dense(m, 4096, 1024, batch, Layout::NT, dtype);
-    let mut broadcast = problem(64, 8, DType::F16);
+    let mut broadcast = problem(64, 8, Format::F16);
     broadcast.b.batch_stride = [0, 0];
     let cases = [
-        (problem(1, 1, DType::BF16), "decode"),
-        (problem(4, 1, DType::F16), "decode"),
-        (problem(5, 1, DType::BF16), "small"),
-        (problem(64, 1, DType::BF16), "small"),
-        (problem(65, 1, DType::BF16), "mid"),
-        (problem(256, 1, DType::BF16), "mid"),
-        (problem(257, 1, DType::BF16), "prefill"),
-        (problem(1, 32, DType::F32), "attention"),
-        (problem(1, 1, DType::F32), "f32"),
-        (problem(1, 1, DType::F64), "f64"),
+        (problem(1, 1, Format::BF16), "decode"),
+        (problem(4, 1, Format::F16), "decode"),
+        (problem(5, 1, Format::BF16), "small"),
+        (problem(64, 1, Format::BF16), "small"),
+        (problem(65, 1, Format::BF16), "mid"),
+        (problem(256, 1, Format::BF16), "mid"),
+        (problem(257, 1, Format::BF16), "prefill"),
+        (problem(1, 32, Format::F32), "attention"),
+        (problem(1, 1, Format::F32), "f32"),
+        (problem(1, 1, Format::F64), "f64"),
         (broadcast, "broadcast"),
     ];
     for (problem, class) in cases {
@@ -86,7 +86,7 @@ fn a_row_says_what_is_computed() {
         "{ROW}batch = 3\na_batch_stride = 100\nb_batch_stride = 0\nsource = \"a model\"\n\
          epilogue = {{ alpha = 0.5, beta = 2, bias = true, activation = \"gelu_erf\" }}\n"
     ))[0];
-    let mut expected = Problem::dense(2, 4, 8, 3, Layout::NT, DType::BF16);
+    let mut expected = Problem::dense(2, 4, 8, 3, Layout::NT, Format::BF16);
     (expected.a.batch_stride, expected.b.batch_stride) = ([0, 100], [0, 0]);
     expected.epilogue = Epilogue::new(0.5, 2.0);
     expected.epilogue.bias = Some(BiasAxis::N);
@@ -111,7 +111,7 @@ fn what_is_wrong_is_said_with_its_line_its_field_and_what_was_expected() {
         (with("\"nt\"", "\"xx\""), ["line 7", "unknown layout 'xx'", "expected nn, nt, tn or tt"]),
         (with("\"nt\"", "\"any\""), ["line 7", "unknown layout 'any'", "expected nn, nt, tn or tt"]),
         (with("dtype = \"bf16\"\n", ""), ["line 1", "missing field", "`dtype`"]),
-        (with("bf16", "int8"), ["line 8", "dtype = \"int8\"", "`f16`, `bf16`, `f32`, `f64`"]),
+        (with("bf16", "int8"), ["line 8", "dtype = \"int8\"", "f16, bf16, f32 or f64"]),
         (format!("{ROW}\n{ROW}"), ["line 11", "field id", "the id of line 2 too; expected a unique one"]),
         (and("epilogue = { activation = \"elu\" }"), ["line 9", "`elu`", "`gelu_erf`"]),
         (and("epilogue = { gamma = 1.0 }"), ["line 9", "`gamma`", "`alpha`, `beta`, `bias`, `activation`"]),
@@ -138,8 +138,8 @@ fn what_is_wrong_is_said_with_its_line_its_field_and_what_was_expected() {
 
 #[test]
 fn a_problem_that_has_no_words_in_the_format_has_no_row() {
-    let dense = Problem::dense(8, 16, 32, 6, Layout::NT, DType::F32);
-    let single = Problem::dense(8, 16, 32, 1, Layout::NT, DType::F32);
+    let dense = Problem::dense(8, 16, 32, 6, Layout::NT, Format::F32);
+    let single = Problem::dense(8, 16, 32, 1, Layout::NT, Format::F32);
     let mut along_m = single;
     along_m.epilogue.bias = Some(BiasAxis::M);
     let mut exchanged = dense;
@@ -150,16 +150,24 @@ fn a_problem_that_has_no_words_in_the_format_has_no_row() {
     let mut reversed = dense;
     reversed.b.batch_stride = [0, -512];
     let cases = [
-        ("padding", Problem { a: Operand { row_stride: 40, ..single.a }, ..single }),
-        ("no contiguous dimension", Problem { b: Operand { row_stride: 2, col_stride: 64, ..single.b }, ..single }),
-        ("a column-major result", Problem { d: Operand::col_major(8, [0, 0]), ..single }),
+        ("padding", single.with(|p| p.a = single.a.with(|o| o.row_stride = 40))),
+        (
+            "no contiguous dimension",
+            single.with(|p| {
+                p.b = single.b.with(|o| {
+                    o.row_stride = 2;
+                    o.col_stride = 64;
+                })
+            }),
+        ),
+        ("a column-major result", single.with(|p| p.d = Operand::col_major(p.d.format, 8, [0, 0]))),
         ("two batch dimensions", exchanged),
         ("overlapping matrices", overlapping),
         ("a batch that runs backwards", reversed),
         ("a bias along M", along_m),
-        ("no rows", Problem { m: 0, ..single }),
+        ("no rows", single.with(|p| p.m = 0)),
     ];
-    for problem in [dense, single, Problem { f32_mode: F32Mode::Tf32, ..single }] {
+    for problem in [dense, single, single.with(|p| p.f32_mode = F32Mode::Tf32)] {
         assert!(Shape::of(&problem, "x".into(), "c".into()).is_some(), "{problem}");
     }
     for (what, problem) in cases {
@@ -178,7 +186,8 @@ prop_compose! {
         [m, n, k] in [size(), size(), size()],
         batch in prop_oneof![Just(1usize), 2..=5000usize],
         layout in select(vec![Layout::NN, Layout::NT, Layout::TN, Layout::TT]),
-        dtype in select(vec![DType::F16, DType::BF16, DType::F32, DType::F64]),
+        dtype in select(vec![Format::F16, Format::BF16, Format::F32, Format::F64]),
+        wide in any::<bool>(),
         // Broadcast, dense, or further apart than dense.
         [a, b] in prop::array::uniform2(select(vec![Some(0), None, Some(1), Some(1000)])),
         (alpha, beta) in (-1e3..1e3f64, prop_oneof![Just(0.0), -2.0..2.0f64]),
@@ -187,6 +196,7 @@ prop_compose! {
         plain in any::<bool>(),
         from in prop::option::of("\\PC{0,9}"),
     ) -> Shape {
+        let out = (wide && dtype.bytes(1) == 2).then_some(Format::F32);
         let size = |size: usize| Size::try_from(size).unwrap();
         let stride = |more: Option<usize>, matrix: usize| match more? {
             _ if batch == 1 => None,
@@ -196,7 +206,7 @@ prop_compose! {
         let epilogue = (!plain).then_some(ShapeEpilogue { alpha, beta, bias, activation });
         let (a_batch_stride, b_batch_stride) = (stride(a, m * k), stride(b, n * k));
         let (m, n, k, batch) = (size(m), size(n), size(k), size(batch));
-        Shape { id, class, m, n, k, batch, layout, dtype, a_batch_stride, b_batch_stride, epilogue, from }
+        Shape { id, class, m, n, k, batch, layout, dtype, out, a_batch_stride, b_batch_stride, epilogue, from }
     }
 }
 
@@ -250,15 +260,20 @@ fn a_trace_has_a_row_for_each_distinct_product() {
     let mut tracer = Tracer::new(folder.file());
     assert_eq!(folder.text(), "what was there before", "nothing is written before the first product");
 
-    let linear = Problem::dense(1, 4096, 1024, 1, Layout::NT, DType::BF16);
-    let mut attention = Problem::dense(64, 64, 128, 32, Layout::NN, DType::F32);
+    let linear = Problem::dense(1, 4096, 1024, 1, Layout::NT, Format::BF16);
+    let mut attention = Problem::dense(64, 64, 128, 32, Layout::NN, Format::F32);
     let first = tracer.record(&linear).unwrap();
     assert_eq!(first.id.as_deref(), Some("trace-1x4096x1024-nt-bf16"));
     assert_eq!(first.notes.len(), 1);
     assert!(first.notes[0].contains(&folder.file().display().to_string()), "{:?}", first.notes);
 
     // The same at another address, and with a stride that means nothing.
-    let elsewhere = Problem { a: Operand { pointer_align: 2, row_stride: 7777, ..linear.a }, ..linear };
+    let elsewhere = linear.with(|p| {
+        p.a = linear.a.with(|o| {
+            o.pointer_align = 2;
+            o.row_stride = 7777;
+        })
+    });
     assert_eq!(tracer.record(&elsewhere), None);
     let second = tracer.record(&attention).unwrap();
     assert_eq!((second.id.as_deref(), second.notes), (Some("trace-64x64x128-nn-f32-b32"), vec![]));
@@ -287,7 +302,7 @@ fn a_trace_has_a_row_for_each_distinct_product() {
 fn a_trace_says_what_it_leaves_out() {
     let folder = Folder::new("left-out");
     let mut tracer = Tracer::new(folder.file());
-    let mut padded = Problem::dense(8, 16, 32, 1, Layout::NT, DType::BF16);
+    let mut padded = Problem::dense(8, 16, 32, 1, Layout::NT, Format::BF16);
     padded.a.row_stride = 40;
     let first = tracer.record(&padded).unwrap();
     assert_eq!((first.id, first.notes.len()), (None, 2));
@@ -298,7 +313,7 @@ fn a_trace_says_what_it_leaves_out() {
     assert!(tracer.leave_out("8x8x8: two\nlines".into()).is_some());
     assert_eq!(tracer.leave_out("8x8x8: two\nlines".into()), None);
     assert_eq!(
-        id(tracer.record(&Problem::dense(8, 16, 32, 1, Layout::NT, DType::BF16))).unwrap(),
+        id(tracer.record(&Problem::dense(8, 16, 32, 1, Layout::NT, Format::BF16))).unwrap(),
         "trace-8x16x32-nt-bf16"
     );
     assert_eq!(tracer.left_out(), 3);
@@ -314,7 +329,7 @@ fn a_trace_says_what_it_leaves_out() {
 fn a_trace_that_cannot_be_written_says_so_once() {
     let folder = Folder::new("unwritable");
     let mut tracer = Tracer::new(folder.0.join("no-such-folder/trace.toml"));
-    let linear = |m| Problem::dense(m, 4096, 1024, 1, Layout::NT, DType::BF16);
+    let linear = |m| Problem::dense(m, 4096, 1024, 1, Layout::NT, Format::BF16);
     let first = tracer.record(&linear(1)).unwrap();
     let notes = first.notes.join("\n");
     assert_eq!(first.id, None);

@@ -88,7 +88,6 @@ fn every_kind_of_bad_row_has_its_error() {
     const BF16X6: (&str, &str) = ("math", r#""bf16x6""#);
     const ROUNDED: (&str, &str) = ("math", r#""tf32""#);
     const PLAIN: (&str, &str) = ("schedule", "");
-    const EXCHANGED: (&str, &str) = ("schedule", r#""exchanged""#);
     const ALONE: (&str, &str) = ("cluster", "");
     const F32: (&str, &str) = F32_ROW;
     const F64: (&str, &str) = ("dtype", r#"["f64"]"#);
@@ -137,7 +136,6 @@ fn every_kind_of_bad_row_has_its_error() {
         (FAMILY, &[NEWER], &["`arch`", r#"["sm90a"]"#]),
         (FAMILY, &[("arch", r#"["sm90a", "sm100a"]"#)], &["`arch`", r#"["sm90a"]"#]),
         (FAMILY, &[PLAIN], &["`schedule` is none", "cooperative or pingpong"]),
-        (FAMILY, &[EXCHANGED], &["`schedule` is exchanged", "sm90_gemm has cooperative or pingpong"]),
         (FAMILY, &[WIDTHS], &["`widths`", "sm90_gemm has one", "remove it"]),
         (FAMILY, &[("split", "2")], &["`split` is 2", "sm90_gemm has 1 to 1"]),
         ("tile_gemm", &[NEWER, PLAIN, ("tile", "[96, 64, 64]")], &["`tile` is [96, 64, 64]", "[16|32|64|128|256,"]),
@@ -156,22 +154,26 @@ fn every_kind_of_bad_row_has_its_error() {
         ("gevm", &[NEWER, PLAIN, NN], &["`tile` is [128, 256, 64]", "[4, 64, 32]"]),
         ("outer", &[NEWER, F32, ("layout", r#"["tn"]"#)], &["`layout`", r#"["any"]"#]),
         ("outer", &[NEWER, ("layout", r#"["any"]"#)], &["`dtype`", r#"outer computes in ["f32"]"#]),
-        ("sm90_skinny", &[NEWER], &["`arch`", r#"["sm90a"]"#]),
-        ("sm90_skinny", &[NN], &["`layout`", r#"["nt"]"#]),
-        ("sm90_skinny", &[PLAIN, ("tile", "[128, 128, 64]")], &["`tile` is [128, 128, 64]", "[128, 64,"]),
-        ("sm90_wave", &[NN], &["`layout`", r#"["nt"]"#]),
-        ("sm90_wave", &[], &["`schedule`", "none or exchanged"]),
-        ("sm90_wave", &[PLAIN], &["`widths` is []", "some of [48, 64"]),
-        ("sm90_wave", &[PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
-        ("sm90_wave", &[PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [48, 64"]),
+        ("sm90_swap_ab", &[NEWER], &["`arch`", r#"["sm90a"]"#]),
+        ("sm90_swap_ab", &[NN], &["`layout`", r#"["nt"]"#]),
+        ("sm90_swap_ab", &[], &["`schedule` is cooperative", "sm90_swap_ab has none"]),
+        ("sm90_swap_ab", &[PLAIN], &["`widths` is []", "some of [8, 16"]),
+        ("sm90_swap_ab", &[PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
+        ("sm90_swap_ab", &[PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [8, 16"]),
         (
-            "sm90_wave",
+            "sm90_swap_ab",
             &[PLAIN, WIDTHS, ("tile", "[128, 96, 64]")],
             &["`tile` is [128, 96, 64]", "[64|128, its widest, 64|128]"],
         ),
-        ("sm90_wave", &[EXCHANGED, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64|128|192"]),
-        ("sm90_wave", &[PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
-        ("sm90_wave", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),
+        ("sm90_swap_ab", &[PLAIN, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64|128|192"]),
+        ("sm90_swap_ab", &[PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
+        ("sm90_swap_ab", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "with a split of 1|2"]),
+        ("sm90_swap_ab", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "16")], &["`split` is 16", "sm90_swap_ab has 1 to 8"]),
+        (
+            "sm90_swap_ab",
+            &[PLAIN, ALONE, ("widths", "[8, 128]"), ("tile", "[128, 128, 64]"), ("split", "8")],
+            &["`tile` is [128, 128, 64]", "[its widest, 64, 64|128|192|256] in clusters of [1, 1] with a split of 8"],
+        ),
         ("sm90_bf16x6", &[F32], &["`math` is native", "bf16x6"]),
         ("sm90_bf16x6", &[F32, BF16X6, NEWER], &["`arch`", r#"["sm90a"]"#]),
         ("sm90_bf16x6", &[F32, BF16X6, PLAIN], &["`tile` is [128, 256, 64]", "[128, 64|128, 32]"]),
@@ -294,6 +296,18 @@ fn limits_are_numbers_and_names_that_are_known() {
 }
 
 #[test]
+fn limits_of_a_row_take_the_place_of_the_familys() {
+    let limited = |row_limits: &str| {
+        let head = MADE_UP.to_string() + "[limits]\nextents = \"int\"\nmatrices = 7\n";
+        table::parse("made_up", &(head + &row(&[F32_ROW, ("limits", row_limits)])))
+    };
+    let kernel = limited("{ rows_of_tile = true, matrices = 9 }").unwrap().remove(0);
+    assert!(kernel.limits.contains("rows: 128, columns: 2147483647, k: 2147483647, matrices: 9,"), "{}", kernel.limits);
+    let error = limited("{ rows = 5 }").expect_err("rows");
+    assert!(error.message.contains("unknown field `rows`"), "{error}");
+}
+
+#[test]
 fn every_folder_but_common_is_a_family() {
     let folder = std::env::temp_dir().join(format!("tilegemm-table-{}", std::process::id()));
     for name in ["b", "a", "common"] {
@@ -311,13 +325,11 @@ fn every_folder_but_common_is_a_family() {
 }
 
 #[test]
-fn a_split_of_k_and_exchanged_operands_are_in_the_name() {
-    let tile = ("tile", "[136, 128, 64]");
-    let fields = [tile, ("split", "2"), ("widths", "[72, 136]")];
-    let wave = |schedule| parse("sm90_wave", &[&fields[..], &[("schedule", schedule)]].concat());
-    let kernel = wave(r#""exchanged""#).unwrap().remove(0);
-    assert_eq!(kernel.name, "sm90_wave_bf16_nt_136x128x64_2x1_s2_exchanged");
-    assert!(kernel.cpp().ends_with(", 2, 0, 0, 2, exchanged, 72, 136)\n"), "{}", kernel.cpp());
+fn a_split_of_k_is_in_the_name() {
+    let fields = [("tile", "[136, 128, 64]"), ("split", "2"), ("widths", "[72, 136]"), ("schedule", "")];
+    let kernel = parse("sm90_swap_ab", &fields).unwrap().remove(0);
+    assert_eq!(kernel.name, "sm90_swap_ab_bf16_nt_136x128x64_2x1_s2");
+    assert!(kernel.cpp().ends_with(", 2, 0, 0, 2, none, 72, 136)\n"), "{}", kernel.cpp());
     assert!(kernel.rust(0, true).contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(0, true));
     assert!(parse(FAMILY, &[]).unwrap()[0].cpp().ends_with(", cooperative, )\n"));
 }
@@ -329,8 +341,12 @@ fn how_f32_is_multiplied_is_in_the_name() {
     };
     let kernel = made_up("sm90_made_up", &[("math", r#""bf16x6""#)]);
     assert_eq!(kernel.name, "sm90_made_up_f32_bf16x6_nt_128x256x64_2x1_cooperative");
-    assert!(kernel.cpp().contains(", 90, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
-    assert!(kernel.rust(0, true).contains("dtype: DType::F32, math: Math::Bf16x6, layout"), "{}", kernel.rust(0, true));
+    assert!(kernel.cpp().contains(", 90, TG_F32, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
+    assert!(
+        kernel.rust(0, true).contains("types: Types::new(Format::F32, Format::F32), math: Math::Bf16x6, layout"),
+        "{}",
+        kernel.rust(0, true)
+    );
     for (family, math, tile, cluster, name) in [
         ("sm90_bf16x6", "bf16x6", "[128, 64, 32]", "[2, 1]", "sm90_bf16x6_f32_nt_128x64x32_2x1"),
         ("sm90_bf16x6_direct", "bf16x6", "[64, 64, 32]", "[1, 1]", "sm90_bf16x6_direct_f32_nt_64x64x32_1x1"),
@@ -384,7 +400,11 @@ fn the_real_table_is_what_the_crate_plans_over() {
         assert_eq!((row.tile, row.cluster, row.align), (kernel.tile, kernel.cluster, kernel.align), "{kernel}");
         assert_eq!((row.split, row.stages, row.warps), (kernel.split, kernel.stages, kernel.warps), "{kernel}");
         assert_eq!(row.widths, kernel.widths, "{kernel}");
-        assert_eq!((row.dtype.as_str(), row.layout.as_str()), (kernel.dtype.name(), kernel.layout.name()), "{kernel}");
+        assert_eq!(
+            (row.dtype.as_str(), row.layout.as_str()),
+            (kernel.types.a.name(), kernel.layout.name()),
+            "{kernel}"
+        );
         assert_eq!(row.math, kernel.math.to_string(), "{kernel}");
         assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");
     }
@@ -401,12 +421,13 @@ fn the_fast_profile_has_something_for_every_problem() {
         assert_eq!(families(arch, true), families(arch, false), "{arch}");
     }
     let on_hopper = |fast: bool, half: bool| {
-        let rows = rows.iter().filter(|row| row.capability() == 90 && (row.fast || !fast));
+        let rows = rows.iter().filter(|row| row.capability() == 90 && row.out == row.dtype && (row.fast || !fast));
         rows.filter(|row| ["bf16", "f16"].contains(&row.dtype.as_str()) == half).count()
     };
     let (half, single) = (on_hopper(false, true), on_hopper(false, false));
     assert!(half <= 50 && single <= 58, "{half} kernels of bf16 and f16, {single} of f32 and f64");
     assert!(on_hopper(true, true) + on_hopper(true, false) <= 52);
+    assert!(rows.iter().filter(|row| row.capability() == 90 && row.out != row.dtype).count() <= 6);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::kernel::KernelDesc;
-use candle_tilegemm::tuning::{Among, Key, Origin, Point, Tuning};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
+use candle_tilegemm::kernel::{KernelDesc, Role};
+use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use std::process::Command;
 const EXPLAIN: [&str; 4] = ["explain", "64", "4104", "4088"];
 
 fn problem() -> Problem {
-    Problem::dense(64, 4104, 4088, 1, Layout::NT, DType::BF16)
+    Problem::dense(64, 4104, 4088, 1, Layout::NT, Format::BF16)
 }
 
 fn model() -> Dispatcher {
@@ -25,7 +25,7 @@ fn other() -> &'static KernelDesc {
     let chosen = model().plan(&problem(), Policy::default()).unwrap().kernel;
     let candidates = model().explain(&problem(), Policy::default()).candidates;
     let able = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).map(|candidate| candidate.kernel);
-    able.filter(|k| k.family != "reference").find(|k| *k != chosen).unwrap()
+    able.filter(|k| k.role != Role::LastResort).find(|k| *k != chosen).unwrap()
 }
 
 fn table() -> String {

@@ -3,10 +3,11 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
-use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection};
+use candle_tilegemm::internal::cost;
+use candle_tilegemm::internal::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
+use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
 use candle_tilegemm::problem::{BiasAxis, Epilogue};
-use candle_tilegemm::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
-use candle_tilegemm::{cost, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 
 fn model() -> Dispatcher {
@@ -14,7 +15,7 @@ fn model() -> Dispatcher {
 }
 
 fn bf16(m: usize) -> Problem {
-    Problem::dense(m, 4096, 4096, 1, Layout::NT, DType::BF16)
+    Problem::dense(m, 4096, 4096, 1, Layout::NT, Format::BF16)
 }
 
 fn key(problem: &Problem, among: Among) -> Key {
@@ -41,7 +42,7 @@ fn others(problem: &Problem) -> Vec<&'static KernelDesc> {
     let chosen = [Policy::default(), Policy::own()].map(|policy| model().plan(problem, policy).unwrap().kernel);
     let candidates = model().explain(problem, Policy::default()).candidates;
     let able = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).map(|candidate| candidate.kernel);
-    able.filter(|k| !chosen.contains(k) && !matches!(k.family, "cublas" | "reference")).collect()
+    able.filter(|k| !chosen.contains(k) && k.role == Role::Kernel).collect()
 }
 
 fn kernel(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> (&'static KernelDesc, Reason) {
@@ -146,11 +147,11 @@ fn an_entry_answers_nothing_but_its_key() {
         problem
     };
     let unlike = [
-        Problem::dense(64, 4096, 2048, 1, Layout::NT, DType::BF16),
-        Problem::dense(64, 2048, 4096, 1, Layout::NT, DType::BF16),
-        Problem::dense(64, 4096, 4096, 2, Layout::NT, DType::BF16),
-        Problem::dense(64, 4096, 4096, 1, Layout::NN, DType::BF16),
-        Problem::dense(64, 4096, 4096, 1, Layout::NT, DType::F16),
+        Problem::dense(64, 4096, 2048, 1, Layout::NT, Format::BF16),
+        Problem::dense(64, 2048, 4096, 1, Layout::NT, Format::BF16),
+        Problem::dense(64, 4096, 4096, 2, Layout::NT, Format::BF16),
+        Problem::dense(64, 4096, 4096, 1, Layout::NN, Format::BF16),
+        Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F16),
         change(&|p| p.a.pointer_align = 8),
         change(&|p| p.epilogue.bias = Some(BiasAxis::N)),
         change(&|p| (p.epilogue, p.epilogue.c) = (Epilogue::new(1.0, 1.0), Some(p.d))),
@@ -163,14 +164,14 @@ fn an_entry_answers_nothing_but_its_key() {
     let strict = change(&|p| p.f32_mode = F32Mode::Strict);
     assert_eq!(kernel(&tuned, &strict, Policy::default()).1, Reason::Tuned, "bf16 has no f32 mode");
     // A batch of rows against one weight is the product that it is run as.
-    let mut rows = Problem::dense(1, 4096, 4096, 64, Layout::NT, DType::BF16);
+    let mut rows = Problem::dense(1, 4096, 4096, 64, Layout::NT, Format::BF16);
     rows.b.batch_stride = [0, 0];
     assert_eq!(kernel(&tuned, &rows, Policy::default()).1, Reason::Tuned);
 }
 
 #[test]
 fn each_f32_mode_has_entries_of_its_own() {
-    let f32 = |f32_mode| Problem { f32_mode, ..Problem::dense(64, 4096, 4096, 1, Layout::NT, DType::F32) };
+    let f32 = |f32_mode| Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F32).with(|p| p.f32_mode = f32_mode);
     let strict = f32(F32Mode::Strict);
     let simt = family::by_name("simt_gemm_sm90_f32_nt_128x128x8_1x1").unwrap();
     let mut table = empty("t");
@@ -192,13 +193,13 @@ fn what_no_table_speaks_of_has_no_key() {
         of(&bf16(64)).map(|key| (key.n, key.batch, key.aligned, key.epilogue)),
         Some((4096, 1, true, Fusion::None))
     );
-    assert_eq!(of(&Problem::dense(64, 4095, 4096, 1, Layout::NT, DType::BF16)).map(|key| key.aligned), Some(false));
-    let batch = |count| Problem::dense(64, 4096, 4096, count, Layout::NT, DType::BF16);
+    assert_eq!(of(&Problem::dense(64, 4095, 4096, 1, Layout::NT, Format::BF16)).map(|key| key.aligned), Some(false));
+    let batch = |count| Problem::dense(64, 4096, 4096, count, Layout::NT, Format::BF16);
     let mut shared = batch(8);
     shared.a.batch_stride = [0, 0];
     let mut strided = bf16(64);
     (strided.a.row_stride, strided.a.col_stride) = (8192, 2);
-    for nothing in [bf16(0), Problem::dense(64, 4096, 0, 1, Layout::NT, DType::BF16), batch(0), shared, strided] {
+    for nothing in [bf16(0), Problem::dense(64, 4096, 0, 1, Layout::NT, Format::BF16), batch(0), shared, strided] {
         assert_eq!(of(&nothing), None, "{nothing}");
     }
 }
@@ -213,7 +214,7 @@ fn an_entry_whose_kernel_cannot_run_is_passed_over() {
     let alone = model().with_tuning(wrong.clone()).unwrap();
     assert_eq!(kernel(&alone, &problem, Policy::default()), kernel(&model(), &problem, Policy::default()));
     let tuned = alone.explain(&problem, Policy::default()).tuned;
-    assert!(matches!(tuned[0].rejection, Some(Rejection::Arch { .. } | Rejection::DType { .. })), "{tuned:?}");
+    assert!(matches!(tuned[0].rejection, Some(Rejection::Arch { .. } | Rejection::Types { .. })), "{tuned:?}");
     let text = alone.explain(&problem, Policy::default()).to_string();
     assert!(text.contains("the entry for M 64 to 64 of wrong.json") && text.contains("passed over"), "{text}");
 
@@ -295,7 +296,7 @@ fn the_tables_that_ship_are_of_this_build() {
         }
         assert!(!table.entries().is_empty(), "{} is empty; remove it", table.name());
         for Entry { key, kernel, .. } in table.entries() {
-            assert!(kernel.dtype == key.dtype, "{}: {kernel} for {key}", table.name());
+            assert!(kernel.types.a == key.dtype, "{}: {kernel} for {key}", table.name());
         }
         for device in [DeviceInfo::h100(), DeviceInfo::h200()].into_iter().filter(|d| d.name == table.origin().gpu) {
             assert!(Dispatcher::hypothetical(device).tables().used().any(|used| used.name() == table.name()));
@@ -305,16 +306,21 @@ fn the_tables_that_ship_are_of_this_build() {
 
 prop_compose! {
     fn any_key()(
-        dtype in prop::sample::select(vec![DType::F16, DType::BF16, DType::F32, DType::F64]),
+        dtype in prop::sample::select(vec![Format::F16, Format::BF16, Format::F32, Format::F64]),
         layout in prop::sample::select(vec![Layout::NN, Layout::NT, Layout::TN, Layout::TT]),
         epilogue in prop::sample::select(vec![Fusion::None, Fusion::BiasAct, Fusion::Full]),
         among in prop::sample::select(vec![Among::All, Among::Own]),
         (n, k, batch) in (1usize..100_000, 1usize..100_000, 1usize..2000),
         aligned in any::<bool>(),
-        f32 in prop::sample::select(F32Mode::ALL.to_vec()),
+        (f32, wide) in (prop::sample::select(F32Mode::ALL.to_vec()), any::<bool>()),
     ) -> Key {
-        let f32 = if dtype == DType::F32 { f32 } else { F32Mode::default() };
-        Key { dtype, f32, layout, n, k, batch, aligned, epilogue, among }
+        let f32 = if dtype == Format::F32 { f32 } else { F32Mode::default() };
+        let mut problem = Problem::dense(1, n, k, batch, layout, dtype);
+        problem.d.format = if wide && dtype.bytes(1) == 2 { Format::F32 } else { dtype };
+        problem.f32_mode = f32;
+        let mut key = Key::of(&problem, among).unwrap();
+        (key.aligned, key.epilogue, key.layout, key.f32) = (aligned, epilogue, layout, f32);
+        key
     }
 }
 
@@ -331,7 +337,7 @@ proptest! {
     ) {
         let mut table = empty("t");
         for (key, mut points) in keys {
-            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, ..)| k.family != "cublas"));
+            points.retain(|p| key.among == Among::All || p.won().is_none_or(|(k, ..)| k.role != Role::Vendor));
             table.replace(key, &points);
         }
         let text = table.to_text();

@@ -1,8 +1,8 @@
-// The activations, once for every family, each to the accuracy that D has.
+// The activations of all families, each as exact as D's type needs.
 //
-// An `erff` or `tanhf` takes up to a hundred instructions, and an epilogue of those as long as a GEMM. Where D has 16 bits, errors
-// that are small beside its rounding are free: docs/performance.md has them and the instructions that each form takes.
-// Limits are those of the functions: -0 or 0 at -inf, inf at inf, NaN for NaN.
+// An `erff` or `tanhf` takes up to a hundred instructions; an epilogue with these calls takes as long as a GEMM. Where D has 16 bits,
+// errors that are small beside the rounding of D cost nothing: docs/performance.md has the errors and the instructions of each form.
+// Limits are the limits of the functions: -0 or 0 at -inf, inf at inf, NaN for NaN.
 #pragma once
 #include <limits>
 
@@ -10,12 +10,12 @@
 
 namespace tilegemm {
 
-// Of D in 16 bits, of D in f32, and of the type that x has, by its <cmath>.
+// The accuracy for D in 16 bits, for D in f32, and for the type of x itself by <cmath>.
 enum class Accuracy { half, single, exact };
 template <class T>
 constexpr Accuracy accuracy_of = sizeof(T) == 2 ? Accuracy::half : sizeof(T) == 4 ? Accuracy::single : Accuracy::exact;
 
-// x / y to 2 ulp: IEEE division of floats is a function call on the device, which made SiLU cost a third of a GEMM.
+// x / y to 2 ulp: IEEE division of floats is a function call on the device. That call made SiLU take a third of a GEMM's time.
 __host__ __device__ inline float divide(float x, float y) {
 #ifdef __CUDA_ARCH__
   return __fdividef(x, y);
@@ -25,7 +25,7 @@ __host__ __device__ inline float divide(float x, float y) {
 }
 __host__ __device__ inline double divide(double x, double y) { return x / y; }
 
-// 2^x and 1 / x as the hardware has them, to 2^-22 and 1 ulp, with subnormals taken as 0.
+// 2^x and 1 / x by the hardware's instructions, to 2^-22 and 1 ulp; subnormals count as 0.
 __host__ __device__ inline float exp2_approximate(float x) {
 #ifdef __CUDA_ARCH__
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
@@ -54,15 +54,16 @@ __host__ __device__ inline float relu(float x) {
 }
 __host__ __device__ inline double relu(double x) { return x < 0 ? 0 : x; }
 
-// GELU(erf) is x Phi(x) = max(x, 0) - t Phi(-t) with t = |x|, and Phi(-t) is 2^r(t) with a polynomial r: one `ex2` and no
-// division, and nothing cancels where GELU fades out. The polynomials are our own minimax fits (linear programming over
-// Chebyshev nodes), weighted by what an error of r changes in the sum over what may change in it. From t = `end` on 2^r(t) is 0.
+// GELU(erf) is x Phi(x) = max(x, 0) - t Phi(-t) with t = |x|. Phi(-t) is 2^r(t) with a polynomial r: one `ex2`, no division, and no
+// cancellation where GELU approaches 0. The polynomials are minimax fits of our own (linear programming over Chebyshev nodes). The
+// weight of an error of r is the change of the sum that the error causes, over the change that the sum may have. From t = `end` on,
+// 2^r(t) is 0.
 struct GeluErf {
   static constexpr float end = 16;
-  // To half a unit of f16 and a little, 1e-8, up to t = 8; to bf16's on the way there: a tenth of those at most.
+  // For f16: to little more than half a unit, 1e-8, up to t = 8. For bf16: to a tenth of half a unit at most, up to t = `end`.
   float half[8] = {-1.00000751f,   -1.15112615f,     -0.458768845f,   -0.053654775f,
                    0.00835699681f, -0.000891803531f, 5.66780982e-05f, -1.59166166e-06f};
-  // To 2^-24 and 1e-12.
+  // For f32: to 2^-24 and 1e-12.
   float single[11] = {-0.999999881f,    -1.15110874f,      -0.459187448f,    -0.0525334887f,
                       0.00707207015f,   -9.42614424e-05f,  -0.00023789324f,  6.53575917e-05f,
                       -9.23675452e-06f, 7.13636211e-07f,   -2.38030058e-08f};
@@ -84,11 +85,11 @@ struct Gate {
   static constexpr float linear = -1.44269504f;  // -log2(e)
 };
 
-// x, but at -inf, where 0 times it is wanted, the lowest number there is; NaN becomes that, too.
+// x, but the lowest finite number at -inf, so that 0 times x is 0. NaN becomes the lowest number, too.
 template <class T>
 __host__ __device__ inline T finite_below(T x) { return fmax(x, std::numeric_limits<T>::lowest()); }
 
-// GELU(erf) as in the paper (Hendrycks & Gimpel, arXiv 1606.08415, eq. 1), GELU(tanh) its approximation (eq. 2).
+// GELU(erf) as in the paper (Hendrycks & Gimpel, arXiv 1606.08415, eq. 1); GELU(tanh) is the paper's approximation (eq. 2).
 template <Accuracy accuracy, class T>
 __host__ __device__ inline T activate(tg_activation activation, T x) {
   if (activation == TG_RELU) return relu(x);
@@ -117,7 +118,7 @@ __host__ __device__ inline T activate(tg_activation activation, T x) {
   }
 }
 
-// `activate` with constants, of several elements in place.
+// `activate` with constant parameters, on several elements in place.
 template <tg_activation activation, Accuracy accuracy, class T, int count>
 __host__ __device__ inline void activate_each(T (&x)[count]) {
 #pragma unroll

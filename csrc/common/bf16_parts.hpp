@@ -1,7 +1,7 @@
-// f32 as three bf16 parts: x = a + b + c, each the bf16 nearest to what is left. The parts are exact together (3 x 8 bits, and
-// signs for what rounding up takes back), down to bf16's least subnormal 2^-133, under which they end.
+// f32 as three bf16 parts: x = a + b + c. Each part is the bf16 nearest to the rest. The parts together are exact (3 x 8 bits, and
+// signs for the rests that rounding up makes negative), down to bf16's least subnormal 2^-133.
 //
-// The operand that comes from shared memory is split beforehand, into planes of one part each: the business of `prepare`.
+// The operand in shared memory is split beforehand, by `prepare`, into planes of one part each.
 #pragma once
 #include "common/ptx.hpp"
 
@@ -13,8 +13,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return both;
 }
 
-// The parts of two numbers. The first part of a number that is not finite, or that rounds to infinity, is not finite, whatever
-// the other parts are: no product of the number is finite.
+// The parts of two numbers. The first part of a number that is not finite, or that rounds to infinity, is not finite, whatever the
+// other parts are. So no product of such a number is finite.
 __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32_t& b, uint32_t& c) {
   a = pack_bf16(low, high);
   low -= __uint_as_float(a << 16), high -= __uint_as_float(a & 0xffff0000);
@@ -27,21 +27,21 @@ __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32
 //
 //     8 t + 4 s + 2 h + e,   p = 16 s + 8 h + 2 t + e   (s, h, e: 0 or 1; t: 0 to 3)
 //
-// since thread t of a quad finds its share of two of wgmma's fragments of 16 there, in 32 bytes of an f32 row.
+// because thread t of a quad finds its share of two of wgmma's fragments of 16 there, in 32 bytes of an f32 row.
 constexpr int plane_group = 32;
 // The first of the elements 8 t + e, e = 0, 1 and t = 0 ... 3, at positions 8 c and up.
 __device__ __forceinline__ int first_element(int c) { return c / 4 * 32 + c % 4 / 2 * 4 + c % 2 * 2; }
 
-// What to prepare: matrices of `rows` x `k`, with contiguous K (`in_rows`) or contiguous `rows`. `pitch`: elements between the
+// The operand to prepare: matrices of `rows` x `k`, with contiguous K (`in_rows`) or contiguous `rows`. `pitch`: elements between the
 // rows of a plane.
 struct Unprepared {
   const float* from;
-  int64_t stride, batch_stride[2];  // of the dimension that is not contiguous
+  int64_t stride, batch_stride[2];  // `stride` is the stride of the dimension that is not contiguous
   void* to;
   int rows, k, pitch, batch1;
   bool in_rows;
-  bool wide;      // 8 bytes (`in_rows`) or 16 can be read at once
-  unsigned work;  // items of eight elements, or tiles of 64 x 64; all matrices
+  bool wide;      // whether 8 bytes (`in_rows`) or 16 can be read at once
+  unsigned work;  // items of eight elements, or tiles of 64 x 64, of all matrices
 
   __device__ __forceinline__ const float* matrix(unsigned i) const {
     const unsigned outer = i / batch1;
@@ -78,8 +78,8 @@ __device__ __forceinline__ void split_rows(const Unprepared& u, unsigned item) {
   store_parts(x, u.to, matrix * 3 * plane + size_t(row) * per_row + c, plane);
 }
 
-// 64 of K x 64 rows, by way of `tile`: [k][row], where chunks of four rows are exchanged so that neither side has bank
-// conflicts.
+// Prepares 64 of K x 64 rows through `tile`: [k][row]. Chunks of four rows are permuted in `tile`, so that neither the writes nor the
+// reads have bank conflicts.
 __device__ __forceinline__ void split_columns(const Unprepared& u, unsigned item, float* tile) {
   const auto at = [](int k, int row) { return k * 64 + ((row / 4 ^ (k / 2 % 4 + k / 32 * 4)) << 2) + row % 4; };
   const unsigned along_rows = (u.rows + 63) / 64, along_k = (u.k + 63) / 64, matrix = item / (along_rows * along_k);
@@ -118,7 +118,7 @@ __device__ __forceinline__ void split_columns(const Unprepared& u, unsigned item
 
 constexpr int prepare_threads = 256;
 
-// By the blocks of a grid, `prepare_threads` in each; `tile`: 64 x 64.
+// Prepares everything with the blocks of a grid, `prepare_threads` in each; `tile`: 64 x 64.
 __device__ __forceinline__ void prepare(const Unprepared& u, float* tile) {
   if (u.in_rows) {
     const unsigned threads = gridDim.x * prepare_threads;

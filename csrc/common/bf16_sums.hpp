@@ -1,6 +1,6 @@
-// Common to the kernels that multiply f32 by six products of bf16 parts: fragments of the operand that is split on its way into
-// registers, the order of products, exact additions, and results that are not finite. sm90_bf16x6.cu and docs/f32.md give the
-// reasons.
+// Common to the kernels that multiply f32 by six products of bf16 parts: fragments of the operand that is split while it is loaded
+// into registers, the order of products, exact additions, and results that are not finite. docs/f32.md and the kernels' sources
+// give the reasons.
 #pragma once
 #include "common/bf16_parts.hpp"
 #include "common/kernel.hpp"
@@ -9,11 +9,11 @@
 namespace tilegemm {
 namespace {
 
-// A lane's share of 16 rows and 16 of K, of each part.
+// A lane's share of 16 rows and 16 of K, for each part.
 using Fragments = uint32_t[3][4];
 
-// From rows of 128 bytes, swizzled, in the order of the planes (common/bf16_parts.hpp): `at` is in the lane's row lane / 4, its chunk
-// 2 * (lane % 4) + j for half j of 32 of K; eight rows further is the other one that a lane has.
+// Reads swizzled rows of 128 bytes, in the order of the planes (common/bf16_parts.hpp). `at` is the lane's row lane / 4 and its chunk
+// 2 * (lane % 4) + j for half j of 32 of K. The lane's other row is eight rows further.
 __device__ __forceinline__ void load_fragments(Fragments& f, uint32_t at) {
   const float4 x = load_shared_4_ordered(at), y = load_shared_4_ordered(at + 8 * 128);
   split(x.x, x.y, f[0][0], f[1][0], f[2][0]);
@@ -27,21 +27,21 @@ __device__ __forceinline__ void load_fragments(Fragments& f, uint32_t at) {
   }
 }
 
-// Product `p` of six, of half `j` of 32 of K: 0 to 4 are the small ones, 5 is the large one. `q`: the planes of the other
-// operand, `rows` rows of each, `part_bytes` apart. `add` to what is in d.
+// Product `p` of six, for half `j` of 32 of K: 0 to 4 are the small products, 5 is the large product. `q`: the planes of the other
+// operand, `rows` rows of each, `part_bytes` apart. `add`: whether the product is added to d.
 template <int rows, int part_bytes>
 __device__ __forceinline__ void multiply_parts(float (&d)[rows / 2], const Fragments& f, uint64_t q, int j, int p, int add) {
   constexpr int of_p[] = {0, 1, 2, 0, 1, 0}, of_q[] = {2, 1, 0, 1, 0, 0};
   wgmma_registers<rows>(d, f[of_p[p]], q + ((of_q[p] * part_bytes + j * 32) >> 4), add);
 }
 
-// Tensor cores truncate sums by an amount in proportion to the result: 3e-8 to 6e-8 of it on average, whatever the signs are.
-// Adding this constant's share back changes no exact result: it is less than half a unit of the last place of any number.
+// Tensor cores truncate sums: a result loses 3e-8 to 6e-8 of its size on average, whatever the signs are. Adding this constant's
+// share of the result changes no exact result, because the share is less than half a unit of the last place of any number.
 constexpr float given_back = 0x1p-25f * (1 - 0x1p-10f);
 
-// Adds d to sum, and d is what rounding lost, exactly if |sum| >= |d| (Fast2Sum), else no more than it would have been. The sum
-// is formed twice, by an addition and by a multiplication with a 1 that the compiler does not know, in one piece: otherwise
-// ptxas keeps the old sum beside the new one, in as many registers again.
+// Adds d to sum, and sets d to the rounding error: exactly if |sum| >= |d| (Fast2Sum), otherwise no larger than the true error. The sum
+// is formed twice in one piece of assembly, by an addition and by a multiplication with a 1 that the compiler does not know. Otherwise
+// ptxas keeps the old sum beside the new sum, in as many registers again.
 template <int size>
 __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size], float one) {
   wgmma_pin(d);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]
   wgmma_pin(d);
 }
 
-// Fast2Sum as above, in three instructions instead of four, where registers suffice.
+// Fast2Sum as above, in three instructions instead of four, for kernels with enough registers.
 template <int size>
 __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]) {
   wgmma_pin(d);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void add_exactly(float (&sum)[size], float (&d)[size]
   wgmma_pin(d);
 }
 
-// Adds x to sum and returns what rounding lost, exactly, whichever of them is larger (TwoSum).
+// Adds x to sum and returns the exact rounding error, whichever number is larger (TwoSum).
 __device__ __forceinline__ float add_whole(float& sum, float x) {
   const float old = sum;
   sum = __fadd_rn(old, x);
@@ -77,11 +77,11 @@ __device__ __forceinline__ float add_whole(float& sum, float x) {
   return __fadd_rn(__fsub_rn(old, of_old), __fsub_rn(x, of_x));
 }
 
-// ---- What is not finite ----------------------------------------------------------------------------------------------
+// ---- Results that are not finite ---------------------------------------------------------------------------------------
 
 __device__ __forceinline__ bool is_strange(float x) { return !(fabsf(x) <= 3.402823466e38f); }
 
-// Whether a thread of the warp has a number that is not finite: infinity * 0 and NaN are not 0.
+// Whether a thread of the warp has a number that is not finite. Such a result is computed again: infinity * 0 and NaN are not 0.
 template <int size>
 __device__ __forceinline__ bool any_strange(const float (&x)[size]) {
   float zero = 0;
@@ -113,7 +113,7 @@ __device__ __forceinline__ float strict(const tg_matrix& a, const tg_matrix& b, 
 
 // ---- Strips ----------------------------------------------------------------------------------------------------------
 //
-// A warp's 16 rows of D on their way through shared memory: panels of 32 columns, swizzled as TMA stores them.
+// A warp's 16 rows of D in shared memory, on their way to global memory: panels of 32 columns, swizzled as TMA stores them.
 
 constexpr int panel_bytes = 16 * 128;
 
@@ -122,7 +122,7 @@ __device__ __forceinline__ uint32_t in_strip(uint32_t strip, int panel, int i, i
   return strip + panel * panel_bytes + i * 128 + ((lane / 4 ^ i % 8) << 4) + lane % 4 * 4;
 }
 
-// A warp's sums as wgmma leaves them; g, q: lane / 4 and lane % 4.
+// Stores a warp's sums in wgmma's order; g, q: lane / 4 and lane % 4.
 template <int size>
 __device__ __forceinline__ void store_strip(const float (&sum)[size], uint32_t strip, int g, int q) {
 #pragma unroll
@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_strip(const float (&sum)[size], uint32_t s
   }
 }
 
-// Again what is not finite of a strip that begins at (row, column), as far as it is in D, m by n: `strict_at` of its place.
+// Computes the elements of a strip at (row, column) that are not finite again, by `strict_at`, where they lie inside of D, m by n.
 template <int panels, class Strict>
 __device__ __forceinline__ void mend_strip(uint32_t strip, int row, int column, int m, int n, const Strict& strict_at) {
   const int lane = threadIdx.x % 32;

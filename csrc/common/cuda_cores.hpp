@@ -16,7 +16,7 @@ constexpr int lanes = 32;
 // Numbers of one load of 16 bytes.
 template <class T> constexpr int width = 16 / int(sizeof(T));
 
-// Weights are read once: they should displace nothing, neither in L1 nor in L2.
+// Weights are read once, so that they should displace nothing in L1 or L2.
 __device__ inline uint4 load_weights(const void* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -24,7 +24,7 @@ __device__ inline uint4 load_weights(const void* from) {
   return v;
 }
 
-// Activations stay in L1, from where every warp reads them. Not `.nc`: the kernel before may have written them.
+// Activations stay in L1, and every warp reads them from L1. The load is not `.nc`: the kernel before may have written them.
 __device__ inline uint4 load_activations(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -51,17 +51,17 @@ __device__ inline void unpack(uint32_t word, float (&out)[4 / sizeof(T)]) {
 
 constexpr int power_of_two_from(int x) { return x <= 1 ? 1 : 2 * power_of_two_from((x + 1) / 2); }
 
-// V values of every lane, a power of two, to be added over the lanes that differ in the bits LOW ... HIGH of their number.
+// Adds V values of every lane, V a power of two, over the lanes that differ in the bits LOW ... HIGH of their number.
 template <int V, int HIGH = lanes / 2, int LOW = 1>
 struct LaneSums {
-  static constexpr int group = 2 * HIGH / LOW;           // lanes that are added up
+  static constexpr int group = 2 * HIGH / LOW;           // lanes whose values are added
   static constexpr int left = V > group ? V / group : 1;   // sums that a lane has in the end
-  static constexpr int twins = V < group ? group / V : 1;  // lanes next to each other that have the same
+  static constexpr int twins = V < group ? group / V : 1;  // neighbouring lanes with the same sums
 
-  // The number of the first of a lane's sums.
+  // The index of the first of a lane's sums.
   __device__ static int first(int lane) { return lane / LOW % group / twins * left; }
 
-  // Every step halves the values that a lane is in charge of, so that it takes V + 4 shuffles at most instead of 5 V. The sums
+  // Every step halves the number of values that a lane still adds, so that at most V + 4 shuffles are needed instead of 5 V. The sums
   // end up in v[0] ... v[left - 1].
   template <int COUNT = V, int BIT = HIGH, int N>
   __device__ static void add(float (&v)[N], int lane) {
@@ -79,7 +79,7 @@ struct LaneSums {
   }
 };
 
-// The matrix of a batch that a block computes: number blockIdx.y, unless another is named.
+// The matrix of a batch that a block computes: matrix blockIdx.y, unless another matrix is named.
 struct Batch {
   int outer, inner;
   __device__ explicit Batch(int inner_batch) {
@@ -93,12 +93,12 @@ struct Batch {
   }
 };
 
-// A product as these kernels see it.
+// A product as these kernels see it; `T`: C, the bias and D.
 template <class T>
 struct GemvProblem {
   tg_matrix a, b, d;
   int m, n, k, inner_batch;
-  bool plain;  // D is the product alone
+  bool plain;  // whether D is the product alone
 
   explicit GemvProblem(const tg_gemm_args& args)
       : a(args.a), b(args.b), d(args.d), m(int(args.m)), n(int(args.n)), k(int(args.k)), inner_batch(int(args.batch[1])),
@@ -114,15 +114,15 @@ struct GemvProblem {
   }
 };
 
-// A block is (lanes, split, teams): teams of `split` warps, each team with ROWS rows of W, of which every warp took a part of K.
-// What a thread does with the sums of the parts, VALUES of them in each, (m, row), those of an m STRIDE after those of the one
-// before: it adds up some of its team's in a fixed order, and stores them. Where these go is worked out before there are any: a
-// warp that has a multiprocessor to itself takes some five cycles for an instruction, and nothing hides the last tile's.
+// A block is (lanes, split, teams): teams of `split` warps. A team has ROWS rows of W, and each warp of the team a part of K.
+// TeamSums adds the parts' sums. Each part has VALUES sums, (m, row), with STRIDE sums from one m to the next. A thread adds some of the
+// sums of its team in a fixed order, and stores the totals. The addresses are computed before the first sums exist: a warp that has a
+// multiprocessor to itself takes some five cycles for an instruction, and nothing hides this time at the last tile.
 template <int ROWS, int VALUES, int STRIDE, class T>
 class TeamSums {
  public:
   __device__ explicit TeamSums(const GemvProblem<T>& p) {
-    const int value = threadIdx.y * lanes + threadIdx.x;  // and every `split` * lanes after it
+    const int value = threadIdx.y * lanes + threadIdx.x;  // the thread's first sum; further sums follow at steps of `split` * lanes
     row_ = threadIdx.z * ROWS + value % ROWS, m_ = value / ROWS;
     from_ = int(threadIdx.z * blockDim.y) * VALUES + m_ * STRIDE + value % ROWS;
     d_ = Batch(p.inner_batch).of<T>(p.d) + m_ * p.d.row_stride + row_ * p.d.col_stride;
@@ -148,14 +148,14 @@ class TeamSums {
   }
 
  private:
-  static constexpr int most_split = 16;  // a power of two, as all of them are
+  static constexpr int most_split = 16;  // a power of two, like every split
   static_assert(lanes % ROWS == 0);
   T* d_;
   int from_, row_, m_;
 };
 
-// Blocks of `warps` warps in teams of `split`, C::rows rows of W to a team: as many as there are tiles for, or as run at a time. A
-// block has 8 warps, or 16 where a multiprocessor runs 16 of the kernel.
+// Launches blocks of `warps` warps in teams of `split`, with C::rows rows of W for a team: as many blocks as there are tiles for, or as
+// run at a time. A block has 8 warps, or 16 where a multiprocessor runs 16 warps of the kernel.
 template <class C, class T>
 tg_status launch_teams(const tg_gemm_args& args, const void* kernel, int shared_bytes = 0) {
   const int warps = args.config.warps, split = args.config.split;
@@ -169,7 +169,7 @@ tg_status launch_teams(const tg_gemm_args& args, const void* kernel, int shared_
   return Launch(args, grid, dim3(lanes, unsigned(split), unsigned(teams)), shared_bytes)(kernel, parameters);
 }
 
-// Whether a matrix has one dimension contiguous and the rows of that one, `count` of them, on 16 bytes.
+// Whether a matrix has a contiguous dimension, whose `count` lines all start at multiples of 16 bytes.
 template <class T>
 bool rows_on_16_bytes(const tg_matrix& matrix, int64_t unit, int64_t leading, int64_t count, const int64_t (&batch)[2]) {
   const auto aligned = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };

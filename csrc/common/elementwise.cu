@@ -1,15 +1,15 @@
-// What is done to a matrix element by element: the rest of an epilogue after a kernel that does not fuse all of it, and slopes of
-// activations, for gradients.
+// Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
+// and slopes of activations, for gradients.
 #include "common/epilogue.hpp"
 #include "common/kernel.hpp"
 
 namespace tilegemm {
 namespace {
 
-// Elements of a row that lie behind each other, moved at once.
+// Neighbouring elements of a row, moved at once.
 template <class T, int width> struct alignas(sizeof(T) * width) Piece { T x[width]; };
 
-// The first of a thread's elements.
+// The index of the first element of a thread.
 struct Place {
   int64_t i, j, batch0, batch1;
 
@@ -35,17 +35,17 @@ __device__ void store(const Acc (&x)[width], const tg_matrix& matrix, const Plac
   T* to = place.in<T>(matrix);
   if constexpr (width == 1) {
     *to = piece.x[0];
-  } else {  // by assignment the compiler stores number by number
+  } else {  // with an assignment, the compiler stores number by number
     uint4 words;
     memcpy(&words, &piece, 16);
     __stwb(reinterpret_cast<uint4*>(to), words);
   }
 }
 
-// activation(x + bias) + beta * c, by the formula of the kernels that fuse it.
+// activation(x + bias) + beta * c, by the formula of the kernels that fuse this epilogue.
 template <class T, class Acc>
 struct Rest {
-  Epilogue<T, Acc> inner;  // without alpha, and without beta * c, which is read in pieces
+  Epilogue<T, Acc> inner;  // without alpha; beta * c is read in pieces, outside of `inner`
   Acc beta;
   tg_matrix c;
 
@@ -68,7 +68,7 @@ struct Rest {
   }
 };
 
-// The derivative of an activation: NaN for NaN, and its limits where x is infinite. As `Activation::slope` in src/problem/epilogue.rs.
+// The derivative of an activation: NaN for NaN, and the limits where x is infinite, as in `Activation::slope` of src/problem/epilogue.rs.
 template <class T, class Acc>
 struct Slope {
   tg_activation activation;
@@ -85,7 +85,7 @@ struct Slope {
   __device__ Acc at(Acc x) const {
     if (activation == TG_IDENTITY) return Acc(1);
     if (activation == TG_RELU) return x >= Acc(0) ? Acc(1) : x < Acc(0) ? Acc(0) : x;
-    // Beyond 800 every slope is 0 or 1, and no infinity meets a 0.
+    // Beyond 800 every slope is 0 or 1, so that no infinity meets a 0.
     x = x > Acc(800) ? Acc(800) : x < Acc(-800) ? Acc(-800) : x;
     if (activation == TG_GELU_ERF) {
       const Acc density = Acc(0.39894228040143267794) * exp(Acc(-0.5) * x * x);
@@ -101,7 +101,7 @@ struct Slope {
   }
 };
 
-// x / by, for x up to `most`: without a division where 31 bits hold that.
+// x / by, for x up to `most`: without a division where 31 bits hold `most`.
 struct Quotient {
   int64_t by;
   bool small;
@@ -146,10 +146,10 @@ tg_status launch(tg_gemm_args args, Op op) {
   return cuda_status(cudaLaunchKernel(kernel, dim3(unsigned(blocks)), dim3(threads), parameters, 0, cudaStream_t(args.stream)));
 }
 
-template <template <class, class> class Op, tg_dtype dtype>
+template <template <class, class> class Op, tg_format format>
 tg_status launch_as(const tg_gemm_args& args) {
-  using T = typename scalar<dtype>::type;
-  using Acc = typename scalar<dtype>::accumulator;
+  using T = typename scalar<format>::type;
+  using Acc = typename scalar<format>::accumulator;
   constexpr int width = 16 / sizeof(T);
   const Op<T, Acc> op(args);
   const bool wide = args.n % width == 0 && in_pieces<T>(args.a, args) && in_pieces<T>(args.d, args) &&
@@ -158,14 +158,14 @@ tg_status launch_as(const tg_gemm_args& args) {
 }
 
 template <template <class, class> class Op>
-tg_status launch_of(tg_dtype dtype, const tg_gemm_args& args) {
-  switch (dtype) {
+tg_status launch_of(tg_format format, const tg_gemm_args& args) {
+  switch (format) {
     case TG_F16: return launch_as<Op, TG_F16>(args);
     case TG_BF16: return launch_as<Op, TG_BF16>(args);
     case TG_F32: return launch_as<Op, TG_F32>(args);
     case TG_F64: return launch_as<Op, TG_F64>(args);
+    default: return TG_UNSUPPORTED;
   }
-  return TG_UNSUPPORTED;
 }
 
 }  // namespace
@@ -173,14 +173,14 @@ tg_status launch_of(tg_dtype dtype, const tg_gemm_args& args) {
 
 extern "C" {
 
-tg_status tg_epilogue(tg_dtype dtype, const tg_gemm_args* args) {
-  return tilegemm::launch_of<tilegemm::Rest>(dtype, *args);
+tg_status tg_epilogue(tg_format format, const tg_gemm_args* args) {
+  return tilegemm::launch_of<tilegemm::Rest>(format, *args);
 }
 
-tg_status tg_slope(tg_dtype dtype, const tg_gemm_args* args) {
+tg_status tg_slope(tg_format format, const tg_gemm_args* args) {
   tg_gemm_args plain = *args;
   plain.beta = 0;
-  return tilegemm::launch_of<tilegemm::Slope>(dtype, plain);
+  return tilegemm::launch_of<tilegemm::Slope>(format, plain);
 }
 
 }  // extern "C"

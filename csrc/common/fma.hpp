@@ -1,4 +1,4 @@
-// What sm90_sgemm and sm90_dgemm have in common: how products are cut into tiles, and exchanged.
+// Common to sm90_sgemm and sm90_dgemm: the division of a product into tiles, and the swap of operands.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -22,20 +22,20 @@ struct Tiles {
   }
 };
 
-// Nothing: there are too many of something for 32 bits; src/kernel/limits.rs has the same numbers.
+// Empty where a number exceeds 32 bits; src/kernel/limits.rs has the same numbers.
 inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m, int tile_n) {
   constexpr int64_t most = INT_MAX / 4;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m > most || args.n > most || args.k > most || batches > most) return {};
   const int64_t along_m = ceil_div(args.m, tile_m), along_n = ceil_div(args.n, tile_n);
   if (along_m * along_n > most / batches) return {};
-  // Eight rows of tiles are the best or within 1 % of it for all that was measured (H100: 4, 8 and 16).
+  // Strips of eight rows of tiles were the best or within 1 % of the best in all measurements (H100: 4, 8 and 16).
   const TileOrder order(along_m, along_n, args.batch, false, 8);
   return Tiles{args.d, int(args.m), int(args.n), int(args.k), order};
 }
 
 // D^T = B^T @ A^T
-inline tg_gemm_args exchanged(const tg_gemm_args& args) {
+inline tg_gemm_args swapped(const tg_gemm_args& args) {
   tg_gemm_args other = args;
   std::swap(other.m, other.n);
   std::swap(other.a, other.b);

@@ -13,14 +13,14 @@
 
 namespace tilegemm {
 
-// The C++ type of a dtype, and the type its products are accumulated in.
-template <tg_dtype> struct scalar;
+// The C++ type of a format, and the type its products are accumulated in.
+template <tg_format> struct scalar;
 template <> struct scalar<TG_F16> { using type = __half; using accumulator = float; };
 template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulator = float; };
 template <> struct scalar<TG_F32> { using type = float; using accumulator = float; };
 template <> struct scalar<TG_F64> { using type = double; using accumulator = double; };
 
-enum class Schedule { none, cooperative, pingpong, exchanged };
+enum class Schedule { none, cooperative, pingpong };
 
 // A list of numbers as a type.
 template <int... numbers> struct Widths {};
@@ -90,12 +90,12 @@ bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch
 }  // namespace tilegemm
 
 #ifndef TG_KERNEL
-#define TG_KERNEL(NAME, ARCH, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
+#define TG_KERNEL(NAME, ARCH, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
                   SCHEDULE, ...)                                                                                      \
   namespace tilegemm {                                                                                                \
   struct NAME##_row {                                                                                                 \
     static constexpr int arch = ARCH;                                                                                 \
-    static constexpr tg_dtype dtype = DTYPE;                                                                          \
+    static constexpr tg_format dtype = DTYPE, out = OUT; /* of A and B; of C, the bias and D */                       \
     static constexpr tg_math math = MATH;                                                                             \
     static constexpr tg_layout layout = LAYOUT;                                                                       \
     static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
@@ -105,14 +105,14 @@ bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch
     using widths = Widths<__VA_ARGS__>;                                                                               \
   };                                                                                                                  \
   }                                                                                                                   \
-  TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                         \
+  TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                         \
               tilegemm::launch<tilegemm::NAME##_row>)
 #endif
 
 // The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of this.
-#define TG_DESCRIBE(NAME, DTYPE, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
+#define TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
   extern "C" {                                                                                                        \
   extern const tg_kernel NAME;                                                                                        \
-  const tg_kernel NAME = {#NAME, DTYPE, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN,           \
+  const tg_kernel NAME = {#NAME, DTYPE, OUT, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN,           \
                           LAUNCH, tilegemm::load_own_module};                                                         \
   }

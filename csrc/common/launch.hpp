@@ -6,7 +6,7 @@
 
 namespace tilegemm {
 
-// Lets `kernel` have `bytes` of shared memory on the current device; CUDA is asked once per device.
+// Allows `kernel` to have `bytes` of shared memory on the current device; the call to CUDA is made once per device.
 template <class Kernel>
 cudaError_t allow_shared_memory(const void* kernel, int bytes) {
   static std::atomic<uint64_t> allowed{0};  // one bit per device
@@ -19,7 +19,7 @@ cudaError_t allow_shared_memory(const void* kernel, int bytes) {
   return error;
 }
 
-// How a kernel is launched: in clusters, and, if the caller likes, while the one before still runs (common/ptx.hpp).
+// The launch of a kernel: in clusters, and, on request, while the kernel before still runs (common/ptx.hpp).
 class Launch {
  public:
   Launch(const tg_gemm_args& args, dim3 grid, dim3 block, int shared_bytes, dim3 cluster = dim3(1, 1, 1)) {

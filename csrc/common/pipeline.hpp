@@ -1,13 +1,13 @@
 // A ring of stages in shared memory, which TMA fills and warps empty: its barriers, and the side of the producer.
 //
-// Consumers count their stages themselves: with a common type ptxas makes other code of sm90_tf32, sm90_dgemm and sm90_bf16x6. The code
-// of sm90_wave and sm90_skinny changes with these functions, too.
+// Consumers count their stages themselves: a common type changes the machine code that ptxas makes of sm90_tf32, sm90_dgemm and
+// sm90_bf16x6. sm90_swap_ab has a ring of its own, because these functions change its machine code, too.
 #pragma once
 #include "common/ptx.hpp"
 
 namespace tilegemm {
 
-// `full`: barriers of stages whose bytes are there; `empty`: of stages that all `readers` have let go.
+// `full`: barriers of stages whose bytes have arrived; `empty`: barriers of stages that all `readers` have released.
 __device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int stages, int readers) {
   for (int s = 0; s < stages; s++) {
     mbarrier_init(full + 8 * s, 1);
@@ -15,11 +15,11 @@ __device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int sta
   }
 }
 
-// The stage that the producer fills next. The first time no stage has to be let go: a wait for parity 1 passes.
+// The stage that the producer fills next. The first round waits for no release: a wait for parity 1 passes.
 struct Stage {
   int s = 0, parity = 1;
 
-  // Waits until the stage is free. Its `full` barrier, which this returns, expects `bytes` then.
+  // Waits until the stage is free. Returns the stage's `full` barrier, which then expects `bytes`.
   __device__ __forceinline__ uint32_t acquire(uint32_t full, uint32_t empty, uint32_t bytes) const {
     const uint32_t barrier = full + 8 * s;
     mbarrier_wait(empty + 8 * s, parity);

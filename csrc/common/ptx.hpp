@@ -7,13 +7,13 @@ namespace tilegemm {
 // ---- Programmatic dependent launch -----------------------------------------------------------------------------------
 //
 // A kernel launched with programmatic stream serialization starts when all blocks of the kernel before it have called
-// launch_dependents() or ended. It must touch nothing that depends on that kernel before griddepcontrol_wait(), which
-// returns when the kernel before has ended and its writes can be seen. Two rules keep chains of kernels right:
+// launch_dependents() or ended. The kernel must touch nothing that depends on the kernel before until griddepcontrol_wait() has
+// returned: the kernel before has then ended and its writes are visible. Two rules keep chains of kernels right:
 //
-// - Every block waits, so that a kernel that has ended implies that all before it have.
-// - Before waiting, a block reads no memory; but it may prefetch into L2, since later writes end up in L2, too.
+// - Every block waits, so that the end of a kernel implies the end of all kernels before it.
+// - Before waiting, a block reads no memory. A block may prefetch into L2, since later writes reach L2, too.
 //
-// Both do nothing in a kernel that was launched without the attribute.
+// Both instructions do nothing in a kernel that was launched without the attribute.
 
 // Lets the next kernel of the stream start.
 __device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -21,7 +21,7 @@ __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait
 
 // ---- Matrices --------------------------------------------------------------------------------------------------------
 
-// 8 x 8 numbers of 16 bits, two of a row in each lane, transposed. For whole warps.
+// Loads 8 x 8 numbers of 16 bits transposed; each lane gets two numbers of a row. For whole warps.
 __device__ inline uint32_t movmatrix(uint32_t matrix) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
@@ -30,10 +30,10 @@ __device__ inline uint32_t movmatrix(uint32_t matrix) {
 
 // ---- Caches ----------------------------------------------------------------------------------------------------------
 
-// Fixed L2 policies, as createpolicy.fractional makes them of a whole access.
+// Fixed L2 policies, equal to the policies that createpolicy.fractional makes for a whole access.
 constexpr uint64_t evict_normal = 0x1000000000000000, evict_first = 0x12F0000000000000, evict_last = 0x14F0000000000000;
 
-// Asks for `bytes` bytes to be in L2; both multiples of 16.
+// Requests `bytes` bytes in L2; address and `bytes` are multiples of 16.
 __device__ inline void prefetch_l2(const void* from, int bytes, uint64_t policy) {
   asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy)
                : "memory");
@@ -47,12 +47,12 @@ __device__ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers known to the other blocks of the cluster and to TMA.
+// Makes initialised barriers visible to the other blocks of the cluster and to TMA.
 __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\n fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Arrives, and lets the phase last until `bytes` more bytes have come.
+// Arrives at a barrier, and extends the phase until `bytes` more bytes have arrived.
 __device__ inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -75,8 +75,8 @@ __device__ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
-// Whether the phase of this parity has ended, with one answer for the whole warp: its threads never diverge here, as they may in
-// a loop of their own. So the code after may be for whole warps (mma), or one thread may signal that all have read.
+// Whether the phase of this parity has ended, with one answer for the whole warp. The threads of a warp never diverge here, while they
+// may diverge in a loop of their own. So the code after this function may need whole warps (mma), or one thread may signal for all.
 __device__ inline bool mbarrier_try_warp(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
@@ -90,13 +90,13 @@ __device__ inline void mbarrier_wait_warp(uint32_t barrier, uint32_t parity) {
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------
 
-// A warp group's registers for each thread, given back or asked for.
+// Changes the number of registers of each thread of a warp group.
 template <int count>
 __device__ inline void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
 template <int count>
 __device__ inline void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 
-// Barriers of the block by number, 0 being that of __syncthreads(): of `threads` threads some wait, the others only arrive.
+// Barriers of the block by number; 0 is the barrier of __syncthreads(). Of `threads` threads some wait, the others only arrive.
 __device__ inline void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -124,7 +124,7 @@ __device__ inline void store_shared(uint32_t to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
-// Loads from here on are not ordered with other accesses of memory by the compiler, only with each other and with barriers.
+// The compiler does not order the loads from here on with other memory accesses, only with each other and with barriers.
 
 __device__ inline float4 load_shared_4(uint32_t from) {
   float4 v;
@@ -148,8 +148,8 @@ __device__ inline void store_shared_4(uint32_t to, const uint32_t (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// The same number with an origin hidden from the compiler, which otherwise recomputes values of the thread's index in the main
-// loop. For whole warps.
+// Returns x with an origin that the compiler does not see. Otherwise the compiler recomputes values of the thread's index in the
+// main loop. For whole warps.
 __device__ inline uint32_t opaque(uint32_t x) {
   uint32_t y;
   asm volatile("shfl.sync.bfly.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(y) : "r"(x));
@@ -184,7 +184,7 @@ __device__ inline void store_async(uint32_t to, uint32_t barrier, float v) {
                : "memory");
 }
 
-// Every warp of the cluster arrives, whole, and waits.
+// All warps of the cluster arrive, as whole warps, and wait.
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -193,7 +193,7 @@ __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acqui
 
 __device__ inline void prefetch_tensor_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
-// A box of a three-dimensional tensor to shared memory; the barrier counts its bytes.
+// Loads a box of a three-dimensional tensor to shared memory; the barrier counts the bytes.
 __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
@@ -229,9 +229,10 @@ __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t
       : "memory");
 }
 
-// The same from shared memory, of what is inside of the tensor; by whole pieces of 16 bytes. What the thread has written
-// there, or seen written, needs a fence_proxy_async() before. Stores run on by themselves; a thread's stores so far make
-// up a group, and tma_store_wait_read() returns when shared memory has been read for all but its latest `pending` ones.
+// Stores a box from shared memory, as far as the box lies inside of the tensor, in whole pieces of 16 bytes. A fence_proxy_async()
+// comes first, after the thread's own writes to the box, or after a wait for the writes of others. Stores are asynchronous. The
+// stores of a thread up to a commit make up a group. tma_store_wait_read() returns when all groups but the latest `pending` have read
+// shared memory.
 __device__ inline void tma_store(const void* map, uint32_t from, int x, int y, int z, int w) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map), "r"(from),
                "r"(x), "r"(y), "r"(z), "r"(w)
@@ -249,7 +250,7 @@ __device__ inline void tma_store_wait_read() {
 }
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Asks for a box to be in L2.
+// Requests a box in L2.
 __device__ inline void tma_prefetch(const void* map, int x, int y, int z) {
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y), "r"(z)
                : "memory");

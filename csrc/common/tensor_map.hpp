@@ -1,4 +1,4 @@
-// Tensor maps, TMA's descriptions of the operands, made on the host.
+// Tensor maps, the operands' descriptions for TMA, made on the host.
 #pragma once
 #include <cudaTypedefs.h>
 
@@ -20,7 +20,7 @@ Function driver_function(const char* name) {
   return function;
 }
 
-// Merges the two batch dimensions into one. False: their strides do not form a single run.
+// Merges the two batch dimensions into one. False: the strides of the two do not form a single run.
 inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[2], int64_t* stride) {
   *stride = batch[1] == 1 ? matrix.batch_stride[0] : matrix.batch_stride[1];
   if (batch[0] == 1 && batch[1] == 1) *stride = 0;
@@ -33,9 +33,9 @@ constexpr CUtensorMapDataType tensor_map_type = std::is_same_v<T, __half>       
                                                 : std::is_same_v<T, float>         ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
 
-// A tensor of `rank` dimensions. The first dimension is contiguous; `strides` are the strides of the others, in bytes.
-// `promotion`: the bytes that L2 fetches at a time; more is better for data from memory, less for data in L2 or shared with
-// others. False: TMA cannot address the tensor.
+// A tensor of `rank` dimensions. The first dimension is contiguous; `strides` are the strides of the other dimensions, in bytes.
+// `promotion`: the bytes that L2 fetches at a time. More bytes are better for data from memory, fewer for data in L2 or data that
+// blocks share. False: TMA cannot address the tensor.
 template <int rank>
 bool tensor_map(CUtensorMap* map, CUtensorMapDataType type, void* ptr, const cuuint64_t (&extents)[rank],
                 const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank], CUtensorMapSwizzle swizzle,
@@ -54,14 +54,13 @@ bool tensor_map(CUtensorMap* map, const tg_matrix& matrix, int64_t leading, int6
                 CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   int64_t batch_stride;
   if (!merge_batch_strides(matrix, batch, &batch_stride)) return false;
-  if (rows == 1) leading = (k + 7) / 8 * 8;  // means nothing, and may be anything
+  if (rows == 1) leading = (k + 7) / 8 * 8;  // the stride of a single row has no effect
   return tensor_map<3>(map, tensor_map_type<T>, matrix.ptr, {cuuint64_t(k), cuuint64_t(rows), cuuint64_t(batch[0] * batch[1])},
                        {cuuint64_t(leading) * sizeof(T), cuuint64_t(batch_stride) * sizeof(T)},
                        {128 / sizeof(T), cuuint32_t(box_rows), 1}, CU_TENSOR_MAP_SWIZZLE_128B, promotion);
 }
 
-// Matrices as TMA sees them: `lines` lines of `length` contiguous elements, `stride` elements apart, in two batch
-// dimensions.
+// Matrices for TMA: `lines` lines of `length` contiguous elements, `stride` elements apart, in two batch dimensions.
 struct Lines {
   void* ptr;
   int64_t length, lines, stride;
@@ -71,12 +70,12 @@ inline Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, in
   return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
 }
 
-// In boxes of `box_length` elements x `box_lines`. False: TMA cannot address the matrices.
+// A map with boxes of `box_length` elements x `box_lines`. False: TMA cannot address the matrices.
 template <class T>
 bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines, CUtensorMapSwizzle swizzle,
                 CUtensorMapDataType type = tensor_map_type<T>) {
   constexpr int64_t size = sizeof(T), unit = 16 / size;
-  // The stride of a single line or matrix means nothing, and may be anything.
+  // The stride of a single line or matrix has no effect.
   const int64_t line = of.lines == 1 ? ceil_div(of.length, unit) * unit : of.stride;
   const int64_t inner = of.batch[1] == 1 ? 0 : of.batch_stride[1], outer = of.batch[0] == 1 ? 0 : of.batch_stride[0];
   if (line < of.length || line % unit || inner < 0 || inner % unit || outer < 0 || outer % unit) return false;
@@ -86,7 +85,7 @@ bool tensor_map(CUtensorMap* map, const Lines& of, int box_length, int box_lines
       {cuuint32_t(box_length), cuuint32_t(box_lines), 1, 1}, swizzle);
 }
 
-// f32, in swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds what it loads to TF32, to nearest even.
+// A map of f32 with swizzled boxes of 128 bytes x `box_lines`. `round`: TMA rounds loaded numbers to TF32, to nearest even.
 inline bool tensor_map(CUtensorMap* map, const Lines& of, int box_lines, bool round) {
   return tensor_map<float>(map, of, 32, box_lines, CU_TENSOR_MAP_SWIZZLE_128B,
                            round ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32);

@@ -11,13 +11,13 @@ struct Tile {
   int m, n, batch0, batch1;
 };
 
-// The tiles of all matrices of a batch, one matrix after the other, in strips: a strip is `width` tiles wide, and is gone through
-// line by line, so that tiles computed at the same time share operands in L2. The last one of a matrix is as narrow as it has to
-// be. Where clusters have tiles next to each other, each of these counts as one here.
+// The tiles of all matrices of a batch, one matrix after the other, in strips. A strip is `width` tiles wide, and its tiles are taken
+// line by line, so that tiles that are computed at the same time share operands in L2. The last strip of a matrix may be narrower.
+// Where the blocks of a cluster compute neighbouring tiles, a cluster counts as one tile here.
 struct TileOrder {
   Divisor in_matrix, in_strip, width, last_width, inner_batch;
   int total, last_strip;
-  bool strips_along_m;  // lines of a strip lie along N then, and else the other way round
+  bool strips_along_m;  // whether the lines of a strip lie along N; otherwise they lie along M
 
   TileOrder(int64_t tiles_m, int64_t tiles_n, const int64_t (&batch)[2], bool strips_along_m, int64_t wanted_width)
       : TileOrder(strips_along_m ? tiles_m : tiles_n, strips_along_m ? tiles_n : tiles_m, batch, wanted_width) {
@@ -35,7 +35,7 @@ struct TileOrder {
   }
 
  private:
-  // `length`: of a strip.
+  // `length`: the length of a strip.
   TileOrder(int64_t length, int64_t across, const int64_t (&batch)[2], int64_t wanted_width)
       : TileOrder(length, across, batch, std::min(wanted_width, across), (across - 1) / std::min(wanted_width, across)) {}
   TileOrder(int64_t length, int64_t across, const int64_t (&batch)[2], int64_t width, int64_t last)

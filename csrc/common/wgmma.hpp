@@ -1,5 +1,5 @@
-// wgmma with operands in shared memory, K-major, as TMA lays them down with 128-byte swizzle; or the first one in registers
-// and the second one in rows of 64 bytes.
+// wgmma with both operands in shared memory, K-major, in TMA's 128-byte swizzle; or with the first operand in registers and the
+// second operand in rows of 64 bytes.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -19,7 +19,7 @@ __device__ inline uint64_t wgmma_descriptor_64(uint32_t address) {
 }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Ends a group and waits until at most `pending` groups are under way.
+// Ends a group and waits until at most `pending` groups are in flight.
 template <int pending = 0>
 __device__ inline void wgmma_commit_and_wait() {
   asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
@@ -35,7 +35,7 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
   for (int i = 0; i < size; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Accumulators of 8 columns each, up to the last: their names, and their registers.
+// Accumulators of 8 columns each, up to the number LAST: their names, and their registers.
 #define TG_WGMMA_S0 "%0, %1, %2, %3"
 #define TG_WGMMA_S1 TG_WGMMA_S0 ", %4, %5, %6, %7"
 #define TG_WGMMA_S2 TG_WGMMA_S1 ", %8, %9, %10, %11"
@@ -77,7 +77,7 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
 #define TG_WGMMA_O24 TG_WGMMA_O23, TG_WGMMA_F(24)
 #define TG_WGMMA_O27 TG_WGMMA_O24, TG_WGMMA_F(25), TG_WGMMA_F(26), TG_WGMMA_F(27)
 #define TG_WGMMA_O31 TG_WGMMA_O27, TG_WGMMA_F(28), TG_WGMMA_F(29), TG_WGMMA_F(30), TG_WGMMA_F(31)
-// X, Y: the numbers of the operands behind the accumulators.
+// X, Y: the positions of p and q in the list of assembly operands, behind the accumulators.
 #define TG_WGMMA_ASM(N, LAST, X, Y, TYPE)                                                                             \
   asm volatile("{\n .reg .pred p;\n setp.eq.u32 p, 0, 0;\n"                                                           \
                " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST "}, %" #X ", %" #Y \
@@ -117,7 +117,7 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
   TG_WGMMA_ROWS(224, 27, 112, 113)
 }
 
-// P0 to P3, Q, ADD: the numbers of the operands behind the accumulators.
+// P0 to P3, Q, ADD: the positions of these operands in the list of assembly operands.
 #define TG_WGMMA_REGISTERS_ASM(N, LAST, P0, P1, P2, P3, Q, ADD)                                                       \
   asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
                " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" TG_WGMMA_S##LAST "}, {%" #P0 ", %" #P1 ", %" #P2 \
@@ -125,7 +125,7 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
                : TG_WGMMA_O##LAST                                                                                     \
                : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(q), "r"(add))
 
-// d = (add ? d : 0) + 64 rows of P, a warp's fragments of which are in its registers, times `rows` rows of Q over 16 of K; bf16.
+// d = (add ? d : 0) + 64 rows of P times `rows` rows of Q over 16 of K, in bf16. P's fragments for the warp are in registers.
 template <int rows>
 __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
   static_assert(rows == 16 || rows == 32 || rows == 64 || rows == 128);
@@ -139,7 +139,7 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint
 //
 // f32 in shared memory or registers. wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds them off.
 
-// Q, ADD: the numbers of these operands behind the accumulators; P: the operand itself.
+// Q, ADD: the positions of these operands in the list of assembly operands; P: the operand itself.
 #define TG_WGMMA_TF32(N, LAST, P, Q, ADD, ...)                                                                        \
   asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
                " wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" TG_WGMMA_S##LAST "}, " P ", %" #Q          \
@@ -156,7 +156,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[rows / 2], uint64_t p, uin
   if constexpr (rows == 256) TG_WGMMA_TF32(256, 31, "%128", 129, 130, "l"(p));
 }
 
-// The same with P in registers: lane 4 g + q of a warp has rows g and g + 8 of its 16, of K q and then q + 4.
+// The same with P in registers: lane 4 g + q of a warp has rows g and g + 8, at q and then at q + 4 of K.
 template <int rows>
 __device__ __forceinline__ void wgmma_tf32(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
   static_assert(rows == 64 || rows == 256);

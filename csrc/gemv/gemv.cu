@@ -37,6 +37,7 @@ namespace {
 template <class Row, int M>
 struct Chunk {
   using T = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;
   static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
   static constexpr int rows = Row::tile_n;
   static constexpr bool exact = M <= 4;  // an instance for each number of rows of A, which reads no more
@@ -63,7 +64,7 @@ struct Warp {
   uint4 weights[C::steps][C::rows];
   float sum[C::values] = {};
 
-  __device__ Warp(const GemvProblem<T>& p, int lane)
+  __device__ Warp(const GemvProblem<typename C::Out>& p, int lane)
       : a_stride(p.a.row_stride), w_stride(p.b.col_stride), m_last(p.m - 1), n(p.n), k_end(p.k), lane(lane) {
     const Batch batch(p.inner_batch);
     a = batch.of<const T>(p.a) + lane * width<T>;
@@ -159,8 +160,8 @@ struct Warp {
 // A block is (lanes, split, teams). The rows of W are dealt out to the teams of all blocks in turns.
 template <class Row, int M>
 __global__ void __maxnreg__((Chunk<Row, M>::registers))
-    gemv(const __grid_constant__ GemvProblem<typename Chunk<Row, M>::T> problem,
-         const __grid_constant__ Epilogue<typename Chunk<Row, M>::T, float> epilogue) {
+    gemv(const __grid_constant__ GemvProblem<typename Chunk<Row, M>::Out> problem,
+         const __grid_constant__ Epilogue<typename Chunk<Row, M>::Out, float> epilogue) {
   using C = Chunk<Row, M>;
   __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, for two tiles in turns
   const int lane = threadIdx.x, split = blockDim.y, teams = blockDim.z, team = threadIdx.z;
@@ -175,7 +176,7 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
   warp.prefetch(k);
   griddepcontrol_wait();
   warp.load(k);
-  const TeamSums<C::rows, C::values, C::rows, typename C::T> sums(problem);
+  const TeamSums<C::rows, C::values, C::rows, typename C::Out> sums(problem);
 
   for (;;) {
     const int this_row = row;
@@ -205,7 +206,7 @@ template <class Row, int M>
 tg_status launch_rows(const tg_gemm_args& args) {
   using C = Chunk<Row, M>;
   if (C::exact && args.m != M) return TG_UNSUPPORTED;
-  return launch_teams<C, typename C::T>(args, reinterpret_cast<const void*>(gemv<Row, M>));
+  return launch_teams<C, typename C::Out>(args, reinterpret_cast<const void*>(gemv<Row, M>));
 }
 
 }  // namespace
@@ -213,6 +214,7 @@ tg_status launch_rows(const tg_gemm_args& args) {
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   using T = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;
   static_assert(Row::layout == TG_NT && Row::tile_m == (sizeof(T) == 4 ? 16 : 8));
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
@@ -223,10 +225,10 @@ tg_status launch(const tg_gemm_args* problem) {
       !rows_on_16_bytes<T>(args.b, args.b.row_stride, args.b.col_stride, args.n, args.batch)) {
     return TG_UNSUPPORTED;
   }
-  if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T>(args);
+  if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T, Out>(args);
   const auto is_tile = [&](int m, int n) { return args.m <= m && args.config.tile_m == m && args.config.tile_n == n; };
   if constexpr (sizeof(T) == 2) {
-    if (is_tile(8, MmaChunk::rows)) return launch_mma<T>(args);
+    if (is_tile(8, MmaChunk::rows)) return launch_mma<T, Out>(args);
   } else {
     if (is_tile(16, WideChunk<16>::rows)) return launch_wide<16, Row::arch>(args);
     if (is_tile(12, WideChunk<12>::rows)) return launch_wide<12, Row::arch>(args);

@@ -1,14 +1,14 @@
 // Up to eight rows of A in 16 bits: D = A @ B with K contiguous in both, on tensor cores. Part of gemv.cu.
 //
-// As there, weights go from memory straight into the registers of the lane that multiplies them, 16 bytes at a time. A is the
-// operand of `mma` with 16 rows, W the one with 8. Which k its k are is all the same as long as both operands agree, so a
-// lane's 16 bytes are, as they lie in its registers, its part of two products.
+// As in gemv.cu, weights go from memory straight into the registers of the lane that multiplies them, 16 bytes at a time. A is the
+// operand of `mma` with 16 rows, W the operand with 8. The order of K is free as long as both operands agree, so a lane's 16 bytes
+// are, in the order of its registers, its part of two products.
 //
-// A product wants the same k of eight rows of W, which would make a load of a warp 64 bytes of each of eight rows. Instead two
-// lane groups take 64 bytes each of one row, next to each other, so that a load is 128 bytes of each of four. A's eight rows are
-// there twice, for either segment of K. Half of the sums are of a segment of A with the other one of W, and are thrown away.
+// A product needs the same part of K from eight rows of W, so a warp's load would be 64 bytes from each of eight rows. Instead, two
+// lane groups load 64 neighbouring bytes each of one row, so that a load is 128 bytes from each of four rows. The eight rows of A are
+// present twice, once for each segment of K. Half of the sums multiply a segment of A by the other segment of W and are dropped.
 //
-// A's part of a chunk is on its way at the same time as W's. Where K ends, both are zeros.
+// A's part of a chunk is loaded at the same time as W's part. Beyond the end of K, both parts are zeros.
 #pragma once
 #include <type_traits>
 
@@ -18,13 +18,13 @@
 namespace tilegemm {
 namespace {
 
-// What a warp multiplies at a time: `steps` steps of `loads` loads of W.
+// The part of K and of W that a warp multiplies at a time: `steps` steps of `loads` loads of W.
 struct MmaChunk {
   static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
   static constexpr int segments = 2, load_rows = 8 / segments;
   static constexpr int loads = 4, rows = loads * load_rows;
   static constexpr int step = segments * 32, steps = 2, k = steps * step;
-  static constexpr int stride = rows + 4;  // of sums (m, row): lanes store to different banks
+  static constexpr int stride = rows + 4;  // between the sums of two m, (m, row): lanes store to different banks
   static constexpr int values = 8 * stride;
 };
 
@@ -42,13 +42,13 @@ __device__ inline void mma(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
   }
 }
 
-// A warp's rows of W, its chunk of them and of A on the way, and its sums. Rows beyond M and N repeat the last one and are never
-// stored.
+// A warp's rows of W, the chunks of W and A that are being loaded, and the warp's sums. Rows beyond M and N repeat the last row and
+// are never stored.
 template <class T>
 struct MmaWarp {
   using C = MmaChunk;
 
-  const T *a, *w;  // the lane's first numbers of the batch's matrices, A's of the first segment
+  const T *a, *w;  // the lane's first numbers in the matrices of the batch; for A in the first segment
   int64_t w_stride;
   int n, k_end, group, t, w_k;
   const T* row[C::loads];
@@ -56,7 +56,8 @@ struct MmaWarp {
   uint4 x[C::steps][C::segments];
   float sum[C::loads][4] = {};
 
-  __device__ MmaWarp(const GemvProblem<T>& p, int lane)
+  template <class Out>
+  __device__ MmaWarp(const GemvProblem<Out>& p, int lane)
       : w_stride(p.b.col_stride), n(p.n), k_end(p.k), group(lane / 4), t(lane % 4), w_k(group % C::segments * 32 + t * 8) {
     const Batch batch(p.inner_batch);
     a = batch.of<const T>(p.a) + min(group, p.m - 1) * p.a.row_stride + t * 8;
@@ -68,7 +69,7 @@ struct MmaWarp {
     for (int r = 0; r < C::loads; r++) row[r] = w + min(first_row + r * C::load_rows + group / C::segments, n - 1) * w_stride;
   }
 
-  // WHOLE: the chunk lies in K. What does not is zero in both operands, since 0 * NaN is not 0.
+  // WHOLE: the chunk lies inside K. Numbers beyond K are zero in both operands, since 0 * NaN is not 0.
   template <bool WHOLE>
   __device__ void load_w(int k, int step, int r) {
     k += step * C::step;
@@ -99,14 +100,15 @@ struct MmaWarp {
     }
   }
 
-  // Multiplies one chunk and, if there is MORE, loads the next in its place, bit by bit: that keeps more loads on their way.
+  // Multiplies one chunk and, if there is MORE, loads the next chunk piece by piece into the same registers: more loads are then in
+  // flight.
   template <bool MORE, bool NEXT_WHOLE>
   __device__ void turn(int next) {
 #pragma unroll
     for (int step = 0; step < C::steps; step++) {
       const uint4 u = x[step][0], v = x[step][1];
       uint32_t q[2][4] = {{u.x, v.x, u.y, v.y}, {u.z, v.z, u.w, v.w}};
-      // Or the compiler would put them together again for each product.
+      // Otherwise the compiler builds the operands again for each product.
 #pragma unroll
       for (int j = 0; j < 2; j++) asm volatile("" : "+r"(q[j][0]), "+r"(q[j][1]), "+r"(q[j][2]), "+r"(q[j][3]));
       if (MORE) load_x<NEXT_WHOLE>(next, step);
@@ -120,8 +122,8 @@ struct MmaWarp {
     }
   }
 
-  // Writes the sums to `partial` and starts anew. A lane has columns 2 t and 2 t + 1 of the products, which are the two segments of
-  // row t of each load: the first with A's first in sum[0], the second with A's second in sum[3].
+  // Writes the sums to `partial` and sets them to zero. A lane has columns 2 t and 2 t + 1 of the products, the two segments of row
+  // t of each load: the first segment of W times the first of A in sum[0], the second segment of W times the second of A in sum[3].
   __device__ void flush(float* partial) {
 #pragma unroll
     for (int r = 0; r < C::loads; r++) {
@@ -133,11 +135,11 @@ struct MmaWarp {
 };
 
 // A block is (lanes, split, teams), as in gemv.cu.
-template <class T>
+template <class T, class Out>
 __global__ void __maxnreg__(MmaChunk::registers)
-    gemv_mma(const __grid_constant__ GemvProblem<T> problem, const __grid_constant__ Epilogue<T, float> epilogue) {
+    gemv_mma(const __grid_constant__ GemvProblem<Out> problem, const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaChunk;
-  __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, for two tiles in turns
+  __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, in two buffers for alternating tiles
   const int lane = threadIdx.x, split = blockDim.y, teams = blockDim.z, team = threadIdx.z;
   const int warp_index = team * split + threadIdx.y, warps = split * teams;
   launch_dependents();
@@ -147,7 +149,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
   const int k_first = threadIdx.y * C::k, k_step = split * C::k;
   int row = int(blockIdx.x) * tile_rows, k = k_first, buffer = 0;
   warp.point(row + team * C::rows);
-  // The first chunks of all warps that share a row lie next to each other: one prefetch for each row.
+  // The first chunks of all warps that share a row are neighbours: one prefetch for each row.
   if (const int r = lane * warps + warp_index; r < min(tile_rows, problem.n - row)) {
     const T* const w = Batch(problem.inner_batch).of<const T>(problem.b);
     prefetch_l2(w + (row + r) * warp.w_stride, min(k_step, problem.k) * int(sizeof(T)), evict_first);
@@ -155,7 +157,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
   griddepcontrol_wait();
   if (k + C::k <= problem.k) warp.template load<true>(k);
   else warp.template load<false>(k);
-  const TeamSums<C::rows, C::values, C::stride, T> sums(problem);
+  const TeamSums<C::rows, C::values, C::stride, Out> sums(problem);
 
   for (;;) {
     const int this_row = row;
@@ -181,10 +183,10 @@ __global__ void __maxnreg__(MmaChunk::registers)
   }
 }
 
-// For problems that gemv.cu has found to be supported, with at most eight rows.
-template <class T>
+// For problems that gemv.cu has checked, with at most eight rows.
+template <class T, class Out>
 tg_status launch_mma(const tg_gemm_args& args) {
-  return launch_teams<MmaChunk, T>(args, reinterpret_cast<const void*>(gemv_mma<T>));
+  return launch_teams<MmaChunk, Out>(args, reinterpret_cast<const void*>(gemv_mma<T, Out>));
 }
 
 }  // namespace

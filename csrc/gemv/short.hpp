@@ -1,10 +1,9 @@
-// One to four rows of A with a short K: D = A @ B with K contiguous in both and no longer than 512 bytes, as the scores of
-// attention have it in decoding, on the CUDA cores.
+// One to four rows of A with a short K: D = A @ B on the CUDA cores, with K contiguous in A and B and no longer than 512 bytes. The
+// scores of attention in decoding are such products.
 //
-// Of a whole warp on one row of W, most lanes would idle. Here as few lanes share a row as have 16 bytes of it each, so that
-// a warp takes several rows at a time, and a lane keeps its part of A in registers for good. Sums are added over the lanes
-// of a row; nothing needs shared memory or a barrier. The grid is persistent: the next rows are on their way meanwhile. Part of
-// gemv.cu.
+// If a whole warp shared one row of W, most lanes would idle. Here, a row is shared by one lane for each 16 bytes of the row. A warp
+// then computes several rows at a time, and a lane keeps its part of A in registers throughout. Sums are added over the lanes of a
+// row; no sum needs shared memory or a barrier. The grid is persistent: the next rows are loaded during the sums. Part of gemv.cu.
 #pragma once
 #include <algorithm>
 
@@ -15,7 +14,7 @@
 namespace tilegemm {
 namespace {
 
-constexpr int64_t most_short_bytes = lanes * 16;  // of K
+constexpr int64_t most_short_bytes = lanes * 16;  // the most bytes of K
 constexpr int short_threads = 256;
 
 // ROW_LANES lanes read a row of W.
@@ -25,9 +24,9 @@ struct ShortTile {
   using Sums = LaneSums<M * turns, ROW_LANES / 2>;
 };
 
-template <class T, int M, int ROW_LANES>
+template <class T, class Out, int M, int ROW_LANES>
 __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
-    gemv_short(const __grid_constant__ GemvProblem<T> p, const __grid_constant__ Epilogue<T, float> epilogue) {
+    gemv_short(const __grid_constant__ GemvProblem<Out> p, const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = ShortTile<M, ROW_LANES>;
   const int lane = threadIdx.x % lanes, group = lane / ROW_LANES, k = lane % ROW_LANES * width<T>;
   constexpr int warps = C::threads / lanes;
@@ -50,7 +49,7 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
   griddepcontrol_wait();
   if (tile >= tiles) return;
 
-  // Numbers beyond K are zeros, not whatever lies there. Rows beyond M and N repeat the last one and are never stored.
+  // Numbers beyond K are zeros. Rows beyond M and N repeat the last row and are never stored.
   const bool exists = k < p.k;
   uint4 weights[C::turns];
   const auto row = [&](int tile, int turn) { return tile * C::rows + turn * C::groups + group; };
@@ -102,44 +101,44 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
   }
 }
 
-template <class T, int M, int ROW_LANES>
+template <class T, class Out, int M, int ROW_LANES>
 tg_status launch_short_rows(const tg_gemm_args& args) {
   using C = ShortTile<M, ROW_LANES>;
   if (args.m > M || args.k > ROW_LANES * width<T>) return TG_UNSUPPORTED;
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
-  // Just as many blocks as run at a time: of fewer or more, some multiprocessors get twice as many as others.
-  const void* kernel = reinterpret_cast<const void*>(gemv_short<T, M, ROW_LANES>);
+  // Exactly as many blocks as run at a time: with fewer or more blocks, some multiprocessors get twice as many blocks as others.
+  const void* kernel = reinterpret_cast<const void*>(gemv_short<T, Out, M, ROW_LANES>);
   static const int blocks_per_sm = [kernel] {
     int blocks = 0;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::threads, 0) == cudaSuccess ? blocks : 1;
   }();
   const int64_t most = std::max<int64_t>(1, int64_t(args.sm_count) * blocks_per_sm / batches);
-  GemvProblem<T> p(args);
-  Epilogue<T, float> epilogue(args);
+  GemvProblem<Out> p(args);
+  Epilogue<Out, float> epilogue(args);
   void* parameters[] = {&p, &epilogue};
   const dim3 grid(unsigned(std::min(blocks, most)), unsigned(batches));
   return Launch(args, grid, dim3(C::threads), 0)(kernel, parameters);
 }
 
-template <class T, int M>
+template <class T, class Out, int M>
 tg_status launch_short_lanes(const tg_gemm_args& args) {
   switch (args.config.tile_n) {
-    case ShortTile<M, 8>::rows: return launch_short_rows<T, M, 8>(args);
-    case ShortTile<M, 16>::rows: return launch_short_rows<T, M, 16>(args);
-    case ShortTile<M, 32>::rows: return launch_short_rows<T, M, 32>(args);
+    case ShortTile<M, 8>::rows: return launch_short_rows<T, Out, M, 8>(args);
+    case ShortTile<M, 16>::rows: return launch_short_rows<T, Out, M, 16>(args);
+    case ShortTile<M, 32>::rows: return launch_short_rows<T, Out, M, 32>(args);
     default: return TG_UNSUPPORTED;
   }
 }
 
-// For problems that gemv.cu has found to be supported, with at most four rows.
-template <class T>
+// For problems that gemv.cu has checked, with at most four rows.
+template <class T, class Out>
 tg_status launch_short(const tg_gemm_args& args) {
   if (args.config.split != 1 || args.config.warps != short_threads / lanes) return TG_UNSUPPORTED;
   switch (args.config.tile_m) {
-    case 1: return launch_short_lanes<T, 1>(args);
-    case 2: return launch_short_lanes<T, 2>(args);
-    case 4: return launch_short_lanes<T, 4>(args);
+    case 1: return launch_short_lanes<T, Out, 1>(args);
+    case 2: return launch_short_lanes<T, Out, 2>(args);
+    case 4: return launch_short_lanes<T, Out, 4>(args);
     default: return TG_UNSUPPORTED;
   }
 }

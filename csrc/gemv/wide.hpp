@@ -1,8 +1,8 @@
-// Nine to sixteen rows of A in f32: D = A @ B with K contiguous in both, on the CUDA cores, one FMA after the other.
+// Nine to sixteen rows of A in f32: D = A @ B on the CUDA cores with K contiguous in A and B, in single chains of FMAs.
 //
-// As in gemv.cu, weights go from memory straight into registers. But if A came from L1 for every two rows of W, that would be
-// eight times the bytes of W, and more than L1 gives. So a warp takes eight rows of W, whose sums fill its registers, and A
-// passes shared memory in chunks that all warps of a block multiply at the same time. Part of gemv.cu.
+// As in gemv.cu, weights go from memory straight into registers. If A came from L1 for every two rows of W, the reads of A would be
+// eight times the bytes of W, which is more than L1 delivers. So a warp computes eight rows of W, whose sums fill its registers, and A
+// passes through shared memory in chunks that all warps of a block multiply at the same time. Part of gemv.cu.
 #pragma once
 #include <algorithm>
 
@@ -18,8 +18,8 @@ struct WideChunk {
   static constexpr int warps_per_sm = 8, rows = 8, step = lanes * width<float>, steps = 2, k = steps * step, stages = 3;
   static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
   using Sums = LaneSums<values>;
-  static constexpr int a_floats = M * k;                       // of a chunk, for one part of K
-  static constexpr int sums_floats = warps_per_sm * values;    // of a tile
+  static constexpr int a_floats = M * k;                       // numbers of A in a chunk, for one part of K
+  static constexpr int sums_floats = warps_per_sm * values;    // sums of a tile
   static constexpr int bytes(int split) { return 4 * (stages * split * a_floats + 2 * sums_floats); }
   static_assert(M % 4 == 0);
 };
@@ -48,15 +48,15 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   const Batch batch(p.inner_batch);
   const int64_t w_stride = p.b.col_stride;
   const float* const w = batch.of<const float>(p.b) + lane * width<float>;
-  const float* row;  // the first of the warp's rows of W
-  int last_row;      // the last of them that exists, counted from there
+  const float* row;  // the first row of W of the warp
+  int last_row;      // the offset from `row` to the last row of W that exists
   const auto point = [&](int first) {
     first = min(first + team * C::rows, p.n - 1);
     row = w + first * w_stride;
     last_row = p.n - 1 - first;
   };
 
-  // Weights and activations of lanes beyond K do not exist. Rows beyond M and N repeat the last one and are never stored.
+  // Lanes beyond K have no weights and no activations. Rows beyond M and N repeat the last row and are never stored.
   const auto exists = [&](int k, int step) { return k + step * C::step + lane * width<float> < p.k; };
   uint4 weights[C::steps][C::rows];
   const auto load = [&](int k, int step) {
@@ -80,9 +80,9 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
     if (exists(k, step)) load(k, step);
   }
 
-  // A goes through the ring again for every tile. A thread copies 16 bytes of every fourth row.
+  // A passes through the ring again for every tile. A thread copies 16 bytes of every fourth row.
   const int column = (warp * lanes + lane) % (C::k / 4) * 4, first_m = (warp * lanes + lane) / (C::k / 4);
-  int copy_k = 0, copy_row = first_row;  // what comes next
+  int copy_k = 0, copy_row = first_row;  // the place of the next copy
   const auto copy = [&](int stage) {
     for (int i = 0; i < split; i++) {
       const int k = copy_k + i * C::k + column;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
     const bool more = first_row < p.n;
     copy_async_wait<C::stages - 2>();
     __syncthreads();
-    copy(stage == 0 ? C::stages - 1 : stage - 1);  // the stage that all have left
+    copy(stage == 0 ? C::stages - 1 : stage - 1);  // the stage that all warps have left
     if (more && k + C::k <= p.k && next + C::k <= p.k) {
 #pragma unroll
       for (int step = 0; step < C::steps; step++) {
@@ -163,11 +163,11 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   }
 }
 
-// For problems that gemv.cu has found to be supported, with at most M rows.
+// For problems that gemv.cu has checked, with at most M rows.
 template <int M, int ARCH>
 tg_status launch_wide(const tg_gemm_args& args) {
   using C = WideChunk<M>;
-  constexpr int most_bytes = (ARCH >= 120 ? 99 : 227) * 1024;  // of shared memory that a block may have
+  constexpr int most_bytes = (ARCH >= 120 ? 99 : 227) * 1024;  // the most shared memory of a block
   static_assert(C::bytes(1) <= most_bytes);
   const int split = args.config.split;
   if (split < 1 || split > C::warps_per_sm || C::bytes(split) > most_bytes) return TG_UNSUPPORTED;

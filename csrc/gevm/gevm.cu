@@ -1,15 +1,16 @@
-// One to four rows of A: D = A @ B with N contiguous in B, as attention has it in decoding, on the CUDA cores.
+// One to four rows of A: D = A @ B on the CUDA cores with N contiguous in B, as attention has in decoding.
 //
-// As in gemv.cu, such a product is a read of B. Here a row of B belongs to one k: eight lanes read 128 bytes of it, each 16,
-// and keep the sums of their columns. The other lanes of a warp, the warps of a block and, where there are few columns, the
-// blocks of a cluster split K. A lane takes four rows of B at a time and has two such groups on their way, with the numbers
-// of A that they meet. In the end sums are added over lanes, over warps in shared memory and over the blocks of the cluster:
-// each of those owns some columns, to which the others push theirs. All in a fixed order, without a workspace.
+// As in gemv.cu, the time of such a product is the time of reading B. Here, a row of B belongs to one k. Eight lanes read 128 bytes of
+// the row, 16 bytes each, and keep the sums of their columns. The other lanes of a warp, the warps of a block and, where there are few
+// columns, the blocks of a cluster split K. A lane loads groups of four rows of B, with the numbers of A that the rows multiply, and
+// has two groups in flight. In the end, sums are added over lanes, over warps in shared memory, and over the blocks of the cluster.
+// Each block of a cluster owns some columns, and the other blocks push their sums of these columns to the owner. The order of all
+// additions is fixed, and there is no workspace.
 //
-// A plan names the tile of D, whose rows are those that an instance is compiled for, the blocks of a cluster (`split`) and the warps
+// A plan names the tile of D, whose rows are the rows that an instance is compiled for, the blocks of a cluster (`split`) and the warps
 // of a block; src/family/gevm.rs chooses them.
 //
-// The kernel may start while the one before it still runs (common/ptx.hpp). It then has its first rows of B brought into L2.
+// The kernel may start while the kernel before it still runs (common/ptx.hpp), and then prefetches its first rows of B into L2.
 #include <algorithm>
 #include <climits>
 
@@ -22,29 +23,30 @@ namespace {
 
 constexpr int most_split = 8;
 
-// MANY: for more blocks than multiprocessors. Two blocks of 8 warps share a multiprocessor, and take several matrices of the batch one
-// after the other: while one adds up, the other loads, and its own loads for the next matrix are on their way. K is not split.
+// MANY: for more blocks than multiprocessors. Two blocks of 8 warps share a multiprocessor, and a block computes several matrices of the
+// batch one after the other. While one block adds up, the other block loads, and the loads for the next matrix are in flight. K is not
+// split.
 template <class Row, int M, bool MANY>
 struct Tile {
   using T = typename scalar<Row::dtype>::type;
-  static constexpr int n = Row::tile_n, n_lanes = n / width<T>;  // columns, and lanes side by side
-  static constexpr int rows = 4, groups = 2;                     // a lane's rows of a group; groups on their way
+  static constexpr int n = Row::tile_n, n_lanes = n / width<T>;  // columns of a tile, and neighbouring lanes along N
+  static constexpr int rows = 4, groups = 2;                     // rows of a lane in a group; groups in flight
   static constexpr int k = lanes / n_lanes * rows;               // rows that a warp reads as one group
   static constexpr int outputs = M * n;
-  static constexpr int sums = M * width<T>;  // of a lane, (m, column)
-  static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // of a block; blocks of a multiprocessor
-  static constexpr bool several = MANY && M < 4;  // matrices for a block; with four rows registers run out
+  static constexpr int sums = M * width<T>;  // sums of a lane, (m, column)
+  static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // warps of a block; blocks of a multiprocessor
+  static constexpr bool several = MANY && M < 4;  // whether a block computes several matrices; with four rows registers run out
   using Sums = LaneSums<sums, lanes / 2, n_lanes>;
   static_assert(n_lanes == 8 && Row::tile_k == groups * k);
 };
 
 struct Cut {
   int cluster_log2;  // blocks that split K
-  int matrices;      // of the batch; blocks take every gridDim.y-th
-  bool vectors_of_a;  // four numbers of a row of A may be read at once
+  int matrices;      // matrices of the batch; a block computes every gridDim.y-th
+  bool vectors_of_a;  // whether four numbers of a row of A may be read at once
 };
 
-// Four numbers of a row of A, packed as they lie in memory; zeros beyond K.
+// Four numbers of a row of A, packed in the order of memory; zeros beyond K.
 template <class T>
 struct Four {
   uint32_t words[sizeof(T)];
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
     cluster_arrive_relaxed();
   }
 
-  // Groups of rows are dealt out to the warps of all blocks in turns.
+  // The warps of all blocks take groups of rows in turns.
   Batch batch(p.inner_batch);
   const int warp_k = (rank * warps + warp) * C::k, group_step = (warps << cluster_log2) * C::k;
   const T* a = batch.of<const T>(p.a);
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
       row += b_stride;
     }
   };
-  const auto load_a = [&](int group, int k) {  // rows beyond M repeat the last one and are never stored
+  const auto load_a = [&](int group, int k) {  // rows beyond M repeat the last row and are never stored
     asm volatile("" : "+r"(k));
     const T* row = a + k;
 #pragma unroll
@@ -222,7 +224,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
       const int m = output / C::n, j = first_n + output % C::n;
       if (m < p.m && j < p.n) p.store(total, m, j, of_sums, epilogue);
     };
-    const int slice = C::outputs >> cluster_log2;  // of the outputs, that a block of the cluster owns
+    const int slice = C::outputs >> cluster_log2;  // the outputs that a block of the cluster owns
     for (int output = threadIdx.x; output < C::outputs; output += warps * lanes) {
       float total = partial[0][output];
 #pragma unroll

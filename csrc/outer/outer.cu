@@ -1,8 +1,8 @@
-// K = 1 in f32, as rotary embeddings multiply positions and frequencies: D[i][j] = alpha * fma(a[i], b[j], 0), bit for bit what a
-// kernel that adds products one by one computes. It is nothing but stores.
+// K = 1 in f32, as when rotary embeddings multiply positions and frequencies: D[i][j] = alpha * fma(a[i], b[j], 0). The result equals
+// the result of a kernel that adds products one by one, bit for bit. Stores take all the time.
 //
-// A thread keeps its columns of B and goes down a few rows. Threads side by side cover what D has of columns, up to a warp or
-// two, and a warp's stores several rows where D is narrow.
+// A thread keeps its columns of B and goes down a few rows. Neighbouring threads cover the columns of D, up to a warp or two. Where D
+// is narrow, a warp stores several rows.
 //
 // The kernel may start while the one before it still runs (common/ptx.hpp).
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace {
 
 constexpr int threads = 256;
 
-// Four columns that are stored at once, past the caches, or one.
+// COLUMNS: the columns that a thread stores at once, four past the caches, or one.
 template <int COLUMNS>
 struct Tile {
-  static constexpr int rows = COLUMNS == 4 ? 2 : 4;            // of a thread
+  static constexpr int rows = COLUMNS == 4 ? 2 : 4;            // rows of a thread
   static constexpr int most_across = COLUMNS == 4 ? 32 : 64;  // threads side by side
 };
 
@@ -85,7 +85,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers. A block has 16 rows and 64 columns at least, or as many rows as D is narrower.
+  // src/kernel/limits.rs has the same numbers. A block has at least 16 rows and 64 columns; where D is narrower, a block has more rows.
   if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
   const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);

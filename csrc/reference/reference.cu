@@ -9,14 +9,14 @@ namespace {
 
 constexpr int64_t chain = 64;
 
-template <class T, class Acc>
-using ExactEpilogue = Epilogue<T, Acc, Accuracy::exact>;
+template <class Out, class Acc>
+using ExactEpilogue = Epilogue<Out, Acc, Accuracy::exact>;
 
-template <class T, class Acc>
-__global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
+template <class T, class Out, class Acc>
+__global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
   const T* a = static_cast<const T*>(args.a.ptr);
   const T* b = static_cast<const T*>(args.b.ptr);
-  T* d = static_cast<T*>(args.d.ptr);
+  Out* d = static_cast<Out*>(args.d.ptr);
   const int64_t count = args.batch[0] * args.batch[1] * args.m * args.n;
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; index < count; index += step) {
@@ -42,17 +42,18 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<T, Acc> epilogue) {
 template <class Row>
 tg_status launch(const tg_gemm_args* args) {
   using T = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;
   using Acc = typename scalar<Row::dtype>::accumulator;
   constexpr int threads = 256;
   const int64_t blocks = ceil_div(args->batch[0] * args->batch[1] * args->m * args->n, threads);
   if (blocks == 0) return TG_OK;
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
   tg_gemm_args problem = *args;
-  ExactEpilogue<T, Acc> epilogue(problem);
+  ExactEpilogue<Out, Acc> epilogue(problem);
   void* parameters[] = {&problem, &epilogue};
   const dim3 grid(unsigned(blocks < most ? blocks : most));
   return cuda_status(
-      cudaLaunchKernel(reference<T, Acc>, grid, dim3(threads), parameters, 0, cudaStream_t(args->stream)));
+      cudaLaunchKernel(reference<T, Out, Acc>, grid, dim3(threads), parameters, 0, cudaStream_t(args->stream)));
 }
 
 }  // namespace tilegemm

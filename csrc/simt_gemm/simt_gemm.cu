@@ -3,10 +3,10 @@
 // A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads, each of which owns 4 x 4 outputs of every
 // 64 x 64. Blocks of TILE_K k of A and B pass through a ring of shared-memory stages that cp.async fills.
 //
-// Shared memory is MN-major whatever the operand is: a thread then reads four rows of one k in 16 bytes. A K-major
-// operand is transposed on the way, float by float: cp.async does that without registers and stages ahead, where
-// 16-byte loads would have to be scattered from registers. A K-major copy in shared memory would be read four k at a
-// time, which takes four times the registers and puts both operands of an FMA in the same register bank.
+// Shared memory is MN-major for both operands: a thread then reads four rows of one k in 16 bytes. A K-major operand is transposed
+// on the way, float by float. cp.async transposes without registers, several stages ahead; 16-byte loads would have to be scattered
+// from registers. A K-major copy in shared memory would be read four k at a time, which takes four times the registers and puts both
+// operands of an FMA in the same register bank.
 #include <algorithm>
 #include <climits>
 
@@ -22,9 +22,9 @@ namespace {
 using namespace cute;
 
 constexpr int threads = 256;
-constexpr int chain = 64;  // products that are added to each other before their sum is added to the total in shared memory
+constexpr int chain = 64;  // products in a chain of additions; the chain's sum is then added to the total in shared memory
 
-// One operand in blocks of MN rows by K, with `ALIGN` bytes to be had at once. The "rows" of B are its columns.
+// One operand in blocks of MN rows by K, with an alignment of `ALIGN` bytes. The "rows" of B are the columns of B.
 template <bool K_MAJOR, int MN, int K, int STAGES, int ALIGN>
 struct Operand {
   static constexpr int width = K_MAJOR ? 1 : ALIGN / int(sizeof(float));
@@ -50,7 +50,7 @@ struct Operand {
   }
 };
 
-// Copies the first `bytes` bytes of a vector without waiting and zero-fills the rest, which is not read.
+// Copies the first `bytes` bytes of a vector without waiting, and fills the rest with zeros, without reading the rest.
 template <int WIDTH>
 CUTE_DEVICE void copy_async(const float* gmem, float* smem, int bytes) {
   const uint32_t target = cast_smem_ptr_to_uint(smem);
@@ -63,7 +63,7 @@ CUTE_DEVICE void copy_async(const float* gmem, float* smem, int bytes) {
   }
 }
 
-// A thread's part in bringing blocks of an operand to shared memory.
+// A thread's part in copying the blocks of an operand to shared memory.
 template <class Op, class Gmem, class Smem, class Coord>
 struct Loader {
   Gmem gmem;    // (CPY,CPY_MN,1,k), advanced block by block
@@ -71,8 +71,8 @@ struct Loader {
   Coord coord;  // (CPY,CPY_MN,1)
   int mn_left;  // rows of the block that exist
 
-  // Copies the rows and the `k_left` k that exist of the block `ahead` blocks away, and zero-fills the rest of it. Both
-  // operands are padded in K, so that no Inf meets a zero. What comes of rows that do not exist is never stored.
+  // Copies the rows and the `k_left` k that exist of the block `ahead` blocks away, and fills the rest of the block with zeros. Both
+  // operands are padded in K, so that no Inf meets a zero. Sums of rows that do not exist are never stored.
   CUTE_DEVICE void copy(int ahead, int stage, int k_left) const {
     CUTE_UNROLL
     for (int i = 0; i < size<1>(smem); i++) {
@@ -95,15 +95,15 @@ CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
   return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
 }
 
-// The order in which the tiles of D are visited: along N in bands of `band` rows of tiles, so that the tiles computed at the
-// same time share operands in L2.
+// The order in which the tiles of D are visited: along N, in bands of `band` rows of tiles. Tiles that are computed at the same time
+// then share operands in L2.
 struct Raster {
   unsigned tiles_m, tiles_n, band;
 
   Raster(const tg_gemm_args& args, int tile_m, int tile_n)
       : tiles_m(unsigned(ceil_div(args.m, tile_m))), tiles_n(unsigned(ceil_div(args.n, tile_n))), band(std::min(8u, tiles_m)) {}
 
-  // Row and column of the tile that comes at `index`.
+  // Row and column of the tile at position `index`.
   CUTE_DEVICE uint2 operator()(unsigned index) const {
     const unsigned first = index / (band * tiles_n) * band, in_band = index % (band * tiles_n);
     const unsigned width = min(band, tiles_m - first);  // the last band may be narrower
@@ -111,7 +111,7 @@ struct Raster {
   }
 };
 
-// Which tile of which matrices of the batch a thread block computes, and how much of it exists.
+// The tile and the matrices of the batch that a thread block computes, and the extents of the tile inside D.
 struct Place {
   int64_t batch0, batch1, first_m, first_n;
   uint2 tile;
@@ -120,7 +120,7 @@ struct Place {
   template <class Tile>
   CUTE_DEVICE Place(const tg_gemm_args& args, const Raster& raster, int64_t first_batch, Tile) {
     unsigned block;
-    // Volatile, so that the epilogue works it out anew instead of keeping ten registers through the main loop.
+    // Volatile, so that the epilogue computes the place again; otherwise the place keeps ten registers through the main loop.
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     const unsigned tiles = raster.tiles_m * raster.tiles_n;
     const int64_t batch = first_batch + block / tiles;
@@ -151,21 +151,21 @@ struct Config {
   using A = Operand<a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align>;
   using B = Operand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align>;
   static constexpr int smem_bytes = Row::stages * (A::stage_floats + B::stage_floats) * int(sizeof(float));
-  // A K of more than two chains keeps totals in shared memory: registers have room for one accumulator of each element only.
+  // A K of more than two chains keeps the totals in shared memory: registers have room for only one accumulator for each element.
   static constexpr int total_bytes = Row::tile_m * Row::tile_n * int(sizeof(float));
   static constexpr bool totals(int64_t k) { return k > 2 * chain; }
   static_assert(chain % Row::tile_k == 0);
   static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;  // by registers
 
-  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M: lanes that differ in one of them read the same
-  // 16 bytes of A or of B, which lets shared memory serve half a warp at a time.
+  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M. Lanes that differ in one of these bits read the same 16 bytes
+  // of A or of B, so that shared memory serves half a warp at a time.
   using Threads = Layout<Shape<Shape<_2, _2, _4>, Shape<_2, _2, _2, _2>, _1>,
                          Stride<Stride<_2, _8, _32>, Stride<_1, _4, _16, _128>, _0>>;
   using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
   using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, Tile<Quads, Quads, Underscore>>;
 };
 
-// Adds the accumulators to the totals of their thread and starts them anew. `first`: there are no totals yet.
+// Adds the accumulators to the totals of their thread and sets the accumulators to zero. `first`: there are no totals yet.
 template <class Accum>
 CUTE_DEVICE void add_to_totals(Accum& accum, float* totals, bool first) {
   float4* const mine = reinterpret_cast<float4*>(totals) + threadIdx.x;
@@ -228,7 +228,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
     load_b.advance();
   };
 
-  // The last block comes first: it alone may be incomplete in K, and the main loop need not ask.
+  // The last block comes first: only the last block may be incomplete in K, and the main loop needs no check.
   const int blocks = int(ceil_div(args.k, Row::tile_k)), k_left = int(args.k - int64_t(blocks - 1) * Row::tile_k);
   load_a.copy(blocks - 1, 0, k_left);
   load_b.copy(blocks - 1, 0, k_left);
@@ -243,8 +243,8 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   copy(tCsA(_, _, 0, 0), tCrA(_, _, 0));
   copy(tCsB(_, _, 0, 0), tCrB(_, _, 0));
 
-  // While the products of one k are summed, the registers of the next k are loaded; while one stage is read, the blocks
-  // up to stages - 1 ahead are copied.
+  // While the products of one k are summed, the registers of the next k are loaded. While one stage is read, up to stages - 1
+  // further blocks are copied.
   int read = 0, write = stages - 1;
   CUTE_NO_UNROLL
   for (int block = 0; block < blocks; block++) {
@@ -253,7 +253,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
     write = read;
     CUTE_UNROLL
     for (int k = 0; k < Row::tile_k; k++) {
-      if (k == Row::tile_k - 1) {  // what is read from here on belongs to the next block
+      if (k == Row::tile_k - 1) {  // the reads from here on are of the next block
         cp_async_wait<stages - 2>();
         __syncthreads();
         read = read == stages - 1 ? 0 : read + 1;
@@ -272,7 +272,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
 
   const Place goal(args, raster, first_batch, tile_mnk);
   Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));              // (1,MMA_M,MMA_N)
-  // Rolled, with the accumulators moving up row by row: unrolled, every activation would be inlined once per output.
+  // A loop that is not unrolled, with the accumulators moving up row by row: otherwise every activation is inlined once per output.
   CUTE_NO_UNROLL
   for (int row = 0; row < size<1>(accum); row++) {
     const int tile_row = get<0>(tCcD(0, row, 0));
@@ -302,8 +302,8 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   }
 }
 
-// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the others are aligned to `align` bytes.
-// The stride of a dimension of length 1 does not matter.
+// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and its other strides are multiples of `align` bytes.
+// The stride of a dimension of length 1 has no effect.
 bool fits(const tg_gemm_args& args, const tg_matrix& matrix, int64_t rows, int64_t cols, int contiguous, int align) {
   const int64_t extents[] = {rows, cols, args.batch[0], args.batch[1]};
   const int64_t strides[] = {matrix.row_stride, matrix.col_stride, matrix.batch_stride[0], matrix.batch_stride[1]};
@@ -329,7 +329,7 @@ tg_status launch(const tg_gemm_args* problem) {
 
   const auto kernel = simt_gemm<Row>;
   const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
-  if (smem_bytes > 48 * 1024) {  // more than a kernel gets unasked
+  if (smem_bytes > 48 * 1024) {  // a kernel gets this much without a request
     if (const cudaError_t error = allow_shared_memory<Config<Row>>(reinterpret_cast<const void*>(kernel), smem_bytes)) {
       return cuda_status(error);
     }
@@ -338,7 +338,7 @@ tg_status launch(const tg_gemm_args* problem) {
   Epilogue<float, float> epilogue(args);
   Raster raster(args, Row::tile_m, Row::tile_n);
   bool vector_stores = fits(args, args.d, m, n, 1, 16);
-  const int64_t most = INT_MAX / tiles;  // batches that fit one grid
+  const int64_t most = INT_MAX / tiles;  // matrices that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
     void* parameters[] = {&copy, &epilogue, &raster, &first, &vector_stores};

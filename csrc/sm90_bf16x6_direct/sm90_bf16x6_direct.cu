@@ -4,7 +4,7 @@
 //     P (64 or 128 rows)  f32 --TMA--> shared memory --split--> registers                          \
 //     Q (up to 64 rows)   f32 --TMA--> shared memory --split by two or three warps--> planes of parts --> wgmma
 //
-// P and Q are A and B; or, exchanged, B and A, where A's rows are few and there is more of B to spread over multiprocessors.
+// P and Q are A and B; or, with swap_ab, B and A, where A's rows are few and there is more of B to spread over multiprocessors.
 // Two warp groups multiply. For few tiles they take turns along K, and the blocks of a cluster split K further: tiles are 64 x
 // 64, 64 x 32 or 64 x 16 then. Their sums meet in (distributed) shared memory and are added in f64 in a fixed order: the same
 // bits every time. For many tiles each group has 64 rows of 128 x 64, and blocks are persistent. There is no workspace, and nothing
@@ -15,7 +15,7 @@
 // exactly; the rounding errors go to the small products, which stay in the tensor cores: they are 2^-8 of the rest and lose
 // nothing that counts.
 //
-// The kernel may start while the one before it still runs (common/ptx.hpp); where operands are exchanged, and B is likely to be
+// The kernel may start while the one before it still runs (common/ptx.hpp); with swap_ab, and B is likely to be
 // weights, it has some of it brought into L2 meanwhile.
 #include <climits>
 
@@ -31,19 +31,19 @@ constexpr int64_t most_apart = 256;
 
 template <class C>
 tg_status run(const tg_gemm_args& args) {
-  const bool exchanged = args.config.swap_ab;
+  const bool swap_ab = args.config.swap_ab;
   const int split_log2 = log2_of(args.config.split, most_split);
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
-  const int64_t p_count = exchanged ? n : m, q_count = exchanged ? m : n;
+  const int64_t p_count = swap_ab ? n : m, q_count = swap_ab ? m : n;
   const int64_t p_tiles = ceil_div(p_count, C::height), q_tiles = ceil_div(q_count, C::width);
   const int64_t tiles = p_tiles * q_tiles * batches;
-  // Exchanged, tiles are as even as can be: TMA takes as long for rows outside of A as for rows inside.
-  const int64_t q_rows = exchanged ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
+  // With swap_ab, tiles are as even as can be: TMA takes as long for rows outside of A as for rows inside.
+  const int64_t q_rows = swap_ab ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
 
   const tg_matrix &a = args.a, &b = args.b, &d = args.d;
   const Lines of_a = lines_of(a, m, k, a.row_stride, args.batch);
   const Lines of_b = C::in_rows ? lines_of(b, n, k, b.col_stride, args.batch) : lines_of(b, k, n, b.row_stride, args.batch);
-  const Lines &p = exchanged ? of_b : of_a, &q = exchanged ? of_a : of_b;
+  const Lines &p = swap_ab ? of_b : of_a, &q = swap_ab ? of_a : of_b;
   CUtensorMap p_map, q_map, d_map{};
   if (!tensor_map(&p_map, p, C::height, false) ||
       !(C::in_rows ? tensor_map(&q_map, q, int(q_rows), false)
@@ -57,10 +57,10 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << split_log2;
   // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
   const int stages = grid <= args.sm_count ? C::unit : C::stages;
-  const int prefetch = args.overlap && exchanged ? 4 : 0;
-  const uint64_t p_policy = exchanged && q_tiles == 1 ? evict_first : evict_normal;
+  const int prefetch = args.overlap && swap_ab ? 4 : 0;
+  const uint64_t p_policy = swap_ab && q_tiles == 1 ? evict_first : evict_normal;
   Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
-              int(q_rows), split_log2, stages, prefetch, p_policy, exchanged, epilogue.is_plain(), whole};
+              int(q_rows), split_log2, stages, prefetch, p_policy, swap_ab, epilogue.is_plain(), whole};
 
   const void* kernel = reinterpret_cast<const void*>(multiply<C>);
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
@@ -85,10 +85,10 @@ tg_status launch(const tg_gemm_args* problem) {
 
   // `src/family/sm90_bf16x6_direct.rs` lists the same configurations.
   const tg_config& config = args.config;
-  const bool exchanged = config.swap_ab;
-  const int height = exchanged ? config.tile_n : config.tile_m, width = exchanged ? config.tile_m : config.tile_n;
-  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, exchanged}) return TG_UNSUPPORTED;
-  if (height == 128 && width == 64 && config.split == 1 && !exchanged) {
+  const bool swap_ab = config.swap_ab;
+  const int height = swap_ab ? config.tile_n : config.tile_m, width = swap_ab ? config.tile_m : config.tile_n;
+  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, swap_ab}) return TG_UNSUPPORTED;
+  if (height == 128 && width == 64 && config.split == 1 && !swap_ab) {
     return k < most_apart ? run<Config<64, in_rows, true, true>>(args) : run<Config<64, in_rows, true, false>>(args);
   }
   if constexpr (in_rows) {

@@ -58,9 +58,9 @@ struct Place {
   int stages;                   // of the ring
   int prefetch;                 // stages of P, to go to L2 before the kernel before this one ends
   uint64_t p_policy;
-  bool exchanged;               // P is B, and Q is A
+  bool swap_ab;               // P is B, and Q is A
   bool plain;                   // D is the product alone
-  bool whole;                   // D is the product alone, and TMA can store it: not split, not exchanged
+  bool whole;                   // D is the product alone, and TMA can store it: not split, without swap_ab
 };
 
 // The first row of P and of Q of a tile.
@@ -111,18 +111,18 @@ struct Target {
   float* d;                    // of the tile
 
   __device__ Target(const Place& place, const Tile& tile)
-      : place(place), tile(tile), p_count(place.exchanged ? place.n : place.m),
-        q_count(min(place.exchanged ? place.m : place.n, tile.q + place.q_rows)),
-        p_stride(place.exchanged ? place.d.col_stride : place.d.row_stride),
-        q_stride(place.exchanged ? place.d.row_stride : place.d.col_stride),
+      : place(place), tile(tile), p_count(place.swap_ab ? place.n : place.m),
+        q_count(min(place.swap_ab ? place.m : place.n, tile.q + place.q_rows)),
+        p_stride(place.swap_ab ? place.d.col_stride : place.d.row_stride),
+        q_stride(place.swap_ab ? place.d.row_stride : place.d.col_stride),
         d(static_cast<float*>(place.d.ptr) + tile.batch0 * place.d.batch_stride[0] + tile.batch1 * place.d.batch_stride[1] +
           tile.p * p_stride + tile.q * q_stride) {}
 
   // Of (p, q), counted from the tile.
   __device__ float* at(int p, int q) const { return d + p * p_stride + q * q_stride; }
   __device__ bool has(int p, int q) const { return tile.p + p < p_count && tile.q + q < q_count; }
-  __device__ int row(int p, int q) const { return place.exchanged ? tile.q + q : tile.p + p; }
-  __device__ int column(int p, int q) const { return place.exchanged ? tile.p + p : tile.q + q; }
+  __device__ int row(int p, int q) const { return place.swap_ab ? tile.q + q : tile.p + p; }
+  __device__ int column(int p, int q) const { return place.swap_ab ? tile.p + p : tile.q + q; }
   __device__ float again(int p, int q) const {
     return strict(place.a, place.b, place.k, row(p, q), column(p, q), tile.batch0, tile.batch1);
   }

@@ -1,13 +1,13 @@
 // The kernel of sm90_dgemm.cu: D = A @ B in f64 on Hopper's tensor cores (mma.sync m16n8k8 or k16).
 //
-// A producer thread brings blocks of 16 K by TMA with the 128-byte swizzle, either as they are K-major (lines of 16 K) or as
-// they are MN-major (squares of 16 x 16, K by K). Every thread reads 8 bytes at a time, to where the tensor cores want them,
-// without bank conflicts: what row or column an index of a product stands for is free. With g = lane / 4 and r = 0, 1 (the
-// lower, upper half of 16 rows of A; the first, second of two products along B), of 16 lines:
+// A producer thread loads blocks of 16 K by TMA with the 128-byte swizzle. A K-major operand arrives in lines of 16 K, an MN-major
+// operand in squares of 16 x 16, K by K. Every thread reads 8 bytes at a time, in the order of the tensor cores and without bank
+// conflicts: the assignment of rows or columns to the indices of a product is free. With g = lane / 4 and r = 0, 1 (the lower and the
+// upper half of 16 rows of A; the first and the second of two products along B), a thread reads, of 16 lines,
 //
 //     K-major: 2 g + r      MN-major: 8 (g / 2 % 2) + 4 r + 2 (g / 4) + g % 2
 //
-// The sums are those of a chain of fused multiply-adds along K, bit by bit.
+// Each sum is a chain of fused multiply-adds along K, bit by bit.
 #pragma once
 #include "common/fma.hpp"
 #include "common/pipeline.hpp"
@@ -30,8 +30,8 @@ struct Config {
 };
 
 struct Work : Tiles {
-  bool in_pairs;  // two numbers of a row may be stored at once
-  bool simple;    // the product times alpha is all there is to do
+  bool in_pairs;  // two neighbours in a row may be stored at once
+  bool simple;    // D is alpha times the product, without further operands
 };
 
 __device__ __forceinline__ void mma(double (&c)[4], const double (&a)[4], const double (&b)[2]) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* a_map, const CUtensor
   }
 }
 
-// Where a thread's numbers of an operand are: of 16 lines `block`, half r, at K = lane % 4 + 4 q of 16.
+// The place of a thread's numbers of an operand: in 16 lines `block`, half r, at K = lane % 4 + 4 q of 16.
 template <bool k_major>
 struct Fragments {
   uint32_t base[2][k_major ? 4 : 2];
@@ -96,8 +96,8 @@ struct Fragments {
   }
 };
 
-// Where the numbers of sum[i][2 j ...] are in the tile, from its warp's first ones on: of half r its row; the first column of two
-// neighbours, c = 0, 1. If B is K-major the pairs lie in sum[i][2 j, 2 j + 1][2 r + c], else in sum[i][2 j + c][2 r, 2 r + 1].
+// The place of sum[i][2 j ...] in the tile, relative to the first element of the warp: the row of half r, and the first of two
+// neighbouring columns, c = 0, 1. If B is K-major the pairs lie in sum[i][2 j, 2 j + 1][2 r + c], else in sum[i][2 j + c][2 r, 2 r + 1].
 template <class C>
 struct Spot {
   int g, t;
@@ -134,16 +134,16 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
   int s = 0, parity = 0;
   for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
     double sum[C::m_blocks][2 * C::n_blocks][4] = {};
-    uint32_t used = 0;  // the barrier of a stage that has been read
+    uint32_t used = 0;  // the `empty` barrier of the stage that was read last
     const auto release = [&] {
       __syncwarp();
       if (used && lane == 0) mbarrier_arrive(used);
     };
 #pragma unroll 1
     for (int k = 0; k < w.k; k += C::depth) {
-      // Only here, behind the products with all that was loaded of the stage before, is that let go: that a load has been
-      // issued does not mean that it has read. (A draft that did so at the end of a stage was wrong now and then.) And only
-      // whole warps go on: products are of all threads of a warp, which may part in a loop that waits.
+      // The stage before is released here, after the products that use its loads: an issued load may not have read yet. (A draft
+      // that released a stage at the stage's end gave wrong results now and then.) Only whole warps go on: mma needs all threads of
+      // a warp, and threads of a warp may diverge in a loop that waits.
       release();
       mbarrier_wait_warp(full + 8 * s, parity);
       const uint32_t stage = s * C::stage_bytes;
@@ -192,7 +192,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
         }
       }
     } else {
-      // A loop, with the sums moving up: unrolled, every activation would be there 64 times.
+      // A loop that is not unrolled, with the sums moving up: otherwise every activation is inlined 64 times.
 #pragma unroll 1
       for (int i = 0; i < C::m_blocks; i++) {
 #pragma unroll

@@ -2,8 +2,8 @@
 //
 //     d = activation(alpha * acc + bias) + beta * c
 //
-// It is one node and not a tree of CUTLASS's: whether the bias runs along M or along N, or is absent, is known at run time
-// only, and without a bias nothing is staged and nobody waits. All branches are uniform over the grid.
+// This is one node instead of a tree of CUTLASS's nodes. Only at run time is it known whether the bias runs along M or along N, or is
+// absent; without a bias, nothing is staged and no thread waits. All branches are uniform over the grid.
 #pragma once
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 
@@ -11,7 +11,7 @@
 
 namespace tilegemm {
 
-// `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead. Without that there is no C.
+// `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead. Otherwise there is no C.
 template <class Element, int TileM, int TileN, bool AddsC>
 struct BiasActivation {
   struct Arguments {
@@ -19,19 +19,19 @@ struct BiasActivation {
     tg_activation activation = TG_IDENTITY;
     const Element* bias = nullptr;  // null: no bias
     int64_t bias_stride = 0, bias_batch_stride = 0;
-    bool bias_along_m = false;  // one element per row; otherwise one per column
+    bool bias_along_m = false;  // one element per row; otherwise one element per column
     float beta = 0;
   };
   struct Params : Arguments {
-    bool is_identity;  // a flag of its own: a test of `activation` would become one of the switch's jumps by table
+    bool is_identity;  // a separate flag: as a case of the switch, the test would become a jump by table
   };
 
-  // The slice of the bias that belongs to the tile.
+  // The slice of the bias for the tile.
   struct SharedStorage {
     Element bias[TileM > TileN ? TileM : TileN];
   };
 
-  // What every visitor has to answer, whether it has a say in it or not.
+  // The members that CUTLASS requires of every visitor.
   template <class Problem>
   static Params to_underlying_arguments(const Problem&, const Arguments& args, void*) {
     return {args, args.activation == TG_IDENTITY};
@@ -50,12 +50,12 @@ struct BiasActivation {
   CUTLASS_HOST_DEVICE BiasActivation(const Params& params, SharedStorage& shared)
       : params(params), staged(shared.bias) {}
 
-  // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice as seen by the thread's accumulators,
-  // broadcast along N and along M. `Part`: what is at hand of C.
+  // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice as the thread's accumulators see it, broadcast
+  // along N and along M. `Part`: the loaded part of C.
   template <int Threads, class Rows, class Columns, class Part>
   struct StoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
     const Params& params;
-    const Element* slice;  // of the bias in global memory
+    const Element* slice;  // the slice of the bias in global memory
     int length, thread;
     Element* staged;
     Rows rows;        // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
@@ -65,7 +65,7 @@ struct BiasActivation {
     // The barriers of the TMA stores stand between the reads of the previous tile and these writes.
     CUTLASS_DEVICE void begin() {
       if (!params.bias) return;
-      cutlass::arch::wait_on_dependent_grids();  // of the threads that read the bias
+      cutlass::arch::wait_on_dependent_grids();  // only the threads that read the bias wait
       for (int i = thread; i < length; i += Threads) staged[i] = slice[i * params.bias_stride];
     }
     CUTLASS_DEVICE bool begin_sync_needed() const { return params.bias; }

@@ -1,13 +1,13 @@
 // Hopper: CUTLASS 3 kernels fed by TMA, multiplied by WGMMA, with warp-specialised persistent thread blocks.
 //
-// A row of the table picks the tile, the cluster that shares loads by multicast, the pipeline depth and the schedule:
-// `cooperative` has two consumer warp groups on one tile, `pingpong` one tile for each, the epilogue of one under the
-// products of the other. TMA fills what lies outside of a matrix with zeros, so M and K may be anything. It drops what
-// is stored there too, but by pieces of 16 bytes (seen on an H100): N must fill the last piece of a row of D. Pointers
-// and strides are multiples of 16 bytes as well.
+// A row of the table states the tile, the cluster that shares loads by multicast, the pipeline depth and the schedule. With
+// `cooperative`, two consumer warp groups compute one tile. With `pingpong`, each group computes a tile of its own, and the epilogue
+// of one tile runs during the products of the other tile. TMA fills elements outside of a matrix with zeros, so M and K may have any
+// length. TMA also drops stores outside of a matrix, but in pieces of 16 bytes (seen on an H100): N must fill the last piece of a row
+// of D. Pointers and strides are multiples of 16 bytes as well.
 #include <climits>
 
-// Kernels wait for the one before them where their loads begin, and let the next one start where they end.
+// A kernel waits for the kernel before it where its loads begin, and lets the next kernel start where its loads end.
 #define CUTLASS_ENABLE_GDC_FOR_SM90 1
 
 #include "common/launch.hpp"
@@ -15,7 +15,7 @@
 
 #include "cutlass/cuda_host_adapter.hpp"
 
-// CUTLASS's own macro looks the function up by name for each descriptor of each launch.
+// CUTLASS's own macro looks up the function by name for each descriptor of each launch.
 #undef CUTLASS_CUDA_DRIVER_WRAPPER_CALL
 #define CUTLASS_CUDA_DRIVER_WRAPPER_CALL(NAME) tilegemm::driver_function<PFN_##NAME##_v12000>(#NAME)
 
@@ -30,8 +30,8 @@
 
 namespace tilegemm {
 
-// The types of the two kernels of a row, for C to cost nothing where there is none: its parts of a tile, a few ahead of those that
-// are stored, take shared memory from A and B.
+// A row has two kernels, without and with C: the parts of C that are loaded ahead of the stores take shared memory from A and B, and a
+// product without C keeps that memory.
 template <class Row, bool AddsC>
 struct Sm90 {
   using Element = std::conditional_t<Row::dtype == TG_BF16, cutlass::bfloat16_t, cutlass::half_t>;
@@ -57,7 +57,7 @@ struct Sm90 {
       cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, LayoutD, alignment, Element, LayoutD,
       alignment, EpilogueSchedule, EpilogueOp>::CollectiveOp;
 
-  // 0 stages: as many as fit beside the epilogue's shared memory.
+  // 0 stages: as many as fit into the shared memory that the epilogue leaves.
   using Stages = std::conditional_t<
       Row::stages == 0, cutlass::gemm::collective::StageCountAutoCarveout<sizeof(typename Epilogue::SharedStorage)>,
       cutlass::gemm::collective::StageCount<Row::stages>>;
@@ -69,8 +69,8 @@ struct Sm90 {
   using Kernel = cutlass::gemm::kernel::GemmUniversal<Problem, Mainloop, Epilogue, OurOrder>;
 };
 
-// The CuTe stride of an operand: the contiguous mode is static, the other one and the batch are set. False: TMA cannot
-// address the operand.
+// The CuTe stride of an operand: the contiguous mode is static, the other mode and the batch are set. False: TMA cannot address the
+// operand.
 template <class Element, class Stride>
 bool tma_stride(const tg_matrix& matrix, bool rows_are_contiguous, const int64_t (&batch)[2], Stride* stride) {
   const int64_t unit = rows_are_contiguous ? matrix.col_stride : matrix.row_stride;
@@ -79,7 +79,7 @@ bool tma_stride(const tg_matrix& matrix, bool rows_are_contiguous, const int64_t
   if (unit != 1 || !merge_batch_strides(matrix, batch, &batch_stride)) return false;
 
   const auto addressable = [](int64_t elements) {
-    constexpr int64_t limit = int64_t(1) << 40;  // bytes; from cuTensorMapEncodeTiled
+    constexpr int64_t limit = int64_t(1) << 40;  // bytes; the limit of cuTensorMapEncodeTiled
     constexpr int64_t size = sizeof(Element);
     return elements >= 0 && elements < limit / size && elements * size % 16 == 0;
   };
@@ -91,7 +91,7 @@ bool tma_stride(const tg_matrix& matrix, bool rows_are_contiguous, const int64_t
   return true;
 }
 
-// The bias as a vector along M or along N. False: it is a matrix.
+// The bias as a vector along M or along N. False: the bias is a matrix.
 template <class Epilogue>
 bool bias_vector(const tg_gemm_args& args, Epilogue* epilogue) {
   const tg_matrix& bias = args.bias;
@@ -103,8 +103,8 @@ bool bias_vector(const tg_gemm_args& args, Epilogue* epilogue) {
   return merge_batch_strides(bias, args.batch, &epilogue->bias_batch_stride);
 }
 
-// Strips of 2048 rows, gone through along N, are the best or within 2 % of it for all that was measured (H100, 1000 to 16384 rows,
-// K of 64 to 28672). But clusters of 256 x 256 are up to 1 % faster in strips of 2048 columns, unless these are many.
+// Strips of 2048 rows, visited along N, were the best or within 2 % of the best in all measurements (H100, 1000 to 16384 rows, K of 64
+// to 28672). Clusters of 256 x 256 are up to 1 % faster in strips of 2048 columns, unless there are many columns.
 template <class Row>
 TileOrder order_of(const tg_gemm_args& args, int64_t clusters_m, int64_t clusters_n, int64_t batch) {
   constexpr int rows = Row::tile_m * Row::cluster_m, columns = Row::tile_n * Row::cluster_n;
@@ -114,7 +114,7 @@ TileOrder order_of(const tg_gemm_args& args, int64_t clusters_m, int64_t cluster
 
 namespace {
 
-// Has a block's first loads, one stage of A and of B, come to L2.
+// Prefetches a block's first loads, one stage of A and of B, into L2.
 template <class Kernel>
 __device__ void prefetch_first_stage(const typename Kernel::Params& params) {
   using namespace cute;
@@ -131,7 +131,7 @@ template <class Kernel>
 __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, Kernel::MinBlocksPerMultiprocessor)
     multiply(const __grid_constant__ typename Kernel::Params params, bool overlap) {
   extern __shared__ char shared[];
-  if (overlap && threadIdx.x == 32) prefetch_first_stage<Kernel>(params);  // of a warp that has nothing else to do
+  if (overlap && threadIdx.x == 32) prefetch_first_stage<Kernel>(params);  // a thread of a warp that is idle here
   Kernel()(params, shared);
 }
 
@@ -150,7 +150,7 @@ tg_status launch(const tg_gemm_args* args) {
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
   if (args->n % Types::alignment != 0) return TG_UNSUPPORTED;
 
-  // Tiles are counted in an int, and so is a step of all clusters beyond the last one.
+  // The tile count, plus a step of all clusters beyond the last tile, has to fit in an int.
   const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);
   const int64_t clusters_n = ceil_div(args->n, Row::tile_n * Row::cluster_n);
   if (clusters_m * clusters_n > INT_MAX / 256 / batch) return TG_UNSUPPORTED;
@@ -180,8 +180,8 @@ tg_status launch(const tg_gemm_args* args) {
   }
   arguments.scheduler.order = order_of<Row>(*args, clusters_m, clusters_n, batch);
 
-  // GemmUniversalAdapter would do the rest, at the price of two cudaFuncSetAttribute calls per launch. Its can_implement
-  // is not asked: it derives the alignment of strides from the extents, as if operands were packed.
+  // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. Its can_implement is not called: that
+  // function derives the alignment of strides from the extents, as if operands were packed.
   const void* kernel = reinterpret_cast<const void*>(multiply<Kernel>);
   if (const cudaError_t error = allow_shared_memory<Types>(kernel, Kernel::SharedStorageSize)) return cuda_status(error);
   typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);

@@ -1,7 +1,7 @@
 // CUTLASS's persistent kernels with the tile order of this library.
 //
-// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles, rounds both sides of the grid up to whole groups and computes the
-// excess tiles; and it divides in 64 bits before the first load.
+// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles. It rounds both sides of the grid up to whole groups, computes the
+// additional tiles, and divides in 64 bits before the first load.
 #pragma once
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 
@@ -9,7 +9,7 @@
 
 namespace tilegemm {
 
-// A grid is (blocks of a cluster along M, along N, clusters), and the batch a single dimension.
+// A grid is (blocks of a cluster along M, along N, clusters), and the batch has a single dimension.
 class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90 {
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
 
@@ -41,7 +41,7 @@ class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90
   CUTLASS_DEVICE explicit TileScheduler(const Params& params) : order_(params.order) {
     const auto [block_m, block_n, block_l] = cute::block_id_in_cluster();
     block_m_ = int(block_m), block_n_ = int(block_n), next_ = int(blockIdx.z);
-    // In per-thread registers: slower units compute warp-uniform values, and special registers would be read again.
+    // In per-thread registers: otherwise slower units compute warp-uniform values, and special registers are read again.
     asm volatile("" : "+r"(block_m_), "+r"(block_n_), "+r"(next_));
   }
 
@@ -74,7 +74,7 @@ class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90
   int block_m_ = 0, block_n_ = 0, next_ = 0;
 };
 
-struct OurOrder {};  // the tag by which a kernel asks for it
+struct OurOrder {};  // the tag with which a kernel requests this scheduler
 
 }  // namespace tilegemm
 

@@ -14,7 +14,7 @@ namespace {
 // The unit of a split of K.
 constexpr int unit = 32;
 
-// P is the operand with 8 rows in each thread: A or, exchanged, B. Q is the other operand. Depth: K of a stage. Step: K of the
+// P is the operand with 8 rows in each thread: A or, with swap_ab, B. Q is the other operand. Depth: K of a stage. Step: K of the
 // unrolled loop. Parts: groups of warps; each group sums its own K of every stage. Residents: blocks of a multiprocessor. Split:
 // K may also be split over a cluster.
 template <int TileM, int TileN, int Depth, int Step, int WarpsM, int WarpsN, int Parts, int Residents, bool Split, Form P>

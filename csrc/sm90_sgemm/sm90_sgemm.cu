@@ -4,7 +4,7 @@
 //
 //     layout   P               Q
 //     nn       A in lines      B
-//     tt       B in lines      A; operands exchanged, D stored transposed
+//     tt       B in lines      A; A and B swapped, D stored transposed
 //     tn       A in columns    B
 //     nt       A in lines      B transposed; or B in lines, A transposed and D stored transposed: the smaller copy
 //
@@ -105,11 +105,11 @@ tg_status launch(const tg_gemm_args* problem) {
   }
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
   // The workspace's contract has the same rule.
-  const bool exchange = form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));
+  const bool swap_ab = form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));
   const tg_config& config = problem->config;
-  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, exchange}) return TG_UNSUPPORTED;
-  const tg_gemm_args args = exchange ? exchanged(*problem) : *problem;
-  const bool p_in_lines = exchange ? b_k_major : a_k_major, q_in_lines = exchange ? a_k_major : b_k_major;
+  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, swap_ab}) return TG_UNSUPPORTED;
+  const tg_gemm_args args = swap_ab ? swapped(*problem) : *problem;
+  const bool p_in_lines = swap_ab ? b_k_major : a_k_major, q_in_lines = swap_ab ? a_k_major : b_k_major;
   Product product{args,
                   p_in_lines ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
                              : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch),

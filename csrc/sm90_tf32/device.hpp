@@ -1,6 +1,6 @@
 // Hopper: f32 products by one TF32 wgmma, the device side.
 //
-// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q its N side. P and Q are A and B, and C is D; or, exchanged, P and Q
+// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q its N side. P and Q are A and B, and C is D; or, with swap_ab, P and Q
 // are B and A, and C is D transposed. wgmma reads TF32 K-major only. So
 //
 //     P   K-major: wgmma reads shared memory       MN-major ([K, R] in memory): through registers
@@ -31,9 +31,9 @@ namespace {
 
 // The shape of a tile: 128 rows of P, `Width` rows of Q. `Registers`: P goes through registers. `Share`: blocks of a cluster,
 // unless the kernel adapts to the cluster of its launch.
-template <bool Registers, int Width, bool Exchange, int Share>
+template <bool Registers, int Width, bool SwapAB, int Share>
 struct Config {
-  static constexpr bool registers = Registers, exchange = Exchange;
+  static constexpr bool registers = Registers, swap_ab = SwapAB;
   static constexpr int depth = 32;  // of K: 128 bytes, the width of a swizzled box
   static constexpr int p_rows = 128, q_rows = Width, share = Share;
   static constexpr int consumer_warps = 8, threads = 32 * (consumer_warps + 4);
@@ -42,9 +42,9 @@ struct Config {
   static constexpr bool adapts = q_rows == 64 && share == 2;
   static_assert(q_rows / share % 8 == 0 && share <= 2 && q_rows % 32 == 0);
 
-  // D leaves in panels of 32 columns: each warp has 16 rows of D; exchanged, each pair of warps has 32 rows. Two panels let a warp
+  // D leaves in panels of 32 columns: each warp has 16 rows of D; with swap_ab, each pair of warps has 32 rows. Two panels let a warp
   // fill one while TMA reads the other; there are four where four cost no stage.
-  static constexpr int panel_rows = exchange ? 32 : 16, panel_bytes = panel_rows * 128;
+  static constexpr int panel_rows = swap_ab ? 32 : 16, panel_bytes = panel_rows * 128;
   static constexpr int panel_owners = consumer_warps * 16 / panel_rows, panels = q_rows / 32;
   static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages + (adapts ? 8 : 0);
   static constexpr int stages_with(int buffers) {
@@ -113,19 +113,19 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
                                            int& buffer, int only) {
   const auto skips = [&](int c) { return C::adapts && only >= 0 && c != only; };
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  const bool leads = lane == 0 && (!C::exchange || warp % 2 == 0);
+  const bool leads = lane == 0 && (!C::swap_ab || warp % 2 == 0);
   const auto sync = [&] {
-    if constexpr (C::exchange) bar_sync(1 + warp / 2, 64);
+    if constexpr (C::swap_ab) bar_sync(1 + warp / 2, 64);
     else __syncwarp();
   };
-  const int d_row = C::exchange ? part.s : part.r, d_column = C::exchange ? part.r - warp % 2 * 16 : part.s;
+  const int d_row = C::swap_ab ? part.s : part.r, d_column = C::swap_ab ? part.r - warp % 2 * 16 : part.s;
 
   // Stores panel `c`, sums v[0] to v[15] of each lane: `change(panel, row, column)` computes the numbers of D.
   const auto store = [&](const float* v, int c, const auto& change) __attribute__((always_inline)) {
     const uint32_t panel = panels_at + buffer * C::panel_bytes;
     if (leads) tma_store_wait_read<C::buffers - 1>();
     sync();
-    if constexpr (C::exchange) {
+    if constexpr (C::swap_ab) {
       const uint32_t at = panel + 2 * q * 128 + (uint32_t((4 * (warp % 2) + g / 4) ^ (2 * q)) << 4) + g % 4 * 4;
 #pragma unroll
       for (int j = 0; j < 4; j++) {
@@ -146,12 +146,12 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
         store_shared(at + 1024, x[2], x[3]);
       }
     }
-    const int row = d_row + (C::exchange ? 32 * c : 0), column = d_column + (C::exchange ? 0 : 32 * c);
+    const int row = d_row + (C::swap_ab ? 32 * c : 0), column = d_column + (C::swap_ab ? 0 : 32 * c);
     change(panel, row, column);
     fence_proxy_async();
     sync();
     if (leads) {
-      const int rows = C::exchange ? w.s : w.r, columns = C::exchange ? w.r : w.s;
+      const int rows = C::swap_ab ? w.s : w.r, columns = C::swap_ab ? w.r : w.s;
       if (row < rows && column < columns) {
         tma_store(&d_map, panel, column, row, part.batch1, part.batch0, w.store_policy);
       }
@@ -182,7 +182,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
       for (int e = 0; e < 16; e++) v[e] = i == c ? sum[16 * i + e] : v[e];
     }
     store(v, c, [&](uint32_t panel, int row, int column) __attribute__((always_inline)) {
-      const int first = C::exchange ? warp % 2 * 16 : 0;
+      const int first = C::swap_ab ? warp % 2 * 16 : 0;
       const uint32_t at = panel + first * 128 + lane % 4 * 4;
       const auto place = [&](int e) { return at + e * 128 + ((lane / 4 ^ e % 8) << 4); };
       float x[16];
@@ -193,7 +193,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
       for (int e = 0; e < 16; e++) {
         x[e] = __uint_as_float(load_shared(place(e)));
         i[e] = row + first + e, j[e] = column + lane;
-        inside[e] = i[e] < (C::exchange ? w.s : w.r) && j[e] < (C::exchange ? w.r : w.s);
+        inside[e] = i[e] < (C::swap_ab ? w.s : w.r) && j[e] < (C::swap_ab ? w.r : w.s);
       }
       epilogue.each(x, i, j, inside, part.batch0, part.batch1);
 #pragma unroll
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
     };
     const uint64_t p0 = wgmma_descriptor(ring + warp / 4 * (64 * 128)), q0 = wgmma_descriptor(ring + C::p_bytes);
-    const uint32_t my_panels = panels_at + (C::exchange ? warp / 2 : warp) * (C::buffers * C::panel_bytes);
+    const uint32_t my_panels = panels_at + (C::swap_ab ? warp / 2 : warp) * (C::buffers * C::panel_bytes);
     int buffer = 0, s = 0, parity = 0;
     const auto next_stage = [&] { if (++s == C::stages) s = 0, parity ^= 1; };
 
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 
       if constexpr (C::adapts) {
         // A block has one tile and stores one panel of it: the other buffer is free.
-        const uint32_t inbox = my_panels + C::panel_bytes + (C::exchange ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
+        const uint32_t inbox = my_panels + C::panel_bytes + (C::swap_ab ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
         if (split > 1) meet(sum, part, inbox, arrived, rank ^ share_q * share_p);
       }
       griddepcontrol_wait();  // in the threads that read C and the bias and write D

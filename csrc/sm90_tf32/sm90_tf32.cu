@@ -4,7 +4,7 @@
 // f32, as tensor cores add: towards zero. What rounds to more than the largest number becomes Inf; Inf and NaN stay.
 //
 // One side of a tile is 128: wgmma's M side. Where that is the tile's M, the operands stay as they are; else they are
-// exchanged, which is what nn needs. tn transposes the other one into the workspace: B, or A where they are exchanged.
+// swapped (swap_ab), which is what nn needs. tn transposes the other one into the workspace: B, or A with swap_ab.
 #include <climits>
 
 #include "common/launch.hpp"
@@ -34,7 +34,7 @@ bool has(const Cluster& cluster) {
 template <class C>
 tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, Lines q, bool transposes) {
   if (!has<C>(cluster)) return TG_UNSUPPORTED;
-  const int64_t r = C::exchange ? args.n : args.m, s = C::exchange ? args.m : args.n;
+  const int64_t r = C::swap_ab ? args.n : args.m, s = C::swap_ab ? args.m : args.n;
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
   const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster), stages = ceil_div(args.k, C::depth);
@@ -72,18 +72,18 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
-  constexpr bool exchange = Row::layout == TG_NN || Row::tile_m != 128;
-  constexpr int width = exchange ? Row::tile_m : Row::tile_n, share = exchange ? Row::cluster_n : Row::cluster_m;
-  static_assert(Row::dtype == TG_F32 && Row::math == TG_TF32 && (exchange ? Row::tile_n : Row::tile_m) == 128);
+  constexpr bool swap_ab = Row::layout == TG_NN || Row::tile_m != 128;
+  constexpr int width = swap_ab ? Row::tile_m : Row::tile_n, share = swap_ab ? Row::cluster_n : Row::cluster_m;
+  static_assert(Row::dtype == TG_F32 && Row::math == TG_TF32 && (swap_ab ? Row::tile_n : Row::tile_m) == 128);
   static_assert(Row::tile_k == 32 && Row::cluster_m * Row::cluster_n == share);
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
-  constexpr bool p_k_major = exchange ? b_k_major : a_k_major, q_k_major = exchange ? a_k_major : b_k_major;
+  constexpr bool p_k_major = swap_ab ? b_k_major : a_k_major, q_k_major = swap_ab ? a_k_major : b_k_major;
 
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   const tg_config& config = args.config;
-  const Cluster cluster{exchange ? config.cluster_n : config.cluster_m, exchange ? config.cluster_m : config.cluster_n, config.split};
+  const Cluster cluster{swap_ab ? config.cluster_n : config.cluster_m, swap_ab ? config.cluster_m : config.cluster_n, config.split};
   if (config != tg_config{0, 0, config.cluster_m, config.cluster_n, config.split, 0, 0, 0}) return TG_UNSUPPORTED;
   // src/kernel/limits.rs has the same limits.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
@@ -98,11 +98,11 @@ tg_status launch(const tg_gemm_args* problem) {
   const Lines b = b_k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
                             : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
 
-  const Lines &p = exchange ? b : a, &q = exchange ? a : b;
-  using Shared = Config<!p_k_major, width, exchange, share>;
+  const Lines &p = swap_ab ? b : a, &q = swap_ab ? a : b;
+  using Shared = Config<!p_k_major, width, swap_ab, share>;
   // Blocks of wide tiles may be alone: none waits for another one then.
   if constexpr (Shared::registers && width == 256) {
-    if (cluster.is(1, 1, 1)) return run<Config<true, width, exchange, 1>>(args, cluster, p, q, !q_k_major);
+    if (cluster.is(1, 1, 1)) return run<Config<true, width, swap_ab, 1>>(args, cluster, p, q, !q_k_major);
   }
   return run<Shared>(args, cluster, p, q, !q_k_major);
 }

@@ -42,13 +42,13 @@ struct Place {
   }
 
   // One sum of this block: to D if it is whole, else to the workspace.
-  template <class T, class Acc>
+  template <class Out, class Acc>
   __device__ void emit(Acc sum, int64_t i, int64_t j, const tg_gemm_args& args, const Grid& grid,
-                       const Epilogue<T, Acc>& epilogue) const {
+                       const Epilogue<Out, Acc>& epilogue) const {
     if (grid.split > 1) {
       static_cast<Acc*>(args.workspace)[((part * grid.matrices + matrix) * args.m + i) * args.n + j] = sum;
     } else {
-      of<T>(args.d)[i * args.d.row_stride + j * args.d.col_stride] = epilogue(sum, i, j, batch0, batch1);
+      of<Out>(args.d)[i * args.d.row_stride + j * args.d.col_stride] = epilogue(sum, i, j, batch0, batch1);
     }
   }
 };

@@ -38,10 +38,10 @@ __device__ inline void mma_16(float (&sum)[4], const uint32_t (&a)[4], const uin
   }
 }
 
-template <int ARCH, class T, int TM, int TN>
+template <int ARCH, class T, class Out, int TM, int TN>
 __global__ void __launch_bounds__(threads, 3)
     mma_tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
-             const __grid_constant__ Epilogue<T, float> epilogue) {
+             const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaTile<T, TM, TN>;
   __shared__ __align__(16) uint8_t shared[C::shared_bytes];
   T* const stages = reinterpret_cast<T*>(shared);

@@ -34,10 +34,10 @@ struct Tile {
   static_assert(threads % sharers == 0 && depth % groups == 0);
 };
 
-template <int ARCH, class T, class Acc, int TM, int TN>
+template <int ARCH, class T, class Out, class Acc, int TM, int TN>
 __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
     tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
-         const __grid_constant__ Epilogue<T, Acc> epilogue) {
+         const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   using C = Tile<T, Acc, TM, TN>;
   __shared__ __align__(16) Acc shared[C::shared];
   let_the_next_kernel_start<ARCH>();

@@ -1,10 +1,10 @@
 // GEMM in cuTile C++ (CUDA Tile): one source for sm_80 ... sm_120. The compiler picks TMA or cp.async, and wgmma,
 // tcgen05 or mma.sync. Persistent: each block (a cluster where CTAs share a tile) strides over the tiles of D.
 //
-// Three things make it use TMA and keep loads in flight, also for run-time shapes and strides (SASS of nvcc 13.5):
+// Three properties make the compiler use TMA and keep loads in flight, also for run-time shapes and strides (SASS of nvcc 13.5):
 // - pointers, strides and the extents of contiguous dimensions are known to be multiples of 16 bytes;
-// - views are made of nothing but kernel arguments, for the launch builds their descriptors on the host. So a batch is
-//   a dimension of a view, never an offset into it;
+// - views are made of kernel arguments only, because the launch builds the descriptors of views on the host. So a batch is
+//   a dimension of a view, never an offset into a view;
 // - A, B and D are __restrict__. Otherwise the loads of a tile wait for the store of the tile before.
 #define TG_ANCHOR __tile_global__
 
@@ -22,25 +22,25 @@ namespace tilegemm {
 namespace ct = cuda::tiles;
 using namespace ct::literals;
 
-// --- What a kernel is told ------------------------------------------------------------------------------------------
+// --- The arguments of a kernel ------------------------------------------------------------------------------------------
 //
 // A tile kernel takes scalars and pointers, no structs. So the host passes the members of these aggregates one by one,
-// in this order (scalars() below), and the kernel puts them together again.
+// in this order (scalars() below), and the kernel makes the aggregates again.
 
 struct Strides {
-  int64_t line;      // from row to row, or from column to column: the dimension that is not contiguous
+  int64_t line;      // from row to row, or from column to column: the stride of the dimension that is not contiguous
   int64_t batch[2];  // 0: one matrix for the whole batch
 };
 
 struct Problem {
   int m, n, k, batch[2];
-  int tiles_m, tiles_n, tiles_k, tiles;  // `tiles`: of D, over the whole batch
+  int tiles_m, tiles_n, tiles_k, tiles;  // `tiles`: tiles of D in the whole batch
   int group, blocks;
   Strides a, b, d;
 };
 
-// The three epilogues, parts of what common/epilogue.hpp defines. Each has a kernel of its own, for the plain product to pay
-// nothing, and because C is staged in shared memory that otherwise holds one more stage of A and B.
+// The three epilogues are parts of the epilogue of common/epilogue.hpp. Each has a kernel of its own: the plain product pays nothing
+// for an epilogue, and only the third kernel stages C in shared memory, which otherwise holds one more stage of A and B.
 struct Product {};  // d = acc
 
 template <class T>
@@ -73,8 +73,8 @@ struct Position {
   int batch[2], m, n;
 };
 
-// Where tile number t is. Inside a batch element `group` rows of tiles are visited column by column, so that the tiles
-// in flight form a block about as high as wide: it shares rows of A and columns of B in L2.
+// The place of tile number t. In each matrix of the batch, `group` rows of tiles are visited column by column. The tiles in flight
+// then form a block with about as many rows as columns, which shares rows of A and columns of B in L2.
 __tile__ inline Position position(int t, const Problem& p) {
   const int per_batch = p.tiles_m * p.tiles_n, batch = t / per_batch, index = t % per_batch;
   const int width = p.group * p.tiles_n, first = index / width * p.group;
@@ -82,8 +82,8 @@ __tile__ inline Position position(int t, const Problem& p) {
   return {{batch / p.batch[1], batch % p.batch[1]}, first + index % width % rows, index % width / rows};
 }
 
-// A batch of rows x cols matrices, (batch[0], batch[1], rows, cols), cut into tiles. Loads read 0 beyond the edges,
-// stores write nothing there. A broadcast dimension gets extent 1 and some valid stride, for a descriptor without 0.
+// A batch of rows x cols matrices, (batch[0], batch[1], rows, cols), divided into tiles. Loads read 0 beyond the edges, and stores
+// write nothing there. A broadcast dimension gets an extent of 1 and a valid stride, because a descriptor takes no stride of 0.
 template <int TILE_ROWS, int TILE_COLS, bool ROW_MAJOR = true, class T>
 __tile__ auto tiled(T* data, int64_t rows, int64_t cols, const Problem& p, const Strides& strides) {
   constexpr ct::shape<1, 1, TILE_ROWS, TILE_COLS> tile;
@@ -112,7 +112,7 @@ __tile__ auto load(const View& view, const Strides& strides, const Position& at,
       strides.batch[0] == 0 ? 0 : at.batch[0], strides.batch[1] == 0 ? 0 : at.batch[1], row, col));
 }
 
-// Elements [first, first + COUNT) of the bias, 0 from `end` on. No view, since a bias need not be aligned.
+// Elements [first, first + COUNT) of the bias, 0 from `end` on. The bias has no view, since a bias may be unaligned.
 template <int COUNT, class T>
 __tile__ auto load_bias(const Activated<T>& e, const Position& at, int first, int end) {
   const auto index = ct::iota<ct::tile<int, ct::shape<COUNT>>>() + first;
@@ -121,15 +121,15 @@ __tile__ auto load_bias(const Activated<T>& e, const Position& at, int first, in
   return ct::element_cast<float>(ct::load_masked(elements, index < end, T(0.0f)));
 }
 
-// 1 / x and 2^x as the hardware has them: off by a few units in the last place of f32, with subnormals taken as 0.
-// That is nothing to f16 and bf16, and saves a branch or a scaling per element.
+// 1 / x and 2^x by the hardware's instructions: the error is a few units in the last place of f32, and subnormals count as 0.
+// f16 and bf16 round that error away. The instructions save a branch or a scaling per element.
 constexpr ct::rounding_mode_constant<ct::rounding_mode::round_approximate> approximate;
 constexpr ct::subnormals_rounding_mode_constant<ct::subnormals_rounding_mode::round_subnormals_to_zero> flush;
 template <class X> __tile__ X reciprocal(X x) { return ct::div(1.0f, x, approximate, flush); }
 template <class X> __tile__ X exponential(X x) { return ct::exp2(x, flush); }
 
-// activate() of common/activation.hpp on a tile, in its form for 16 bits: tile code can call neither it nor <cmath>. The branches are
-// uniform.
+// activate() of common/activation.hpp on a tile, in the form for 16 bits: tile code can call neither activate() nor <cmath>. The
+// branches are uniform.
 constexpr ct::propagate_nan_t keep_nan;
 template <class X> __tile__ X relu(X x) { return ct::max(x, 0.0f, keep_nan); }
 template <class X>
@@ -176,7 +176,7 @@ __tile__ X finish(const Activated<T>& e, const Problem&, const Position& at, X a
                                     ct::reshape<ct::shape<1, Row::tile_n>>(bias_n));
 }
 
-// C may be D. The compiler takes them for different memory, but no tile reads what another one writes.
+// C may be D. The compiler assumes different memory for C and D, but no tile reads memory that another tile writes.
 template <class Row, class T, class X>
 __tile__ X finish(const Added<T>& e, const Problem& p, const Position& at, X acc) {
   const auto c = load(tiled<Row::tile_m, Row::tile_n>(e.c, p.m, p.n, p, e.c_strides), e.c_strides, at, at.m, at.n);
@@ -188,7 +188,7 @@ template <class Row> constexpr bool a_row_major = a_is_k_major(Row::layout);
 template <class Row> constexpr bool b_row_major = !b_is_k_major(Row::layout);
 template <class Row> constexpr int cluster = Row::cluster_m * Row::cluster_n;
 
-// Without TMA the compiler unrolls the ring of stages: small tiles with all of an SM to themselves spill (13.5).
+// Without TMA the compiler unrolls the ring of stages: small tiles that have all registers of an SM spill (13.5).
 template <class Row>
 constexpr int blocks_per_sm = Row::arch < 90 && Row::tile_m * Row::tile_n <= 64 * 64 ? (Row::arch == 80 ? 3 : 2) : 1;
 
@@ -221,17 +221,17 @@ __tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b,
 
 // --- On the host ----------------------------------------------------------------------------------------------------
 
-// The strides of a rows x cols matrix of 2-byte elements, or nothing if 16-byte accesses do not cover exactly it. Which
-// strides dimensions of size 1 have is no matter.
+// The strides of a rows x cols matrix of 2-byte elements, or nothing unless 16-byte accesses cover exactly the matrix. The strides
+// of dimensions of size 1 have no effect.
 inline std::optional<Strides> strides_of(const tg_matrix& matrix, int64_t rows, int64_t cols, bool row_major,
                                          const int64_t (&batch)[2]) {
   const int64_t contiguous = row_major ? cols : rows, unit = row_major ? matrix.col_stride : matrix.row_stride;
   const int64_t lines = row_major ? rows : cols, stride = row_major ? matrix.row_stride : matrix.col_stride;
   const Strides strides{lines == 1 ? contiguous : stride,
                         {batch[0] == 1 ? 0 : matrix.batch_stride[0], batch[1] == 1 ? 0 : matrix.batch_stride[1]}};
-  const int64_t bits = contiguous | strides.line | strides.batch[0] | strides.batch[1];  // of all of them at once
+  const int64_t bits = contiguous | strides.line | strides.batch[0] | strides.batch[1];  // the low bits of all strides at once
   const bool aligned = reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0 && bits >= 0 && bits % 8 == 0;
-  constexpr int64_t most = int64_t(1) << 39;  // elements; of a TMA descriptor
+  constexpr int64_t most = int64_t(1) << 39;  // elements: the limit of a TMA descriptor
   const bool addressable = strides.line > 0 && strides.line < most && strides.batch[0] < most && strides.batch[1] < most;
   return aligned && unit == 1 && addressable ? std::optional{strides} : std::nullopt;
 }

@@ -1,7 +1,7 @@
 //! The op on the CPU: candle's own product, then the epilogue in one pass.
 
-use super::lowering::{batch_of, kernel_dtype, GemmOp, Third};
-use crate::problem::{Activation, DType, Real};
+use super::lowering::{batch_of, format_of, GemmOp, Third};
+use crate::problem::{Activation, Format, Real};
 use crate::stats;
 use ::candle::backend::{BackendDevice, BackendStorage};
 use ::candle::cpu_backend::CpuDevice;
@@ -14,17 +14,23 @@ pub(super) fn forward(
     [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&CpuStorage, &Layout); 2],
     third: Option<(&CpuStorage, &Layout)>,
 ) -> Result<CpuStorage> {
-    let dtype = kernel_dtype(lhs.dtype())?;
-    let problem = op.problem(dtype, lhs_layout, rhs_layout, None)?;
+    let out_dtype = op.out.unwrap_or(lhs.dtype());
+    let problem = op.problem(format_of(lhs.dtype())?, lhs_layout, rhs_layout, None)?;
     stats::count_cpu(&problem);
     let (m, n, k, batch) = (problem.m, problem.n, problem.k, problem.batch_count());
     let mut out = if problem.is_empty() || k == 0 || op.alpha == 0.0 {
-        CpuDevice.zeros_impl(&Shape::from((batch, m, n)), lhs.dtype())?
+        CpuDevice.zeros_impl(&Shape::from((batch, m, n)), out_dtype)?
     } else {
         let strides = batch_of(lhs_layout, rhs_layout).map_or([0, 0], |b| b.strides.map(|[_, inner]| inner as usize));
         let lhs_layout = one_batch(lhs_layout, batch, strides[0]);
         let rhs_layout = one_batch(rhs_layout, batch, strides[1]);
-        lhs.matmul(rhs, (batch, m, n, k), &lhs_layout, &rhs_layout)?
+        if out_dtype == lhs.dtype() {
+            lhs.matmul(rhs, (batch, m, n, k), &lhs_layout, &rhs_layout)?
+        } else {
+            let dense = |layout: &Layout| Layout::contiguous(layout.shape());
+            let [lhs_wide, rhs_wide] = [lhs.to_dtype(&lhs_layout, out_dtype)?, rhs.to_dtype(&rhs_layout, out_dtype)?];
+            lhs_wide.matmul(&rhs_wide, (batch, m, n, k), &dense(&lhs_layout), &dense(&rhs_layout))?
+        }
     };
     let linear = op.activation == Activation::Identity && op.alpha == 1.0;
     if linear && third.is_none() && op.residual.is_none() {
@@ -42,15 +48,17 @@ pub(super) fn forward(
     };
     macro_rules! apply {
         ($variant:ident, $acc:ty) => {{
-            let CpuStorage::$variant(values) = &mut out else { unreachable!("matmul keeps the dtype") };
+            let CpuStorage::$variant(values) = &mut out else {
+                unreachable!("the product has the dtype of the result")
+            };
             epilogue::<_, $acc>(op, values, n, slice(bias)?, slice(residual)?)
         }};
     }
-    match dtype {
-        DType::F16 => apply!(F16, f32),
-        DType::BF16 => apply!(BF16, f32),
-        DType::F32 => apply!(F32, f32),
-        DType::F64 => apply!(F64, f64),
+    match problem.d.format {
+        Format::F16 => apply!(F16, f32),
+        Format::BF16 => apply!(BF16, f32),
+        Format::F32 => apply!(F32, f32),
+        _ => apply!(F64, f64),
     }
     Ok(out)
 }

@@ -1,9 +1,9 @@
 //! The op on a GPU: storage and layouts to pointers, and the launch.
 
-use super::lowering::{kernel_dtype, GemmOp, Third};
+use super::lowering::{format_of, GemmOp, Third};
 use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
-use crate::problem::{power_of_two_in, Activation, DType, Problem};
+use crate::problem::{power_of_two_in, Activation, Format, Problem};
 use ::candle::backend::BackendStorage;
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
@@ -36,24 +36,29 @@ type Input<'a> = (&'a CudaStorage, &'a Layout);
 
 /// Computes `op`; `third` is its bias or residual.
 pub(super) fn forward(op: &GemmOp, operands: [Input; 2], third: Option<Input>) -> Result<CudaStorage> {
-    match kernel_dtype(operands[0].0.dtype())? {
-        DType::F16 => forward_as::<f16>(op, DType::F16, operands, third),
-        DType::BF16 => forward_as::<bf16>(op, DType::BF16, operands, third),
-        DType::F32 => forward_as::<f32>(op, DType::F32, operands, third),
-        DType::F64 => forward_as::<f64>(op, DType::F64, operands, third),
+    let format = format_of(operands[0].0.dtype())?;
+    let out = op.out.map_or(Ok(format), format_of)?;
+    match (format, out) {
+        (Format::F16, Format::F32) => forward_as::<f16, f32>(op, format, operands, third),
+        (Format::BF16, Format::F32) => forward_as::<bf16, f32>(op, format, operands, third),
+        (Format::F16, _) => forward_as::<f16, f16>(op, format, operands, third),
+        (Format::BF16, _) => forward_as::<bf16, bf16>(op, format, operands, third),
+        (Format::F32, _) => forward_as::<f32, f32>(op, format, operands, third),
+        _ => forward_as::<f64, f64>(op, format, operands, third),
     }
 }
 
-fn forward_as<T: CudaDType + DeviceRepr>(
+/// `T`: the operands, `Out`: bias, residual and result.
+fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
     op: &GemmOp,
-    dtype: DType,
+    format: Format,
     [lhs, rhs]: [Input; 2],
     third: Option<Input>,
 ) -> Result<CudaStorage> {
     let device = lhs.0.device().clone();
     let stream = device.cuda_stream();
     // SAFETY: the kernel writes every element before anything reads it.
-    let mut out: CudaSlice<T> = unsafe { device.alloc(GemmOp::shape(lhs.1, rhs.1).elem_count())? };
+    let mut out: CudaSlice<Out> = unsafe { device.alloc(GemmOp::shape(lhs.1, rhs.1).elem_count())? };
     let beside = op.residual.as_ref().map(|residual| residual.storage_and_layout());
     let beside = match &beside {
         Some((storage, layout)) => match &**storage {
@@ -67,21 +72,22 @@ fn forward_as<T: CudaDType + DeviceRepr>(
         // Until the launch is made, the guards order this stream behind all other users of the memory.
         let (a, _a_guard) = typed::<T>(lhs)?.device_ptr(&stream);
         let (b, _b_guard) = typed::<T>(rhs)?.device_ptr(&stream);
-        let bias_slice = bias.map(contiguous::<T>).transpose()?;
-        let residual_slice = residual.map(contiguous::<T>).transpose()?;
+        let bias_slice = bias.map(contiguous::<Out>).transpose()?;
+        let residual_slice = residual.map(contiguous::<Out>).transpose()?;
         let bias_ptr = bias_slice.map(|slice| slice.device_ptr(&stream));
         let residual_ptr = residual_slice.map(|slice| slice.device_ptr(&stream));
         let (d, _d_guard) = out.device_ptr_mut(&stream);
 
-        let element = |base: u64, layout: &Layout| base + (layout.start_offset() * dtype.bytes()) as u64;
-        let a = element(a, lhs.1);
-        let b = element(b, rhs.1);
-        let bias = bias_ptr.as_ref().zip(bias).map_or(0, |((base, _), (_, layout))| element(*base, layout));
-        let c = residual_ptr.as_ref().zip(residual).map_or(0, |((base, _), (_, layout))| element(*base, layout));
+        fn element<T>(base: u64, layout: &Layout) -> u64 {
+            base + (layout.start_offset() * size_of::<T>()) as u64
+        }
+        let (a, b) = (element::<T>(a, lhs.1), element::<T>(b, rhs.1));
+        let bias = bias_ptr.as_ref().zip(bias).map_or(0, |((base, _), (_, layout))| element::<Out>(*base, layout));
+        let c = residual_ptr.as_ref().zip(residual).map_or(0, |((base, _), (_, layout))| element::<Out>(*base, layout));
 
         let align = [a, b, c, d].map(power_of_two_in);
-        let problem = op.problem(dtype, lhs.1, rhs.1, Some(align))?;
-        let pointers = Pointers { a: a as _, b: b as _, c: c as _, bias: bias as _, d: d as _ };
+        let problem = op.problem(format, lhs.1, rhs.1, Some(align))?;
+        let pointers = Pointers { c: c as _, bias: bias as _, ..Pointers::new(a as _, b as _, d as _) };
         let cublas = device.cublas_handle();
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
         stream.context().bind_to_thread().w()?;
@@ -101,15 +107,15 @@ fn forward_as<T: CudaDType + DeviceRepr>(
 
 /// The derivative of `activation` at each number of a contiguous `x`.
 pub(super) fn slope(activation: Activation, x: Input) -> Result<CudaStorage> {
-    match kernel_dtype(x.0.dtype())? {
-        DType::F16 => slope_as::<f16>(activation, DType::F16, x),
-        DType::BF16 => slope_as::<bf16>(activation, DType::BF16, x),
-        DType::F32 => slope_as::<f32>(activation, DType::F32, x),
-        DType::F64 => slope_as::<f64>(activation, DType::F64, x),
+    match format_of(x.0.dtype())? {
+        Format::F16 => slope_as::<f16>(activation, Format::F16, x),
+        Format::BF16 => slope_as::<bf16>(activation, Format::BF16, x),
+        Format::F32 => slope_as::<f32>(activation, Format::F32, x),
+        _ => slope_as::<f64>(activation, Format::F64, x),
     }
 }
 
-fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, dtype: DType, x: Input) -> Result<CudaStorage> {
+fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, format: Format, x: Input) -> Result<CudaStorage> {
     let device = x.0.device().clone();
     let stream = device.cuda_stream();
     let count = x.1.shape().elem_count();
@@ -118,10 +124,10 @@ fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, dtype: DType, x: 
     {
         let (base, _x_guard) = contiguous::<T>(x)?.device_ptr(&stream);
         let (d, _d_guard) = out.device_ptr_mut(&stream);
-        let x = base + (x.1.start_offset() * dtype.bytes()) as u64;
+        let x = base + format.bytes(x.1.start_offset()) as u64;
         stream.context().bind_to_thread().w()?;
         // SAFETY: the layout stays inside its storage, the guards keep both alive, and the stream is the device's own.
-        unsafe { launch::slope(activation, dtype, count, x as _, d as _, stream.cu_stream().cast())? };
+        unsafe { launch::slope(activation, format, count, x as _, d as _, stream.cu_stream().cast())? };
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }

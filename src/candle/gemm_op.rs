@@ -37,8 +37,10 @@ impl GemmOp {
             Activation::Identity => grad.clone(),
             activation => (grad * slope(activation, &self.product(lhs.clone(), rhs.clone(), bias)?)?)?,
         };
-        let d_lhs = self.product(grad.clone(), rhs.t()?, None)?;
-        let d_rhs = self.product(lhs.t()?, grad.clone(), None)?;
+        let narrow = grad.to_dtype(lhs.dtype())?;
+        let to_operands = Self { out: None, ..self.clone() };
+        let d_lhs = to_operands.product(narrow.clone(), rhs.t()?, None)?;
+        let d_rhs = to_operands.product(lhs.t()?, narrow, None)?;
         Ok([d_lhs, d_rhs, grad])
     }
 }

@@ -1,6 +1,6 @@
 //! From candle's tensors and layouts to a [`Problem`].
 
-use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, Epilogue, F32Mode, Format, Operand, Problem};
 use ::candle::{Error, Layout, Result, Shape, Tensor};
 
 /// The meaning of the op's third input.
@@ -18,18 +18,20 @@ pub(super) struct GemmOp {
     pub activation: Activation,
     /// The mode that the call asks for.
     pub f32_mode: Option<F32Mode>,
+    /// The element type of the result, unless it is that of the operands.
+    pub out: Option<::candle::DType>,
     pub third: Option<Third>,
     /// A contiguous residual beside a bias; no gradient reaches it.
     pub residual: Option<Tensor>,
 }
 
-/// The kernels' name for a tensor's element type.
-pub(super) fn kernel_dtype(dtype: ::candle::DType) -> Result<DType> {
+/// The format of a tensor's elements.
+pub(super) fn format_of(dtype: ::candle::DType) -> Result<Format> {
     match dtype {
-        ::candle::DType::F16 => Ok(DType::F16),
-        ::candle::DType::BF16 => Ok(DType::BF16),
-        ::candle::DType::F32 => Ok(DType::F32),
-        ::candle::DType::F64 => Ok(DType::F64),
+        ::candle::DType::F16 => Ok(Format::F16),
+        ::candle::DType::BF16 => Ok(Format::BF16),
+        ::candle::DType::F32 => Ok(Format::F32),
+        ::candle::DType::F64 => Ok(Format::F64),
         _ => Err(Error::UnsupportedDTypeForOp(dtype, "matmul").bt()),
     }
 }
@@ -81,9 +83,10 @@ pub(super) fn batch_of(lhs: &Layout, rhs: &Layout) -> Option<Batch<2>> {
     Batch::collapse(&lhs.dims()[..rank], [&lhs.stride()[..rank], &rhs.stride()[..rank]])
 }
 
-fn operand(layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Operand {
+fn operand(format: Format, layout: &Layout, batch_stride: [i64; 2], pointer_align: u32) -> Operand {
     let [.., row_stride, col_stride] = layout.stride() else { unreachable!("operands have two dimensions") };
-    Operand { row_stride: *row_stride as i64, col_stride: *col_stride as i64, batch_stride, pointer_align }
+    let strides = [*row_stride as i64, *col_stride as i64];
+    Operand { pointer_align, ..Operand::new(format, strides, batch_stride) }
 }
 
 /// The effective mode for a call that asks for `asked`; without `asked`, the mode of a candle `matmul` through the
@@ -100,40 +103,33 @@ fn f32_mode(asked: Option<F32Mode>) -> Result<F32Mode> {
 }
 
 /// The alignment of a layout's first element, in a well-aligned allocation.
-fn offset_align(layout: &Layout, dtype: DType) -> u32 {
-    power_of_two_in((layout.start_offset() * dtype.bytes()) as u64)
+fn offset_align(layout: &Layout, format: Format) -> u32 {
+    power_of_two_in(format.bytes(layout.start_offset()) as u64)
 }
 
 impl GemmOp {
     /// This op's problem for operands with these layouts. `align` gives the alignment of the addresses of A, B, C and D
     /// where the caller knows more than the layouts say.
-    pub fn problem(&self, dtype: DType, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
+    pub fn problem(&self, format: Format, lhs: &Layout, rhs: &Layout, align: Option<[u32; 4]>) -> Result<Problem> {
         let Some(batch) = batch_of(lhs, rhs) else {
             ::candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
         };
         let (m, k) = lhs.dims2_last();
         let (_, n) = rhs.dims2_last();
-        let align = align.unwrap_or([offset_align(lhs, dtype), offset_align(rhs, dtype), u32::MAX, u32::MAX]);
+        let align = align.unwrap_or([offset_align(lhs, format), offset_align(rhs, format), u32::MAX, u32::MAX]);
         let matrix = (m * n) as i64;
-        let mut d = Operand::row_major(n, [matrix * batch.sizes[1] as i64, matrix]);
+        let out = self.out.map_or(Ok(format), format_of)?;
+        let mut d = Operand::row_major(out, n, [matrix * batch.sizes[1] as i64, matrix]);
         let fuses_residual = self.third == Some(Third::Residual) || self.residual.is_some();
         let mut epilogue = Epilogue::new(self.alpha, if fuses_residual { self.beta } else { 0.0 });
         epilogue.activation = self.activation;
         epilogue.bias = (self.third == Some(Third::Bias)).then_some(BiasAxis::N);
         epilogue.c = fuses_residual.then_some(Operand { pointer_align: align[2], ..d });
         d.pointer_align = align[3];
-        Ok(Problem {
-            m,
-            n,
-            k,
-            batch: batch.sizes,
-            dtype,
-            a: operand(lhs, batch.strides[0], align[0]),
-            b: operand(rhs, batch.strides[1], align[1]),
-            d,
-            epilogue,
-            f32_mode: if dtype == DType::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() },
-        })
+        let a = operand(format, lhs, batch.strides[0], align[0]);
+        let b = operand(format, rhs, batch.strides[1], align[1]);
+        let f32_mode = if format == Format::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() };
+        Ok(Problem { epilogue, f32_mode, ..Problem::new([m, n, k], batch.sizes, a, b, d) })
     }
 
     /// Shape of the result.

@@ -6,9 +6,9 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::lowering::{kernel_dtype, readable, GemmOp, Third};
+use super::lowering::{format_of, readable, GemmOp, Third};
 use crate::problem::{Activation, F32Mode};
-use ::candle::{Device, Error, Result, Shape, Tensor};
+use ::candle::{DType, Device, Error, Result, Shape, Tensor};
 
 /// The method `gemm` of tensors.
 pub trait GemmExt {
@@ -62,6 +62,7 @@ pub struct Gemm {
     residual: Option<Tensor>,
     activation: Activation,
     f32_mode: Option<F32Mode>,
+    out_dtype: Option<DType>,
     broadcast_batch: bool,
 }
 
@@ -74,6 +75,7 @@ impl Default for Gemm {
             residual: None,
             activation: Activation::Identity,
             f32_mode: None,
+            out_dtype: None,
             broadcast_batch: false,
         }
     }
@@ -133,6 +135,25 @@ impl Gemm {
         self
     }
 
+    /// Stores the result in `dtype`: `DType::F32` for f16 and bf16 operands, which saves the rounding of sums that are made in f32
+    /// anyway, as for logits. Otherwise the operands' own type is the only one. Bias and residual have the type of the result.
+    /// A gradient is rounded to the type of the operands before it is multiplied by one.
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::Gemm;
+    ///
+    /// let x = Tensor::ones((3, 1001), DType::BF16, &Device::Cpu)?;
+    /// let w = Tensor::ones((5, 1001), DType::BF16, &Device::Cpu)?;
+    /// let logits = Gemm::new().out_dtype(DType::F32).forward(&x, &w.t()?)?;
+    /// assert_eq!(logits.to_vec2::<f32>()?[2], [1001.0; 5]); // bf16 has 1000 and 1004
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn out_dtype(mut self, dtype: DType) -> Self {
+        self.out_dtype = Some(dtype);
+        self
+    }
+
     /// Broadcasts batch dimensions as `broadcast_matmul` does, even where [`Tensor::matmul`] accepts the operands:
     /// `matmul` multiplies operands of equal rank with equal numbers of matrices pair by pair, whatever their batch
     /// dimensions are.
@@ -160,8 +181,9 @@ impl Gemm {
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
         let (lhs, rhs) = same_batch(lhs, rhs, self.broadcast_batch)?;
         same_device_and_dtype(&lhs, &rhs, "matmul")?;
+        format_of(lhs.dtype())?;
+        self.check_out(lhs.dtype())?;
         self.check_extras(&lhs, &rhs)?;
-        kernel_dtype(lhs.dtype())?;
         let (lhs, rhs) = readable(lhs, rhs)?;
         let op = self.op()?;
         let residual_left = self.used_residual().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
@@ -184,7 +206,8 @@ impl Gemm {
         if self.beta != 0.0 {
             return residual.affine(self.beta, 0.0);
         }
-        Self::new().alpha(0.0).beta(self.beta).residual(residual).forward(&lhs.detach(), &rhs.detach())
+        let zeros = Self { out_dtype: self.out_dtype, ..Self::new().alpha(0.0).beta(self.beta).residual(residual) };
+        zeros.forward(&lhs.detach(), &rhs.detach())
     }
 
     /// The residual, unless beta is 0: then the residual only gets a gradient of zeros.
@@ -206,21 +229,51 @@ impl Gemm {
             beta: self.beta,
             activation: self.activation,
             f32_mode: self.f32_mode,
+            out: self.out_dtype,
             third,
             residual: beside.map(Tensor::contiguous).transpose()?,
         })
     }
 
+    fn check_out(&self, operands: DType) -> Result<()> {
+        match (operands, self.out_dtype) {
+            (DType::F16 | DType::BF16, Some(DType::F32)) | (_, None) => Ok(()),
+            (_, Some(out)) if out == operands => Ok(()),
+            (_, Some(out)) => ::candle::bail!(
+                "gemm: no result in {out:?} of operands in {operands:?}; f32 of f16 and bf16 is the only other type of a \
+                 result, convert the result with `to_dtype`"
+            ),
+        }
+    }
+
+    /// Whether a bias or residual lies on the operands' device and has the type of the result.
+    fn like_result(&self, lhs: &Tensor, extra: &Tensor, name: &'static str) -> Result<()> {
+        let op = if name == "bias" { "gemm bias" } else { "gemm residual" };
+        match self.out_dtype {
+            Some(out) if out != lhs.dtype() => {
+                same_device(lhs, extra, op)?;
+                if extra.dtype() != out {
+                    let have = extra.dtype();
+                    ::candle::bail!(
+                        "gemm: the {name} is in {have:?}, the result in {out:?}; convert the {name} with `to_dtype`"
+                    );
+                }
+                Ok(())
+            }
+            _ => same_device_and_dtype(lhs, extra, op),
+        }
+    }
+
     fn check_extras(&self, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
         let n = rhs.dim(::candle::D::Minus1)?;
         if let Some(bias) = &self.bias {
-            same_device_and_dtype(lhs, bias, "gemm bias")?;
+            self.like_result(lhs, bias, "bias")?;
             if bias.dims() != [n] {
                 ::candle::bail!("gemm: the bias has shape {:?}, expected [{n}], one value per column", bias.dims());
             }
         }
         if let Some(residual) = &self.residual {
-            same_device_and_dtype(lhs, residual, "gemm residual")?;
+            self.like_result(lhs, residual, "residual")?;
             let mut expected = lhs.dims().to_vec();
             *expected.last_mut().unwrap() = n;
             if residual.dims() != expected {
@@ -282,11 +335,16 @@ fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Te
     Ok((lhs.broadcast_as(batch.clone().extend(l_matrix))?, rhs.broadcast_as(batch.extend(r_matrix))?))
 }
 
-fn same_device_and_dtype(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {
+fn same_device(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {
     let (l, r) = (lhs.device().location(), rhs.device().location());
     if l != r {
         return Err(Error::DeviceMismatchBinaryOp { lhs: l, rhs: r, op }.bt());
     }
+    Ok(())
+}
+
+fn same_device_and_dtype(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {
+    same_device(lhs, rhs, op)?;
     if lhs.dtype() != rhs.dtype() {
         return Err(Error::DTypeMismatchBinaryOp { lhs: lhs.dtype(), rhs: rhs.dtype(), op }.bt());
     }

@@ -2,8 +2,8 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::lowering::kernel_dtype;
-use crate::problem::{Activation, DType, Real};
+use super::lowering::format_of;
+use crate::problem::{Activation, Format, Real};
 use ::candle::backend::BackendStorage;
 use ::candle::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 use rayon::prelude::*;
@@ -55,11 +55,11 @@ impl CustomOp1 for Slope {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let slopes = match kernel_dtype(storage.dtype())? {
-            DType::F16 => self.of::<half::f16, f32>(storage, layout),
-            DType::BF16 => self.of::<half::bf16, f32>(storage, layout),
-            DType::F32 => self.of::<f32, f32>(storage, layout),
-            DType::F64 => self.of::<f64, f64>(storage, layout),
+        let slopes = match format_of(storage.dtype())? {
+            Format::F16 => self.of::<half::f16, f32>(storage, layout),
+            Format::BF16 => self.of::<half::bf16, f32>(storage, layout),
+            Format::F32 => self.of::<f32, f32>(storage, layout),
+            _ => self.of::<f64, f64>(storage, layout),
         };
         Ok((slopes?, layout.shape().clone()))
     }

@@ -51,7 +51,7 @@ impl Tile {
         let all_stages = count(problem.k, 32.0);
         let stages = (all_stages / split).ceil();
 
-        let peak = super::peak_tflops(problem.dtype, Math::Tf32, device) * 1e6 / f64::from(device.sm_count);
+        let peak = super::peak_tflops(problem.a.format, Math::Tf32, device) * 1e6 / f64::from(device.sm_count);
         let stage_flops = 2.0 * 128.0 * width * 32.0;
         let products = stages * stage_flops / (peak * fit.efficiency) + width * fit.column_us;
         let narrow = width < 128.0;

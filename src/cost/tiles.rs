@@ -53,7 +53,7 @@ impl Tiles {
         let waves = (tiles / slots).ceil();
         let depth = (problem.k as f64 / tile_k).ceil() * tile_k;
 
-        let peak_per_slot = peak_tflops(problem.dtype, case.kernel.math, device) * 1e6 / slots; // FLOP per microsecond
+        let peak_per_slot = peak_tflops(problem.a.format, case.kernel.math, device) * 1e6 / slots; // FLOP per microsecond
         let products = 2.0 * tile_m * tile_n * depth / (peak_per_slot * self.efficiency);
         let tile_us = match self.epilogue {
             // Two warp groups take turns: each has half of the time.
@@ -63,7 +63,7 @@ impl Tiles {
         let cut_off = if problem.m as f64 % tile_m != 0.0 { self.cut_off } else { 0.0 };
         let arithmetic = (waves + cut_off) * tile_us;
         // The blocks of a cluster share what they have in common of A and B.
-        let tile_bytes = (tile_m / along_n + tile_n / along_m) * depth * problem.dtype.bytes() as f64;
+        let tile_bytes = (tile_m / along_n + tile_n / along_m) * depth * problem.a.format.bits() / 8.0;
         let l2 = l2_us(tiles * tile_bytes, self.loads.l2, device);
         let single = l2_us_of_one(tile_bytes / blocks_per_tile, self.loads.single, device);
         let load = if waves > 1.0 { l2 } else { l2.max(single) };

@@ -4,7 +4,7 @@ use super::{Candidate, Dispatcher, Policy};
 use crate::cost;
 use crate::error::Error;
 use crate::kernel::{KernelDesc, Rejection, Role};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// What an own kernel's estimate has to be of cuBLAS's, at most: where no record tells how good the estimates are, and for few outputs,
 /// where the record has estimates of both that are 20 % off.
@@ -88,14 +88,14 @@ fn lead(problem: &Problem) -> f64 {
     let Problem { m, n, k, .. } = *problem;
     let one = problem.batch_count() == 1;
     let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
-    let linear = match problem.dtype {
-        DType::F16 | DType::BF16 if m <= 16 && k >= 1024 => (256..=160_000).contains(&n) && k <= 32_768,
-        DType::F16 | DType::BF16 => (1024..=160_000).contains(&n) && (512..=32_768).contains(&k),
+    let linear = match problem.a.format {
+        Format::F16 | Format::BF16 if m <= 16 && k >= 1024 => (256..=160_000).contains(&n) && k <= 32_768,
+        Format::F16 | Format::BF16 => (1024..=160_000).contains(&n) && (512..=32_768).contains(&k),
         _ => n.min(k) >= 384 && n.max(k) <= 8192 && n * k <= ONE_PIECE,
     };
     let attention = n.min(k) >= 64 && n.max(k) <= 4096;
     match () {
-        _ if k == 1 && problem.dtype == DType::F32 => 1.0,
+        _ if k == 1 && problem.is_f32() => 1.0,
         _ if aligned && one && linear && m <= 16_384 => 1.0,
         _ if aligned && !one && attention => 1.0,
         _ if one && m.max(n) <= 256 && k > 32 => FEW_OUTPUTS,
@@ -112,7 +112,8 @@ pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Opti
 pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
     // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
-        Err(Rejection::Arch { .. } | Rejection::DType { .. } | Rejection::Layout { .. }) | Ok(_) => None,
+        Err(Rejection::Arch { .. } | Rejection::Types { .. } | Rejection::Groups | Rejection::Layout { .. })
+        | Ok(_) => None,
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
     });
     let reasons: Vec<String> = near.take(4).collect();

@@ -19,6 +19,7 @@ pub struct Explanation {
     /// Every kernel of the table, with its verdict.
     pub candidates: Vec<Candidate>,
     /// The answers of measured tables, up to the entry that counts.
+    #[doc(hidden)]
     pub tuned: Vec<Tuned>,
     /// The kernel that would run.
     pub chosen: Option<&'static KernelDesc>,

@@ -1,5 +1,5 @@
-//! What was decided before, found again without a lock, without an allocation, and without a write to memory that other
-//! threads read.
+//! Caches of decisions. A thread finds a recent decision without a lock, without an allocation, and without a write to memory that
+//! other threads read.
 
 use super::Policy;
 use crate::error::Result;
@@ -10,35 +10,35 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, RwLock};
 use std::thread::LocalKey;
 
-/// A product as one dispatcher is asked for it.
+/// A question to a dispatcher: the key of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Question<'a> {
-    /// Of the dispatcher; no two of a process have the same.
+    /// The number of the dispatcher, unique in the process.
     pub dispatcher: usize,
     pub policy: Policy,
     pub problem: &'a Problem,
 }
 
-/// What is kept knows what it answers, so that a thread's cache holds no second copy of the problem.
+/// A decision, which holds its own question: a thread's cache needs no second copy of the problem.
 pub(super) trait Answer {
     fn question(&self) -> Question<'_>;
 }
 
-/// Answers of one kind that a dispatcher keeps for all threads.
+/// A dispatcher's answers of one kind, for all threads.
 #[derive(Debug)]
 pub(super) struct Memo<T>(RwLock<Generations<T>>);
 
 type Answers<T> = FxHashMap<(Problem, Policy), Arc<T>>;
 
-/// Two generations of answers. When the young one is full it becomes the old one, and what is still old is forgotten: what nobody
-/// has asked the threads' common memory for since the generation before.
+/// Two generations of answers. A full young generation becomes the old one, and the previous old generation is dropped. The dropped
+/// answers are those that no thread looked up here since the last change of generations.
 #[derive(Debug)]
 struct Generations<T> {
     young: Answers<T>,
     old: Answers<T>,
 }
 
-/// Answers of a generation; twice as many are kept.
+/// The answers of a generation; two generations are kept.
 const GENERATION: usize = 1 << 15;
 
 impl<T> Default for Memo<T> {
@@ -48,7 +48,7 @@ impl<T> Default for Memo<T> {
 }
 
 impl<T> Generations<T> {
-    /// The answer that is kept now, which is `answer` where there was none; and what is forgotten for it.
+    /// Keeps `answer`, or the answer that is there already. Returns the kept answer, and the answers that are dropped.
     fn keep(&mut self, key: (Problem, Policy), answer: Arc<T>) -> (Arc<T>, Answers<T>) {
         let answer = self.old.remove(&key).unwrap_or(answer);
         let answer = self.young.entry(key).or_insert(answer).clone();
@@ -61,7 +61,7 @@ impl<T> Generations<T> {
 }
 
 impl<T: Answer> Memo<T> {
-    /// Calls `then` with the answer to `question`: the one that this thread has, or that all threads have, or that `make` makes.
+    /// Calls `then` with the answer to `question`: from this thread's cache, from the answers for all threads, or from `make`.
     pub fn recall<R>(
         &self,
         recent: &'static LocalKey<RefCell<Recent<T>>>,
@@ -75,7 +75,7 @@ impl<T: Answer> Memo<T> {
                 return Ok(then(answer));
             }
             let answer = self.shared((*question.problem, question.policy), make)?;
-            // Borrowed only where `then` of an outer call has led here.
+            // The borrow fails only where `then` of an outer call has led here.
             if let Ok(mut recent) = recent.try_borrow_mut() {
                 recent.keep(hash, answer.clone());
             }
@@ -92,12 +92,12 @@ impl<T: Answer> Memo<T> {
             answers.old.get(&key).cloned()
         };
         let answer = old.map_or_else(|| make().map(Arc::new), Ok)?;
-        // The lock is free again when what is forgotten is dropped.
+        // The dropped answers are freed after the lock.
         let (answer, _forgotten) = self.0.write().unwrap().keep(key, answer);
         Ok(answer)
     }
 
-    /// All that is kept.
+    /// All kept answers.
     pub fn all(&self) -> Vec<Arc<T>> {
         let answers = self.0.read().unwrap();
         answers.young.values().chain(answers.old.values()).cloned().collect()
@@ -107,8 +107,8 @@ impl<T: Answer> Memo<T> {
 const WAYS: usize = 4;
 const SETS: usize = 256;
 
-/// The last answers that a thread was given, in a set-associative cache. A handful of hot products share a set of
-/// direct-mapped ones too often: of 100 in 512 slots, one in six would be looked up under the lock each time.
+/// A thread's latest answers, in a set-associative cache. In a direct-mapped cache hot products collide too often: of 100 products in
+/// 512 slots, one in six would take the lock each time.
 pub(super) struct Recent<T>(Vec<Set<T>>);
 
 /// One cache line.
@@ -116,7 +116,7 @@ pub(super) struct Recent<T>(Vec<Set<T>>);
 struct Set<T>([(u64, Option<Arc<T>>); WAYS]);
 
 impl<T: Answer> Recent<T> {
-    /// Nothing, and nothing allocated.
+    /// An empty cache, without an allocation.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -124,12 +124,12 @@ impl<T: Answer> Recent<T> {
     fn find(&self, hash: u64, question: Question) -> Option<&Arc<T>> {
         let set = self.0.get(hash as usize % SETS)?;
         set.0.iter().filter(|(tag, _)| *tag == hash).find_map(|(_, answer)| {
-            // The cheap fields first, the problem last.
+            // `==` compares the cheap fields first, the problem last.
             answer.as_ref().filter(|answer| answer.question() == question)
         })
     }
 
-    /// In place of the oldest of its set.
+    /// Replaces the oldest answer of the set.
     fn keep(&mut self, hash: u64, answer: Arc<T>) {
         if self.0.is_empty() {
             self.0.resize_with(SETS, || Set([const { (0, None) }; WAYS]));
@@ -146,7 +146,7 @@ fn hash(question: &Question) -> u64 {
     hasher.finish()
 }
 
-/// FxHash in four lanes: a problem is forty words, and in one lane each multiplication waits for the one before.
+/// FxHash in four lanes. A problem is forty words; in a single lane each multiplication would wait for the previous one.
 struct Lanes([u64; 4]);
 
 impl Hasher for Lanes {
@@ -190,7 +190,7 @@ impl Hasher for Lanes {
 mod tests {
     use super::{Answer, Memo, Question, Recent, GENERATION};
     use crate::dispatch::Policy;
-    use crate::problem::{DType, Layout, Problem};
+    use crate::problem::{Format, Layout, Problem};
     use std::cell::RefCell;
     use std::sync::Arc;
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn product(m: usize) -> Problem {
-        Problem::dense(m, 64, 64, 1, Layout::NT, DType::BF16)
+        Problem::dense(m, 64, 64, 1, Layout::NT, Format::BF16)
     }
 
     /// The answer, and whether it was made for this question.
@@ -237,7 +237,7 @@ mod tests {
                 assert!(memo.all().len() <= 2 * GENERATION);
             }
         }
-        // The newest are kept, too: by all threads, also where this one has lost them.
+        // The newest answers are kept, too: for all threads, also where this thread's cache has dropped them.
         assert!(
             (200_002 - GENERATION / 4..200_002).all(|m| !ask(&memo, m).1) && ask(&memo, 2).1,
             "a question of long ago is new"

@@ -6,7 +6,7 @@ use crate::cost::fitted::fitted;
 use crate::cost::tf32::{Fit, Tile};
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, roofline_us};
 use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
-use crate::problem::{DType, F32Mode, Layout, Operand, Problem};
+use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 
 /// The most rows and columns of D for which cuBLAS splits K over the card.
 const FEW: usize = 256;
@@ -100,14 +100,14 @@ impl Family for Cublas {
         match () {
             _ if is_few(problem, device) => self.few(problem, device),
             _ if is_unaligned(problem) => self.unaligned(problem, device),
-            _ if problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32 => self.tf32(problem, device),
+            _ if problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32 => self.tf32(problem, device),
             _ => self.us(problem, device),
         }
     }
 }
 
 fn is_unaligned(problem: &Problem) -> bool {
-    problem.dtype.bytes() == 2 && problem.alignments().iter().any(|(_, align)| *align < 16)
+    problem.a.format.bytes(1) == 2 && problem.alignments().iter().any(|(_, align)| *align < 16)
 }
 
 /// Whether D has so few elements that cuBLAS splits K.
@@ -129,10 +129,10 @@ impl Cublas {
     fn few(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
         let k = problem.k as f64;
         let memory = memory_us(problem, device);
-        let dtype = match problem.dtype {
-            DType::F16 | DType::BF16 => 0,
-            DType::F32 => 1,
-            DType::F64 => 2,
+        let dtype = match problem.a.format {
+            Format::F32 => 1,
+            Format::F64 => 2,
+            _ => 0,
         };
         let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
         if short == 1 {
@@ -190,9 +190,9 @@ impl Cublas {
     fn us(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
         let launch = device.model.launch_us + self.launch_us;
         let rows = problem.m.min(problem.n);
-        let edge = match problem.dtype {
-            DType::F32 if rows > 64 && problem.k >= 32 => Some(0),
-            DType::F64 if rows > 128 => Some(1),
+        let edge = match problem.a.format {
+            Format::F32 if rows > 64 && problem.k >= 32 => Some(0),
+            Format::F64 if rows > 128 => Some(1),
             _ => None,
         };
         if let Some(kind) = edge {
@@ -200,30 +200,30 @@ impl Cublas {
             let memory = self.edge_memory * memory_us(problem, device);
             return launch + overlapped(&[sums, memory]) + sums.min(self.edge_us[kind]);
         }
-        let factor = match (problem.dtype, rows) {
-            (DType::F32, 2..=5) if problem.k > 1 => 0,
-            (DType::F32, 6..=64) if problem.k > 1 => 1,
+        let factor = match (problem.a.format, rows) {
+            (Format::F32, 2..=5) if problem.k > 1 => 0,
+            (Format::F32, 6..=64) if problem.k > 1 => 1,
             (_, 0..=128) => 2,
-            (DType::F16 | DType::BF16, 129..=192) => 3,
-            (DType::F16 | DType::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 4,
-            (DType::F16 | DType::BF16, 193..=256) => 5,
-            (DType::F16 | DType::BF16, 257..=512) => 6,
-            (DType::F16 | DType::BF16, _) => 7,
+            (Format::F16 | Format::BF16, 129..=192) => 3,
+            (Format::F16 | Format::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 4,
+            (Format::F16 | Format::BF16, 193..=256) => 5,
+            (Format::F16 | Format::BF16, 257..=512) => 6,
+            (Format::F16 | Format::BF16, _) => 7,
             _ => 8,
         };
         // For a long K cuBLAS seems to choose kernels other than the best.
         let long = problem.k >= 8192;
-        let step = match (problem.dtype, rows) {
-            (DType::F32, 2..=5) => Some(0),
-            (DType::F32, 6..=64) => Some(1),
-            (DType::F16 | DType::BF16, 1..=4) if problem.layout() == Layout::NN => Some(2),
-            (DType::F16 | DType::BF16, 1..=64) => Some(3),
-            (DType::F16 | DType::BF16, 65..=128) => Some(4),
-            (DType::F16 | DType::BF16, 161..=192) if !long => Some(5),
-            (DType::F16 | DType::BF16, 129..=256) => Some(6),
-            (DType::F16 | DType::BF16, 321..=384) if !long => Some(7),
-            (DType::F16 | DType::BF16, 257..=384) => Some(8),
-            (DType::F16 | DType::BF16, 385..) => Some(9),
+        let step = match (problem.a.format, rows) {
+            (Format::F32, 2..=5) => Some(0),
+            (Format::F32, 6..=64) => Some(1),
+            (Format::F16 | Format::BF16, 1..=4) if problem.layout() == Layout::NN => Some(2),
+            (Format::F16 | Format::BF16, 1..=64) => Some(3),
+            (Format::F16 | Format::BF16, 65..=128) => Some(4),
+            (Format::F16 | Format::BF16, 161..=192) if !long => Some(5),
+            (Format::F16 | Format::BF16, 129..=256) => Some(6),
+            (Format::F16 | Format::BF16, 321..=384) if !long => Some(7),
+            (Format::F16 | Format::BF16, 257..=384) => Some(8),
+            (Format::F16 | Format::BF16, 385..) => Some(9),
             _ => None,
         };
         // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.

@@ -11,7 +11,7 @@ use crate::cost::fitted::fitted;
 use crate::cost::memory_us;
 use crate::cost::pipeline::pull_us;
 use crate::kernel::{Case, Family, KernelDesc};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// Elements of B from which a plan also runs one to four rows in 16 bits on tensor cores. At 28672 x 4096 (235 MB)
 /// tensor cores take 77.0 us with five rows, and the CUDA cores take 77.6 to 78.0 us with one to four rows. Tensor
@@ -65,9 +65,9 @@ enum Kind {
 /// The loops that the kernel has for the problem. A plan takes the first loop. `Warps` and `Short` share tiles, but
 /// never for the same problem.
 fn kinds(problem: &Problem) -> &'static [Kind] {
-    let halves = problem.dtype.bytes() == 2;
+    let halves = problem.b.format.bytes(1) == 2;
     match problem.m {
-        ..=4 if problem.k * problem.dtype.bytes() <= 512 => &[Kind::Short],
+        ..=4 if problem.b.format.bytes(problem.k) <= 512 => &[Kind::Short],
         ..=4 if halves && problem.n.saturating_mul(problem.k) >= MMA_ELEMENTS => &[Kind::Mma, Kind::Warps],
         ..=4 if halves => &[Kind::Warps, Kind::Mma],
         _ if halves => &[Kind::Mma],
@@ -95,13 +95,13 @@ struct Shape {
 
 impl Shape {
     fn of(kernel: &KernelDesc, problem: &Problem, kind: Kind) -> Self {
-        let width = 16 / problem.dtype.bytes() as u32; // numbers of a load
+        let width = 16 / problem.b.format.bytes(1) as u32; // numbers of a load
         let m = problem.m as u32;
         match kind {
             Kind::Warps => {
                 let m = if problem.m > 4 { m.next_multiple_of(2) } else { m };
                 // With few rows in f32, twice as many loads are in flight.
-                let deep = if problem.dtype == DType::F32 && m <= 3 { 2 } else { 1 };
+                let deep = if problem.b.format == Format::F32 && m <= 3 { 2 } else { 1 };
                 let cuts: &[_] = &[(4, 8), (8, 8), (2, 8), (1, 8), (16, 16)];
                 Self {
                     m,
@@ -244,7 +244,7 @@ impl Gemv {
             Kind::Warps => {
                 let (k, chunk) = (problem.k as f64, f64::from(case.kernel.tile[2]));
                 let idle = (k / chunk).ceil() * chunk / k;
-                let row = self.row_us * problem.dtype.bytes() as f64 + self.row * memory;
+                let row = self.row_us * problem.b.format.bits() / 8.0 + self.row * memory;
                 self.launch_us(case, 0) + self.memory * idle * memory + further * row
             }
         }
@@ -257,7 +257,7 @@ impl Gemv {
         let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
         let [least, most] = self.mma_pull;
         let share = (least + problem.k as f64 / self.mma_pull_k).min(most);
-        let pull = pull_us(rows * (problem.k * problem.dtype.bytes()) as f64, share, device);
+        let pull = pull_us(rows * problem.b.format.bytes(problem.k) as f64, share, device);
         self.launch_us(case, 2) + memory_us(problem, device).max(pull).hypot(self.mma_start_us)
     }
 }

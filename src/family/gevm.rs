@@ -67,7 +67,7 @@ impl Family for Gevm {
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let tile_n = f64::from(case.kernel.tile[1]);
-        let (sms, bytes) = (f64::from(device.sm_count), problem.dtype.bytes() as f64);
+        let (sms, bytes) = (f64::from(device.sm_count), problem.b.format.bits() / 8.0);
         let split = f64::from(config.split);
         let further = problem.m.min(4) as f64 - 1.0;
         let share = self.load / (1.0 + self.row * further * 2.0 / bytes);

@@ -3,7 +3,7 @@
 
 use crate::arch::Arch;
 use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};
-use crate::problem::{DType, Layout};
+use crate::problem::{Format, Layout, Types};
 
 mod cublas;
 mod gemv;
@@ -16,11 +16,13 @@ mod sm90_bf16x6_direct;
 mod sm90_dgemm;
 mod sm90_gemm;
 mod sm90_sgemm;
-mod sm90_skinny;
+mod sm90_swap_ab;
 mod sm90_tf32;
-mod sm90_wave;
 mod split_k;
 mod tile_gemm;
+
+#[cfg(test)]
+mod tests;
 
 /// Each family with its fitted numbers.
 #[rustfmt::skip]

@@ -17,7 +17,7 @@ fitted! {
 impl Family for Outer {
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let problem = case.problem;
-        let vectors = problem.d.col_stride == 1 && problem.n.is_multiple_of(4) && problem.d.align(problem.dtype) == 16;
+        let vectors = problem.d.col_stride == 1 && problem.n.is_multiple_of(4) && problem.d.align() == 16;
         let launch = case.device.model.overlapped_launch_us + self.launch_us;
         launch + memory_us(problem, case.device) * if vectors { 1.0 } else { self.single }
     }

@@ -72,7 +72,7 @@ impl Family for Sm90Bf16x6 {
         us.max(roofline_us(problem, device))
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost::of(self.epilogue_ns)
     }
 }

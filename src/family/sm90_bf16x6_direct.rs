@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::Activities;
 use crate::cost::{memory_us, roofline_us};
-use crate::kernel::{Case, ElementCost, Family};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 use crate::problem::{Layout, Problem};
 
 /// The K below which tiles are tall, and large and small products have separate sums.
@@ -103,7 +103,7 @@ impl Family for Sm90Bf16x6Direct {
             .max(roofline_us(problem, device))
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost::of(self.epilogue_ns)
     }
 }

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::f64_per_us;
 use crate::cost::{memory_us, overlapped, roofline_us};
-use crate::kernel::{Case, ElementCost, Family};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 
 fitted! {
     Sm90Dgemm {
@@ -34,7 +34,7 @@ impl Family for Sm90Dgemm {
         us.max(roofline_us(problem, device))
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost::of(self.epilogue_ns)
     }
 }

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
-use crate::kernel::{Case, ElementCost, Family};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 
 fitted! {
     Sm90Gemm {
@@ -45,7 +45,7 @@ impl Family for Sm90Gemm {
         case.device.model.overlapped_launch_us + tiles.us(case)
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost::of(self.epilogue_ns)
     }
 }

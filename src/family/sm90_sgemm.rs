@@ -157,7 +157,7 @@ impl Family for Sm90Sgemm {
         us.max(roofline_us(problem, device))
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost::of(self.epilogue_ns)
     }
 }

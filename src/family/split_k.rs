@@ -6,7 +6,7 @@ use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us;
 use crate::cost::{memory_us, overlap_by};
 use crate::kernel::{Case, Family};
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 
 /// Threads of a block, and of a multiprocessor.
 const THREADS: u64 = 256;
@@ -69,7 +69,7 @@ impl Tile {
 
     /// Lines that a warp touches with one load of each row of A and each column of B.
     fn lines(&self, problem: &Problem) -> f64 {
-        let bytes = problem.dtype.bytes() as f64;
+        let bytes = problem.a.format.bits() / 8.0;
         let of = |stride: i64| (stride.unsigned_abs() as f64 * bytes * 32.0 / 128.0).clamp(1.0, 32.0);
         self.size[0] as f64 * of(problem.a.col_stride) + self.size[1] as f64 * of(problem.b.row_stride)
     }
@@ -82,7 +82,7 @@ fn outputs(problem: &Problem) -> u64 {
 
 /// Device memory for the sums of `split` parts.
 fn parts_bytes(split: u64, problem: &Problem) -> u64 {
-    let accumulator = if problem.dtype == DType::F64 { 8 } else { 4 };
+    let accumulator = if problem.a.format == Format::F64 { 8 } else { 4 };
     if split > 1 {
         outputs(problem).saturating_mul(split * accumulator)
     } else {
@@ -92,7 +92,7 @@ fn parts_bytes(split: u64, problem: &Problem) -> u64 {
 
 /// The tiles to consider.
 fn tiles(problem: &Problem, sms: u64) -> impl Iterator<Item = &'static Tile> {
-    let large: &[Tile] = if problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+    let large: &[Tile] = if problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
     let (last, others) = large.split_last().expect("there are tiles");
     // Where the largest tiles fill the card several times over, no other tile is considered.
     let few = last.tiles(problem) < 4 * sms;
@@ -158,7 +158,7 @@ impl SplitK {
         let k = if tile.is_dot() { k } else { rounds * tile.depth };
         let busiest = tile.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
         let waves = (busiest / tile.residents as f64).ceil();
-        let double = if problem.dtype == DType::F64 { self.double } else { 1.0 };
+        let double = if problem.a.format == Format::F64 { self.double } else { 1.0 };
         let clocks_per_us = device.model.clock_ghz * 1e3;
         let product_us = self.product_clocks[tile.place] * double / clocks_per_us;
         let products = busiest * (tile.size[0] * tile.size[1]) as f64 * k as f64 * product_us;
@@ -209,7 +209,7 @@ impl Family for SplitK {
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        let large: &[Tile] = if case.problem.dtype.bytes() == 2 { &MMA } else { &SIMT };
+        let large: &[Tile] = if case.problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
         let tile = DOTS.iter().chain(large).find(|tile| tile.size.map(|side| side as u32) == config.tile);
         tile.map_or(f64::INFINITY, |tile| self.us(tile, config.split.max(1).into(), case.problem, case.device))
     }

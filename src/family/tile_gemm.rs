@@ -43,7 +43,7 @@ impl Family for TileGemm {
         case.device.model.launch_us + tiles.us(case)
     }
 
-    fn element_cost(&self) -> ElementCost {
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
         ElementCost::of(self.epilogue_ns)
     }
 }

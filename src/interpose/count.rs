@@ -5,6 +5,7 @@ use crate::dispatch::Counter;
 /// Why a call went to cuBLAS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Forwarded {
     /// The mode is [`super::Mode::Off`].
     Off,
@@ -53,6 +54,7 @@ pub(super) fn count_forwarded(reason: Forwarded) {
 
 /// Counts of the calls so far, by outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+#[non_exhaustive]
 pub struct Stats {
     /// Calls that ran on our kernels.
     pub ours: u64,

@@ -11,7 +11,7 @@ use crate::kernel::Role;
 use crate::launch::cublas::api::{self, cublas};
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::f32_mode::{compute_type, f32_mode};
-use crate::problem::{power_of_two_in, DType, Epilogue, F32Mode, Operand, Problem};
+use crate::problem::{power_of_two_in, Epilogue, F32Mode, Format, Operand, Problem};
 use crate::trace;
 use ::candle::cuda_backend::cudarc::cublas::sys as cudarc_sys;
 use std::cell::Cell;
@@ -267,7 +267,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         }
         // Row-major D^T = B^T @ A^T: our A is cuBLAS's B.
         let [a, b, c] = call.pointers;
-        let pointers = Pointers { a: b, b: a, c, bias: std::ptr::null(), d: c.cast_mut() };
+        let pointers = Pointers { c, ..Pointers::new(b, a, c.cast_mut()) };
         progress.set(Progress::launching(problem));
         // SAFETY: the caller's pointers and the call's sizes agree; the stream is the stream of the caller's handle.
         unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
@@ -277,7 +277,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
 
 /// Whether the call needs sums in f32, so that an unchanged call to cuBLAS is not allowed.
 fn wants_exact(problem: &Problem) -> Result<bool> {
-    Ok(problem.dtype != DType::F32 && exact_sums()?)
+    Ok(!problem.is_f32() && exact_sums()?)
 }
 
 unsafe fn forward(call: &Call, reason: Forwarded) -> c_int {
@@ -328,10 +328,10 @@ impl Call {
         if status != STATUS_SUCCESS || pointer_mode != 0 {
             return not_ours(Forwarded::PointerMode);
         }
-        let Some(dtype) = self.dtype() else { return not_ours(Forwarded::Types) };
+        let Some([operands, out]) = self.formats() else { return not_ours(Forwarded::Types) };
         let Some(asked) = F32Mode::of_compute_type(self.compute_type) else { return not_ours(Forwarded::ComputeType) };
-        let f32_mode = match dtype {
-            DType::F32 => asked.map_or_else(f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
+        let f32_mode = match operands {
+            Format::F32 => asked.map_or_else(f32_mode, Ok).map_err(|error| (Forwarded::Failed, Some(error)))?,
             _ => F32Mode::default(),
         };
         let Call { ops, m, n, k, batch, ld, .. } = *self;
@@ -341,37 +341,29 @@ impl Call {
         }
         // SAFETY: host pointer mode, and f32 scalars, as the compute type says.
         let [alpha, beta] = [self.alpha, self.beta].map(|scalar| unsafe { *scalar.cast::<f32>() });
-        let operand = |index: usize, rows_contiguous: bool| {
+        let operand = |index: usize, format: Format, rows_contiguous: bool| {
             let ld = i64::from(self.ld[index]);
-            let (row_stride, col_stride) = if rows_contiguous { (ld, 1) } else { (1, ld) };
+            let strides = if rows_contiguous { [ld, 1] } else { [1, ld] };
             let pointer_align = power_of_two_in(self.pointers[index] as u64);
-            Operand { row_stride, col_stride, batch_stride: [0, self.strides[index]], pointer_align }
+            Operand { pointer_align, ..Operand::new(format, strides, [0, self.strides[index]]) }
         };
-        let d = operand(2, true);
+        let d = operand(2, out, true);
         let mut epilogue = Epilogue::new(f64::from(alpha), f64::from(beta));
         epilogue.c = epilogue.reads_c().then_some(d);
         epilogue.in_place = epilogue.reads_c();
-        Ok(Problem {
-            m: self.n as usize,
-            n: self.m as usize,
-            k: self.k as usize,
-            batch: [1, self.batch as usize],
-            dtype,
-            a: operand(1, ops[1] == api::OP_N),
-            b: operand(0, ops[0] == api::OP_N),
-            d,
-            epilogue,
-            f32_mode,
-        })
+        let sizes = [self.n, self.m, self.k].map(|size| size as usize);
+        let (a, b) = (operand(1, operands, ops[1] == api::OP_N), operand(0, operands, ops[0] == api::OP_N));
+        Ok(Problem { epilogue, f32_mode, ..Problem::new(sizes, [1, self.batch as usize], a, b, d) })
     }
 
-    fn dtype(&self) -> Option<DType> {
-        let [a, b, c] = self.types;
-        match a {
-            _ if a != b || a != c => None,
-            api::CUDA_R_16F => Some(DType::F16),
-            api::CUDA_R_16BF => Some(DType::BF16),
-            api::CUDA_R_32F => Some(DType::F32),
+    /// The formats of the operands and of the result.
+    fn formats(&self) -> Option<[Format; 2]> {
+        match self.types {
+            [api::CUDA_R_16F, api::CUDA_R_16F, api::CUDA_R_16F] => Some([Format::F16; 2]),
+            [api::CUDA_R_16BF, api::CUDA_R_16BF, api::CUDA_R_16BF] => Some([Format::BF16; 2]),
+            [api::CUDA_R_32F, api::CUDA_R_32F, api::CUDA_R_32F] => Some([Format::F32; 2]),
+            [api::CUDA_R_16F, api::CUDA_R_16F, api::CUDA_R_32F] => Some([Format::F16, Format::F32]),
+            [api::CUDA_R_16BF, api::CUDA_R_16BF, api::CUDA_R_32F] => Some([Format::BF16, Format::F32]),
             _ => None,
         }
     }

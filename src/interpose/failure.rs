@@ -66,7 +66,7 @@ pub(super) fn after_panic(progress: Progress, mode: Mode) -> Next {
 mod tests {
     use super::{after_failure, after_panic, Mode, Next, Progress};
     use crate::error::Error;
-    use crate::problem::{DType, Epilogue, Layout, Problem};
+    use crate::problem::{Epilogue, Format, Layout, Problem};
     use crate::workspace::WorkspaceError;
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_product_is_added_where_beta_is_not_zero() {
-        let mut problem = Problem::dense(4, 4, 4, 1, Layout::NN, DType::F32);
+        let mut problem = Problem::dense(4, 4, 4, 1, Layout::NN, Format::F32);
         assert_eq!(Progress::launching(&problem), Progress::Storing);
         problem.epilogue = Epilogue::new(1.0, 0.5);
         assert_eq!(Progress::launching(&problem), Progress::Adding);

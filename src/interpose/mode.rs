@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 /// How the interposer treats calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Mode {
     /// Every call goes to cuBLAS.
     Off = 1,
@@ -19,7 +20,7 @@ pub enum Mode {
     /// cannot pass on cuBLAS by accident.
     Force = 3,
     /// As `On`. In addition, each distinct product is written to a file in the format of the benchmark suite
-    /// ([`crate::trace`]), and to stderr with the kernel chosen for the product.
+    /// (`tilegemm trace`), and to stderr with the kernel chosen for the product.
     Trace = 4,
 }
 

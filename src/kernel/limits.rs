@@ -136,11 +136,12 @@ impl Limits {
     fn check_strides(&self, problem: &Problem) -> Result<(), Rejection> {
         let c = problem.epilogue.c.filter(|_| problem.epilogue.reads_c());
         let operands = [("A", Some(problem.a)), ("B", Some(problem.b)), ("C", c), ("D", Some(problem.d))];
-        let most = TMA_STRIDE / problem.dtype.bytes() as u64 - 1;
-        let beyond = |stride: &i64| u64::try_from(*stride).map_or(true, |stride| stride > most);
         for ((operand, layout), _) in operands.into_iter().zip(self.tma).filter(|(_, by_tma)| *by_tma) {
-            let strides = layout.map(|o: Operand| [o.row_stride, o.col_stride, o.batch_stride[0], o.batch_stride[1]]);
-            if let Some(have) = strides.and_then(|strides| strides.into_iter().find(beyond)) {
+            let Some(o) = layout else { continue };
+            let most = TMA_STRIDE / o.format.bytes(1) as u64 - 1;
+            let beyond = |stride: &i64| u64::try_from(*stride).map_or(true, |stride| stride > most);
+            let strides = [o.row_stride, o.col_stride, o.batch_stride[0], o.batch_stride[1]];
+            if let Some(have) = strides.into_iter().find(beyond) {
                 return Err(Rejection::Stride { operand, have, most });
             }
         }
@@ -148,17 +149,19 @@ impl Limits {
     }
 
     fn check_multiples(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
-        let multiple = kernel.align / problem.dtype.bytes() as u32;
         let extent = |extent: &Extent| match extent {
-            Extent::LineOfA if problem.a.col_stride != 1 => ("M", problem.m),
-            Extent::N => ("N", problem.n),
-            Extent::LineOfB if problem.b.row_stride != 1 => ("N", problem.n),
-            Extent::K | Extent::LineOfA | Extent::LineOfB => ("K", problem.k),
+            Extent::LineOfA if problem.a.col_stride != 1 => ("M", problem.m, problem.a),
+            Extent::N => ("N", problem.n, problem.d),
+            Extent::LineOfB if problem.b.row_stride != 1 => ("N", problem.n, problem.b),
+            Extent::K | Extent::LineOfA | Extent::LineOfB => ("K", problem.k, problem.a),
         };
-        match self.multiples.iter().map(extent).find(|(_, have)| have % multiple as usize != 0) {
-            Some((dimension, have)) => Err(Rejection::RowLength { dimension, have, multiple }),
-            None => Ok(()),
+        for (dimension, have, operand) in self.multiples.iter().map(extent) {
+            let multiple = kernel.align / operand.format.bytes(1) as u32;
+            if have % multiple as usize != 0 {
+                return Err(Rejection::RowLength { dimension, have, multiple });
+            }
         }
+        Ok(())
     }
 
     fn check_epilogue(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {

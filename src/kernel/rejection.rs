@@ -3,7 +3,7 @@
 use crate::arch::Arch;
 use crate::config::Config;
 use crate::problem::f32_mode::Math;
-use crate::problem::{DType, F32Mode, Layout};
+use crate::problem::{F32Mode, Layout, Types};
 
 /// Why a kernel was rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -26,14 +26,17 @@ pub enum Rejection {
     /// The kernel was left out of this build, a development build.
     #[error("left out by TILEGEMM_PROFILE=fast; build without that")]
     NotInProfile,
-    /// The kernel computes in another type.
+    /// The kernel has another type.
     #[error("computes in {have}, the problem is in {need}")]
-    DType {
+    Types {
         /// The kernel's type.
-        have: DType,
+        have: Box<Types>,
         /// The problem's type.
-        need: DType,
+        need: Box<Types>,
     },
+    /// The kernel does not take groups of rows with a B each.
+    #[error("takes one B for all rows, the problem has groups of rows")]
+    Groups,
     /// The kernel's arithmetic is not exact enough.
     #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]
     Precision {

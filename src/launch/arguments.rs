@@ -4,7 +4,7 @@ use super::pointers::Pointers;
 use crate::config::Config;
 use crate::ffi;
 use crate::kernel::Math;
-use crate::problem::{Activation, BiasAxis, DType, Layout, Operand, Problem};
+use crate::problem::{Activation, BiasAxis, Format, Groups, Layout, Operand, Problem, Scale, Types};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -35,6 +35,11 @@ pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_a
         stream: null_mut(),
         workspace: null_mut(),
         workspace_bytes: 0,
+        types: types(problem.types()),
+        a_scale: scale(pointers.scales[0], a.scale),
+        b_scale: scale(pointers.scales[1], b.scale),
+        d_scale: scale(pointers.scales[2], d.scale),
+        groups: groups(pointers.groups, problem.groups),
     }
 }
 
@@ -58,13 +63,40 @@ fn vector(pointer: *const c_void, row_stride: i64, col_stride: i64) -> ffi::tg_m
     ffi::tg_matrix { ptr: pointer.cast_mut(), row_stride, col_stride, batch_stride: [0, 0] }
 }
 
-pub(super) fn dtype(dtype: DType) -> ffi::tg_dtype {
-    match dtype {
-        DType::F16 => ffi::tg_dtype::TG_F16,
-        DType::BF16 => ffi::tg_dtype::TG_BF16,
-        DType::F32 => ffi::tg_dtype::TG_F32,
-        DType::F64 => ffi::tg_dtype::TG_F64,
+pub(super) fn format(format: Format) -> ffi::tg_format {
+    match format {
+        Format::F16 => ffi::tg_format::TG_F16,
+        Format::BF16 => ffi::tg_format::TG_BF16,
+        Format::F32 => ffi::tg_format::TG_F32,
+        Format::F64 => ffi::tg_format::TG_F64,
+        Format::F8E4M3 => ffi::tg_format::TG_F8E4M3,
+        Format::I4 => ffi::tg_format::TG_I4,
+        Format::Q4_0 => ffi::tg_format::TG_Q4_0,
+        Format::Q4_1 => ffi::tg_format::TG_Q4_1,
+        Format::Q5_0 => ffi::tg_format::TG_Q5_0,
+        Format::Q5_1 => ffi::tg_format::TG_Q5_1,
+        Format::Q8_0 => ffi::tg_format::TG_Q8_0,
+        Format::Q2K => ffi::tg_format::TG_Q2K,
+        Format::Q3K => ffi::tg_format::TG_Q3K,
+        Format::Q4K => ffi::tg_format::TG_Q4K,
+        Format::Q5K => ffi::tg_format::TG_Q5K,
+        Format::Q6K => ffi::tg_format::TG_Q6K,
     }
+}
+
+fn types(types: Types) -> ffi::tg_types {
+    let Types { a, b, c, d, acc, .. } = types;
+    ffi::tg_types { a: format(a), b: format(b), c: format(c), d: format(d), acc: format(acc) }
+}
+
+fn scale(pointer: *const c_void, scale: Option<Scale>) -> ffi::tg_scale {
+    let (of, [rows, columns]) = scale.map_or((Format::F32, [0, 0]), |scale| (scale.format, scale.granularity));
+    ffi::tg_scale { ptr: pointer, format: format(of), rows, columns }
+}
+
+fn groups(pointer: *const c_void, groups: Option<Groups>) -> ffi::tg_groups {
+    let (count, expected_rows) = groups.map_or((0, 0), |groups| (groups.count as i64, groups.expected_rows as i64));
+    ffi::tg_groups { first_row: pointer.cast(), count, expected_rows }
 }
 
 pub(super) fn math(math: Math) -> ffi::tg_math {

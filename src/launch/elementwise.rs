@@ -1,6 +1,6 @@
 //! Elementwise kernels: the rest of an epilogue, and slopes of activations.
 
-use super::arguments::{arguments, dtype};
+use super::arguments::{arguments, format};
 use super::device::check;
 use super::library::library;
 use super::pointers::Pointers;
@@ -9,7 +9,7 @@ use crate::ffi;
 use crate::kernel::Fusion;
 use crate::problem::Problem;
 #[cfg(feature = "candle")]
-use crate::problem::{Activation, DType, Layout};
+use crate::problem::{Activation, Format, Layout};
 use std::ffi::c_void;
 
 /// Applies to D the part of `problem`'s epilogue that a kernel with `fusion` leaves out ([`Epilogue::rest`]), by one
@@ -31,7 +31,7 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
     let pointers = Pointers { a: pointers.d, ..pointers };
     let args = ffi::tg_gemm_args { stream, ..arguments(&rest, pointers) };
     // SAFETY: the caller vouches for what the arguments point to.
-    check("tg_epilogue", unsafe { ffi::tg_epilogue(dtype(problem.dtype), &args) })
+    check("tg_epilogue", unsafe { ffi::tg_epilogue(format(problem.d.format), &args) })
 }
 
 /// Writes the derivative of `activation` at each of the `count` numbers at `x` to `d`.
@@ -42,7 +42,7 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
 #[cfg(feature = "candle")]
 pub(crate) unsafe fn slope(
     activation: Activation,
-    of: DType,
+    of: Format,
     count: usize,
     x: *const c_void,
     d: *mut c_void,
@@ -52,8 +52,8 @@ pub(crate) unsafe fn slope(
     library()?;
     let mut problem = Problem::dense(1, count, count, 1, Layout::NN, of);
     problem.epilogue.activation = activation;
-    let pointers = Pointers { a: x, b: null(), c: null(), bias: null(), d };
+    let pointers = Pointers::new(x, null(), d);
     let args = ffi::tg_gemm_args { stream, ..arguments(&problem, pointers) };
     // SAFETY: the caller vouches for what the arguments point to.
-    check("tg_slope", unsafe { ffi::tg_slope(dtype(of), &args) })
+    check("tg_slope", unsafe { ffi::tg_slope(format(of), &args) })
 }

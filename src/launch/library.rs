@@ -1,6 +1,6 @@
 //! The linked kernels, compared with the table.
 
-use super::arguments::{dtype, layout, math};
+use super::arguments::{format, layout, math};
 use crate::error::{Error, Result};
 use crate::family::KERNELS;
 use crate::ffi;
@@ -71,7 +71,8 @@ pub(super) fn mismatch(kernel: &KernelDesc, what: String) -> Error {
 
 fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> {
     let fields = [
-        ("dtype", linked.dtype.0 as i64, dtype(row.dtype).0 as i64),
+        ("format of A and B", linked.operands.0 as i64, format(row.types.a).0 as i64),
+        ("format of D", linked.out.0 as i64, format(row.types.d).0 as i64),
         ("math", linked.math.0 as i64, math(row.math).0 as i64),
         ("layout", linked.layout.0 as i64, layout(row.layout).0 as i64),
         ("tile M", linked.tile[0].into(), row.tile[0].into()),

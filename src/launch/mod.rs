@@ -66,8 +66,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     let (ready, workspace) = unsafe { resolve(plan, queue.stream)? };
     begin(plan, ready);
     let plan = ready;
-    let (a, b) = if plan.canonical.swapped { (pointers.b, pointers.a) } else { (pointers.a, pointers.b) };
-    let pointers = Pointers { a, b, ..pointers };
+    let pointers = if plan.canonical.swapped { pointers.transposed() } else { pointers };
     if plan.kernel.role == Role::Vendor {
         // SAFETY: `run` needs the promises that the caller made.
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };

@@ -66,7 +66,7 @@ mod tests {
     use super::{Launch, Slot};
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};
-    use crate::problem::{DType, Layout, Problem};
+    use crate::problem::{Format, Layout, Problem};
     use std::cell::RefCell;
 
     thread_local! {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn an_observer_is_told_of_each_launch_until_there_is_none() {
         let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
-        let problem = Problem::dense(8, 64, 64, 1, Layout::NT, DType::BF16);
+        let problem = Problem::dense(8, 64, 64, 1, Layout::NT, Format::BF16);
         let plan = dispatcher.plan(&problem, Policy::own()).unwrap();
         let (slot, launch) = (Slot::new(), Launch { plan: &plan, ready: &plan });
         slot.report(&launch);

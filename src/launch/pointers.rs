@@ -1,10 +1,13 @@
 //! The arguments of a launch beside its plan: pointers, stream and handle.
 
 use crate::partition::Piece;
+use crate::problem::Format;
 use std::ffi::c_void;
+use std::ptr::null;
 
 /// Device pointers of one product, to the first element of the first matrix of the batch.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Pointers {
     /// m x k
     pub a: *const c_void,
@@ -16,20 +19,48 @@ pub struct Pointers {
     pub bias: *const c_void,
     /// m x n
     pub d: *mut c_void,
+    /// The factors of A, B and D ([`Scale`](crate::problem::Scale)), row-major; null without factors.
+    pub scales: [*const c_void; 3],
+    /// The first row of each group, and the end of the last group: i32, one more than there are
+    /// [`Groups`](crate::problem::Groups); null without groups.
+    pub groups: *const c_void,
 }
 
 impl Pointers {
+    /// The pointers of a product without bias and C.
+    pub const fn new(a: *const c_void, b: *const c_void, d: *mut c_void) -> Self {
+        Self { a, b, c: null(), bias: null(), d, scales: [null(); 3], groups: null() }
+    }
+
+    /// The same pointers with a C.
+    pub const fn with_c(self, c: *const c_void) -> Self {
+        Self { c, ..self }
+    }
+
+    /// The same pointers with a bias.
+    pub const fn with_bias(self, bias: *const c_void) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// The pointers of the transposed product.
+    pub(super) fn transposed(self) -> Self {
+        let [a_scale, b_scale, d_scale] = self.scales;
+        Self { a: self.b, b: self.a, scales: [b_scale, a_scale, d_scale], ..self }
+    }
+
     /// The pointers of a piece of the product.
     pub(super) fn of_piece(self, piece: &Piece) -> Self {
-        let size = piece.problem.dtype.bytes() as i64;
-        let at = |pointer: *const c_void, elements: i64| pointer.wrapping_byte_offset((elements * size) as isize);
-        let offsets = piece.offsets();
+        let at = |pointer: *const c_void, format: Format, elements: i64| {
+            pointer.wrapping_byte_offset(format.offset(elements) as isize)
+        };
+        let (types, offsets) = (piece.problem.types(), piece.offsets());
         Self {
-            a: at(self.a, offsets.a),
-            b: at(self.b, offsets.b),
-            c: at(self.c, offsets.c),
-            bias: if self.bias.is_null() { self.bias } else { at(self.bias, offsets.bias) },
-            d: at(self.d, offsets.d).cast_mut(),
+            a: at(self.a, types.a, offsets.a),
+            b: at(self.b, types.b, offsets.b),
+            c: at(self.c, types.c, offsets.c),
+            bias: if self.bias.is_null() { self.bias } else { at(self.bias, types.c, offsets.bias) },
+            d: at(self.d, types.d, offsets.d).cast_mut(),
+            ..self
         }
     }
 }

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// use candle_tilegemm::arch::DeviceInfo;
 /// use candle_tilegemm::dispatch::{Dispatcher, Policy};
 /// use candle_tilegemm::kernel::Math;
-/// use candle_tilegemm::{DType, F32Mode, Layout, Problem};
+/// use candle_tilegemm::{Format, F32Mode, Layout, Problem};
 ///
 /// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
-/// let dense = Problem::dense(4096, 4096, 4096, 1, Layout::NT, DType::F32);
+/// let dense = Problem::dense(4096, 4096, 4096, 1, Layout::NT, Format::F32);
 /// let strict = Problem { f32_mode: F32Mode::Strict, ..dense };
 /// assert_eq!(dispatcher.plan(&strict, Policy::own())?.kernel.math, Math::Native); // fused multiply-adds
 /// # Ok::<(), candle_tilegemm::Error>(())

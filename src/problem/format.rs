@@ -1,12 +1,16 @@
-//! Element types, and the layouts of A and B.
+//! Formats of matrices: how their numbers are stored, and the scales that multiply them.
 
 use std::fmt;
 
-/// Element type of the operands and of the result.
+/// How the numbers of a matrix are stored: each by itself, or in blocks of consecutive numbers along K.
+///
+/// The block formats are those of GGUF files (ggml-common.h of llama.cpp). No kernel takes [`Format::F8E4M3`],
+/// [`Format::I4`] or a block format yet: a problem with such an operand is rejected with
+/// [`Rejection::Types`](crate::kernel::Rejection::Types).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum DType {
+pub enum Format {
     /// IEEE half precision.
     F16,
     /// bfloat16.
@@ -15,92 +19,281 @@ pub enum DType {
     F32,
     /// IEEE double precision.
     F64,
+    /// 8-bit floating point, 4 bits of exponent and 3 of mantissa, without infinities (OCP OFP8).
+    F8E4M3,
+    /// 4-bit two's complement, two numbers a byte, the first in the low bits.
+    I4,
+    /// GGUF, 32 numbers of 4 bits and an f16 scale.
+    #[serde(rename = "q4_0")]
+    Q4_0,
+    /// GGUF, 32 numbers of 4 bits, an f16 scale and an f16 minimum.
+    #[serde(rename = "q4_1")]
+    Q4_1,
+    /// GGUF, 32 numbers of 5 bits and an f16 scale.
+    #[serde(rename = "q5_0")]
+    Q5_0,
+    /// GGUF, 32 numbers of 5 bits, an f16 scale and an f16 minimum.
+    #[serde(rename = "q5_1")]
+    Q5_1,
+    /// GGUF, 32 numbers of 8 bits and an f16 scale.
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    /// GGUF, 256 numbers of 2 bits, 16 scales and minima of 4 bits, and an f16 factor of both.
+    Q2K,
+    /// GGUF, 256 numbers of 3 bits, 16 scales of 6 bits, and their f16 factor.
+    Q3K,
+    /// GGUF, 256 numbers of 4 bits, 8 scales and minima of 6 bits, and an f16 factor of both.
+    Q4K,
+    /// GGUF, 256 numbers of 5 bits, 8 scales and minima of 6 bits, and an f16 factor of both.
+    Q5K,
+    /// GGUF, 256 numbers of 6 bits, 16 scales of 8 bits, and their f16 factor.
+    Q6K,
 }
 
-impl DType {
-    /// Size of an element in bytes.
-    pub const fn bytes(self) -> usize {
-        match self {
-            DType::F16 | DType::BF16 => 2,
-            DType::F32 => 4,
-            DType::F64 => 8,
-        }
+/// The numbers that a format stores together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// Numbers of a block; 1 where each number is stored by itself.
+    pub elements: usize,
+    /// Bytes of a block, scales included.
+    pub bytes: usize,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 16] = [
+        Format::F16,
+        Format::BF16,
+        Format::F32,
+        Format::F64,
+        Format::F8E4M3,
+        Format::I4,
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q5_0,
+        Format::Q5_1,
+        Format::Q8_0,
+        Format::Q2K,
+        Format::Q3K,
+        Format::Q4K,
+        Format::Q5K,
+        Format::Q6K,
+    ];
+
+    /// The block of the format.
+    pub const fn block(self) -> Block {
+        let (elements, bytes) = match self {
+            Format::F16 | Format::BF16 => (1, 2),
+            Format::F32 => (1, 4),
+            Format::F64 => (1, 8),
+            Format::F8E4M3 => (1, 1),
+            Format::I4 => (2, 1),
+            Format::Q4_0 => (32, 18),
+            Format::Q4_1 => (32, 20),
+            Format::Q5_0 => (32, 22),
+            Format::Q5_1 => (32, 24),
+            Format::Q8_0 => (32, 34),
+            Format::Q2K => (256, 84),
+            Format::Q3K => (256, 110),
+            Format::Q4K => (256, 144),
+            Format::Q5K => (256, 176),
+            Format::Q6K => (256, 210),
+        };
+        Block { elements, bytes }
+    }
+
+    /// Bits of an element, scales included: 4.5 of `q4_0`.
+    pub const fn bits(self) -> f64 {
+        let Block { elements, bytes } = self.block();
+        8.0 * bytes as f64 / elements as f64
+    }
+
+    /// Bytes of so many consecutive elements; a block counts whole.
+    pub const fn bytes(self, elements: usize) -> usize {
+        let block = self.block();
+        elements.div_ceil(block.elements) * block.bytes
+    }
+
+    /// Bytes from an element to the element that is `elements` further, which is a whole number of blocks.
+    pub const fn offset(self, elements: i64) -> i64 {
+        let block = self.block();
+        elements.wrapping_mul(block.bytes as i64) / block.elements as i64
     }
 
     /// The name used in kernel names and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
+            Format::F16 => "f16",
+            Format::BF16 => "bf16",
+            Format::F32 => "f32",
+            Format::F64 => "f64",
+            Format::F8E4M3 => "f8e4m3",
+            Format::I4 => "i4",
+            Format::Q4_0 => "q4_0",
+            Format::Q4_1 => "q4_1",
+            Format::Q5_0 => "q5_0",
+            Format::Q5_1 => "q5_1",
+            Format::Q8_0 => "q8_0",
+            Format::Q2K => "q2k",
+            Format::Q3K => "q3k",
+            Format::Q4K => "q4k",
+            Format::Q5K => "q5k",
+            Format::Q6K => "q6k",
         }
     }
 }
 
-impl fmt::Display for DType {
+impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl std::str::FromStr for DType {
+impl std::str::FromStr for Format {
     type Err = String;
 
+    /// The formats that products can have so far, by name.
     fn from_str(s: &str) -> Result<Self, String> {
-        [DType::F16, DType::BF16, DType::F32, DType::F64]
+        [Format::F16, Format::BF16, Format::F32, Format::F64]
             .into_iter()
-            .find(|dtype| dtype.name() == s)
+            .find(|format| format.name() == s)
             .ok_or_else(|| format!("unknown dtype '{s}'; expected f16, bf16, f32 or f64"))
     }
 }
 
-/// Layout of (A, B), in row-major terms.
-///
-/// The first letter is `n` when the rows of A (m x k) are contiguous. The second letter is `t` when the columns of B (k
-/// x n) are contiguous, so that B is stored as n x k. A Linear layer, `x @ w^T`, has the layout `nt`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// Factors of the elements of an operand, in a matrix of their own: element (i, j) of the operand counts times the
+/// factor (i / rows, j / columns).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
-pub enum Layout {
-    /// a\[m,k\] @ b\[k,n\]
-    NN,
-    /// a\[m,k\] @ b\[n,k\]^T
-    NT,
-    /// a\[k,m\]^T @ b\[k,n\]
-    TN,
-    /// a\[k,m\]^T @ b\[n,k\]^T
-    TT,
-    /// Any strides, including operands without a contiguous dimension.
-    Any,
+pub struct Scale {
+    /// The format of the factors.
+    pub format: Format,
+    /// Rows and columns of the operand that share a factor; `u32::MAX` for all. `[1, 128]` is the group size 128 of packed 4-bit
+    /// weights with K along the columns; `[u32::MAX, u32::MAX]` is one factor for the whole operand.
+    pub granularity: [u32; 2],
 }
 
-impl Layout {
-    /// The name used in kernel names and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Layout::NN => "nn",
-            Layout::NT => "nt",
-            Layout::TN => "tn",
-            Layout::TT => "tt",
-            Layout::Any => "any",
+impl Scale {
+    /// Factors that `rows` x `columns` elements share.
+    pub const fn new(format: Format, granularity: [u32; 2]) -> Self {
+        Self { format, granularity }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        let [rows, columns] = self.granularity;
+        Self { granularity: [columns, rows], ..self }
+    }
+}
+
+/// The type of a product, and of a kernel: the formats of A, B, C and D, and the type that sums are made in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[non_exhaustive]
+pub struct Types {
+    /// The format of A.
+    pub a: Format,
+    /// The format of B.
+    pub b: Format,
+    /// The format of C and of the bias.
+    pub c: Format,
+    /// The format of D.
+    pub d: Format,
+    /// The type that products are added up in.
+    pub acc: Format,
+    /// The scales of A, B and D.
+    pub scales: [Option<Scale>; 3],
+}
+
+impl Types {
+    /// Products of `operands`, stored as `out`: sums in f32, for f64 in f64.
+    pub const fn new(operands: Format, out: Format) -> Self {
+        let acc = if matches!(operands, Format::F64) { Format::F64 } else { Format::F32 };
+        Self { a: operands, b: operands, c: out, d: out, acc, scales: [None; 3] }
+    }
+
+    /// Everything in one format.
+    pub const fn of(format: Format) -> Self {
+        Self::new(format, format)
+    }
+}
+
+impl From<Format> for Types {
+    fn from(format: Format) -> Self {
+        Self::of(format)
+    }
+}
+
+impl fmt::Display for Types {
+    /// `bf16`, `bf16 -> f32`, `bf16 x q4k -> f32`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Types { a, b, c, d, .. } = self;
+        let mut text = a.to_string();
+        if b != a {
+            text += &format!(" x {b}");
+        }
+        if c != d {
+            text += &format!(" + {c}");
+        }
+        if d != a || b != a {
+            text += &format!(" -> {d}");
+        }
+        if self.scales.iter().any(Option::is_some) {
+            text += ", scaled";
+        }
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Format, Scale, Types};
+
+    #[test]
+    fn bytes_and_offsets_count_whole_blocks() {
+        assert_eq!([0, 1, 2, 3].map(|elements| Format::I4.bytes(elements)), [0, 1, 1, 2]);
+        assert_eq!([1, 32, 33].map(|elements| Format::Q4_0.bytes(elements)), [18, 18, 36]);
+        assert_eq!((Format::Q4_0.bits(), Format::BF16.bits(), Format::Q6K.bits()), (4.5, 16.0, 6.5625));
+        assert_eq!((Format::Q4K.offset(-512), Format::F64.offset(3), Format::I4.offset(6)), (-288, 24, 3));
+    }
+
+    #[cfg(feature = "candle")]
+    #[test]
+    fn block_formats_are_candles() {
+        use ::candle::quantized::GgmlDType;
+        let pairs = [
+            (Format::F16, GgmlDType::F16),
+            (Format::BF16, GgmlDType::BF16),
+            (Format::F32, GgmlDType::F32),
+            (Format::Q4_0, GgmlDType::Q4_0),
+            (Format::Q4_1, GgmlDType::Q4_1),
+            (Format::Q5_0, GgmlDType::Q5_0),
+            (Format::Q5_1, GgmlDType::Q5_1),
+            (Format::Q8_0, GgmlDType::Q8_0),
+            (Format::Q2K, GgmlDType::Q2K),
+            (Format::Q3K, GgmlDType::Q3K),
+            (Format::Q4K, GgmlDType::Q4K),
+            (Format::Q5K, GgmlDType::Q5K),
+            (Format::Q6K, GgmlDType::Q6K),
+        ];
+        for (format, theirs) in pairs {
+            let block = format.block();
+            assert_eq!((block.elements, block.bytes), (theirs.block_size(), theirs.type_size()), "{format}");
         }
     }
-}
 
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl std::str::FromStr for Layout {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        [Layout::NN, Layout::NT, Layout::TN, Layout::TT]
-            .into_iter()
-            .find(|layout| layout.name() == s)
-            .ok_or_else(|| format!("unknown layout '{s}'; expected nn, nt, tn or tt"))
+    #[test]
+    fn names_are_read_back_and_types_name_what_differs() {
+        for format in [Format::F16, Format::BF16, Format::F32, Format::F64] {
+            assert_eq!(format.name().parse(), Ok(format));
+        }
+        for format in Format::ALL {
+            assert_eq!(serde_json::to_string(&format).unwrap(), format!("\"{format}\""));
+        }
+        let mixed = Types { b: Format::Q4K, ..Types::new(Format::BF16, Format::F32) };
+        let scaled = Types { scales: [None, Some(Scale::new(Format::F32, [1, 128])), None], ..Types::of(Format::I4) };
+        let texts =
+            [Types::of(Format::F16), Types::new(Format::BF16, Format::F32), mixed, scaled].map(|t| t.to_string());
+        assert_eq!(texts, ["f16", "bf16 -> f32", "bf16 x q4k -> f32", "i4, scaled"]);
+        assert_eq!(Types::of(Format::F64).acc, Format::F64);
     }
 }

@@ -8,15 +8,27 @@ use std::fmt;
 pub(crate) mod epilogue;
 pub(crate) mod f32_mode;
 mod format;
+mod groups;
+mod layout;
 mod operand;
 
 pub use epilogue::{Activation, BiasAxis, Epilogue, Real};
 pub use f32_mode::F32Mode;
-pub use format::{DType, Layout};
+pub use format::{Block, Format, Scale, Types};
+pub use groups::Groups;
+pub use layout::Layout;
 pub use operand::{power_of_two_in, Batch, Operand, MAX_ALIGN};
 
 /// One matrix product, for a batch of matrices.
+///
+/// ```
+/// use candle_tilegemm::{F32Mode, Format, Layout, Problem};
+///
+/// let problem = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16).with(|problem| problem.d.format = Format::F32);
+/// assert_eq!(problem.to_string(), "16x4096x4096 nt bf16 -> f32");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Problem {
     /// Rows of A and D.
     pub m: usize,
@@ -26,8 +38,6 @@ pub struct Problem {
     pub k: usize,
     /// Outer and inner batch dimension.
     pub batch: [usize; 2],
-    /// Element type of A, B, C and D.
-    pub dtype: DType,
     /// The left operand, m x k.
     pub a: Operand,
     /// The right operand, k x n.
@@ -39,6 +49,8 @@ pub struct Problem {
     /// The precision of an f32 product. The op and the interposer set the mode of the process
     /// ([`f32_mode`](crate::f32_mode)) where a call asks for no mode.
     pub f32_mode: F32Mode,
+    /// The groups of rows that have a B each. Then the batch is `[1, 1]`, and A and D have the rows of all groups.
+    pub groups: Option<Groups>,
 }
 
 /// A [`Problem`] in the canonical form that kernels are chosen for, and the steps that led to the form.
@@ -51,8 +63,14 @@ pub struct Canonical {
 }
 
 impl Problem {
-    /// A dense problem without an epilogue, for the command line and the benchmarks.
-    pub fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout, dtype: DType) -> Self {
+    /// The product of these operands, without an epilogue.
+    pub fn new([m, n, k]: [usize; 3], batch: [usize; 2], a: Operand, b: Operand, d: Operand) -> Self {
+        let (epilogue, f32_mode) = (Epilogue::default(), F32Mode::default());
+        Self { m, n, k, batch, a, b, d, epilogue, f32_mode, groups: None }
+    }
+
+    /// A product of dense matrices, all in one format, without an epilogue.
+    pub fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout, format: Format) -> Self {
         let matrix = |rows: usize, columns: usize| i64::try_from(rows.saturating_mul(columns)).unwrap_or(i64::MAX);
         let stride = |rows, columns| [0, if batch > 1 { matrix(rows, columns) } else { 0 }];
         let (a_stride, b_stride, d_stride) = (stride(m, k), stride(n, k), stride(m, n));
@@ -62,20 +80,28 @@ impl Problem {
             Layout::TN => (false, false),
             Layout::TT => (false, true),
         };
-        let a = if a_rows { Operand::row_major(k, a_stride) } else { Operand::col_major(m, a_stride) };
-        let b = if b_cols { Operand::col_major(k, b_stride) } else { Operand::row_major(n, b_stride) };
-        Self {
-            m,
-            n,
-            k,
-            batch: [1, batch],
-            dtype,
-            a,
-            b,
-            d: Operand::row_major(n, d_stride),
-            epilogue: Epilogue::default(),
-            f32_mode: F32Mode::default(),
-        }
+        let a = if a_rows { Operand::row_major(format, k, a_stride) } else { Operand::col_major(format, m, a_stride) };
+        let b = if b_cols { Operand::col_major(format, k, b_stride) } else { Operand::row_major(format, n, b_stride) };
+        Self::new([m, n, k], [1, batch], a, b, Operand::row_major(format, n, d_stride))
+    }
+
+    /// The same problem after `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// The type of the product. C counts as stored like D where C is not read.
+    pub fn types(&self) -> Types {
+        let (a, b, d) = (self.a, self.b, self.d);
+        let acc = if [a.format, b.format].contains(&Format::F64) { Format::F64 } else { Format::F32 };
+        let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(d.format, |c| c.format);
+        Types { a: a.format, b: b.format, c, d: d.format, acc, scales: [a.scale, b.scale, d.scale] }
+    }
+
+    /// Whether the product multiplies f32 by f32, so that the f32 mode counts.
+    pub fn is_f32(&self) -> bool {
+        [self.a.format, self.b.format] == [Format::F32; 2]
     }
 
     /// Number of matrices in the batch; `usize::MAX` where the number does not fit.
@@ -98,15 +124,18 @@ impl Problem {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch_count() as f64
     }
 
-    /// Bytes that must move through device memory: every operand once, a broadcast operand once for the batch.
+    /// Bytes that must move through device memory: every operand once, a broadcast operand once for the batch, and the B of every
+    /// group.
     pub fn bytes(&self) -> f64 {
-        let times = |operand: &Operand| {
+        let bytes = |operand: &Operand, rows: f64, columns: f64| {
             let dims = self.batch.iter().zip(operand.batch_stride);
-            dims.map(|(&size, stride)| if stride == 0 { 1.0 } else { size as f64 }).product::<f64>()
+            let matrices = dims.map(|(&size, stride)| if stride == 0 { 1.0 } else { size as f64 }).product::<f64>();
+            rows * columns * matrices * operand.format.bits() / 8.0
         };
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
-        let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(0.0, |c| m * n * times(&c));
-        (m * k * times(&self.a) + k * n * times(&self.b) + m * n * times(&self.d) + c) * self.dtype.bytes() as f64
+        let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(0.0, |c| bytes(&c, m, n));
+        let groups = self.groups.map_or(1.0, |groups| groups.count as f64);
+        bytes(&self.a, m, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, n) + c
     }
 
     /// The layout of (A, B). Where a matrix is a single row or column, both letters are true, and the letter with K
@@ -126,20 +155,15 @@ impl Problem {
     /// Alignment in bytes of each operand, by name. The alignment of D includes C where C is read.
     pub fn alignments(&self) -> [(&'static str, u32); 4] {
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c());
-        [
-            ("A", self.a.align(self.dtype)),
-            ("B", self.b.align(self.dtype)),
-            ("C", c.map_or(MAX_ALIGN, |c| c.align(self.dtype))),
-            ("D", self.d.align(self.dtype)),
-        ]
+        [("A", self.a.align()), ("B", self.b.align()), ("C", c.map_or(MAX_ALIGN, |c| c.align())), ("D", self.d.align())]
     }
 
     /// The canonical form, which kernels are chosen for: strides of size-1 dimensions dropped, adjacent batch
     /// dimensions merged, a batch over one broadcast B folded into M, D row-major, an f32 mode for f32 only, and a K of
-    /// 0 where alpha is 0, because A and B are not read then, as in BLAS.
+    /// 0 where alpha is 0, because A and B are not read then, as in BLAS. Groups of rows stay rows.
     pub fn canonical(&self) -> Canonical {
         let mut problem = self.canonical_strides();
-        let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1;
+        let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1 && problem.groups.is_none();
         if swapped {
             problem = problem.transposed().canonical_strides();
         }
@@ -148,7 +172,7 @@ impl Problem {
         }
         problem.merge_batch();
         problem.fold_batch_into_m();
-        if problem.dtype != DType::F32 {
+        if !problem.is_f32() {
             problem.f32_mode = F32Mode::default();
         }
         Canonical { problem: problem.canonical_strides(), swapped }
@@ -162,7 +186,7 @@ impl Problem {
         epilogue.in_place &= epilogue.c.is_some();
         Self {
             a: self.a.canonical(m, k, batch),
-            b: self.b.canonical(k, n, batch),
+            b: self.b.canonical(k, n, self.groups.map_or(batch, |groups| [1, groups.count])),
             d: self.d.canonical_d(m, n, batch),
             epilogue,
             ..*self
@@ -184,7 +208,7 @@ impl Problem {
 
     /// The same problem over an empty A and an empty B: their product is 0 for every alpha.
     fn without_operands(&self) -> Self {
-        let (a, b) = (Operand::row_major(0, [0; 2]), Operand::row_major(self.n, [0; 2]));
+        let (a, b) = (Operand::row_major(self.a.format, 0, [0; 2]), Operand::row_major(self.b.format, self.n, [0; 2]));
         Self { k: 0, a, b, epilogue: self.epilogue.with_alpha(1.0), ..*self }
     }
 
@@ -212,7 +236,12 @@ impl Problem {
     /// matrix to the next, the batch is a single product.
     fn fold_batch_into_m(&mut self) {
         let [outer, inner] = self.batch;
-        if outer != 1 || inner == 1 || self.b.batch_stride[1] != 0 || self.epilogue.bias == Some(BiasAxis::M) {
+        if outer != 1
+            || inner == 1
+            || self.groups.is_some()
+            || self.b.batch_stride[1] != 0
+            || self.epilogue.bias == Some(BiasAxis::M)
+        {
             return;
         }
         let m = self.m;
@@ -236,12 +265,15 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Problem { m, n, k, .. } = self;
-        write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.dtype)?;
-        if self.dtype == DType::F32 && self.f32_mode != F32Mode::default() {
+        write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.types())?;
+        if self.is_f32() && self.f32_mode != F32Mode::default() {
             write!(f, " {}", self.f32_mode)?;
         }
         if self.batch_count() != 1 {
             write!(f, " batch {}", self.batch_count())?;
+        }
+        if let Some(Groups { count, .. }) = self.groups {
+            write!(f, " in {count} groups")?;
         }
         let epilogue = &self.epilogue;
         if epilogue.alpha() != 1.0 {

@@ -1,10 +1,16 @@
-//! Strides and alignment of the matrices of a problem.
+//! Format, strides and alignment of the matrices of a problem.
 
-use super::format::DType;
+use super::format::{Format, Scale};
+use std::hash::{Hash, Hasher};
 
-/// The memory layout of one matrix. Strides count elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The format and the memory layout of one matrix. Strides count elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Operand {
+    /// How the elements are stored.
+    pub format: Format,
+    /// The factors of the elements, where there are any.
+    pub scale: Option<Scale>,
     /// Distance from one row to the next.
     pub row_stride: i64,
     /// Distance from one column to the next.
@@ -19,31 +25,42 @@ pub struct Operand {
 pub const MAX_ALIGN: u32 = 16;
 
 impl Operand {
-    /// A dense row-major matrix with `cols` columns, at a pointer of the largest alignment. Matrices of a batch are
-    /// `batch_stride` apart.
-    pub fn row_major(cols: usize, batch_stride: [i64; 2]) -> Self {
-        Self { row_stride: cols as i64, col_stride: 1, batch_stride, pointer_align: MAX_ALIGN }
+    /// A matrix with these strides, without scales, at a pointer of the largest alignment.
+    pub const fn new(format: Format, [row_stride, col_stride]: [i64; 2], batch_stride: [i64; 2]) -> Self {
+        Self { format, scale: None, row_stride, col_stride, batch_stride, pointer_align: MAX_ALIGN }
     }
 
-    /// A dense column-major matrix with `rows` rows.
-    pub fn col_major(rows: usize, batch_stride: [i64; 2]) -> Self {
-        Self { row_stride: 1, col_stride: rows as i64, batch_stride, pointer_align: MAX_ALIGN }
+    /// A dense row-major matrix with `cols` columns. Matrices of a batch are `batch_stride` apart.
+    pub const fn row_major(format: Format, cols: usize, batch_stride: [i64; 2]) -> Self {
+        Self::new(format, [cols as i64, 1], batch_stride)
+    }
+
+    /// A dense column-major matrix with `rows` rows. Matrices of a batch are `batch_stride` apart.
+    pub const fn col_major(format: Format, rows: usize, batch_stride: [i64; 2]) -> Self {
+        Self::new(format, [1, rows as i64], batch_stride)
+    }
+
+    /// The same matrix after `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 
     /// The same matrix with its two dimensions exchanged.
     pub fn transposed(self) -> Self {
-        Self { row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+        let scale = self.scale.map(Scale::transposed);
+        Self { scale, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
 
     /// The largest power of two that divides the address of every row, in bytes; of every column, where columns are
     /// contiguous.
-    pub fn align(&self, dtype: DType) -> u32 {
+    pub fn align(&self) -> u32 {
         let [x, y] = match [self.row_stride, self.col_stride] {
             [line, 1] | [1, line] => [line, 0],
             strides => strides,
         };
         let strides = [x, y, self.batch_stride[0], self.batch_stride[1]];
-        let bytes = strides.map(|stride| stride.unsigned_abs().wrapping_mul(dtype.bytes() as u64));
+        let bytes = strides.map(|stride| self.format.offset(stride).unsigned_abs());
         bytes.into_iter().fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
     }
 
@@ -64,6 +81,20 @@ impl Operand {
             }
         }
         operand
+    }
+}
+
+impl Hash for Operand {
+    /// The small fields make one word: every call of a product is looked up by its hash.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { format, scale, row_stride, col_stride, batch_stride: [outer, inner], pointer_align } = *self;
+        for stride in [row_stride, col_stride, outer, inner] {
+            state.write_u64(stride as u64);
+        }
+        state.write_u64(u64::from(pointer_align) << 16 | (format as u64) << 1 | u64::from(scale.is_some()));
+        if let Some(scale) = scale {
+            scale.hash(state);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The file of a trace, row by row.
 
-use crate::problem::{DType, Problem};
+use crate::problem::{Format, Problem};
 use crate::settings;
 use crate::suite::{self, Shape};
 use std::collections::HashSet;
@@ -111,9 +111,10 @@ impl Tracer {
     /// `trace-1x4096x4096-nt-bf16`, with `-b32` for a batch, and `-2` ... for products that differ in strides or
     /// epilogue.
     fn unique_id(&self, problem: &Problem) -> String {
-        let Problem { m, n, k, dtype, .. } = problem;
+        let Problem { m, n, k, a, d, .. } = problem;
+        let out = if d.format == a.format { String::new() } else { format!("-{}", d.format) };
         let batch = if problem.batch_count() > 1 { format!("-b{}", problem.batch_count()) } else { String::new() };
-        let name = format!("trace-{m}x{n}x{k}-{}-{dtype}{batch}", problem.layout());
+        let name = format!("trace-{m}x{n}x{k}-{}-{}{out}{batch}", problem.layout(), a.format);
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         std::iter::once(name.clone()).chain(numbered).find(|id| !self.ids.contains(id)).unwrap_or(name)
     }
@@ -149,7 +150,7 @@ fn create(path: &Path, program: &str) -> io::Result<File> {
     writeln!(
         file,
         "# The products of {program}, as candle-tilegemm {} saw them with TILEGEMM=trace, in the order in which they first came.\n\
-         # `tilegemm bench --suite` measures them; candle_tilegemm::suite describes the format.",
+         # `tilegemm bench --suite` measures them; benches/README.md of candle-tilegemm describes the format.",
         env!("CARGO_PKG_VERSION"),
     )?;
     Ok(file)
@@ -167,11 +168,11 @@ fn describe(problem: &Problem) -> String {
 /// 256: `mid`, more: `prefill`.
 pub fn class_of(problem: &Problem) -> &'static str {
     let repeated = [problem.a, problem.b].iter().any(|operand| operand.batch_stride == [0, 0]);
-    match (problem.batch_count(), problem.dtype, problem.m) {
+    match (problem.batch_count(), problem.a.format, problem.m) {
         (2.., _, _) if repeated => "broadcast",
         (2.., _, _) => "attention",
-        (_, DType::F64, _) => "f64",
-        (_, DType::F32, _) => "f32",
+        (_, Format::F64, _) => "f64",
+        (_, Format::F32, _) => "f32",
         (_, _, ..=4) => "decode",
         (_, _, ..=64) => "small",
         (_, _, ..=256) => "mid",

@@ -1,4 +1,4 @@
-//! Which stream has which workspace.
+//! The assignment of workspaces to streams.
 
 use super::{WorkspaceError, MOST_STREAMS};
 use std::collections::HashMap;
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::ThreadId;
 
-/// A stream: ordinal of its device, and CUDA's number for it. No two streams of a process ever have the same, whereas a handle
-/// is used again once its stream is destroyed, and that of the per-thread stream, which candle takes, means another one on
-/// each thread.
+/// A stream: the ordinal of its device, and CUDA's number for the stream, which is unique in the process. A handle is not unique. CUDA
+/// gives the handle of a destroyed stream to a new stream, and the handle of the per-thread stream, which candle uses, means a
+/// different stream on each thread.
 pub(crate) type Stream = (usize, u64);
 
-/// The handle of the per-thread default stream. Up to here handles are CUDA's own: another stream that they mean is one of another
-/// thread or context, and the one before is not gone.
+/// The handle of the per-thread default stream. Handles up to this one are CUDA's own. Where such a handle means a new stream, the new
+/// stream belongs to another thread or context, and the previous stream still exists.
 pub(crate) const PER_THREAD: usize = 2;
 
-/// Ordinal of the device, handle, and the thread where the handle means another stream on each.
+/// Ordinal of the device, handle, and the thread for a handle that means a different stream on each thread.
 type Handle = (usize, usize, Option<ThreadId>);
 
-/// The numbers of the streams that have a workspace, by handle: what is known of a stream while it is captured.
+/// The numbers of the streams that have a workspace, by handle. While a stream is captured, only its handle is known.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers(Mutex<HashMap<Handle, u64>>);
 
@@ -27,7 +27,7 @@ impl Numbers {
         self.map().get(&Self::key(device, handle)).copied()
     }
 
-    /// Keeps the number of a stream. Returns that of the stream which had the handle before, and is gone.
+    /// Keeps the number of a stream. Returns the number of the destroyed stream that had the handle before.
     pub fn set(&self, device: usize, handle: usize, number: u64) -> Option<u64> {
         let before = self.map().insert(Self::key(device, handle), number);
         before.filter(|before| *before != number && handle > PER_THREAD)
@@ -47,59 +47,59 @@ impl Numbers {
     }
 }
 
-/// In place of the number of a stream: all of a device that came too late for a workspace of their own.
+/// In place of a stream's number: all streams of a device beyond the first [`MOST_STREAMS`], which share a workspace.
 const LATE: u64 = u64::MAX;
 
 /// Device memory, never freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub address: usize,
-    /// What a stream records after its use, for the next stream to wait for.
+    /// The event that a stream records after each use, and that the next stream waits for.
     pub event: usize,
 }
 
-/// What a stream has.
+/// A workspace of a stream, or of several.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub memory: Memory,
     pub bytes: u64,
     is_shared: bool,
     launching: Mutex<()>,
-    /// Whether the event says when the last use ends.
+    /// Whether the event was recorded after the last use.
     is_recorded: AtomicBool,
-    /// Whether a graph has its address, and keeps it.
+    /// Whether a graph has the workspace's address.
     is_captured: AtomicBool,
 }
 
 impl Workspace {
     fn new(memory: Memory, bytes: u64, is_shared: bool) -> Self {
-        // Nobody has used it.
+        // The memory is unused, so there is no use to wait for.
         let (is_recorded, is_captured) = (AtomicBool::new(true), AtomicBool::new(false));
         Self { memory, bytes, is_shared, launching: Mutex::new(()), is_recorded, is_captured }
     }
 
-    /// Held while the kernels of one product are put into the stream: those of another thread between them would overwrite
-    /// what they pass on.
+    /// The lock that a thread holds while it launches the kernels of one product: kernels of another thread between them would
+    /// overwrite the data that these kernels pass on.
     pub fn launching(&self) -> MutexGuard<'_, ()> {
         self.launching.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether several streams use it at a time.
+    /// Whether several streams use the workspace at the same time.
     pub fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Whether the event has been recorded after the latest use.
+    /// Sets whether the event has been recorded after the latest use.
     pub fn set_recorded(&self, is_recorded: bool) {
         self.is_recorded.store(is_recorded, Ordering::Relaxed);
     }
 
-    /// A graph captures its address.
+    /// Notes that a graph has captured the workspace's address.
     pub fn set_captured(&self) {
         self.is_captured.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a graph has its address.
+    /// Whether a graph has the workspace's address.
     pub fn is_captured(&self) -> bool {
         self.is_captured.load(Ordering::Relaxed)
     }
@@ -109,19 +109,19 @@ impl Workspace {
     }
 }
 
-/// From this number of workspaces of a device on, streams record the end of each use: about a microsecond, which the many programs
-/// with a stream or two need not spend.
+/// From this number of workspaces of a device on, streams record an event after each use. Recording takes about a microsecond, which
+/// programs with a stream or two are spared.
 pub(super) const TIGHT: usize = MOST_STREAMS / 2;
 
 /// How [`Streams::workspace`] gets memory.
 pub(crate) trait Supply {
     /// New memory.
     fn allocate(&mut self) -> Result<Memory, String>;
-    /// Has the stream that asks wait for the latest use of memory whose stream is gone.
+    /// Makes the requesting stream wait for the latest use of `memory`, whose stream is gone.
     fn take_over(&mut self, memory: Memory) -> Result<(), String>;
 }
 
-/// What the streams of a process have.
+/// The workspaces of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     had: Mutex<Had>,
@@ -136,7 +136,7 @@ struct Had {
 }
 
 impl Had {
-    /// How many streams of a device have one of their own.
+    /// The number of streams of a device with a workspace of their own.
     fn own(&self, device: usize) -> usize {
         let has_own =
             |((owner, number), had): &(&Stream, &Result<_, _>)| *owner == device && *number != LATE && had.is_ok();
@@ -145,8 +145,8 @@ impl Had {
 }
 
 impl Streams {
-    /// What `stream` has, or what a stream that is gone has left, or new memory of `bytes`, or what it shares with other late ones.
-    /// Where that failed once it is not tried for each product again, but for `again`.
+    /// The workspace of `stream`: its own, else the workspace of a stream that is gone, else new memory of `bytes`, else the workspace
+    /// that the streams beyond the first [`MOST_STREAMS`] share. After a failure, the function tries again only where `again` is true.
     pub fn workspace(
         &self,
         stream: Stream,
@@ -186,13 +186,13 @@ impl Streams {
         made
     }
 
-    /// Whether uses are to be recorded, so that workspaces can be handed on.
+    /// Whether streams have to record their uses, so that workspaces can be handed on.
     pub fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
     }
 
-    /// A stream is gone, though its last work may still be under way. Another one can have its workspace, unless a graph has the
-    /// address, or nothing says when that work ends.
+    /// Takes the workspace of a stream that is gone; the stream's last work may still be under way. Another stream can have the
+    /// workspace, unless a graph has the address, or no event was recorded after the last use.
     pub fn retire(&self, stream: Stream) {
         let mut had = self.had();
         let workspace = match had.by_stream.get(&stream) {

@@ -4,8 +4,8 @@ mod counting;
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
-use candle_tilegemm::{Activation, DType, Layout, Problem};
+use candle_tilegemm::problem::{BiasAxis, Epilogue};
+use candle_tilegemm::{Activation, Format, Layout, Problem};
 use counting::allocations;
 use std::sync::Barrier;
 
@@ -15,10 +15,10 @@ fn dispatcher() -> Dispatcher {
 
 /// As many distinct products as a model has, and more: by rows, element type and alignment.
 fn products() -> Vec<Problem> {
-    let dtypes = [DType::BF16, DType::F16, DType::F32];
+    let dtypes = [Format::BF16, Format::F16, Format::F32];
     let sizes = (1..=32).flat_map(|m| dtypes.map(|dtype| Problem::dense(m, 4096, 1024, 1, Layout::NT, dtype)));
     sizes
-        .flat_map(|dense| [16, 8].map(|align| Problem { a: Operand { pointer_align: align, ..dense.a }, ..dense }))
+        .flat_map(|dense| [16, 8].map(|align| dense.with(|p| p.a = dense.a.with(|o| o.pointer_align = align))))
         .collect()
 }
 
@@ -28,7 +28,7 @@ fn with_epilogue(product: &Problem) -> Problem {
     epilogue.bias = Some(BiasAxis::N);
     epilogue.activation = Activation::GeluErf;
     epilogue.c = Some(product.d);
-    Problem { epilogue, ..*product }
+    (*product).with(|p| p.epilogue = epilogue)
 }
 
 /// Allocations of a thread that has asked for every product before.
@@ -80,7 +80,7 @@ fn a_cached_plan_allocates_nothing_on_eight_threads() {
 /// More products than a thread keeps: those that it lost are found under the lock, and that allocates nothing either.
 #[test]
 fn a_plan_that_a_thread_has_lost_allocates_nothing() {
-    let many: Vec<Problem> = (1..=4000).map(|m| Problem::dense(m, 64, 64, 1, Layout::NT, DType::BF16)).collect();
+    let many: Vec<Problem> = (1..=4000).map(|m| Problem::dense(m, 64, 64, 1, Layout::NT, Format::BF16)).collect();
     assert_eq!(allocations_when_warm(&dispatcher(), &many, with_plan), 0);
 }
 
@@ -88,7 +88,7 @@ fn a_plan_that_a_thread_has_lost_allocates_nothing() {
 #[test]
 fn a_plan_is_found_for_its_own_dispatcher_and_policy_only() {
     let (h100, a100) = (dispatcher(), Dispatcher::hypothetical(DeviceInfo::a100()));
-    let product = Problem::dense(512, 4096, 4096, 1, Layout::NT, DType::BF16);
+    let product = Problem::dense(512, 4096, 4096, 1, Layout::NT, Format::BF16);
     for _ in 0..2 {
         for (dispatcher, capability) in [(&h100, 90), (&a100, 80)] {
             for policy in [Policy::own(), Policy::force("cublas_bf16_nt").unwrap()] {

@@ -7,9 +7,9 @@ use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::dispatch::Plan;
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -27,31 +27,20 @@ enum Through {
 /// of the one before.
 struct Sizes(usize, &'static [usize]);
 
-/// Shares of a wave, several waves, K in parts, short products between long ones.
-const FEW: &[Sizes] =
-    &[Sizes(1, &[1024, 4096]), Sizes(4, &[520, 2048, 1024]), Sizes(7, &[1024, 4096]), Sizes(16, &[1024, 4096])];
-const SOME: &[Sizes] = &[
+/// Shares of a wave, several waves, K in parts, short products between long ones; K = 1. A kernel skips the chains that it does not support.
+const SIZES: &[Sizes] = &[
+    Sizes(1, &[1024, 4096]),
+    Sizes(4, &[520, 2048, 1024]),
+    Sizes(7, &[1024, 4096]),
     Sizes(16, &[1024, 4096]),
     Sizes(65, &[2048, 1024]),
     Sizes(129, &[512, 4096, 1000]),
     Sizes(190, &[512, 8200]),
     Sizes(301, &[512, 8200]),
     Sizes(777, &[1024, 2048, 136]),
+    Sizes(2504, &[512, 2048]),
+    Sizes(4096, &[1]),
 ];
-const MANY: &[Sizes] = &[Sizes(65, &[2048, 1024]), Sizes(777, &[1024, 2048, 136]), Sizes(2504, &[512, 2048])];
-const ONE: &[Sizes] = &[Sizes(4096, &[1])];
-
-fn sizes(family: &str) -> &'static [Sizes] {
-    match family {
-        "gemv" | "gevm" => FEW,
-        "sm90_skinny" | "sm90_wave" | "sm90_bf16x6_direct" | "split_k" => SOME,
-        "outer" => ONE,
-        "sm90_gemm" | "tile_gemm" | "simt_gemm" => MANY,
-        "sm90_bf16x6" | "sm90_tf32" | "sm90_sgemm" | "sm90_dgemm" => MANY,
-        "cublas" | "reference" => &[],
-        other => panic!("no sizes for the family {other}"),
-    }
-}
 
 /// Whole cycles of two sizes, and of three.
 const LINKS: usize = 24;
@@ -62,14 +51,17 @@ const LARGEST: usize = 5 << 20;
 
 pub fn tests() -> Vec<(String, Test)> {
     // f16 differs from bf16 in no more than its instructions' names.
-    let takes_part =
-        |kernel: &&KernelDesc| kernel.is_built() && kernel.dtype != DType::F16 && !sizes(kernel.family).is_empty();
+    // The D of a link is the A of the next one.
+    let takes_part = |kernel: &&KernelDesc| {
+        let links = kernel.types.a == kernel.types.d && kernel.types.a != Format::F16;
+        kernel.is_built() && links && kernel.role == Role::Kernel
+    };
     let tests = KERNELS.iter().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.dtype {
-            DType::F16 => in_chains::<f16>(gpu, kernel),
-            DType::BF16 => in_chains::<bf16>(gpu, kernel),
-            DType::F32 => in_chains::<f32>(gpu, kernel),
-            DType::F64 => in_chains::<f64>(gpu, kernel),
+        let test: Test = Box::new(move |gpu| match kernel.types.a {
+            Format::F16 => in_chains::<f16>(gpu, kernel),
+            Format::BF16 => in_chains::<bf16>(gpu, kernel),
+            Format::F32 => in_chains::<f32>(gpu, kernel),
+            Format::F64 => in_chains::<f64>(gpu, kernel),
             other => panic!("no test for {other}"),
         });
         (format!("{kernel}_in_a_chain"), test)
@@ -96,7 +88,7 @@ fn in_chains<T: Element>(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
     let weights = gpu.device.clone_htod(&values).map_err(|e| e.to_string())?;
     let mut buffers = [(); 2].map(|()| weights.clone());
     let mut chains = 0;
-    for Sizes(extent, widths) in sizes(kernel.family) {
+    for Sizes(extent, widths) in SIZES {
         for through in [Through::A, Through::B, Through::C] {
             let Some(chain) = Chain::new(gpu, kernel, through, *extent, widths)? else { continue };
             let name = format!("{} and others, through {through:?}", chain.links[0].0);
@@ -149,7 +141,7 @@ impl Chain {
             let beta = if matches!(through, Through::C) { 1.0 } else { 0.0 };
             let variant = Variant { alpha, beta, ..Variant::PLAIN };
             let f32_mode = cases::f32_mode(kernel);
-            let problem = Problem { f32_mode, ..cases::problem(m, n, k, kernel.layout, kernel.dtype, variant) };
+            let problem = cases::problem(m, n, k, kernel.layout, kernel.types, variant).with(|p| p.f32_mode = f32_mode);
             if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
                 return Ok(None);
             }
@@ -185,7 +177,7 @@ impl Chain {
                 Through::B => (fixed, before, none),
                 Through::C => (fixed, fixed, before),
             };
-            let pointers = Pointers { a, b, c, bias: none, d };
+            let pointers = Pointers::new(a, b, d).with_c(c);
             // SAFETY: the buffers hold LARGEST elements, as many as any operand spans, and live until the copy below.
             unsafe { launch::launch(plan, pointers, *queue).map_err(|e| e.to_string())? };
             if waits {

@@ -1,15 +1,14 @@
 //! Configurations: a kernel computes the same product in each that it has, and its launch function refuses all others.
 
 use crate::cases::{self, Data, Variant};
-use crate::device::{Element, Gpu};
+use crate::device::{by_types, Element, Gpu};
 use crate::{oracle, Test};
 use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, DriverError};
 use candle_tilegemm::family::{by_name, KERNELS};
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::problem::{Epilogue, Operand};
-use candle_tilegemm::{launch, Config, DType, Problem};
-use half::{bf16, f16};
+use candle_tilegemm::{launch, Config, Problem};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::{c_void, CStr};
@@ -28,15 +27,9 @@ pub fn tests() -> Vec<(String, Test)> {
         ("other_configurations_are_refused".into(), Box::new(other_configurations_are_refused)),
         ("configurations_of_other_problems_are_refused".into(), Box::new(configurations_of_other_problems_are_refused)),
     ];
-    let has_several = |kernel: &&KernelDesc| kernel.is_built() && !matches!(kernel.family, "cublas" | "reference");
+    let has_several = |kernel: &&KernelDesc| kernel.is_built() && kernel.role == Role::Kernel;
     tests.extend(KERNELS.iter().filter(has_several).map(|kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.dtype {
-            DType::F16 => every_configuration::<f16>(gpu, kernel),
-            DType::BF16 => every_configuration::<bf16>(gpu, kernel),
-            DType::F32 => every_configuration::<f32>(gpu, kernel),
-            DType::F64 => every_configuration::<f64>(gpu, kernel),
-            other => panic!("no test for {other}"),
-        });
+        let test: Test = Box::new(move |gpu| by_types!(kernel.types, every_configuration(gpu, kernel)));
         (format!("{kernel}_in_every_configuration"), test)
     }));
     tests
@@ -45,13 +38,13 @@ pub fn tests() -> Vec<(String, Test)> {
 /// A dense product in the mode that the kernel is tried in.
 fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4], variant: Variant) -> Problem {
     let variant = Variant { batch: [1, batch], ..variant };
-    let problem = cases::problem(m, n, k, kernel.layout, kernel.dtype, variant);
-    Problem { f32_mode: cases::f32_mode(kernel), ..problem }
+    let problem = cases::problem(m, n, k, kernel.layout, kernel.types, variant);
+    problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
 }
 
 /// Small products: few and many rows, one tile and several, short and long sums, several matrices.
-fn problems(kernel: &KernelDesc) -> Vec<[usize; 4]> {
-    let k = |k: usize| if kernel.family == "outer" { 1 } else { k };
+fn problems(gpu: &Gpu, kernel: &KernelDesc) -> Vec<[usize; 4]> {
+    let k = |k: usize| cases::sizes_near(gpu, kernel, [1, 264, k])[2];
     let ms = [1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 30, 40, 64, 77, 90, 128, 190, 257, 390];
     let mut problems: Vec<_> = ms.into_iter().flat_map(|m| [64, 264, 1032].map(|n| [m, n, k(520), 1])).collect();
     problems.extend(ms.into_iter().flat_map(|m| [[m, 136, k(64), 3], [m, 328, k(136), 1], [m, 264, k(2056), 1]]));
@@ -67,13 +60,13 @@ fn problems(kernel: &KernelDesc) -> Vec<[usize; 4]> {
 const TRIES: usize = 2;
 
 /// Every configuration against the reference kernel: some products, bare and with all that an epilogue can be.
-fn every_configuration<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+fn every_configuration<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     if !kernel.arch.runs_on(gpu.info.capability) {
         return Err(format!("built for {}, which this device does not run", kernel.arch));
     }
     let mut tried: HashMap<Config, usize> = HashMap::new();
     let mut runs: Vec<([usize; 4], Vec<Config>)> = Vec::new();
-    for sizes in problems(kernel) {
+    for sizes in problems(gpu, kernel) {
         let canonical = dense(kernel, sizes, Variant::PLAIN).canonical().problem;
         let mut configurations = kernel.configurations(&canonical, &gpu.info);
         configurations.retain(|config| {
@@ -92,7 +85,7 @@ fn every_configuration<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Re
                 let problem = dense(kernel, *sizes, variant);
                 // Not every kernel has every epilogue.
                 let legal = kernel.configurations(&problem.canonical().problem, &gpu.info);
-                let operands = cases::operands::<T>(&problem, 0, Data::Normal, seed as u64);
+                let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, seed as u64);
                 for config in configurations.iter().filter(|config| legal.contains(config)) {
                     oracle::compare(gpu, &format!("{kernel}@{config}"), &problem, &operands, Data::Normal)
                         .map_err(|e| format!("{config}: {problem}: {e}"))?;
@@ -131,6 +124,8 @@ fn arguments(gpu: &Gpu, problem: &Problem, config: tg_config, stream: *mut c_voi
         col_stride: operand.col_stride,
         batch_stride: operand.batch_stride,
     };
+    let operands = abi::tg_format(problem.a.format as u32);
+    let no_scale = abi::tg_scale { ptr: std::ptr::null(), format: operands, rows: 0, columns: 0 };
     tg_gemm_args {
         m: problem.m as i64,
         n: problem.n as i64,
@@ -150,6 +145,11 @@ fn arguments(gpu: &Gpu, problem: &Problem, config: tg_config, stream: *mut c_voi
         stream,
         workspace: null_mut(),
         workspace_bytes: 0,
+        types: abi::tg_types { a: operands, b: operands, c: operands, d: operands, acc: abi::tg_format::TG_F32 },
+        a_scale: no_scale,
+        b_scale: no_scale,
+        d_scale: no_scale,
+        groups: abi::tg_groups { first_row: std::ptr::null(), count: 0, expected_rows: 0 },
     }
 }
 
@@ -200,7 +200,7 @@ fn other_configurations_are_refused(gpu: &Gpu) -> Result<(), String> {
     let mut refused = 0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
     Capture::during(gpu, |capture| {
-        for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
+        for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs) {
             for sizes in [[4, 264, 520, 1], [1, 64, 64, 2], [7, 136, 1032, 1], [100, 520, 8200, 1]] {
                 let problem = dense(kernel, sizes, Variant::PLAIN).canonical().problem;
                 assert_eq!(problem.epilogue, Epilogue::new(1.0, 0.0));
@@ -228,29 +228,15 @@ fn other_configurations_are_refused(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
-/// An instance for fewer rows or a shorter K than the problem has, more parts than K has stages, and more columns of W than its tile.
+/// The families' own cases, such as an instance for fewer rows or a shorter K than the problem has, or more parts than K has stages.
 fn configurations_of_other_problems_are_refused(gpu: &Gpu) -> Result<(), String> {
-    let cases: [(&str, [usize; 4], &str); 12] = [
-        ("gemv_sm90_bf16_nt_8x2x512_1x1", [2, 64, 1024, 1], "1x2_k4_w8"),
-        ("gemv_sm90_bf16_nt_8x2x512_1x1", [2, 64, 1024, 1], "4x2_k4_w8"), // reads as many rows as it is compiled for
-        ("gemv_sm90_bf16_nt_8x2x512_1x1", [1, 64, 256, 1], "1x8_k1_w8"),
-        ("gemv_sm90_bf16_nt_8x2x512_1x1", [1, 64, 256, 1], "1x2_k4_w8"),
-        ("gemv_sm90_f32_nt_16x2x256_1x1", [7, 64, 1024, 1], "6x2_k4_w8"),
-        ("gemv_sm90_f32_nt_16x2x256_1x1", [13, 64, 1024, 1], "12x8_k2_w8"),
-        ("gemv_sm90_f32_nt_16x2x256_1x1", [13, 64, 1024, 1], "16x8_k8_w8"), // shared memory
-        ("gevm_sm90_bf16_nn_4x64x32_1x1", [3, 64, 1024, 1], "2x64_k1_w16"),
-        ("gevm_sm90_bf16_nn_4x64x32_1x1", [1, 64, 1024, 1], "1x64_k2_w8"),
-        ("sm90_skinny_bf16_nt_128x64x128_1x1", [9, 64, 1024, 1], "8x64_k1_s6"),
-        ("sm90_skinny_bf16_nt_128x64x128_1x1", [8, 64, 128, 1], "8x64_k2_s6"),
-        ("sm90_wave_bf16_nt_128x224x64_2x1_s2", [128, 448, 64, 1], "128x224_c1x1_k2_s5"),
-    ];
     Capture::during(gpu, |capture| {
-        for (name, sizes, config) in cases {
+        for (name, sizes, config) in cases::family::REFUSED {
             let kernel = by_name(name).ok_or_else(|| format!("{name} is no kernel"))?;
             if !kernel.is_built() || !kernel.arch.runs_on(gpu.info.capability) {
                 continue;
             }
-            let problem = dense(kernel, sizes, Variant::PLAIN).canonical().problem;
+            let problem = dense(kernel, *sizes, Variant::PLAIN).canonical().problem;
             let config: Config = config.parse().map_err(|e: String| e)?;
             capture.is_refused(kernel, &problem, abi_config(&config))?;
         }

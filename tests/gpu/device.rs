@@ -7,7 +7,7 @@ use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Problem};
+use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
 use std::sync::Arc;
 
@@ -21,39 +21,56 @@ pub struct Gpu {
 pub trait Element:
     candle::cuda_backend::CudaDType + candle::cuda_backend::cudarc::driver::DeviceRepr + candle::WithDType
 {
-    const KERNEL_DTYPE: DType;
+    const KERNEL_DTYPE: Format;
     /// Half the distance from 1 to the next value.
     const UNIT_ROUNDOFF: f64;
 }
 
 impl Element for f16 {
-    const KERNEL_DTYPE: DType = DType::F16;
+    const KERNEL_DTYPE: Format = Format::F16;
     const UNIT_ROUNDOFF: f64 = 1.0 / 2048.0;
 }
 
 impl Element for bf16 {
-    const KERNEL_DTYPE: DType = DType::BF16;
+    const KERNEL_DTYPE: Format = Format::BF16;
     const UNIT_ROUNDOFF: f64 = 1.0 / 256.0;
 }
 
 impl Element for f32 {
-    const KERNEL_DTYPE: DType = DType::F32;
+    const KERNEL_DTYPE: Format = Format::F32;
     const UNIT_ROUNDOFF: f64 = 1.0 / 16_777_216.0;
 }
 
 impl Element for f64 {
-    const KERNEL_DTYPE: DType = DType::F64;
+    const KERNEL_DTYPE: Format = Format::F64;
     const UNIT_ROUNDOFF: f64 = 1.0 / 9_007_199_254_740_992.0;
 }
 
+/// Calls a function with the element types of a kernel: those of A and B, and of D.
+macro_rules! by_types {
+    ($types:expr, $call:ident($($argument:expr),*)) => {{
+        use candle_tilegemm::Format::{BF16, F16, F32, F64};
+        match ($types.a, $types.d) {
+            (F16, F16) => $call::<half::f16, half::f16>($($argument),*),
+            (F16, F32) => $call::<half::f16, f32>($($argument),*),
+            (BF16, BF16) => $call::<half::bf16, half::bf16>($($argument),*),
+            (BF16, F32) => $call::<half::bf16, f32>($($argument),*),
+            (F32, F32) => $call::<f32, f32>($($argument),*),
+            (F64, F64) => $call::<f64, f64>($($argument),*),
+            _ => panic!("there is no test of {}", $types),
+        }
+    }};
+}
+pub(crate) use by_types;
+
 /// Host copies of the operands of one product. `d` is the memory before the launch: guard bands and NaN, or C.
 #[derive(Clone)]
-pub struct Operands<T> {
+pub struct Operands<T, Out = T> {
     pub a: Vec<T>,
     pub b: Vec<T>,
-    pub c: Vec<T>,
-    pub bias: Vec<T>,
-    pub d: Vec<T>,
+    pub c: Vec<Out>,
+    pub bias: Vec<Out>,
+    pub d: Vec<Out>,
     /// Elements before the first of each of A, B, C and D; what makes their addresses unaligned.
     pub offsets: [usize; 4],
 }
@@ -76,7 +93,12 @@ impl Gpu {
     }
 
     /// D after the named kernel has run on the operands.
-    pub fn run<T: Element>(&self, kernel: &str, problem: &Problem, operands: &Operands<T>) -> Result<Vec<T>, String> {
+    pub fn run<T: Element, Out: Element>(
+        &self,
+        kernel: &str,
+        problem: &Problem,
+        operands: &Operands<T, Out>,
+    ) -> Result<Vec<Out>, String> {
         self.run_by(kernel, problem, operands, |launch, _| launch())
     }
 
@@ -101,32 +123,31 @@ impl Gpu {
         })
     }
 
-    fn run_by<T: Element>(
+    fn run_by<T: Element, Out: Element>(
         &self,
         kernel: &str,
         problem: &Problem,
-        operands: &Operands<T>,
-        how: impl FnOnce(&dyn Fn() -> Result<(), String>, &mut CudaSlice<T>) -> Result<(), String>,
-    ) -> Result<Vec<T>, String> {
+        operands: &Operands<T, Out>,
+        how: impl FnOnce(&dyn Fn() -> Result<(), String>, &mut CudaSlice<Out>) -> Result<(), String>,
+    ) -> Result<Vec<Out>, String> {
         let text = |e: candle::Error| e.to_string();
         let (plan, queue) = self.plan(kernel, problem)?;
         let upload = |values: &Vec<T>| self.device.clone_htod(values).map_err(text);
-        let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload(&operands.c)?);
-        let (bias, mut d) = (upload(&operands.bias)?, upload(&operands.d)?);
+        let upload_out = |values: &Vec<Out>| self.device.clone_htod(values).map_err(text);
+        let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload_out(&operands.c)?);
+        let (bias, mut d) = (upload_out(&operands.bias)?, upload_out(&operands.d)?);
         let stream = self.device.cuda_stream();
         let at = |slice: &CudaSlice<T>, offset: usize| slice.device_ptr(&stream).0 + (offset * size_of::<T>()) as u64;
+        let at_out =
+            |slice: &CudaSlice<Out>, offset: usize| slice.device_ptr(&stream).0 + (offset * size_of::<Out>()) as u64;
         let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
-        let pointers = Pointers {
-            a: at(&a, a_offset) as _,
-            b: at(&b, b_offset) as _,
-            c: if problem.epilogue.in_place { at(&d, d_offset) } else { at(&c, c_offset) } as _,
-            bias: at(&bias, 0) as _,
-            d: at(&d, d_offset) as _,
-        };
+        let c = if problem.epilogue.in_place { at_out(&d, d_offset) } else { at_out(&c, c_offset) };
+        let pointers = Pointers::new(at(&a, a_offset) as _, at(&b, b_offset) as _, at_out(&d, d_offset) as _);
+        let pointers = pointers.with_c(c as _).with_bias(at_out(&bias, 0) as _);
         // SAFETY: the buffers hold what the problem spans, and live until the copy below has waited for the stream.
         how(&|| unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string()), &mut d)?;
         let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
         let values = storage.to_cpu_storage().map_err(|e| format!("{problem}: {e}"))?;
-        Ok(values.as_slice::<T>().map_err(text)?.to_vec())
+        Ok(values.as_slice::<Out>().map_err(text)?.to_vec())
     }
 }

@@ -4,8 +4,9 @@ use crate::device::Gpu;
 use crate::Test;
 use candle::cuda_backend::WrapErr;
 use candle::{DType, Device, Result, Tensor};
+use candle_tilegemm::internal::suite;
 use candle_tilegemm::interpose::{self, Mode};
-use candle_tilegemm::{set_f32_mode, suite, Activation, F32Mode, Gemm, GemmExt};
+use candle_tilegemm::{set_f32_mode, Activation, F32Mode, Gemm, GemmExt};
 
 pub fn tests() -> Vec<(String, Test)> {
     let wrap = |test: fn(&Device) -> Result<()>| -> Test {
@@ -316,10 +317,10 @@ fn vendor_call_is_candles(device: &Device) -> Result<()> {
         interpose::set_mode(Mode::On);
         let expected = expected?.to_dtype(DType::F32)?.flatten_all()?;
         let d = Tensor::zeros((batch, m, n), DType::BF16, device)?;
-        let problem = Problem::dense(m, n, k, batch, layout, candle_tilegemm::DType::BF16);
+        let problem = Problem::dense(m, n, k, batch, layout, candle_tilegemm::Format::BF16);
         let call = VendorCall::by_candle(&problem)?;
         let [a, b, c] = [address(&a)? as _, address(&b)? as _, std::ptr::null()];
-        let pointers = Pointers { a, b, c, bias: std::ptr::null(), d: address(&d)? as _ };
+        let pointers = Pointers::new(a, b, address(&d)? as _).with_c(c);
         // SAFETY: the tensors have the problem's extents and live until the comparison has waited.
         unsafe { call.run(pointers, (*handle.handle()).cast())? };
         let got = d.to_dtype(DType::F32)?.flatten_all()?;

@@ -12,7 +12,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::BiasAxis;
-use candle_tilegemm::{interpose, Activation, DType, Gemm, Layout, Problem};
+use candle_tilegemm::{interpose, Activation, Format, Gemm, Layout, Problem};
 use half::{bf16, f16};
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -57,13 +57,9 @@ fn on_gpu<T: Element>(
         slice.device_ptr(&stream).0 + (offset * size_of::<T>()) as u64
     };
     let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
-    let pointers = Pointers {
-        a: at(&a, a_offset) as _,
-        b: at(&b, b_offset) as _,
-        c: at(&c, c_offset) as _,
-        bias: at(&bias, 0) as _,
-        d: at(&d, d_offset) as _,
-    };
+    let pointers = Pointers::new(at(&a, a_offset) as _, at(&b, b_offset) as _, at(&d, d_offset) as _)
+        .with_c(at(&c, c_offset) as _)
+        .with_bias(at(&bias, 0) as _);
     let handle = gpu.device.cublas_handle();
     launch(pointers, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }).map_err(text)?;
     let storage = candle::CudaStorage::wrap_cuda_slice(d, gpu.device.clone());
@@ -79,9 +75,9 @@ fn finish<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, operands: &O
 /// Half a unit of what is stored and a tenth, and half of f16's smallest number; a few units of f32.
 fn tolerance<T: Element>(expected: f64) -> f64 {
     let (relative, least) = match T::KERNEL_DTYPE {
-        DType::F16 | DType::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
-        DType::F32 => (1e-6, 3e-8),
-        DType::F64 => (1e-14, 1e-15),
+        Format::F16 | Format::BF16 => (1.1 * T::UNIT_ROUNDOFF, 4e-8),
+        Format::F32 => (1e-6, 3e-8),
+        Format::F64 => (1e-14, 1e-15),
         other => panic!("no test for {other}"),
     };
     relative * expected.abs() + least
@@ -103,7 +99,7 @@ fn rest_of_every_epilogue<T: Element>(gpu: &Gpu) -> Result<(), String> {
 
 fn check_rest<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, offset: usize) -> Result<(), String> {
     let Problem { m, n, batch, d, .. } = *problem;
-    let mut operands = cases::operands::<T>(problem, offset, Data::Normal, 21);
+    let mut operands = cases::operands::<T, T>(problem, offset, Data::Normal, 21);
     let mut places = Vec::new();
     for_each(&d, m, n, batch, |index| places.push(offset + index));
     // The product: other numbers than those of the operands.
@@ -121,7 +117,8 @@ fn check_rest<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, offset: 
         let (got, expected) = (got[at].to_f64(), inner + c);
         // What the accumulator rounds is a part of terms that may cancel.
         let allowed = tolerance::<T>(expected) + tolerance::<f32>(inner.abs() + c.abs() + bias.abs());
-        let allowed = if T::KERNEL_DTYPE == DType::F64 { tolerance::<T>(inner.abs() + c.abs() + 8.0) } else { allowed };
+        let allowed =
+            if T::KERNEL_DTYPE == Format::F64 { tolerance::<T>(inner.abs() + c.abs() + 8.0) } else { allowed };
         if !agree(got, expected, allowed) {
             return Err(format!("element {element} of D is {got}, expected {expected} within {allowed:.2e}"));
         }
@@ -159,7 +156,7 @@ fn slopes_of_every_number<T: Element>(gpu: &Gpu, from_bits: fn(u16) -> T) -> Res
     };
     for activation in Activation::ALL {
         // Where a slope passes through 0, two terms of 0.2 cancel.
-        let cancelled = if T::KERNEL_DTYPE == DType::F64 { 0.0 } else { 2e-7 };
+        let cancelled = if T::KERNEL_DTYPE == Format::F64 { 0.0 } else { 2e-7 };
         compare(activation, &numbers, &slopes(activation).map_err(text)?, |x| activation.slope(x), cancelled)?;
     }
     Ok(())
@@ -210,13 +207,13 @@ fn alpha_of_0<T: Element>(gpu: &Gpu) -> Result<(), String> {
             let variant = Variant { alpha: 0.0, activation, bias: Some(BiasAxis::N), beta: 0.5, ..Variant::PLAIN };
             for (variant, layout) in [(variant, Layout::NT), (Variant { alpha: 0.0, ..Variant::PLAIN }, Layout::TN)] {
                 let problem = cases::problem(m, n, k, layout, T::KERNEL_DTYPE, variant);
-                let mut operands = cases::operands::<T>(&problem, 0, Data::Normal, 5);
+                let mut operands = cases::operands::<T, T>(&problem, 0, Data::Normal, 5);
                 operands.a.fill(T::from_f64(f64::NAN));
                 operands.b.fill(T::from_f64(f64::NAN));
                 for policy in [Policy::default(), Policy::own(), Policy::default().with_workspace(0)] {
                     let fusion = dispatcher.fuse(&problem, policy).map_err(text)?;
                     let (epilogue, _) = problem.epilogue.keep(fusion);
-                    let plan = dispatcher.plan(&Problem { epilogue, ..problem }, policy).map_err(text)?;
+                    let plan = dispatcher.plan(&problem.with(|p| p.epilogue = epilogue), policy).map_err(text)?;
                     // SAFETY: the buffers hold what the problem spans, and live until D has been read back.
                     let got = on_gpu(gpu, &operands, |pointers, queue| unsafe {
                         launch::launch(&plan, pointers, queue)?;

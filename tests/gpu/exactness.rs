@@ -2,7 +2,7 @@
 //! and what is exact.
 
 // The same numbers as in the tables of `tilegemm f32`.
-#[path = "../../src/bin/tilegemm/f32_tables/data.rs"]
+#[path = "../../src/cli/f32_tables/data.rs"]
 mod data;
 
 use crate::cases::{self, Variant};
@@ -10,9 +10,9 @@ use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::{KernelDesc, Math};
+use candle_tilegemm::kernel::{KernelDesc, Math, Role};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use data::{Kind, SIZE};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -38,10 +38,10 @@ const DEPTHS: [usize; 11] = [64, 96, 100, 124, 128, 256, 512, 2044, 2048, 2052, 
 /// Those that are tried with few rows, too.
 const DEPTHS_OF_FEW: [usize; 5] = [64, 100, 128, 512, 2052];
 
-/// Numbers of rows that have tiles of their own, beside what all kernels are tried with.
+/// Numbers of few rows, beside `SIZE`, for kernels that split operands on their way: these kernels have tiles for few rows.
 fn few_rows(kernel: &KernelDesc) -> &'static [usize] {
-    match kernel.family {
-        "sm90_bf16x6_direct" => &[16, 32, 64],
+    match kernel.workspace(&dense(kernel, SIZE, SIZE, 512)).least {
+        0 => &[16, 32, 64],
         _ => &[],
     }
 }
@@ -119,13 +119,19 @@ fn operands(problem: &Problem, a: &[f32], b: &[f32]) -> Operands<f32> {
 }
 
 fn dense(kernel: &KernelDesc, m: usize, n: usize, k: usize) -> Problem {
-    cases::problem(m, n, k, kernel.layout, DType::F32, Variant::PLAIN)
+    cases::problem(m, n, k, kernel.layout, Format::F32, Variant::PLAIN)
+}
+
+/// The name of cuBLAS's SGEMM.
+fn sgemm(layout: Layout) -> &'static str {
+    let is_sgemm = |k: &&KernelDesc| k.role == Role::Vendor && k.types.a == Format::F32 && k.layout == layout;
+    KERNELS.iter().find(is_sgemm).map_or("none", |kernel| kernel.name)
 }
 
 /// Root mean square at most SGEMM's; the maximum, which is a matter of luck, at most a fifth above it. Of few rows the former is
 /// a matter of luck, too, and the latter more so: SGEMM's own, of 16 rows and K = 64, is 1.7e-7 here and 2.6e-7 of other numbers.
 fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
-    let sgemm = format!("cublas_f32_{}", kernel.layout);
+    let sgemm = sgemm(kernel.layout);
     let mut worse = Vec::new();
     for case in all_cases() {
         let Case { kind, k, ref a, ref b, .. } = *case;
@@ -133,7 +139,7 @@ fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
         for &rows in [SIZE].iter().chain(few) {
             let problem = dense(kernel, rows, SIZE, k);
             let errors = |name: &str| Ok::<_, String>(case.errors(&product(gpu, name, &problem, &a[..rows * k], b)?));
-            let ([most, rms], [sgemm_most, sgemm_rms]) = (errors(kernel.name)?, errors(&sgemm)?);
+            let ([most, rms], [sgemm_most, sgemm_rms]) = (errors(kernel.name)?, errors(sgemm)?);
             let [luck, most_luck] = if rows < SIZE { [1.02, 1.5] } else { [1.0, 1.2] };
             if most > most_luck * sgemm_most || rms > luck * sgemm_rms {
                 let errors = format!("{most:.2e}/{rms:.2e}, SGEMM {sgemm_most:.2e}/{sgemm_rms:.2e}");
@@ -154,9 +160,12 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
     let mut worse = Vec::new();
     for case in all_cases().iter().filter(|case| [100, 128, 512, 2044, 8192].contains(&case.k)) {
         for (rows, layout) in [3, 33, 129, SIZE].into_iter().flat_map(|rows| [(rows, Layout::NT), (rows, Layout::NN)]) {
-            let aligned = cases::problem(rows, SIZE, case.k, layout, DType::F32, Variant::PLAIN);
-            let by_one = |operand: Operand| Operand { pointer_align: 4, ..operand };
-            let problem = Problem { a: by_one(aligned.a), b: by_one(aligned.b), ..aligned };
+            let aligned = cases::problem(rows, SIZE, case.k, layout, Format::F32, Variant::PLAIN);
+            let by_one = |operand: Operand| operand.with(|o| o.pointer_align = 4);
+            let problem = aligned.with(|p| {
+                p.a = by_one(aligned.a);
+                p.b = by_one(aligned.b);
+            });
             let mut operands = operands(&problem, &case.a[..rows * case.k], &case.b);
             operands.a.insert(0, f32::NAN);
             operands.b.insert(0, f32::NAN);
@@ -164,7 +173,7 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
             let errors = |name: &str| Ok::<_, String>(case.errors(&gpu.run(name, &problem, &operands)?));
             let kernel = dispatcher.plan(&problem, Policy::own()).map_err(|e| e.to_string())?.kernel;
             let [most, rms] = errors(kernel.name)?;
-            let [sgemm_most, sgemm_rms] = errors(&format!("cublas_f32_{layout}"))?;
+            let [sgemm_most, sgemm_rms] = errors(sgemm(layout))?;
             // The root mean square of few results whose size varies by 1e30 is a matter of luck.
             let luck = if rows < 16 { 1.1 } else { 1.02 };
             if most > 1.5 * sgemm_most || rms > luck * sgemm_rms {
@@ -185,7 +194,7 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
 pub fn workspaces_in_graphs(gpu: &Gpu) -> Result<(), String> {
     for kernel in KERNELS.iter().filter(|kernel| kernel.math != Math::Native && kernel.is_built()) {
         let f32_mode = cases::f32_mode(kernel);
-        let problem = Problem { f32_mode, ..dense(kernel, 300, 264, 160) };
+        let problem = dense(kernel, 300, 264, 160).with(|p| p.f32_mode = f32_mode);
         let mut rng = StdRng::seed_from_u64(3);
         let mut normal = |count: usize| (0..count).map(|_| StandardNormal.sample(&mut rng)).collect::<Vec<f32>>();
         let operands = operands(&problem, &normal(300 * 160), &normal(264 * 160));
@@ -201,11 +210,11 @@ pub fn workspaces_in_graphs(gpu: &Gpu) -> Result<(), String> {
 /// Infinities, NaN, zeros times infinity and numbers that round to infinity in bf16, alone in a row and not.
 fn special_values(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
     const MOST: f32 = f32::MAX;
-    // Few rows are the first of all; few beside the columns, too, make another product.
-    let few = few_rows(kernel).iter().map(|&rows| (rows, 264));
-    let wide = (kernel.family == "sm90_bf16x6_direct").then_some((384, 1600));
-    let sizes: Vec<_> = few.chain([(384, 264)]).chain(wide).collect();
-    for (rows, n, k) in sizes.into_iter().flat_map(|(rows, n)| [64, 100, 160, 520, 2052].map(|k| (rows, n, k))) {
+    // Few rows are the first of all; few rows beside the columns make another product, too.
+    let few = few_rows(kernel).iter().copied().map(|rows| (rows, 264));
+    for (rows, n, k) in
+        few.chain([(384, 264), (384, 1600)]).flat_map(|(rows, n)| [64, 100, 160, 520, 2052].map(|k| (rows, n, k)))
+    {
         let m = 384;
         let problem = dense(kernel, rows, n, k);
         let mut rng = StdRng::seed_from_u64(5);
@@ -255,8 +264,8 @@ fn special_values(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
 
 /// A times a permutation gives the numbers of A, bit by bit; small whole numbers give whole numbers (cases.rs has these, too).
 fn keeps_what_is_exact(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
-    let rows = few_rows(kernel).iter().chain(&[200]);
-    for (&rows, k) in rows.flat_map(|rows| [64, 128, 300, 1024].map(|k| (rows, k))) {
+    let rows = few_rows(kernel).iter().copied().chain([200]);
+    for (rows, k) in rows.flat_map(|rows| [64, 128, 300, 1024].map(|k| (rows, k))) {
         let problem = dense(kernel, rows, k, k);
         let mut rng = StdRng::seed_from_u64(9);
         let any = |_| StandardNormal.sample(&mut rng);

@@ -35,8 +35,8 @@ fn problems(kernel: &KernelDesc) -> impl Iterator<Item = Problem> + '_ {
         variants.into_iter().map(move |variant| (size, variant))
     });
     all.map(|((m, n, k), variant)| {
-        let dense = cases::problem(m, n, k, kernel.layout, kernel.dtype, variant);
-        Problem { f32_mode: F32Mode::Strict, ..dense }
+        let dense = cases::problem(m, n, k, kernel.layout, kernel.types, variant);
+        dense.with(|p| p.f32_mode = F32Mode::Strict)
     })
 }
 
@@ -50,7 +50,7 @@ fn is_a_chain<T: Element + Sync>(
     for problem in problems(kernel).filter(|p| kernel.supports(&p.canonical().problem, &gpu.info).is_ok()) {
         compared += 1;
         for data in [Data::Normal, Data::NonFinite] {
-            let operands = cases::operands::<T>(&problem, 0, data, 11);
+            let operands = cases::operands::<T, T>(&problem, 0, data, 11);
             let got = gpu.run(kernel.name, &problem, &operands)?;
             let Problem { m, n, k, batch, a, b, d, .. } = problem;
             let indices = |operand, rows, cols| {
@@ -81,7 +81,7 @@ fn is_a_chain<T: Element + Sync>(
 
 fn is_repeatable(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
     for problem in problems(kernel).filter(|p| kernel.supports(&p.canonical().problem, &gpu.info).is_ok()) {
-        let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 12);
+        let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 12);
         let run = || -> Result<Vec<u32>, String> {
             Ok(gpu.run(kernel.name, &problem, &operands)?.into_iter().map(f32::to_bits).collect())
         };

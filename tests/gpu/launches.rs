@@ -7,12 +7,11 @@ use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstre
 use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr};
 use candle_tilegemm::dispatch::{Plan, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use half::{bf16, f16};
 use std::ffi::c_int;
-use std::ptr::null;
 use std::sync::{Arc, Barrier};
 
 // Of the CUDA runtime that the kernels are linked to.
@@ -33,7 +32,8 @@ pub fn tests() -> Vec<(String, Test)> {
 
 fn own_kernels(gpu: &Gpu) -> Vec<&'static KernelDesc> {
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs).collect()
+    let is_own = |kernel: &&KernelDesc| kernel.role != Role::Vendor && kernel.types.a == kernel.types.d;
+    KERNELS.iter().filter(is_own).filter(runs).collect()
 }
 
 /// A product of ones, which is K everywhere.
@@ -48,25 +48,24 @@ struct Product {
 
 impl Product {
     fn new(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
-        match kernel.dtype {
-            DType::F16 => Self::of::<f16>(gpu, kernel, stream),
-            DType::BF16 => Self::of::<bf16>(gpu, kernel, stream),
-            DType::F32 => Self::of::<f32>(gpu, kernel, stream),
-            DType::F64 => Self::of::<f64>(gpu, kernel, stream),
+        match kernel.types.a {
+            Format::F16 => Self::of::<f16>(gpu, kernel, stream),
+            Format::BF16 => Self::of::<bf16>(gpu, kernel, stream),
+            Format::F32 => Self::of::<f32>(gpu, kernel, stream),
+            Format::F64 => Self::of::<f64>(gpu, kernel, stream),
             other => panic!("no test for {other}"),
         }
     }
 
     fn of<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
-        let m = if kernel.family == "gevm" { 4 } else { 8 };
-        let (n, k) = (256, if kernel.family == "outer" { 1 } else { 256 });
-        let dense = cases::problem(m, n, k, kernel.layout, kernel.dtype, cases::Variant::PLAIN);
-        let problem = Problem { f32_mode: cases::f32_mode(kernel), ..dense };
+        let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 256, 256]);
+        let dense = cases::problem(m, n, k, kernel.layout, kernel.types, cases::Variant::PLAIN);
+        let problem = dense.with(|p| p.f32_mode = cases::f32_mode(kernel));
         let (plan, _) = gpu.plan(kernel.name, &problem)?;
         let upload = |count: usize, value: f64| stream.clone_htod(&vec![T::from_f64(value); count]).map_err(text);
         let (a, b, d) = (upload(m * k, 1.0)?, upload(k * n, 1.0)?, upload(m * n, f64::NAN)?);
         let at = |slice| DevicePtr::<T>::device_ptr(slice, stream).0;
-        let pointers = Pointers { a: at(&a) as _, b: at(&b) as _, c: null(), bias: null(), d: at(&d) as _ };
+        let pointers = Pointers::new(at(&a) as _, at(&b) as _, at(&d) as _);
         let of_check = stream.clone();
         let check = move || {
             let _inputs = (&a, &b);
@@ -162,7 +161,7 @@ fn capture_beside(
 
 /// A stream that CUDA gives the handle of a destroyed stream, and that is captured at once, does not take the other one's workspace.
 fn a_recycled_handle_is_another_stream(gpu: &Gpu) -> Result<(), String> {
-    let problem = Problem::dense(1024, 1024, 1024, 1, Layout::NT, DType::F32);
+    let problem = Problem::dense(1024, 1024, 1024, 1, Layout::NT, Format::F32);
     let dispatcher = launch::dispatcher(launch::current_device().map_err(text)?).map_err(text)?;
     let plan = dispatcher.plan(&problem, Policy::own()).map_err(text)?;
     if plan.workspace.least == 0 {

@@ -8,12 +8,11 @@ use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, CudaSlice, CudaStream, DevicePtr, DriverError, ValidAsZeroBits};
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{workspace, DType, Layout, Problem};
+use candle_tilegemm::{workspace, Format, Layout, Problem};
 use half::{bf16, f16};
-use std::ptr::null;
 use std::sync::Arc;
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -40,7 +39,9 @@ fn no_kernel_refuses_what_it_supports(gpu: &Gpu) -> Result<(), String> {
     // SAFETY: the stream is one of the device, which is now the current one.
     unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
+    for kernel in
+        KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && kernel.types.a == kernel.types.d).filter(runs)
+    {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
         let launched = launch_large(gpu, kernel, &stream);
         // SAFETY: the stream is being captured by this thread, and the graph is destroyed once.
@@ -62,9 +63,9 @@ fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>
     let bytes = workspace::bytes().map_err(|e| e.to_string())?;
     let queue = Queue { stream: stream.cu_stream().cast(), cublas: std::ptr::null_mut() };
     let anywhere = 0x7f00_0000_0000_usize;
-    let pointers = Pointers { a: anywhere as _, b: anywhere as _, c: null(), bias: null(), d: anywhere as _ };
+    let pointers = Pointers::new(anywhere as _, anywhere as _, anywhere as _);
     let mut launched = 0;
-    for problem in large_problems(kernel) {
+    for problem in large_problems(gpu, kernel) {
         let canonical = problem.canonical().problem;
         // Not in thousands of pieces.
         let need = kernel.workspace(&canonical);
@@ -80,14 +81,14 @@ fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>
 }
 
 /// One extent at a time near what 16, 24 and 32 bits hold, and strides near what TMA takes.
-fn large_problems(kernel: &KernelDesc) -> Vec<Problem> {
+fn large_problems(gpu: &Gpu, kernel: &KernelDesc) -> Vec<Problem> {
     let int = i32::MAX as usize;
     let near = [65_535, 65_536, int / 256, int / 64, int / 16, int / 12, int / 8, int / 4, int / 2, int - 1024, int];
     let large = near.into_iter().flat_map(|most| [most / 8 * 8, most, most * 16, most * 64]);
-    let k = if kernel.family == "outer" { 1 } else { 64 };
+    let [.., k] = cases::sizes_near(gpu, kernel, [4, 64, 64]);
     let dense = |[m, n, k, batch]: [usize; 4]| {
-        let problem = Problem::dense(m, n, k, batch, kernel.layout, kernel.dtype);
-        Problem { f32_mode: cases::f32_mode(kernel), ..problem }
+        let problem = Problem::dense(m, n, k, batch, kernel.layout, kernel.types.a);
+        problem.with(|p| (p.f32_mode, p.d.format) = (cases::f32_mode(kernel), kernel.types.d))
     };
     let small = [[1, 8, k, 1], [4, 64, k, 2], [8, 128, k, 1]];
     let mut problems: Vec<_> = large
@@ -100,7 +101,7 @@ fn large_problems(kernel: &KernelDesc) -> Vec<Problem> {
         })
         .collect();
     let far = |operand: &mut Operand, bytes: i64| {
-        let stride = bytes / kernel.dtype.bytes() as i64;
+        let stride = bytes / kernel.types.a.bytes(1) as i64;
         if operand.col_stride == 1 {
             operand.row_stride = stride
         } else {
@@ -145,8 +146,7 @@ impl<T: Element + ValidAsZeroBits> Sparse<T> {
         let at = |slice: &CudaSlice<T>| slice.device_ptr(&self.stream).0;
         let (a, b, d) = (at(&self.a) as _, at(&self.b) as _, at(&self.d) as _);
         // SAFETY: the buffers are as large as the problem, and live until the copy below has waited for the stream.
-        unsafe { launch::launch(plan, Pointers { a, b, c: null(), bias: null(), d }, queue) }
-            .map_err(|e| e.to_string())?;
+        unsafe { launch::launch(plan, Pointers::new(a, b, d), queue) }.map_err(|e| e.to_string())?;
         let values = self.stream.clone_dtoh(&self.d.slice(first..first + count)).map_err(text)?;
         Ok(values.into_iter().map(|x| x.to_f64()).collect())
     }
@@ -200,9 +200,11 @@ fn a_long_sum_of_a_few_rows(gpu: &Gpu) -> Result<(), String> {
     for (row, column) in [(15, 7), (3, 2), (15, 2), (3, 7)] {
         expected[row * 8 + column] = (row * column) as f64;
     }
-    let takes = |kernel: &&KernelDesc| kernel.family == "sm90_gemm" && kernel.dtype == DType::BF16 && kernel.is_built();
-    let mut kernels = KERNELS.iter().filter(takes).filter(|kernel| kernel.layout == Layout::NT);
-    let kernel = kernels.next().ok_or("no kernel of sm90_gemm is built")?;
+    let canonical = product.problem.canonical().problem;
+    let own = |kernel: &&KernelDesc| kernel.is_built() && kernel.role == Role::Kernel && kernel.layout == Layout::NT;
+    let mut kernels = KERNELS.iter().filter(own);
+    let kernel = kernels.find(|kernel| kernel.supports(&canonical, &gpu.info).is_ok());
+    let kernel = kernel.ok_or("no kernel of this build takes so long a K")?;
     let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
     expect(kernel.name, &product.run(gpu, &plan, 0, 128)?, &expected)
 }
@@ -218,12 +220,14 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let memory = unsafe { stream.alloc::<u8>(FAR) }.map_err(text)?;
     let memory = memory.device_ptr(&stream).0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.family != "cublas").filter(runs) {
-        match kernel.dtype {
-            DType::F16 => far_apart::<f16>(gpu, kernel, memory),
-            DType::BF16 => far_apart::<bf16>(gpu, kernel, memory),
-            DType::F32 => far_apart::<f32>(gpu, kernel, memory),
-            DType::F64 => far_apart::<f64>(gpu, kernel, memory),
+    for kernel in
+        KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && kernel.types.a == kernel.types.d).filter(runs)
+    {
+        match kernel.types.a {
+            Format::F16 => far_apart::<f16>(gpu, kernel, memory),
+            Format::BF16 => far_apart::<bf16>(gpu, kernel, memory),
+            Format::F32 => far_apart::<f32>(gpu, kernel, memory),
+            Format::F64 => far_apart::<f64>(gpu, kernel, memory),
             other => panic!("no test for {other}"),
         }?;
     }
@@ -232,16 +236,20 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
 
 /// Each row of A picks a row of B.
 fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
-    let m = if kernel.family == "gevm" { 4 } else { 8 };
-    let (n, k) = (64, if kernel.family == "outer" { 1 } else { 64 });
-    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.dtype);
+    let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 64, 64]);
+    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a);
     let stride = (FAR / size_of::<T>() / 64) as i64;
     let far = |o: Operand| match o.col_stride {
-        1 => Operand { row_stride: stride, ..o },
-        _ => Operand { col_stride: stride, ..o },
+        1 => o.with(|o| o.row_stride = stride),
+        _ => o.with(|o| o.col_stride = stride),
     };
     let (a, b, d) = (far(dense.a), far(dense.b), far(dense.d));
-    let problem = Problem { a, b, d, f32_mode: cases::f32_mode(kernel), ..dense };
+    let problem = dense.with(|p| {
+        p.a = a;
+        p.b = b;
+        p.d = d;
+        p.f32_mode = cases::f32_mode(kernel);
+    });
     let (plan, queue) = gpu.plan(kernel.name, &problem)?;
     // One operand behind the other in every line.
     let [of_a, of_b, of_d] = [0, 1, 2].map(|i| memory + (i * 1024 * size_of::<T>()) as u64);
@@ -259,7 +267,7 @@ fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) ->
     write(of_a, &a, m, k, &|i, p| f64::from(p == picked(i))).map_err(text)?;
     write(of_b, &b, k, n, &value).map_err(text)?;
     write(of_d, &d, m, n, &|_, _| f64::NAN).map_err(text)?;
-    let pointers = Pointers { a: of_a as _, b: of_b as _, c: null(), bias: null(), d: of_d as _ };
+    let pointers = Pointers::new(of_a as _, of_b as _, of_d as _);
     // SAFETY: all lines are inside of the memory, which the caller keeps.
     unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string())?;
     gpu.device.cuda_stream().synchronize().map_err(text)?;

@@ -14,12 +14,13 @@ mod fma;
 mod launches;
 mod limits;
 mod oracle;
+mod outer;
 mod speed;
 mod tf32;
 mod vendor;
 
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use device::Gpu;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -53,14 +54,16 @@ fn all() -> Vec<(String, Test)> {
     let others: Vec<(String, Test)> = vec![
         ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
         ("workspaces_in_graphs".into(), Box::new(exactness::workspaces_in_graphs)),
-        ("reference_f16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16>)),
-        ("reference_bf16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16>)),
-        ("reference_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<f32>)),
-        ("reference_f64_against_f64".into(), Box::new(oracle::reference_against_f64::<f64>)),
-        ("outer_is_simt_to_the_bit".into(), Box::new(cases::outer_is_simt_to_the_bit)),
+        ("reference_f16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16, half::f16>)),
+        ("reference_bf16_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16, half::bf16>)),
+        ("reference_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<f32, f32>)),
+        ("reference_f64_against_f64".into(), Box::new(oracle::reference_against_f64::<f64, f64>)),
+        ("reference_f16_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16, f32>)),
+        ("reference_bf16_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16, f32>)),
+        ("outer_is_simt_to_the_bit".into(), Box::new(outer::outer_is_simt_to_the_bit)),
     ];
     tests.extend(others);
-    let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.family != "reference");
+    let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.role != Role::LastResort);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
         (kernel.name.to_string(), test)

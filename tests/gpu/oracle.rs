@@ -2,8 +2,10 @@
 
 use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
-use candle_tilegemm::problem::{BiasAxis, Operand};
-use candle_tilegemm::{Activation, DType, F32Mode, Layout, Problem};
+use candle_tilegemm::family;
+use candle_tilegemm::kernel::{KernelDesc, Role};
+use candle_tilegemm::problem::{BiasAxis, Operand, Types};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rayon::prelude::*;
 
 /// Elements after the end of every buffer that no kernel may touch.
@@ -44,18 +46,22 @@ pub fn for_each(operand: &Operand, rows: usize, cols: usize, batch: [usize; 2], 
     }
 }
 
+/// The reference kernel for this device.
+fn reference(gpu: &Gpu, types: Types) -> Result<&'static KernelDesc, String> {
+    let is_reference = |k: &&KernelDesc| k.role == Role::LastResort && k.is_built() && k.types == types;
+    let kernels = family::KERNELS.iter().filter(is_reference).filter(|k| k.arch.runs_on(gpu.info.capability));
+    kernels.max_by_key(|k| k.arch.capability).ok_or_else(|| format!("there is no reference kernel for {types}"))
+}
+
 /// The kernel's D against the reference kernel's, and everything around D against what was there before.
-pub fn compare<T: Element>(
+pub fn compare<T: Element, Out: Element>(
     gpu: &Gpu,
     kernel: &str,
     problem: &Problem,
-    operands: &Operands<T>,
+    operands: &Operands<T, Out>,
     data: Data,
 ) -> Result<(), String> {
-    let reference = candle_tilegemm::family::KERNELS
-        .iter()
-        .find(|k| k.family == "reference" && k.is_built() && k.dtype == problem.dtype)
-        .ok_or("there is no reference kernel for this dtype")?;
+    let reference = reference(gpu, problem.types())?;
     let mut beside = *problem;
     beside.epilogue.in_place = false;
     let expected = gpu.run(reference.name, &beside, operands)?;
@@ -65,21 +71,23 @@ pub fn compare<T: Element>(
     for_each(&problem.d, problem.m, problem.n, problem.batch, |index| inside[offset + index] = true);
     // Both sum k products of N(0,1) in f32 (f64), in different orders, and round once to T: partial sums reach sqrt(k), and k
     // roundings of those add up to about k units at the worst of a few 100,000 elements.
-    let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
+    let accumulator = if Out::UNIT_ROUNDOFF < 1e-12 { Out::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
     let mut units = 4.0 * (problem.k as f64 + 32.0);
-    if matches!(problem.dtype, DType::F16 | DType::BF16) {
+    if matches!(problem.a.format, Format::F16 | Format::BF16) {
         // Tensor cores add 16 products at a time and cut the sum towards zero, half a unit of it on average.
         units += (problem.k as f64).powf(1.5) / 16.0;
     }
     let scale = problem.epilogue.alpha().abs().max(1.0) * units;
     // Inputs that are rounded to TF32, to nearest, are off by up to 2^-11 each and their product by up to 2^-10, of N(0, 1) by
     // 0.3 * 2^-10 on average, and by no more than 12 * 2^-10 here. With inputs cut off, deep sums would be outside of this.
-    let tf32 = problem.dtype == DType::F32 && problem.f32_mode == F32Mode::Tf32;
+    let tf32 = problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32;
     let inputs = if tf32 { (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10) } else { 0.0 };
     let inputs = inputs * problem.epilogue.alpha().abs().max(1.0);
     // cuBLAS rounds a product of 16 bits before it adds beta * C: numbers of C are below 6.
-    let rounds_twice = kernel.starts_with("cublas") && problem.epilogue.in_place && T::UNIT_ROUNDOFF > 1e-4;
-    let twice = if rounds_twice { T::UNIT_ROUNDOFF } else { 0.0 };
+    let name = kernel.split('@').next().unwrap_or_default();
+    let is_vendor = family::by_name(name).is_some_and(|kernel| kernel.role == Role::Vendor);
+    let rounds_twice = is_vendor && problem.epilogue.in_place && Out::UNIT_ROUNDOFF > 1e-4;
+    let twice = if rounds_twice { Out::UNIT_ROUNDOFF } else { 0.0 };
     let exact = !rounds_twice && data == Data::Integers && problem.epilogue.activation == Activation::Identity;
     for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
         let (got, expected) = (got.to_f64(), expected.to_f64());
@@ -89,7 +97,7 @@ pub fn compare<T: Element>(
             }
             continue;
         }
-        let tolerance = 2.0 * T::UNIT_ROUNDOFF * expected.abs() + accumulator * scale + inputs;
+        let tolerance = 2.0 * Out::UNIT_ROUNDOFF * expected.abs() + accumulator * scale + inputs;
         let tolerance = tolerance + twice * (expected.abs() + 6.0 * problem.epilogue.beta().abs());
         let tolerance = if exact { 0.0 } else { tolerance };
         if !agree(got, expected, tolerance) {
@@ -100,9 +108,9 @@ pub fn compare<T: Element>(
 }
 
 /// The reference kernel against sums in f64, over strides that no other kernel takes.
-pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
-    let dtype = T::KERNEL_DTYPE;
-    let name = format!("reference_sm{}_{dtype}_any_16x16x1_1x1", gpu.info.capability);
+pub fn reference_against_f64<T: Element, Out: Element>(gpu: &Gpu) -> Result<(), String> {
+    let types = Types::new(T::KERNEL_DTYPE, Out::KERNEL_DTYPE);
+    let name = reference(gpu, types)?.name;
     let plain = Variant::PLAIN;
     let variants = [
         plain,
@@ -116,14 +124,17 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
     for variant in variants.into_iter().chain(activations) {
         for layout in [Layout::NN, Layout::NT, Layout::TN, Layout::TT] {
             for (m, n, k) in [(1, 1, 1), (17, 5, 33), (3, 40, 129), (64, 31, 0), (2, 2, 2000)] {
-                let mut problem = cases::problem(m, n, k, layout, dtype, variant);
-                let mut operands = cases::operands::<T>(&problem, variant.offset, Data::Normal, 7);
-                check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem} {variant:?}: {e}"))?;
+                let mut problem = cases::problem(m, n, k, layout, types, variant);
+                let mut operands = cases::operands::<T, Out>(&problem, variant.offset, Data::Normal, 7);
+                check_f64(gpu, name, &problem, &operands).map_err(|e| format!("{problem} {variant:?}: {e}"))?;
                 if layout == Layout::NN && variant.batch == [1, 1] && variant.offset == 0 {
                     // Neither dimension contiguous: every second column of a wider A.
-                    problem.a = Operand { row_stride: 2 * k.max(1) as i64 + 1, col_stride: 2, ..problem.a };
-                    operands = cases::operands::<T>(&problem, 0, Data::Normal, 8);
-                    check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("strided {problem}: {e}"))?;
+                    problem.a = problem.a.with(|o| {
+                        o.row_stride = 2 * k.max(1) as i64 + 1;
+                        o.col_stride = 2;
+                    });
+                    operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, 8);
+                    check_f64(gpu, name, &problem, &operands).map_err(|e| format!("strided {problem}: {e}"))?;
                 }
             }
         }
@@ -132,12 +143,21 @@ pub fn reference_against_f64<T: Element>(gpu: &Gpu) -> Result<(), String> {
 }
 
 /// The named kernel's D against sums in f64.
-pub fn check_f64<T: Element>(gpu: &Gpu, name: &str, problem: &Problem, operands: &Operands<T>) -> Result<(), String> {
+pub fn check_f64<T: Element, Out: Element>(
+    gpu: &Gpu,
+    name: &str,
+    problem: &Problem,
+    operands: &Operands<T, Out>,
+) -> Result<(), String> {
     check_sums(problem, operands, &gpu.run(name, problem, operands)?)
 }
 
 /// Every element of D within the bound of sums in f32, in f64 for f64.
-pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[T]) -> Result<(), String> {
+pub fn check_sums<T: Element, Out: Element>(
+    problem: &Problem,
+    operands: &Operands<T, Out>,
+    got: &[Out],
+) -> Result<(), String> {
     let Problem { m, n, k, batch, a, b, d, epilogue, .. } = *problem;
     let offset = operands.offsets[0];
     let indices = |operand: &Operand, rows, cols| {
@@ -147,7 +167,7 @@ pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[
     };
     let (a_at, b_at, d_at) = (indices(&a, m, k), indices(&b, k, n), indices(&d, m, n));
     let c_at = epilogue.c.map(|c| indices(&c, m, n));
-    let accumulator = if T::UNIT_ROUNDOFF < 1e-12 { T::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
+    let accumulator = if Out::UNIT_ROUNDOFF < 1e-12 { Out::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
     let check = |(element, &place): (usize, &usize)| {
         let (matrix, i, j) = (element / (m * n), element / n % m, element % n);
         let product = |p: usize| {
@@ -160,7 +180,7 @@ pub fn check_sums<T: Element>(problem: &Problem, operands: &Operands<T>, got: &[
         let c = c_at.as_ref().map_or(0.0, |c_at| epilogue.beta() * operands.c[c_at[element]].to_f64());
         let expected = epilogue.activation.apply(epilogue.alpha() * sum + bias) + c;
         // Rounding of D, and the bound of a sum in order (Higham, Accuracy and Stability, 4.2) with room for the epilogue.
-        let tolerance = T::UNIT_ROUNDOFF * expected.abs() * 1.01
+        let tolerance = Out::UNIT_ROUNDOFF * expected.abs() * 1.01
             + accumulator * ((k as f64 + 8.0) * size.max(1.0) + 8.0 * (bias.abs() + c.abs()));
         let got = got[place].to_f64();
         if !agree(got, expected, tolerance) {

@@ -7,7 +7,7 @@ use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::launch::{self, Pointers, Queue, VendorCall};
-use candle_tilegemm::{DType, Layout, Problem};
+use candle_tilegemm::{Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -21,11 +21,11 @@ pub fn tests() -> Vec<(String, Test)> {
 }
 
 const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
-const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+const DTYPES: [Format; 4] = [Format::F16, Format::BF16, Format::F32, Format::F64];
 
 /// The products that were up to 2,000 times slower than stock's, and `count` random ones.
 fn few_outputs(count: usize) -> Vec<Problem> {
-    use DType::{BF16, F32, F64};
+    use Format::{BF16, F32, F64};
     use Layout::{NN, NT};
     let known = [
         (1, 8, 16_384, NN, BF16),
@@ -53,10 +53,10 @@ fn few_outputs(count: usize) -> Vec<Problem> {
 /// Scores and values of sequences that are no multiple of 8.
 fn odd_attention() -> Vec<Problem> {
     let mut rng = StdRng::seed_from_u64(20);
-    let known = [(24, 209, 80, DType::BF16), (128, 249, 80, DType::F32)];
+    let known = [(24, 209, 80, Format::BF16), (128, 249, 80, Format::F32)];
     let drawn = (0..12).map(|i| {
         let (heads, tokens) = (rng.random_range(8..128), rng.random_range(20..400));
-        (heads, tokens, [64, 80, 96, 128][i % 4], [DType::BF16, DType::F16, DType::F32][i % 3])
+        (heads, tokens, [64, 80, 96, 128][i % 4], [Format::BF16, Format::F16, Format::F32][i % 3])
     });
     let all: Vec<_> = known.into_iter().chain(drawn).collect();
     all.into_iter()
@@ -94,7 +94,7 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
     let text = |e: candle::Error| e.to_string();
     let stream = gpu.device.cuda_stream();
     stream.context().bind_to_thread().map_err(|e| e.to_string())?;
-    let words = |elements: usize| elements * problem.dtype.bytes() / 4 + 4;
+    let words = |elements: usize| elements * problem.a.format.bytes(1) / 4 + 4;
     let batch = problem.batch_count();
     // 0x3f800000 to 0x3fffffff and any lower half: numbers from 1 to 2, or near them, in every dtype.
     let numbers = |elements: usize| -> Result<CudaSlice<f32>, String> {
@@ -106,8 +106,7 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
     let (a, b) = (numbers(batch * problem.m * problem.k)?, numbers(batch * problem.k * problem.n)?);
     let d = numbers(batch * problem.m * problem.n)?;
     let at = |slice: &CudaSlice<f32>| slice.device_ptr(&stream).0;
-    let pointers =
-        Pointers { a: at(&a) as _, b: at(&b) as _, c: std::ptr::null(), bias: std::ptr::null(), d: at(&d) as _ };
+    let pointers = Pointers::new(at(&a) as _, at(&b) as _, at(&d) as _);
     let handle = gpu.device.cublas_handle();
     let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
     let plan = dispatcher.plan(problem, Policy::default()).map_err(|e| e.to_string())?;

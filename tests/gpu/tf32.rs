@@ -5,7 +5,7 @@ use crate::device::{Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math};
-use candle_tilegemm::{DType, F32Mode, Problem};
+use candle_tilegemm::{F32Mode, Format};
 
 pub fn tests() -> Vec<(String, Test)> {
     let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.math == Math::Tf32);
@@ -27,8 +27,8 @@ fn near_the_largest_number(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String>
     const ROWS: [u32; 6] = [0x7f7f_ffff, 0xff7f_ffff, 0x7f7f_f001, 0x7f7f_efff, 0x7f7f_e000, 0x7f00_0000];
     const COLUMNS: [f32; 6] = [0.0, 0.5, -0.5, 1.0, 4.0, 1e-38];
     let (m, n, k) = (256, 256, 256);
-    let problem = cases::problem(m, n, k, kernel.layout, DType::F32, Variant::PLAIN);
-    let problem = Problem { f32_mode: F32Mode::Tf32, ..problem };
+    let problem = cases::problem(m, n, k, kernel.layout, Format::F32, Variant::PLAIN);
+    let problem = problem.with(|p| p.f32_mode = F32Mode::Tf32);
     let left = |row: usize| f32::from_bits(ROWS[row % ROWS.len()]);
     let right = |column: usize| COLUMNS[column % COLUMNS.len()];
     // Every row of A and column of B has its number at the same k, and zeros elsewhere.

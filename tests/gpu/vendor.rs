@@ -8,8 +8,9 @@ use candle::cuda_backend::cudarc::cublas::sys;
 use candle::cuda_backend::cudarc::driver::DevicePtr;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::interpose::{self, Forwarded};
+use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{Pointers, VendorCall};
-use candle_tilegemm::{workspace, DType, Layout, Problem};
+use candle_tilegemm::{workspace, Format, Layout, Problem};
 use half::{bf16, f16};
 use std::ffi::{c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -34,7 +35,7 @@ const UNALIGNED: [(usize, usize, usize, usize, Layout); 4] = [
     (1, 200, 2055, 1028, Layout::TN),
 ];
 
-fn unaligned(dtype: DType) -> impl Iterator<Item = Problem> {
+fn unaligned(dtype: Format) -> impl Iterator<Item = Problem> {
     let problem = move |(batch, m, n, k, layout)| {
         cases::problem(m, n, k, layout, dtype, Variant { batch: [1, batch], ..Variant::PLAIN })
     };
@@ -44,8 +45,8 @@ fn unaligned(dtype: DType) -> impl Iterator<Item = Problem> {
 fn vendor_adds_in_f32(gpu: &Gpu) -> Result<(), String> {
     fn check<T: Element>(gpu: &Gpu) -> Result<(), String> {
         unaligned(T::KERNEL_DTYPE).try_for_each(|problem| {
-            let operands = cases::operands::<T>(&problem, 0, Data::Normal, 11);
-            let name = format!("cublas_{}_{}", problem.dtype, problem.layout());
+            let operands = cases::operands::<T, T>(&problem, 0, Data::Normal, 11);
+            let name = format!("cublas_{}_{}", problem.a.format, problem.layout());
             oracle::check_f64(gpu, &name, &problem, &operands).map_err(|e| format!("{problem}: {e}"))
         })
     }
@@ -60,8 +61,8 @@ extern "C" {
 
 /// After a product, and after one that cuBLAS refuses.
 fn vendor_leaves_the_math_mode(gpu: &Gpu) -> Result<(), String> {
-    let problem = Problem::dense(16, 385, 96, 1, Layout::NT, DType::BF16);
-    let operands = cases::operands::<bf16>(&problem, 0, Data::Normal, 3);
+    let problem = Problem::dense(16, 385, 96, 1, Layout::NT, Format::BF16);
+    let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 3);
     let mut short = problem;
     short.a.row_stride = 8; // below K
     let handle = gpu.device.cublas_handle();
@@ -73,13 +74,7 @@ fn vendor_leaves_the_math_mode(gpu: &Gpu) -> Result<(), String> {
             cublasSetMathMode(handle, mode);
             gpu.run("cublas_bf16_nt", &problem, &operands)?;
             cublasGetMathMode(handle, &mut after[0]);
-            let nowhere = Pointers {
-                a: std::ptr::null(),
-                b: std::ptr::null(),
-                c: std::ptr::null(),
-                bias: std::ptr::null(),
-                d: std::ptr::null_mut(),
-            };
+            let nowhere = Pointers::new(std::ptr::null(), std::ptr::null(), std::ptr::null_mut());
             let call = VendorCall::of(&short).map_err(|e| e.to_string())?;
             let refused = call.run(nowhere, handle).is_err();
             cublasGetMathMode(handle, &mut after[1]);
@@ -114,8 +109,8 @@ fn interposed<T: Element>(
     };
     let ((op_a, ld_a), (op_b, ld_b)) = (op(&problem.a), op(&problem.b));
     let data_type = match T::KERNEL_DTYPE {
-        DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
-        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        Format::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        Format::F16 => sys::cudaDataType_t::CUDA_R_16F,
         _ => sys::cudaDataType_t::CUDA_R_32F,
     };
     let scalars = [problem.epilogue.alpha() as f32, problem.epilogue.beta() as f32];
@@ -176,7 +171,7 @@ fn expect_planned(problem: &Problem, stats: &interpose::Stats) -> Result<(), Str
 
 fn interposer_adds_in_f32_where_asked(gpu: &Gpu) -> Result<(), String> {
     let check = |problem: Problem| {
-        let operands = cases::operands::<bf16>(&problem, 0, Data::Normal, 12);
+        let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 12);
         interpose::set_exact_sums(true);
         let called = counted(|| interposed(gpu, &problem, &operands, 0));
         interpose::set_exact_sums(false);
@@ -187,15 +182,15 @@ fn interposer_adds_in_f32_where_asked(gpu: &Gpu) -> Result<(), String> {
         expect_planned(&problem, &stats)?;
         oracle::check_sums(&problem, &operands, &d).map_err(|e| format!("{problem}: {e}"))
     };
-    unaligned(DType::BF16).try_for_each(check)
+    unaligned(Format::BF16).try_for_each(check)
 }
 
 fn interposer_adds_to_unaligned_results(gpu: &Gpu) -> Result<(), String> {
     interpose::set_exact_sums(true); // the bound is that of sums in f32
     let check = |(m, n, k, batch)| {
         let variant = Variant { alpha: 0.5, beta: -2.0, in_place: true, batch: [1, batch], ..Variant::PLAIN };
-        let problem = cases::problem(m, n, k, Layout::NN, DType::BF16, variant);
-        let operands = cases::operands::<bf16>(&problem, 0, Data::Normal, 13);
+        let problem = cases::problem(m, n, k, Layout::NN, Format::BF16, variant);
+        let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 13);
         let ((status, d), stats) = counted(|| interposed(gpu, &problem, &operands, 0))?;
         if status != 0 {
             return Err(format!("{problem}: status {status}"));
@@ -211,8 +206,8 @@ fn interposer_adds_to_unaligned_results(gpu: &Gpu) -> Result<(), String> {
 fn interposer_leaves_wrong_arguments(gpu: &Gpu) -> Result<(), String> {
     const INVALID_VALUE: u32 = 7;
     for layout in [Layout::NN, Layout::TN] {
-        let problem = Problem::dense(64, 64, 64, 1, layout, DType::F32);
-        let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 14);
+        let problem = Problem::dense(64, 64, 64, 1, layout, Format::F32);
+        let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 14);
         let ((status, d), stats) = counted(|| interposed(gpu, &problem, &operands, 1))?;
         expect_forwarded(&problem, &stats, Forwarded::Arguments)?;
         if status != INVALID_VALUE || d.iter().any(|x| !x.is_nan()) {
@@ -248,8 +243,8 @@ fn interposer_forwards_after_a_panic(gpu: &Gpu) -> Result<(), String> {
     // A size that no other test has: what was planned before is not chosen again. Nothing is launched yet, so that a sum may go on.
     for (n, beta) in [(1237, 0.0), (1239, 1.0)] {
         let variant = Variant { beta, in_place: beta != 0.0, ..Variant::PLAIN };
-        let problem = cases::problem(37, n, 29, Layout::NT, DType::F32, variant);
-        let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 15);
+        let problem = cases::problem(37, n, 29, Layout::NT, Format::F32, variant);
+        let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 15);
         let call = || counted(|| interposed(gpu, &problem, &operands, 0));
         let called = tracing::subscriber::with_default(Panicking, || catch_unwind(AssertUnwindSafe(call)));
         let ((status, d), stats) = called.map_err(|_| "the panic came through")??;
@@ -277,11 +272,13 @@ fn workspaces_are_handed_on(gpu: &Gpu) -> Result<(), String> {
             false => Err(String::from_utf8_lossy(&child.stdout).into_owned()),
         };
     }
-    let needs_one =
-        |k: &&candle_tilegemm::kernel::KernelDesc| k.is_built() && k.family == "sm90_bf16x6" && k.layout == Layout::NN;
+    let problem = Problem::dense(300, 264, 160, 1, Layout::NN, Format::F32);
+    let needs_one = |k: &&KernelDesc| {
+        let runs = k.is_built() && k.supports(&problem, &gpu.info).is_ok();
+        runs && k.layout == Layout::NN && k.workspace(&problem).least > 0
+    };
     let kernel = KERNELS.iter().find(needs_one).ok_or("no kernel of this build needs a workspace")?;
-    let problem = Problem::dense(300, 264, 160, 1, Layout::NN, DType::F32);
-    let operands = cases::operands::<f32>(&problem, 0, Data::Normal, 16);
+    let operands = cases::operands::<f32, f32>(&problem, 0, Data::Normal, 16);
     let expected = gpu.run(kernel.name, &problem, &operands)?;
     let on_a_thread = || -> Result<(), String> {
         let device = candle::Device::Cuda(gpu.device.clone());

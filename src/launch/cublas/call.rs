@@ -6,7 +6,7 @@ use super::sums::ExactSums;
 use crate::error::{Error, Result};
 use crate::launch::pointers::Pointers;
 use crate::problem::f32_mode::compute_type;
-use crate::problem::{DType, F32Mode, Operand, Problem};
+use crate::problem::{F32Mode, Format, Operand, Problem};
 use std::ffi::{c_int, c_longlong, c_void};
 
 /// The arguments of one call, without its pointers. Row-major D = A @ B is column-major D^T = B^T @ A^T, so cuBLAS gets
@@ -24,7 +24,8 @@ pub struct VendorCall {
     batch: c_int,
     alpha: f64,
     beta: f64,
-    dtype: DType,
+    /// The format of A and B, and of D.
+    formats: [Format; 2],
     f32_mode: F32Mode,
     /// Whether partial sums of 16-bit products must be added in f32. By default cuBLAS may add them in 16 bits.
     exact_sums: bool,
@@ -42,7 +43,7 @@ impl VendorCall {
             stride => (OP_T, stride),
         };
         let call = Self::new(problem, op(&problem.b), op(&problem.a))?;
-        Ok(Self { exact_sums: matches!(problem.dtype, DType::F16 | DType::BF16), ..call })
+        Ok(Self { exact_sums: matches!(problem.a.format, Format::F16 | Format::BF16), ..call })
     }
 
     /// The call that candle-core 0.11 makes for `matmul` of dense operands (`gemm_config` in its `cuda_backend`): with
@@ -74,7 +75,7 @@ impl VendorCall {
             c_int::try_from(number)
                 .map_err(|_| Error::Vendor(format!("{problem}: {number} does not fit its interface")))
         };
-        let Problem { m, n, k, batch, a, b, d, epilogue, dtype, f32_mode } = *problem;
+        let Problem { m, n, k, batch, a, b, d, epilogue, f32_mode, .. } = *problem;
         Ok(Self {
             ops: [op_b, op_a],
             n: fit(n as i64)?,
@@ -85,7 +86,7 @@ impl VendorCall {
             batch: fit((batch[0] * batch[1]) as i64)?,
             alpha: epilogue.alpha(),
             beta: epilogue.beta(),
-            dtype,
+            formats: [a.format, d.format],
             f32_mode,
             exact_sums: false,
         })
@@ -94,7 +95,7 @@ impl VendorCall {
     /// Makes the call.
     ///
     /// # Errors
-    /// [`Error::Vendor`] with cuBLAS's status.
+    /// [`Error::Vendor`] with cuBLAS's status, or where cuBLAS has no name for a format.
     ///
     /// # Safety
     /// As for [`crate::launch::launch`]; `handle` is a cuBLAS handle of the current device, set to the stream to use and in host pointer
@@ -113,11 +114,13 @@ impl VendorCall {
         let gemm = library.gemm_strided_batched_ex;
         // SAFETY: the caller's handle, which outlives this call.
         let _exact = self.exact_sums.then(|| unsafe { ExactSums::of(library, handle) }).transpose()?;
-        let (data_type, compute_type) = self.types();
+        let [operands, out] = self.formats;
+        let (data_type, out_type) = (data_type(operands)?, data_type(out)?);
+        let compute_type = self.compute_type();
         let scalars32 = [self.alpha as f32, self.beta as f32];
         let scalars64 = [self.alpha, self.beta];
         let scalar = |index: usize| -> *const c_void {
-            if self.dtype == DType::F64 {
+            if operands == Format::F64 {
                 (&raw const scalars64[index]).cast()
             } else {
                 (&raw const scalars32[index]).cast()
@@ -143,7 +146,7 @@ impl VendorCall {
                 self.strides[1],
                 scalar(1),
                 pointers.d,
-                data_type,
+                out_type,
                 self.ld[2],
                 self.strides[2],
                 self.batch,
@@ -157,14 +160,22 @@ impl VendorCall {
         }
     }
 
-    /// Data and compute type.
-    fn types(&self) -> (c_int, c_int) {
-        match (self.dtype, self.f32_mode) {
-            (DType::F16, _) => (CUDA_R_16F, compute_type::F32),
-            (DType::BF16, _) => (CUDA_R_16BF, compute_type::F32),
-            (DType::F32, F32Mode::Tf32) => (CUDA_R_32F, compute_type::F32_FAST_TF32),
-            (DType::F32, _) => (CUDA_R_32F, compute_type::F32),
-            (DType::F64, _) => (CUDA_R_64F, COMPUTE_64F),
+    fn compute_type(&self) -> c_int {
+        match (self.formats[0], self.f32_mode) {
+            (Format::F64, _) => COMPUTE_64F,
+            (Format::F32, F32Mode::Tf32) => compute_type::F32_FAST_TF32,
+            _ => compute_type::F32,
         }
+    }
+}
+
+/// The `cudaDataType_t` of a format.
+fn data_type(format: Format) -> Result<c_int> {
+    match format {
+        Format::F16 => Ok(CUDA_R_16F),
+        Format::BF16 => Ok(CUDA_R_16BF),
+        Format::F32 => Ok(CUDA_R_32F),
+        Format::F64 => Ok(CUDA_R_64F),
+        other => Err(Error::Vendor(format!("cublasGemmStridedBatchedEx has no data type {other}"))),
     }
 }

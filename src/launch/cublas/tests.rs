@@ -1,7 +1,7 @@
 use super::api::{version, Cublas, VendorLibrary};
 use super::call::VendorCall;
 use crate::launch::pointers::Pointers;
-use crate::problem::{DType, Layout, Problem};
+use crate::problem::{Format, Layout, Problem};
 use std::cell::Cell;
 use std::ffi::{c_int, c_longlong, c_void};
 use std::ptr::{null, null_mut};
@@ -76,7 +76,7 @@ fn library(major: i32) -> Cublas {
 /// The math mode during the call and after the call, and whether the call succeeded.
 fn modes(call: &VendorCall, major: i32, status: c_int, before: c_int) -> (c_int, c_int, bool) {
     let mut handle = before;
-    let pointers = Pointers { a: null(), b: null(), c: null(), bias: null(), d: null_mut() };
+    let pointers = Pointers::new(null(), null(), null_mut());
     DURING.set(-1);
     STATUS.set(status);
     // SAFETY: the tests' library reads no pointer.
@@ -86,7 +86,7 @@ fn modes(call: &VendorCall, major: i32, status: c_int, before: c_int) -> (c_int,
 
 #[test]
 fn sums_of_16_bits_are_exact_in_a_planned_call_and_the_handle_is_as_before() {
-    for (dtype, exact) in [(DType::BF16, 16), (DType::F16, 16), (DType::F32, 0), (DType::F64, 0)] {
+    for (dtype, exact) in [(Format::BF16, 16), (Format::F16, 16), (Format::F32, 0), (Format::F64, 0)] {
         let problem = Problem::dense(16, 385, 96, 3, Layout::NN, dtype);
         let planned = VendorCall::of(&problem).unwrap();
         let stock = VendorCall::by_candle(&problem).unwrap();
@@ -106,7 +106,7 @@ fn a_library_of_another_version_is_not_called() {
         0
     }
     assert_eq!(version(property).unwrap(), [11, 5, 1]);
-    let call = VendorCall::of(&Problem::dense(8, 8, 8, 1, Layout::NN, DType::F32)).unwrap();
+    let call = VendorCall::of(&Problem::dense(8, 8, 8, 1, Layout::NN, Format::F32)).unwrap();
     assert_eq!(modes(&call, 11, 0, 0), (-1, 0, false));
     let text = library(11).library.verify().unwrap_err().to_string();
     assert!(text.contains("11.1.0, libcublas.so") && text.contains("TILEGEMM_VENDOR=off"), "{text}");

@@ -1,0 +1,234 @@
+// The kernel of sm90_swap_ab.cu for up to 128 rows of A: one tile has all rows.
+//
+// Reading B is the cost of such a product. 64 rows of W are wgmma's M side; the rows of A, rounded up to an N of wgmma, are its N
+// side. One warp group multiplies. Two blocks share a multiprocessor where their rings fit, so that one loads while the other
+// stores. Where tiles are few, up to eight blocks of a cluster split K. Their sums meet in distributed shared memory and are added
+// in a fixed order.
+#pragma once
+#include "sm90_swap_ab/tiles.hpp"
+
+namespace tilegemm {
+namespace {
+
+template <class Row, int Width>
+struct FewRows : Tile<Row, Width> {
+  using Base = Tile<Row, Width>;
+  using Base::box, Base::columns, Base::consumer_warps, Base::fragment_bytes;
+  static_assert(Base::swap_ab && Base::w_rows == 64 && Row::cluster_m == 1 && Row::cluster_n == 1);
+  static constexpr int depth = Row::tile_k, boxes = depth / box;
+  static constexpr int w_box_bytes = Base::w_rows * 128, a_box_bytes = Base::a_rows * 128;
+  static constexpr int w_bytes = boxes * w_box_bytes, stage_bytes = Base::bytes_of_a_stage(depth);
+  static_assert(depth % box == 0);
+
+  // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The block's inbox has a slot for each of its
+  // fragments from each block.
+  static constexpr int least_stages = 3, most_split = Row::split, fragments = consumer_warps * columns;
+  static constexpr int slots(int split) { return (fragments + split - 1) / split; }
+  static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
+  // The most stages; with fewer stages two blocks share a multiprocessor.
+  static constexpr int stages(int split) { return Base::stages_beside(inbox_bytes(split), depth); }
+  static_assert(stages(most_split) >= least_stages && least_stages * stage_bytes >= fragments * fragment_bytes);
+};
+
+struct FewRowsPlace : Product {
+  int split_log2;        // blocks that split K; divisions would delay the first load
+  int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
+  bool pairs;            // two numbers of a row of D may be stored as one word
+  bool plain;            // the epilogue is the product alone
+};
+
+// Stores 16 rows and 8 columns of D^T, laid out as wgmma's accumulators. `to`: the lane's first element, in `row` and `column`
+// of D.
+template <class T>
+__device__ inline void store_fragment(const float4& v, T* to, int row, int column, const FewRowsPlace& p) {
+  const uint32_t halves[2] = {pack<T>(v.x, v.y), pack<T>(v.z, v.w)};
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const uint32_t turned = movmatrix(halves[i]);
+    if (row >= p.m || column + 8 * i >= p.n) continue;
+    if (p.pairs && column + 8 * i + 1 < p.n) {
+      *reinterpret_cast<uint32_t*>(to + 8 * i) = turned;
+    } else {
+      const T* const both = reinterpret_cast<const T*>(&turned);
+      to[8 * i] = both[0];
+      if (column + 8 * i + 1 < p.n) to[8 * i + 1] = both[1];
+    }
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::threads)
+    few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+             const __grid_constant__ FewRowsPlace p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
+  using T = typename C::Element;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const int stages = p.stages, split_log2 = p.split_log2, split = 1 << split_log2;
+  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), ring_bytes = stages * C::stage_bytes;
+  const uint32_t inbox = ring + (split > 1 ? ring_bytes : 0);
+  const int slots = (C::fragments + split - 1) >> split_log2;
+  const uint32_t inbox_bytes = split > 1 ? (slots << split_log2) * C::fragment_bytes : 0;
+  const uint32_t full = ring + ring_bytes + inbox_bytes, empty = full + 8 * stages;
+  const uint32_t arrived = empty + 8 * stages;  // barrier: the partial sums of this block's fragments
+
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int part = int(cluster_rank()), row0 = (int(blockIdx.x) >> split_log2) * C::w_rows;
+  const int batch = blockIdx.y, batch0 = gridDim.y == 1 ? 0 : batch / p.batch1, batch1 = batch - batch0 * p.batch1;
+  const int k_tiles = (p.k + C::depth - 1) / C::depth;
+  const int first = (k_tiles * part) >> split_log2, count = ((k_tiles * (part + 1)) >> split_log2) - first;
+
+  if (warp == C::consumer_warps) {
+    if (lane == 0) {
+      prefetch_tensor_map(&w_map);
+      prefetch_tensor_map(&a_map);
+      for (int s = 0; s < stages; s++) {
+        mbarrier_init(full + 8 * s, 1);
+        mbarrier_init(empty + 8 * s, C::consumer_warps);
+      }
+      mbarrier_init(arrived, 1);
+      const int fragments = (C::fragments - part + split - 1) >> split_log2;  // that this block adds up
+      if (split > 1) mbarrier_arrive_expect(arrived, (fragments << split_log2) * C::fragment_bytes);
+      fence_mbarrier_init();
+    }
+    __syncwarp();
+    // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
+    if (split > 1) cluster_arrive_relaxed();
+    else __syncthreads();
+    if (lane == 0) {
+      const uint32_t bytes = C::w_bytes + C::boxes * p.m * 128;
+      for (int i = 0; i < min(count, p.prefetch); i++) {
+#pragma unroll
+        for (int j = 0; j < C::boxes; j++) tma_prefetch(&w_map, (first + i) * C::depth + j * C::box, row0, batch);
+      }
+      griddepcontrol_wait();
+      for (int i = 0, s = 0, parity = 1; i < count; i++) {
+        mbarrier_wait(empty + 8 * s, parity);
+        const uint32_t to = ring + s * C::stage_bytes, barrier = full + 8 * s;
+        mbarrier_arrive_expect(barrier, bytes);
+#pragma unroll
+        for (int j = 0; j < C::boxes; j++) {
+          const int k = (first + i) * C::depth + j * C::box;
+          tma_load(&w_map, to + j * C::w_box_bytes, barrier, k, row0, batch, evict_first);
+          tma_load(&a_map, to + C::w_bytes + j * C::a_box_bytes, barrier, k, 0, batch, evict_last);
+        }
+        if (++s == stages) s = 0, parity ^= 1;
+      }
+      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
+    }
+    __syncwarp();
+    if (split > 1) cluster_wait();
+    return;
+  }
+
+  if (split > 1) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  // Computed before the products: nothing hides the latency of code behind the last product.
+  griddepcontrol_wait();  // in the threads that read C and the bias and write D
+  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  const int row = lane / 4, column = row0 + lane % 4 * 2;  // of D, in the first fragment
+  T* const lane_d = d + row * p.d.row_stride + column;
+  const auto store = [&](const float4& v, int m0, int n0) {
+    store_fragment(v, lane_d + m0 * p.d.row_stride + n0, row + m0, column + n0, p);
+  };
+
+  float sum[C::width / 2] = {};
+  for (int i = 0, s = 0, before = 0, parity = 0; i < count; i++) {
+    mbarrier_wait(full + 8 * s, parity);
+    const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
+    multiply<C>(sum, w, a);
+    if (i > 0 && lane == 0) mbarrier_arrive(empty + 8 * before);
+    before = s;
+    if (++s == stages) s = 0, parity ^= 1;
+  }
+  wgmma_commit_and_wait();
+  wgmma_pin(sum);
+
+  if (split == 1 && p.plain) {
+#pragma unroll
+    for (int j = 0; j < C::columns; j++) {
+      const float4 v = fragment(sum, j);
+      if (8 * j < p.m) store(v, 8 * j, 16 * warp);
+    }
+    return;
+  }
+
+  // If K is not split, fragments go to the epilogue through the ring, which is free by now. The epilogue is then a loop; unrolled
+  // over registers it would be too large.
+  if (split == 1) asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");
+#pragma unroll
+  for (int j = 0; j < C::columns; j++) {
+    const float4 v = fragment(sum, j);
+    const int f = warp * C::columns + j;
+    if (split == 1) {
+      reinterpret_cast<float4*>(shared)[f * 32 + lane] = v;
+    } else {
+      const int owner = f & (split - 1), slot = f >> split_log2;
+      const uint32_t to = inbox + ((part * slots + slot) * 32 + lane) * 16;
+      store_async(map_shared(to, owner), map_shared(arrived, owner), v);
+    }
+  }
+  if (split == 1) __syncwarp();
+  else mbarrier_wait(arrived, 0);
+  const float4* const parts = reinterpret_cast<const float4*>(shared + (inbox - ring));
+  const int mine = split == 1 ? warp * C::columns : warp, step = split == 1 ? 1 : C::consumer_warps;
+  const int end = split == 1 ? mine + C::columns : slots;
+  for (int slot = mine; slot < end; slot += step) {
+    const int f = (slot << split_log2) + part, m0 = f % C::columns * 8, n0 = f / C::columns * 16;
+    if (f >= C::fragments || m0 >= p.m) continue;
+    float4 v = parts[slot * 32 + lane];
+#pragma unroll
+    for (int half = 1; half < C::most_split; half *= 2) {
+      if (half == split) break;
+#pragma unroll
+      for (int i = half; i < 2 * half; i++) {
+        const float4 x = parts[(i * slots + slot) * 32 + lane];
+        v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
+      }
+    }
+    if (!p.plain) {
+      const int m = m0 + lane % 4 * 2, n = row0 + n0 + lane / 4;
+      const auto finish = [&](float& x, int m, int n) {
+        if (m < p.m && n < p.n) x = epilogue.unrounded(x, m, n, batch0, batch1);
+      };
+      finish(v.x, m, n), finish(v.y, m + 1, n), finish(v.z, m, n + 8), finish(v.w, m + 1, n + 8);
+    }
+    store(v, m0, n0);
+  }
+}
+
+template <class Row, int Width>
+tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
+  using C = FewRows<Row, Width>;
+  using T = typename C::Element;
+  const int split = args.config.split, split_log2 = log2_of(split, C::most_split), stages = args.config.stages;
+  if (args.m > C::a_rows || split_log2 < 0 || args.k <= C::depth * (split - 1) || stages < C::least_stages ||
+      stages > C::stages(split)) {
+    return TG_UNSUPPORTED;
+  }
+  CUtensorMap w_map, a_map;
+  // TMA takes as long for rows outside of A as for rows inside.
+  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows) ||
+      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, int(args.m))) {
+    return TG_UNSUPPORTED;
+  }
+  const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
+  const tg_matrix& d = args.d;
+  const bool pairs = reinterpret_cast<uintptr_t>(d.ptr) % 4 == 0 && d.batch_stride[0] % 2 == 0 &&
+                     d.batch_stride[1] % 2 == 0 && (args.m == 1 || d.row_stride % 2 == 0);
+  Epilogue<T, float> epilogue(args);
+  FewRowsPlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages, args.overlap ? 2 : 0, pairs,
+                     epilogue.is_plain()};
+
+  const void* kernel = reinterpret_cast<const void*>(few_rows<C>);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
+  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
+  const dim3 grid(unsigned(tiles * split), unsigned(batches));
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(kernel, parameters);
+}
+
+}  // namespace
+}  // namespace tilegemm

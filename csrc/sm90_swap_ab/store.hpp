@@ -1,0 +1,143 @@
+// The way of the sums of wave.hpp from the tensor cores' registers to D.
+#pragma once
+#include "sm90_swap_ab/tiles.hpp"
+
+namespace tilegemm {
+
+// The part of D that a warp stores: rows of P from p0, of Q from q0. What is left of n_from is another tile's.
+template <class T>
+struct Part {
+  T* d;
+  int64_t stride;
+  int p0, q0, m_end, n_from, n;
+  bool wide;
+};
+
+// v[..][b] of lane q of a quad goes to v[..][q] of lane b. Step by step for all of them: none waits for another's shuffles.
+template <int count>
+__device__ __forceinline__ void quad_transpose(uint32_t (&v)[count][4], int q) {
+  const bool odd = q & 1, high = q & 2;
+  uint32_t got[count];
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+#pragma unroll
+    for (int c = 0; c < count; c++) got[c] = __shfl_xor_sync(~0u, odd ? v[c][i] : v[c][i + 1], 1);
+#pragma unroll
+    for (int c = 0; c < count; c++) v[c][i] = odd ? got[c] : v[c][i], v[c][i + 1] = odd ? v[c][i + 1] : got[c];
+  }
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+#pragma unroll
+    for (int c = 0; c < count; c++) got[c] = __shfl_xor_sync(~0u, high ? v[c][i] : v[c][i + 2], 2);
+#pragma unroll
+    for (int c = 0; c < count; c++) v[c][i] = high ? got[c] : v[c][i], v[c][i + 2] = high ? v[c][i + 2] : got[c];
+  }
+}
+
+// Eight numbers of a row of D, as far as it goes.
+template <class T>
+__device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, int left) {
+  if (wide && left >= 8) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(v[0], v[1], v[2], v[3]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const uint16_t bits = uint16_t(v[i / 2] >> (16 * (i % 2)));
+    if (i < left) memcpy(to + i, &bits, 2);
+  }
+}
+
+// Fragments j to j + count to D, of at most `groups` groups. For whole warps.
+template <class C, int groups>
+__device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int count, int j,
+                                      const Part<typename C::Element>& part) {
+  using T = typename C::Element;
+  const int lane = threadIdx.x % 32, q = lane % 4;
+  if constexpr (C::swap_ab) {
+    uint32_t words[groups][4];
+#pragma unroll
+    for (int i = 0; i < 2 * groups; i++) {
+      words[i / 2][i % 2 * 2] = movmatrix(pack<T>(v[i].x, v[i].y));
+      words[i / 2][i % 2 * 2 + 1] = movmatrix(pack<T>(v[i].z, v[i].w));
+    }
+    quad_transpose(words, q);
+    const int column = part.p0 + 8 * (q % 2);
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+      const int i = 2 * g + q / 2, row = part.q0 + 8 * (j + i) + lane / 4;
+      if (i < count && row < part.m_end && column >= part.n_from && column < part.n) {
+        put(part.d + row * part.stride + column, words[g], part.wide, part.n - column);
+      }
+    }
+  } else {
+    uint32_t words[2 * groups][4];  // of rows lane / 4 and lane / 4 + 8
+#pragma unroll
+    for (int i = 0; i < 4 * groups; i++) {
+      words[i / 4 * 2][i % 4] = pack<T>(v[i].x, v[i].y);
+      words[i / 4 * 2 + 1][i % 4] = pack<T>(v[i].z, v[i].w);
+    }
+    quad_transpose(words, q);
+    const int row = part.p0 + lane / 4;
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+      const int i = 4 * g + q, column = part.q0 + 8 * (j + i);
+      if (i >= count || column < part.n_from || column >= part.n) continue;
+      T* const to = part.d + row * part.stride + column;
+      if (row < part.m_end) put(to, words[2 * g], part.wide, part.n - column);
+      if (row + 8 < part.m_end) put(to + 8 * part.stride, words[2 * g + 1], part.wide, part.n - column);
+    }
+  }
+}
+
+// Whether anything of fragments j and further is in D, whatever the lane.
+template <class C>
+__device__ __forceinline__ bool reaches(int j, const Part<typename C::Element>& part) {
+  return (C::swap_ab ? part.q0 + 8 * j : part.p0) < part.m_end;
+}
+
+// Fragments from to end - 1, get(j) each, to D: eight at a time.
+template <class C, int from, int end, class Get>
+__device__ __forceinline__ void store_all(const Get& get, const Part<typename C::Element>& part) {
+  constexpr int groups = 8 / C::group;
+#pragma unroll
+  for (int j = from; j < end; j += 8) {
+    if (!reaches<C>(j, part)) break;
+    float4 v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = j + i < end ? get(j + i < end ? j + i : from) : make_float4(0, 0, 0, 0);
+    store<C, groups>(v, end - j < 8 ? end - j : 8, j, part);
+  }
+}
+
+// Fragments from to end - 1 from shared memory through the epilogue to D: a loop, since an epilogue unrolled over the registers
+// would be too large.
+template <class C>
+__device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Element>& part,
+                                           const Epilogue<typename C::Element, float>& epilogue, int batch0, int batch1) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int j = from; j < end && reaches<C>(j, part); j += C::group) {
+    float x[4 * C::group];
+    int m[4 * C::group], n[4 * C::group];
+    bool inside[4 * C::group];
+#pragma unroll
+    for (int e = 0; e < 4 * C::group; e++) {
+      const int i = e / 4, p = part.p0 + lane / 4 + (e % 4 / 2) * 8, q = part.q0 + 8 * (j + i) + lane % 4 * 2 + e % 2;
+      m[e] = C::swap_ab ? q : p, n[e] = C::swap_ab ? p : q;
+      inside[e] = j + i < end && m[e] < part.m_end && n[e] >= part.n_from && n[e] < part.n;
+    }
+#pragma unroll
+    for (int i = 0; i < C::group; i++) {
+      const float4 v = j + i < end ? parked[(j + i - from) * 32] : make_float4(0, 0, 0, 0);
+      x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+    }
+    epilogue.each(x, m, n, inside, batch0, batch1);
+    float4 v[C::group];
+#pragma unroll
+    for (int i = 0; i < C::group; i++) v[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    store<C, 1>(v, min(end - j, C::group), j, part);
+  }
+}
+
+}  // namespace tilegemm

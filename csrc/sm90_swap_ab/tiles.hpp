@@ -1,0 +1,84 @@
+// The tiles of sm90_swap_ab.cu, and the pieces that its two kernels share.
+#pragma once
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "common/epilogue.hpp"
+#include "common/kernel.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+#include "common/tensor_map.hpp"
+#include "common/wgmma.hpp"
+
+namespace tilegemm {
+
+template <int... widths>
+constexpr int widest(Widths<widths...>) { return std::max({widths...}); }
+
+// Tiles of one row of the table and one of its widths. P is wgmma's M side, Q its N side, which is `Width` wide: A and W, or with
+// swap_ab W and A. The widest width of a row is a side of the row's tile, and thereby tells which side of D the widths are.
+template <class Row, int Width>
+struct Tile {
+  using Element = typename scalar<Row::dtype>::type;
+  static constexpr bool swap_ab = widest(typename Row::widths{}) == Row::tile_m;
+  static constexpr int width = Width;
+  static constexpr int p_rows = swap_ab ? Row::tile_n : Row::tile_m, q_rows = Width;
+  static constexpr int a_rows = swap_ab ? q_rows : p_rows, w_rows = swap_ab ? p_rows : q_rows;
+  static constexpr int box = 128 / int(sizeof(Element));  // of K, in one swizzled row
+  static_assert(sizeof(Element) == 2 && p_rows % 64 == 0 && (swap_ab || widest(typename Row::widths{}) == Row::tile_n));
+  static constexpr bool is(const tg_config& config) {
+    return config.tile_m == a_rows && config.tile_n == w_rows && (config.swap_ab != 0) == swap_ab;
+  }
+
+  static constexpr int consumer_warps = p_rows / 16, threads = 32 * (consumer_warps + 1);
+  // A fragment is a warp's share of 16 rows of P and 8 rows of Q: a float4 per lane.
+  static constexpr int columns = q_rows / 8, fragment_bytes = 32 * 16;
+
+  static constexpr int shared_per_block = 227 * 1024;
+  static constexpr int most_stages = 16, barriers_bytes = 8 * (2 * most_stages + 1);
+  static constexpr int bytes_of_a_stage(int depth) { return (p_rows + q_rows) * depth * int(sizeof(Element)); }
+  // Stages that shared memory holds beside an inbox.
+  static constexpr int stages_beside(int inbox_bytes, int depth) {
+    return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes) / bytes_of_a_stage(depth));
+  }
+};
+
+// What the parameters of both kernels begin with.
+struct Product {
+  tg_matrix d;
+  int m, n, k, batch1;
+};
+
+template <class T>
+__device__ __forceinline__ uint32_t pack(float x, float y) {
+  const T both[2] = {T(x), T(y)};
+  uint32_t word;
+  memcpy(&word, both, 4);
+  return word;
+}
+
+// Adds the products of a stage to the sums: 64 rows of P with all rows of Q. On return the products of the stage before have ended,
+// and the products of this stage may be under way.
+template <class C>
+__device__ __forceinline__ void multiply(float (&sum)[C::width / 2], uint32_t p, uint32_t q) {
+  using T = typename C::Element;
+  wgmma_pin(sum);
+  wgmma_fence();
+#pragma unroll
+  for (int j = 0; j < C::depth / 16; j++) {
+    constexpr int per_box = C::box / 16;
+    wgmma<T, C::width>(sum, wgmma_descriptor(p + j / per_box * (C::p_rows * 128) + j % per_box * 32),
+                       wgmma_descriptor(q + j / per_box * (C::q_rows * 128) + j % per_box * 32));
+  }
+  wgmma_commit_and_wait<1>();
+  wgmma_pin(sum);
+}
+
+// Fragment j of a warp's sums.
+template <int size>
+__device__ __forceinline__ float4 fragment(const float (&sum)[size], int j) {
+  return make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+}
+
+}  // namespace tilegemm

@@ -1,0 +1,284 @@
+// The kernel of sm90_swap_ab.cu for some 65 to 800 rows of A, in one wave of the tensor cores.
+//
+// At these sizes the rows of W are still what costs, and a handful of tiles decides: 132 multiprocessors want 132 tiles or a little
+// fewer. A row of the table has tiles of several widths for that.
+//
+//     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
+//        K       |  part 0 : part 1    |       or the blocks of a cluster take half of K each
+//
+// Tiles of 128 rows of A come in widths that divide what models have. With swap_ab, 64 to 192 rows of W are wgmma's M side, and A is
+// cut evenly into tiles of a multiple of 8 rows, so that any M fills the device.
+//
+// One to three warp groups multiply, and let go of a stage when the next is under way. Parts of K meet in distributed shared
+// memory, each block finishing half of the columns.
+//
+// Rows that TMA finds outside of a tensor cost it 2 ns each, so nothing is loaded that is not there: tiles of A are as high
+// as M divided by their number, and the last tile of W moves back to end with N.
+#pragma once
+#include "sm90_swap_ab/store.hpp"
+
+namespace tilegemm {
+namespace {
+
+// Tiles whose clusters share W or split K in two, with as many stages as fit: one block to a multiprocessor.
+template <class Row, int Width>
+struct Wave : Tile<Row, Width> {
+  using Base = Tile<Row, Width>;
+  using Base::columns, Base::consumer_warps, Base::fragment_bytes, Base::bytes_of_a_stage;
+  static constexpr bool may_share = Row::cluster_m > 1, may_split = Row::split > 1;
+  static_assert(Base::w_rows % (8 * Row::cluster_m) == 0);
+  static_assert(Row::cluster_m <= 2 && Row::cluster_n == 1 && Row::split <= 2);
+
+  // Of the blocks with two parts of K, the second finishes the fragments from `middle` on and the first the fragments before; each
+  // receives the other's sums in its inbox.
+  static constexpr int middle = columns / 2;
+  static constexpr int parts_bytes = may_split ? consumer_warps * (columns - middle) * fragment_bytes : 0;
+  // A large inbox takes the place of the ring, at the price of a barrier of the cluster.
+  static constexpr bool inbox_in_ring = parts_bytes > 20000;
+  // Neighbouring fragments that are stored at a time, 16 bytes by each lane.
+  static constexpr int group = Base::swap_ab ? 2 : 4;
+
+  static constexpr int inbox_bytes(int split) { return split > 1 && !inbox_in_ring ? parts_bytes : 0; }
+  static constexpr int stages_of(int depth, int split) { return Base::stages_beside(inbox_bytes(split), depth); }
+  // The row's depth is for small tiles. Fewer than five stages were slower than twice as many of half the depth.
+  static constexpr int depth = stages_of(Row::tile_k, Row::split) >= 5 ? Row::tile_k : Base::box;
+  static constexpr int boxes = depth / Base::box, w_bytes = boxes * Base::w_rows * 128, stage_bytes = bytes_of_a_stage(depth);
+  static constexpr int stages(int split) { return stages_of(depth, split); }
+  static_assert(depth % Base::box == 0 && stages(Row::split) >= 3 && parts_bytes <= stages(2) * stage_bytes);
+  static_assert(consumer_warps * columns * fragment_bytes <= stages(1) * stage_bytes);  // an epilogue's loop goes over the ring
+};
+
+struct WavePlace : Product {
+  int share, split;      // blocks of a cluster that share W, and parts of K: 1 or 2
+  int a_box;             // rows of a tile of A
+  Divisor m_groups;      // clusters along M
+  int groups;            // in all
+  int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
+  bool wide;             // rows of D are aligned to 16 bytes
+  bool plain;            // the epilogue is the product alone
+};
+
+// Clusters march over the tiles of D where there are more than fit, which only bare products of an unsplit K do: the loads
+// of the next tile are under way while this one is stored.
+template <class C>
+__global__ void __launch_bounds__(C::threads, 1)
+    wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+         const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
+  using T = typename C::Element;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  // Sharing and splitting cost nothing in a row that does neither: the values are constants.
+  const int stages = p.stages, share = C::may_share ? p.share : 1, split = C::may_split ? p.split : 1;
+  const int cluster_log2 = share - 1 + split - 1;  // both are 1 or 2
+  const bool clustered = cluster_log2 > 0, inbox_in_ring = C::inbox_in_ring && split > 1;
+  const int w_slice = C::w_rows >> (share - 1);  // rows of the shared W that a block loads
+  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), ring_bytes = stages * C::stage_bytes;
+  const uint32_t inbox = ring + (inbox_in_ring ? 0 : ring_bytes);
+  const uint32_t full = ring + ring_bytes + C::inbox_bytes(split), empty = full + 8 * stages;
+  const uint32_t arrived = empty + 8 * stages;  // the other part of our fragments
+
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int rank = clustered ? int(cluster_rank()) : 0, a_at = rank & (share - 1), part = rank >> (share - 1);
+  const int leader = rank - a_at;  // the first of the blocks that share W
+  const int batch = blockIdx.y, batch0 = gridDim.y == 1 ? 0 : batch / p.batch1, batch1 = batch - batch0 * p.batch1;
+  const int k_tiles = (p.k + C::depth - 1) / C::depth, half = k_tiles / 2;
+  const int first = part * half, count = split == 1 ? k_tiles : part == 0 ? half : k_tiles - half;
+  const int group0 = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
+  // Along M first: tiles of one W run at the same time.
+  const auto m0_of = [&](int group) {
+    return ((group - p.m_groups.quotient(group) * int(p.m_groups.value)) * share + a_at) * p.a_box;
+  };
+  const auto from_of = [&](int group) { return p.m_groups.quotient(group) * C::w_rows; };
+  // The last tile of W ends with N, as far as whole 16 bytes of D go.
+  const int last_n0 = (max(p.n - C::w_rows, 0) + 7) / 8 * 8;
+  const auto n0_of = [&](int group) { return min(from_of(group), last_n0); };
+
+  if (warp == C::consumer_warps) {
+    if (lane == 0) {
+      prefetch_tensor_map(&w_map);
+      prefetch_tensor_map(&a_map);
+      for (int s = 0; s < stages; s++) {
+        mbarrier_init(full + 8 * s, 1);
+        mbarrier_init(empty + 8 * s, C::consumer_warps * share);
+      }
+      mbarrier_init(arrived, 1);
+      if (split > 1) {
+        const int columns = part == 0 ? C::middle : C::columns - C::middle;
+        mbarrier_arrive_expect(arrived, C::consumer_warps * columns * C::fragment_bytes);
+      }
+      fence_mbarrier_init();
+    }
+    __syncwarp();
+    // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
+    if (clustered) cluster_arrive_relaxed();
+    else __syncthreads();
+    if (lane == 0) {
+      const int row = n0_of(group0) + a_at * w_slice;
+      for (int i = 0; i < min(count, p.prefetch); i++) {
+#pragma unroll
+        for (int j = 0; j < C::boxes; j++) tma_prefetch(&w_map, (first + i) * C::depth + j * C::box, row, batch);
+      }
+    }
+    __syncwarp();
+    if (share > 1) cluster_wait();  // the barriers of the other block, whose loads come here, too
+    if (lane == 0) {
+      griddepcontrol_wait();
+      const uint16_t sharing = uint16_t(3 << leader);
+      const uint32_t bytes = C::w_bytes + C::boxes * p.a_box * 128;
+      int s = 0, parity = 1, done = 0;
+      for (int group = group0; group < p.groups; group += step) {
+        const int m0 = m0_of(group), n0 = n0_of(group) + a_at * w_slice;
+        for (int i = 0; i < count; i++, done++) {
+          if (done >= stages) mbarrier_wait(empty + 8 * s, parity);
+          const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes, barrier = full + 8 * s;
+          mbarrier_arrive_expect(barrier, bytes);
+#pragma unroll
+          for (int j = 0; j < C::boxes; j++) {
+            const int k = (first + i) * C::depth + j * C::box;
+            const uint32_t to = w + (j * C::w_rows + a_at * w_slice) * 128;
+            if (share > 1) tma_load_multicast(&w_map, to, barrier, k, n0, batch, evict_normal, sharing);
+            else tma_load(&w_map, to, barrier, k, n0, batch, evict_normal);
+            tma_load(&a_map, a + j * C::a_rows * 128, barrier, k, m0, batch, evict_normal);
+          }
+          if (++s == stages) s = 0, parity ^= 1;
+        }
+      }
+      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
+    }
+    __syncwarp();
+    if (share == 1 && clustered) cluster_wait();
+    if (share > 1 || inbox_in_ring) {
+      cluster_arrive();
+      cluster_wait();
+    }
+    return;
+  }
+
+  if (clustered) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  // Lane t signals a free stage to the t-th of the blocks that share W.
+  const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
+  const auto release = [&](int s) {
+    if (share > 1) {
+      if (lane < share) mbarrier_arrive_cluster(empty_there + 8 * s);
+    } else {
+      if (lane == 0) mbarrier_arrive(empty + 8 * s);
+    }
+  };
+
+  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
+  int left = (p.groups - group0 + step - 1) / step * count - stages;
+  int s = 0, parity = 0;
+  for (int group = group0; group < p.groups; group += step) {
+    float sum[C::width / 2] = {};
+    int before = 0;
+#pragma unroll 1  // unrolled, some small ones are serialised (C7519)
+    for (int i = 0; i < count; i++) {
+      mbarrier_wait(full + 8 * s, parity);
+      const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
+      multiply<C>(sum, (C::swap_ab ? w : a) + warp / 4 * (64 * 128), C::swap_ab ? a : w);
+      if (i > 0 && left-- > 0) release(before);
+      before = s;
+      if (++s == stages) s = 0, parity ^= 1;
+    }
+    wgmma_commit_and_wait();
+    wgmma_pin(sum);
+    if (count > 0 && left-- > 0) release(before);
+    if (share > 1 && !inbox_in_ring && group + step >= p.groups) cluster_arrive();
+
+    griddepcontrol_wait();  // of the threads that read C and the bias and write D
+    const auto own = [&](int j) { return fragment(sum, j); };
+    const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
+    const Part<T> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
+                     from_of(group), p.n, p.wide};
+    // An epilogue takes the fragments from `from` to end - 1 out of shared memory.
+    float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
+    int from = 0, end = C::columns;
+    if (split == 1) {
+      if (p.plain) {
+        store_all<C, 0, C::columns>(own, to);
+        continue;
+      }
+      asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");  // nobody reads the ring any more
+#pragma unroll
+      for (int j = 0; j < C::columns; j++) parked[j * 32] = own(j);
+    } else if constexpr (C::may_split) {
+      if (inbox_in_ring) {
+        cluster_arrive();
+        cluster_wait();
+      }
+      const uint32_t other = (1 - part) * share + a_at;  // the same tile, the other part of K
+      const uint32_t slot = warp * (C::columns - C::middle) * C::fragment_bytes + lane * 16;
+      parked = reinterpret_cast<float4*>(shared + (inbox - ring) + slot);
+      const uint32_t there = map_shared(inbox + slot, other), barrier = map_shared(arrived, other);
+      // Fragments from mine to mine_end - 1 are finished here, those from theirs to theirs_end - 1 there.
+      const auto meet = [&](auto mine, auto mine_end, auto theirs, auto theirs_end) {
+#pragma unroll
+        for (int j = theirs; j < theirs_end; j++) {
+          store_async(there + (j - theirs) * C::fragment_bytes, barrier, own(j));
+        }
+        mbarrier_wait(arrived, 0);
+        const auto both = [&](int j) {
+          const float4 x = own(j), y = parked[(j - mine) * 32];
+          return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+        };
+        if (p.plain) {
+          store_all<C, mine, mine_end>(both, to);
+          return;
+        }
+#pragma unroll
+        for (int j = mine; j < mine_end; j++) parked[(j - mine) * 32] = both(j);
+        from = mine, end = mine_end;
+      };
+      constexpr std::integral_constant<int, 0> first_one{};
+      constexpr std::integral_constant<int, C::middle> middle{};
+      constexpr std::integral_constant<int, C::columns> past{};
+      if (part == 0) meet(first_one, middle, middle, past);
+      else meet(middle, past, first_one, middle);
+      if (p.plain) continue;
+    }
+    finish_all<C>(parked, from, end, to, epilogue, batch0, batch1);
+  }
+  if (share > 1 && !inbox_in_ring) cluster_wait();
+}
+
+template <class Row, int Width>
+tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
+  using C = Wave<Row, Width>;
+  using T = typename C::Element;
+  const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages, cluster = share * split;
+  const int64_t n_tiles = ceil_div(args.n, C::w_rows), m_groups = ceil_div(args.m, C::a_rows * share);
+  if (stages != C::stages(split) || args.k <= C::depth * (split - 1) ||
+      ceil_div(args.m, C::a_rows) * n_tiles > INT_MAX / 16) {
+    return TG_UNSUPPORTED;
+  }
+  CUtensorMap w_map, a_map;
+  const int a_box = int(ceil_div(args.m, m_groups * share));  // of even height
+  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / share) ||
+      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
+    return TG_UNSUPPORTED;
+  }
+  const tg_matrix& d = args.d;
+  const bool wide = reinterpret_cast<uintptr_t>(d.ptr) % 16 == 0 && d.batch_stride[0] % 8 == 0 &&
+                    d.batch_stride[1] % 8 == 0 && (args.m == 1 || d.row_stride % 8 == 0);
+  const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
+  const int64_t at_once = std::max(1, args.sm_count / cluster);
+  Epilogue<T, float> epilogue(args);
+  const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
+  WavePlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups), int(groups),
+                  stages, args.overlap ? 2 : 0, wide, plain};
+
+  const void* kernel = reinterpret_cast<const void*>(wave<C>);
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
+  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
+  const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
+}
+
+}  // namespace
+}  // namespace tilegemm

@@ -1,0 +1,313 @@
+//! Arms, measured side by side: their names, and the launches of each arm for a row.
+
+use super::lt::{CublasLt, LtProblem, Reduction};
+use super::operands::Operands;
+use super::timing::{Captured, Timer};
+use crate::cli::Result;
+use crate::dispatch::{Dispatcher, Plan, Policy};
+use crate::family::{self, KERNELS};
+use crate::kernel::{KernelDesc, Role};
+use crate::launch::{self, Pointers, VendorCall};
+use crate::{workspace, Config, F32Mode, Format, Problem};
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The arms of a run without `--arms`.
+pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt", "cublaslt-any", "cublaslt-top1"];
+
+/// One arm.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arm {
+    /// The dispatcher's choice.
+    Ours,
+    /// The dispatcher's choice with the vendor library off.
+    Own,
+    /// The fastest of our rows, found by timing the rows.
+    OwnBest,
+    /// `cublasGemmStridedBatchedEx` as candle calls it.
+    Candle,
+    /// `Own` in this f32 mode, whatever the run's mode is.
+    OwnIn(F32Mode),
+    /// `Candle` in this f32 mode: TF32 for `Tf32`, else SGEMM.
+    CandleIn(F32Mode),
+    /// The fastest algorithm of cuBLASLt's heuristic, with partial sums in f32.
+    CublasLt,
+    /// The same, with partial sums in the type of the result permitted too.
+    CublasLtAny,
+    /// cuBLASLt's own first choice.
+    CublasLtTop1,
+    /// A kernel of the table, in this configuration or in its family's choice.
+    Kernel(&'static KernelDesc, Option<Config>),
+    /// The same as `Ours`, entered a second time.
+    Again,
+    /// A kernel that skips its last K tile, to test that the check finds the error.
+    Planted,
+}
+
+impl std::str::FromStr for Arm {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        Ok(match name {
+            "ours" => Arm::Ours,
+            "own" => Arm::Own,
+            "own-best" => Arm::OwnBest,
+            "candle" => Arm::Candle,
+            "cublaslt" => Arm::CublasLt,
+            "cublaslt-any" => Arm::CublasLtAny,
+            "cublaslt-top1" => Arm::CublasLtTop1,
+            "own-accurate" => Arm::OwnIn(F32Mode::Accurate),
+            "own-strict" => Arm::OwnIn(F32Mode::Strict),
+            "own-tf32" => Arm::OwnIn(F32Mode::Tf32),
+            "candle-strict" => Arm::CandleIn(F32Mode::Strict),
+            "candle-tf32" => Arm::CandleIn(F32Mode::Tf32),
+            name => {
+                let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
+                let kernel = family::by_name(kernel).ok_or_else(|| {
+                    format!(
+                        "no arm or kernel is named '{kernel}'; expected {}, or a name from `tilegemm kernels`",
+                        DEFAULT.join(", ")
+                    )
+                })?;
+                Arm::Kernel(kernel, config.map(str::parse).transpose()?)
+            }
+        })
+    }
+}
+
+impl Arm {
+    pub fn name(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Arm::Ours => "ours",
+            Arm::Own => "own",
+            Arm::OwnBest => "own-best",
+            Arm::Candle => "candle",
+            Arm::CublasLt => "cublaslt",
+            Arm::CublasLtAny => "cublaslt-any",
+            Arm::CublasLtTop1 => "cublaslt-top1",
+            Arm::OwnIn(mode) => return Cow::Owned(format!("own-{mode}")),
+            Arm::CandleIn(F32Mode::Tf32) => "candle-tf32",
+            Arm::CandleIn(_) => "candle-strict",
+            Arm::Kernel(kernel, None) => kernel.name,
+            Arm::Kernel(kernel, Some(config)) => return Cow::Owned(format!("{kernel}@{config}")),
+            Arm::Again => "again",
+            Arm::Planted => "planted",
+        })
+    }
+
+    /// Whether the arm may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
+    pub fn may_add_in_16_bits(&self, dtype: Format) -> bool {
+        dtype.bytes(1) == 2 && matches!(self, Arm::Candle | Arm::CandleIn(_) | Arm::CublasLtAny)
+    }
+
+    /// The arm's problem: the row, in the f32 mode of the arm if the arm has a mode.
+    pub fn problem(&self, row: &Problem) -> Problem {
+        match *self {
+            Arm::OwnIn(f32_mode) | Arm::CandleIn(f32_mode) => (*row).with(|p| p.f32_mode = f32_mode),
+            _ => *row,
+        }
+    }
+}
+
+/// A launchable computation of the row.
+#[derive(Clone)]
+pub enum Runner<'a> {
+    Plan(Arc<Plan>),
+    Vendor(VendorCall),
+    Lt(Rc<LtProblem<'a>>, usize),
+}
+
+impl Runner<'_> {
+    /// The kernel's name, for the record.
+    pub fn kernel(&self) -> String {
+        match self {
+            Runner::Plan(plan) => plan.kernel.name.into(),
+            Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
+            Runner::Lt(problem, index) => problem.name(*index),
+        }
+    }
+
+    /// The kernel's configuration; all zeros where the kernel has none.
+    pub fn config(&self) -> Config {
+        match self {
+            Runner::Plan(plan) => plan.config,
+            _ => Config::default(),
+        }
+    }
+
+    /// Whether both runners launch the same kernel with the same arguments, so that both share one time.
+    pub fn is_same(&self, other: &Runner) -> bool {
+        let vendor = |runner: &Runner| match runner {
+            Runner::Plan(plan) if plan.kernel.role == Role::Vendor => VendorCall::of(&plan.canonical.problem).ok(),
+            Runner::Vendor(call) => Some(*call),
+            _ => None,
+        };
+        match (self, other) {
+            (Runner::Lt(x, i), Runner::Lt(y, j)) => x.algorithms[*i].algo == y.algorithms[*j].algo,
+            (Runner::Plan(x), Runner::Plan(y)) => {
+                std::ptr::eq(x.kernel, y.kernel) && x.config == y.config && x.canonical == y.canonical
+            }
+            _ => vendor(self).is_some() && vendor(self) == vendor(other),
+        }
+    }
+
+    /// # Safety
+    /// As for [`launch::launch`].
+    unsafe fn launch(&self, timer: &Timer, pointers: Pointers) -> Result {
+        // SAFETY: the caller's promises are passed on.
+        unsafe {
+            match self {
+                Runner::Plan(plan) => launch::launch(plan, pointers, timer.queue())?,
+                Runner::Vendor(call) => call.run(pointers, timer.queue().cublas)?,
+                Runner::Lt(problem, index) => problem.launch(*index, pointers)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the product of the first copy of the operands, and waits for the result.
+    pub fn run(&self, timer: &Timer, operands: &Operands) -> Result {
+        // SAFETY: the operands are the problem's, and outlive the launch.
+        unsafe { self.launch(timer, operands.pointers(0)?)? };
+        timer.synchronize()
+    }
+
+    /// The runner's launches over all copies of the operands, as a graph.
+    pub fn capture(&self, timer: &Timer, operands: &Operands) -> Result<Captured> {
+        timer.capture(operands.copies(), |copy| {
+            // SAFETY: the operands are the problem's, and outlive the graph.
+            unsafe { self.launch(timer, operands.pointers(copy)?) }
+        })
+    }
+}
+
+/// A candidate's first time in microseconds, and its launches.
+type Glance<'a> = (f64, Runner<'a>, Captured);
+
+/// The number of kernels that `own-best` also tries in configurations other than the family's choice.
+const SWEPT: usize = 2;
+
+/// Resolves arms to their launches for one row.
+pub struct Resolver<'a> {
+    pub timer: &'a Timer,
+    pub dispatcher: &'a Dispatcher,
+    pub lt: &'a CublasLt,
+    /// The arm's problem ([`Arm::problem`]).
+    pub problem: &'a Problem,
+    pub operands: &'a Operands,
+}
+
+impl<'a> Resolver<'a> {
+    /// The launches of `arm`, or the reason why the row has no such arm.
+    pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
+        let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
+        match arm {
+            Arm::Ours | Arm::Again => plan(Policy::default()),
+            Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
+            Arm::Kernel(..) => plan(Policy::force(&arm.name())?),
+            Arm::OwnBest => self.own_best(),
+            Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
+                Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
+            }
+            Arm::Candle | Arm::CandleIn(_) if self.problem.d.format != self.problem.a.format => {
+                Err("candle has no matmul with a result in another type".into())
+            }
+            Arm::Candle | Arm::CandleIn(_) => Ok(Runner::Vendor(VendorCall::by_candle(self.problem)?)),
+            Arm::CublasLt => self.lt_best(Reduction::F32),
+            Arm::CublasLtAny => self.lt_best(Reduction::Any),
+            Arm::CublasLtTop1 => {
+                let problem = self.lt.problem(self.problem, self.operands, Reduction::F32)?;
+                Ok(Runner::Lt(Rc::new(problem), 0))
+            }
+            Arm::Planted => self.planted(),
+        }
+    }
+
+    /// Plans with the workspace of the session's stream, so that the plan runs as planned.
+    fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
+        Ok(self.dispatcher.plan(problem, policy.with_workspace(workspace::bytes()?))?)
+    }
+
+    fn own_best(&self) -> Result<Runner<'a>> {
+        let ours = |kernel: &&KernelDesc| kernel.role == Role::Kernel;
+        let plan = |kernel: &KernelDesc| self.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
+        let candidates: Vec<_> = KERNELS.iter().filter(ours).filter_map(plan).map(Runner::Plan).collect();
+        if candidates.is_empty() {
+            return Err("no kernel of ours but the reference supports it".into());
+        }
+        let mut glances = self.glance(candidates)?;
+        let others = glances.iter().take(SWEPT).flat_map(|(_, runner, _)| self.other_configurations(runner));
+        let others = others.collect();
+        glances.extend(self.glance(others)?);
+        self.fastest_of(glances)
+    }
+
+    /// A kernel in the most promising configurations other than its family's choice.
+    fn other_configurations(&self, runner: &Runner) -> Vec<Runner<'a>> {
+        const MOST: usize = 8;
+        let Runner::Plan(chosen) = runner else { return Vec::new() };
+        let legal = chosen.kernel.configurations(&chosen.canonical.problem, self.dispatcher.device());
+        let legal = legal.into_iter().filter(|config| *config != chosen.config);
+        let plan = |config| self.plan(self.problem, Policy::force(&format!("{}@{config}", chosen.kernel)).ok()?).ok();
+        let mut plans: Vec<_> = legal.filter_map(plan).collect();
+        plans.sort_by(|x, y| x.estimate_us.total_cmp(&y.estimate_us));
+        plans.truncate(MOST);
+        plans.into_iter().map(Runner::Plan).collect()
+    }
+
+    fn lt_best(&self, reduction: Reduction) -> Result<Runner<'a>> {
+        let problem = Rc::new(self.lt.problem(self.problem, self.operands, reduction)?);
+        self.fastest((0..problem.algorithms.len()).map(|index| Runner::Lt(problem.clone(), index)).collect())
+    }
+
+    /// The fastest candidate: one short measurement of each, then longer measurements of the best few in turns.
+    fn fastest(&self, candidates: Vec<Runner<'a>>) -> Result<Runner<'a>> {
+        self.fastest_of(self.glance(candidates)?)
+    }
+
+    /// A time of each candidate that runs, in microseconds, the fastest first.
+    fn glance(&self, candidates: Vec<Runner<'a>>) -> Result<Vec<Glance<'a>>> {
+        let mut glances = Vec::new();
+        let mut best = f64::INFINITY;
+        for runner in candidates {
+            // An algorithm that the heuristic offers may still refuse to run.
+            let Ok(captured) = runner.capture(self.timer, self.operands) else { continue };
+            let mut us = captured.replay(self.timer)?;
+            if us < 1.3 * best {
+                us = us.min(self.timer.sample(&captured)?);
+            }
+            best = best.min(us);
+            glances.push((us, runner, captured));
+        }
+        glances.sort_by(|x: &Glance, y| x.0.total_cmp(&y.0));
+        Ok(glances)
+    }
+
+    fn fastest_of(&self, mut glances: Vec<Glance<'a>>) -> Result<Runner<'a>> {
+        const FINALISTS: usize = 4;
+        const ROUNDS: usize = 9;
+        glances.sort_by(|x, y| x.0.total_cmp(&y.0));
+        let best = glances.first().map_or(f64::INFINITY, |(us, ..)| *us);
+        glances.truncate(FINALISTS);
+        glances.retain(|(us, ..)| *us < 1.2 * best);
+        let finalists: Vec<&Captured> = glances.iter().map(|(_, _, captured)| captured).collect();
+        let rounds = if finalists.len() > 1 { ROUNDS } else { 0 };
+        let samples = self.timer.interleave(&finalists, Duration::ZERO, rounds)?;
+        let medians = samples.iter().map(|samples| samples.median());
+        let best = medians.zip(glances).min_by(|x, y| x.0.total_cmp(&y.0));
+        Ok(best.ok_or("none of the candidates runs")?.1 .1)
+    }
+
+    /// The dispatcher's own choice for the sum without its last K tile.
+    fn planted(&self) -> Result<Runner<'a>> {
+        let whole = self.plan(self.problem, Policy::own())?;
+        let tile = whole.kernel.tile[2].max(1) as usize;
+        if self.problem.k <= tile {
+            return Err("K is a single tile".into());
+        }
+        let short = (*self.problem).with(|p| p.k = self.problem.k - tile);
+        Ok(Runner::Plan(self.plan(&short, Policy::force(whole.kernel.name)?)?))
+    }
+}

@@ -1,0 +1,337 @@
+//! A run over a suite: the arms of each row, the order of the rows, and the record.
+
+use super::arms::{Arm, Resolver, Runner};
+use super::card::Monitor;
+use super::check::{tolerance, Reference};
+use super::lt::CublasLt;
+use super::measured::{Error, Measured, Run, STOP};
+use super::operands::{self, Operands};
+use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
+use super::timing::{Captured, Timer};
+use super::{eager, ladder, order, Args, Plant};
+use crate::arch::DeviceInfo;
+use crate::cli::Result;
+use crate::dispatch::Dispatcher;
+use crate::suite::Shape;
+use crate::{launch, F32Mode, Format, Layout, Problem};
+use candle::{CudaDevice, Device};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Warm-up of each arm of a row.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// The largest distance of the 10th and 90th percentile, as a share of the median, without a flag.
+const MOST_SPREAD: f64 = 0.05;
+/// The largest share that the clock may lose during a row without a flag.
+const MOST_CLOCK_LOSS: f64 = 0.03;
+
+/// The card and the measuring instruments.
+pub struct Session {
+    /// The f32 mode of every arm.
+    pub f32_mode: F32Mode,
+    pub timer: Timer,
+    pub dispatcher: Dispatcher,
+    monitor: Monitor,
+    lt: CublasLt,
+}
+
+/// The method of measuring a product.
+pub struct How {
+    pub samples: usize,
+    /// Whether there is only one copy of the operands.
+    pub hot: bool,
+    /// Whether results are compared with the reference.
+    pub check: bool,
+    /// The factor on the data: 1, or 0 as a planted mistake.
+    pub scale: f64,
+}
+
+impl Session {
+    /// Opens a session with the dispatcher that programs have on this machine.
+    pub fn open(pause: f64, f32_mode: F32Mode) -> Result<Self> {
+        Self::with(pause, f32_mode, |info| Ok(Dispatcher::new(info).with_user_tuning()?))
+    }
+
+    pub fn with(
+        pause: f64,
+        f32_mode: F32Mode,
+        dispatcher: impl FnOnce(DeviceInfo) -> Result<Dispatcher>,
+    ) -> Result<Self> {
+        // The mode of arms that are calls of candle, including stock.
+        crate::set_f32_mode(f32_mode);
+        candle::cuda_backend::set_gemm_reduced_precision_f32(f32_mode == F32Mode::Tf32);
+        let device = CudaDevice::new_with_stream(0)?;
+        // SAFETY: one stream only; events of candle's allocator would end up in the captured graphs.
+        unsafe { device.disable_event_tracking() };
+        crate::prepare(&Device::Cuda(device.clone()))?;
+        let info = launch::device_info(0)?;
+        launch::verify_library()?;
+        launch::verify_vendor()?;
+        let monitor = Monitor::new(&device)?;
+        let lt = CublasLt::new(&device)?;
+        Ok(Self { f32_mode, timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, monitor, lt })
+    }
+
+    /// The product of a row, in the f32 mode of this run.
+    pub fn problem(&self, shape: &Shape) -> Problem {
+        shape.problem().with(|p| p.f32_mode = self.f32_mode)
+    }
+
+    pub fn machine(&self) -> Result<Machine> {
+        let info = self.dispatcher.device();
+        let driver = launch::driver_version()?;
+        let kernels = env!("TILEGEMM_NVCC_VERSION");
+        Ok(Machine {
+            gpu: info.name.clone(),
+            sms: info.sm_count,
+            driver: self.monitor.driver()?,
+            cuda: format!("{}.{} (driver), {kernels} (kernels)", driver / 1000, driver % 1000 / 10),
+            cublas: CublasLt::version(),
+            git: option_env!("TILEGEMM_GIT").unwrap_or("unknown").into(),
+            date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            clocks_mhz: self.monitor.clocks()?,
+            power_w: self.monitor.power_limit_w()?,
+        })
+    }
+
+    /// Measures the whole suite, or the part that the budget and Ctrl-C allow.
+    pub fn run(&self, shapes: &[Shape], args: &Args) -> Result<Report> {
+        let start = Instant::now();
+        let mut left_out = BTreeMap::new();
+        let machine = self.machine()?;
+        let dtypes: Vec<Format> = shapes.iter().map(|shape| shape.dtype).collect();
+        let ceilings = self.ceilings(&dtypes)?;
+        let order = match args.budget {
+            Some(_) => order::by_information(shapes),
+            None => (0..shapes.len()).collect(),
+        };
+        let progress = progress(shapes.len());
+        let mut rows: Vec<(usize, Row)> = Vec::new();
+        let first_row = Instant::now();
+        for (done, &index) in order.iter().enumerate() {
+            let shape = &shapes[index];
+            progress.set_message(shape.id.clone());
+            let per_row = first_row.elapsed() / done.max(1) as u32;
+            if STOP.load(Ordering::Relaxed) {
+                left_out.insert(shape.id.clone(), "interrupted".into());
+            } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
+                left_out.insert(shape.id.clone(), "no time left in the budget".into());
+            } else if let Some(reason) = self.does_not_fit(&self.problem(shape), args.hot)? {
+                left_out.insert(shape.id.clone(), reason);
+            } else {
+                match self.row(shape, args, &ceilings) {
+                    Ok(row) => {
+                        progress.suspend(|| super::table::print_row(&row))?;
+                        rows.push((index, row));
+                    }
+                    Err(error) => drop(left_out.insert(shape.id.clone(), format!("failed: {error}"))),
+                }
+            }
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        rows.sort_by_key(|(index, _)| *index);
+        let settings = Settings {
+            mode: if args.eager {
+                "eager"
+            } else if args.hot {
+                "hot"
+            } else {
+                "cold"
+            }
+            .into(),
+            samples: args.samples.into(),
+            pause: self.timer.pause,
+            seconds: start.elapsed().as_secs_f64(),
+            f32: dtypes.contains(&Format::F32).then_some(self.f32_mode),
+            seed: None,
+            tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
+        };
+        let rows = rows.into_iter().map(|(_, row)| row).collect();
+        Ok(Report { schema: SCHEMA, machine, settings, ceilings, rows, left_out })
+    }
+
+    /// The reason why a product cannot be measured, if there is one.
+    pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
+        self.timer.synchronize()?;
+        let need = operands::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
+        let free = operands::free_bytes(self.timer.device())? as f64;
+        let gib = |bytes: f64| bytes / f64::from(1 << 30);
+        Ok((need > 0.95 * free).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free))))
+    }
+
+    /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type.
+    pub fn ceilings(&self, dtypes: &[Format]) -> Result<Ceilings> {
+        let hbm_gbps = ladder::hbm_gbps(&self.timer)?;
+        let mut tflops = BTreeMap::new();
+        for dtype in [Format::BF16, Format::F16, Format::F32, Format::F64] {
+            let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
+            let problem = problem.with(|p| p.f32_mode = self.f32_mode);
+            if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()
+            {
+                continue;
+            }
+            let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
+            let how = How { samples: 11, hot: true, check: false, scale: 1.0 };
+            let measured = self.measure(&problem, &arms, &how)?;
+            let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
+            tflops.insert(dtype, digits(problem.flops() / best / 1e6));
+        }
+        Ok(Ceilings { hbm_gbps: digits(hbm_gbps), tflops })
+    }
+
+    fn row(&self, shape: &Shape, args: &Args, ceilings: &Ceilings) -> Result<Row> {
+        let problem = self.problem(shape);
+        let measured = if args.eager {
+            eager::measure(&self.timer, &self.dispatcher, &problem, args)?
+        } else {
+            self.measure(&problem, &args.arms(), &args.how())?
+        };
+        let mut flags = measured.flags.clone();
+        if args.hot {
+            flags.push("hot".into());
+        }
+        let mut arms = BTreeMap::new();
+        for (arm, index) in &measured.arms {
+            let run = &measured.runs[*index];
+            let Run { kernel, config, samples, error } = run;
+            if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
+                flags.push(format!("spread {}", arm.name()));
+            }
+            flags.extend(run.flag(arm, problem.a.format).map(|flag| format!("{flag} {}", arm.name())));
+            let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
+            let err = error.map(|error| digits(error.error));
+            let (kernel, config) = (kernel.clone(), *config);
+            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel, config, err });
+        }
+        let Problem { m, n, k, .. } = problem;
+        Ok(Row {
+            id: shape.id.clone(),
+            class: shape.class.clone(),
+            m,
+            n,
+            k,
+            batch: problem.batch_count(),
+            layout: shape.layout,
+            dtype: problem.a.format,
+            out: shape.out,
+            a_batch_stride: shape.a_batch_stride,
+            b_batch_stride: shape.b_batch_stride,
+            epilogue: shape.epilogue,
+            roof_us: digits(ceilings.roof_us(&problem)),
+            arms,
+            absent: measured.absent,
+            flags,
+            card: measured.card,
+        })
+    }
+
+    /// The resolver of arms for a product of these operands.
+    pub fn resolver<'a>(&'a self, problem: &'a Problem, operands: &'a Operands) -> Resolver<'a> {
+        Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands }
+    }
+
+    /// Resolves the arms, checks their results and times them in turns, on new operands.
+    pub fn measure(&self, problem: &Problem, arms: &[Arm], how: &How) -> Result<Measured> {
+        let l2_bytes = self.dispatcher.device().l2_bytes as usize;
+        let operands = Operands::new(&self.timer, problem, l2_bytes, how.hot, how.scale)?;
+        let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
+        let mut measured = Measured::default();
+        let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
+        for (arm, problem) in arms.iter().zip(&problems) {
+            let resolved = self.resolver(problem, &operands).resolve(arm).and_then(|runner| {
+                // Arms with the same launches share one time, except `Again`, which is a second measurement on purpose.
+                let same = runners.iter().position(|(other, ..)| runner.is_same(other) && *arm != Arm::Again);
+                match same {
+                    Some(index) => Ok(index),
+                    None => {
+                        let captured = runner.capture(&self.timer, &operands)?;
+                        runners.push((runner, captured, problem));
+                        Ok(runners.len() - 1)
+                    }
+                }
+            });
+            match resolved {
+                Ok(index) => measured.arms.push((arm.clone(), index)),
+                Err(error) => drop(measured.absent.insert(arm.name().into(), error.to_string())),
+            }
+        }
+        if runners.is_empty() {
+            return Err(format!("no arm runs it: {:?}", measured.absent).into());
+        }
+        let errors = match how.check {
+            true => self.check(problem, &operands, &runners)?,
+            false => vec![None; runners.len()],
+        };
+        let captured: Vec<&Captured> = runners.iter().map(|(_, captured, _)| captured).collect();
+        let warm_up = WARM_UP * captured.len() as u32;
+        let _ = self.timer.interleave(&captured, warm_up, 0)?;
+        let before = self.card_at_work(captured[0])?;
+        let times = self.timer.interleave(&captured, Duration::ZERO, how.samples)?;
+        let after = self.card_at_work(captured[0])?;
+        if f64::from(after.sm_mhz) < f64::from(before.sm_mhz) * (1.0 - MOST_CLOCK_LOSS) {
+            measured.flags.push("clocks".into());
+        }
+        measured.card = vec![before, after];
+        let runs = runners.iter().zip(times).zip(errors);
+        measured.runs = runs
+            .map(|(((runner, ..), samples), error)| Run {
+                kernel: runner.kernel(),
+                config: runner.config(),
+                samples,
+                error,
+            })
+            .collect();
+        Ok(measured)
+    }
+
+    /// The error of each runner's graph, and the error that rounding explains.
+    fn check(
+        &self,
+        problem: &Problem,
+        operands: &Operands,
+        runners: &[(Runner, Captured, &Problem)],
+    ) -> Result<Vec<Option<Error>>> {
+        let reference = Reference::new(&self.timer, &self.dispatcher, problem, operands)?;
+        let judge = |(_, captured, problem): &(Runner, Captured, &Problem)| {
+            operands.poison(&self.timer)?;
+            captured.replay(&self.timer)?;
+            Ok(Some(Error { error: reference.error_of(operands.first()[2])?, tolerance: tolerance(problem) }))
+        };
+        runners.iter().map(judge).collect()
+    }
+
+    /// NVML's readings while a graph runs.
+    fn card_at_work(&self, arm: &Captured) -> Result<report::Card> {
+        arm.launch_for(&self.timer, Duration::from_millis(5))?;
+        let card = self.monitor.now()?;
+        self.timer.synchronize()?;
+        Ok(card)
+    }
+}
+
+impl Args {
+    /// The method of measuring a row.
+    fn how(&self) -> How {
+        let scale = if self.plant == Some(Plant::Zeros) { 0.0 } else { 1.0 };
+        How { samples: self.samples.into(), hot: self.hot, check: !self.no_check, scale }
+    }
+}
+
+impl Ceilings {
+    /// The least time by the measured ceilings.
+    fn roof_us(&self, problem: &Problem) -> f64 {
+        let memory = problem.bytes() / (self.hbm_gbps * 1e3);
+        let arithmetic = self.tflops.get(&problem.a.format).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
+        memory.max(arithmetic)
+    }
+}
+
+/// A progress bar on stderr.
+pub fn progress(rows: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
+    let progress = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
+    progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

@@ -1,0 +1,212 @@
+//! `tilegemm bench`: times the dispatcher's choices against the vendor library and the roofline.
+
+#[cfg(feature = "bench")]
+pub mod arms;
+#[cfg(feature = "bench")]
+mod card;
+#[cfg(feature = "bench")]
+pub mod check;
+mod compare;
+#[cfg(feature = "bench")]
+mod eager;
+mod html;
+#[cfg(feature = "bench")]
+mod ladder;
+#[cfg(feature = "bench")]
+mod lt;
+#[cfg(feature = "bench")]
+pub mod measure;
+#[cfg(feature = "bench")]
+pub mod measured;
+#[cfg(feature = "bench")]
+mod models;
+#[cfg(feature = "bench")]
+pub mod operands;
+#[cfg(feature = "bench")]
+pub mod order;
+pub mod report;
+#[cfg(feature = "bench")]
+pub mod run;
+pub mod table;
+#[cfg(feature = "bench")]
+mod timing;
+
+use crate::cli::{Failure, Result};
+use crate::suite::{self, Shape};
+use compare::Comparison;
+use report::Report;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The suite of this crate.
+const SUITE: &str = include_str!("../../../benches/suite.toml");
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Shapes to measure instead of benches/suite.toml, in its format
+    #[arg(long, value_name = "FILE")]
+    suite: Option<PathBuf>,
+    /// Only rows whose id or class contains this word; several words with commas
+    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
+    /// f32 mode, or names of kernels
+    #[arg(long, value_name = "ARM", value_delimiter = ',')]
+    arms: Vec<String>,
+    #[command(flatten)]
+    f32: crate::cli::F32,
+    /// Samples of each arm and row
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(5..=1000))]
+    samples: u16,
+    /// Pause after each sample, in lengths of the sample; without pauses, large products measure the card's power limit
+    #[arg(long, default_value_t = 2.0, value_parser = pause)]
+    pause: f64,
+    /// Use one copy of the operands, which stays in the L2 cache where the copy fits
+    #[arg(long)]
+    hot: bool,
+    /// Time whole calls of candle (allocation, dispatch, launch) instead of kernels
+    #[arg(long)]
+    eager: bool,
+    /// Enter the dispatcher's choice twice, and report the difference of the two
+    #[arg(long)]
+    aa: bool,
+    /// Fit the run into this time, e.g. 8m: the most informative rows first
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    budget: Option<Duration>,
+    /// Write the record here
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the record as a page here
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Read a record instead of measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "mode", "eager", "hot", "aa", "budget", "json"])]
+    from: Option<PathBuf>,
+    /// Show the rows that are faster or slower in the second record than in the first; fails on a regression
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "mode", "from", "json", "html"])]
+    compare: Vec<PathBuf>,
+    /// Run the classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
+    #[arg(long)]
+    ladder: bool,
+    /// Run a model: prefill and decode, stock candle and ours in turns, and the errors of both; tiny models run on the CPU
+    #[arg(long, value_name = "MODEL", value_parser = ["minilm", "bert-base", "llama3-1b", "llama3-8b", "tiny", "tiny-bert"])]
+    model: Option<String>,
+    /// Prompt lengths of --model
+    #[arg(long, value_delimiter = ',', default_values_t = [128, 2048])]
+    prompt: Vec<u32>,
+    /// Batch sizes of --model
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16])]
+    batch: Vec<u32>,
+    /// Tokens to decode in --model
+    #[arg(long, default_value_t = 32)]
+    decode: u32,
+    /// Runs of each arm in --model, taken in turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// A folder with config.json and *.safetensors for --model, in place of random weights
+    #[arg(long, value_name = "DIR")]
+    weights: Option<PathBuf>,
+    /// Do not compare results with the reference
+    #[arg(long, hide = true)]
+    no_check: bool,
+    /// Plant a mistake, to test the check of results: a kernel that skips its last K tile, or zeros as data
+    #[arg(long, hide = true)]
+    plant: Option<Plant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Plant {
+    ShortK,
+    Zeros,
+}
+
+#[cfg(feature = "bench")]
+#[derive(clap::Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[cfg(feature = "bench")]
+impl Args {
+    /// Parses the words after `tilegemm bench` on a command line.
+    pub fn of(words: &[&str]) -> Self {
+        let words = ["tilegemm bench"].iter().chain(words);
+        <CommandLine as clap::Parser>::parse_from(words).args
+    }
+}
+
+pub fn run(args: &Args) -> Result {
+    if let [first, second] = &args.compare[..] {
+        return compare(first, second);
+    }
+    if let Some(path) = &args.from {
+        return show(&Report::load(path)?, args);
+    }
+    let shapes = shapes(args.suite.as_deref(), &args.only)?;
+    measure(args, &shapes)
+}
+
+/// The rows of a suite, by default this crate's, whose id or class contains one of `only`.
+pub fn shapes(suite: Option<&Path>, only: &[String]) -> Result<Vec<Shape>> {
+    let shapes = match suite {
+        None => suite::parse("benches/suite.toml", SUITE),
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+            suite::parse(&path.display().to_string(), &text)
+        }
+    };
+    let mut shapes = shapes.map_err(|error| Failure::Usage(error.to_string()))?;
+    let wanted = |text: &String, shape: &Shape| shape.id.contains(text.as_str()) || shape.class.contains(text.as_str());
+    shapes.retain(|shape| only.is_empty() || only.iter().any(|text| wanted(text, shape)));
+    if shapes.is_empty() {
+        return Err(Failure::Usage(format!("no id or class of the suite contains {}", only.join(" or "))));
+    }
+    Ok(shapes)
+}
+
+pub fn pause(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(pause) if (0.0..=100.0).contains(&pause) => Ok(pause),
+        _ => Err("expected a number from 0 to 100".into()),
+    }
+}
+
+pub fn duration(text: &str) -> std::result::Result<Duration, String> {
+    let duration: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; expected something like 8m or 90s"))?;
+    Duration::try_from(duration).map_err(|e| e.to_string())
+}
+
+fn compare(first: &Path, second: &Path) -> Result {
+    let (first, second) = (Report::load(first)?, Report::load(second)?);
+    let comparison = Comparison::new(&first, &second, "ours");
+    crate::cli::print(comparison.to_string().trim_end())?;
+    match comparison.regressions() {
+        0 => Ok(()),
+        _ => Err(Failure::Silent),
+    }
+}
+
+/// Prints a record, and draws the record where `--html` asks for a page.
+fn show(report: &Report, args: &Args) -> Result {
+    crate::cli::print(format_args!("\n{}\n\n{}", table::summary(report), table::remarks(report)))?;
+    if let Some(path) = &args.html {
+        html::write(report, path)?;
+        crate::cli::print(format_args!("page: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "bench")]
+fn measure(args: &Args, shapes: &[Shape]) -> Result {
+    run::measure(args, shapes)
+}
+
+#[cfg(not(feature = "bench"))]
+pub const CANNOT_MEASURE: &str = "this build cannot measure; build it with `--features cuda,sm90,cutile,bench`";
+
+#[cfg(not(feature = "bench"))]
+fn measure(_: &Args, _: &[Shape]) -> Result {
+    Err(Failure::NoDevice(format!("{CANNOT_MEASURE}, or read a record with --from or --compare")))
+}

@@ -1,0 +1,192 @@
+//! The tensors that all arms of a row share: N(0, 1) data, in as many copies as keep the operands out of the L2 cache.
+
+use super::timing::Timer;
+use crate::cli::Result;
+use crate::launch::Pointers;
+use crate::problem::Operand;
+use crate::{Format, Problem};
+use candle::backend::BackendStorage;
+use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
+use candle::{CudaDevice, Device, Storage, Tensor};
+use half::{bf16, f16};
+
+/// The size of all copies together, in L2 caches. With three, loads with evict-first priority displace each other,
+/// leave part of the earlier data in the cache, and so seem faster than memory.
+const COLD: usize = 8;
+/// The most copies: enough for products of a few ten kilobytes.
+const MOST_COPIES: usize = 4096;
+
+/// Operands of one product.
+pub struct Operands {
+    problem: Problem,
+    copies: Vec<Copy>,
+}
+
+struct Copy {
+    a: Tensor,
+    b: Tensor,
+    /// Empty unless the epilogue reads C.
+    c: Tensor,
+    bias: Tensor,
+    d: Tensor,
+}
+
+/// The number of elements of each operand: A, B, D, C, bias.
+fn elements(problem: &Problem) -> [usize; 5] {
+    let Problem { m, n, k, .. } = *problem;
+    let span = |operand: &Operand, rows: usize, cols: usize| {
+        let last = |size: usize, stride: i64| (size as i64 - 1) * stride;
+        let matrix = last(rows, operand.row_stride) + last(cols, operand.col_stride);
+        let batch =
+            problem.batch.iter().zip(operand.batch_stride).map(|(&size, stride)| last(size, stride)).sum::<i64>();
+        (matrix + batch + 1) as usize
+    };
+    let c = problem.epilogue.c.map_or(0, |c| span(&c, m, n));
+    let bias = if problem.epilogue.bias.is_some() { n } else { 0 };
+    [span(&problem.a, m, k), span(&problem.b, k, n), span(&problem.d, m, n), c, bias]
+}
+
+/// The number of copies for cold operands; two where one copy is larger than the cache.
+fn cold_copies(problem: &Problem, l2_bytes: usize) -> usize {
+    let bytes = elements(problem).iter().sum::<usize>() * problem.a.format.bytes(1);
+    (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
+}
+
+/// Device memory that a row needs, in bytes: the copies, and f64 copies of one copy for the check.
+pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
+    let each = elements(problem).iter().sum::<usize>();
+    let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
+    // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
+    each * (copies * problem.a.format.bytes(1) + 8 + 4) + 16 * elements(problem)[2]
+}
+
+impl Operands {
+    /// Draws the data. `scale` is 1; 0 plants a mistake.
+    ///
+    /// # Errors
+    /// Data that is not N(0, 1), such as zeros.
+    pub fn new(timer: &Timer, problem: &Problem, l2_bytes: usize, hot: bool, scale: f64) -> Result<Self> {
+        let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
+        let [a, b, d, c, bias] = elements(problem);
+        let device = Device::Cuda(timer.device().clone());
+        let dtype = candle_dtype(problem.a.format);
+        let normal = |count: usize| -> Result<Tensor> {
+            let values = Tensor::randn(0f32, 1f32, count.max(1), &device)?;
+            let values = if scale == 1.0 { values } else { (values * scale)? };
+            Ok(values.to_dtype(dtype)?)
+        };
+        let like_d = |tensor: Tensor| tensor.to_dtype(candle_dtype(problem.d.format));
+        let copy = |_| -> Result<Copy> {
+            let d = Tensor::zeros(d, candle_dtype(problem.d.format), &device)?;
+            Ok(Copy { a: normal(a)?, b: normal(b)?, c: like_d(normal(c)?)?, bias: like_d(normal(bias)?)?, d })
+        };
+        let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()? };
+        for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
+            is_normal("A", &copy.a)?;
+            is_normal("B", &copy.b)?;
+        }
+        Ok(operands)
+    }
+
+    /// One copy with these numbers: A and B in the problem's layout, for a product without an epilogue.
+    pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
+        let out = candle_dtype(problem.d.format);
+        let zeros = |count: usize| Tensor::zeros(count.max(1), out, a.device());
+        let [a_count, b_count, d, c, bias] = elements(problem);
+        let (a, b) = (a.flatten_all()?, b.flatten_all()?);
+        if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
+            return Err(format!("{problem} takes {a_count} and {b_count} numbers, not those").into());
+        }
+        let copy = Copy { a, b, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
+        Ok(Self { problem: *problem, copies: vec![copy] })
+    }
+
+    pub fn copies(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// A, B and D of copy 0, as flat tensors; C and the bias where the problem has them.
+    pub fn first(&self) -> [&Tensor; 5] {
+        let Copy { a, b, c, bias, d } = &self.copies[0];
+        [a, b, d, c, bias]
+    }
+
+    /// A and B of a copy, as flat tensors.
+    pub fn inputs(&self, copy: usize) -> [&Tensor; 4] {
+        let Copy { a, b, c, bias, .. } = &self.copies[copy % self.copies.len()];
+        [a, b, c, bias]
+    }
+
+    /// The pointers of a copy.
+    pub fn pointers(&self, copy: usize) -> Result<Pointers> {
+        let Copy { a, b, c, bias, d } = &self.copies[copy % self.copies.len()];
+        let has_bias = self.problem.epilogue.bias.is_some();
+        let mut pointers = Pointers::new(address(a)? as _, address(b)? as _, address(d)? as _);
+        if self.problem.epilogue.reads_c() {
+            pointers.c = address(c)? as _;
+        }
+        if has_bias {
+            pointers.bias = address(bias)? as _;
+        }
+        Ok(pointers)
+    }
+
+    /// Fills D of copy 0 with NaN: in every type, all bits set are a NaN.
+    pub fn poison(&self, timer: &Timer) -> Result {
+        let d = &self.copies[0].d;
+        let bytes = d.elem_count() * d.dtype().size_in_bytes();
+        // SAFETY: D has this length, and lives until the stream has passed.
+        unsafe { result::memset_d8_async(address(d)?, 0xff, bytes, timer.device().cuda_stream().cu_stream())? };
+        Ok(())
+    }
+}
+
+/// Refuses zeros and constants, which run up to a fifth faster than random data.
+fn is_normal(name: &str, values: &Tensor) -> Result {
+    let count = values.elem_count() as f64;
+    if count < 64.0 {
+        return Ok(()); // nothing that could be told from chance
+    }
+    // The sum is over pieces, because a sum over 10^9 values loses digits in f32.
+    let values = values.narrow(0, 0, values.elem_count().min(1 << 24))?.to_dtype(candle::DType::F64)?;
+    let mean = values.mean_all()?.to_scalar::<f64>()?;
+    let variance = values.sqr()?.mean_all()?.to_scalar::<f64>()? - mean * mean;
+    let slack = 6.0 / count.sqrt() + 0.01;
+    if mean.abs() < slack && (variance - 1.0).abs() < 2.0 * slack {
+        return Ok(());
+    }
+    Err(format!(
+        "{name} is not N(0, 1) data (mean {mean:.3}, variance {variance:.3}); times on such data are refused, for zeros and \
+         constants draw less power and run faster than real data"
+    )
+    .into())
+}
+
+pub fn candle_dtype(dtype: Format) -> candle::DType {
+    match dtype {
+        Format::F16 => candle::DType::F16,
+        Format::BF16 => candle::DType::BF16,
+        Format::F32 => candle::DType::F32,
+        Format::F64 => candle::DType::F64,
+        other => unreachable!("a suite has no {other}"),
+    }
+}
+
+/// Address of the first element of a contiguous tensor.
+pub fn address(tensor: &Tensor) -> Result<u64> {
+    let (storage, _) = tensor.storage_and_layout();
+    let Storage::Cuda(storage) = &*storage else { return Err("a tensor is not on the GPU".into()) };
+    let stream = storage.device().cuda_stream();
+    Ok(match storage.dtype() {
+        candle::DType::F16 => storage.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
+        candle::DType::BF16 => storage.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
+        candle::DType::F32 => storage.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
+        candle::DType::F64 => storage.as_cuda_slice::<f64>()?.device_ptr(&stream).0,
+        other => return Err(format!("{} is no type of our kernels", other.as_str()).into()),
+    })
+}
+
+/// Free device memory in bytes.
+pub fn free_bytes(device: &CudaDevice) -> Result<usize> {
+    Ok(device.cuda_stream().context().mem_get_info()?.0)
+}

@@ -1,0 +1,227 @@
+//! The JSON record of a benchmark run, schema 1.
+//!
+//! Times are microseconds of one product, median with 10th and 90th percentile. Fields that an older record's schema
+//! lacks are empty. benches/README.md describes every field.
+
+use crate::cli::Result;
+use crate::suite::ShapeEpilogue;
+use crate::{Config, F32Mode, Format, Layout};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub const SCHEMA: u32 = 1;
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: u32,
+    pub machine: Machine,
+    pub settings: Settings,
+    pub ceilings: Ceilings,
+    pub rows: Vec<Row>,
+    /// Rows of the suite that were not measured, with the reason.
+    #[serde(default)]
+    pub left_out: BTreeMap<String, String>,
+}
+
+/// The machine of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub gpu: String,
+    pub sms: u32,
+    pub driver: String,
+    /// The CUDA version of the driver, and of the toolkit that compiled the kernels.
+    pub cuda: String,
+    pub cublas: String,
+    /// The commit of the binary.
+    pub git: String,
+    /// When the run began, UTC.
+    pub date: String,
+    pub clocks_mhz: Clocks,
+    /// Power limit.
+    pub power_w: f64,
+}
+
+/// Highest clocks of the card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Clocks {
+    pub sm: u32,
+    pub memory: u32,
+}
+
+/// The method of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `cold`, `hot` or `eager`.
+    pub mode: String,
+    /// Samples of every arm of a row.
+    pub samples: usize,
+    /// Pause after a sample, as a multiple of its length.
+    pub pause: f64,
+    pub seconds: f64,
+    /// The f32 mode of every arm; absent without f32 rows, and in older records, whose mode was strict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f32: Option<F32Mode>,
+    /// The seed of a suite of random products.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The measured tables of the dispatcher.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<String>,
+}
+
+/// The card's limits, measured in the same run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    pub hbm_gbps: f64,
+    pub tflops: BTreeMap<Format, f64>,
+}
+
+/// One product.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub id: String,
+    pub class: String,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub batch: usize,
+    pub layout: Layout,
+    pub dtype: Format,
+    /// The format of the result, where it is not `dtype`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<Format>,
+    /// Elements between matrices of the batch, where they are not dense. Absent in records from before 2026-11-24, as is the epilogue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a_batch_stride: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b_batch_stride: Option<u32>,
+    /// The epilogue, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epilogue: Option<ShapeEpilogue>,
+    /// The least time by the ceilings.
+    pub roof_us: f64,
+    /// The measurements, by name of the arm.
+    pub arms: BTreeMap<String, Arm>,
+    /// Arms without a time, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent: BTreeMap<String, String>,
+    /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `clocks`, `hot`.
+    pub flags: Vec<String>,
+    /// The card before and after the row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub card: Vec<Card>,
+}
+
+/// One arm of a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arm {
+    pub us: f64,
+    pub us_p10: f64,
+    pub us_p90: f64,
+    /// The kernel's name.
+    pub kernel: String,
+    /// The kernel's configuration. Absent where the kernel has no configuration, and in records from before 2026-11-23.
+    #[serde(default, skip_serializing_if = "Config::is_default")]
+    pub config: Config,
+    /// Largest difference to the reference, over the reference's root mean square. Absent with `--no-check`. A number
+    /// that JSON cannot hold (NaN, Inf) is written as 1e300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub err: Option<f64>,
+}
+
+/// NVML's readings of the card.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Card {
+    pub sm_mhz: u32,
+    pub power_w: f64,
+    pub temperature_c: u32,
+}
+
+impl Report {
+    /// Rows that count in averages: rows without a wrong arm.
+    pub fn sound(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| !row.is_wrong())
+    }
+
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let schema = serde_json::from_str::<serde_json::Value>(&text)
+            .map_err(|e| format!("{} is not JSON: {e}", path.display()))?["schema"]
+            .as_u64();
+        if schema != Some(SCHEMA.into()) {
+            let have = schema.map_or("none".into(), |schema| schema.to_string());
+            let name = path.display();
+            return Err(format!(
+                "{name}: schema {have}, this command reads {SCHEMA}; record it again with `tilegemm bench --json`"
+            )
+            .into());
+        }
+        Ok(serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?)
+    }
+
+    #[cfg(feature = "bench")]
+    pub fn save(&self, path: &Path) -> Result {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
+        }
+        let rows = self.rows.iter().map(serde_json::to_string).collect::<std::result::Result<Vec<_>, _>>()?;
+        let frame = serde_json::to_string_pretty(&Self { rows: Vec::new(), ..self.clone() })?;
+        // Each row is one line, so that the file is small and a change of one row is a change of one line.
+        let text = frame.replacen("\"rows\": []", &format!("\"rows\": [\n    {}\n  ]", rows.join(",\n    ")), 1);
+        Ok(std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?)
+    }
+}
+
+/// Rows by class, in the order of the classes' first rows.
+pub fn by_class<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Vec<&'a Row>)> {
+    let mut classes: Vec<(&str, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        match classes.iter_mut().find(|(class, _)| *class == row.class) {
+            Some((_, rows)) => rows.push(row),
+            None => classes.push((&row.class, vec![row])),
+        }
+    }
+    classes
+}
+
+impl Row {
+    /// Whether the result of an arm is not the product: such a row counts nowhere.
+    pub fn is_wrong(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("wrong "))
+    }
+
+    /// Speedup of `arm` over `other`, where both were measured.
+    pub fn speedup(&self, arm: &str, other: &str) -> Option<f64> {
+        Some(self.arms.get(other)?.us / self.arms.get(arm)?.us)
+    }
+
+    /// Time of `arm` over the roofline.
+    pub fn over_roof(&self, arm: &str) -> Option<f64> {
+        Some(self.arms.get(arm)?.us / self.roof_us)
+    }
+
+    /// Floating-point operations of the product.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch as f64
+    }
+
+    /// FLOP per byte that must move, dense operands once each.
+    pub fn intensity(&self) -> f64 {
+        let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
+        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bits() / 8.0)
+    }
+}
+
+/// A number, rounded to the digits that a measurement can have.
+#[cfg(feature = "bench")]
+pub fn digits(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
+}
+
+/// Geometric mean; `None` without values.
+pub fn geomean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value.ln(), count + 1));
+    (count > 0).then(|| (sum / f64::from(count)).exp())
+}

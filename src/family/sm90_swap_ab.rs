@@ -1,0 +1,372 @@
+//! `csrc/sm90_swap_ab`: up to some 800 rows in 16 bits, TMA and WGMMA with A and B swapped or W shared, and K split over a
+//! cluster. The columns of B are called the rows of W. A row of the table has tiles of several widths.
+//!
+//! A configuration names a tile of D, the blocks that share W (`cluster`), the parts of K (`split`), the stages of the
+//! ring, and whether W is on wgmma's M side (`swap_ab`). Two kinds of rows have a choice each:
+//!
+//! - A row for few rows of A has all of them in one tile, and up to eight parts of K. The number of stages decides how
+//!   many blocks share a multiprocessor.
+//! - A row for waves has one block to a multiprocessor, with as many stages as fit in shared memory.
+
+use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::{l2_us, memory_us, pull_us, ring_us, stream_us, Activities};
+use crate::cost::roofline_us;
+use crate::kernel::{Case, ElementCost, Family, KernelDesc};
+use crate::problem::Problem;
+
+const LEAST_STAGES: u32 = 3;
+const MOST_STAGES: u32 = 16;
+const BARRIERS_BYTES: u32 = 8 * (2 * MOST_STAGES + 1);
+/// The least K for shared loads: with a smaller K, the blocks of a cluster wait for each other longer than sharing
+/// saves (5 to 12 % up to 1536).
+const SHARED_K: usize = 2048;
+
+fitted! {
+    Sm90SwapAb {
+        /// Few rows: Launch, scheduling, the first loads and the drain, beside the card's overlapped launch.
+        few_launch_us: f64 = "us", -1.7 to 3.0;
+        /// Few rows: A second part of K, and more than two: the path through distributed shared memory.
+        few_split_us: [f64; 2] = "us", 0.0 to 3.0;
+        /// Few rows: Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
+        few_latency: f64 = "", 0.3 to 3.0;
+        /// Few rows: What a multiprocessor loads of W, over what it pulls: with one block, and with two where K is short and most multiprocessors
+        /// have one.
+        few_pull: [f64; 2] = "", 0.2 to 3.0;
+        /// Few rows: Memory time over that of one pass.
+        few_memory: f64 = "", 1.0 to 2.0;
+        /// Few rows: The norm by which memory and ring overlap.
+        few_norm: f64 = "", 1.5 to 16.0;
+        /// Few rows: The store of one of the rows that a tile has room for.
+        few_row_us: f64 = "us", 0.0 to 0.5;
+        /// Launch, the first loads and the drain, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 3.0;
+        /// Additional time where two blocks share loads: each block waits for the other.
+        share_us: f64 = "us", 0.0 to 4.0;
+        /// Each further warp group: 64 rows of wgmma's M side.
+        group_us: f64 = "us", 0.0 to 2.0;
+        /// A second part of K: the path through distributed shared memory.
+        split_us: f64 = "us", 0.0 to 3.0;
+        /// The same, for each byte of a tile of D.
+        sum_us: f64 = "us", 0.0 to 0.001;
+        /// Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
+        latency: f64 = "", 0.3 to 3.0;
+        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        l2: f64 = "", 0.2 to 1.2;
+        /// Each further cluster that reads the same part of B, as a fraction of the memory time of B.
+        reread: f64 = "", 0.0 to 1.0;
+        /// The clock of the tensor cores, over the card's: in one wave of tiles, and in several, which last long enough for the power limit.
+        clock: [f64; 2] = "", 0.5 to 1.0;
+        /// The clock's gain from idle multiprocessors, whose power the others use.
+        idle_gain: f64 = "", 0.0 to 1.0;
+        /// Additional memory time where multiprocessors are idle: in one wave of tiles, and in several.
+        uneven: [f64; 2] = "", 0.0 to 3.0;
+        /// A tile's stores, which nothing hides, for each byte.
+        store_us: f64 = "us", 0.0 to 0.001;
+        /// From the end of a tile to the first products of the next, where nothing hides that time.
+        restart_us: f64 = "us", 0.0 to 8.0;
+        /// The norm by which activities overlap.
+        norm: f64 = "", 1.5 to 16.0;
+        /// The least time, over the roofline: no overlap is left to gain.
+        roofline: f64 = "", 1.0 to 1.3;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+        /// The last of these in a row for few rows.
+        few_unaligned_ns: f64 = "ns", 0.0 to 10.0;
+    }
+}
+
+/// Whether the row is for few rows of A.
+fn has_all_rows(kernel: &KernelDesc) -> bool {
+    kernel.split > 2
+}
+
+/// Whether W is on wgmma's M side: the widths of the row are rows of A then.
+fn swaps_ab(kernel: &KernelDesc) -> bool {
+    kernel.widths.last() == Some(&kernel.tile[0])
+}
+
+/// The tiles of one width, and the values that follow from the width.
+#[derive(Debug, Clone, Copy)]
+struct Tile {
+    /// Rows and columns of D.
+    sides: [u32; 2],
+    /// wgmma's sides: `p` rows of the M side, and the width.
+    p: u32,
+    width: u32,
+    /// K of a stage.
+    depth: u32,
+    has_all_rows: bool,
+}
+
+impl Tile {
+    fn of(kernel: &KernelDesc, width: u32) -> Self {
+        let [tile_m, tile_n, tile_k] = kernel.tile;
+        let (p, sides) = if swaps_ab(kernel) { (tile_n, [width, tile_n]) } else { (tile_m, [tile_m, width]) };
+        let deep = Self { sides, p, width, depth: tile_k, has_all_rows: has_all_rows(kernel) };
+        let depth = if deep.has_all_rows || deep.stages(kernel.split, 1) >= 5 { tile_k } else { 64 };
+        Self { depth, ..deep }
+    }
+
+    /// Stages that fit in shared memory beside the sums of the other parts of K, with `residents` blocks on a
+    /// multiprocessor.
+    fn stages(&self, split: u32, residents: u32) -> u32 {
+        let [warps, columns] = [self.p / 16, self.width / 8];
+        let inbox = match split {
+            0 | 1 => 0,
+            _ if self.has_all_rows => split * (warps * columns).div_ceil(split) * 512,
+            _ => warps * columns.div_ceil(2) * 512,
+        };
+        // A large inbox of a wave takes the place of the ring.
+        let inbox = if !self.has_all_rows && inbox > 20_000 { 0 } else { inbox };
+        let room = (228 * 1024 / residents - 1024).saturating_sub(BARRIERS_BYTES + inbox);
+        (room / ((self.p + self.width) * self.depth * 2)).min(MOST_STAGES)
+    }
+
+    /// Blocks of D, and blocks that run at the same time.
+    fn blocks(&self, case: &Case, share: usize, split: usize) -> [usize; 2] {
+        let [m_tiles, n_tiles] = self.tiles(case.problem, share);
+        let sms = case.device.sm_count as usize;
+        let at_once = case.device.model.reached(sms, share * split).max(1);
+        [m_tiles * n_tiles * case.problem.batch_count() * split, at_once]
+    }
+
+    /// Tiles along M, in whole clusters, and along N.
+    fn tiles(&self, problem: &Problem, share: usize) -> [usize; 2] {
+        let [rows, columns] = self.sides.map(|side| side as usize);
+        [problem.m.div_ceil(rows).next_multiple_of(share), problem.n.div_ceil(columns)]
+    }
+
+    /// Whether K is long enough for so many parts, and the parts are worth their sum.
+    fn can_split(&self, case: &Case, share: usize, split: usize) -> bool {
+        if self.has_all_rows {
+            return split <= case.problem.k.div_ceil(self.depth as usize);
+        }
+        // The reduction of a split K costs one or two microseconds; tiles that share W save that time by other means.
+        let least_k = if case.kernel.cluster[0] > 1 { 8192 } else { 4 * self.depth as usize };
+        let [blocks, at_once] = self.blocks(case, share, split);
+        // Nothing hides a second wave of reductions.
+        split == 1 || (blocks <= at_once && case.problem.k >= least_k)
+    }
+}
+
+/// A way to run a problem.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    tile: Tile,
+    /// Blocks that share W.
+    share: usize,
+    split: usize,
+    stages: u32,
+}
+
+impl Way {
+    /// With `residents` blocks on a multiprocessor, if their rings have enough stages.
+    fn new(tile: Tile, share: usize, split: usize, residents: u32) -> Option<Self> {
+        let stages = tile.stages(split as u32, residents);
+        (stages >= LEAST_STAGES).then_some(Self { tile, share, split, stages })
+    }
+
+    fn of(kernel: &KernelDesc, config: &Config) -> Self {
+        let width = if swaps_ab(kernel) { config.tile[0] } else { config.tile[1] };
+        let [share, split] = [config.cluster[0], config.split].map(|count| count.max(1) as usize);
+        Self { tile: Tile::of(kernel, width), share, split, stages: config.stages }
+    }
+
+    fn config(&self, kernel: &KernelDesc) -> Config {
+        Config {
+            tile: self.tile.sides,
+            cluster: [self.share as u32, 1],
+            split: self.split as u32,
+            stages: self.stages,
+            swap_ab: swaps_ab(kernel),
+            ..Config::default()
+        }
+    }
+}
+
+/// The tile for few rows: the lowest that has all rows of A.
+fn lowest(case: &Case) -> Tile {
+    let width = case.kernel.widths.iter().find(|width| case.problem.m <= **width as usize);
+    Tile::of(case.kernel, width.copied().unwrap_or(case.kernel.tile[0]))
+}
+
+/// Every way that the kernel can run the problem, except ways that would never be fast.
+fn each(case: &Case, mut visit: impl FnMut(Way)) {
+    let (kernel, problem) = (case.kernel, case.problem);
+    let (all_rows, most_share) =
+        (has_all_rows(kernel), if problem.k < SHARED_K { 1 } else { kernel.cluster[0] as usize });
+    let tiles = kernel.widths.iter().map(|width| Tile::of(kernel, *width));
+    for tile in tiles.filter(|tile| !all_rows || tile.width == lowest(case).width) {
+        for share in (1..=most_share).rev() {
+            // Whole clusters only: where A is on the N side, one more tile makes all tiles lower; otherwise the
+            // additional tile is idle.
+            let whole = problem.m.div_ceil(tile.sides[0] as usize) % share == 0;
+            if !whole && !swaps_ab(kernel) {
+                continue;
+            }
+            let splits = [1, 2, 4, 8].into_iter().filter(|split| *split <= kernel.split as usize);
+            for split in splits.filter(|split| tile.can_split(case, share, *split)) {
+                let residents = if all_rows { 1..=2 } else { 1..=1 };
+                residents.filter_map(|residents| Way::new(tile, share, split, residents)).for_each(&mut visit);
+            }
+        }
+    }
+}
+
+/// The choice for a row that has all rows of A in a tile: as many parts of K as there are multiprocessors for, with two
+/// stages of K in each part at least.
+///
+/// Two blocks share a multiprocessor, so that the next kernel's block can load while this kernel's block still stores.
+/// One deep ring is better for a split of many rows, with its large stages, and for a split that fills the device: there
+/// two blocks of a kernel may share a multiprocessor and leave another idle.
+fn choose_few_rows(case: &Case) -> Option<Way> {
+    let (tile, sms) = (lowest(case), case.device.sm_count as usize);
+    let fits = |split: usize| {
+        let [blocks, at_once] = tile.blocks(case, 1, split);
+        blocks <= at_once
+    };
+    let is_deep = |split: usize| case.problem.k >= 2 * tile.depth as usize * split;
+    let split = [2, 4, 8].into_iter().take_while(|split| fits(*split) && is_deep(*split)).last().unwrap_or(1);
+    let is_full = tile.blocks(case, 1, split)[0] > sms * 9 / 10;
+    let is_alone = split > 1 && (tile.width >= 64 || is_full);
+    let shared = Way::new(tile, 1, split, 2).filter(|_| !is_alone);
+    shared.or_else(|| Way::new(tile, 1, split, 1))
+}
+
+/// The choice for a row of waves: the least work of the busiest multiprocessor, which processes its tiles in sequence.
+/// The work of a tile is its width plus a constant.
+fn choose_waves(case: &Case) -> Option<Way> {
+    let mut best = None;
+    let mut least = usize::MAX;
+    each(case, |way| {
+        let [blocks, at_once] = way.tile.blocks(case, way.share, way.split);
+        let work = blocks.div_ceil(at_once) * (way.tile.width as usize + 32) * 2 / way.split;
+        if work < least {
+            (least, best) = (work, Some(way));
+        }
+    });
+    best
+}
+
+/// The choice for a row of either kind.
+fn chosen_way(case: &Case) -> Option<Way> {
+    if has_all_rows(case.kernel) {
+        choose_few_rows(case)
+    } else {
+        choose_waves(case)
+    }
+}
+
+impl Sm90SwapAb {
+    /// The estimate for a row that has all rows of A in a tile.
+    fn few_rows_us(&self, case: &Case, way: &Way) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let Way { tile, share, split: parts, stages } = *way;
+        let (sms, split) = (f64::from(device.sm_count), parts as f64);
+        let blocks = tile.blocks(case, share, parts)[0] as f64;
+        let residents = if stages > tile.stages(parts as u32, 2) { 1.0 } else { 2.0 };
+        let turns = (blocks / (residents * sms)).ceil();
+        let k = problem.k as f64 / split;
+        let ring = ring_us(turns * k / f64::from(tile.depth), stages.into(), self.few_latency, device);
+        let share = self.few_pull[usize::from(blocks > sms)];
+        let bytes = (blocks / sms).ceil() * f64::from(tile.p) * k * problem.b.format.bits() / 8.0;
+        let pull = pull_us(bytes, share, device);
+        let memory = (self.few_memory * memory_us(problem, device)).max(pull);
+        let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.few_norm);
+        let split_us = if split > 2.0 { self.few_split_us[1] } else { self.few_split_us[0] * (split - 1.0) };
+        let launch = device.model.overlapped_launch_us + self.few_launch_us;
+        // Loads of the next tile hide all stores but the last.
+        launch + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(tile.width) * self.few_row_us
+    }
+
+    /// The estimate for a row of waves.
+    fn waves_us(&self, case: &Case, way: &Way) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let bytes = problem.b.format.bits() / 8.0;
+        let Way { tile, share, split, stages } = *way;
+        let [blocks, at_once] = tile.blocks(case, share, split);
+        let turns = blocks.div_ceil(at_once);
+        let [m_tiles, _] = tile.tiles(problem, share);
+        let height = problem.m.div_ceil(m_tiles) as f64;
+        let several = usize::from(turns > 1);
+        let (turns, blocks, share, parts) = (turns as f64, blocks as f64, share as f64, split as f64);
+        let (w_rows, depth, width) = (f64::from(tile.sides[1]), f64::from(tile.depth), f64::from(tile.width));
+        let k = problem.k as f64 / parts;
+        let idle = 1.0 - blocks / (turns * at_once as f64);
+        let ring = ring_us(turns * k / depth, stages.into(), self.latency, device);
+        let l2 = l2_us(blocks * (height + w_rows / share) * k * bytes, self.l2, device);
+        // wgmma's cycles for 16 steps of K: the larger of its arithmetic and its shared-memory reads.
+        let cycles = f64::from(tile.p) / 64.0 * (width / 2.0).max(16.0 + width / 4.0);
+        let clocks_per_us = self.clock[several] * device.model.clock_ghz * 1e3;
+        let products = turns * cycles * k / 16.0 / clocks_per_us * (1.0 - self.idle_gain * idle);
+        let w_us = stream_us((problem.n * problem.k * problem.batch_count()) as f64 * bytes, 1.0, device);
+        let uneven = self.uneven[several];
+        let reread = self.reread * w_us * (m_tiles as f64 / share - 1.0);
+        let memory = memory_us(problem, device) * (1.0 + uneven * idle) + reread;
+        let together = Activities { products, ring, l2, memory }.overlapped(self.norm);
+        let bytes_of_tile = height * w_rows * bytes;
+        let split_us = if parts > 1.0 { self.split_us + bytes_of_tile * self.sum_us } else { 0.0 };
+        // Only plain products of one matrix with an unsplit K overlap the loads of the next tile with the stores of the
+        // last.
+        let marches = parts == 1.0 && problem.batch_count() == 1 && problem.epilogue.is_linear();
+        let restarts = if marches { 0.0 } else { (turns - 1.0) * self.restart_us };
+        let share_us = if share > 1.0 { self.share_us } else { 0.0 };
+        let group_us = self.group_us * (f64::from(tile.p) / 64.0 - 1.0);
+        let busy = together + split_us + restarts + turns * bytes_of_tile * self.store_us;
+        let launch = device.model.overlapped_launch_us + self.launch_us;
+        launch + share_us + group_us + busy.max(self.roofline * roofline_us(problem, device))
+    }
+
+    fn way_us(&self, case: &Case, way: &Way) -> f64 {
+        match has_all_rows(case.kernel) {
+            true => self.few_rows_us(case, way),
+            false => self.waves_us(case, way),
+        }
+    }
+}
+
+impl Family for Sm90SwapAb {
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let mut configurations = Vec::new();
+        each(case, |way| configurations.push(way.config(case.kernel)));
+        configurations
+    }
+
+    fn choose(&self, case: &Case) -> Config {
+        chosen_way(case).map_or(Config::default(), |way| way.config(case.kernel))
+    }
+
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        let way = chosen_way(case);
+        way.map_or((Config::default(), 0.0), |way| (way.config(case.kernel), self.way_us(case, &way)))
+    }
+
+    /// The estimate of a wave's chosen configuration is never below the estimate for some rows fewer. Evenly filled tiles
+    /// make the estimate slightly lower, and then the chosen kernel alternates as M grows by a few rows.
+    fn settled(&self, case: &Case, _: &Config, us: f64) -> f64 {
+        if has_all_rows(case.kernel) {
+            return us;
+        }
+        let fewer = (0..8).map(|i| (case.problem.m / 32).saturating_sub(i) * 32).filter(|&m| m > 0);
+        let with_fewer = fewer.map(|m| {
+            let case = Case { problem: &Problem { m, ..*case.problem }, ..*case };
+            choose_waves(&case).map_or(0.0, |way| self.waves_us(&case, &way))
+        });
+        with_fewer.fold(us, f64::max)
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let us = self.way_us(case, &Way::of(case.kernel, config));
+        match *config == self.choose(case) {
+            true => self.settled(case, config, us),
+            false => us,
+        }
+    }
+
+    fn element_cost(&self, kernel: &KernelDesc) -> ElementCost {
+        let [instruction, bias, residual, unaligned] = self.epilogue_ns;
+        let unaligned = if has_all_rows(kernel) { self.few_unaligned_ns } else { unaligned };
+        ElementCost { instruction, bias, residual, unaligned }
+    }
+}

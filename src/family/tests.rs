@@ -1,0 +1,66 @@
+//! What families keep in the workspace.
+
+use super::{by_name, KERNELS};
+use crate::kernel::{KernelDesc, Math};
+use crate::partition::{Need, Partition};
+use crate::{Format, Layout, Problem};
+
+/// A kernel that splits f32 into bf16 parts; the rest of the row is arbitrary.
+fn bf16x6(layout: Layout) -> KernelDesc {
+    let mut kernel = KERNELS.iter().find(|kernel| kernel.family == "sm90_bf16x6").unwrap().clone();
+    (kernel.layout, kernel.tile, kernel.cluster) = (layout, [128, 128, 64], [2, 1]);
+    kernel
+}
+
+/// A kernel that transposes B, or A where the first number is not 128.
+fn tf32(tile: [u32; 3], cluster: [u32; 2]) -> KernelDesc {
+    let mut kernel = by_name("sm90_tf32_f32_tn_128x256x32_2x1").unwrap().clone();
+    (kernel.tile, kernel.cluster) = (tile, cluster);
+    kernel
+}
+
+fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem {
+    Problem::dense(m, n, k, batch, layout, Format::F32)
+}
+
+#[test]
+fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
+    let need = |layout, m, n, k, batch| bf16x6(layout).workspace(&dense(m, n, k, batch, layout));
+    // K = 70 is rounded up to 128.
+    assert_eq!(need(Layout::NT, 512, 1024, 70, 3), Need { least: 6 * 128 * 128, best: 3 * 6 * 1024 * 128 });
+    assert_eq!(need(Layout::NN, 512, 1024, 64, 1), Need { least: 6 * 128 * 64, best: 6 * 1024 * 64 });
+    let (least, best) = ((6 * 128 + 4 * 256) * 64, (6 * 1024 + 4 * 512) * 64);
+    assert_eq!(need(Layout::TN, 512, 1024, 64, 1), Need { least, best });
+    assert_eq!(need(Layout::TT, 512, 1024, 64, 2), Need { least, best: 2 * best });
+    // A product smaller than a tile needs no more than the product's own size; N is rounded up to 8.
+    assert_eq!(need(Layout::NT, 3, 5, 64, 1), Need { least: 6 * 8 * 64, best: 6 * 8 * 64 });
+    assert_eq!(need(Layout::NT, 0, 512, 64, 1), Need::default(), "nothing to compute");
+    // The need exceeds every memory, without overflow.
+    assert_eq!(need(Layout::NT, 1, i32::MAX as usize, i32::MAX as usize, 1 << 20).best, u64::MAX);
+}
+
+#[test]
+fn the_other_families_keep_no_operands_in_the_workspace() {
+    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm"];
+    for kernel in KERNELS.iter().filter(|kernel| !copies.contains(&kernel.family)) {
+        assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
+    }
+}
+
+#[test]
+fn tf32_transposes_one_operand_where_none_is_k_major() {
+    let (b, a) = (tf32([128, 256, 32], [2, 1]), tf32([256, 128, 32], [1, 2]));
+    let need = |kernel: &KernelDesc, m, n, k, batch| kernel.workspace(&dense(m, n, k, batch, Layout::TN));
+    assert_eq!(need(&b, 512, 1024, 70, 3), Need { least: 4 * 256 * 128, best: 3 * 4 * 1024 * 128 });
+    assert_eq!(need(&a, 512, 1024, 70, 3), Need { least: 4 * 256 * 128, best: 3 * 4 * 512 * 128 });
+    let cut = |kernel: &KernelDesc| {
+        let problem = dense(8192, 8192, 8192, 1, Layout::TN);
+        let cut = Partition::new(kernel.footprint(&problem), &problem, 128 << 20).unwrap();
+        (cut.matrices, cut.rows, cut.columns)
+    };
+    assert_eq!((cut(&b), cut(&a)), ((1, 8192, 4096), (1, 4096, 8192)));
+    let others = KERNELS.iter().filter(|kernel| kernel.math == Math::Tf32 && kernel.layout != Layout::TN);
+    for kernel in others {
+        assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
+    }
+}

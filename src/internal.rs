@@ -1,0 +1,32 @@
+//! Items that the tests and benches of this package use beside the public items. These tests and benches are crates of their own,
+//! so the items cannot be private. Semantic versioning does not cover them.
+
+/// Estimates.
+pub mod cost {
+    pub use crate::cost::{elementwise_us, estimate_us, parameters, roofline_us, Parameter, Refit};
+}
+
+/// Environment variables.
+pub mod settings {
+    pub use crate::settings::{Setting, ALL};
+}
+
+/// Suites.
+#[cfg(any(feature = "cli", feature = "interpose"))]
+pub mod suite {
+    pub use crate::suite::{parse, to_toml, Shape, ShapeEpilogue, Size};
+}
+
+/// Files of traces.
+#[cfg(any(feature = "cli", feature = "interpose"))]
+pub mod trace {
+    pub use crate::trace::{class_of, Recorded, Tracer, LEFT_OUT};
+}
+
+/// Measured tables.
+pub mod tuning {
+    pub use crate::tuning::{
+        cache_file, shipped, Among, Entry, EntryRefusal, Host, Key, Origin, Point, Refusal, RefusedCounts,
+        RefusedEntry, Tables, Tuning, LEAST_GAIN, MOST_STEP,
+    };
+}
