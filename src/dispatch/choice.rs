@@ -4,7 +4,7 @@ use super::{Candidate, Dispatcher, Policy};
 use crate::cost;
 use crate::error::Error;
 use crate::kernel::{KernelDesc, Rejection, Role};
-use crate::problem::{Format, Problem};
+use crate::problem::{Format, Layout, Problem};
 
 /// What an own kernel's estimate has to be of cuBLAS's, at most: where no record tells how good the estimates are, and for few outputs,
 /// where the record has estimates of both that are 20 % off.
@@ -17,7 +17,10 @@ impl Dispatcher {
     /// The candidates that can run the canonical `problem`. Of our kernels with exact estimates, only the estimates that can be the lowest
     /// are settled ([`settled`](crate::kernel::Family::settled)): the others are too low, and no lower than the lowest.
     pub(super) fn able(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
-        let able = self.kernels.iter().filter_map(|&kernel| {
+        // A refusal for its types or layout takes longer to write down than to find.
+        let (types, layout) = (problem.types(), problem.layout());
+        let fits = |kernel: &&&KernelDesc| kernel.types == types && [Layout::Any, layout].contains(&kernel.layout);
+        let able = self.kernels.iter().filter(fits).filter_map(|&kernel| {
             self.admits(kernel, problem, policy).ok()?;
             let (config, us) = cost::configure_unsettled(self.family(kernel), &self.case(kernel, problem, policy));
             Some(Candidate { kernel, verdict: Ok(us), config })
