@@ -144,9 +144,12 @@ impl Tile {
         }
         // The reduction of a split K costs one or two microseconds; tiles that share W save that time by other means.
         let least_k = if case.kernel.cluster[0] > 1 { 8192 } else { 4 * self.depth as usize };
-        let [blocks, at_once] = self.blocks(case, share, split);
+        let is_one_wave = || {
+            let [blocks, at_once] = self.blocks(case, share, split);
+            blocks <= at_once
+        };
         // Nothing hides a second wave of reductions.
-        split == 1 || (blocks <= at_once && case.problem.k >= least_k)
+        split == 1 || (case.problem.k >= least_k && is_one_wave())
     }
 }
 
@@ -196,8 +199,9 @@ fn each(case: &Case, mut visit: impl FnMut(Way)) {
     let (kernel, problem) = (case.kernel, case.problem);
     let (all_rows, most_share) =
         (has_all_rows(kernel), if problem.k < SHARED_K { 1 } else { kernel.cluster[0] as usize });
-    let tiles = kernel.widths.iter().map(|width| Tile::of(kernel, *width));
-    for tile in tiles.filter(|tile| !all_rows || tile.width == lowest(case).width) {
+    let width = if all_rows { Some(lowest(case).width) } else { None };
+    let widths = kernel.widths.iter().filter(|other| width.is_none_or(|width| width == **other));
+    for tile in widths.map(|width| Tile::of(kernel, *width)) {
         for share in (1..=most_share).rev() {
             // Whole clusters only: where A is on the N side, one more tile makes all tiles lower; otherwise the
             // additional tile is idle.
