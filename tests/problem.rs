@@ -1,7 +1,7 @@
 //! What is asked: canonical problems compute the same, batch dimensions collapse without losing an element, and
 //! alignments hold for every address.
 
-use candle_tilegemm::problem::{power_of_two_in, Batch, BiasAxis, Epilogue, Operand, MAX_ALIGN};
+use candle_tilegemm::problem::{power_of_two_in, Batch, BiasAxis, Epilogue, Groups, Operand, MAX_ALIGN};
 use candle_tilegemm::{Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -288,4 +288,19 @@ fn an_alpha_of_0_is_a_product_over_nothing() {
         }
         assert_eq!(of(8, layout, 1e-300).k, 8);
     }
+}
+
+/// The matrices B of groups keep their distance, and the rows of groups stay rows.
+#[test]
+fn groups_keep_their_matrices_apart() {
+    let product = Problem::dense(64, 32, 16, 1, Layout::NT, Format::BF16);
+    let grouped = product.with(|p| {
+        p.groups = Some(Groups::new(8, 8));
+        p.b.batch_stride = [0, 32 * 16];
+    });
+    assert_eq!(grouped.canonical().problem, grouped);
+    assert_eq!(grouped.bytes(), 2.0 * (64.0 * 16.0 + 8.0 * 16.0 * 32.0 + 64.0 * 32.0));
+    let transposed = grouped.with(|p| p.d = Operand::col_major(Format::BF16, 64, [0, 0]));
+    assert!(!transposed.canonical().swapped);
+    assert_eq!(grouped.to_string(), "64x32x16 nt bf16 in 8 groups");
 }

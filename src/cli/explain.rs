@@ -28,9 +28,12 @@ pub struct Args {
     /// Layout: nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, the product of a Linear layer
     #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
-    /// Element type of operands and result
+    /// Element type of the operands, and of the result without --out
     #[arg(long, default_value = "bf16", value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
     dtype: Format,
+    /// Element type of the result; f32 for f16 and bf16 operands
+    #[arg(long, value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
+    out: Option<Format>,
     #[command(flatten)]
     f32: crate::cli::F32,
     /// The GPU of the plan; `this` is the first GPU of this machine
@@ -123,6 +126,7 @@ impl Args {
     fn problem(&self) -> Result<Problem> {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(|size| size as usize);
         let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
+        problem.d.format = self.out.unwrap_or(self.dtype);
         if self.broadcast {
             problem.b.batch_stride = [0, 0];
         }

@@ -190,7 +190,7 @@ impl Problem {
         epilogue.in_place &= epilogue.c.is_some();
         Self {
             a: self.a.canonical(m, k, batch),
-            b: self.b.canonical(k, n, batch),
+            b: self.b.canonical(k, n, self.groups.map_or(batch, |groups| [1, groups.count])),
             d: self.d.canonical_d(m, n, batch),
             epilogue,
             ..*self

@@ -8,6 +8,7 @@ mod forward;
 mod layers;
 mod slopes;
 mod special;
+mod wide;
 
 use candle::{DType, Device, Result, Shape, Tensor, D};
 use candle_tilegemm::Activation;
