@@ -19,10 +19,12 @@ use std::sync::Arc;
 
 mod choice;
 mod counter;
+mod explanation;
 mod memo;
 mod policy;
 
 pub(crate) use counter::Counter;
+pub use explanation::{Candidate, Explanation, Tuned};
 pub use policy::Policy;
 
 /// Why a plan's kernel was taken.
@@ -125,31 +127,6 @@ impl Answer for Split {
     fn question(&self) -> Question<'_> {
         Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
     }
-}
-
-/// One kernel's verdict on a problem.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Candidate {
-    /// The kernel.
-    pub kernel: &'static KernelDesc,
-    /// The kernel's estimate in microseconds, or why the kernel cannot run.
-    pub verdict: std::result::Result<f64, Rejection>,
-    /// The configuration in which the kernel would run; all zeros where the kernel cannot run.
-    pub config: Config,
-}
-
-/// A measured table's answer to a problem.
-#[doc(hidden)]
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Tuned {
-    /// The table's name.
-    pub table: String,
-    /// The table's entry.
-    pub entry: Entry,
-    /// Why the entry's kernel cannot run; `None` where the kernel can.
-    pub rejection: Option<Rejection>,
 }
 
 /// The kernel that is taken, its configuration, its expected time in microseconds, and the reason.
@@ -476,29 +453,4 @@ fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
     let reasons =
         if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
     Error::Unsupported { problem: problem.to_string(), reasons }
-}
-
-/// The answer of [`Dispatcher::explain`]; its `Display` is the table that `tilegemm explain` prints.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Explanation {
-    /// The device that the choice is for.
-    pub device: DeviceInfo,
-    /// The problem as the caller asked.
-    pub asked: Problem,
-    /// The problem as kernels see it.
-    pub canonical: Canonical,
-    /// Every kernel of the table, with its verdict.
-    pub candidates: Vec<Candidate>,
-    /// The answers of measured tables, up to the entry that counts.
-    #[doc(hidden)]
-    pub tuned: Vec<Tuned>,
-    /// The kernel that would run.
-    pub chosen: Option<&'static KernelDesc>,
-    /// The configuration in which the kernel would run.
-    pub config: Config,
-    /// Why this kernel would run.
-    pub reason: Option<Reason>,
-    /// The least time that arithmetic and memory allow, in microseconds.
-    pub roofline_us: f64,
 }
