@@ -3,6 +3,8 @@
 
 #[path = "build/code.rs"]
 mod code;
+#[path = "build/fitted.rs"]
+mod fitted;
 #[path = "build/ladder.rs"]
 mod ladder;
 #[path = "build/table.rs"]
@@ -37,7 +39,8 @@ fn run() -> Result<()> {
     let csrc = manifest.join("csrc");
     let rungs = manifest.join("benches/ladder");
     let tables = manifest.join("tuning");
-    for path in [&csrc, &rungs, &tables, &manifest.join("build"), &manifest.join("src/bindings.rs")] {
+    let families = manifest.join("src/family");
+    for path in [&csrc, &rungs, &tables, &families, &manifest.join("build"), &manifest.join("src/bindings.rs")] {
         watch(path);
     }
 
@@ -46,6 +49,7 @@ fn run() -> Result<()> {
     let profile = profile()?;
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
+    units::write(&out.join("fitted.rs"), &fitted::rust(&kernels, &families)?)?;
     units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;

@@ -386,7 +386,7 @@ impl Kernel {
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
              exact: {} }}, types: Types::new(Format::{}, Format::{}), math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
-             limits: {}, feature: {feature}, built: {built}, room: Room(&{family}::{}) }},\n",
+             limits: {}, feature: {feature}, built: {built}, room: Room(&fitted::{}) }},\n",
             self.name,
             self.role,
             self.capability(),
@@ -407,12 +407,12 @@ impl Kernel {
             self.why,
             self.code,
             self.limits,
-            camel_case(family),
+            family.to_uppercase(),
         )
     }
 }
 
-fn camel_case(snake: &str) -> String {
+pub fn camel_case(snake: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     snake.split('_').map(capital).collect()
 }

@@ -1,45 +1,68 @@
 //! Expected times of kernels: pure arithmetic over the row, the problem and the device.
 //!
-//! Each family estimates its own kernels (`src/family`). This module has the models that families share: the roofline, a pipeline of
-//! output tiles in waves (`cost::tiles`), and the time of an epilogue. Estimates rank kernels; they are not promises. Each constant states its
-//! source.
+//! Each family estimates its own kernels (`src/family`), in three layers: the numbers of the card
+//! ([`ArchModel`](crate::arch::ArchModel)), the models that families share (the roofline, the pipeline of a ring, output tiles in
+//! waves, the time of an epilogue), and the family's fitted numbers ([`parameters`]). Estimates rank kernels; they are not promises.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::kernel::{Case, ElementCost, KernelDesc, Math};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
 use crate::problem::{Activation, Format, Operand, Problem};
 use crate::workspace;
 
+pub use fitted::Parameter;
+pub(crate) use pipeline::memory_us;
+pub use refit::{parameters, Refit};
+
+pub(crate) mod fitted;
+pub(crate) mod pipeline;
+mod refit;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
 
-/// Launch, scheduling, the first loads and the drain of the last tile, in microseconds; fitted to benches/record.
-pub(crate) const LAUNCH_US: f64 = 3.7;
-/// [`LAUNCH_US`] where the kernel overlaps the kernel before it; fitted to benches/record.
-pub(crate) const OVERLAPPED_LAUNCH_US: f64 = 1.7;
-
 /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
 pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    configure(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
+    configure(kernel.family(), &Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
 }
 
 /// The configuration that a plan takes, and its expected time in microseconds.
-pub(crate) fn configure(case: &Case) -> (Config, f64) {
+pub(crate) fn configure(family: &dyn Family, case: &Case) -> (Config, f64) {
+    let (config, us) = configure_unsettled(family, case);
+    (config, settled(family, case, &config, us))
+}
+
+/// The same with a lower bound of the expected time, which takes less time to find.
+pub(crate) fn configure_unsettled(family: &dyn Family, case: &Case) -> (Config, f64) {
     if case.problem.is_empty() {
         return (Config::default(), 0.0);
     }
-    let config = case.kernel.family().choose(case);
-    (config, configured_us(case, &config))
+    let (config, us) = family.chosen(case);
+    (config, us + epilogue_us(family, case))
+}
+
+/// The expected time, from its lower bound.
+pub(crate) fn settled(family: &dyn Family, case: &Case, config: &Config, us: f64) -> f64 {
+    match case.problem.is_empty() {
+        true => 0.0,
+        false => {
+            let epilogue = epilogue_us(family, case);
+            family.settled(case, config, us - epilogue) + epilogue
+        }
+    }
 }
 
 /// Expected time in this configuration, in microseconds.
-pub(crate) fn configured_us(case: &Case, config: &Config) -> f64 {
+pub(crate) fn configured_us(family: &dyn Family, case: &Case, config: &Config) -> f64 {
     if case.problem.is_empty() {
         return 0.0;
     }
-    let family = case.kernel.family();
+    family.estimate(case, config) + epilogue_us(family, case)
+}
+
+/// Time that the epilogue adds to the bare product.
+fn epilogue_us(family: &dyn Family, case: &Case) -> f64 {
     let elements = case.problem.outputs() / f64::from(case.device.sm_count);
-    family.estimate(case, config) + 1e-3 * elements * element_ns(&family.element_cost(case.kernel), case.problem)
+    1e-3 * elements * element_ns(&family.element_cost(case.kernel), case.problem)
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds. For f32 the fastest arithmetic that the mode admits counts.
@@ -57,22 +80,16 @@ pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) 
 pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> f64 {
     let elements = problem.outputs();
     let bytes = 2.0 * elements * problem.d.format.bits() / 8.0;
-    passes as f64 * (LAUNCH_US + bytes / (device.rates.hbm_gbps * 1e3))
-}
-
-pub(crate) fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    problem.bytes() / (device.rates.hbm_gbps * 1e3)
+    passes as f64 * (device.model.launch_us + pipeline::stream_us(bytes, 1.0, device))
 }
 
 pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> f64 {
     match (operands, math) {
-        (Format::F32, Math::Native) => device.rates.f32_tflops,
-        // Tensor cores take half as many TF32 products as bf16 products in a cycle, at a slightly higher clock, as they draw less power:
-        // 412 TFLOP/s of 8192^3 on an H100.
-        (Format::F32, Math::Tf32) => device.rates.half_tflops * 0.515,
-        (Format::F32, Math::Bf16x6) => device.rates.half_tflops / 6.0,
-        (Format::F64, _) => device.rates.f64_tflops,
-        _ => device.rates.half_tflops,
+        (Format::F32, Math::Native) => device.model.f32_tflops,
+        (Format::F32, Math::Tf32) => device.model.tf32_tflops,
+        (Format::F32, Math::Bf16x6) => device.model.half_tflops / 6.0,
+        (Format::F64, _) => device.model.f64_tflops,
+        _ => device.model.half_tflops,
     }
 }
 
@@ -86,12 +103,15 @@ pub(crate) fn distinct(problem: &Problem, operand: &Operand) -> f64 {
 /// overlap is never perfect. The function is the 4-norm. With the plain maximum, a padded tile and a fitting tile would tie wherever
 /// device memory decides.
 pub(crate) fn overlapped(times: &[f64]) -> f64 {
-    times.iter().map(|time| time.powi(4)).sum::<f64>().powf(0.25)
+    times.iter().map(|time| time.powi(4)).sum::<f64>().sqrt().sqrt()
 }
 
 /// [`overlapped`] by another norm.
 pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
-    times.iter().map(|time| time.powf(norm)).sum::<f64>().powf(1.0 / norm)
+    // A power by multiplication takes a plan a tenth of the time of a power by logarithm.
+    let is_whole = norm.fract() == 0.0 && norm <= 16.0;
+    let power = |time: &f64| if is_whole { time.powi(norm as i32) } else { time.powf(norm) };
+    times.iter().filter(|time| **time > 0.0).map(power).sum::<f64>().powf(1.0 / norm)
 }
 
 /// Time that the epilogue adds for each element of D, in nanoseconds of one multiprocessor.

@@ -5,10 +5,10 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost;
+use crate::cost::{self, Refit};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
-use crate::kernel::{Case, Fusion, KernelDesc, Rejection, Role};
+use crate::kernel::{Case, Family, Fusion, KernelDesc, Rejection, Role};
 use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
@@ -144,11 +144,15 @@ pub struct Dispatcher {
     tables: Tables,
     /// Whether only kernels of this build count; off for questions about a device of another machine.
     only_built: bool,
+    /// The kernels that can run on the device, in the order of the table.
+    kernels: Vec<&'static KernelDesc>,
     id: usize,
     plans: Memo<Plan>,
     splits: Memo<Split>,
     /// Launches of plans that the dispatcher has dropped.
     forgotten: Arc<AtomicU64>,
+    /// Other fitted numbers than those of this build, for questions about a fit.
+    refit: Option<Refit>,
 }
 
 thread_local! {
@@ -173,7 +177,9 @@ impl Dispatcher {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (plans, splits, forgotten) = (Memo::default(), Memo::default(), Arc::default());
-        Self { device, tables, only_built, id, plans, splits, forgotten }
+        let runs = |kernel: &&KernelDesc| kernel.arch.runs_on(device.capability) && (kernel.is_built() || !only_built);
+        let kernels = KERNELS.iter().filter(runs).collect();
+        Self { device, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
     }
 
     /// Adds a measured table, which the dispatcher asks before the other tables.
@@ -189,6 +195,12 @@ impl Dispatcher {
     /// Removes all measured tables: the cost model alone chooses.
     pub fn without_tuning(self) -> Self {
         Self::with_tables(self.device, self.only_built, Tables::default())
+    }
+
+    /// Estimates with other fitted numbers than those of this build, without measured tables.
+    #[doc(hidden)]
+    pub fn with_refit(self, refit: Refit) -> Self {
+        Self { refit: Some(refit), ..self.without_tuning() }
     }
 
     /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks.
@@ -253,9 +265,10 @@ impl Dispatcher {
                 Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced }
             }
             None => {
-                let candidates = self.candidates(p, policy);
-                let tuned = self.tuned(p, policy, &candidates);
-                self.decide(p, &candidates, &tuned).ok_or_else(|| unsupported(asked, &candidates))?
+                let able = self.able(p, policy);
+                let tuned = self.tuned(p, policy, &able);
+                let chosen = self.decide(p, &able, &tuned);
+                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy)))?
             }
         };
         tracing::debug!(
@@ -299,8 +312,10 @@ impl Dispatcher {
         }
         let mut tuned = Vec::new();
         for (table, entry) in self.tables.lookup(problem, Among::with_vendor(policy.vendor)) {
-            let candidate = &candidates[entry.kernel.index];
-            let rejection = candidate.verdict.as_ref().err().cloned();
+            let rejection = match choice::find(candidates, entry.kernel) {
+                Some(candidate) => candidate.verdict.as_ref().err().cloned(),
+                None => self.judge(entry.kernel, problem, policy).verdict.err(),
+            };
             let rejection = rejection.or_else(|| self.check(entry.kernel, problem, policy, entry.config?).err());
             let runs = rejection.is_none();
             tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
@@ -319,7 +334,7 @@ impl Dispatcher {
             Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
                 // The time of the estimate's choice over the measured gain: the measurement has shown the entry's own estimate to be wrong.
                 let us = (us / gain).max(cost::roofline_us(problem, &self.device));
-                let config = config.unwrap_or(candidates[kernel.index].config);
+                let config = config.or_else(|| Some(choice::find(candidates, kernel)?.config)).unwrap_or_default();
                 Chosen { kernel, config, us, reason: Reason::Tuned }
             }
             None => Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate },
@@ -341,6 +356,19 @@ impl Dispatcher {
         problem: &Problem,
         policy: Policy,
     ) -> std::result::Result<(Config, f64), Rejection> {
+        self.admits(kernel, problem, policy)?;
+        let (case, family) = (self.case(kernel, problem, policy), self.family(kernel));
+        match policy.forced {
+            Some((_, Some(config))) => {
+                self.check(kernel, problem, policy, config)?;
+                Ok((config, cost::configured_us(family, &case, &config)))
+            }
+            _ => Ok(cost::configure(family, &case)),
+        }
+    }
+
+    /// Whether the kernel can run the canonical `problem` under this policy, in any configuration.
+    fn admits(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<(), Rejection> {
         kernel.supports(problem, &self.device)?;
         if self.only_built && !kernel.is_built() {
             return Err(kernel.not_built(BUILT_ARCHS));
@@ -348,18 +376,15 @@ impl Dispatcher {
         if kernel.role == Role::Vendor && !policy.vendor {
             return Err(Rejection::VendorOff);
         }
-        let Need { least, .. } = kernel.workspace(problem);
-        if least > policy.workspace {
-            return Err(Rejection::Workspace { need: least, have: policy.workspace });
+        match kernel.workspace(problem).least {
+            need if need > policy.workspace => Err(Rejection::Workspace { need, have: policy.workspace }),
+            _ => Ok(()),
         }
-        let case = self.case(kernel, problem, policy);
-        match policy.forced {
-            Some((_, Some(config))) => {
-                self.check(kernel, problem, policy, config)?;
-                Ok((config, cost::configured_us(&case, &config)))
-            }
-            _ => Ok(cost::configure(&case)),
-        }
+    }
+
+    /// The family of a kernel, with the fitted numbers that count.
+    fn family<'a>(&'a self, kernel: &'a KernelDesc) -> &'a dyn Family {
+        self.refit.as_ref().and_then(|refit| refit.family(kernel.family)).unwrap_or(kernel.family())
     }
 
     fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {
@@ -440,17 +465,4 @@ impl Dispatcher {
     pub(crate) fn forgotten_calls(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
-}
-
-fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
-    // Kernels for other devices, dtypes and layouts explain nothing here.
-    let near = candidates.iter().filter_map(|c| match &c.verdict {
-        Err(Rejection::Arch { .. } | Rejection::Types { .. } | Rejection::Groups | Rejection::Layout { .. })
-        | Ok(_) => None,
-        Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
-    });
-    let reasons: Vec<String> = near.take(4).collect();
-    let reasons =
-        if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
-    Error::Unsupported { problem: problem.to_string(), reasons }
 }

@@ -3,7 +3,7 @@
 
 /// Estimates.
 pub mod cost {
-    pub use crate::cost::{elementwise_us, estimate_us, roofline_us};
+    pub use crate::cost::{elementwise_us, estimate_us, parameters, roofline_us, Parameter, Refit};
 }
 
 /// Environment variables.

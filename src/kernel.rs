@@ -2,6 +2,7 @@
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
+use crate::cost::fitted::Fitted;
 use crate::partition::{Footprint, Need};
 use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
@@ -53,8 +54,15 @@ pub(crate) struct ElementCost {
     pub unaligned: f64,
 }
 
+impl ElementCost {
+    /// From a family's list: an instruction, the bias, `beta * C`, unaligned rows.
+    pub fn of([instruction, bias, residual, unaligned]: [f64; 4]) -> Self {
+        Self { instruction, bias, residual, unaligned }
+    }
+}
+
 /// A family: the kernels of one source, which differ in their rows.
-pub(crate) trait Family: Sync {
+pub(crate) trait Family: Fitted + Sync {
     /// The limits of the kernel: those of the table, unless the problem changes them.
     fn limits(&self, kernel: &KernelDesc, _problem: &Problem) -> Limits {
         kernel.limits
@@ -83,6 +91,17 @@ pub(crate) trait Family: Sync {
     /// The configuration that a plan takes, one of `configurations`. A family that has several overrides both.
     fn choose(&self, _case: &Case) -> Config {
         Config::default()
+    }
+
+    /// The configuration that a plan takes, and its estimate or a lower bound of it.
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        let config = self.choose(case);
+        (config, self.estimate(case, &config))
+    }
+
+    /// The estimate of the configuration that a plan takes, from the bound of `chosen`.
+    fn settled(&self, _case: &Case, _config: &Config, us: f64) -> f64 {
+        us
     }
 
     /// Expected time of the bare product in this configuration, in microseconds.

@@ -1,19 +1,19 @@
 //! What is assumed of a GPU by its name: each name for itself, and what is not known by its compute capability.
 
-use candle_tilegemm::arch::{DeviceInfo, Rates};
+use candle_tilegemm::arch::{ArchModel, DeviceInfo, Source};
 
 /// GB/s, and TFLOP/s of f16, f32 and f64.
 fn rates(name: &str, capability: u16, sm_count: u32) -> [f64; 4] {
-    let Rates { hbm_gbps, half_tflops, f32_tflops, f64_tflops, .. } = Rates::of(name, capability, sm_count);
-    [hbm_gbps, half_tflops, f32_tflops, f64_tflops]
+    let model = ArchModel::of(name, capability, sm_count);
+    [model.memory_gbps, model.half_tflops, model.f32_tflops, model.f64_tflops]
 }
 
 #[test]
 fn measured_rates_are_as_measured() {
     assert_eq!(rates("NVIDIA H100 80GB HBM3", 90, 132), [3120.0, 800.0, 52.0, 64.0]);
     assert_eq!(rates("NVIDIA H200", 90, 132), [4300.0, 790.0, 52.0, 64.0]);
-    assert_eq!(DeviceInfo::h100().rates, Rates::of("NVIDIA H100 80GB HBM3", 90, 132));
-    assert_eq!(DeviceInfo::h200().rates, Rates::of("NVIDIA H200", 90, 132));
+    assert_eq!(DeviceInfo::h100().model, ArchModel::of("NVIDIA H100 80GB HBM3", 90, 132));
+    assert_eq!(DeviceInfo::h200().model, ArchModel::of("NVIDIA H200", 90, 132));
 }
 
 #[test]
@@ -72,4 +72,47 @@ fn unknown_cards_have_the_rates_of_their_architecture() {
     assert!(hbm(120) < hbm(80) && hbm(121) < hbm(120) && hbm(110) < hbm(120), "GDDR and LPDDR");
     assert!(half(100) == 2.0 * half(90) && half(90) == 2.0 * half(80), "tensor cores of data centre cards");
     assert!(half(120) == half(89) && 16.0 * half(120) == half(100), "tensor cores of GeForce cards");
+}
+
+#[test]
+fn a_model_says_where_its_rates_come_from() {
+    let model = ArchModel::of;
+    assert_eq!(model("NVIDIA H100 80GB HBM3", 90, 132).source, Source::Measured);
+    assert_eq!(model("NVIDIA A100-SXM4-80GB", 80, 108).source, Source::DataSheet);
+    assert_eq!(model("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 90, 60).source, Source::Architecture);
+}
+
+/// The highest clocks of the products, which the data sheets' rates of f32 imply.
+#[test]
+fn clocks_follow_from_the_rate_of_f32() {
+    for (name, capability, sm_count, ghz) in [
+        ("NVIDIA A100-SXM4-80GB", 80, 108, 1.41),
+        ("NVIDIA H100 PCIe", 90, 114, 1.755),
+        ("NVIDIA L40S", 89, 142, 2.52),
+        ("NVIDIA GeForce RTX 4090", 89, 128, 2.52),
+        ("NVIDIA GeForce RTX 5090", 120, 170, 2.407),
+        ("NVIDIA H100 80GB HBM3", 90, 132, 1.98),
+    ] {
+        let model = ArchModel::of(name, capability, sm_count);
+        assert!((model.clock_ghz / ghz - 1.0).abs() < 0.01, "{name}: {} GHz", model.clock_ghz);
+    }
+}
+
+/// What has no data sheet's number scales from the H100's by clock and memory, and what a multiprocessor loads fits the card.
+#[test]
+fn numbers_of_unmeasured_cards_scale() {
+    let h100 = DeviceInfo::h100().model;
+    assert_eq!((h100.latency_us, h100.cluster_reach), (1.22, [120.0 / 132.0, 112.0 / 132.0]));
+    assert!((h100.pull_gbps() - 50.0).abs() < 1e-9 && h100.shared_bytes == 228 * 1024);
+    assert_eq!([1, 2, 4, 8].map(|blocks| h100.reached(132, blocks)), [132, 132, 120, 112]);
+    let h200 = DeviceInfo::h200().model;
+    assert!((h200.latency_us / h100.latency_us - 3120.0 / 4300.0).abs() < 1e-9, "loads queue for less time");
+    for (name, capability, sm_count) in
+        [("NVIDIA A100-SXM4-80GB", 80, 108), ("NVIDIA L4", 89, 58), ("NVIDIA B200", 100, 148), ("", 120, 84)]
+    {
+        let model = ArchModel::of(name, capability, sm_count);
+        let share = model.memory_gbps / f64::from(sm_count);
+        assert!(model.pull_gbps() > share && model.pull_gbps() < 2.2 * share, "{name}: {} GB/s", model.pull_gbps());
+        assert!(model.latency_us >= 0.6 && model.tf32_tflops == 0.5 * model.half_tflops, "{name}");
+    }
 }

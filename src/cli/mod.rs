@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod explain;
 mod f32_tables;
+mod fit;
 mod kernels;
 mod trace;
 mod tune;
@@ -52,6 +53,7 @@ enum Command {
     Trace(trace::Args),
     Tune(tune::Args),
     F32(f32_tables::Args),
+    Fit(fit::Args),
     /// Check this machine's requirements for building and running kernels
     Doctor,
 }
@@ -103,6 +105,7 @@ pub fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::F32(args) => f32_tables::run(&args),
+        Command::Fit(args) => fit::run(&args),
         Command::Doctor => doctor::run(),
     };
     match result {

@@ -1,13 +1,9 @@
 //! A model of persistent kernels with output tiles: tiles are spread over the multiprocessors in waves; each wave takes as long as its
 //! arithmetic or its loads, whichever is longer, and the whole no less than device memory needs.
 
-use super::{memory_us, overlapped, peak_tflops};
+use super::pipeline::{l2_us, l2_us_of_one, memory_us};
+use super::{overlapped, peak_tflops};
 use crate::kernel::Case;
-
-/// What L2 gives to all multiprocessors together, GB/s; nothing else bounds the small tiles at 4096^3.
-const L2_GBPS: f64 = 11_000.0;
-/// What one multiprocessor pulls, GB/s, where each has a single tile: with few tiles that is what limits a skinny product.
-const SM_LOAD_GBPS: f64 = 110.0;
 
 /// What a family adds to the model.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +15,16 @@ pub(crate) struct Tiles {
     pub epilogue: EpilogueTime,
     /// What loads of a tile that D cuts off cost, as a share of a tile's time.
     pub cut_off: f64,
+    pub loads: Loads,
+}
+
+/// How a family loads: shares of what L2 gives to all multiprocessors, and to one that has a single tile, and memory time over that of
+/// one pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loads {
+    pub l2: f64,
+    pub single: f64,
+    pub memory: f64,
 }
 
 /// When a tile's epilogue runs.
@@ -50,6 +56,7 @@ impl Tiles {
         let peak_per_slot = peak_tflops(problem.a.format, case.kernel.math, device) * 1e6 / slots; // FLOP per microsecond
         let products = 2.0 * tile_m * tile_n * depth / (peak_per_slot * self.efficiency);
         let tile_us = match self.epilogue {
+            // Two warp groups take turns: each has half of the time.
             EpilogueTime::Beside(us) => products.max(0.5 * (products + us)),
             EpilogueTime::After(us) => products + us,
         };
@@ -57,10 +64,10 @@ impl Tiles {
         let arithmetic = (waves + cut_off) * tile_us;
         // The blocks of a cluster share what they have in common of A and B.
         let tile_bytes = (tile_m / along_n + tile_n / along_m) * depth * problem.a.format.bits() / 8.0;
-        let l2 = tiles * tile_bytes / (L2_GBPS * 1e3);
-        let single = tile_bytes / (SM_LOAD_GBPS * 1e3 * blocks_per_tile);
+        let l2 = l2_us(tiles * tile_bytes, self.loads.l2, device);
+        let single = l2_us_of_one(tile_bytes / blocks_per_tile, self.loads.single, device);
         let load = if waves > 1.0 { l2 } else { l2.max(single) };
-        overlapped(&[arithmetic, load, 1.05 * memory_us(problem, device)])
+        overlapped(&[arithmetic, load, self.loads.memory * memory_us(problem, device)])
     }
 }
 

@@ -1,7 +1,9 @@
 //! Which of the kernels that can run a problem is taken.
 
-use super::Candidate;
-use crate::kernel::{KernelDesc, Role};
+use super::{Candidate, Dispatcher, Policy};
+use crate::cost;
+use crate::error::Error;
+use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::problem::{Format, Problem};
 
 /// What an own kernel's estimate has to be of cuBLAS's, at most: where no record tells how good the estimates are, and for few outputs,
@@ -10,6 +12,35 @@ const UNRECORDED: f64 = 0.8;
 const FEW_OUTPUTS: f64 = 0.9;
 /// Elements of B whose three bf16 parts fit into the default workspace.
 const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
+
+impl Dispatcher {
+    /// The candidates that can run the canonical `problem`. Of our kernels with exact estimates, only the estimates that can be the lowest
+    /// are settled ([`settled`](crate::kernel::Family::settled)): the others are too low, and no lower than the lowest.
+    pub(super) fn able(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
+        let able = self.kernels.iter().filter_map(|&kernel| {
+            self.admits(kernel, problem, policy).ok()?;
+            let (config, us) = cost::configure_unsettled(self.family(kernel), &self.case(kernel, problem, policy));
+            Some(Candidate { kernel, verdict: Ok(us), config })
+        });
+        let mut able: Vec<Candidate> = able.collect();
+        let mut settled = vec![false; able.len()];
+        let us = |candidate: &Candidate| candidate.verdict.as_ref().map_or(f64::INFINITY, |us| *us);
+        loop {
+            let sure = (0..able.len()).filter(|&i| is_sure(able[i].kernel));
+            let least = sure.min_by(|&x, &y| us(&able[x]).total_cmp(&us(&able[y])).then(settled[x].cmp(&settled[y])));
+            let Some(least) = least.filter(|least| !settled[*least]) else { return able };
+            let Candidate { kernel, config, .. } = able[least];
+            let case = self.case(kernel, problem, policy);
+            able[least].verdict = Ok(cost::settled(self.family(kernel), &case, &config, us(&able[least])));
+            settled[least] = true;
+        }
+    }
+}
+
+/// Whether a kernel is ours, with estimates as exact as those of most families.
+fn is_sure(kernel: &KernelDesc) -> bool {
+    kernel.role == Role::Kernel && kernel.family().lead() == 1.0
+}
 
 /// The kernel with the lowest estimate and that estimate, with three exceptions:
 ///
@@ -27,7 +58,7 @@ pub(super) fn fastest<'a>(problem: &Problem, candidates: &'a [Candidate]) -> Opt
         let newest = |c: &Candidate| std::cmp::Reverse(c.kernel.arch.capability);
         able.min_by(|(x, x_us), (y, y_us)| x_us.total_cmp(y_us).then(newest(x).cmp(&newest(y))))
     };
-    let sure = least(&|kernel| kernel.role == Role::Kernel && kernel.family().lead() == 1.0);
+    let sure = least(&is_sure);
     let unsure = least(&|kernel| kernel.role == Role::Kernel && kernel.family().lead() < 1.0);
     let own = match (sure, unsure) {
         (Some(sure), Some(unsure)) => {
@@ -70,4 +101,23 @@ fn lead(problem: &Problem) -> f64 {
         _ if one && m.max(n) <= 256 && k > 32 => FEW_OUTPUTS,
         _ => UNRECORDED,
     }
+}
+
+/// The candidate of a kernel.
+pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Option<&'a Candidate> {
+    candidates.iter().find(|candidate| candidate.kernel.index == kernel.index)
+}
+
+/// The error that no kernel runs `problem`.
+pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
+    // Kernels for other devices, dtypes and layouts explain nothing here.
+    let near = candidates.iter().filter_map(|c| match &c.verdict {
+        Err(Rejection::Arch { .. } | Rejection::Types { .. } | Rejection::Groups | Rejection::Layout { .. })
+        | Ok(_) => None,
+        Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
+    });
+    let reasons: Vec<String> = near.take(4).collect();
+    let reasons =
+        if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
+    Error::Unsupported { problem: problem.to_string(), reasons }
 }

@@ -2,11 +2,82 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, tf32};
+use crate::cost::fitted::fitted;
+use crate::cost::tf32::{Fit, Tile};
+use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, roofline_us};
 use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
 use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 
-pub(crate) struct Cublas;
+/// The most rows and columns of D for which cuBLAS splits K over the card.
+const FEW: usize = 256;
+
+/// A number for 16 bits, f32 and f64; of few outputs also for D of up to 256 elements, both sides up to 64, one side above 64 and the other
+/// up to 16, and larger D.
+type ByDtype = [f64; 3];
+type ByKind = [[f64; 4]; 3];
+
+fitted! {
+    Cublas {
+        /// The least time of a call, beside the card's launch.
+        launch_us: f64 = "us", -3.7 to 3.0;
+        /// Few outputs, by dtype and size of D: the launch, beside the card's.
+        few_us: ByKind = "us", -3.7 to 3.0;
+        /// Few outputs: one step of K, unsplit.
+        few_step_ns: ByKind = "ns", 0.1 to 60.0;
+        /// Few outputs with K split: the overhead of the parts.
+        few_parts_us: ByKind = "us", 0.0 to 20.0;
+        /// Few outputs with K split: one step of K.
+        few_part_ns: ByKind = "ns", 0.001 to 6.0;
+        /// Few outputs: the factor on memory time.
+        few_memory: ByKind = "", 1.0 to 6.0;
+        /// Few outputs: the factor on arithmetic time.
+        few_arithmetic: ByKind = "", 1.0 to 6.0;
+        /// A matrix by a vector, by dtype: the launch, beside the card's.
+        vector_us: ByDtype = "us", -3.7 to 6.0;
+        /// A matrix by a vector: memory time over that of one pass; in 16 bits some lines are read more than once.
+        vector_memory: ByDtype = "", 1.0 to 4.0;
+        /// A matrix by a vector: one step of K.
+        vector_step_ns: ByDtype = "ns", 0.0 to 0.1;
+        /// 16 bits in rows at no multiple of 16 bytes, tiles of 128 x 128: the launch, beside the card's.
+        unaligned_us: f64 = "us", -3.7 to 6.0;
+        /// The same: the share of the sustained rate.
+        unaligned: f64 = "", 0.02 to 1.0;
+        /// Many rows in f32 and in f64: the epilogues' time.
+        edge_k: [f64; 2] = "steps of K", 0.0 to 300.0;
+        /// The same: the most time that tiles add when they do not fill the device.
+        edge_us: [f64; 2] = "us", 0.0 to 60.0;
+        /// The same: memory time over that of one pass.
+        edge_memory: f64 = "", 1.0 to 2.0;
+        /// Factors on the roofline: f32 of 2 to 5 and of 6 to 64 rows; up to 128 rows; 16 bits of up to 192 rows, up to 256 (up to 8192
+        /// columns, and more), up to 512, and more rows; other products.
+        roofline: [f64; 9] = "", 1.0 to 4.0;
+        /// With few rows cuBLAS has few blocks, and each goes through all of K, one step at a time: f32 of 2 to 5 and of 6 to 64 rows; 16 bits
+        /// of up to 4 rows of nn, up to 64, up to 128, 161 to 192 and up to 256 rows; 321 to 384 with K below 8192, 257 to 384, more rows.
+        step_ns: [f64; 10] = "ns", 0.0 to 20.0;
+        /// TF32: the launch, beside the card's.
+        tf32_us: f64 = "us", -3.7 to 3.0;
+        /// TF32: throughput between two epilogues, relative to the sustained rate: tiles 64 and 256 wide.
+        tf32_efficiency: [f64; 2] = "", 0.4 to 1.3;
+        /// TF32: the epilogue, for each column of a tile 64 and 256 wide.
+        tf32_column_us: [f64; 2] = "us", 0.0 to 0.1;
+        /// TF32: memory time over that of reading as many bytes.
+        tf32_memory: f64 = "", 1.0 to 2.0;
+        /// TF32: the factor of tn, whose operand cuBLAS transposes over and over in shared memory; of nn; of nt and tt.
+        tf32_layout: [f64; 3] = "", 0.8 to 3.0;
+        /// TF32 of few rows, whose K cuBLAS splits: the launch, beside the card's.
+        tf32_few_us: f64 = "us", -3.7 to 6.0;
+        /// The same: memory time over that of one pass.
+        tf32_few_memory: f64 = "", 1.0 to 4.0;
+        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        tf32_l2: f64 = "", 0.2 to 1.2;
+        /// Tiles 64 wide: the share of what L2 gives to one multiprocessor, multicast counted once.
+        tf32_narrow: f64 = "", 0.1 to 1.2;
+        /// Tiles 64 wide: the part of a stage for which shared memory takes as long.
+        tf32_narrow_kib: f64 = "KiB", 1.0 to 32.0;
+        /// The norms by which activities overlap, and of narrow tiles with a short K.
+        tf32_norms: [f64; 2] = "", 1.5 to 32.0;
+    }
+}
 
 impl Family for Cublas {
     /// cuBLAS's interface has extents and leading dimensions of 32 bits.
@@ -25,69 +96,18 @@ impl Family for Cublas {
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
-        us(case.problem, case.device)
+        let (problem, device) = (case.problem, case.device);
+        match () {
+            _ if is_few(problem, device) => self.few(problem, device),
+            _ if is_unaligned(problem) => self.unaligned(problem, device),
+            _ if problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32 => self.tf32(problem, device),
+            _ => self.us(problem, device),
+        }
     }
 }
 
-/// The least time of a call, microseconds.
-const VENDOR_US: f64 = 3.0;
-
-/// The most rows and columns of D for which cuBLAS splits K over the card.
-const FEW: usize = 256;
-
-/// cuBLAS's time for few outputs: the shorter of a pass through all of K, and a split of K with an addition of the
-/// parts. Fitted to 1,100 calls on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33 to 1,000,001,
-/// four layouts. Nine of ten calls are within a factor of 1.7 of this time.
-struct FewOutputs {
-    launch_us: f64,
-    /// Nanoseconds of one step of K, unsplit.
-    whole_ns: f64,
-    /// With K split: microseconds of the parts' overhead, and nanoseconds of one step of K.
-    split: (f64, f64),
-    /// Factors on the least times of memory and arithmetic.
-    memory: f64,
-    arithmetic: f64,
-}
-
-const fn few(launch_us: f64, whole_ns: f64, split: (f64, f64), memory: f64, arithmetic: f64) -> FewOutputs {
-    FewOutputs { launch_us, whole_ns, split, memory, arithmetic }
-}
-
-/// D of up to 256 elements; both sides up to 64; one side above 64 and the other up to 16; larger D.
-const FEW_HALF: [FewOutputs; 4] = [
-    few(2.57, 5.88, (5.81, 0.077), 1.24, 1.0),
-    few(3.89, 1.39, (2.99, 0.157), 1.0, 1.0),
-    few(3.58, 4.46, (5.10, 0.138), 2.38, 1.0),
-    few(3.92, 2.91, (5.45, 0.427), 1.0, 1.0),
-];
-const FEW_F32: [FewOutputs; 4] = [
-    few(2.84, 3.77, (5.57, 0.188), 3.0, 1.0),
-    few(4.30, 3.45, (3.78, 0.284), 1.0, 1.68),
-    few(2.52, 20.0, (7.02, 0.272), 2.25, 1.0),
-    few(3.57, 6.56, (8.32, 1.70), 1.0, 1.68),
-];
-const FEW_F64: [FewOutputs; 4] = [
-    few(2.94, 2.55, (4.81, 0.089), 1.28, 1.0),
-    few(3.50, 2.50, (4.80, 0.331), 1.0, 2.45),
-    few(3.52, 2.79, (7.07, 0.010), 1.43, 1.0),
-    few(3.61, 5.80, (4.73, 1.08), 2.94, 1.89),
-];
-
-/// cuBLAS with 16-bit operands whose rows do not lie at multiples of 16 bytes: its kernels use tiles of 128 x 128 at
-/// 120 TFLOP/s on an H100, for every shape. Seven products in four layouts took 30 % less to 45 % more time than this
-/// estimate (2026-11-23).
-const UNALIGNED_US: f64 = 4.0;
-const UNALIGNED_OF_PEAK: f64 = 0.15;
-
 fn is_unaligned(problem: &Problem) -> bool {
     problem.a.format.bytes(1) == 2 && problem.alignments().iter().any(|(_, align)| *align < 16)
-}
-
-fn unaligned_us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    let [m, n] = [problem.m, problem.n].map(|x| x.div_ceil(128) as f64 * 128.0);
-    let flops = 2.0 * m * n * problem.k as f64 * problem.batch_count() as f64;
-    UNALIGNED_US
-        + overlapped(&[flops / (UNALIGNED_OF_PEAK * device.rates.half_tflops * 1e6), memory_us(problem, device)])
 }
 
 /// Whether D has so few elements that cuBLAS splits K.
@@ -97,88 +117,119 @@ fn is_few(problem: &Problem, device: &DeviceInfo) -> bool {
     few && problem.batch_count() == 1 && problem.k >= 256
 }
 
-fn few_us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    let k = problem.k as f64;
-    let memory = memory_us(problem, device);
-    let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
-    if short == 1 {
-        // Matrix by vector: memory speed. In 16 bits some lines are read more than once.
-        let (launch, factor, k_ns) = match problem.a.format {
-            Format::F32 => (3.69, 1.30, 2.4e-3),
-            Format::F64 => (4.56, 1.07, 2.9e-3),
-            _ => (3.57, 1.77, 3.5e-3),
-        };
-        return launch + factor * memory + 1e-3 * k_ns * k;
+impl Cublas {
+    fn unaligned(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let [m, n] = [problem.m, problem.n].map(|x| x.div_ceil(128) as f64 * 128.0);
+        let flops = 2.0 * m * n * problem.k as f64 * problem.batch_count() as f64;
+        let products = flops / (self.unaligned * device.model.half_tflops * 1e6);
+        device.model.launch_us + self.unaligned_us + overlapped(&[products, memory_us(problem, device)])
     }
-    let kinds = match problem.a.format {
-        Format::F32 => &FEW_F32,
-        Format::F64 => &FEW_F64,
-        _ => &FEW_HALF,
-    };
-    let kind = &kinds[match (short, long) {
-        _ if short * long <= 256 => 0,
-        (_, ..=64) => 1,
-        (..=16, _) => 2,
-        _ => 3,
-    }];
-    let (parts_us, part_ns) = kind.split;
-    let sums = (1e-3 * kind.whole_ns * k).min(parts_us + 1e-3 * part_ns * k);
-    let arithmetic = kind.arithmetic * arithmetic_us(problem, Math::Native, device);
-    kind.launch_us + overlap_by(3.0, &[sums, kind.memory * memory, arithmetic])
-}
 
-/// cuBLAS's time: the roofline times a factor from benches/record, plus the launch.
-fn us(problem: &Problem, device: &DeviceInfo) -> f64 {
-    if is_few(problem, device) {
-        return few_us(problem, device);
+    /// The shorter of a pass through all of K, and a split of K with an addition of the parts.
+    fn few(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let k = problem.k as f64;
+        let memory = memory_us(problem, device);
+        let dtype = match problem.a.format {
+            Format::F32 => 1,
+            Format::F64 => 2,
+            _ => 0,
+        };
+        let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
+        if short == 1 {
+            let launch = device.model.launch_us + self.vector_us[dtype];
+            return launch + self.vector_memory[dtype] * memory + 1e-3 * self.vector_step_ns[dtype] * k;
+        }
+        let kind = match (short, long) {
+            _ if short * long <= 256 => 0,
+            (_, ..=64) => 1,
+            (..=16, _) => 2,
+            _ => 3,
+        };
+        let of = |numbers: &ByKind| numbers[dtype][kind];
+        let whole = 1e-3 * of(&self.few_step_ns) * k;
+        let sums = whole.min(of(&self.few_parts_us) + 1e-3 * of(&self.few_part_ns) * k);
+        let arithmetic = of(&self.few_arithmetic) * arithmetic_us(problem, Math::Native, device);
+        let launch = device.model.launch_us + of(&self.few_us);
+        launch + overlap_by(3.0, &[sums, of(&self.few_memory) * memory, arithmetic])
     }
-    if is_unaligned(problem) {
-        return unaligned_us(problem, device);
+
+    /// cuBLAS has tiles like ours but for the one 192 wide, and hides more of its epilogue.
+    fn tf32(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let Problem { m, n, .. } = *problem;
+        if m.min(n) <= 64 && problem.batch_count() == 1 && problem.layout() == Layout::NT {
+            return device.model.launch_us + self.tf32_few_us + self.tf32_few_memory * memory_us(problem, device);
+        }
+        let [tn, nn, others] = self.tf32_layout;
+        let layout = match problem.layout() {
+            Layout::TN => tn,
+            Layout::NN => nn,
+            _ => others,
+        };
+        let tile = |width, kind: usize| Tile {
+            width,
+            cluster: [2.0, 1.0, 1.0],
+            fit: Fit {
+                efficiency: self.tf32_efficiency[kind],
+                column_us: self.tf32_column_us[kind],
+                memory: self.tf32_memory,
+                l2: self.tf32_l2,
+                narrow: [self.tf32_narrow, self.tf32_narrow_kib],
+                meet_us: 0.0,
+                norms: self.tf32_norms,
+            },
+        };
+        let (wide, narrow) = (tile(256.0, 1), tile(64.0, 0));
+        let tiles = [(wide, [m, n]), (wide, [n, m]), (narrow, [m, n]), (narrow, [n, m])];
+        let product =
+            tiles.map(|(tile, sides)| tile.us(sides, problem, device)).into_iter().fold(f64::INFINITY, f64::min);
+        let launch = device.model.launch_us + self.tf32_us;
+        (launch + product * layout).max(roofline_us(problem, device) * 1.001)
     }
-    if problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32 {
-        return tf32::vendor_us(problem, device);
+
+    /// The roofline times a factor, plus the launch.
+    fn us(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let launch = device.model.launch_us + self.launch_us;
+        let rows = problem.m.min(problem.n);
+        let edge = match problem.a.format {
+            Format::F32 if rows > 64 && problem.k >= 32 => Some(0),
+            Format::F64 if rows > 128 => Some(1),
+            _ => None,
+        };
+        if let Some(kind) = edge {
+            let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + self.edge_k[kind] / problem.k as f64);
+            let memory = self.edge_memory * memory_us(problem, device);
+            return launch + overlapped(&[sums, memory]) + sums.min(self.edge_us[kind]);
+        }
+        let factor = match (problem.a.format, rows) {
+            (Format::F32, 2..=5) if problem.k > 1 => 0,
+            (Format::F32, 6..=64) if problem.k > 1 => 1,
+            (_, 0..=128) => 2,
+            (Format::F16 | Format::BF16, 129..=192) => 3,
+            (Format::F16 | Format::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 4,
+            (Format::F16 | Format::BF16, 193..=256) => 5,
+            (Format::F16 | Format::BF16, 257..=512) => 6,
+            (Format::F16 | Format::BF16, _) => 7,
+            _ => 8,
+        };
+        // For a long K cuBLAS seems to choose kernels other than the best.
+        let long = problem.k >= 8192;
+        let step = match (problem.a.format, rows) {
+            (Format::F32, 2..=5) => Some(0),
+            (Format::F32, 6..=64) => Some(1),
+            (Format::F16 | Format::BF16, 1..=4) if problem.layout() == Layout::NN => Some(2),
+            (Format::F16 | Format::BF16, 1..=64) => Some(3),
+            (Format::F16 | Format::BF16, 65..=128) => Some(4),
+            (Format::F16 | Format::BF16, 161..=192) if !long => Some(5),
+            (Format::F16 | Format::BF16, 129..=256) => Some(6),
+            (Format::F16 | Format::BF16, 321..=384) if !long => Some(7),
+            (Format::F16 | Format::BF16, 257..=384) => Some(8),
+            (Format::F16 | Format::BF16, 385..) => Some(9),
+            _ => None,
+        };
+        // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.
+        let k = if problem.n < 1024 { problem.k.min(8192) } else { problem.k };
+        let steps = step.map_or(0.0, |step| 1e-3 * self.step_ns[step] * k as f64);
+        let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
+        launch + overlapped(&[roofline * self.roofline[factor], steps])
     }
-    let rows = problem.m.min(problem.n);
-    // The epilogues' time in steps of K, and the most time that tiles add when they do not fill the device. Fitted to
-    // 14 products in f32 from 512^3 to 4096^3, K from 64 on, and to seven products in f64.
-    let fitted = match problem.a.format {
-        Format::F32 if rows > 64 && problem.k >= 32 => Some((30.0, 12.0)),
-        Format::F64 if rows > 128 => Some((50.0, 0.0)),
-        _ => None,
-    };
-    if let Some((edge_k, most)) = fitted {
-        let sums = arithmetic_us(problem, Math::Native, device) * (1.0 + edge_k / problem.k as f64);
-        return VENDOR_US + overlapped(&[sums, 1.1 * memory_us(problem, device)]) + sums.min(most);
-    }
-    let factor = match (problem.a.format, rows) {
-        (Format::F32, 2..=5) if problem.k > 1 => 1.35,
-        (Format::F32, 6..=64) if problem.k > 1 => 2.0,
-        (_, 0..=128) => 1.06,
-        (Format::F16 | Format::BF16, 129..=192) => 1.03,
-        (Format::F16 | Format::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 1.1,
-        (Format::F16 | Format::BF16, 193..=256) => 1.2,
-        (Format::F16 | Format::BF16, 257..=512) => 1.02,
-        (Format::F16 | Format::BF16, _) => 1.015,
-        _ => 1.1,
-    };
-    // With few rows cuBLAS has few blocks, and each block goes through all of K: nanoseconds of one step of K. For a
-    // long K cuBLAS seems to choose kernels other than the best.
-    let long = problem.k >= 8192;
-    let serial_ns = match (problem.a.format, rows) {
-        (Format::F32, 2..=5) => 4.0,
-        (Format::F32, 6..=64) => 5.0,
-        (Format::F16 | Format::BF16, 1..=4) if problem.layout() == Layout::NN => 1.3,
-        (Format::F16 | Format::BF16, 1..=64) => 1.1,
-        (Format::F16 | Format::BF16, 65..=128) => 1.25,
-        (Format::F16 | Format::BF16, 161..=192) if !long => 2.0,
-        (Format::F16 | Format::BF16, 129..=256) => 2.8,
-        (Format::F16 | Format::BF16, 321..=384) if !long => 2.8,
-        (Format::F16 | Format::BF16, 257..=384) => 4.5,
-        (Format::F16 | Format::BF16, 385..) => 2.6,
-        _ => 0.0,
-    };
-    // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.
-    let k = if problem.n < 1024 { problem.k.min(8192) } else { problem.k };
-    let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
-    VENDOR_US + overlapped(&[roofline * factor, 1e-3 * serial_ns * k as f64])
 }

@@ -7,35 +7,47 @@
 //! the kernel has for the problem ([`kinds`]).
 
 use crate::config::Config;
+use crate::cost::fitted::fitted;
 use crate::cost::memory_us;
+use crate::cost::pipeline::pull_us;
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{Format, Problem};
 
-/// Time until all loads are in flight, microseconds. The kernel overlaps the kernel before and meanwhile prefetches
-/// weights into L2.
-const LAUNCH_US: f64 = 0.5;
-const SHORT_US: f64 = 0.75;
-/// Tensor cores, microseconds: time on top of the bytes, and time until all loads are in flight and the last have
-/// arrived. Fitted to recordings of the kernel's draft with 5 and 8 rows: 12 recordings with W of 34 to 235 MB (at most
-/// 2.5 % off), and 4 with 12.6 MB (3 to 5 % too long, which correctly leaves these products to sm90_swap_ab).
-const MMA_US: (f64, f64) = (1.05, 2.8);
-/// Load rate of a multiprocessor, GB/s: at K = 0, the K that adds 1 GB/s, and the maximum. Five products whose rows of
-/// W do not divide evenly.
-const MMA_SM_GBPS: (f64, f64, f64) = (22.5, 1200.0, 35.0);
 /// Elements of B from which a plan also runs one to four rows in 16 bits on tensor cores. At 28672 x 4096 (235 MB)
 /// tensor cores take 77.0 us with five rows, and the CUDA cores take 77.6 to 78.0 us with one to four rows. Tensor
 /// cores were measured with five rows only; with four rows and 13 MB the CUDA cores are 4 to 5 % faster.
 const MMA_ELEMENTS: usize = 100_000_000;
-/// Few rows of W leave multiprocessors idle, and each block goes through all of K: nanoseconds of one step of K with
-/// one row of A, and of each further row. Two products on an H100: 1 x 1 x 1000000 in f32 takes 53 us, 16 x 128 x 65536
-/// 163.
-const K_NS: (f64, f64) = (0.053, 0.16);
-
 /// Warps of a block, unless more share a row of W.
 const BLOCK_WARPS: u32 = 8;
 const LANES: u32 = 32;
 
-pub(crate) struct Gemv;
+fitted! {
+    Gemv {
+        /// Time until all loads are in flight, beside the card's overlapped launch: in general, with a short K, on tensor cores. The kernel
+        /// meanwhile prefetches weights into L2.
+        launch_us: [f64; 3] = "us", -1.7 to 3.0;
+        /// Tensor cores: time until all loads are in flight and the last have arrived.
+        mma_start_us: f64 = "us", 0.0 to 8.0;
+        /// Tensor cores: what a multiprocessor loads, over what it pulls: at K = 0, and at most.
+        mma_pull: [f64; 2] = "", 0.1 to 2.0;
+        /// Tensor cores: the K that adds all of what a multiprocessor pulls.
+        mma_pull_k: f64 = "steps of K", 1000.0 to 1000000.0;
+        /// Few rows of W: a step of K with one row of A, and of each further row.
+        step_ns: [f64; 2] = "ns", 0.0 to 2.0;
+        /// More than eight rows: each row from the seventh further one on.
+        wide_row_us: f64 = "us", 0.0 to 3.0;
+        /// More than eight rows: memory time over that of one pass.
+        wide_memory: f64 = "", 1.0 to 2.0;
+        /// A short K: each further row.
+        short_row_us: f64 = "us", 0.0 to 2.0;
+        /// CUDA cores: memory time over that of one pass.
+        memory: f64 = "", 1.0 to 2.0;
+        /// CUDA cores: each further row, for each byte of an element.
+        row_us: f64 = "us", 0.0 to 1.0;
+        /// CUDA cores: each further row, as a share of the memory time.
+        row: f64 = "", 0.0 to 0.1;
+    }
+}
 
 /// The kernel's loops.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -195,47 +207,57 @@ impl Family for Gemv {
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let (kernel, problem) = (case.kernel, case.problem);
         let is_meant = |kind: &&Kind| Shape::of(kernel, problem, **kind).tile() == config.tile;
-        kinds(problem).iter().find(is_meant).map_or(f64::INFINITY, |kind| filled_us(case, *kind).max(few_us(case)))
+        kinds(problem)
+            .iter()
+            .find(is_meant)
+            .map_or(f64::INFINITY, |kind| self.filled_us(case, *kind).max(self.few_us(case)))
     }
 }
 
-/// The time where W has too few rows for the card.
-fn few_us(case: &Case) -> f64 {
-    let problem = case.problem;
-    let blocks = problem.n.div_ceil(case.kernel.tile[1] as usize).saturating_mul(problem.batch_count());
-    if blocks > case.device.sm_count as usize / 2 {
-        return 0.0;
+impl Gemv {
+    /// The launch of the CUDA cores' loops, of a short K, and of tensor cores.
+    fn launch_us(&self, case: &Case, kind: usize) -> f64 {
+        case.device.model.overlapped_launch_us + self.launch_us[kind]
     }
-    let (first, further) = K_NS;
-    LAUNCH_US + 1e-3 * problem.k as f64 * (first + further * (problem.m as f64 - 1.0))
-}
 
-/// The time with enough rows of W for the whole card: memory (lanes beyond K load nothing), and a little for each
-/// further row's activations and multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20
-/// % where N is small).
-fn filled_us(case: &Case, kind: Kind) -> f64 {
-    let problem = case.problem;
-    let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, case.device));
-    match kind {
-        Kind::Mma => mma_us(case),
-        Kind::Wide => LAUNCH_US + 0.5 * (further - 6.0) + 1.09 * memory,
-        Kind::Short => SHORT_US + 0.2 * further + memory,
-        Kind::Warps => {
-            let (k, chunk) = (problem.k as f64, f64::from(case.kernel.tile[2]));
-            let idle = (k / chunk).ceil() * chunk / k;
-            LAUNCH_US + 1.01 * idle * memory + further * (0.05 * problem.b.format.bits() / 8.0 + 0.004 * memory)
+    /// The time where W has too few rows for the card.
+    fn few_us(&self, case: &Case) -> f64 {
+        let problem = case.problem;
+        let blocks = problem.n.div_ceil(case.kernel.tile[1] as usize).saturating_mul(problem.batch_count());
+        if blocks > case.device.sm_count as usize / 2 {
+            return 0.0;
+        }
+        let [first, further] = self.step_ns;
+        self.launch_us(case, 0) + 1e-3 * problem.k as f64 * (first + further * (problem.m as f64 - 1.0))
+    }
+
+    /// The time with enough rows of W for the whole card: memory (lanes beyond K load nothing), and a little for each
+    /// further row's activations and multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20
+    /// % where N is small).
+    fn filled_us(&self, case: &Case, kind: Kind) -> f64 {
+        let problem = case.problem;
+        let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, case.device));
+        match kind {
+            Kind::Mma => self.mma_us(case),
+            Kind::Wide => self.launch_us(case, 0) + self.wide_row_us * (further - 6.0) + self.wide_memory * memory,
+            Kind::Short => self.launch_us(case, 1) + self.short_row_us * further + memory,
+            Kind::Warps => {
+                let (k, chunk) = (problem.k as f64, f64::from(case.kernel.tile[2]));
+                let idle = (k / chunk).ceil() * chunk / k;
+                let row = self.row_us * problem.b.format.bits() / 8.0 + self.row * memory;
+                self.launch_us(case, 0) + self.memory * idle * memory + further * row
+            }
         }
     }
-}
 
-/// Memory time, or the load time of the busiest multiprocessor; W is distributed in units of at least 16 rows.
-fn mma_us(case: &Case) -> f64 {
-    let (problem, device) = (case.problem, case.device);
-    let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
-    let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
-    let (least, per_k, most) = MMA_SM_GBPS;
-    let rate = (least + problem.k as f64 / per_k).min(most);
-    let pull = rows * problem.b.format.bytes(problem.k) as f64 / (rate * 1e3);
-    let (launch, start) = MMA_US;
-    launch + memory_us(problem, device).max(pull).hypot(start)
+    /// Memory time, or the load time of the busiest multiprocessor; W is distributed in units of at least 16 rows.
+    fn mma_us(&self, case: &Case) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
+        let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
+        let [least, most] = self.mma_pull;
+        let share = (least + problem.k as f64 / self.mma_pull_k).min(most);
+        let pull = pull_us(rows * problem.b.format.bytes(problem.k) as f64, share, device);
+        self.launch_us(case, 2) + memory_us(problem, device).max(pull).hypot(self.mma_start_us)
+    }
 }

@@ -4,14 +4,10 @@
 //! split K (`split`), and the warps of a block.
 
 use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::l2_us_of_one;
 use crate::cost::{memory_us, overlapped};
 use crate::kernel::{Case, Family};
-
-/// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
-const LAUNCH_US: f64 = 1.2;
-/// Load rate of a block with one row of A, GB/s, and the loss with each further row in 16 bits.
-const BLOCK_GBPS: f64 = 52.0;
-const ROW: f64 = 0.3;
 
 /// Rows of A that the kernel is compiled for.
 const ROWS: [u32; 3] = [1, 2, 4];
@@ -20,7 +16,16 @@ const SPLITS: [u32; 4] = [1, 2, 4, 8];
 const WARPS: u32 = 16;
 const WARPS_OF_MANY: u32 = 8;
 
-pub(crate) struct Gevm;
+fitted! {
+    Gevm {
+        /// The launch, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 3.0;
+        /// What a block with one row of A loads, over what L2 gives to a multiprocessor.
+        load: f64 = "", 0.1 to 1.2;
+        /// The loss of that with each further row in 16 bits.
+        row: f64 = "", 0.0 to 3.0;
+    }
+}
 
 fn tiles(case: &Case) -> usize {
     case.problem.n.div_ceil(case.kernel.tile[1] as usize) * case.problem.batch_count()
@@ -65,9 +70,9 @@ impl Family for Gevm {
         let (sms, bytes) = (f64::from(device.sm_count), problem.b.format.bits() / 8.0);
         let split = f64::from(config.split);
         let further = problem.m.min(4) as f64 - 1.0;
-        let rate = BLOCK_GBPS / (1.0 + ROW * further * 2.0 / bytes);
+        let share = self.load / (1.0 + self.row * further * 2.0 / bytes);
         let turns = (tiles(case) as f64 * split / sms).ceil();
-        let load = turns * problem.k as f64 / split * tile_n * bytes / (rate * 1e3);
-        LAUNCH_US + overlapped(&[memory_us(problem, device), load])
+        let load = l2_us_of_one(turns * problem.k as f64 / split * tile_n * bytes, share, device);
+        device.model.overlapped_launch_us + self.launch_us + overlapped(&[memory_us(problem, device), load])
     }
 }

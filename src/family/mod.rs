@@ -24,6 +24,13 @@ mod tile_gemm;
 #[cfg(test)]
 mod tests;
 
+/// Each family with its fitted numbers.
+#[rustfmt::skip]
+mod fitted {
+    use super::*;
+    include!(concat!(env!("OUT_DIR"), "/fitted.rs"));
+}
+
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernel of this name, from the table.

@@ -1,17 +1,24 @@
 //! `csrc/reference`: any problem, slowly; the correctness reference on the device.
 
 use crate::config::Config;
-use crate::cost::LAUNCH_US;
+use crate::cost::fitted::fitted;
 use crate::kernel::{Case, Family};
 
-/// The kernel reads both factors of every multiplication through L1, and one thread sums all of K in sequence.
-const TFLOPS: f64 = 0.6;
-const PRODUCT_US: f64 = 0.08;
-
-pub(crate) struct Reference;
+fitted! {
+    /// The kernel reads both factors of every multiplication through L1, and one thread sums all of K in sequence.
+    Reference {
+        /// Operations of a multiprocessor in a clock.
+        per_clock: f64 = "1/clock", 0.1 to 64.0;
+        /// Clocks of one step of K.
+        step: f64 = "clocks", 1.0 to 1000.0;
+    }
+}
 
 impl Family for Reference {
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
-        LAUNCH_US + (case.problem.flops() / (TFLOPS * 1e6)).max(case.problem.k as f64 * PRODUCT_US)
+        let (problem, model) = (case.problem, &case.device.model);
+        let per_us = self.per_clock * f64::from(case.device.sm_count) * model.clock_ghz * 1e3;
+        let steps = problem.k as f64 * self.step / (model.clock_ghz * 1e3);
+        model.launch_us + (problem.flops() / per_us).max(steps)
     }
 }

@@ -1,17 +1,23 @@
 //! `csrc/simt_gemm`: CuTe, f32 on the FMA units.
 
 use crate::config::Config;
-use crate::cost::tiles::{self, EpilogueTime};
-use crate::cost::LAUNCH_US;
+use crate::cost::fitted::fitted;
+use crate::cost::tiles::{self, EpilogueTime, Loads};
 use crate::kernel::{Case, Family, KernelDesc, Limits, Tiles};
 use crate::problem::Problem;
 
-/// The epilogue time of a tile, where nothing hides the epilogue, microseconds: fits nine products with K from 64 to
-/// 4096 within 8 %.
-const TILES: tiles::Tiles =
-    tiles::Tiles { shares_tile: false, efficiency: 0.90, epilogue: EpilogueTime::After(5.0), cut_off: 0.0 };
-
-pub(crate) struct SimtGemm;
+fitted! {
+    SimtGemm {
+        /// Throughput of a multiprocessor between two epilogues, relative to its share of the sustained rate.
+        efficiency: f64 = "", 0.3 to 1.3;
+        /// The epilogue of a tile, where nothing hides the epilogue.
+        epilogue_us: f64 = "us", 0.0 to 20.0;
+        /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
+        l2: [f64; 2] = "", 0.2 to 1.2;
+        /// Memory time over that of one pass.
+        memory: f64 = "", 1.0 to 2.0;
+    }
+}
 
 impl Family for SimtGemm {
     /// A product that is added to its own result is limited to one launch, because a later launch may fail.
@@ -21,6 +27,13 @@ impl Family for SimtGemm {
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
-        LAUNCH_US + TILES.us(case)
+        let tiles = tiles::Tiles {
+            shares_tile: false,
+            efficiency: self.efficiency,
+            epilogue: EpilogueTime::After(self.epilogue_us),
+            cut_off: 0.0,
+            loads: Loads { l2: self.l2[0], single: self.l2[1], memory: self.memory },
+        };
+        case.device.model.launch_us + tiles.us(case)
     }
 }

@@ -1,18 +1,29 @@
 //! `csrc/sm90_bf16x6`: f32 by six products of bf16 parts, TMA and WGMMA, with planes of B prepared in a kernel before.
 
 use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::{l2_us, stream_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
-/// Fitted to recordings of the kernel's drafts: launches; bandwidth of the operands' preparation, GB/s; a k-block and
-/// an epilogue of a tile of 128 and of 64 columns.
-const LAUNCH_US: f64 = 1.2;
-const PREPARE_GBPS: f64 = 2900.0;
-const TILE_US: [(f64, f64); 2] = [(0.963, 1.3), (0.585, 0.8)];
-
-pub(crate) struct Sm90Bf16x6;
+fitted! {
+    Sm90Bf16x6 {
+        /// The launches, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 5.0;
+        /// The share of what L2 gives at which operands are prepared; the planes stay in L2.
+        prepare: f64 = "", 0.05 to 1.0;
+        /// A k-block of a tile of 128 and of 64 columns.
+        block_us: [f64; 2] = "us", 0.1 to 3.0;
+        /// The epilogue of such a tile.
+        tile_us: [f64; 2] = "us", 0.0 to 10.0;
+        /// The factor of the summation method: K below 128, 2048 and 8192, and longer.
+        sums: [f64; 4] = "", 1.0 to 4.0;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+    }
+}
 
 /// Whether A is copied and transposed, because the rows of A are not contiguous.
 fn copies_a(kernel: &KernelDesc) -> bool {
@@ -41,26 +52,27 @@ impl Family for Sm90Bf16x6 {
         let Problem { m, n, k, .. } = *problem;
         let b_elements = distinct(problem, &problem.b) * (n * k) as f64;
         let a_bytes = if copies_a(kernel) { 8.0 * distinct(problem, &problem.a) * (m * k) as f64 } else { 0.0 };
-        let prepare = (10.0 * b_elements + a_bytes) / (PREPARE_GBPS * 1e3);
+        let prepare = l2_us(10.0 * b_elements + a_bytes, self.prepare, device);
 
         let clusters = m.div_ceil(tile_m * pair) * n.div_ceil(tile_n) * problem.batch_count();
         let turns = clusters.div_ceil((device.sm_count as usize / pair).max(1)) as f64;
-        let (block, epilogue) = TILE_US[usize::from(tile_n == 64)];
+        let kind = usize::from(tile_n == 64);
+        let (block, epilogue) = (self.block_us[kind], self.tile_us[kind]);
         // The factor of the summation method that the kernel uses for this K.
         let sums = match k {
-            0..128 => 2.0,
-            128..2048 => 1.17,
-            2048..8192 => 1.08,
-            _ => 1.045,
+            0..128 => self.sums[0],
+            128..2048 => self.sums[1],
+            2048..8192 => self.sums[2],
+            _ => self.sums[3],
         };
         let arithmetic = turns * (k.div_ceil(tile_k) as f64 * block * sums + epilogue);
         // The product reads planes instead of B.
-        let memory = memory_us(problem, device) + 2.0 * b_elements / (device.rates.hbm_gbps * 1e3);
-        let us = LAUNCH_US + prepare + overlapped(&[arithmetic, memory]);
+        let memory = memory_us(problem, device) + stream_us(2.0 * b_elements, 1.0, device);
+        let us = device.model.overlapped_launch_us + self.launch_us + prepare + overlapped(&[arithmetic, memory]);
         us.max(roofline_us(problem, device))
     }
 
     fn element_cost(&self, _: &KernelDesc) -> ElementCost {
-        ElementCost { instruction: 0.009, bias: 0.35, residual: 0.0, unaligned: 0.84 }
+        ElementCost::of(self.epilogue_ns)
     }
 }

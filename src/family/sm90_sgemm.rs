@@ -5,19 +5,14 @@
 //! B are swapped. Sides of a tile are the sides of P and Q in this file, and of A and B in a configuration.
 
 use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::{f32_per_us, l2_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Operand, Problem};
 use crate::workspace::DEFAULT_BYTES;
 
-/// Launch time, on top of the tiles' time; this constant and the constants below are fitted to recordings of drafts.
-const LAUNCH_US: f64 = 2.5;
-/// Transposing: a launch that overlaps no other kernel, and the bandwidth, GB/s.
-const TRANSPOSE_US: f64 = 2.0;
-const TRANSPOSE_GBPS: f64 = 2700.0;
-/// Multiply-adds at the full clock, relative to the rate that a library sustains.
-const PEAK: f64 = 66.8 / 52.0;
 /// Time of a tile's beginning and end, in steps of K, and the additional time of a split of K.
 const EDGE_K: usize = 16;
 const SPLIT_K: usize = 16;
@@ -44,13 +39,12 @@ const IN_LINES: [Tile; 4] =
     [tile(128, 256, 79), tile(256, 128, 78), tile(128, 192, 75), Tile { residents: 2, ..tile(256, 64, 69) }];
 const IN_PARTS: [Tile; 2] = [Tile { splits: true, ..tile(128, 128, 68) }, Tile { splits: true, ..tile(128, 96, 65) }];
 
-/// The tiles of a row, and the factor by which recordings of the shipped kernels are faster than all of the row's
-/// `speed`s.
-fn tiles(kernel: &KernelDesc) -> (&'static [Tile], f64) {
+/// The tiles of a row, and the row's place in `faster`.
+fn tiles(kernel: &KernelDesc) -> (&'static [Tile], usize) {
     match kernel.tile {
-        [_, 256, _] => (&IN_COLUMNS, 1.02),
-        [256, ..] => (&IN_LINES, 1.035),
-        _ => (&IN_PARTS, 1.08),
+        [_, 256, _] => (&IN_COLUMNS, 0),
+        [256, ..] => (&IN_LINES, 1),
+        _ => (&IN_PARTS, 2),
     }
 }
 
@@ -81,8 +75,8 @@ fn cycles(case: &Case, tile: &Tile, split: usize) -> usize {
     let (p, q) = if swaps(case.kernel, case.problem) { (n, m) } else { (m, n) };
     let sms = case.device.sm_count as usize;
     let tiles = p.div_ceil(tile.p) * q.div_ceil(tile.q) * case.problem.batch_count();
-    // Clusters of four and eight reach 120 of an H100's 132 multiprocessors.
-    let reached = if split > 2 { sms * 10 / 11 } else { sms };
+    // The smaller reach of clusters of eight counts as that of clusters of four.
+    let reached = case.device.model.reached(sms, split.min(4));
     let turns = tiles.div_ceil((reached * tile.residents / split).max(1)) * tile.residents;
     let k = k.div_ceil(UNIT * split) * UNIT + EDGE_K + if split > 1 { SPLIT_K } else { 0 };
     (turns * tile.p * tile.q).saturating_mul(k) / tile.speed
@@ -103,7 +97,20 @@ fn config(case: &Case, tile: &Tile, split: usize) -> Config {
     Config { swap_ab, ..Config::tile(sides.map(|side| side as u32), split as u32) }
 }
 
-pub(crate) struct Sm90Sgemm;
+fitted! {
+    Sm90Sgemm {
+        /// The launch, beside the card's overlapped launch, on top of the tiles' time.
+        launch_us: f64 = "us", -1.7 to 5.0;
+        /// Transposing: a launch that overlaps no other kernel.
+        transpose_us: f64 = "us", 0.0 to 8.0;
+        /// Transposing: the share of what L2 gives; the copy stays in L2.
+        transpose: f64 = "", 0.05 to 1.0;
+        /// The factor on the utilisations of the tiles, for both operands in columns, P in lines, and K split.
+        faster: [f64; 3] = "", 0.7 to 1.4;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+    }
+}
 
 impl Family for Sm90Sgemm {
     /// An operand that is transposed beforehand is read element by element.
@@ -143,29 +150,33 @@ impl Family for Sm90Sgemm {
         // `speed` is in per cent.
         let work = 100.0 * cycles(case, tile, config.split.max(1) as usize) as f64;
         let sms = f64::from(device.sm_count);
-        let peak = device.rates.f32_tflops * PEAK * 1e6 / sms; // FLOP per microsecond and multiprocessor
-        let arithmetic = 2.0 * work / (faster * peak);
-        let us = LAUNCH_US + transpose_us(kernel, problem) + overlapped(&[arithmetic, memory_us(problem, device)]);
+        let peak = f32_per_us(device) / sms;
+        let arithmetic = 2.0 * work / (self.faster[faster] * peak);
+        let launch = device.model.overlapped_launch_us + self.launch_us;
+        let us = launch + self.transpose_us(case) + overlapped(&[arithmetic, memory_us(problem, device)]);
         us.max(roofline_us(problem, device))
     }
 
     fn element_cost(&self, _: &KernelDesc) -> ElementCost {
-        ElementCost { instruction: 0.009, bias: 0.35, residual: 0.0, unaligned: 0.84 }
+        ElementCost::of(self.epilogue_ns)
     }
 }
 
-/// Time of the copies into the workspace. Where the workspace does not hold both operands, a piece has half of the
-/// workspace for each operand, and each operand is copied again for every piece of the other operand.
-fn transpose_us(kernel: &KernelDesc, problem: &Problem) -> f64 {
-    let Problem { m, n, k, .. } = *problem;
-    let bytes = |operand: &Operand, lines: usize| 4.0 * distinct(problem, operand) * (lines * k) as f64;
-    let [of_a, of_b] = transposes(kernel, problem);
-    let a = if of_a { bytes(&problem.a, m) } else { 0.0 };
-    let b = if of_b { bytes(&problem.b, n) } else { 0.0 };
-    if !of_a && !of_b {
-        return 0.0;
+impl Sm90Sgemm {
+    /// Time of the copies into the workspace. Where the workspace does not hold both operands, a piece has half of the
+    /// workspace for each operand, and each operand is copied again for every piece of the other operand.
+    fn transpose_us(&self, case: &Case) -> f64 {
+        let (kernel, problem) = (case.kernel, case.problem);
+        let Problem { m, n, k, .. } = *problem;
+        let bytes = |operand: &Operand, lines: usize| 4.0 * distinct(problem, operand) * (lines * k) as f64;
+        let [of_a, of_b] = transposes(kernel, problem);
+        let a = if of_a { bytes(&problem.a, m) } else { 0.0 };
+        let b = if of_b { bytes(&problem.b, n) } else { 0.0 };
+        if !of_a && !of_b {
+            return 0.0;
+        }
+        let half = DEFAULT_BYTES as f64 / 2.0;
+        let pieces = |bytes: f64| if a + b > 2.0 * half { (bytes / half).ceil().max(1.0) } else { 1.0 };
+        self.transpose_us + l2_us(2.0 * (a * pieces(b) + b * pieces(a)), self.transpose, case.device)
     }
-    let half = DEFAULT_BYTES as f64 / 2.0;
-    let pieces = |bytes: f64| if a + b > 2.0 * half { (bytes / half).ceil().max(1.0) } else { 1.0 };
-    TRANSPOSE_US + 2.0 * (a * pieces(b) + b * pieces(a)) / (TRANSPOSE_GBPS * 1e3)
 }

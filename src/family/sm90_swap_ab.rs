@@ -9,6 +9,9 @@
 //! - A row for waves has one block to a multiprocessor, with as many stages as fit in shared memory.
 
 use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::{l2_us, memory_us, pull_us, ring_us, stream_us, Activities};
+use crate::cost::roofline_us;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 use crate::problem::Problem;
 
@@ -19,7 +22,59 @@ const BARRIERS_BYTES: u32 = 8 * (2 * MOST_STAGES + 1);
 /// saves (5 to 12 % up to 1536).
 const SHARED_K: usize = 2048;
 
-pub(crate) struct Sm90SwapAb;
+fitted! {
+    Sm90SwapAb {
+        /// Few rows: Launch, scheduling, the first loads and the drain, beside the card's overlapped launch.
+        few_launch_us: f64 = "us", -1.7 to 3.0;
+        /// Few rows: A second part of K, and more than two: the path through distributed shared memory.
+        few_split_us: [f64; 2] = "us", 0.0 to 3.0;
+        /// Few rows: Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
+        few_latency: f64 = "", 0.3 to 3.0;
+        /// Few rows: What a multiprocessor loads of W, over what it pulls: with one block, and with two where K is short and most multiprocessors
+        /// have one.
+        few_pull: [f64; 2] = "", 0.2 to 3.0;
+        /// Few rows: Memory time over that of one pass.
+        few_memory: f64 = "", 1.0 to 2.0;
+        /// Few rows: The norm by which memory and ring overlap.
+        few_norm: f64 = "", 1.5 to 16.0;
+        /// Few rows: The store of one of the rows that a tile has room for.
+        few_row_us: f64 = "us", 0.0 to 0.5;
+        /// Launch, the first loads and the drain, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 3.0;
+        /// Additional time where two blocks share loads: each block waits for the other.
+        share_us: f64 = "us", 0.0 to 4.0;
+        /// Each further warp group: 64 rows of wgmma's M side.
+        group_us: f64 = "us", 0.0 to 2.0;
+        /// A second part of K: the path through distributed shared memory.
+        split_us: f64 = "us", 0.0 to 3.0;
+        /// The same, for each byte of a tile of D.
+        sum_us: f64 = "us", 0.0 to 0.001;
+        /// Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
+        latency: f64 = "", 0.3 to 3.0;
+        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        l2: f64 = "", 0.2 to 1.2;
+        /// Each further cluster that reads the same part of B, as a fraction of the memory time of B.
+        reread: f64 = "", 0.0 to 1.0;
+        /// The clock of the tensor cores, over the card's: in one wave of tiles, and in several, which last long enough for the power limit.
+        clock: [f64; 2] = "", 0.5 to 1.0;
+        /// The clock's gain from idle multiprocessors, whose power the others use.
+        idle_gain: f64 = "", 0.0 to 1.0;
+        /// Additional memory time where multiprocessors are idle: in one wave of tiles, and in several.
+        uneven: [f64; 2] = "", 0.0 to 3.0;
+        /// A tile's stores, which nothing hides, for each byte.
+        store_us: f64 = "us", 0.0 to 0.001;
+        /// From the end of a tile to the first products of the next, where nothing hides that time.
+        restart_us: f64 = "us", 0.0 to 8.0;
+        /// The norm by which activities overlap.
+        norm: f64 = "", 1.5 to 16.0;
+        /// The least time, over the roofline: no overlap is left to gain.
+        roofline: f64 = "", 1.0 to 1.3;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+        /// The last of these in a row for few rows.
+        few_unaligned_ns: f64 = "ns", 0.0 to 10.0;
+    }
+}
 
 /// Whether the row is for few rows of A.
 fn has_all_rows(kernel: &KernelDesc) -> bool {
@@ -72,8 +127,7 @@ impl Tile {
     fn blocks(&self, case: &Case, share: usize, split: usize) -> [usize; 2] {
         let [m_tiles, n_tiles] = self.tiles(case.problem, share);
         let sms = case.device.sm_count as usize;
-        // Clusters of four and eight do not reach all multiprocessors: they reach 120 of an H100's 132.
-        let at_once = if share * split > 2 { sms * 9 / 10 } else { sms }.max(1);
+        let at_once = case.device.model.reached(sms, share * split).max(1);
         [m_tiles * n_tiles * case.problem.batch_count() * split, at_once]
     }
 
@@ -195,27 +249,18 @@ fn choose_waves(case: &Case) -> Option<Way> {
     best
 }
 
-/// The estimate for a row that has all rows of A in a tile. The constants from `SPLIT_US` on are fitted to 37 recordings
-/// of 5 to 96 rows (mean error 2 %, at most 6 %).
-mod few_rows {
-    use super::Way;
-    use crate::cost::memory_us;
-    use crate::kernel::Case;
+/// The choice for a row of either kind.
+fn chosen_way(case: &Case) -> Option<Way> {
+    if has_all_rows(case.kernel) {
+        choose_few_rows(case)
+    } else {
+        choose_waves(case)
+    }
+}
 
-    /// Launch, scheduling, the first loads and the drain, overlapped with the kernels before and after, microseconds.
-    const LAUNCH_US: f64 = 1.14;
-    /// The cost of a second part of K, and of more than two: the path through distributed shared memory. This constant and
-    /// the constants below are fitted to 37 recordings of 5 to 96 rows (mean error 2 %, at most 6 %).
-    const SPLIT_US: [f64; 2] = [0.45, 0.55];
-    /// Latency of a stage from request to arrival, microseconds: with few stages in flight the latency limits a block.
-    const STAGE_US: f64 = 1.22;
-    /// Load rate of a multiprocessor for W, GB/s, with one block, and with two: K is short, and some multiprocessors have
-    /// two blocks while most have one.
-    const SM_GBPS: [f64; 2] = [50.0, 38.0];
-    /// Time to store one of the rows that a tile has room for, microseconds.
-    const ROW_US: f64 = 0.027;
-
-    pub fn us(case: &Case, way: &Way) -> f64 {
+impl Sm90SwapAb {
+    /// The estimate for a row that has all rows of A in a tile.
+    fn few_rows_us(&self, case: &Case, way: &Way) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let Way { tile, share, split: parts, stages } = *way;
         let (sms, split) = (f64::from(device.sm_count), parts as f64);
@@ -223,60 +268,20 @@ mod few_rows {
         let residents = if stages > tile.stages(parts as u32, 2) { 1.0 } else { 2.0 };
         let turns = (blocks / (residents * sms)).ceil();
         let k = problem.k as f64 / split;
-        let ring = turns * k / f64::from(tile.depth) * STAGE_US / f64::from(stages);
-        let rate = SM_GBPS[usize::from(blocks > sms)];
-        let pull = (blocks / sms).ceil() * f64::from(tile.p) * k * problem.b.format.bits() / 8.0 / (rate * 1e3);
-        let memory = (1.016 * memory_us(problem, device)).max(pull);
-        // Overlap of memory and ring: the 3.4-norm, by the fit.
-        let loads = (memory.powf(3.4) + ring.powf(3.4)).powf(1.0 / 3.4);
-        let split_us = if split > 2.0 { SPLIT_US[1] } else { SPLIT_US[0] * (split - 1.0) };
+        let ring = ring_us(turns * k / f64::from(tile.depth), stages.into(), self.few_latency, device);
+        let share = self.few_pull[usize::from(blocks > sms)];
+        let bytes = (blocks / sms).ceil() * f64::from(tile.p) * k * problem.b.format.bits() / 8.0;
+        let pull = pull_us(bytes, share, device);
+        let memory = (self.few_memory * memory_us(problem, device)).max(pull);
+        let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.few_norm);
+        let split_us = if split > 2.0 { self.few_split_us[1] } else { self.few_split_us[0] * (split - 1.0) };
+        let launch = device.model.overlapped_launch_us + self.few_launch_us;
         // Loads of the next tile hide all stores but the last.
-        LAUNCH_US + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(tile.width) * ROW_US
+        launch + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(tile.width) * self.few_row_us
     }
-}
 
-/// The estimate for a row of waves.
-///
-/// The constants are fitted to recordings of 33 to 1536 rows, K from 512 to 14336, on an H100 (2026-11-21). Of the 164
-/// configurations within 10 % of the best for their shape the mean error was 2.5 %, at most 8 %. The costs of launches,
-/// shared loads, further warp groups and idle multiprocessors were set again by hand, so that choices agree with the
-/// record of 2026-11-22 (5 to 257 rows).
-mod waves {
-    use super::Way;
-    use crate::cost::{memory_us, roofline_us};
-    use crate::kernel::Case;
-
-    /// Launch, the first loads and the drain, overlapped with the kernels before and after, microseconds.
-    const LAUNCH_US: f64 = 1.68;
-    /// Additional time where two blocks share loads: each block waits for the other.
-    const SHARE_US: f64 = 0.9;
-    /// Time of each further warp group: 64 rows of wgmma's M side.
-    const GROUP_US: f64 = 0.25;
-    /// The cost of a second part of K: the path through distributed shared memory, and the time for each byte of a tile of
-    /// D.
-    const SPLIT_US: f64 = 0.1;
-    const SUM_US: f64 = 4.9e-5;
-    /// Latency of a stage from request to arrival, microseconds: with few stages in flight the latency limits a block.
-    const STAGE_US: f64 = 1.8;
-    /// Total bandwidth of L2, multicast counted once, GB/s.
-    const L2_GBPS: f64 = 14_200.0;
-    /// The cost of each further cluster that reads the same part of B, as a fraction of the memory time of B.
-    const REREAD: f64 = 0.08;
-    /// The clock of the tensor cores, GHz, in one wave of tiles and in several waves, which last long enough for the power
-    /// limit to apply; and the clock's gain from idle multiprocessors, whose power the others use.
-    const GHZ: [f64; 2] = [1.8, 1.6];
-    const IDLE_GAIN: f64 = 0.3;
-    /// Additional memory time where multiprocessors are idle: in one wave of tiles, and in several.
-    const UNEVEN: [f64; 2] = [0.22, 0.52];
-    /// Time of a tile's stores, which nothing hides, microseconds for each byte.
-    const STORE_US: f64 = 3.2e-5;
-    /// Time from the end of a tile to the first products of the next tile, where nothing hides that time, microseconds: 384
-    /// x 512 x 512 x 64.
-    const RESTART_US: f64 = 1.5;
-    /// Overlap of activities: this norm of their times.
-    const NORM: f64 = 5.0;
-
-    pub fn us(case: &Case, way: &Way) -> f64 {
+    /// The estimate for a row of waves.
+    fn waves_us(&self, case: &Case, way: &Way) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let bytes = problem.b.format.bits() / 8.0;
         let Way { tile, share, split, stages } = *way;
@@ -289,27 +294,35 @@ mod waves {
         let (w_rows, depth, width) = (f64::from(tile.sides[1]), f64::from(tile.depth), f64::from(tile.width));
         let k = problem.k as f64 / parts;
         let idle = 1.0 - blocks / (turns * at_once as f64);
-        let ring = turns * k / depth * STAGE_US / f64::from(stages);
-        let l2 = blocks * (height + w_rows / share) * k * bytes / (L2_GBPS * 1e3);
+        let ring = ring_us(turns * k / depth, stages.into(), self.latency, device);
+        let l2 = l2_us(blocks * (height + w_rows / share) * k * bytes, self.l2, device);
         // wgmma's cycles for 16 steps of K: the larger of its arithmetic and its shared-memory reads.
         let cycles = f64::from(tile.p) / 64.0 * (width / 2.0).max(16.0 + width / 4.0);
-        let products = turns * cycles * k / 16.0 / (GHZ[several] * 1e3) * (1.0 - IDLE_GAIN * idle);
-        let w_us = (problem.n * problem.k * problem.batch_count()) as f64 * bytes / (device.rates.hbm_gbps * 1e3);
-        let uneven = UNEVEN[several];
-        let reread = REREAD * w_us * (m_tiles as f64 / share - 1.0);
+        let clocks_per_us = self.clock[several] * device.model.clock_ghz * 1e3;
+        let products = turns * cycles * k / 16.0 / clocks_per_us * (1.0 - self.idle_gain * idle);
+        let w_us = stream_us((problem.n * problem.k * problem.batch_count()) as f64 * bytes, 1.0, device);
+        let uneven = self.uneven[several];
+        let reread = self.reread * w_us * (m_tiles as f64 / share - 1.0);
         let memory = memory_us(problem, device) * (1.0 + uneven * idle) + reread;
-        let together = [memory, ring, l2, products].map(|time| time.powf(NORM)).iter().sum::<f64>().powf(1.0 / NORM);
+        let together = Activities { products, ring, l2, memory }.overlapped(self.norm);
         let bytes_of_tile = height * w_rows * bytes;
-        let split_us = if parts > 1.0 { SPLIT_US + bytes_of_tile * SUM_US } else { 0.0 };
+        let split_us = if parts > 1.0 { self.split_us + bytes_of_tile * self.sum_us } else { 0.0 };
         // Only plain products of one matrix with an unsplit K overlap the loads of the next tile with the stores of the
         // last.
         let marches = parts == 1.0 && problem.batch_count() == 1 && problem.epilogue.is_linear();
-        let restarts = if marches { 0.0 } else { (turns - 1.0) * RESTART_US };
-        let share_us = if share > 1.0 { SHARE_US } else { 0.0 };
-        let group_us = GROUP_US * (f64::from(tile.p) / 64.0 - 1.0);
-        // At 6 % above the roofline no overlap is left to gain: 512 rows of 28672.
-        let busy = together + split_us + restarts + turns * bytes_of_tile * STORE_US;
-        LAUNCH_US + share_us + group_us + busy.max(1.06 * roofline_us(problem, device))
+        let restarts = if marches { 0.0 } else { (turns - 1.0) * self.restart_us };
+        let share_us = if share > 1.0 { self.share_us } else { 0.0 };
+        let group_us = self.group_us * (f64::from(tile.p) / 64.0 - 1.0);
+        let busy = together + split_us + restarts + turns * bytes_of_tile * self.store_us;
+        let launch = device.model.overlapped_launch_us + self.launch_us;
+        launch + share_us + group_us + busy.max(self.roofline * roofline_us(problem, device))
+    }
+
+    fn way_us(&self, case: &Case, way: &Way) -> f64 {
+        match has_all_rows(case.kernel) {
+            true => self.few_rows_us(case, way),
+            false => self.waves_us(case, way),
+        }
     }
 }
 
@@ -321,31 +334,39 @@ impl Family for Sm90SwapAb {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let way = if has_all_rows(case.kernel) { choose_few_rows(case) } else { choose_waves(case) };
-        way.map_or(Config::default(), |way| way.config(case.kernel))
+        chosen_way(case).map_or(Config::default(), |way| way.config(case.kernel))
+    }
+
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        let way = chosen_way(case);
+        way.map_or((Config::default(), 0.0), |way| (way.config(case.kernel), self.way_us(case, &way)))
     }
 
     /// The estimate of a wave's chosen configuration is never below the estimate for some rows fewer. Evenly filled tiles
     /// make the estimate slightly lower, and then the chosen kernel alternates as M grows by a few rows.
-    fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        let way = Way::of(case.kernel, config);
+    fn settled(&self, case: &Case, _: &Config, us: f64) -> f64 {
         if has_all_rows(case.kernel) {
-            return few_rows::us(case, &way);
-        }
-        let us = waves::us(case, &way);
-        if *config != self.choose(case) {
             return us;
         }
         let fewer = (0..8).map(|i| (case.problem.m / 32).saturating_sub(i) * 32).filter(|&m| m > 0);
         let with_fewer = fewer.map(|m| {
             let case = Case { problem: &Problem { m, ..*case.problem }, ..*case };
-            choose_waves(&case).map_or(0.0, |way| waves::us(&case, &way))
+            choose_waves(&case).map_or(0.0, |way| self.waves_us(&case, &way))
         });
         with_fewer.fold(us, f64::max)
     }
 
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let us = self.way_us(case, &Way::of(case.kernel, config));
+        match *config == self.choose(case) {
+            true => self.settled(case, config, us),
+            false => us,
+        }
+    }
+
     fn element_cost(&self, kernel: &KernelDesc) -> ElementCost {
-        let unaligned = if has_all_rows(kernel) { 0.84 } else { 3.7 };
-        ElementCost { instruction: 0.009, bias: 0.35, residual: 0.8, unaligned }
+        let [instruction, bias, residual, unaligned] = self.epilogue_ns;
+        let unaligned = if has_all_rows(kernel) { self.few_unaligned_ns } else { unaligned };
+        ElementCost { instruction, bias, residual, unaligned }
     }
 }

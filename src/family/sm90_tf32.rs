@@ -4,20 +4,16 @@
 //! configuration has the blocks of a cluster along M and N, and the parts of K. Rows of the table with narrow tiles are
 //! compiled for several clusters. R and S are the dimensions of D along P and along Q.
 
+use crate::arch::ArchModel;
 use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::l2_us;
 use crate::cost::roofline_us;
-use crate::cost::tf32::{Cluster, Tile, LAUNCH_US, MEMORY, RING_K};
+use crate::cost::tf32::{Cluster, Fit, Tile, RING_K};
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
-/// The kernel that transposes an operand before the product: its bandwidth, GB/s, and its launch.
-const TRANSPOSE_GBPS: f64 = 2850.0;
-const TRANSPOSE_US: f64 = 0.3;
-/// Factors on the memory time of narrow tiles: where a tile is stored every other stage, and where all loads of the
-/// next tile continue during the stores.
-const SHORT_MEMORY: f64 = 1.25;
-const RING_MEMORY: f64 = 1.11;
 /// The fewest stages of K that are split in halves.
 const LEAST_HALVED: usize = 16;
 
@@ -29,7 +25,33 @@ const ALONE: Blocks = [1, 1, 1];
 /// Clusters of narrow tiles.
 const NARROW: [Blocks; 5] = [PAIR, [1, 2, 1], [2, 2, 1], [1, 1, 2], [1, 2, 2]];
 
-pub(crate) struct Sm90Tf32;
+fitted! {
+    Sm90Tf32 {
+        /// The launch, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 5.0;
+        /// Throughput between two epilogues, relative to the sustained rate: tiles 64, 192 and 256 wide.
+        efficiency: [f64; 3] = "", 0.4 to 1.3;
+        /// The epilogue, for each column of a tile.
+        column_us: f64 = "us", 0.0 to 0.1;
+        /// Memory time over that of reading as many bytes: in general, where stores go out in bursts; narrow tiles with K of at most 64, which
+        /// are stored every other stage; narrow tiles whose next loads all continue during the stores.
+        memory: [f64; 3] = "", 1.0 to 2.0;
+        /// The sums of a split K that meet.
+        meet_us: f64 = "us", 0.0 to 8.0;
+        /// The kernel that transposes an operand before the product: its launch.
+        transpose_us: f64 = "us", 0.0 to 8.0;
+        /// The same: the share of what L2 gives; the copy stays in L2.
+        transpose: f64 = "", 0.05 to 1.0;
+        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        l2: f64 = "", 0.2 to 1.2;
+        /// Tiles 64 wide: the share of what L2 gives to one multiprocessor, multicast counted once.
+        narrow: f64 = "", 0.1 to 1.2;
+        /// Tiles 64 wide: the part of a stage for which shared memory takes as long.
+        narrow_kib: f64 = "KiB", 1.0 to 32.0;
+        /// The norms by which activities overlap, and of narrow tiles with a short K.
+        norms: [f64; 2] = "", 1.5 to 32.0;
+    }
+}
 
 /// Whether P is B.
 fn swaps(kernel: &KernelDesc) -> bool {
@@ -61,32 +83,34 @@ fn config(kernel: &KernelDesc, [along_r, along_s, split]: Blocks) -> Config {
 }
 
 /// The product, in tiles of 128 rows of R and `width` columns of S.
-struct Product {
+struct Product<'a> {
     r: usize,
     s: usize,
     width: usize,
     matrices: usize,
     stages: usize,
     sms: usize,
+    model: &'a ArchModel,
 }
 
-impl Product {
-    fn of(case: &Case) -> Self {
+impl<'a> Product<'a> {
+    fn of(case: &Case<'a>) -> Self {
         let Problem { m, n, k, .. } = *case.problem;
         let [tile_m, tile_n, _] = case.kernel.tile.map(|side| side as usize);
         let (r, s, width) = if swaps(case.kernel) { (n, m, tile_m) } else { (m, n, tile_n) };
         let sms = case.device.sm_count as usize;
-        Self { r, s, width, matrices: case.problem.batch_count(), stages: k.div_ceil(32), sms }
+        let (matrices, model) = (case.problem.batch_count(), &case.device.model);
+        Self { r, s, width, matrices, stages: k.div_ceil(32), sms, model }
     }
 
     fn clusters(&self, [along_r, along_s, _]: Blocks) -> usize {
         self.r.div_ceil(128 * along_r) * self.s.div_ceil(self.width * along_s) * self.matrices
     }
 
-    /// Clusters that run at the same time; clusters of four reach 120 of an H100's 132 multiprocessors.
+    /// Clusters that run at the same time; clusters of four do not reach all multiprocessors.
     fn at_once(&self, cluster: Blocks) -> usize {
         let blocks: usize = cluster.iter().product();
-        (if blocks > 2 { self.sms * 10 / 11 } else { self.sms }) / blocks
+        self.model.reached(self.sms, blocks) / blocks
     }
 
     /// K is split in halves where K is long and no cluster has two tiles.
@@ -153,17 +177,23 @@ impl Family for Sm90Tf32 {
         let (along_r, along_s) = if swaps(kernel) { (along_n, along_m) } else { (along_m, along_n) };
         let cluster: Cluster = [along_r, along_s, f64::from(config.split)];
         let memory = match (width, problem.k) {
-            (64, ..=64) => SHORT_MEMORY,
-            (64, ..=RING_K) => RING_MEMORY,
-            _ => MEMORY,
+            (64, ..=64) => self.memory[1],
+            (64, ..=RING_K) => self.memory[2],
+            _ => self.memory[0],
         };
-        let tile = Tile::new(width as u32, cluster).with_memory(memory);
-        let product = tile.us([r, s], problem, device);
+        let efficiency = match width {
+            64 => self.efficiency[0],
+            192 => self.efficiency[1],
+            _ => self.efficiency[2],
+        };
+        let Self { column_us, l2, meet_us, norms, .. } = *self;
+        let fit = Fit { efficiency, column_us, memory, l2, narrow: [self.narrow, self.narrow_kib], meet_us, norms };
+        let product = Tile { width: width as f64, cluster, fit }.us([r, s], problem, device);
         let transposed = 8.0 * (s * problem.k) as f64 * problem.batch_count() as f64;
         let transpose = match kernel.layout {
-            Layout::TN if transposed > 0.0 => TRANSPOSE_US + transposed / (TRANSPOSE_GBPS * 1e3),
+            Layout::TN if transposed > 0.0 => self.transpose_us + l2_us(transposed, self.transpose, device),
             _ => 0.0,
         };
-        (LAUNCH_US + transpose + product).max(roofline_us(problem, device))
+        (device.model.overlapped_launch_us + self.launch_us + transpose + product).max(roofline_us(problem, device))
     }
 }

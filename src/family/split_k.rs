@@ -1,29 +1,13 @@
 //! `csrc/split_k`: any strides, any alignment and any dtype, with K split over the card.
-//!
-//! The constants are fitted to 21,000 launches on an H100 (2026-11-23): 17 outputs from 1 x 1 to 200 x 200, K from 33
-//! to 1,000,001, bf16, f32 and f64, four layouts, every tile with several splits. The error of the estimate is 19 %
-//! (root mean square). The choice takes 5 % longer than the best of these launches.
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
+use crate::cost::fitted::fitted;
+use crate::cost::pipeline::l2_us;
 use crate::cost::{memory_us, overlap_by};
 use crate::kernel::{Case, Family};
 use crate::problem::{Format, Problem};
 
-/// The launch, the first loads and the last stores, microseconds.
-const LAUNCH_US: f64 = 1.76;
-/// Memory time relative to a stream of whole lines.
-const MEMORY: f64 = 1.55;
-/// Overlap of activities: this norm of their times.
-const NORM: f64 = 2.0;
-/// Time of an L1 request for each line of 128 bytes that the lanes of a warp touch, nanoseconds.
-const LINE_NS: f64 = 0.393;
-/// The kernel that adds parts: its launch, each round of loads, and each further wave of threads, microseconds.
-const ADD_US: f64 = 2.0;
-const ADD_ROUND_US: f64 = 0.832;
-const ADD_WAVE_US: f64 = 0.064;
-/// Bandwidth of the parts, which the product writes and the addition reads, bytes a microsecond.
-const PARTS_BYTES: f64 = 2.0e6;
 /// Threads of a block, and of a multiprocessor.
 const THREADS: u64 = 256;
 const SM_THREADS: u64 = 2048;
@@ -37,44 +21,39 @@ struct Tile {
     depth: u64,
     /// Blocks that share a multiprocessor.
     residents: u64,
-    /// Time of a round of loads that nothing hides, microseconds.
-    round_us: f64,
-    /// Time of one multiplication of a block with its share of other instructions, picoseconds.
-    product_ps: f64,
+    /// The tile's place in the family's lists.
+    place: usize,
 }
 
-const fn tile(size: [u64; 2], depth: u64, residents: u64, round_us: f64, product_ps: f64) -> Tile {
-    Tile { size, depth, residents, round_us, product_ps }
+const fn tile(size: [u64; 2], depth: u64, residents: u64, place: usize) -> Tile {
+    Tile { size, depth, residents, place }
 }
 
 /// Tiles of up to 4 x 4, for every dtype.
 const DOTS: [Tile; 4] = [
-    tile([1, 1], 8 * THREADS, 6, 0.05, 138.0),
-    tile([1, 4], 4 * THREADS, 5, 0.138, 105.0),
-    tile([4, 1], 4 * THREADS, 5, 0.138, 105.0),
-    tile([4, 4], 4 * THREADS, 2, 0.761, 29.6),
+    tile([1, 1], 8 * THREADS, 6, 0),
+    tile([1, 4], 4 * THREADS, 5, 1),
+    tile([4, 1], 4 * THREADS, 5, 2),
+    tile([4, 4], 4 * THREADS, 2, 3),
 ];
 /// Tiles through shared memory, in f32 and f64.
 const SIMT: [Tile; 7] = [
-    tile([4, 64], 32, 2, 0.547, 33.8),
-    tile([64, 4], 32, 2, 0.547, 33.8),
-    tile([16, 16], 64, 2, 0.601, 18.5),
-    tile([16, 64], 32, 2, 0.753, 16.2),
-    tile([64, 16], 32, 2, 0.753, 16.2),
-    tile([32, 32], 32, 2, 0.643, 17.1),
-    tile([64, 64], 16, 2, 0.863, 14.6),
+    tile([4, 64], 32, 2, 4),
+    tile([64, 4], 32, 2, 5),
+    tile([16, 16], 64, 2, 6),
+    tile([16, 64], 32, 2, 7),
+    tile([64, 16], 32, 2, 8),
+    tile([32, 32], 32, 2, 9),
+    tile([64, 64], 16, 2, 10),
 ];
 /// Tiles in 16 bits.
 const MMA: [Tile; 5] = [
-    tile([16, 16], 128, 3, 0.518, 14.8),
-    tile([16, 64], 64, 3, 0.962, 11.5),
-    tile([64, 16], 64, 3, 0.962, 11.5),
-    tile([32, 32], 64, 3, 0.609, 9.25),
-    tile([64, 64], 32, 3, 0.880, 4.85),
+    tile([16, 16], 128, 3, 11),
+    tile([16, 64], 64, 3, 12),
+    tile([64, 16], 64, 3, 13),
+    tile([32, 32], 64, 3, 14),
+    tile([64, 64], 32, 3, 15),
 ];
-
-/// The factor on a multiplication's time in f64.
-const DOUBLE: f64 = 1.98;
 
 impl Tile {
     /// Whether threads multiply directly from global memory.
@@ -88,41 +67,12 @@ impl Tile {
         along_m.saturating_mul(along_n).saturating_mul(problem.batch_count() as u64)
     }
 
-    fn us(&self, split: u64, problem: &Problem, device: &DeviceInfo) -> f64 {
-        let sms = u64::from(device.sm_count).max(1);
-        let k = (problem.k as u64).div_ceil(split);
-        let rounds = k.div_ceil(self.depth);
-        // Tiles through shared memory multiply whole chunks.
-        let k = if self.is_dot() { k } else { rounds * self.depth };
-        let busiest = self.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
-        let waves = (busiest / self.residents as f64).ceil();
-        let double = if problem.a.format == Format::F64 { DOUBLE } else { 1.0 };
-        let products = busiest * (self.size[0] * self.size[1]) as f64 * k as f64 * self.product_ps * double * 1e-6;
-        let latency = waves * rounds as f64 * self.round_us;
-        let lines = if self.is_dot() { busiest * k as f64 / 32.0 * self.lines(problem) * LINE_NS * 1e-3 } else { 0.0 };
-        let memory = MEMORY * memory_us(problem, device);
-        LAUNCH_US + overlap_by(NORM, &[products, latency, lines, memory]) + add_us(split, problem, sms)
-    }
-
     /// Lines that a warp touches with one load of each row of A and each column of B.
     fn lines(&self, problem: &Problem) -> f64 {
         let bytes = problem.a.format.bits() / 8.0;
         let of = |stride: i64| (stride.unsigned_abs() as f64 * bytes * 32.0 / 128.0).clamp(1.0, 32.0);
         self.size[0] as f64 * of(problem.a.col_stride) + self.size[1] as f64 * of(problem.b.row_stride)
     }
-}
-
-/// Time to add the parts, with the kernel's distribution of threads.
-fn add_us(split: u64, problem: &Problem, sms: u64) -> f64 {
-    if split == 1 {
-        return 0.0;
-    }
-    let count = outputs(problem);
-    let room = sms * SM_THREADS / count.max(1);
-    let lanes = [32, 8].into_iter().find(|&lanes| split >= lanes && room >= lanes).unwrap_or(1);
-    let rounds = split.div_ceil(lanes).div_ceil(8) as f64;
-    let waves = (count * lanes / (sms * SM_THREADS)) as f64;
-    ADD_US + rounds * ADD_ROUND_US + waves * ADD_WAVE_US + 2.0 * parts_bytes(split, problem) as f64 / PARTS_BYTES
 }
 
 /// Elements of D, over all matrices.
@@ -172,7 +122,68 @@ impl Tile {
     }
 }
 
-pub(crate) struct SplitK;
+fitted! {
+    SplitK {
+        /// The launch, the first loads and the last stores, beside the card's launch.
+        launch_us: f64 = "us", -3.7 to 3.0;
+        /// Memory time over that of one pass.
+        memory: f64 = "", 1.0 to 4.0;
+        /// The norm by which activities overlap.
+        norm: f64 = "", 1.0 to 16.0;
+        /// An L1 request for each line of 128 bytes that the lanes of a warp touch.
+        line_clocks: f64 = "clocks", 0.1 to 8.0;
+        /// The kernel that adds parts: its launch.
+        add_us: f64 = "us", 0.0 to 8.0;
+        /// The same: each round of loads.
+        add_round_us: f64 = "us", 0.0 to 8.0;
+        /// The same: each further wave of threads.
+        add_wave_us: f64 = "us", 0.0 to 2.0;
+        /// Parts, which the product writes and the addition reads: the share of what L2 gives.
+        parts: f64 = "", 0.02 to 1.0;
+        /// A round of loads that nothing hides, for each tile.
+        round_us: [f64; 16] = "us", 0.0 to 4.0;
+        /// One multiplication of a block with its share of other instructions, for each tile.
+        product_clocks: [f64; 16] = "clocks", 0.001 to 2.0;
+        /// The factor on a multiplication's time in f64.
+        double: f64 = "", 1.0 to 4.0;
+    }
+}
+
+impl SplitK {
+    fn us(&self, tile: &Tile, split: u64, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let sms = u64::from(device.sm_count).max(1);
+        let k = (problem.k as u64).div_ceil(split);
+        let rounds = k.div_ceil(tile.depth);
+        // Tiles through shared memory multiply whole chunks.
+        let k = if tile.is_dot() { k } else { rounds * tile.depth };
+        let busiest = tile.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
+        let waves = (busiest / tile.residents as f64).ceil();
+        let double = if problem.a.format == Format::F64 { self.double } else { 1.0 };
+        let clocks_per_us = device.model.clock_ghz * 1e3;
+        let product_us = self.product_clocks[tile.place] * double / clocks_per_us;
+        let products = busiest * (tile.size[0] * tile.size[1]) as f64 * k as f64 * product_us;
+        let latency = waves * rounds as f64 * self.round_us[tile.place];
+        let line_us = self.line_clocks / clocks_per_us;
+        let lines = if tile.is_dot() { busiest * k as f64 / 32.0 * tile.lines(problem) * line_us } else { 0.0 };
+        let memory = self.memory * memory_us(problem, device);
+        let add_us = self.adding_us(split, problem, device);
+        device.model.launch_us + self.launch_us + overlap_by(self.norm, &[products, latency, lines, memory]) + add_us
+    }
+
+    /// Time to add the parts, with the kernel's distribution of threads.
+    fn adding_us(&self, split: u64, problem: &Problem, device: &DeviceInfo) -> f64 {
+        if split == 1 {
+            return 0.0;
+        }
+        let (count, sms) = (outputs(problem), u64::from(device.sm_count).max(1));
+        let room = sms * SM_THREADS / count.max(1);
+        let lanes = [32, 8].into_iter().find(|&lanes| split >= lanes && room >= lanes).unwrap_or(1);
+        let rounds = split.div_ceil(lanes).div_ceil(8) as f64;
+        let waves = (count * lanes / (sms * SM_THREADS)) as f64;
+        let parts = l2_us(2.0 * parts_bytes(split, problem) as f64, self.parts, device);
+        self.add_us + rounds * self.add_round_us + waves * self.add_wave_us + parts
+    }
+}
 
 impl Family for SplitK {
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
@@ -189,7 +200,7 @@ impl Family for SplitK {
     fn choose(&self, case: &Case) -> Config {
         let mut best = (Config::default(), f64::INFINITY);
         each(case, |tile, split| {
-            let us = tile.us(split, case.problem, case.device);
+            let us = self.us(tile, split, case.problem, case.device);
             if us < best.1 {
                 best = (tile.config(split), us);
             }
@@ -200,7 +211,7 @@ impl Family for SplitK {
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let large: &[Tile] = if case.problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
         let tile = DOTS.iter().chain(large).find(|tile| tile.size.map(|side| side as u32) == config.tile);
-        tile.map_or(f64::INFINITY, |tile| tile.us(config.split.max(1).into(), case.problem, case.device))
+        tile.map_or(f64::INFINITY, |tile| self.us(tile, config.split.max(1).into(), case.problem, case.device))
     }
 
     /// The error of estimates is 19 %.

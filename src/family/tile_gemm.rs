@@ -1,15 +1,27 @@
 //! `csrc/tile_gemm`: cuTile C++.
 
 use crate::config::Config;
-use crate::cost::tiles::{EpilogueTime, Tiles};
-use crate::cost::LAUNCH_US;
+use crate::cost::fitted::fitted;
+use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection};
 use crate::problem::Problem;
 
-/// An epilogue takes 3500 cycles in recordings. cuTile masks every load of a tile that extends past D.
-const TILES: Tiles = Tiles { shares_tile: true, efficiency: 1.055, epilogue: EpilogueTime::After(2.2), cut_off: 0.6 };
-
-pub(crate) struct TileGemm;
+fitted! {
+    TileGemm {
+        /// Throughput of a multiprocessor between two epilogues, relative to its share of the sustained rate.
+        efficiency: f64 = "", 0.3 to 1.3;
+        /// The epilogue of a tile.
+        tile_us: f64 = "us", 0.0 to 10.0;
+        /// Masked loads of a tile that extends past D, as a share of a tile's time.
+        cut_off: f64 = "", 0.0 to 3.0;
+        /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
+        l2: [f64; 2] = "", 0.2 to 1.2;
+        /// Memory time over that of one pass.
+        memory: f64 = "", 1.0 to 2.0;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+    }
+}
 
 impl Family for TileGemm {
     /// Other families support a C whose rows overlap.
@@ -21,11 +33,17 @@ impl Family for TileGemm {
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
-        LAUNCH_US + TILES.us(case)
+        let tiles = Tiles {
+            shares_tile: true,
+            efficiency: self.efficiency,
+            epilogue: EpilogueTime::After(self.tile_us),
+            cut_off: self.cut_off,
+            loads: Loads { l2: self.l2[0], single: self.l2[1], memory: self.memory },
+        };
+        case.device.model.launch_us + tiles.us(case)
     }
 
-    /// The activation's time is a prediction. `beta * C` takes 13 us of 2048 x 4096 x 4096 in bf16.
     fn element_cost(&self, _: &KernelDesc) -> ElementCost {
-        ElementCost { instruction: 0.02, residual: 0.2, ..ElementCost::default() }
+        ElementCost::of(self.epilogue_ns)
     }
 }

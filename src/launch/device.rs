@@ -1,6 +1,6 @@
 //! Device properties by the CUDA driver; errors of the driver and of the CUDA runtime.
 
-use crate::arch::{DeviceInfo, Rates};
+use crate::arch::{ArchModel, DeviceInfo};
 use crate::error::{Error, Result};
 use crate::ffi;
 use cudarc::driver::result::{self, DriverError};
@@ -70,7 +70,8 @@ pub fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     let l2_bytes = attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as u64;
     // SAFETY: as above.
     let memory_bytes = unsafe { result::device::total_mem(device) }.map_err(failed("cuDeviceTotalMem"))? as u64;
-    Ok(DeviceInfo { rates: Rates::of(&name, capability, sm_count), name, capability, sm_count, l2_bytes, memory_bytes })
+    let model = ArchModel::of(&name, capability, sm_count);
+    Ok(DeviceInfo { name, capability, sm_count, l2_bytes, memory_bytes, model })
 }
 
 /// Initialises the driver. Every driver call except the call of [`driver_version`] needs the initialisation. A failure

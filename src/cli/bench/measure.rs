@@ -146,6 +146,7 @@ impl Session {
             pause: self.timer.pause,
             seconds: start.elapsed().as_secs_f64(),
             f32: dtypes.contains(&Format::F32).then_some(self.f32_mode),
+            seed: None,
             tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
         };
         let rows = rows.into_iter().map(|(_, row)| row).collect();
@@ -216,6 +217,9 @@ impl Session {
             layout: shape.layout,
             dtype: problem.a.format,
             out: shape.out,
+            a_batch_stride: shape.a_batch_stride,
+            b_batch_stride: shape.b_batch_stride,
+            epilogue: shape.epilogue,
             roof_us: digits(ceilings.roof_us(&problem)),
             arms,
             absent: measured.absent,

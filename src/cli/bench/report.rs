@@ -4,6 +4,7 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use crate::cli::Result;
+use crate::suite::ShapeEpilogue;
 use crate::{Config, F32Mode, Format, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -62,6 +63,9 @@ pub struct Settings {
     /// The f32 mode of every arm; absent without f32 rows, and in older records, whose mode was strict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f32: Option<F32Mode>,
+    /// The seed of a suite of random products.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// The measured tables of the dispatcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tuning: Vec<String>,
@@ -88,6 +92,14 @@ pub struct Row {
     /// The format of the result, where it is not `dtype`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
+    /// Elements between matrices of the batch, where they are not dense. Absent in records from before 2026-11-24, as is the epilogue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a_batch_stride: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b_batch_stride: Option<u32>,
+    /// The epilogue, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epilogue: Option<ShapeEpilogue>,
     /// The least time by the ceilings.
     pub roof_us: f64,
     /// The measurements, by name of the arm.

@@ -1,0 +1,42 @@
+//! Turns `src/family/<family>.toml` into constants: each family as its fitted numbers.
+
+use super::table::Kernel;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A data file.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// The origin of the values, for readers.
+    #[serde(rename = "provenance")]
+    _provenance: toml::Table,
+    values: BTreeMap<String, toml::Value>,
+}
+
+/// A static for each family of the table. The compiler checks that the names of a file are those of its family.
+pub fn rust(kernels: &[Kernel], folder: &Path) -> Result<String, String> {
+    let mut families: Vec<&str> = kernels.iter().map(|kernel| kernel.family.as_str()).collect();
+    families.dedup();
+    let statics = families.into_iter().map(|family| {
+        let path = folder.join(format!("{family}.toml"));
+        let wrong = |message: String| format!("{}: {message}", path.display());
+        let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+        let file: File = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let field = |(name, value): (&String, &toml::Value)| Ok(format!("{name}: {}, ", literal(value)?));
+        let fields: Result<String, String> = file.values.iter().map(field).collect();
+        let (name, kind) = (family.to_uppercase(), super::table::camel_case(family));
+        Ok(format!("pub(super) static {name}: {family}::{kind} = {family}::{kind} {{ {} }};\n", fields.map_err(wrong)?))
+    });
+    statics.collect()
+}
+
+fn literal(value: &toml::Value) -> Result<String, String> {
+    match value {
+        toml::Value::Float(number) => Ok(format!("{number:?}")),
+        toml::Value::Array(values) => {
+            Ok(format!("[{}]", values.iter().map(literal).collect::<Result<Vec<_>, _>>()?.join(", ")))
+        }
+        other => Err(format!("{other} is no value; expected a number with a decimal point, or a list of such")),
+    }
+}

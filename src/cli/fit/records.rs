@@ -1,0 +1,166 @@
+//! Measurements of a record: kernels, products and times.
+
+use crate::arch::DeviceInfo;
+use crate::cli::bench::{self, report};
+use crate::cli::Result;
+use crate::cost::Refit;
+use crate::family;
+use crate::kernel::{KernelDesc, Role};
+use crate::suite::{Shape, Size};
+use crate::{Config, F32Mode, Problem};
+use std::path::Path;
+
+/// A record, as far as a fit needs it.
+pub struct Record {
+    pub name: String,
+    pub gpu: String,
+    pub date: String,
+    pub seed: Option<u64>,
+    pub device: DeviceInfo,
+    pub products: Vec<Product>,
+    pub measurements: Vec<Measurement>,
+}
+
+/// A product of a record.
+pub struct Product {
+    pub id: String,
+    pub class: String,
+    pub problem: Problem,
+}
+
+/// The time of a kernel.
+pub struct Measurement {
+    /// The place of the product among those of its record.
+    pub product: usize,
+    pub kernel: &'static KernelDesc,
+    /// `None`: the family's choice.
+    pub config: Option<Config>,
+    /// Canonical.
+    pub problem: Problem,
+    pub device: DeviceInfo,
+    pub us: f64,
+}
+
+impl Measurement {
+    /// The distance of the estimate from the time, by logarithm.
+    pub fn error(&self, refit: &Refit) -> f64 {
+        let estimate = refit.estimate_us(self.kernel, &self.problem, &self.device, self.config.as_ref());
+        // A configuration that the family does not have is as bad as an estimate can be.
+        (estimate / self.us).ln().abs().min(10.0)
+    }
+}
+
+impl Record {
+    /// Reads a record of `tilegemm bench` or `tilegemm f32`.
+    pub fn load(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;
+        let mut json: serde_json::Value =
+            serde_json::from_str(&text).map_err(|e| format!("{name} is not JSON: {e}"))?;
+        if json.get("bench").is_some() {
+            json = json["bench"].take();
+        }
+        if json["schema"].as_u64() != Some(report::SCHEMA.into()) {
+            return Err(
+                format!("{name}: no record of schema {}; `tilegemm bench --json` writes one", report::SCHEMA).into()
+            );
+        }
+        let report: report::Report = serde_json::from_value(json).map_err(|e| format!("{name}: {e}"))?;
+        Self::of(name, &report)
+    }
+
+    fn of(name: String, report: &report::Report) -> Result<Self> {
+        let devices = ["h100", "h200", "a100"].map(|name| DeviceInfo::by_name(name).expect("a known name"));
+        let gpu = report.machine.gpu.clone();
+        let device = devices.into_iter().find(|device| device.name == gpu);
+        let device = device.ok_or_else(|| format!("{name}: no estimates are made for {gpu}"))?;
+        let suite = bench::shapes(None, &[])?;
+        let (mut products, mut measurements) = (Vec::new(), Vec::new());
+        for row in report.sound() {
+            let Some(shape) = shape(row, &suite) else { continue };
+            let problem = |f32_mode| Problem { f32_mode, ..shape.problem() };
+            let mode = report.settings.f32.unwrap_or(F32Mode::Strict);
+            for (arm, measured) in &row.arms {
+                let mode = arm.rsplit_once('-').and_then(|(_, mode)| mode.parse().ok()).unwrap_or(mode);
+                let asked = problem(mode);
+                let canonical = asked.canonical().problem;
+                let Some(kernel) = kernel(&measured.kernel, &asked, &canonical) else { continue };
+                // A kernel of an older table may refuse the product now.
+                if kernel.supports(&canonical, &device).is_err() {
+                    continue;
+                }
+                let config = Some(measured.config).filter(|config| !config.is_default());
+                let is_same = |m: &&mut Measurement| {
+                    m.product == products.len()
+                        && m.kernel.name == kernel.name
+                        && m.config == config
+                        && m.problem == canonical
+                };
+                match measurements.iter_mut().find(is_same) {
+                    Some(known) => known.us = known.us.min(measured.us),
+                    None => measurements.push(Measurement {
+                        product: products.len(),
+                        kernel,
+                        config,
+                        problem: canonical,
+                        device: device.clone(),
+                        us: measured.us,
+                    }),
+                }
+            }
+            products.push(Product { id: row.id.clone(), class: row.class.clone(), problem: problem(mode) });
+        }
+        let (date, seed) = (report.machine.date.clone(), report.settings.seed);
+        Ok(Self { name, gpu, date, seed, device, products, measurements })
+    }
+
+    /// Whether a product is a row of this crate's suite.
+    pub fn is_of_the_suite(&self) -> bool {
+        let suite = bench::shapes(None, &[]).unwrap_or_default();
+        self.products.iter().any(|product| suite.iter().any(|shape| shape.id == product.id))
+    }
+}
+
+/// The product of a row. An older row has no strides and no epilogue: the row of the suite with its id has them.
+fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
+    let size = |size: usize| Size::try_from(size).ok();
+    let (m, n, k, batch) = (size(row.m)?, size(row.n)?, size(row.k)?, size(row.batch)?);
+    let of_suite = suite.iter().find(|shape| shape.id == row.id);
+    let of_suite = of_suite.filter(|shape| [shape.m, shape.n, shape.k, shape.batch] == [m, n, k, batch]);
+    let own = Shape {
+        id: row.id.clone(),
+        class: row.class.clone(),
+        m,
+        n,
+        k,
+        batch,
+        layout: row.layout,
+        dtype: row.dtype,
+        a_batch_stride: row.a_batch_stride,
+        b_batch_stride: row.b_batch_stride,
+        epilogue: row.epilogue,
+        out: row.out,
+        from: None,
+    };
+    Some(of_suite.cloned().unwrap_or(own))
+}
+
+/// The present name of a kernel in records from before 2026-11-24.
+fn renamed(name: &str) -> Option<String> {
+    let few_rows = name.strip_prefix("sm90_skinny_").map(|rest| format!("sm90_swap_ab_{rest}_s8"));
+    let waves =
+        name.strip_prefix("sm90_wave_").map(|rest| format!("sm90_swap_ab_{}", rest.trim_end_matches("_exchanged")));
+    few_rows.or(waves)
+}
+
+/// The kernel of an arm. Stock's call is the vendor row where our canonical form is the same call.
+fn kernel(name: &str, asked: &Problem, canonical: &Problem) -> Option<&'static KernelDesc> {
+    if name != "cublasGemmStridedBatchedEx" {
+        return family::by_name(name).or_else(|| family::by_name(&renamed(name)?));
+    }
+    let is_same = [asked.m, asked.n, asked.batch_count()] == [canonical.m, canonical.n, canonical.batch_count()];
+    let is_vendors = |kernel: &&KernelDesc| {
+        kernel.role == Role::Vendor && kernel.types == canonical.types() && kernel.layout == canonical.layout()
+    };
+    family::KERNELS.iter().find(is_vendors).filter(|_| is_same && canonical.epilogue.is_linear())
+}

@@ -1,0 +1,79 @@
+//! The search for the least mean error: one number at a time, in steps that shrink.
+//!
+//! The mean of absolute errors is robust against single wrong measurements. Estimates have edges (waves, the larger of two times), so
+//! that no gradient is used.
+
+use super::records::Measurement;
+use super::Errors;
+use crate::cost::{Parameter, Refit};
+
+/// Rounds over all numbers, at most.
+const ROUNDS: usize = 60;
+/// The first step, and the last, as a share of a number or of its range.
+const FIRST: f64 = 0.2;
+const LAST: f64 = 0.002;
+/// A step counts where it makes the mean error this much smaller: numbers that explain nothing stay as they are.
+const LEAST_GAIN: f64 = 1e-6;
+
+fn error(family: &str, values: &[f64], measurements: &[&Measurement]) -> f64 {
+    Errors::of(&Refit::default().with(family, values), measurements).mean
+}
+
+/// A step of a number.
+fn step(parameter: &Parameter, value: f64, share: f64) -> f64 {
+    let [least, most] = parameter.range;
+    share * value.abs().max(0.02 * (most - least))
+}
+
+fn with(values: &[f64], index: usize, value: f64, parameter: &Parameter) -> Vec<f64> {
+    let mut values = values.to_vec();
+    let [least, most] = parameter.range;
+    values[index] = digits(value).clamp(least, most);
+    values
+}
+
+/// Four digits: more than a measurement has.
+fn digits(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// The places of the numbers that any measurement depends on.
+pub fn moved(family: &str, parameters: &[Parameter], measurements: &[&Measurement]) -> Vec<usize> {
+    let values: Vec<f64> = parameters.iter().map(|parameter| parameter.value).collect();
+    let before = error(family, &values, measurements);
+    let moves = |index: &usize| {
+        let parameter = &parameters[*index];
+        [-1.0, 1.0].into_iter().any(|sign| {
+            let value = values[*index] + sign * step(parameter, values[*index], FIRST);
+            error(family, &with(&values, *index, value, parameter), measurements) != before
+        })
+    };
+    (0..parameters.len()).filter(moves).collect()
+}
+
+/// The values with the least mean error that the search finds from the present ones.
+pub fn fit(family: &str, parameters: &[Parameter], moved: &[usize], measurements: &[&Measurement]) -> Vec<f64> {
+    let mut values: Vec<f64> = parameters.iter().map(|parameter| parameter.value).collect();
+    let mut least = error(family, &values, measurements);
+    let mut shares = vec![FIRST; parameters.len()];
+    for _ in 0..ROUNDS {
+        for &index in moved {
+            let parameter = &parameters[index];
+            let by = step(parameter, values[index], shares[index]);
+            let tries = [values[index] - by, values[index] + by].map(|value| with(&values, index, value, parameter));
+            let errors = tries.map(|tried| (error(family, &tried, measurements), tried));
+            let best = errors.into_iter().min_by(|x, y| x.0.total_cmp(&y.0));
+            match best.filter(|(error, _)| *error < least - LEAST_GAIN) {
+                Some((error, tried)) => {
+                    (least, values) = (error, tried);
+                    shares[index] = (1.3 * shares[index]).min(FIRST);
+                }
+                None => shares[index] *= 0.5,
+            }
+        }
+        if moved.iter().all(|index| shares[*index] < LAST) {
+            break;
+        }
+    }
+    values
+}

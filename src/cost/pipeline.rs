@@ -1,0 +1,67 @@
+//! The pipeline that families share: what goes on side by side in a kernel that moves tiles through a ring, in bytes and steps over the
+//! numbers of the card. Each family states its own share of a rate, and how well the activities overlap.
+
+use super::overlap_by;
+use crate::arch::DeviceInfo;
+use crate::problem::Problem;
+
+/// Times of activities that run side by side, in microseconds; 0 where a family has no such bound.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Activities {
+    /// Arithmetic of the busiest multiprocessor, with the epilogues that nothing hides.
+    pub products: f64,
+    /// Waiting for stages of the ring.
+    pub ring: f64,
+    /// Loads from L2.
+    pub l2: f64,
+    /// Device memory.
+    pub memory: f64,
+}
+
+impl Activities {
+    /// The time of all of them together.
+    pub fn overlapped(&self, norm: f64) -> f64 {
+        overlap_by(norm, &[self.products, self.ring, self.l2, self.memory])
+    }
+}
+
+/// Time in which a ring of `stages` delivers `steps` stages of K one after the other: a stage is requested anew when it is free, and
+/// arrives after `latency` times the card's latency.
+pub(crate) fn ring_us(steps: f64, stages: f64, latency: f64, device: &DeviceInfo) -> f64 {
+    steps * (latency * device.model.latency_us) / stages
+}
+
+/// Time in which L2 gives `bytes` to all multiprocessors, at this share of what the multiprocessors can take.
+pub(crate) fn l2_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
+    bytes / (share * device.model.l2_gbps_per_sm() * f64::from(device.sm_count) * 1e3)
+}
+
+/// Time in which L2 gives `bytes` to one multiprocessor.
+pub(crate) fn l2_us_of_one(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
+    bytes / (share * device.model.l2_gbps_per_sm() * 1e3)
+}
+
+/// Time in which one multiprocessor pulls `bytes` from device memory.
+pub(crate) fn pull_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
+    bytes / (share * device.model.pull_gbps() * 1e3)
+}
+
+/// Time in which device memory moves `bytes`, at this share of its rate.
+pub(crate) fn stream_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
+    bytes / (share * device.model.memory_gbps * 1e3)
+}
+
+/// Time of the smallest traffic of the problem: every operand once.
+pub(crate) fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
+    stream_us(problem.bytes(), 1.0, device)
+}
+
+/// f32 operations of all multiprocessors in a microsecond at the full clock.
+pub(crate) fn f32_per_us(device: &DeviceInfo) -> f64 {
+    device.model.f32_per_clock * device.model.clock_ghz * 1e3 * f64::from(device.sm_count)
+}
+
+/// f64 operations of all multiprocessors in a microsecond at the full clock.
+pub(crate) fn f64_per_us(device: &DeviceInfo) -> f64 {
+    device.model.f64_per_clock * device.model.clock_ghz * 1e3 * f64::from(device.sm_count)
+}
