@@ -24,7 +24,7 @@ mod memo;
 mod policy;
 
 pub(crate) use counter::Counter;
-pub use explanation::Explanation;
+pub use explanation::{Candidate, Explanation, Tuned};
 pub use policy::Policy;
 
 /// Why a plan's kernel was taken.
@@ -127,31 +127,6 @@ impl Answer for Split {
     fn question(&self) -> Question<'_> {
         Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
     }
-}
-
-/// One kernel's verdict on a problem.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Candidate {
-    /// The kernel.
-    pub kernel: &'static KernelDesc,
-    /// The kernel's estimate in microseconds, or why the kernel cannot run.
-    pub verdict: std::result::Result<f64, Rejection>,
-    /// The configuration in which the kernel would run; all zeros where the kernel cannot run.
-    pub config: Config,
-}
-
-/// A measured table's answer to a problem.
-#[doc(hidden)]
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Tuned {
-    /// The table's name.
-    pub table: String,
-    /// The table's entry.
-    pub entry: Entry,
-    /// Why the entry's kernel cannot run; `None` where the kernel can.
-    pub rejection: Option<Rejection>,
 }
 
 /// The kernel that is taken, its configuration, its expected time in microseconds, and the reason.

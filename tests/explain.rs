@@ -156,3 +156,21 @@ fn the_configuration_of_the_chosen_kernel_is_printed() {
     let line = format!("configuration {config}: tiles of {rows} x {columns}, K in {} parts", config.split);
     assert!(explanation.to_string().lines().any(|printed| printed == line), "{explanation}");
 }
+
+#[test]
+fn an_explanation_names_the_mode() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning();
+    let explain = |problem: &Problem| dispatcher.explain(problem, Policy::default()).to_string();
+    let cases = [
+        (F32Mode::Accurate, "512x512x512 nt f32 on", "f32 mode accurate: kernels with no more error than cuBLAS SGEMM"),
+        (F32Mode::Strict, "512x512x512 nt f32 strict on", "f32 mode strict: fused multiply-adds only"),
+        (F32Mode::Tf32, "512x512x512 nt f32 tf32 on", "f32 mode tf32: inputs may be rounded to TF32"),
+    ];
+    let f32 = |mode| Problem::dense(512, 512, 512, 1, Layout::NT, Format::F32).with(|p| p.f32_mode = mode);
+    for (mode, asked, meaning) in cases {
+        let text = explain(&f32(mode));
+        assert!(text.starts_with(asked) && text.contains(meaning), "{text}");
+    }
+    let bf16 = explain(&Problem::dense(512, 512, 512, 1, Layout::NT, Format::BF16));
+    assert!(!bf16.contains("f32 mode"), "{bf16}");
+}

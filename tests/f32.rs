@@ -492,19 +492,3 @@ fn tf32_estimates_are_near_what_was_recorded() {
         }
     }
 }
-
-#[test]
-fn an_explanation_names_the_mode() {
-    let explain = |problem: &Problem| h100().explain(problem, Policy::default()).to_string();
-    let cases = [
-        (F32Mode::Accurate, "512x512x512 nt f32 on", "f32 mode accurate: kernels with no more error than cuBLAS SGEMM"),
-        (F32Mode::Strict, "512x512x512 nt f32 strict on", "f32 mode strict: fused multiply-adds only"),
-        (F32Mode::Tf32, "512x512x512 nt f32 tf32 on", "f32 mode tf32: inputs may be rounded to TF32"),
-    ];
-    for (mode, asked, meaning) in cases {
-        let text = explain(&f32(512, 512, 512, mode));
-        assert!(text.starts_with(asked) && text.contains(meaning), "{text}");
-    }
-    let bf16 = explain(&Problem::dense(512, 512, 512, 1, Layout::NT, Format::BF16));
-    assert!(!bf16.contains("f32 mode"), "{bf16}");
-}

@@ -1,10 +1,36 @@
-//! The answer to the question which kernel a problem gets, and why.
+//! The verdicts of all kernels on a problem.
 
-use super::{Candidate, Reason, Tuned};
+use super::Reason;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::kernel::KernelDesc;
+use crate::kernel::{KernelDesc, Rejection};
 use crate::problem::{Canonical, Problem};
+use crate::tuning::Entry;
+
+/// One kernel's verdict on a problem.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The kernel.
+    pub kernel: &'static KernelDesc,
+    /// The kernel's estimate in microseconds, or why the kernel cannot run.
+    pub verdict: std::result::Result<f64, Rejection>,
+    /// The configuration in which the kernel would run; all zeros where the kernel cannot run.
+    pub config: Config,
+}
+
+/// A measured table's answer to a problem.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Tuned {
+    /// The table's name.
+    pub table: String,
+    /// The table's entry.
+    pub entry: Entry,
+    /// Why the entry's kernel cannot run; `None` where the kernel can.
+    pub rejection: Option<Rejection>,
+}
 
 /// The answer of [`Dispatcher::explain`](super::Dispatcher::explain); its `Display` is the table that `tilegemm explain` prints.
 #[derive(Debug, Clone)]

@@ -29,8 +29,14 @@ mod own;
 mod pointers;
 mod stream;
 
-pub use cublas::{VendorCall, VendorLibrary};
-pub use device::{current_device, device_count, device_info, driver_version};
+#[doc(hidden)]
+pub use cublas::VendorCall;
+pub use cublas::VendorLibrary;
+#[doc(hidden)]
+pub use device::current_device;
+pub use device::device_info;
+#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
+pub(crate) use device::{device_count, driver_version};
 pub use dispatchers::dispatcher;
 pub(crate) use dispatchers::dispatchers;
 #[cfg(feature = "candle")]
@@ -42,7 +48,7 @@ pub use library::verify_library;
 pub use pointers::{Pointers, Queue};
 
 /// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
-/// replacement runs ([`ready`]). The launch does not wait, and allocates nothing but that workspace, once.
+/// replacement runs ([`Plan::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.
 ///
 /// # Errors
 /// [`Error::Cuda`] when CUDA refuses the launch, and [`Error::Refused`] when the kernel refuses the launch: then
@@ -115,6 +121,7 @@ pub(crate) fn begin(plan: &Plan, ready: &Plan) {
 ///
 /// # Safety
 /// `stream` is one of the current device.
+#[doc(hidden)]
 pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
     // SAFETY: the caller's promise.
     Ok(unsafe { resolve(plan, stream)? }.0)

@@ -122,6 +122,7 @@ pub enum BiasAxis {
 /// The part of an [`Epilogue`] that a kernel fuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Fusion {
     /// alpha only.
     None,
@@ -203,6 +204,7 @@ impl Epilogue {
 
     /// The part of the epilogue that a kernel with this fusion applies, and the number of elementwise kernels for the
     /// rest: one or none.
+    #[doc(hidden)]
     pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
         let kept = match fusion {
             Fusion::Full => *self,
@@ -214,6 +216,7 @@ impl Epilogue {
 
     /// The part of the epilogue that [`Epilogue::keep`] leaves for an elementwise kernel, if any:
     /// `activation(D + bias) + beta * C`.
+    #[doc(hidden)]
     pub fn rest(&self, fusion: Fusion) -> Option<Self> {
         let rest = match fusion {
             Fusion::Full => return None,

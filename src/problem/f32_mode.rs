@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 ///
 /// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
 /// let dense = Problem::dense(4096, 4096, 4096, 1, Layout::NT, Format::F32);
-/// let strict = Problem { f32_mode: F32Mode::Strict, ..dense };
+/// let strict = dense.with(|problem| problem.f32_mode = F32Mode::Strict);
 /// assert_eq!(dispatcher.plan(&strict, Policy::own())?.kernel.math, Math::Native); // fused multiply-adds
 /// # Ok::<(), candle_tilegemm::Error>(())
 /// ```

@@ -17,7 +17,9 @@ pub use f32_mode::F32Mode;
 pub use format::{Block, Format, Scale, Types};
 pub use groups::Groups;
 pub use layout::Layout;
-pub use operand::{power_of_two_in, Batch, Operand, MAX_ALIGN};
+#[doc(hidden)]
+pub use operand::Batch;
+pub use operand::{power_of_two_in, Operand, MAX_ALIGN};
 
 /// One matrix product, for a batch of matrices.
 ///
@@ -55,6 +57,7 @@ pub struct Problem {
 
 /// A [`Problem`] in the canonical form that kernels are chosen for, and the steps that led to the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Canonical {
     /// The canonical problem, which kernels get.
     pub problem: Problem,
@@ -179,6 +182,7 @@ impl Problem {
     }
 
     /// The same problem, with dense strides in place of the meaningless strides of size-1 dimensions.
+    #[doc(hidden)]
     pub fn canonical_strides(&self) -> Self {
         let Problem { m, n, k, batch, .. } = *self;
         let mut epilogue = self.epilogue;
