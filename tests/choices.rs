@@ -3,7 +3,8 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Candidate, Dispatcher, Policy};
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::{Format, Layout, Problem};
+use candle_tilegemm::{F32Mode, Format, Layout, Problem};
+use proptest::prelude::*;
 
 const DTYPES: [Format; 4] = [Format::F16, Format::BF16, Format::F32, Format::F64];
 const LAYOUTS: [Layout; 4] = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
@@ -148,4 +149,32 @@ fn of_few_outputs_an_own_kernel_is_taken_only_with_a_lead() {
         }
     }
     assert!(led > 1000, "only {led} products were given to a kernel of ours");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// A plan settles only the estimates that can win; an explanation has the estimates of all kernels. Both name the same kernel,
+    /// configuration and reason.
+    #[test]
+    fn a_plan_is_the_choice_that_explain_shows(
+        m in prop_oneof![1usize..=80, 1usize..=4096],
+        n in prop_oneof![1usize..=512, (1usize..=64).prop_map(|n| 256 * n), 1usize..=9000],
+        k in prop_oneof![1usize..=512, (1usize..=64).prop_map(|k| 128 * k), 1usize..=9000],
+        batch in prop_oneof![Just(1usize), Just(1), 1usize..=40],
+        layout in prop::sample::select(LAYOUTS.to_vec()),
+        format in prop::sample::select(DTYPES.to_vec()),
+        mode in prop::sample::select(F32Mode::ALL.to_vec()),
+        (own, card) in (any::<bool>(), 0usize..3),
+    ) {
+        static CARDS: std::sync::LazyLock<[Dispatcher; 3]> = std::sync::LazyLock::new(|| {
+            [DeviceInfo::h100(), DeviceInfo::h200(), DeviceInfo::a100()].map(|card| Dispatcher::hypothetical(card).without_tuning())
+        });
+        let problem = Problem::dense(m, n, k, batch, layout, format).with(|problem| problem.f32_mode = mode);
+        let policy = if own { Policy::own() } else { Policy::default() };
+        let plan = CARDS[card].plan(&problem, policy).unwrap();
+        let shown = CARDS[card].explain(&problem, policy);
+        prop_assert_eq!(Some(plan.kernel.name), shown.chosen.map(|kernel| kernel.name), "{}", problem);
+        prop_assert_eq!((plan.config, Some(plan.reason)), (shown.config, shown.reason), "{}", problem);
+    }
 }
