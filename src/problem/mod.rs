@@ -97,9 +97,8 @@ impl Problem {
     /// The type of the product. C counts as stored like D where C is not read.
     pub fn types(&self) -> Types {
         let (a, b, d) = (self.a, self.b, self.d);
-        let acc = if [a.format, b.format].contains(&Format::F64) { Format::F64 } else { Format::F32 };
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(d.format, |c| c.format);
-        Types { a: a.format, b: b.format, c, d: d.format, acc, scales: [a.scale, b.scale, d.scale] }
+        Types { b: b.format, c, scales: [a.scale, b.scale, d.scale], ..Types::new(a.format, d.format) }
     }
 
     /// Whether the product multiplies f32 by f32, so that the f32 mode counts.
