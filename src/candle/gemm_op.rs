@@ -38,7 +38,7 @@ impl GemmOp {
             activation => (grad * slope(activation, &self.product(lhs.clone(), rhs.clone(), bias)?)?)?,
         };
         let narrow = grad.to_dtype(lhs.dtype())?;
-        let to_operands = Self { out: None, ..self.clone() };
+        let to_operands = Self { out: None, residual: None, ..*self };
         let d_lhs = to_operands.product(narrow.clone(), rhs.t()?, None)?;
         let d_rhs = to_operands.product(lhs.t()?, narrow, None)?;
         Ok([d_lhs, d_rhs, grad])
