@@ -215,7 +215,7 @@ unsafe fn take(call: &Call, progress: &Cell<Progress>) -> c_int {
 fn report(call: &Call, reason: Forwarded, error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     static TOLD: Told = Told::new();
-    if TOLD.is_new((call.ops, [call.m, call.n, call.k, call.batch], call.types[0], reason)) {
+    if TOLD.is_new((call.ops, [call.m, call.n, call.k, call.batch], call.types, reason)) {
         tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
     }
     if reason == Forwarded::Failed {

@@ -11,8 +11,8 @@ pub(super) fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "candle-tilegemm: {text}");
 }
 
-/// A product by operations, sizes and batch, and element type, with the reason for forwarding.
-pub(super) type Product = ([c_int; 2], [c_int; 4], c_int, Forwarded);
+/// A product by operations, sizes and batch, and element types of A, B and C, with the reason for forwarding.
+pub(super) type Product = ([c_int; 2], [c_int; 4], [c_int; 3], Forwarded);
 
 /// The products already reported. The number is bounded, so that a program that never ends neither reports nor
 /// remembers without bound.
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn each_product_is_told_of_once_and_not_without_end() {
         let told = Told::new();
-        let is_new = |m, reason| told.is_new(([0, 1], [m, 8, 8, 1], 0, reason));
+        let is_new = |m, reason| told.is_new(([0, 1], [m, 8, 8, 1], [0; 3], reason));
         let first: Vec<bool> = [1, 1, 2, 1].into_iter().map(|m| is_new(m, Forwarded::Failed)).collect();
         assert_eq!(first, [true, false, true, false]);
         assert!(is_new(1, Forwarded::Unsupported), "for another reason");
