@@ -14,6 +14,8 @@ pub mod settings {
 /// Suites.
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite {
+    #[cfg(feature = "cli")]
+    pub use crate::suite::random;
     pub use crate::suite::{parse, to_toml, Shape, ShapeEpilogue, Size};
 }
 

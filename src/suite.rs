@@ -12,19 +12,25 @@
 //! dtype = "bf16"               # A and B: f16, bf16, f32 or f64
 //! out = "f32"                  # D, C and the bias; like A and B unless given
 //! b_batch_stride = 0           # elements between matrices of the batch; dense unless given, 0 broadcasts; also a_batch_stride
+//! a_stride = 4100              # elements between lines of A, rows or columns, whichever are contiguous; dense unless given; also b_stride
+//! d_offset = 1                 # elements before D (and C), from an address of the largest alignment; 0 unless given; also a_offset, b_offset
+//! f32 = "tf32"                 # the mode of an f32 product; that of the run unless given
 //! epilogue = { alpha = 1.0, beta = 0.0, bias = true, activation = "gelu_erf" } # each optional
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
 //!
-//! The f32 mode is a setting of the run: `tilegemm bench --f32 MODE`.
+//! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. [`random`] draws such lists.
 
 use crate::error::{Error, Result};
-use crate::problem::{Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN};
+use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN};
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use toml::Spanned;
+
+#[cfg(feature = "cli")]
+pub mod random;
 
 /// One product to measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,6 +64,24 @@ pub struct Shape {
     /// Elements from one matrix B of the batch to the next.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
     pub b_batch_stride: Option<u32>,
+    /// Elements from one line of A to the next. A line is a row, or a column where columns are contiguous.
+    #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
+    pub a_stride: Option<u32>,
+    /// Elements from one line of B to the next.
+    #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
+    pub b_stride: Option<u32>,
+    /// Elements before A, from an address of the largest alignment.
+    #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
+    pub a_offset: Option<u32>,
+    /// Elements before B.
+    #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
+    pub b_offset: Option<u32>,
+    /// Elements before D, and before C.
+    #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
+    pub d_offset: Option<u32>,
+    /// The mode of an f32 product, unless it is that of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f32: Option<F32Mode>,
     /// The epilogue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue: Option<ShapeEpilogue>,
@@ -176,11 +200,34 @@ pub(crate) fn without_alignment(problem: &Problem) -> Problem {
 }
 
 impl Shape {
-    /// The problem of the row, with operands at pointers of the largest alignment.
+    /// The problem of the row in a run of this mode.
+    pub fn problem_in(&self, run: F32Mode) -> Problem {
+        self.problem().with(|problem| problem.f32_mode = self.f32.unwrap_or(run))
+    }
+
+    /// The problem of the row.
     pub fn problem(&self) -> Problem {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(Size::get);
         let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
         problem.d.format = self.out.unwrap_or(self.dtype);
+        problem.f32_mode = self.f32.unwrap_or_default();
+        let [lines_of_a, lines_of_b] = self.lines();
+        for (operand, lines, stride) in
+            [(&mut problem.a, lines_of_a, self.a_stride), (&mut problem.b, lines_of_b, self.b_stride)]
+        {
+            let Some(stride) = stride.map(i64::from) else { continue };
+            match lines.are_rows {
+                true => operand.row_stride = stride,
+                false => operand.col_stride = stride,
+            }
+            if batch > 1 {
+                operand.batch_stride[1] = lines.count as i64 * stride;
+            }
+        }
+        let offsets = [self.a_offset, self.b_offset, self.d_offset];
+        for (operand, offset) in [&mut problem.a, &mut problem.b, &mut problem.d].into_iter().zip(offsets) {
+            operand.pointer_align = power_of_two_in(operand.format.bytes(offset.unwrap_or(0) as usize) as u64);
+        }
         let stride = |operand: &mut Operand, stride: Option<u32>| {
             if let (Some(stride), true) = (stride, batch > 1) {
                 operand.batch_stride[1] = stride.into();
@@ -224,28 +271,70 @@ impl Shape {
             out: (d.format != dtype).then_some(d.format),
             a_batch_stride: stride(&problem.a, &dense.a)?,
             b_batch_stride: stride(&problem.b, &dense.b)?,
+            a_stride: None,
+            b_stride: None,
+            a_offset: None,
+            b_offset: None,
+            d_offset: None,
+            f32: None,
             epilogue: (epilogue != ShapeEpilogue::default()).then_some(epilogue),
             from: None,
         };
-        let same = layout != Layout::Any && shape.overlap().is_none();
+        let same = layout != Layout::Any && shape.mistake().is_none();
         (same && without_alignment(&shape.problem()) == problem).then_some(shape)
     }
 
-    /// The field of a wrong batch stride, and the error: bytes of overlapping matrices would be counted twice, and a stride without
-    /// a batch is a mistake.
-    fn overlap(&self) -> Option<(&'static str, String)> {
-        let [m, n, k] = [self.m, self.n, self.k].map(|size| u64::from(size.0));
-        let strides = [("a_batch_stride", self.a_batch_stride, m * k), ("b_batch_stride", self.b_batch_stride, k * n)];
-        strides.into_iter().find_map(|(field, stride, matrix)| match stride? {
-            _ if self.batch == Size(1) => Some((field, "there is one matrix; expected no stride, or a batch".into())),
-            stride if stride > 0 && u64::from(stride) < matrix => {
-                let what =
-                    format!("matrices that are {stride} elements apart overlap; expected 0, or {matrix} and more");
-                Some((field, what))
+    /// The lines of A and of B.
+    fn lines(&self) -> [Lines; 2] {
+        let [m, n, k] = [self.m, self.n, self.k].map(Size::get);
+        let rows = |count, length| Lines { are_rows: true, count, length };
+        let columns = |count, length| Lines { are_rows: false, count, length };
+        let a = if matches!(self.layout, Layout::TN | Layout::TT) { columns(k, m) } else { rows(m, k) };
+        let b = if matches!(self.layout, Layout::NT | Layout::TT) { columns(n, k) } else { rows(k, n) };
+        [a, b]
+    }
+
+    /// The field of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a stride
+    /// without a batch is a mistake.
+    fn mistake(&self) -> Option<(&'static str, String)> {
+        if self.f32.is_some() && self.dtype != Format::F32 {
+            return Some(("f32", format!("the product is in {}; expected no mode, or dtype = \"f32\"", self.dtype)));
+        }
+        let [lines_of_a, lines_of_b] = self.lines();
+        let operands = [
+            ("a_stride", self.a_stride, "a_batch_stride", self.a_batch_stride, lines_of_a),
+            ("b_stride", self.b_stride, "b_batch_stride", self.b_batch_stride, lines_of_b),
+        ];
+        operands.into_iter().find_map(|(field, stride, batch_field, batch_stride, lines)| {
+            let (length, count) = (lines.length as u64, lines.count as u64);
+            let line = stride.map_or(length, u64::from);
+            let matrix = (count - 1) * line + length;
+            match batch_stride {
+                _ if line < length => {
+                    Some((field, format!("lines that are {line} elements apart overlap; expected {length} and more")))
+                }
+                None => None,
+                _ if self.batch == Size(1) => {
+                    Some((batch_field, "there is one matrix; expected no stride, or a batch".into()))
+                }
+                Some(stride) if stride > 0 && u64::from(stride) < matrix => {
+                    let what =
+                        format!("matrices that are {stride} elements apart overlap; expected 0, or {matrix} and more");
+                    Some((batch_field, what))
+                }
+                Some(_) => None,
             }
-            _ => None,
         })
     }
+}
+
+/// The contiguous dimension of a matrix.
+struct Lines {
+    /// Whether lines are rows; else they are columns.
+    are_rows: bool,
+    count: usize,
+    /// Elements of a line.
+    length: usize,
 }
 
 #[derive(Deserialize)]
@@ -265,7 +354,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Shape>> {
     let line = |row: &Spanned<Shape>, field: &str| line_of(text, row.span().start, field);
     let mut seen = HashMap::new();
     for row in &file.shape {
-        if let Some((field, what)) = row.get_ref().overlap() {
+        if let Some((field, what)) = row.get_ref().mistake() {
             return Err(bad(format!("line {}, field {field}: {what}", line(row, field))));
         }
         let (id, here) = (row.get_ref().id.as_str(), line(row, "id"));

@@ -9,7 +9,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::{bench, explain, Failure, Result};
+use crate::cli::{bench, explain, products, Failure, Result};
 use crate::suite::Shape;
 use crate::{Format, Layout};
 use record::Record;
@@ -88,7 +88,7 @@ fn updated(path: &Path, tables: &str) -> Result<String> {
 
 /// The products to time.
 fn shapes() -> Result<Vec<Shape>> {
-    let mut shapes = bench::shapes(None, &[])?;
+    let mut shapes = products::of_the_suite()?;
     shapes.retain(|shape| shape.dtype == Format::F32 && ["f32", "attention"].contains(&shape.class.as_str()));
     Ok(shapes)
 }

@@ -7,10 +7,11 @@ mod write;
 
 use crate::cli::{Failure, Result};
 use crate::cost::{self, Parameter, Refit};
+use crate::dispatch::Dispatcher;
 use crate::family::KERNELS;
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use records::{Measurement, Record};
-use regret::Regret;
+use regret::OnRecord;
 use std::path::PathBuf;
 
 /// Fit the numbers of the cost model to records, and judge the estimates on others
@@ -20,8 +21,9 @@ use std::path::PathBuf;
 /// until the mean logarithmic error over the family's measurements is least; numbers that no measurement moves stay as they are, and so does a
 /// family with fewer measurements than numbers to move.
 ///
-/// The regret is the time of the kernel that the estimates alone choose, over the least time that was measured of the product. A product whose
-/// choice was not measured counts apart.
+/// The regret is the time of the kernel that this build would choose, with its measured tables, by its estimates alone, and by the fitted
+/// estimates, over the least time that was measured of the product. A product whose choice was not measured counts apart. The arm `every` of
+/// `tilegemm bench` measures each of our kernels.
 ///
 /// Nothing is written without --write. The suite of this crate proves the estimates: records with its rows may be judged, and are refused
 /// by --write.
@@ -110,17 +112,17 @@ pub fn run(args: &Args) -> Result {
     }
     for record in judged {
         crate::cli::print(format_args!("\nregret on {}, {}", record.name, record.gpu))?;
-        let numbers = |f: &[Fitted]| {
-            if f.is_empty() {
-                vec![("this build", &shipped)]
-            } else {
-                vec![("this build", &shipped), ("fitted", &refit)]
-            }
-        };
-        for (name, refit) in numbers(&fitted) {
+        let dispatcher = || Dispatcher::hypothetical(record.device.clone());
+        let mut choices = vec![("this build", dispatcher().with_refit(Refit::default()))];
+        if dispatcher().tables().used().next().is_some() {
+            choices.insert(0, ("this build with its measured tables", dispatcher()));
+        }
+        if !fitted.is_empty() {
             let families: Vec<_> = fitted.iter().map(|f| (f.family, &f.values[..])).collect();
-            let again = if std::ptr::eq(refit, &shipped) { Refit::default() } else { refit_of(&families) };
-            crate::cli::print(format_args!("{name}:\n{}", Regret::of(record, again)))?;
+            choices.push(("fitted", dispatcher().with_refit(refit_of(&families))));
+        }
+        for (name, dispatcher) in choices {
+            crate::cli::print(format_args!("{name}:\n{}", OnRecord::of(record, &dispatcher)))?;
         }
     }
     if args.write {

@@ -6,6 +6,9 @@ mod explain;
 mod f32_tables;
 mod fit;
 mod kernels;
+mod products;
+mod regret;
+mod suite;
 mod trace;
 mod tune;
 
@@ -47,6 +50,7 @@ enum Command {
     Kernels(kernels::Args),
     /// Show the kernel that a product gets, and the reasons against the other kernels
     Explain(explain::Args),
+    Suite(suite::Args),
     /// Time the dispatcher's choices against the vendor library and the roofline
     Bench(Box<bench::Args>),
     /// Run a program and write its products to a file that `bench` reads
@@ -101,6 +105,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Suite(args) => suite::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Tune(args) => tune::run(&args),

@@ -8,6 +8,7 @@ mod output;
 #[cfg(feature = "bench")]
 mod search;
 
+use crate::cli::products::Products;
 use crate::cli::{bench, Result};
 use crate::suite::Shape;
 use std::path::PathBuf;
@@ -27,12 +28,8 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Products to measure instead of benches/suite.toml, in its format; `tilegemm trace` writes such a file
-    #[arg(long, value_name = "FILE")]
-    suite: Option<PathBuf>,
-    /// Only rows whose id or class contains this word; several words with commas
-    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
-    only: Vec<String>,
+    #[command(flatten)]
+    products: Products,
     #[command(flatten)]
     f32: crate::cli::F32,
     /// Fit the run into this time, e.g. 10m: the most informative rows first
@@ -56,8 +53,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result {
-    let shapes = bench::shapes(args.suite.as_deref(), &args.only)?;
-    measure(args, &shapes)
+    measure(args, &args.products.shapes()?)
 }
 
 #[cfg(feature = "bench")]

@@ -17,11 +17,16 @@ use std::time::Duration;
 /// The arms of a run without `--arms`.
 pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt", "cublaslt-any", "cublaslt-top1"];
 
+/// The arms of a run over random products without `--arms`.
+pub const RANDOM: [&str; 5] = ["ours", "ours-untuned", "own", "candle", "every"];
+
 /// One arm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arm {
     /// The dispatcher's choice.
     Ours,
+    /// The dispatcher's choice without measured tables.
+    OursUntuned,
     /// The dispatcher's choice with the vendor library off.
     Own,
     /// The fastest of our rows, found by timing the rows.
@@ -40,6 +45,8 @@ pub enum Arm {
     CublasLtTop1,
     /// A kernel of the table, in this configuration or in its family's choice.
     Kernel(&'static KernelDesc, Option<Config>),
+    /// Every kernel of ours that can run the row, and the vendor's call as we make it, each as an arm of its own.
+    Every,
     /// The same as `Ours`, entered a second time.
     Again,
     /// A kernel that skips its last K tile, to test that the check finds the error.
@@ -52,6 +59,8 @@ impl std::str::FromStr for Arm {
     fn from_str(name: &str) -> std::result::Result<Self, String> {
         Ok(match name {
             "ours" => Arm::Ours,
+            "ours-untuned" => Arm::OursUntuned,
+            "every" => Arm::Every,
             "own" => Arm::Own,
             "own-best" => Arm::OwnBest,
             "candle" => Arm::Candle,
@@ -67,7 +76,8 @@ impl std::str::FromStr for Arm {
                 let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
                 let kernel = family::by_name(kernel).ok_or_else(|| {
                     format!(
-                        "no arm or kernel is named '{kernel}'; expected {}, or a name from `tilegemm kernels`",
+                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, every, or a name from `tilegemm \
+                         kernels`",
                         DEFAULT.join(", ")
                     )
                 })?;
@@ -81,6 +91,8 @@ impl Arm {
     pub fn name(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Arm::Ours => "ours",
+            Arm::OursUntuned => "ours-untuned",
+            Arm::Every => "every",
             Arm::Own => "own",
             Arm::OwnBest => "own-best",
             Arm::Candle => "candle",
@@ -127,6 +139,12 @@ impl Runner<'_> {
             Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
             Runner::Lt(problem, index) => problem.name(*index),
         }
+    }
+
+    /// The arm of a planned kernel by name and configuration.
+    pub fn arm(&self) -> Option<Arm> {
+        let Runner::Plan(plan) = self else { return None };
+        Some(Arm::Kernel(plan.kernel, Some(plan.config).filter(|config| !config.is_default())))
     }
 
     /// The kernel's configuration; all zeros where the kernel has none.
@@ -184,15 +202,17 @@ impl Runner<'_> {
 }
 
 /// A candidate's first time in microseconds, and its launches.
-type Glance<'a> = (f64, Runner<'a>, Captured);
+pub type Glance<'a> = (f64, Runner<'a>, Captured);
 
-/// The number of kernels that `own-best` also tries in configurations other than the family's choice.
+/// The number of kernels that `own-best` and `every` also try in configurations other than the family's choice.
 const SWEPT: usize = 2;
 
 /// Resolves arms to their launches for one row.
 pub struct Resolver<'a> {
     pub timer: &'a Timer,
     pub dispatcher: &'a Dispatcher,
+    /// The same dispatcher without measured tables.
+    pub untuned: &'a Dispatcher,
     pub lt: &'a CublasLt,
     /// The arm's problem ([`Arm::problem`]).
     pub problem: &'a Problem,
@@ -205,6 +225,11 @@ impl<'a> Resolver<'a> {
         let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
+            Arm::OursUntuned => {
+                let policy = Policy::default().with_workspace(workspace::bytes()?);
+                Ok(Runner::Plan(self.untuned.plan(self.problem, policy)?))
+            }
+            Arm::Every => Err("stands for arms of other names".into()),
             Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
             Arm::Kernel(..) => plan(Policy::force(&arm.name())?),
             Arm::OwnBest => self.own_best(),
@@ -231,17 +256,32 @@ impl<'a> Resolver<'a> {
     }
 
     fn own_best(&self) -> Result<Runner<'a>> {
-        let ours = |kernel: &&KernelDesc| kernel.role == Role::Kernel;
-        let plan = |kernel: &KernelDesc| self.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
-        let candidates: Vec<_> = KERNELS.iter().filter(ours).filter_map(plan).map(Runner::Plan).collect();
-        if candidates.is_empty() {
-            return Err("no kernel of ours but the reference supports it".into());
+        match self.own_glances()? {
+            glances if glances.is_empty() => Err("no kernel of ours but the reference supports it".into()),
+            glances => self.fastest_of(glances),
         }
-        let mut glances = self.glance(candidates)?;
+    }
+
+    /// Every kernel of ours, the fastest of them in further configurations, and the vendor's call: the fastest first.
+    pub fn every(&self) -> Result<Vec<Glance<'a>>> {
+        let mut glances = self.own_glances()?;
+        glances.extend(self.glance(self.forced(Role::Vendor))?);
+        glances.sort_by(|x, y| x.0.total_cmp(&y.0));
+        Ok(glances)
+    }
+
+    /// The kernels of this role that can run the row, each in its family's choice.
+    fn forced(&self, role: Role) -> Vec<Runner<'a>> {
+        let plan = |kernel: &KernelDesc| self.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
+        KERNELS.iter().filter(|kernel| kernel.role == role).filter_map(plan).map(Runner::Plan).collect()
+    }
+
+    fn own_glances(&self) -> Result<Vec<Glance<'a>>> {
+        let mut glances = self.glance(self.forced(Role::Kernel))?;
         let others = glances.iter().take(SWEPT).flat_map(|(_, runner, _)| self.other_configurations(runner));
         let others = others.collect();
         glances.extend(self.glance(others)?);
-        self.fastest_of(glances)
+        Ok(glances)
     }
 
     /// A kernel in the most promising configurations other than its family's choice.

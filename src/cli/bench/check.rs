@@ -10,6 +10,7 @@ use crate::dispatch::{Dispatcher, Policy};
 use crate::family::KERNELS;
 use crate::kernel::{KernelDesc, Role};
 use crate::launch::{self, Pointers};
+use crate::problem::MAX_ALIGN;
 use crate::{F32Mode, Format, Problem};
 use candle::{DType as CandleDType, Device, Tensor};
 
@@ -63,7 +64,11 @@ pub fn product_in_f64(
     let d = Tensor::zeros(d.elem_count(), CandleDType::F64, &Device::Cuda(timer.device().clone()))?;
     let problem64 = problem.with(|p| {
         let operands = [&mut p.a, &mut p.b, &mut p.d].into_iter().chain(p.epilogue.c.as_mut());
-        operands.for_each(|operand| operand.format = Format::F64);
+        operands.for_each(|operand| {
+            // The operands in f64 are new tensors, unless the problem is in f64 itself.
+            operand.pointer_align = if operand.format == Format::F64 { operand.pointer_align } else { MAX_ALIGN };
+            operand.format = Format::F64;
+        });
     });
     let plan = dispatcher.plan(&problem64, Policy::force(judge(dispatcher, &problem64, problem)?.name)?)?;
     let mut pointers = Pointers::new(address(&a)? as _, address(&b)? as _, address(&d)? as _);

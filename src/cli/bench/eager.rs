@@ -95,10 +95,13 @@ impl Views {
     fn of(problem: &Problem, [a, b, c, bias]: [&Tensor; 4]) -> Result<Self> {
         let Problem { m, n, k, .. } = *problem;
         let view = |flat: &Tensor, operand: &Operand, rows: usize, cols: usize| -> Result<Tensor> {
-            let matrices = flat.elem_count() / (rows * cols);
             let row_major = operand.col_stride == 1;
-            let shape = if row_major { (matrices, rows, cols) } else { (matrices, cols, rows) };
-            let stored = flat.reshape(shape)?;
+            let (lines, length) = if row_major { (rows, cols) } else { (cols, rows) };
+            let stride = if row_major { operand.row_stride } else { operand.col_stride };
+            let stride = length.max(if lines > 1 { stride as usize } else { 0 });
+            let matrices = flat.elem_count() / (lines * stride);
+            let stored = flat.narrow(0, 0, matrices * lines * stride)?.reshape((matrices, lines, stride))?;
+            let stored = stored.narrow(2, 0, length)?;
             let view = if row_major { stored } else { stored.t()? };
             Ok(match problem.batch_count() {
                 1 => view.squeeze(0)?,

@@ -3,7 +3,7 @@
 use super::operands::{address, Operands};
 use crate::cli::Result;
 use crate::launch::Pointers;
-use crate::problem::{BiasAxis, Operand};
+use crate::problem::{BiasAxis, Operand, MAX_ALIGN};
 use crate::{Activation, F32Mode, Format, Problem};
 use candle::cuda_backend::cudarc::cublaslt::{result, sys};
 use candle::cuda_backend::cudarc::driver::sys::CUstream;
@@ -141,6 +141,18 @@ impl LtProblem<'_> {
             result::set_matmul_pref_attribute(preference, max, bytes, size_of_val(&WORKSPACE_BYTES))?;
             let mask = Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
             result::set_matmul_pref_attribute(preference, mask, (&raw const schemes).cast(), size_of_val(&schemes))?;
+            let Problem { a, b, d, .. } = self.problem;
+            let aligned = [
+                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
+                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
+                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d),
+                (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d),
+            ];
+            // Unless told, the heuristic takes addresses for multiples of 256 bytes.
+            for (attribute, operand) in aligned.into_iter().filter(|(_, operand)| operand.pointer_align < MAX_ALIGN) {
+                let bytes: u32 = operand.pointer_align;
+                result::set_matmul_pref_attribute(preference, attribute, (&raw const bytes).cast(), size_of_val(&bytes))?;
+            }
             let [b, a, d] = self.layouts;
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.lt.handle,

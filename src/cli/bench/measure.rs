@@ -5,10 +5,10 @@ use super::card::Monitor;
 use super::check::{tolerance, Reference};
 use super::lt::CublasLt;
 use super::measured::{Error, Measured, Run, STOP};
-use super::operands::{self, Operands};
+use super::operands::{free_bytes, Operands};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
-use super::timing::{Captured, Timer};
-use super::{eager, ladder, order, Args, Plant};
+use super::timing::{Captured, Samples, Timer};
+use super::{allocation, eager, ladder, order, Args, Plant};
 use crate::arch::DeviceInfo;
 use crate::cli::Result;
 use crate::dispatch::Dispatcher;
@@ -20,8 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Warm-up of each arm of a row.
+/// Warm-up of each arm of a row, for up to this many arms.
 const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_ARMS: u32 = 7;
+/// Of `every`, arms beyond this multiple of the fastest arm's first time keep that one time.
+const BRIEF: f64 = 1.3;
 /// The largest distance of the 10th and 90th percentile, as a share of the median, without a flag.
 const MOST_SPREAD: f64 = 0.05;
 /// The largest share that the clock may lose during a row without a flag.
@@ -33,6 +36,8 @@ pub struct Session {
     pub f32_mode: F32Mode,
     pub timer: Timer,
     pub dispatcher: Dispatcher,
+    /// The same kernels without measured tables.
+    untuned: Dispatcher,
     monitor: Monitor,
     lt: CublasLt,
 }
@@ -71,12 +76,13 @@ impl Session {
         launch::verify_vendor()?;
         let monitor = Monitor::new(&device)?;
         let lt = CublasLt::new(&device)?;
-        Ok(Self { f32_mode, timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, monitor, lt })
+        let untuned = Dispatcher::new(info.clone()).without_tuning();
+        Ok(Self { f32_mode, timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, untuned, monitor, lt })
     }
 
-    /// The product of a row, in the f32 mode of this run.
+    /// The product of a row, in the f32 mode of this run where the row has none.
     pub fn problem(&self, shape: &Shape) -> Problem {
-        shape.problem().with(|p| p.f32_mode = self.f32_mode)
+        shape.problem_in(self.f32_mode)
     }
 
     pub fn machine(&self) -> Result<Machine> {
@@ -102,7 +108,10 @@ impl Session {
         let mut left_out = BTreeMap::new();
         let machine = self.machine()?;
         let dtypes: Vec<Format> = shapes.iter().map(|shape| shape.dtype).collect();
-        let ceilings = self.ceilings(&dtypes)?;
+        let mut modes: Vec<F32Mode> = shapes.iter().filter_map(|shape| shape.f32).collect();
+        modes.sort_unstable();
+        modes.dedup();
+        let ceilings = self.ceilings(&dtypes, &modes)?;
         let order = match args.budget {
             Some(_) => order::by_information(shapes),
             None => (0..shapes.len()).collect(),
@@ -146,7 +155,9 @@ impl Session {
             pause: self.timer.pause,
             seconds: start.elapsed().as_secs_f64(),
             f32: dtypes.contains(&Format::F32).then_some(self.f32_mode),
-            seed: None,
+            seed: args.products.seed,
+            shares: args.products.shares(),
+            classes: args.products.class.clone(),
             tuning: self.dispatcher.tables().used().map(|table| table.name().into()).collect(),
         };
         let rows = rows.into_iter().map(|(_, row)| row).collect();
@@ -156,30 +167,38 @@ impl Session {
     /// The reason why a product cannot be measured, if there is one.
     pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
         self.timer.synchronize()?;
-        let need = operands::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
-        let free = operands::free_bytes(self.timer.device())? as f64;
+        let need = allocation::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
+        let free = free_bytes(self.timer.device())? as f64;
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
         Ok((need > 0.95 * free).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free))))
     }
 
-    /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type.
-    pub fn ceilings(&self, dtypes: &[Format]) -> Result<Ceilings> {
+    /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type, and for f32 in each of these modes.
+    pub fn ceilings(&self, dtypes: &[Format], modes: &[F32Mode]) -> Result<Ceilings> {
         let hbm_gbps = ladder::hbm_gbps(&self.timer)?;
-        let mut tflops = BTreeMap::new();
+        let (mut tflops, mut f32_tflops) = (BTreeMap::new(), BTreeMap::new());
         for dtype in [Format::BF16, Format::F16, Format::F32, Format::F64] {
-            let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype);
-            let problem = problem.with(|p| p.f32_mode = self.f32_mode);
-            if STOP.load(Ordering::Relaxed) || !dtypes.contains(&dtype) || self.does_not_fit(&problem, true)?.is_some()
-            {
-                continue;
+            if dtypes.contains(&dtype) {
+                tflops.extend(self.ceiling(dtype, self.f32_mode)?.map(|ceiling| (dtype, ceiling)));
             }
-            let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
-            let how = How { samples: 11, hot: true, check: false, scale: 1.0 };
-            let measured = self.measure(&problem, &arms, &how)?;
-            let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
-            tflops.insert(dtype, digits(problem.flops() / best / 1e6));
         }
-        Ok(Ceilings { hbm_gbps: digits(hbm_gbps), tflops })
+        for mode in modes.iter().copied().filter(|mode| *mode != self.f32_mode) {
+            f32_tflops.extend(self.ceiling(Format::F32, mode)?.map(|ceiling| (mode, ceiling)));
+        }
+        Ok(Ceilings { hbm_gbps: digits(hbm_gbps), tflops, f32_tflops })
+    }
+
+    /// TFLOP/s of the best arm at 8192^3; `None` where the product does not fit or the run is to stop.
+    fn ceiling(&self, dtype: Format, f32_mode: F32Mode) -> Result<Option<f64>> {
+        let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype).with(|p| p.f32_mode = f32_mode);
+        if STOP.load(Ordering::Relaxed) || self.does_not_fit(&problem, true)?.is_some() {
+            return Ok(None);
+        }
+        let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
+        let how = How { samples: 11, hot: true, check: false, scale: 1.0 };
+        let measured = self.measure(&problem, &arms, &how)?;
+        let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
+        Ok(Some(digits(problem.flops() / best / 1e6)))
     }
 
     fn row(&self, shape: &Shape, args: &Args, ceilings: &Ceilings) -> Result<Row> {
@@ -219,6 +238,12 @@ impl Session {
             out: shape.out,
             a_batch_stride: shape.a_batch_stride,
             b_batch_stride: shape.b_batch_stride,
+            a_stride: shape.a_stride,
+            b_stride: shape.b_stride,
+            a_offset: shape.a_offset,
+            b_offset: shape.b_offset,
+            d_offset: shape.d_offset,
+            f32: shape.f32,
             epilogue: shape.epilogue,
             roof_us: digits(ceilings.roof_us(&problem)),
             arms,
@@ -230,7 +255,8 @@ impl Session {
 
     /// The resolver of arms for a product of these operands.
     pub fn resolver<'a>(&'a self, problem: &'a Problem, operands: &'a Operands) -> Resolver<'a> {
-        Resolver { timer: &self.timer, dispatcher: &self.dispatcher, lt: &self.lt, problem, operands }
+        let Self { timer, dispatcher, untuned, lt, .. } = self;
+        Resolver { timer, dispatcher, untuned, lt, problem, operands }
     }
 
     /// Resolves the arms, checks their results and times them in turns, on new operands.
@@ -240,7 +266,7 @@ impl Session {
         let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
-        for (arm, problem) in arms.iter().zip(&problems) {
+        for (arm, problem) in arms.iter().zip(&problems).filter(|(arm, _)| **arm != Arm::Every) {
             let resolved = self.resolver(problem, &operands).resolve(arm).and_then(|runner| {
                 // Arms with the same launches share one time, except `Again`, which is a second measurement on purpose.
                 let same = runners.iter().position(|(other, ..)| runner.is_same(other) && *arm != Arm::Again);
@@ -258,6 +284,21 @@ impl Session {
                 Err(error) => drop(measured.absent.insert(arm.name().into(), error.to_string())),
             }
         }
+        // First times of arms that get no others.
+        let mut brief: Vec<f64> = Vec::new();
+        if arms.contains(&Arm::Every) {
+            let glances = self.resolver(problem, &operands).every()?;
+            let best = glances.first().map_or(f64::INFINITY, |(us, ..)| *us);
+            for (us, runner, captured) in glances {
+                let Some(arm) = runner.arm() else { continue };
+                let same = runners.iter().position(|(other, ..)| runner.is_same(other));
+                measured.arms.push((arm, same.unwrap_or(runners.len())));
+                if same.is_none() {
+                    brief.extend((us > BRIEF * best).then_some(us));
+                    runners.push((runner, captured, problem));
+                }
+            }
+        }
         if runners.is_empty() {
             return Err(format!("no arm runs it: {:?}", measured.absent).into());
         }
@@ -265,11 +306,14 @@ impl Session {
             true => self.check(problem, &operands, &runners)?,
             false => vec![None; runners.len()],
         };
-        let captured: Vec<&Captured> = runners.iter().map(|(_, captured, _)| captured).collect();
-        let warm_up = WARM_UP * captured.len() as u32;
+        // Glances come sorted, so that the brief ones are the last.
+        let in_turns = runners.len() - brief.len();
+        let captured: Vec<&Captured> = runners[..in_turns].iter().map(|(_, captured, _)| captured).collect();
+        let warm_up = WARM_UP * WARM_ARMS.min(captured.len() as u32);
         let _ = self.timer.interleave(&captured, warm_up, 0)?;
         let before = self.card_at_work(captured[0])?;
-        let times = self.timer.interleave(&captured, Duration::ZERO, how.samples)?;
+        let mut times = self.timer.interleave(&captured, Duration::ZERO, how.samples)?;
+        times.extend(brief.into_iter().map(Samples::once));
         let after = self.card_at_work(captured[0])?;
         if f64::from(after.sm_mhz) < f64::from(before.sm_mhz) * (1.0 - MOST_CLOCK_LOSS) {
             measured.flags.push("clocks".into());
@@ -324,7 +368,9 @@ impl Ceilings {
     /// The least time by the measured ceilings.
     fn roof_us(&self, problem: &Problem) -> f64 {
         let memory = problem.bytes() / (self.hbm_gbps * 1e3);
-        let arithmetic = self.tflops.get(&problem.a.format).map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
+        let of_mode = self.f32_tflops.get(&problem.f32_mode).filter(|_| problem.is_f32());
+        let tflops = of_mode.or(self.tflops.get(&problem.a.format));
+        let arithmetic = tflops.map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
         memory.max(arithmetic)
     }
 }

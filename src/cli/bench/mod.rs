@@ -1,5 +1,7 @@
 //! `tilegemm bench`: times the dispatcher's choices against the vendor library and the roofline.
 
+#[cfg(any(feature = "bench", test))]
+mod allocation;
 #[cfg(feature = "bench")]
 pub mod arms;
 #[cfg(feature = "bench")]
@@ -24,6 +26,7 @@ mod models;
 pub mod operands;
 #[cfg(feature = "bench")]
 pub mod order;
+mod regret;
 pub mod report;
 #[cfg(feature = "bench")]
 pub mod run;
@@ -31,26 +34,20 @@ pub mod table;
 #[cfg(feature = "bench")]
 mod timing;
 
+use crate::cli::products::Products;
 use crate::cli::{Failure, Result};
-use crate::suite::{self, Shape};
+use crate::suite::Shape;
 use compare::Comparison;
 use report::Report;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The suite of this crate.
-const SUITE: &str = include_str!("../../../benches/suite.toml");
-
 #[derive(clap::Args)]
 pub struct Args {
-    /// Shapes to measure instead of benches/suite.toml, in its format
-    #[arg(long, value_name = "FILE")]
-    suite: Option<PathBuf>,
-    /// Only rows whose id or class contains this word; several words with commas
-    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
-    only: Vec<String>,
-    /// Arms: ours, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
-    /// f32 mode, or names of kernels
+    #[command(flatten)]
+    products: Products,
+    /// Arms: ours, ours-untuned, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
+    /// f32 mode, names of kernels, or `every` for each of our kernels and the vendor's call
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
     #[command(flatten)]
@@ -80,10 +77,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Read a record instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "mode", "eager", "hot", "aa", "budget", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "random", "mode", "eager", "hot", "aa", "budget", "json"])]
     from: Option<PathBuf>,
     /// Show the rows that are faster or slower in the second record than in the first; fails on a regression
-    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "mode", "from", "json", "html"])]
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "random", "mode", "from", "json", "html"])]
     compare: Vec<PathBuf>,
     /// Run the classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
     #[arg(long)]
@@ -143,27 +140,7 @@ pub fn run(args: &Args) -> Result {
     if let Some(path) = &args.from {
         return show(&Report::load(path)?, args);
     }
-    let shapes = shapes(args.suite.as_deref(), &args.only)?;
-    measure(args, &shapes)
-}
-
-/// The rows of a suite, by default this crate's, whose id or class contains one of `only`.
-pub fn shapes(suite: Option<&Path>, only: &[String]) -> Result<Vec<Shape>> {
-    let shapes = match suite {
-        None => suite::parse("benches/suite.toml", SUITE),
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
-            suite::parse(&path.display().to_string(), &text)
-        }
-    };
-    let mut shapes = shapes.map_err(|error| Failure::Usage(error.to_string()))?;
-    let wanted = |text: &String, shape: &Shape| shape.id.contains(text.as_str()) || shape.class.contains(text.as_str());
-    shapes.retain(|shape| only.is_empty() || only.iter().any(|text| wanted(text, shape)));
-    if shapes.is_empty() {
-        return Err(Failure::Usage(format!("no id or class of the suite contains {}", only.join(" or "))));
-    }
-    Ok(shapes)
+    measure(args, &args.products.shapes()?)
 }
 
 pub fn pause(text: &str) -> std::result::Result<f64, String> {
@@ -191,6 +168,10 @@ fn compare(first: &Path, second: &Path) -> Result {
 /// Prints a record, and draws the record where `--html` asks for a page.
 fn show(report: &Report, args: &Args) -> Result {
     crate::cli::print(format_args!("\n{}\n\n{}", table::summary(report), table::remarks(report)))?;
+    let regret = regret::of_report(report).to_string();
+    if !regret.is_empty() {
+        crate::cli::print(format_args!("\n{}", regret.trim_end()))?;
+    }
     if let Some(path) = &args.html {
         html::write(report, path)?;
         crate::cli::print(format_args!("page: {}", path.display()))?;

@@ -1,20 +1,14 @@
 //! The tensors that all arms of a row share: N(0, 1) data, in as many copies as keep the operands out of the L2 cache.
 
+use super::allocation::{copies, elements, offsets};
 use super::timing::Timer;
 use crate::cli::Result;
 use crate::launch::Pointers;
-use crate::problem::Operand;
 use crate::{Format, Problem};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
 use candle::{CudaDevice, Device, Storage, Tensor};
 use half::{bf16, f16};
-
-/// The size of all copies together, in L2 caches. With three, loads with evict-first priority displace each other,
-/// leave part of the earlier data in the cache, and so seem faster than memory.
-const COLD: usize = 8;
-/// The most copies: enough for products of a few ten kilobytes.
-const MOST_COPIES: usize = 4096;
 
 /// Operands of one product.
 pub struct Operands {
@@ -31,54 +25,29 @@ struct Copy {
     d: Tensor,
 }
 
-/// The number of elements of each operand: A, B, D, C, bias.
-fn elements(problem: &Problem) -> [usize; 5] {
-    let Problem { m, n, k, .. } = *problem;
-    let span = |operand: &Operand, rows: usize, cols: usize| {
-        let last = |size: usize, stride: i64| (size as i64 - 1) * stride;
-        let matrix = last(rows, operand.row_stride) + last(cols, operand.col_stride);
-        let batch =
-            problem.batch.iter().zip(operand.batch_stride).map(|(&size, stride)| last(size, stride)).sum::<i64>();
-        (matrix + batch + 1) as usize
-    };
-    let c = problem.epilogue.c.map_or(0, |c| span(&c, m, n));
-    let bias = if problem.epilogue.bias.is_some() { n } else { 0 };
-    [span(&problem.a, m, k), span(&problem.b, k, n), span(&problem.d, m, n), c, bias]
-}
-
-/// The number of copies for cold operands; two where one copy is larger than the cache.
-fn cold_copies(problem: &Problem, l2_bytes: usize) -> usize {
-    let bytes = elements(problem).iter().sum::<usize>() * problem.a.format.bytes(1);
-    (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
-}
-
-/// Device memory that a row needs, in bytes: the copies, and f64 copies of one copy for the check.
-pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
-    let each = elements(problem).iter().sum::<usize>();
-    let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
-    // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
-    each * (copies * problem.a.format.bytes(1) + 8 + 4) + 16 * elements(problem)[2]
-}
-
 impl Operands {
     /// Draws the data. `scale` is 1; 0 plants a mistake.
     ///
     /// # Errors
     /// Data that is not N(0, 1), such as zeros.
     pub fn new(timer: &Timer, problem: &Problem, l2_bytes: usize, hot: bool, scale: f64) -> Result<Self> {
-        let copies = if hot { 1 } else { cold_copies(problem, l2_bytes) };
+        let copies = copies(problem, l2_bytes, hot);
         let [a, b, d, c, bias] = elements(problem);
         let device = Device::Cuda(timer.device().clone());
         let dtype = candle_dtype(problem.a.format);
-        let normal = |count: usize| -> Result<Tensor> {
-            let values = Tensor::randn(0f32, 1f32, count.max(1), &device)?;
+        let out = candle_dtype(problem.d.format);
+        let normal = |count: usize, offset: usize, dtype| -> Result<Tensor> {
+            let values = Tensor::randn(0f32, 1f32, offset + count.max(1), &device)?;
             let values = if scale == 1.0 { values } else { (values * scale)? };
-            Ok(values.to_dtype(dtype)?)
+            // C and the bias are rounded as the operands are.
+            let values = values.to_dtype(candle_dtype(problem.a.format))?.to_dtype(dtype)?;
+            Ok(values.narrow(0, offset, count.max(1))?)
         };
-        let like_d = |tensor: Tensor| tensor.to_dtype(candle_dtype(problem.d.format));
+        let [a_offset, b_offset, d_offset, c_offset] = offsets(problem);
         let copy = |_| -> Result<Copy> {
-            let d = Tensor::zeros(d, candle_dtype(problem.d.format), &device)?;
-            Ok(Copy { a: normal(a)?, b: normal(b)?, c: like_d(normal(c)?)?, bias: like_d(normal(bias)?)?, d })
+            let d = Tensor::zeros(d_offset + d, out, &device)?.narrow(0, d_offset, d)?;
+            let (a, b) = (normal(a, a_offset, dtype)?, normal(b, b_offset, dtype)?);
+            Ok(Copy { a, b, c: normal(c, c_offset, out)?, bias: normal(bias, 0, out)?, d })
         };
         let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()? };
         for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
@@ -174,16 +143,18 @@ pub fn candle_dtype(dtype: Format) -> candle::DType {
 
 /// Address of the first element of a contiguous tensor.
 pub fn address(tensor: &Tensor) -> Result<u64> {
-    let (storage, _) = tensor.storage_and_layout();
+    let (storage, layout) = tensor.storage_and_layout();
+    let before = (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64;
     let Storage::Cuda(storage) = &*storage else { return Err("a tensor is not on the GPU".into()) };
     let stream = storage.device().cuda_stream();
-    Ok(match storage.dtype() {
+    let storage_begin = match storage.dtype() {
         candle::DType::F16 => storage.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
         candle::DType::BF16 => storage.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
         candle::DType::F32 => storage.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
         candle::DType::F64 => storage.as_cuda_slice::<f64>()?.device_ptr(&stream).0,
         other => return Err(format!("{} is no type of our kernels", other.as_str()).into()),
-    })
+    };
+    Ok(storage_begin + before)
 }
 
 /// Free device memory in bytes.

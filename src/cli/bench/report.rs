@@ -66,6 +66,12 @@ pub struct Settings {
     /// The seed of a suite of random products.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Shares of such a suite in per cent, before `classes` are picked.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<String, u32>,
+    /// The classes that were asked for; none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
     /// The measured tables of the dispatcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tuning: Vec<String>,
@@ -75,7 +81,11 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub hbm_gbps: f64,
+    /// In f32 in the mode of the run.
     pub tflops: BTreeMap<Format, f64>,
+    /// In f32 in other modes, where rows have them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub f32_tflops: BTreeMap<F32Mode, f64>,
 }
 
 /// One product.
@@ -97,6 +107,21 @@ pub struct Row {
     pub a_batch_stride: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub b_batch_stride: Option<u32>,
+    /// Elements between lines of A and B, where they are not dense.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a_stride: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b_stride: Option<u32>,
+    /// Elements before A, B and D, from an address of the largest alignment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a_offset: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b_offset: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub d_offset: Option<u32>,
+    /// The f32 mode, where it is not that of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f32: Option<F32Mode>,
     /// The epilogue, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue: Option<ShapeEpilogue>,

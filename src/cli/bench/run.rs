@@ -19,6 +19,7 @@ impl Args {
     pub fn arms(&self) -> Vec<Arm> {
         let named = |name: &str| name.parse::<Arm>().expect("checked when the run began");
         let mut arms: Vec<Arm> = match &self.arms[..] {
+            [] if self.products.random.is_some() => arms::RANDOM.into_iter().map(named).collect(),
             [] => arms::DEFAULT.into_iter().map(named).collect(),
             names => names.iter().map(|name| named(name)).collect(),
         };
@@ -97,7 +98,7 @@ struct LadderRecord {
 }
 
 fn climb(session: &Session, args: &Args) -> Result {
-    let ceilings = session.ceilings(&[Format::F16])?;
+    let ceilings = session.ceilings(&[Format::F16], &[])?;
     let ladder = ladder::run(&session.timer, &ceilings, &LADDER)?;
     crate::cli::print(ladder::table(&ladder))?;
     let record = LadderRecord { schema: SCHEMA, machine: session.machine()?, ceilings, ladder };

@@ -35,6 +35,11 @@ pub struct Captured {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
+    /// A single time.
+    pub fn once(us: f64) -> Self {
+        Self(vec![us])
+    }
+
     pub fn push(&mut self, us: f64) {
         let at = self.0.partition_point(|have| *have <= us);
         self.0.insert(at, us);

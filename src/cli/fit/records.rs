@@ -1,8 +1,8 @@
 //! Measurements of a record: kernels, products and times.
 
 use crate::arch::DeviceInfo;
-use crate::cli::bench::{self, report};
-use crate::cli::Result;
+use crate::cli::bench::report;
+use crate::cli::{products, Result};
 use crate::cost::Refit;
 use crate::family;
 use crate::kernel::{KernelDesc, Role};
@@ -26,6 +26,8 @@ pub struct Product {
     pub id: String,
     pub class: String,
     pub problem: Problem,
+    /// The time of stock candle.
+    pub stock_us: Option<f64>,
 }
 
 /// The time of a kernel.
@@ -74,12 +76,12 @@ impl Record {
         let gpu = report.machine.gpu.clone();
         let device = devices.into_iter().find(|device| device.name == gpu);
         let device = device.ok_or_else(|| format!("{name}: no estimates are made for {gpu}"))?;
-        let suite = bench::shapes(None, &[])?;
+        let suite = products::of_the_suite()?;
         let (mut products, mut measurements) = (Vec::new(), Vec::new());
         for row in report.sound() {
             let Some(shape) = shape(row, &suite) else { continue };
             let problem = |f32_mode| Problem { f32_mode, ..shape.problem() };
-            let mode = report.settings.f32.unwrap_or(F32Mode::Strict);
+            let mode = shape.f32.or(report.settings.f32).unwrap_or(F32Mode::Strict);
             for (arm, measured) in &row.arms {
                 let mode = arm.rsplit_once('-').and_then(|(_, mode)| mode.parse().ok()).unwrap_or(mode);
                 let asked = problem(mode);
@@ -108,7 +110,9 @@ impl Record {
                     }),
                 }
             }
-            products.push(Product { id: row.id.clone(), class: row.class.clone(), problem: problem(mode) });
+            let stock_us = row.arms.get("candle").map(|stock| stock.us);
+            let (id, class) = (row.id.clone(), row.class.clone());
+            products.push(Product { id, class, problem: problem(mode), stock_us });
         }
         let (date, seed) = (report.machine.date.clone(), report.settings.seed);
         Ok(Self { name, gpu, date, seed, device, products, measurements })
@@ -116,7 +120,7 @@ impl Record {
 
     /// Whether a product is a row of this crate's suite.
     pub fn is_of_the_suite(&self) -> bool {
-        let suite = bench::shapes(None, &[]).unwrap_or_default();
+        let suite = products::of_the_suite().unwrap_or_default();
         self.products.iter().any(|product| suite.iter().any(|shape| shape.id == product.id))
     }
 }
@@ -138,6 +142,12 @@ fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
         dtype: row.dtype,
         a_batch_stride: row.a_batch_stride,
         b_batch_stride: row.b_batch_stride,
+        a_stride: row.a_stride,
+        b_stride: row.b_stride,
+        a_offset: row.a_offset,
+        b_offset: row.b_offset,
+        d_offset: row.d_offset,
+        f32: row.f32,
         epilogue: row.epilogue,
         out: row.out,
         from: None,

@@ -1,0 +1,114 @@
+//! The memory of a row's operands: elements, offsets and copies. Plain numbers, so that machines without a GPU check them.
+
+use crate::problem::{Operand, MAX_ALIGN};
+use crate::Problem;
+
+/// The size of all copies together, in L2 caches. With three, loads with evict-first priority displace each other,
+/// leave part of the earlier data in the cache, and so seem faster than memory.
+const COLD: usize = 8;
+/// The most copies: enough for products of a few ten kilobytes.
+const MOST_COPIES: usize = 4096;
+
+/// The number of elements of each operand: A, B, D, C, bias. A padded operand has its last padding, too.
+pub fn elements(problem: &Problem) -> [usize; 5] {
+    let Problem { m, n, k, .. } = *problem;
+    let span = |operand: &Operand, rows: usize, cols: usize| {
+        let last = |size: usize, stride: i64| (size as i64 - 1) * stride;
+        let matrix = last(rows, operand.row_stride) + last(cols, operand.col_stride);
+        let batch =
+            problem.batch.iter().zip(operand.batch_stride).map(|(&size, stride)| last(size, stride)).sum::<i64>();
+        let padding = match [operand.row_stride, operand.col_stride] {
+            [line, 1] => line - cols as i64,
+            [1, line] => line - rows as i64,
+            _ => 0,
+        };
+        (matrix + batch + 1 + padding.max(0)) as usize
+    };
+    let c = problem.epilogue.c.map_or(0, |c| span(&c, m, n));
+    let bias = if problem.epilogue.bias.is_some() { n } else { 0 };
+    [span(&problem.a, m, k), span(&problem.b, k, n), span(&problem.d, m, n), c, bias]
+}
+
+/// Elements before an operand in its allocation, so that its address has the problem's alignment and no larger one.
+fn offset(operand: &Operand) -> usize {
+    match operand.pointer_align {
+        align if align < MAX_ALIGN => align as usize / operand.format.bytes(1),
+        _ => 0,
+    }
+}
+
+/// Elements before A, B, D and C in their allocations.
+pub fn offsets(problem: &Problem) -> [usize; 4] {
+    let c = problem.epilogue.c.unwrap_or(problem.d);
+    [problem.a, problem.b, problem.d, c].map(|operand| offset(&operand))
+}
+
+/// The number of copies: one for hot operands; for cold ones at least two.
+pub fn copies(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
+    if hot {
+        return 1;
+    }
+    let bytes = elements(problem).iter().sum::<usize>() * problem.a.format.bytes(1);
+    (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
+}
+
+/// Device memory that a row needs, in bytes: the copies, and f64 copies of one copy for the check.
+#[cfg_attr(not(feature = "bench"), allow(dead_code))]
+pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
+    let each = elements(problem).iter().sum::<usize>();
+    let copies = copies(problem, l2_bytes, hot);
+    // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
+    each * (copies * problem.a.format.bytes(1) + 8 + 4) + 16 * elements(problem)[2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{power_of_two_in, Epilogue};
+    use crate::suite::{self, random};
+
+    fn row(fields: &str) -> Problem {
+        let text = format!("[[shape]]\nid = \"x\"\nclass = \"c\"\ndtype = \"bf16\"\n{fields}\n");
+        suite::parse("made up", &text).unwrap_or_else(|e| panic!("{e}"))[0].problem()
+    }
+
+    #[test]
+    fn padding_and_offsets_count() {
+        let dense = row("m = 3\nn = 5\nk = 7\nlayout = \"nt\"");
+        assert_eq!((elements(&dense), offsets(&dense)), ([21, 35, 15, 0, 0], [0; 4]));
+        // Rows of A are 9 apart, columns of B 8; two matrices; 2, 4 and 8 bytes before A, B and D.
+        let place = "batch = 2\na_stride = 9\nb_stride = 8\na_offset = 1\nb_offset = 2\nd_offset = 4";
+        let padded = row(&format!("m = 3\nn = 5\nk = 7\nlayout = \"nt\"\n{place}"));
+        assert_eq!((elements(&padded), offsets(&padded)), ([54, 80, 30, 0, 0], [1, 2, 4, 4]));
+        // Lines of A and B are columns and rows.
+        let gradient = row("m = 3\nn = 5\nk = 7\nlayout = \"tn\"\na_stride = 4\nb_stride = 6");
+        assert_eq!(elements(&gradient), [28, 42, 15, 0, 0]);
+        let with_c = padded.with(|p| {
+            p.epilogue = Epilogue::new(1.0, 0.5);
+            p.epilogue.c = Some(p.d);
+        });
+        assert_eq!((elements(&with_c)[3], offsets(&with_c)[3]), (30, 4));
+        assert_eq!((copies(&padded, 50 << 20, true), copies(&padded, 50 << 20, false)), (1, 4096));
+    }
+
+    /// An allocation begins at a multiple of 256 bytes: the offset gives the operand the alignment that the row asks for, and its last line
+    /// lies inside.
+    #[test]
+    fn random_rows_have_their_alignment() {
+        let mut odd = 0;
+        for shape in (1..=3).flat_map(|seed| random::products(seed, 200, &[])) {
+            let problem = shape.problem();
+            let operands = [problem.a, problem.b, problem.d];
+            for (operand, elements_before) in operands.into_iter().zip(offsets(&problem)) {
+                let address = 256 + operand.format.bytes(elements_before) as u64;
+                assert_eq!(power_of_two_in(address), operand.pointer_align, "{}", shape.id);
+                odd += usize::from(elements_before > 0);
+            }
+            let last = (problem.m as i64 - 1) * problem.a.row_stride + (problem.k as i64 - 1) * problem.a.col_stride;
+            let last = last + (problem.batch_count() as i64 - 1) * problem.a.batch_stride[1];
+            assert!((last as usize) < elements(&problem)[0], "{}", shape.id);
+            assert!(bytes(&problem, 50 << 20, false) < 40 << 30, "{} takes {problem}", shape.id);
+        }
+        assert!(odd > 10, "{odd} operands at odd addresses");
+    }
+}

@@ -1,0 +1,51 @@
+//! The regret of the choices of a run: their times over the best of the arms that a dispatcher could have chosen.
+
+use super::report::{Report, Row};
+use crate::cli::regret::{Judged, Regret};
+use std::fmt;
+
+/// The arms that are choices, and what they are.
+const CHOICES: [(&str, &str); 2] = [
+    ("ours", "the dispatcher's choice, with its measured tables"),
+    ("ours-untuned", "the dispatcher's choice without measured tables"),
+];
+const STOCK: &str = "candle";
+
+/// The regret of each choice that the record has.
+pub struct OfReport(pub Vec<(&'static str, Regret)>);
+
+/// The regret of a record's choices, over its sound rows.
+pub fn of_report(report: &Report) -> OfReport {
+    let of = |arm: &str| Regret(report.sound().filter_map(|row| judge(row, arm)).collect());
+    let all = CHOICES.into_iter().map(|(arm, what)| (what, of(arm)));
+    OfReport(all.filter(|(_, regret)| !regret.0.is_empty()).collect())
+}
+
+/// `None` where the arm, or any other than it, was not measured.
+fn judge(row: &Row, choice: &str) -> Option<Judged> {
+    let us = row.arms.get(choice)?.us;
+    let others = row.arms.iter().filter(|(name, _)| *name != choice && is_candidate(row, name));
+    let best = others.map(|(_, arm)| arm.us).reduce(f64::min)?.min(us);
+    let over_stock = row.arms.get(STOCK).map(|stock| us / stock.us);
+    Some(Judged { class: row.class.clone(), id: row.id.clone(), ratio: us / best, over_stock })
+}
+
+/// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms
+/// and other f32 modes are no choices.
+fn is_candidate(row: &Row, arm: &str) -> bool {
+    let is_kernel = |name: &str| row.arms.get(name).is_some_and(|arm| name.split('@').next() == Some(&arm.kernel));
+    match arm {
+        "ours" | "ours-untuned" | "own" | "own-best" => true,
+        STOCK => !row.flags.iter().any(|flag| flag == "inexact candle"),
+        name => is_kernel(name),
+    }
+}
+
+impl fmt::Display for OfReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, regret) in &self.0 {
+            writeln!(f, "regret: time of {what} over the best of our kernels and the vendor's call\n{regret}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! The products that a command is about: a suite, or random products of a seed.
+
+use crate::cli::{Failure, Result};
+use crate::suite::{self, random, Shape};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The suite of this crate.
+const SUITE: &str = include_str!("../../benches/suite.toml");
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Products {
+    /// Products to take instead of benches/suite.toml, in its format; `tilegemm trace` writes such a file
+    #[arg(long, value_name = "FILE")]
+    pub suite: Option<PathBuf>,
+    /// This many random products of the kind that models have
+    #[arg(long, value_name = "N", requires = "seed", conflicts_with = "suite", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub random: Option<u32>,
+    /// The list of random products; a seed's products never change
+    #[arg(long, value_name = "S", requires = "random")]
+    pub seed: Option<u64>,
+    /// Random products of these classes only; several words with commas
+    #[arg(long, value_name = "CLASS", requires = "random", value_delimiter = ',', value_parser = random::CLASSES)]
+    pub class: Vec<String>,
+    /// Only rows whose id or class contains this word; several words with commas
+    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
+    pub only: Vec<String>,
+}
+
+impl Products {
+    /// The rows.
+    pub fn shapes(&self) -> Result<Vec<Shape>> {
+        let rows = match (self.random, self.seed) {
+            (Some(count), Some(seed)) => random::products(seed, count as usize, &self.class),
+            _ => suite_rows(self.suite.as_deref())?,
+        };
+        only(rows, &self.only)
+    }
+
+    /// The shares of the kinds of random products, in per cent, for the record.
+    #[cfg_attr(not(feature = "bench"), allow(dead_code))]
+    pub fn shares(&self) -> BTreeMap<String, u32> {
+        let shares = random::shares().map(|(name, share)| (name.into(), share));
+        self.random.map_or_else(BTreeMap::new, |_| shares.collect())
+    }
+}
+
+/// The rows of this crate's suite.
+pub fn of_the_suite() -> Result<Vec<Shape>> {
+    suite_rows(None)
+}
+
+fn suite_rows(path: Option<&Path>) -> Result<Vec<Shape>> {
+    let rows = match path {
+        None => suite::parse("benches/suite.toml", SUITE),
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+            suite::parse(&path.display().to_string(), &text)
+        }
+    };
+    rows.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// The rows whose id or class contains one of these words.
+fn only(mut rows: Vec<Shape>, words: &[String]) -> Result<Vec<Shape>> {
+    let wanted = |text: &String, shape: &Shape| shape.id.contains(text.as_str()) || shape.class.contains(text.as_str());
+    rows.retain(|shape| words.is_empty() || words.iter().any(|text| wanted(text, shape)));
+    if rows.is_empty() {
+        return Err(Failure::Usage(format!("no id or class of the suite contains {}", words.join(" or "))));
+    }
+    Ok(rows)
+}

@@ -1,0 +1,155 @@
+//! Random products: the list of a seed is the same in every version and on every platform, has the stated shares, and is what models have.
+
+use candle_tilegemm::internal::suite::{self, random, Shape};
+use candle_tilegemm::{F32Mode, Format, Layout};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+use std::process::Command;
+
+/// The first products of seeds 1 and 2. A change of this file is a change of what records of these seeds mean: it is never one.
+const GOLDEN: &str = include_str!("golden.txt");
+const LISTED: usize = 36;
+/// SHA-256 of the first 300 products of each seed, one a line.
+const HASHES: [(u64, &str); 2] = [
+    (1, "2de7ce8da05b7ba433a1246a040922cfc0c5163d92199e7376bb187e43fb3382"),
+    (2, "d4c6cb4126021b4879abd1448a8ae65bbc13a1b84a49221751bcb06b3e622b59"),
+];
+
+/// A product in one line of its own format.
+fn line(shape: &Shape) -> String {
+    let Shape { id, class, layout, dtype, .. } = shape;
+    let [m, n, k, batch] = [shape.m, shape.n, shape.k, shape.batch].map(|size| size.get());
+    let mut line = format!("{id} {class} {m}x{n}x{k} {layout} {dtype}");
+    if batch > 1 {
+        let _ = write!(line, " batch {batch}");
+    }
+    if let Some(mode) = shape.f32 {
+        let _ = write!(line, " {mode}");
+    }
+    let places = [
+        ("a_stride", shape.a_stride),
+        ("b_stride", shape.b_stride),
+        ("a_offset", shape.a_offset),
+        ("b_offset", shape.b_offset),
+        ("d_offset", shape.d_offset),
+    ];
+    for (name, value) in places.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        let _ = write!(line, " {name} {value}");
+    }
+    line
+}
+
+fn lines(seed: u64, count: usize) -> String {
+    random::products(seed, count, &[]).iter().map(|shape| line(shape) + "\n").collect()
+}
+
+#[test]
+fn the_products_of_a_seed_never_change() {
+    assert_eq!(lines(1, LISTED) + &lines(2, LISTED), GOLDEN);
+    for (seed, expected) in HASHES {
+        let hash = Sha256::digest(lines(seed, 300));
+        let hash: String = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        assert_eq!(hash, expected, "the first 300 products of seed {seed}");
+    }
+}
+
+/// Product `i` of a seed is the same however many products are asked for, and of which classes.
+#[test]
+fn a_product_does_not_depend_on_the_others() {
+    let all = random::products(7, 250, &[]);
+    assert_eq!(random::products(7, 90, &[]), all[..90]);
+    let classes = ["unaligned".to_string(), "attention".into()];
+    let some = random::products(7, 30, &classes);
+    let expected: Vec<&Shape> = all.iter().filter(|shape| classes.contains(&shape.class)).take(30).collect();
+    assert_eq!(some.iter().collect::<Vec<_>>(), expected);
+    assert!(random::products(7, 10, &["no such class".into()]).is_empty());
+    assert_ne!(random::products(8, 20, &[])[5].from, None);
+    assert_ne!(lines(7, 20), lines(8, 20).replace("random-8", "random-7"));
+}
+
+#[test]
+fn every_hundred_products_have_the_stated_shares() {
+    let shares: BTreeMap<_, _> = random::shares().collect();
+    assert_eq!(shares.values().sum::<u32>(), 100);
+    for seed in 1..=3 {
+        for products in random::products(seed, 300, &[]).chunks(100) {
+            let of = |class: &str| products.iter().filter(|shape| shape.class == class).count() as u32;
+            assert_eq!(of("layouts"), shares["other layouts"]);
+            assert_eq!(of("unaligned"), shares["unaligned"]);
+            assert_eq!(of("attention"), shares["attention"]);
+        }
+    }
+}
+
+/// Checks on several seeds: classes, formats, modes, layouts, alignment, and sizes that a card can hold.
+#[test]
+fn products_are_those_of_models() {
+    let products: Vec<Shape> = (1..=10).flat_map(|seed| random::products(seed, 300, &[])).collect();
+    let share = |of: &dyn Fn(&Shape) -> bool| products.iter().filter(|shape| of(shape)).count() as f64 / 3000.0;
+    for class in random::CLASSES {
+        assert!(share(&|shape| shape.class == class) > 0.02, "{class}");
+    }
+    for (format, expected) in [(Format::BF16, 0.45), (Format::F16, 0.25), (Format::F32, 0.3)] {
+        assert!((share(&|shape| shape.dtype == format) - expected).abs() < 0.05, "{format}");
+    }
+    for mode in F32Mode::ALL {
+        assert!(share(&|shape| shape.f32 == Some(mode)) > 0.05, "{mode}");
+    }
+    for layout in [Layout::NN, Layout::TN, Layout::TT] {
+        assert!(share(&|shape| shape.layout == layout) > 0.02, "{layout}");
+    }
+    assert!(share(&|shape| shape.m.get() <= 64) > 0.25 && share(&|shape| shape.m.get() > 1024) > 0.15);
+    let edge = |shape: &Shape| [63, 0, 1].contains(&(shape.m.get() % 64)) && shape.m.get() > 62;
+    assert!(share(&edge) > 0.2, "rows at the edges of tiles");
+    for shape in &products {
+        let problem = shape.problem();
+        let aligned = problem.canonical().problem.alignments().iter().all(|(_, align)| *align >= 16);
+        match shape.class.as_str() {
+            "attention" => assert!(problem.batch_count() > 1, "{}", line(shape)),
+            "unaligned" => assert!(!aligned, "{}", line(shape)),
+            _ => assert!(aligned && problem.batch_count() == 1, "{}", line(shape)),
+        }
+        assert_eq!(shape.f32.is_some(), shape.dtype == Format::F32, "{}", line(shape));
+        assert!(problem.m <= 65_536 && problem.flops() <= 2.0f64.powi(43), "{}", line(shape));
+        assert!(problem.outputs() <= 2.0f64.powi(28), "{}", line(shape));
+    }
+    let ids: HashSet<&str> = products.iter().map(|shape| shape.id.as_str()).collect();
+    assert_eq!(ids.len(), products.len());
+}
+
+#[test]
+fn random_products_are_a_suite() {
+    let products = random::products(1, 300, &[]);
+    let read = suite::parse("random", &suite::to_toml(&products)).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(read, products);
+}
+
+fn tilegemm(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(args).output().expect("tilegemm starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_command_lists_them_with_their_choices() {
+    let (code, table, error) = tilegemm(&["suite", "--random", "40", "--seed", "2"]);
+    assert_eq!((code, table.lines().count()), (Some(0), 42), "{error}");
+    for shape in random::products(2, 40, &[]) {
+        assert!(table.contains(&shape.id), "{table}");
+    }
+    let (code, toml, error) = tilegemm(&["suite", "--random", "5", "--seed", "2", "--class", "unaligned", "--toml"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(suite::parse("printed", &toml).unwrap(), random::products(2, 5, &["unaligned".into()]));
+    for (args, expected) in [
+        (&["suite", "--random", "5"][..], "--seed"),
+        (&["suite", "--seed", "5"], "--random"),
+        (&["bench", "--random", "5", "--seed", "1", "--class", "large"], "attention"),
+        (&["bench", "--random", "5", "--seed", "1", "--suite", "x.toml"], "--suite"),
+        (&["bench", "--random", "0", "--seed", "1"], "1.."),
+    ] {
+        let (code, _, error) = tilegemm(args);
+        assert_eq!(code, Some(2), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
