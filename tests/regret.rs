@@ -1,1 +1,58 @@
-#[test] fn x(){}
+//! The regret that `tilegemm bench` reports, on a record made up by hand.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Four rows of three classes and one wrong row. `hot` and `sound-b` have the choice itself as the best arm.
+const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regret.json");
+
+fn run(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(args).output().expect("tilegemm starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The cells of a line of a table, by the first cell, after the line that begins with `title`.
+fn cells(text: &str, title: &str, class: &str) -> Vec<String> {
+    let after = text.split_once(title).unwrap_or_else(|| panic!("no {title} in\n{text}")).1;
+    let of_line = |line: &str| line.split('|').map(|cell| cell.trim().to_string()).collect::<Vec<_>>();
+    let line = after.lines().map(of_line).find(|cells| cells.get(1).is_some_and(|cell| cell == class));
+    line.unwrap_or_else(|| panic!("no {class} in\n{after}"))[2..8].to_vec()
+}
+
+const TUNED: &str = "regret: time of the dispatcher's choice, with its measured tables";
+const UNTUNED: &str = "regret: time of the dispatcher's choice without measured tables";
+
+#[test]
+fn the_regret_of_a_record_is_what_a_hand_computes() {
+    let text = run(&["bench", "--from", RECORD]);
+    // decode-1: 12 us, best 10 (a kernel in another configuration): 1.2. decode-2: the choice is the best. Stock: 10 and 20 us.
+    assert_eq!(cells(&text, TUNED, "decode"), ["2", "9.5 %", "20.0 %", "20.0 %", "decode-1", "1 of 2, 0.83 decode-1"]);
+    // 50 us; stock's 25 us are inexact, and cuBLASLt's 30 us and TF32's 10 us are no choices: the best is 40.
+    assert_eq!(cells(&text, TUNED, "unaligned"), ["1", "25.0 %", "25.0 %", "25.0 %", "odd", "1 of 1, 0.50 odd"]);
+    // No stock; own-best is the best.
+    assert_eq!(cells(&text, TUNED, "fused"), ["1", "10.0 %", "10.0 %", "10.0 %", "fused", "-"]);
+    // (1.2 * 1.0 * 1.25 * 1.1) ^ (1/4) = 1.1334; the wrong row and the row with one arm do not count.
+    assert_eq!(cells(&text, TUNED, "all"), ["4", "13.3 %", "25.0 %", "25.0 %", "odd", "2 of 3, 0.50 odd"]);
+    // Without tables decode-1 takes 15 us: (1.5 * 1.0) ^ (1/2) = 1.2247.
+    assert_eq!(cells(&text, UNTUNED, "all"), ["2", "22.5 %", "50.0 %", "50.0 %", "decode-1", "1 of 2, 0.67 decode-1"]);
+}
+
+#[test]
+fn the_page_has_the_regret() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("regret.html");
+    run(&["bench", "--from", RECORD, "--html", path.to_str().unwrap()]);
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(page.matches("<table class=\"regret\">").count(), 2);
+    assert!(page.contains("<td class=\"text\">all</td><td>4</td><td>13.3 %</td><td>25.0 %</td>"), "the line of all");
+    // Single kernels have no columns of their own.
+    assert!(!page.contains("gemv_sm90_bf16_nt_8x2x512_1x1@1x2_k4_w4 us"));
+}
+
+/// `fit --judge` judges what this build would choose on the same measurements.
+#[test]
+fn a_record_with_every_kernel_judges_other_builds() {
+    let text = run(&["fit", "--judge", RECORD]);
+    assert!(text.contains("this build with its measured tables:") && text.contains("this build:"), "{text}");
+    assert!(text.contains("more than 2 % slower than stock"), "{text}");
+}

@@ -5,6 +5,7 @@
 
 mod classes;
 mod heat;
+mod regret;
 mod roofline;
 mod style;
 mod summary;
@@ -65,6 +66,7 @@ fn fill(name: &str, view: &View) -> Option<String> {
         ),
         "heat" => heat(view),
         "classes" => classes(view),
+        "regret" => regret::tables(view),
         "rows" => count(view.report.rows.len(), "row"),
         "table" => table::table(view),
         "left_out" => table::left_out(view),

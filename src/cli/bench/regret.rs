@@ -1,6 +1,6 @@
 //! The regret of the choices of a run: their times over the best of the arms that a dispatcher could have chosen.
 
-use super::report::{Report, Row};
+use super::report::{Arm, Report, Row};
 use crate::cli::regret::{Judged, Regret};
 use std::fmt;
 
@@ -24,20 +24,33 @@ pub fn of_report(report: &Report) -> OfReport {
 /// `None` where the arm, or any other than it, was not measured.
 fn judge(row: &Row, choice: &str) -> Option<Judged> {
     let us = row.arms.get(choice)?.us;
-    let others = row.arms.iter().filter(|(name, _)| *name != choice && is_candidate(row, name));
-    let best = others.map(|(_, arm)| arm.us).reduce(f64::min)?.min(us);
+    let best = best(row, choice)?.1.us;
     let over_stock = row.arms.get(STOCK).map(|stock| us / stock.us);
     Some(Judged { class: row.class.clone(), id: row.id.clone(), ratio: us / best, over_stock })
+}
+
+/// The fastest arm that a dispatcher could have chosen in place of `choice`, or `choice` itself, with its name. `None` where no other arm
+/// was measured.
+pub fn best<'a>(row: &'a Row, choice: &str) -> Option<(&'a str, &'a Arm)> {
+    let own = row.arms.get_key_value(choice)?;
+    let others = row.arms.iter().filter(|(name, _)| *name != choice && is_candidate(row, name));
+    let other = others.min_by(|x, y| x.1.us.total_cmp(&y.1.us))?;
+    let (name, arm) = if other.1.us < own.1.us { other } else { own };
+    Some((name, arm))
+}
+
+/// Whether the arm is a kernel by name, with or without a configuration.
+pub fn is_kernel(row: &Row, arm: &str) -> bool {
+    row.arms.get(arm).is_some_and(|measured| arm.split('@').next() == Some(&measured.kernel))
 }
 
 /// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms
 /// and other f32 modes are no choices.
 fn is_candidate(row: &Row, arm: &str) -> bool {
-    let is_kernel = |name: &str| row.arms.get(name).is_some_and(|arm| name.split('@').next() == Some(&arm.kernel));
     match arm {
         "ours" | "ours-untuned" | "own" | "own-best" => true,
         STOCK => !row.flags.iter().any(|flag| flag == "inexact candle"),
-        name => is_kernel(name),
+        name => is_kernel(row, name),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::text::{count, error, escape, number, number_or_nothing, NOTHING};
 use super::view::{arm_name, over_roof, speedup, us, View, CANDLE, CUBLASLT, OURS};
+use crate::cli::bench::regret::best;
 use crate::cli::bench::report::{Arm, Row};
 use std::fmt::Write;
 
@@ -76,6 +77,7 @@ fn columns(view: &View) -> Vec<Column> {
         text: false,
     }));
     columns.push(number("over roof", "time of ours over the roofline"));
+    columns.push(number("over best", "time of ours over the best of our kernels and the vendor's call"));
     columns.push(column("kernel of ours", "what the dispatcher chose", true));
     columns.extend(other_arms(view).map(time));
     columns.push(number("err", "largest difference of ours to the reference, over the reference's root mean square"));
@@ -111,6 +113,7 @@ fn cells(view: &View, row: &Row) -> Vec<Cell> {
     cells.extend(view.baselines.iter().map(|baseline| ratio(speedup(row, OURS, baseline))));
     let over = over_roof(row, OURS);
     cells.push(Cell { text: number_or_nothing(over), value: over, ..Cell::default() });
+    cells.push(over_best(row));
     let ours = row.arms.get(OURS);
     cells.push(Cell { class: "text kernel", ..text(ours.map_or(NOTHING, |arm| &arm.kernel)) });
     cells.extend(other_arms(view).map(|arm| time(row, arm)));
@@ -132,6 +135,17 @@ fn time(row: &Row, arm: &str) -> Cell {
             let why = row.absent.get(arm).cloned().unwrap_or_else(|| "not measured".into());
             Cell { text: NOTHING.into(), title: why, class: "absent", ..Cell::default() }
         }
+    }
+}
+
+/// The time of ours over that of the best arm that could have been chosen.
+fn over_best(row: &Row) -> Cell {
+    match best(row, OURS).zip(row.arms.get(OURS)) {
+        Some(((name, best), ours)) => {
+            let (value, title) = (ours.us / best.us, format!("{name}: {} us\n{}", number(best.us), best.kernel));
+            Cell { text: number(value), value: Some(value), title, ..Cell::default() }
+        }
+        None => Cell { text: NOTHING.into(), ..Cell::default() },
     }
 }
 

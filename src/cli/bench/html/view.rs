@@ -1,6 +1,7 @@
 //! The page's view of a record: the valid rows, and their averages.
 
 use super::text::is_vendor;
+use crate::cli::bench::regret;
 use crate::cli::bench::report::{by_class, geomean, Report, Row};
 
 pub const CANDLE: &str = "candle";
@@ -18,7 +19,7 @@ pub struct View<'a> {
     pub report: &'a Report,
     /// Rows without a wrong result: the rows of all geomeans and plots.
     pub sound: Vec<&'a Row>,
-    /// Arms of the record, the best-known arms first.
+    /// Arms of the record that are no single kernels, the best-known arms first.
     pub arms: Vec<&'a str>,
     /// Baselines that the record has.
     pub baselines: Vec<&'static str>,
@@ -41,7 +42,8 @@ pub struct Class<'a> {
 impl<'a> View<'a> {
     pub fn new(report: &'a Report) -> Self {
         let sound: Vec<&Row> = report.sound().collect();
-        let mut arms: Vec<&str> = report.rows.iter().flat_map(|row| row.arms.keys().map(String::as_str)).collect();
+        let of_row = |row: &'a Row| row.arms.keys().map(String::as_str).filter(|arm| !regret::is_kernel(row, arm));
+        let mut arms: Vec<&str> = report.rows.iter().flat_map(of_row).collect();
         let known = [CANDLE, CUBLASLT, OURS, OWN_BEST];
         arms.sort_by_key(|arm| (known.iter().position(|name| name == arm).unwrap_or(known.len()), *arm));
         arms.dedup();
@@ -126,6 +128,7 @@ pub fn arm_name(arm: &str) -> &str {
         CUBLASLT => "cuBLASLt",
         OURS => "ours",
         OWN_BEST => "best own kernel",
+        "ours-untuned" => "ours without measured tables",
         "own" => "ours without the vendor's library",
         "cublaslt-any" => "cuBLASLt, partial sums of any type",
         "cublaslt-top1" => "cuBLASLt's first choice",
