@@ -22,7 +22,9 @@
 //! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. [`random`] draws such lists.
 
 use crate::error::{Error, Result};
-use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN};
+use crate::problem::{
+    power_of_two_in, Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN,
+};
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

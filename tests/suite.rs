@@ -96,6 +96,28 @@ fn a_row_says_what_is_computed() {
     assert_eq!((row.from.as_deref(), of_problem(row).as_ref()), (Some("a model"), Some(row)));
 }
 
+/// Views into larger tensors: padded lines, odd addresses, and a mode of the row's own.
+#[test]
+fn a_row_may_be_padded_at_odd_addresses_and_have_a_mode() {
+    let fields = "batch = 3\na_stride = 9\nb_stride = 11\na_offset = 1\nb_offset = 2\nd_offset = 3";
+    let row = &parse(&format!("{ROW}{fields}\n"))[0];
+    let mut expected = Problem::dense(2, 4, 8, 3, Layout::NT, Format::BF16);
+    (expected.a.row_stride, expected.a.batch_stride, expected.a.pointer_align) = (9, [0, 18], 2);
+    (expected.b.col_stride, expected.b.batch_stride, expected.b.pointer_align) = (11, [0, 44], 4);
+    expected.d.pointer_align = 2;
+    assert_eq!(row.problem(), expected);
+    assert_eq!(&parse(&suite::to_toml(std::slice::from_ref(row)))[0], row);
+
+    // Where columns of A and rows of B are contiguous, these are the lines.
+    let text = ROW.replace("\"nt\"", "\"tn\"").replace("bf16", "f32") + "a_stride = 3\nb_stride = 5\nf32 = \"tf32\"\n";
+    let row = &parse(&text)[0];
+    let mut expected = Problem::dense(2, 4, 8, 1, Layout::TN, Format::F32);
+    (expected.a.col_stride, expected.b.row_stride, expected.f32_mode) = (3, 5, F32Mode::Tf32);
+    assert_eq!(row.problem(), expected);
+    let run = |row: &Shape| row.problem_in(F32Mode::Strict).f32_mode;
+    assert_eq!([run(row), run(&Shape { f32: None, ..row.clone() })], [F32Mode::Tf32, F32Mode::Strict]);
+}
+
 #[test]
 fn what_is_wrong_is_said_with_its_line_its_field_and_what_was_expected() {
     let with = |old: &str, new: &str| ROW.replace(old, new);
@@ -122,6 +144,11 @@ fn what_is_wrong_is_said_with_its_line_its_field_and_what_was_expected() {
         (and("batch = 3\na_batch_stride = 15"), ["line 10", "field a_batch_stride", "expected 0, or 16 and more"]),
         (and("batch = 3\nb_batch_stride = 1"), ["line 10", "field b_batch_stride", "expected 0, or 32 and more"]),
         (and("b_batch_stride = 0"), ["line 9", "field b_batch_stride", "expected no stride, or a batch"]),
+        (and("a_stride = 7"), ["line 9", "field a_stride", "expected 8 and more"]),
+        (and("b_offset = -1"), ["line 9", "b_offset", "expected 0 to 4294967295, a whole number"]),
+        (and("batch = 3\nb_stride = 9\nb_batch_stride = 34"), ["line 11", "field b_batch_stride", "0, or 35 and more"]),
+        (and("f32 = \"tf32\""), ["line 9", "field f32", "expected no mode"]),
+        (and("f32 = \"fast\""), ["line 9", "`fast`", "`tf32`"]),
         (with("m = 2", "m = 2\nm = 3"), ["line 5", "m = 3", "duplicate key"]),
         ("[[shapes]]\n".into(), ["line 1", "`shapes`", "expected `shape`"]),
         ("a suite\n".into(), ["line 1", "a suite", "expected"]),
@@ -206,7 +233,11 @@ prop_compose! {
         let epilogue = (!plain).then_some(ShapeEpilogue { alpha, beta, bias, activation });
         let (a_batch_stride, b_batch_stride) = (stride(a, m * k), stride(b, n * k));
         let (m, n, k, batch) = (size(m), size(n), size(k), size(batch));
-        Shape { id, class, m, n, k, batch, layout, dtype, out, a_batch_stride, b_batch_stride, epilogue, from }
+        let (a_stride, b_stride, a_offset, b_offset, d_offset, f32) = (None, None, None, None, None, None);
+        Shape {
+            id, class, m, n, k, batch, layout, dtype, out, a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset,
+            b_offset, d_offset, f32, epilogue, from,
+        }
     }
 }
 

@@ -104,8 +104,14 @@ fn is_aligned(shape: &Shape) -> bool {
     };
     let [a_offset, b_offset, d_offset] =
         [shape.a_offset, shape.b_offset, shape.d_offset].map(|offset| offset.unwrap_or(0) as usize);
-    let elements =
-        [line(lines_of_a, shape.a_stride), line(lines_of_b, shape.b_stride), shape.n.get(), a_offset, b_offset, d_offset];
+    let elements = [
+        line(lines_of_a, shape.a_stride),
+        line(lines_of_b, shape.b_stride),
+        shape.n.get(),
+        a_offset,
+        b_offset,
+        d_offset,
+    ];
     let of_16_bytes = if shape.dtype == Format::F32 { 4 } else { 8 };
     elements.iter().all(|elements| elements % of_16_bytes == 0)
 }

@@ -151,7 +151,12 @@ impl LtProblem<'_> {
             // Unless told, the heuristic takes addresses for multiples of 256 bytes.
             for (attribute, operand) in aligned.into_iter().filter(|(_, operand)| operand.pointer_align < MAX_ALIGN) {
                 let bytes: u32 = operand.pointer_align;
-                result::set_matmul_pref_attribute(preference, attribute, (&raw const bytes).cast(), size_of_val(&bytes))?;
+                result::set_matmul_pref_attribute(
+                    preference,
+                    attribute,
+                    (&raw const bytes).cast(),
+                    size_of_val(&bytes),
+                )?;
             }
             let [b, a, d] = self.layouts;
             sys::cublasLtMatmulAlgoGetHeuristic(

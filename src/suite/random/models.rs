@@ -16,11 +16,7 @@ pub(super) struct Model {
     pub gated: bool,
 }
 
-const fn model(
-    name: &'static str,
-    [hidden, ffn, head, heads, kv_heads, vocabulary]: [usize; 6],
-    gated: bool,
-) -> Model {
+const fn model(name: &'static str, [hidden, ffn, head, heads, kv_heads, vocabulary]: [usize; 6], gated: bool) -> Model {
     Model { name, hidden, ffn, head, heads, kv_heads, vocabulary, gated }
 }
 
