@@ -20,8 +20,8 @@ fn cells(text: &str, title: &str, class: &str) -> Vec<String> {
     line.unwrap_or_else(|| panic!("no {class} in\n{after}"))[2..8].to_vec()
 }
 
-const TUNED: &str = "regret: time of the dispatcher's choice, with its measured tables";
-const UNTUNED: &str = "regret: time of the dispatcher's choice without measured tables";
+const TUNED: &str = "regret of the dispatcher's choice, with its measured tables";
+const UNTUNED: &str = "regret of the dispatcher's choice without measured tables";
 
 #[test]
 fn the_regret_of_a_record_is_what_a_hand_computes() {

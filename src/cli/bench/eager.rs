@@ -4,6 +4,7 @@
 
 use super::arms::Arm;
 use super::check::Reference;
+use super::measure::set_mode;
 use super::measured::{Error, Measured, Run};
 use super::operands::Operands;
 use super::timing::{Samples, Timer};
@@ -27,6 +28,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             "candle's calls do not arrive at the interposer in this build, so there is nothing to compare".into()
         );
     }
+    set_mode(problem.f32_mode);
     let operands = Operands::new(timer, problem, dispatcher.device().l2_bytes as usize, args.hot, 1.0)?;
     let copies =
         (0..operands.copies()).map(|copy| Views::of(problem, operands.inputs(copy))).collect::<Result<Vec<_>>>()?;

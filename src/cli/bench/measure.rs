@@ -53,6 +53,12 @@ pub struct How {
     pub scale: f64,
 }
 
+/// Sets the mode of arms that are calls of candle, including stock.
+pub fn set_mode(mode: F32Mode) {
+    crate::set_f32_mode(mode);
+    candle::cuda_backend::set_gemm_reduced_precision_f32(mode == F32Mode::Tf32);
+}
+
 impl Session {
     /// Opens a session with the dispatcher that programs have on this machine.
     pub fn open(pause: f64, f32_mode: F32Mode) -> Result<Self> {
@@ -64,9 +70,7 @@ impl Session {
         f32_mode: F32Mode,
         dispatcher: impl FnOnce(DeviceInfo) -> Result<Dispatcher>,
     ) -> Result<Self> {
-        // The mode of arms that are calls of candle, including stock.
-        crate::set_f32_mode(f32_mode);
-        candle::cuda_backend::set_gemm_reduced_precision_f32(f32_mode == F32Mode::Tf32);
+        set_mode(f32_mode);
         let device = CudaDevice::new_with_stream(0)?;
         // SAFETY: one stream only; events of candle's allocator would end up in the captured graphs.
         unsafe { device.disable_event_tracking() };

@@ -57,7 +57,7 @@ fn is_candidate(row: &Row, arm: &str) -> bool {
 impl fmt::Display for OfReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, regret) in &self.0 {
-            writeln!(f, "regret: time of {what} over the best of our kernels and the vendor's call\n{regret}")?;
+            writeln!(f, "regret of {what}: time over the best of our kernels and the vendor's call\n{regret}")?;
         }
         Ok(())
     }
