@@ -32,7 +32,7 @@ struct Miss {
 const KNOWN: [Known; 7] = [
     Known {
         why: "16 bits, an operand of one line that `broadcast_as` repeats with a stride of 0: TMA and cuBLAS take no such lines, and split_k \
-              multiplies at a tenth of their rate. A copy of the operand would be faster.",
+              has no ring of stages. A copy of the operand would be faster.",
         is: |miss| miss.is_half() && miss.repeats_a_line() && miss.by(&["split_k"]),
         most: 6.0,
     },
@@ -55,7 +55,7 @@ const KNOWN: [Known; 7] = [
     },
     Known {
         why: "16 bits, unaligned, one batch dimension: no kernel of ours with tensor cores and a ring takes unaligned A or B, or other \
-              layouts than nt with an unaligned D. cuBLAS takes them, at a sixth of its rate, and split_k where D is small.",
+              layouts than nt with an unaligned D. cuBLAS takes them, at a part of its rate, and split_k where D is small.",
         is: |miss| miss.is_half() && !miss.is_aligned() && miss.by(&["cublas", "split_k"]),
         most: 2.5,
     },
