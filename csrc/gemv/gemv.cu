@@ -206,7 +206,7 @@ template <class Row, int M>
 tg_status launch_rows(const tg_gemm_args& args) {
   using C = Chunk<Row, M>;
   if (C::exact && args.m != M) return TG_UNSUPPORTED;
-  return launch_teams<C, typename C::Out>(args, reinterpret_cast<const void*>(gemv<Row, M>));
+  return launch_teams<C>(args, gemv<Row, M>);
 }
 
 }  // namespace

@@ -186,7 +186,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
 // For problems that gemv.cu has checked, with at most eight rows.
 template <class T, class Out>
 tg_status launch_mma(const tg_gemm_args& args) {
-  return launch_teams<MmaChunk, Out>(args, reinterpret_cast<const void*>(gemv_mma<T, Out>));
+  return launch_teams<MmaChunk>(args, gemv_mma<T, Out>);
 }
 
 }  // namespace

@@ -68,13 +68,12 @@ tg_status launch_columns(const tg_gemm_args& args) {
   int across = 1;  // threads side by side
   while (across < wide && across < Tile<COLUMNS>::most_across) across *= 2;
   const int rows = threads / across;
-  int column_blocks = int(ceil_div(wide, across));
+  const int column_blocks = int(ceil_div(wide, across));
   const int64_t blocks = ceil_div(args.m, int64_t(rows) * Tile<COLUMNS>::rows) * column_blocks;
-  GemvProblem<float> p(args);
-  Epilogue<float, float> epilogue(args);
-  void* parameters[] = {&p, &column_blocks, &epilogue};
+  const GemvProblem<float> p(args);
+  const Epilogue<float, float> epilogue(args);
   const dim3 grid(unsigned(blocks), unsigned(args.batch[0] * args.batch[1])), block(across, rows);
-  return Launch(args, grid, block, 0)(reinterpret_cast<const void*>(outer<COLUMNS>), parameters);
+  return Launch(args, grid, block, 0)(outer<COLUMNS>, p, column_blocks, epilogue);
 }
 
 }  // namespace

@@ -330,9 +330,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const auto kernel = simt_gemm<Row>;
   const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
   if (smem_bytes > 48 * 1024) {  // a kernel gets this much without a request
-    if (const cudaError_t error = allow_shared_memory<Config<Row>>(reinterpret_cast<const void*>(kernel), smem_bytes)) {
-      return cuda_status(error);
-    }
+    if (const cudaError_t error = allow_shared_memory<Config<Row>>(kernel, smem_bytes)) return cuda_status(error);
   }
   tg_gemm_args copy = args;
   Epilogue<float, float> epilogue(args);

@@ -66,13 +66,9 @@ bool tensor_map_of_planes(CUtensorMap* map, void* planes, int64_t plane_k, int64
 template <class C>
 tg_status run(const tg_gemm_args& args, const CUtensorMap& a_map, const CUtensorMap& b_map, const CUtensorMap& d_map,
               const Place& place) {
-  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  Epilogue<float, float> epilogue(args);
+  const Epilogue<float, float> epilogue(args);
   const int clusters = std::min(place.order.total, std::max(1, args.sm_count / C::cluster));
-  void* parameters[] = {const_cast<CUtensorMap*>(&a_map), const_cast<CUtensorMap*>(&b_map),
-                        const_cast<CUtensorMap*>(&d_map), const_cast<Place*>(&place), &epilogue};
-  return Launch(args, dim3(clusters * C::cluster), dim3(C::threads), C::shared_bytes, dim3(C::cluster))(kernel, parameters);
+  return launch_configured<C>(args, clusters * C::cluster, C::cluster, multiply<C>, a_map, b_map, d_map, place, epilogue);
 }
 
 }  // namespace
@@ -109,7 +105,7 @@ tg_status launch(const tg_gemm_args* problem) {
   if (!a_is_ready && !move_to_workspace(behind_planes, &a, &a_copy)) return TG_UNSUPPORTED;
   const int64_t b_stride = b_in_rows ? args.b.col_stride : args.b.row_stride;
   const int64_t b_work = of_b.all() * (b_in_rows ? n * plane_k / 8 : ceil_div(n, 64) * ceil_div(k, 64));
-  Unprepared b{static_cast<const float*>(args.b.ptr), b_stride, {args.b.batch_stride[0], args.b.batch_stride[1]},
+  const Unprepared b{static_cast<const float*>(args.b.ptr), b_stride, {args.b.batch_stride[0], args.b.batch_stride[1]},
                args.workspace, int(n), int(k), int(plane_k), int(of_b.count[1]), b_in_rows,
                is_multiple(args.b, b_stride, b_in_rows ? 2 : 4), unsigned(b_work)};
 
@@ -128,11 +124,8 @@ tg_status launch(const tg_gemm_args* problem) {
 
   const int64_t a_blocks = ceil_div(a_copy.squares, transpose_threads / 32);
   const int64_t blocks = std::max(a_blocks, b_in_rows ? ceil_div(b_work, prepare_threads) : b_work);
-  void* parameters[] = {&a_copy, &b};
   const dim3 grid(unsigned(std::min<int64_t>(blocks, 16 * args.sm_count)));
-  const tg_status status =
-      Launch(args, grid, dim3(prepare_threads), 0)(reinterpret_cast<const void*>(prepare_both<!a_is_ready>), parameters);
-  if (status != TG_OK) return status;
+  if (const tg_status status = Launch(args, grid, dim3(prepare_threads), 0)(prepare_both<!a_is_ready>, a_copy, b)) return status;
   if (k < least_of_exact) return run<typename Add::Short>(args, a_map, b_map, d_map, place);
   if (k < least_of_long) return run<typename Add::Exact>(args, a_map, b_map, d_map, place);
   return run<typename Add::Long>(args, a_map, b_map, d_map, place);

@@ -50,7 +50,7 @@ tg_status run(const tg_gemm_args& args) {
                    : tensor_map<float>(&q_map, q, C::width, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE))) {
     return TG_UNSUPPORTED;
   }
-  Epilogue<float, float> epilogue(args);
+  const Epilogue<float, float> epilogue(args);
   const bool whole = C::tall && q_rows == C::width && epilogue.is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
                      rows_in_fours<float>(d, m, args.batch) &&
                      tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
@@ -59,13 +59,9 @@ tg_status run(const tg_gemm_args& args) {
   const int stages = grid <= args.sm_count ? C::unit : C::stages;
   const int prefetch = args.overlap && swap_ab ? 4 : 0;
   const uint64_t p_policy = swap_ab && q_tiles == 1 ? evict_first : evict_normal;
-  Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
+  const Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
               int(q_rows), split_log2, stages, prefetch, p_policy, swap_ab, epilogue.is_plain(), whole};
-
-  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  void* parameters[] = {&p_map, &q_map, &d_map, &place, &epilogue};
-  return Launch(args, dim3(unsigned(grid)), dim3(C::threads), C::shared_bytes, dim3(1u << split_log2))(kernel, parameters);
+  return launch_configured<C>(args, grid, 1 << split_log2, multiply<C>, p_map, q_map, d_map, place, epilogue);
 }
 
 }  // namespace

@@ -20,15 +20,11 @@ tg_status run(const tg_gemm_args& args) {
     return TG_UNSUPPORTED;
   }
   const auto even = [](int64_t stride) { return stride % 2 == 0; };
-  Epilogue<double, double> epilogue(args);
+  const Epilogue<double, double> epilogue(args);
   const bool in_pairs = reinterpret_cast<uintptr_t>(args.d.ptr) % 16 == 0 && even(args.d.row_stride) &&
                         even(args.d.batch_stride[0]) && even(args.d.batch_stride[1]);
-  Work work{*tiles, in_pairs, epilogue.is_scaling()};
-  const void* kernel = reinterpret_cast<const void*>(dgemm<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  void* parameters[] = {&a_map, &b_map, &work, &epilogue};
-  const dim3 grid(unsigned(std::min(work.order.total, args.sm_count)));
-  return Launch(args, grid, dim3(C::threads), C::shared_bytes)(kernel, parameters);
+  const Work work{*tiles, in_pairs, epilogue.is_scaling()};
+  return launch_configured<C>(args, std::min(work.order.total, args.sm_count), 1, dgemm<C>, a_map, b_map, work, epilogue);
 }
 
 }  // namespace

@@ -46,20 +46,16 @@ tg_status run(const Product& product) {
       !tensor_map<float>(&q_map, product.q, C::tile_n, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE)) {
     return TG_UNSUPPORTED;
   }
-  Epilogue<float, float> epilogue(args);
+  const Epilogue<float, float> epilogue(args);
   const bool in_fours = args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
   const bool simple = in_fours && epilogue.is_scaling();
-  Work work{*tiles, split_log2, 1, in_fours, simple};
-  const void* kernel = reinterpret_cast<const void*>(sgemm<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
+  const Work work{*tiles, split_log2, 1, in_fours, simple};
   if (product.of_p.squares > 0 || product.of_q.squares > 0) {
     if (const tg_status status = launch_transpose(args, product.of_p, product.of_q)) return status;
   }
   const int64_t blocks = C::reduces ? int64_t(tiles->order.total) << split_log2
                                       : std::min(tiles->order.total, args.sm_count * C::residents);
-  void* parameters[] = {&p_map, &q_map, &work, &epilogue};
-  const dim3 cluster(C::split ? 1u << split_log2 : 1u);
-  return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), C::shared_bytes, cluster)(kernel, parameters);
+  return launch_configured<C>(args, blocks, 1 << split_log2, sgemm<C>, p_map, q_map, work, epilogue);
 }
 
 // Runs the configuration's tile, one of those of the row `tile_m` x `tile_n`; `src/family/sm90_sgemm.rs` lists the same tiles.

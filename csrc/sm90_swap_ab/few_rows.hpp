@@ -218,16 +218,14 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
   const tg_matrix& d = args.d;
   const bool pairs = reinterpret_cast<uintptr_t>(d.ptr) % 4 == 0 && d.batch_stride[0] % 2 == 0 &&
                      d.batch_stride[1] % 2 == 0 && (args.m == 1 || d.row_stride % 2 == 0);
-  Epilogue<T, float> epilogue(args);
-  FewRowsPlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages, args.overlap ? 2 : 0, pairs,
+  const Epilogue<T, float> epilogue(args);
+  const FewRowsPlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages, args.overlap ? 2 : 0, pairs,
                      epilogue.is_plain()};
 
-  const void* kernel = reinterpret_cast<const void*>(few_rows<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(few_rows<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
-  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
   const dim3 grid(unsigned(tiles * split), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(kernel, parameters);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(few_rows<C>, w_map, a_map, place, epilogue);
 }
 
 }  // namespace

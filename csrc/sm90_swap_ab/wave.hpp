@@ -267,17 +267,15 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
                     d.batch_stride[1] % 8 == 0 && (args.m == 1 || d.row_stride % 8 == 0);
   const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
   const int64_t at_once = std::max(1, args.sm_count / cluster);
-  Epilogue<T, float> epilogue(args);
+  const Epilogue<T, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
-  WavePlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups), int(groups),
+  const WavePlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups), int(groups),
                   stages, args.overlap ? 2 : 0, wide, plain};
 
-  const void* kernel = reinterpret_cast<const void*>(wave<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(wave<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
-  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
   const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(wave<C>, w_map, a_map, place, epilogue);
 }
 
 }  // namespace

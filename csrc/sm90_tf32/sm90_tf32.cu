@@ -45,7 +45,7 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
   const TileOrder order = order_of(args, r_tiles, s_tiles, C::q_rows < C::p_rows, total <= at_once);
   // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
   const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
-  Work work{cluster, int(r), int(s), int(stages), order, epilogue.is_scaling(),
+  const Work work{cluster, int(r), int(s), int(stages), order, epilogue.is_scaling(),
             large_d ? evict_last : evict_normal, large_d ? evict_first : evict_normal};
 
   Transpose into_workspace;
@@ -57,15 +57,11 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
       !tensor_map(&d_map, d, C::panel_rows, false)) {
     return TG_UNSUPPORTED;
   }
-  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
   if (transposes) {
     if (const tg_status status = launch_transpose(args, into_workspace)) return status;
   }
-  void* parameters[] = {&p_map, &q_map, &d_map, &work, const_cast<Epilogue<float, float>*>(&epilogue)};
-  const unsigned blocks = 1u << cluster.log2();
-  const dim3 grid(unsigned(std::min(total, at_once)) * blocks);
-  return Launch(args, grid, dim3(C::threads), C::shared_bytes, dim3(blocks))(kernel, parameters);
+  const int blocks = 1 << cluster.log2();
+  return launch_configured<C>(args, std::min(total, at_once) * blocks, blocks, multiply<C>, p_map, q_map, d_map, work, epilogue);
 }
 
 }  // namespace
