@@ -10,6 +10,7 @@ namespace tilegemm {
 template <class Config, class... Parameters>
 cudaError_t allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
   static std::atomic<uint64_t> allowed{0};  // one bit per device
+  if (Rehearsal::is_on()) return cudaSuccess;
   int device;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   const uint64_t bit = device < 64 ? uint64_t(1) << device : 0;
@@ -43,7 +44,7 @@ class Launch {
   template <class... Parameters>
   tg_status operator()(void (*kernel)(Parameters...), const Parameters&... parameters) const {
     void* list[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
-    return cuda_status(cudaLaunchKernelExC(&config_, reinterpret_cast<const void*>(kernel), list));
+    return Rehearsal::is_on() ? TG_OK : cuda_status(cudaLaunchKernelExC(&config_, reinterpret_cast<const void*>(kernel), list));
   }
 
  private:
@@ -57,6 +58,13 @@ tg_status launch_configured(const tg_gemm_args& args, int64_t blocks, int cluste
                             const Parameters&... parameters) {
   if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
   return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), C::shared_bytes, dim3(cluster))(kernel, parameters...);
+}
+
+// A launch without attributes: for kernels of every architecture.
+inline tg_status launch_plainly(const tg_gemm_args& args, const void* kernel, dim3 grid, dim3 block, void** parameters,
+                                int shared_bytes = 0) {
+  if (Rehearsal::is_on()) return TG_OK;
+  return cuda_status(cudaLaunchKernel(kernel, grid, block, parameters, size_t(shared_bytes), cudaStream_t(args.stream)));
 }
 
 }  // namespace tilegemm
