@@ -61,10 +61,13 @@ tg_status launch_configured(const tg_gemm_args& args, int64_t blocks, int cluste
 }
 
 // A launch without attributes: for kernels of every architecture.
-inline tg_status launch_plainly(const tg_gemm_args& args, const void* kernel, dim3 grid, dim3 block, void** parameters,
-                                int shared_bytes = 0) {
+template <class... Parameters>
+tg_status launch_plainly(const tg_gemm_args& args, dim3 grid, dim3 block, int shared_bytes, void (*kernel)(Parameters...),
+                         const Parameters&... parameters) {
   if (Rehearsal::is_on()) return TG_OK;
-  return cuda_status(cudaLaunchKernel(kernel, grid, block, parameters, size_t(shared_bytes), cudaStream_t(args.stream)));
+  void* list[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+  const auto address = reinterpret_cast<const void*>(kernel);
+  return cuda_status(cudaLaunchKernel(address, grid, block, list, size_t(shared_bytes), cudaStream_t(args.stream)));
 }
 
 }  // namespace tilegemm
