@@ -168,12 +168,4 @@ tg_status launch_teams(const tg_gemm_args& args, void (*kernel)(GemvProblem<T>, 
   return Launch(args, grid, dim3(lanes, unsigned(split), unsigned(teams)), shared_bytes)(kernel, problem, epilogue);
 }
 
-// Whether a matrix has a contiguous dimension, whose `count` lines all start at multiples of 16 bytes.
-template <class T>
-bool rows_on_16_bytes(const tg_matrix& matrix, int64_t unit, int64_t leading, int64_t count, const int64_t (&batch)[2]) {
-  const auto aligned = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };
-  return unit == 1 && aligned(leading, count) && aligned(matrix.batch_stride[0], batch[0]) &&
-         aligned(matrix.batch_stride[1], batch[1]) && reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0;
-}
-
 }  // namespace tilegemm

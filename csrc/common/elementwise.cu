@@ -127,9 +127,7 @@ __global__ void elementwise(tg_gemm_args args, Op op, int64_t count, Quotient pi
 // Whether every row of a matrix begins at a multiple of 16 bytes and is contiguous.
 template <class T>
 bool in_pieces(const tg_matrix& matrix, const tg_gemm_args& args) {
-  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };
-  return matrix.col_stride == 1 && whole(matrix.row_stride, args.m) && whole(matrix.batch_stride[0], args.batch[0]) &&
-         whole(matrix.batch_stride[1], args.batch[1]) && reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0;
+  return matrix.col_stride == 1 && rows_at_multiples<T>(16 / sizeof(T), matrix, args.m, args.batch);
 }
 
 template <class T, class Acc, int width, class Op>

@@ -87,7 +87,7 @@ tg_status launch(const tg_gemm_args* problem) {
   // src/kernel/limits.rs has the same numbers. A block has at least 16 rows and 64 columns; where D is narrower, a block has more rows.
   if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
-  const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
+  const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);
   return in_fours ? launch_columns<4>(args) : launch_columns<1>(args);
 }
 

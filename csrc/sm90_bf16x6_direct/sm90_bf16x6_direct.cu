@@ -41,8 +41,7 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t q_rows = swap_ab ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
 
   const tg_matrix &a = args.a, &b = args.b, &d = args.d;
-  const Lines of_a = lines_of(a, m, k, a.row_stride, args.batch);
-  const Lines of_b = C::in_rows ? lines_of(b, n, k, b.col_stride, args.batch) : lines_of(b, k, n, b.row_stride, args.batch);
+  const Lines of_a = lines_of_a(args, true), of_b = lines_of_b(args, C::in_rows);
   const Lines &p = swap_ab ? of_b : of_a, &q = swap_ab ? of_a : of_b;
   CUtensorMap p_map, q_map, d_map{};
   if (!tensor_map(&p_map, p, C::height, false) ||
@@ -52,8 +51,8 @@ tg_status run(const tg_gemm_args& args) {
   }
   const Epilogue<float, float> epilogue(args);
   const bool whole = C::tall && q_rows == C::width && epilogue.is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
-                     rows_in_fours<float>(d, m, args.batch) &&
-                     tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
+                     rows_at_multiples<float>(4, d, m, args.batch) &&
+                     tensor_map(&d_map, lines_of_d(args), 16, false);
   const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << split_log2;
   // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
   const int stages = grid <= args.sm_count ? C::unit : C::stages;
@@ -77,7 +76,7 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr int64_t most = INT_MAX - 1024, most_tiles = INT_MAX / 64;  // src/kernel/limits.rs has the same numbers
   if (k == 0 || m > most || n > most || k > most || batches > most_tiles) return TG_UNSUPPORTED;
   if (ceil_div(m, 64) * ceil_div(n, 64) > most_tiles / batches) return TG_UNSUPPORTED;
-  if (args.a.col_stride != 1 || (in_rows ? args.b.row_stride : args.b.col_stride) != 1) return TG_UNSUPPORTED;
+  if (!has_layout(args, Row::layout)) return TG_UNSUPPORTED;
 
   // `src/family/sm90_bf16x6_direct.rs` lists the same configurations.
   const tg_config& config = args.config;

@@ -215,12 +215,10 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
     return TG_UNSUPPORTED;
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
-  const tg_matrix& d = args.d;
-  const bool pairs = reinterpret_cast<uintptr_t>(d.ptr) % 4 == 0 && d.batch_stride[0] % 2 == 0 &&
-                     d.batch_stride[1] % 2 == 0 && (args.m == 1 || d.row_stride % 2 == 0);
+  const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
   const Epilogue<T, float> epilogue(args);
-  const FewRowsPlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages, args.overlap ? 2 : 0, pairs,
-                     epilogue.is_plain()};
+  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages,
+                           args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 
   if (const cudaError_t error = allow_shared_memory<C>(few_rows<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;

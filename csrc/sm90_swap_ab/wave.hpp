@@ -262,15 +262,13 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
       !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
     return TG_UNSUPPORTED;
   }
-  const tg_matrix& d = args.d;
-  const bool wide = reinterpret_cast<uintptr_t>(d.ptr) % 16 == 0 && d.batch_stride[0] % 8 == 0 &&
-                    d.batch_stride[1] % 8 == 0 && (args.m == 1 || d.row_stride % 8 == 0);
+  const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
   const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
   const int64_t at_once = std::max(1, args.sm_count / cluster);
   const Epilogue<T, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
-  const WavePlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups), int(groups),
-                  stages, args.overlap ? 2 : 0, wide, plain};
+  const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups),
+                        int(groups), stages, args.overlap ? 2 : 0, wide, plain};
 
   if (const cudaError_t error = allow_shared_memory<C>(wave<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;

@@ -50,11 +50,10 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
 
   Transpose into_workspace;
   if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
-  const Lines d = lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch);
   CUtensorMap p_map, q_map, d_map;
   if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows / cluster.share_p, true) ||
       !tensor_map(&q_map, q, C::q_rows / cluster.share_q, true) ||
-      !tensor_map(&d_map, d, C::panel_rows, false)) {
+      !tensor_map(&d_map, lines_of_d(args), C::panel_rows, false)) {
     return TG_UNSUPPORTED;
   }
   if (transposes) {
@@ -85,15 +84,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
   if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
   if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;
-  if ((a_k_major ? args.a.col_stride : args.a.row_stride) != 1 || (b_k_major ? args.b.row_stride : args.b.col_stride) != 1 ||
-      args.d.col_stride != 1 || args.n % 4 != 0) {
-    return TG_UNSUPPORTED;
-  }
-  const Lines a = a_k_major ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
-                            : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch);
-  const Lines b = b_k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
-                            : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
+  if (!has_layout(args, Row::layout) || args.d.col_stride != 1 || args.n % 4 != 0) return TG_UNSUPPORTED;
 
+  const Lines a = lines_of_a(args, a_k_major), b = lines_of_b(args, b_k_major);
   const Lines &p = swap_ab ? b : a, &q = swap_ab ? a : b;
   using Shared = Config<!p_k_major, width, swap_ab, share>;
   // Blocks of wide tiles may be alone: none waits for another one then.
