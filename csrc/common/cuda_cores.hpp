@@ -89,7 +89,7 @@ struct Batch {
   __device__ Batch(int inner_batch, int matrix) : outer(matrix / inner_batch), inner(matrix - outer * inner_batch) {}
   template <class T>
   __device__ T* of(const tg_matrix& matrix) const {
-    return static_cast<T*>(matrix.ptr) + outer * matrix.batch_stride[0] + inner * matrix.batch_stride[1];
+    return matrix_of<T>(matrix, outer, inner);
   }
 };
 

@@ -91,6 +91,12 @@ static tg_status load_own_module() { return load_module(reinterpret_cast<const v
 // Whether two configurations differ.
 inline bool operator!=(const tg_config& x, const tg_config& y) { return std::memcmp(&x, &y, sizeof x) != 0; }
 
+// The first element of a matrix of the batch. `Index`: int where 32 bits hold the indices.
+template <class T, class Index>
+__device__ __forceinline__ T* matrix_of(const tg_matrix& batch, Index batch0, Index batch1) {
+  return static_cast<T*>(batch.ptr) + batch0 * batch.batch_stride[0] + batch1 * batch.batch_stride[1];
+}
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The logarithm of a power of two from 1 to `most`; -1 of any other number.

@@ -134,9 +134,7 @@ struct Place {
     n_left = int(min(args.n - first_n, tile_n));
   }
 
-  CUTE_DEVICE float* of_batch(const tg_matrix& matrix) const {
-    return static_cast<float*>(matrix.ptr) + batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
-  }
+  CUTE_DEVICE float* of_batch(const tg_matrix& matrix) const { return matrix_of<float>(matrix, batch0, batch1); }
 };
 
 template <class Row>

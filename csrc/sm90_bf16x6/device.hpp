@@ -60,8 +60,7 @@ __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, flo
     __syncwarp();
   }
   if (p.whole) return;
-  float* const d =
-      static_cast<float*>(p.d.ptr) + tile.batch0 * p.d.batch_stride[0] + tile.batch1 * p.d.batch_stride[1];
+  float* const d = matrix_of<float>(p.d, tile.batch0, tile.batch1);
 #pragma unroll 1
   for (int i = 0; i < 2 * C::panels; i++) {
     float x[8];

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(C::threads)
   }
   // Computed before the products: nothing hides the latency of code behind the last product.
   griddepcontrol_wait();  // in the threads that read C and the bias and write D
-  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  T* const d = matrix_of<T>(p.d, batch0, batch1);
   const int row = lane / 4, column = row0 + lane % 4 * 2;  // of D, in the first fragment
   T* const lane_d = d + row * p.d.row_stride + column;
   const auto store = [&](const float4& v, int m0, int n0) {

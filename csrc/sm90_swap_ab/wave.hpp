@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     }
   };
 
-  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  T* const d = matrix_of<T>(p.d, batch0, batch1);
   // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
   int left = (p.groups - group0 + step - 1) / step * count - stages;
   int s = 0, parity = 0;
