@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_fragments(const float (&sum)[C::width / 2]
   const uint32_t at = out + (warp * C::columns * 32 + lane) * 16;
 #pragma unroll
   for (int j = 0; j < C::columns; j++) {
-    store_shared_4(at + j * C::fragment_bytes, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+    store_shared_4(at + j * C::fragment_bytes, fragment(sum, j));
   }
   __syncwarp();
   const Target<C> target(place, tile);
@@ -186,8 +186,7 @@ class Meeting {
     const auto each = [&](const auto& put) {
 #pragma unroll
       for (int j = 0; j < C::columns; j++) {
-        put(to_[j / half] + j % half * C::fragment_bytes, barrier_[j / half],
-            make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+        put(to_[j / half] + j % half * C::fragment_bytes, barrier_[j / half], fragment(sum, j));
       }
     };
     if (is_split()) each([](uint32_t to, uint32_t barrier, const float4& v) { store_async(to, barrier, v); });

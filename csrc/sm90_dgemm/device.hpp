@@ -168,7 +168,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
         }
       }
       used = empty + 8 * s;
-      if (++s == C::stages) s = 0, parity ^= 1;
+      next_stage(s, parity, C::stages);
     }
     release();
 

@@ -5,6 +5,7 @@
 // stores. Where tiles are few, up to eight blocks of a cluster split K. Their sums meet in distributed shared memory and are added
 // in a fixed order.
 #pragma once
+#include "common/pipeline.hpp"
 #include "sm90_swap_ab/tiles.hpp"
 
 namespace tilegemm {
@@ -80,10 +81,7 @@ __global__ void __launch_bounds__(C::threads)
     if (lane == 0) {
       prefetch_tensor_map(&w_map);
       prefetch_tensor_map(&a_map);
-      for (int s = 0; s < stages; s++) {
-        mbarrier_init(full + 8 * s, 1);
-        mbarrier_init(empty + 8 * s, C::consumer_warps);
-      }
+      init_ring(full, empty, stages, C::consumer_warps);
       mbarrier_init(arrived, 1);
       const int fragments = (C::fragments - part + split - 1) >> split_log2;  // that this block adds up
       if (split > 1) mbarrier_arrive_expect(arrived, (fragments << split_log2) * C::fragment_bytes);
@@ -119,12 +117,8 @@ __global__ void __launch_bounds__(C::threads)
     return;
   }
 
-  if (split > 1) {
-    cluster_arrive_relaxed();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (split > 1) cluster_arrive_relaxed(), cluster_wait();
+  else __syncthreads();
   // Computed before the products: nothing hides the latency of code behind the last product.
   griddepcontrol_wait();  // in the threads that read C and the bias and write D
   T* const d = matrix_of<T>(p.d, batch0, batch1);

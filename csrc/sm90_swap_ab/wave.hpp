@@ -146,19 +146,12 @@ __global__ void __launch_bounds__(C::threads, 1)
     }
     __syncwarp();
     if (share == 1 && clustered) cluster_wait();
-    if (share > 1 || inbox_in_ring) {
-      cluster_arrive();
-      cluster_wait();
-    }
+    if (share > 1 || inbox_in_ring) cluster_sync();
     return;
   }
 
-  if (clustered) {
-    cluster_arrive_relaxed();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (clustered) cluster_arrive_relaxed(), cluster_wait();
+  else __syncthreads();
   // Lane t signals a free stage to the t-th of the blocks that share W.
   const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
   const auto release = [&](int s) {
@@ -207,10 +200,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
       for (int j = 0; j < C::columns; j++) parked[j * 32] = own(j);
     } else if constexpr (C::may_split) {
-      if (inbox_in_ring) {
-        cluster_arrive();
-        cluster_wait();
-      }
+      if (inbox_in_ring) cluster_sync();
       const uint32_t other = (1 - part) * share + a_at;  // the same tile, the other part of K
       const uint32_t slot = warp * (C::columns - C::middle) * C::fragment_bytes + lane * 16;
       parked = reinterpret_cast<float4*>(shared + (inbox - ring) + slot);
