@@ -276,26 +276,11 @@ __global__ void __launch_bounds__(C::threads, 1)
       result();
 
       const bool strange = any_strange(sum);
-      if (lane == 0) tma_store_wait_read();
-      __syncwarp();
-      store_strip(sum, strip, g, q);
-      __syncwarp();
+      store_strip(sum, strip, lane);
       const Tile tile = p.order.at(t);
       const int row = (tile.m * C::cluster + rank) * C::height + group * 64 + warp % 4 * 16, column = tile.n * C::width;
       if (strange || !p.whole) finish<C>(p, epilogue, strip, row, column, tile, strange);
-      if (p.whole) {
-        fence_proxy_async();
-        __syncwarp();
-        if (lane == 0 && row < p.m) {
-#pragma unroll
-          for (int panel = 0; panel < C::panels; panel++) {
-            if (column + panel * 32 < p.n) {
-              tma_store(&d_map, strip + panel * panel_bytes, column + panel * 32, row, tile.batch1, tile.batch0);
-            }
-          }
-          tma_store_commit();
-        }
-      }
+      if (p.whole) tma_store_strip<C::panels>(d_map, strip, row, column, p.m, p.n, tile.batch0, tile.batch1, lane);
       __syncwarp();
     }
     if (lane == 0) tma_store_wait_read();

@@ -19,6 +19,7 @@
 #include <cstddef>
 
 #include "common/epilogue.hpp"
+#include "common/panel.hpp"
 #include "common/pipeline.hpp"
 #include "common/ptx.hpp"
 #include "common/tensor_map.hpp"
@@ -135,16 +136,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
         store_shared((at ^ 48) + j * 1024 + 128, v[4 * j + 3]);
       }
     } else {
-      const bool odd = g % 2;
-#pragma unroll
-      for (int j = 0; j < 4; j++) {  // odd rows in another order: no bank conflicts
-        float x[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[e] = odd ? v[(j ^ 2) * 4 + e] : v[j * 4 + e];
-        const uint32_t at = panel + g * 128 + (((2 * (odd ? j ^ 2 : j) + q / 2) ^ g) << 4) + q % 2 * 8;
-        store_shared(at, x[0], x[1]);
-        store_shared(at + 1024, x[2], x[3]);
-      }
+      store_panel(v, panel, g, q);
     }
     const int row = d_row + (C::swap_ab ? 32 * c : 0), column = d_column + (C::swap_ab ? 0 : 32 * c);
     change(panel, row, column);
@@ -183,8 +175,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
     }
     store(v, c, [&](uint32_t panel, int row, int column) __attribute__((always_inline)) {
       const int first = C::swap_ab ? warp % 2 * 16 : 0;
-      const uint32_t at = panel + first * 128 + lane % 4 * 4;
-      const auto place = [&](int e) { return at + e * 128 + ((lane / 4 ^ e % 8) << 4); };
+      const auto place = [&](int e) { return in_strip(panel + first * 128, 0, e, lane); };
       float x[16];
       int i[16], j[16];
       bool inside[16];
