@@ -336,8 +336,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t most = INT_MAX / tiles;  // matrices that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
-    const tg_status status = launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, raster, first, vector_stores);
-    if (status) return status;
+    const tg_status status =
+        launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, raster, first, vector_stores);
+    if (status != TG_OK) return status;
   }
   return TG_OK;
 }
