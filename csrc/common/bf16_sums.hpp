@@ -4,6 +4,7 @@
 #pragma once
 #include "common/bf16_parts.hpp"
 #include "common/kernel.hpp"
+#include "common/panel.hpp"
 #include "common/wgmma.hpp"
 
 namespace tilegemm {
@@ -113,29 +114,32 @@ __device__ __forceinline__ float strict(const tg_matrix& a, const tg_matrix& b, 
 
 // ---- Strips ----------------------------------------------------------------------------------------------------------
 //
-// A warp's 16 rows of D in shared memory, on their way to global memory: panels of 32 columns, swizzled as TMA stores them.
+// A warp's 16 rows of D in shared memory, on their way to global memory, in panels (common/panel.hpp).
 
-constexpr int panel_bytes = 16 * 128;
-
-// Element `lane` of row i of a panel.
-__device__ __forceinline__ uint32_t in_strip(uint32_t strip, int panel, int i, int lane) {
-  return strip + panel * panel_bytes + i * 128 + ((lane / 4 ^ i % 8) << 4) + lane % 4 * 4;
+// Stores a warp's sums in wgmma's order, when TMA has read what was in the strip.
+template <int size>
+__device__ __forceinline__ void store_strip(const float (&sum)[size], uint32_t strip, int lane) {
+  const int g = lane / 4, q = lane % 4;
+  if (lane == 0) tma_store_wait_read();
+  __syncwarp();
+#pragma unroll
+  for (int panel = 0; panel < size / 16; panel++) store_panel(sum + panel * 16, strip + panel * panel_bytes, g, q);
+  __syncwarp();
 }
 
-// Stores a warp's sums in wgmma's order; g, q: lane / 4 and lane % 4.
-template <int size>
-__device__ __forceinline__ void store_strip(const float (&sum)[size], uint32_t strip, int g, int q) {
+// Stores a strip at (row, column) of D, m by n, by TMA; the stores complete asynchronously.
+template <int panels>
+__device__ __forceinline__ void tma_store_strip(const CUtensorMap& d_map, uint32_t strip, int row, int column, int m, int n, int batch0,
+                                                int batch1, int lane) {
+  fence_proxy_async();
+  __syncwarp();
+  if (lane == 0 && row < m) {
 #pragma unroll
-  for (int i = 0; i < size; i += 4) {  // odd rows in another order: no bank conflicts
-    const int panel = i / 16, c = i / 4 % 4;
-    const float* const v = sum + panel * 16;
-    const bool odd = g & 1;
-    const uint32_t to = strip + panel * panel_bytes + g * 128 + (((2 * (odd ? c ^ 2 : c) + q / 2) ^ g) << 4) + q % 2 * 8;
-    float x[4];
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = odd ? v[(c ^ 2) * 4 + e] : v[c * 4 + e];
-    store_shared(to, x[0], x[1]);
-    store_shared(to + 8 * 128, x[2], x[3]);
+    for (int panel = 0; panel < panels; panel++) {
+      const int at = column + panel * 32;
+      if (at < n) tma_store(&d_map, strip + panel * panel_bytes, at, row, batch1, batch0);
+    }
+    tma_store_commit();
   }
 }
 

@@ -89,7 +89,7 @@ struct Batch {
   __device__ Batch(int inner_batch, int matrix) : outer(matrix / inner_batch), inner(matrix - outer * inner_batch) {}
   template <class T>
   __device__ T* of(const tg_matrix& matrix) const {
-    return static_cast<T*>(matrix.ptr) + outer * matrix.batch_stride[0] + inner * matrix.batch_stride[1];
+    return matrix_of<T>(matrix, outer, inner);
   }
 };
 
@@ -157,24 +157,15 @@ class TeamSums {
 // Launches blocks of `warps` warps in teams of `split`, with C::rows rows of W for a team: as many blocks as there are tiles for, or as
 // run at a time. A block has 8 warps, or 16 where a multiprocessor runs 16 warps of the kernel.
 template <class C, class T>
-tg_status launch_teams(const tg_gemm_args& args, const void* kernel, int shared_bytes = 0) {
+tg_status launch_teams(const tg_gemm_args& args, void (*kernel)(GemvProblem<T>, Epilogue<T, float>), int shared_bytes = 0) {
   const int warps = args.config.warps, split = args.config.split;
   if ((warps != 8 && warps != 16) || warps > C::warps_per_sm || split < 1 || warps % split != 0) return TG_UNSUPPORTED;
   const int teams = warps / split;
   const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows), most = int64_t(args.sm_count) * (C::warps_per_sm / warps);
-  GemvProblem<T> problem(args);
-  Epilogue<T, float> epilogue(args);
+  const GemvProblem<T> problem(args);
+  const Epilogue<T, float> epilogue(args);
   const dim3 grid(unsigned(std::min(tiles, most)), unsigned(args.batch[0] * args.batch[1]));
-  void* parameters[] = {&problem, &epilogue};
-  return Launch(args, grid, dim3(lanes, unsigned(split), unsigned(teams)), shared_bytes)(kernel, parameters);
-}
-
-// Whether a matrix has a contiguous dimension, whose `count` lines all start at multiples of 16 bytes.
-template <class T>
-bool rows_on_16_bytes(const tg_matrix& matrix, int64_t unit, int64_t leading, int64_t count, const int64_t (&batch)[2]) {
-  const auto aligned = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };
-  return unit == 1 && aligned(leading, count) && aligned(matrix.batch_stride[0], batch[0]) &&
-         aligned(matrix.batch_stride[1], batch[1]) && reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0;
+  return Launch(args, grid, dim3(lanes, unsigned(split), unsigned(teams)), shared_bytes)(kernel, problem, epilogue);
 }
 
 }  // namespace tilegemm

@@ -127,23 +127,20 @@ __global__ void elementwise(tg_gemm_args args, Op op, int64_t count, Quotient pi
 // Whether every row of a matrix begins at a multiple of 16 bytes and is contiguous.
 template <class T>
 bool in_pieces(const tg_matrix& matrix, const tg_gemm_args& args) {
-  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride * int64_t(sizeof(T)) % 16 == 0; };
-  return matrix.col_stride == 1 && whole(matrix.row_stride, args.m) && whole(matrix.batch_stride[0], args.batch[0]) &&
-         whole(matrix.batch_stride[1], args.batch[1]) && reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0;
+  return matrix.col_stride == 1 && rows_at_multiples<T>(16 / sizeof(T), matrix, args.m, args.batch);
 }
 
 template <class T, class Acc, int width, class Op>
-tg_status launch(tg_gemm_args args, Op op) {
-  int64_t pieces = args.n / width, matrices = args.batch[0] * args.batch[1];
-  int64_t count = pieces * args.m * matrices;
+tg_status launch(const tg_gemm_args& args, const Op& op) {
+  const int64_t pieces = args.n / width, matrices = args.batch[0] * args.batch[1];
+  const int64_t count = pieces * args.m * matrices;
   if (count == 0) return TG_OK;
   constexpr int threads = 256;
   const int64_t blocks = ceil_div(count, threads);
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
-  Quotient by_piece(pieces, count), by_row(args.m, count), by_matrix(args.batch[1], count);
-  void* parameters[] = {&args, &op, &count, &by_piece, &by_row, &by_matrix};
-  const auto kernel = reinterpret_cast<const void*>(&elementwise<T, Acc, width, Op>);
-  return launch_plainly(args, kernel, dim3(unsigned(blocks)), dim3(threads), parameters);
+  const Quotient by_piece(pieces, count), by_row(args.m, count), by_matrix(args.batch[1], count);
+  const auto kernel = elementwise<T, Acc, width, Op>;
+  return launch_plainly(args, dim3(unsigned(blocks)), dim3(threads), 0, kernel, args, op, count, by_piece, by_row, by_matrix);
 }
 
 template <template <class, class> class Op, tg_format format>

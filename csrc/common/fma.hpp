@@ -15,11 +15,6 @@ struct Tiles {
   tg_matrix d;
   int m, n, k;
   TileOrder order;
-
-  template <class T>
-  __device__ __forceinline__ T* d_of(const Tile& tile) const {
-    return static_cast<T*>(d.ptr) + tile.batch0 * d.batch_stride[0] + tile.batch1 * d.batch_stride[1];
-  }
 };
 
 // Empty where a number exceeds 32 bits; src/kernel/limits.rs has the same numbers.

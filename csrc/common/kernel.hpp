@@ -28,6 +28,12 @@ template <int... numbers> struct Widths {};
 constexpr bool a_is_k_major(tg_layout layout) { return layout == TG_NN || layout == TG_NT; }
 constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout == TG_TT; }
 
+// Whether the dimensions of A and B that `layout` makes contiguous have strides of 1.
+inline bool has_layout(const tg_gemm_args& args, tg_layout layout) {
+  return (a_is_k_major(layout) ? args.a.col_stride : args.a.row_stride) == 1 &&
+         (b_is_k_major(layout) ? args.b.row_stride : args.b.col_stride) == 1;
+}
+
 // Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
@@ -85,6 +91,12 @@ static tg_status load_own_module() { return load_module(reinterpret_cast<const v
 // Whether two configurations differ.
 inline bool operator!=(const tg_config& x, const tg_config& y) { return std::memcmp(&x, &y, sizeof x) != 0; }
 
+// The first element of a matrix of the batch. `Index`: int where 32 bits hold the indices.
+template <class T, class Index>
+__device__ __forceinline__ T* matrix_of(const tg_matrix& batch, Index batch0, Index batch1) {
+  return static_cast<T*>(batch.ptr) + batch0 * batch.batch_stride[0] + batch1 * batch.batch_stride[1];
+}
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The logarithm of a power of two from 1 to `most`; -1 of any other number.
@@ -107,12 +119,17 @@ struct Divisor {
   __device__ int quotient(int x) const { return int((uint32_t(uint64_t(multiplier) * uint32_t(x) >> 32) + uint32_t(x)) >> shift); }
 };
 
-// Whether each of a matrix's `count` rows starts at a multiple of four elements, in the whole batch.
+// Whether each of a matrix's `count` lines, `stride` apart, starts at a multiple of `unit` elements, in the whole batch. The stride of a
+// single line or matrix has no effect.
 template <class T>
-bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch)[2]) {
-  const auto whole = [](int64_t stride, int64_t extent) { return extent == 1 || stride % 4 == 0; };
-  return whole(matrix.row_stride, count) && whole(matrix.batch_stride[0], batch[0]) && whole(matrix.batch_stride[1], batch[1]) &&
-         reinterpret_cast<uintptr_t>(matrix.ptr) % (4 * sizeof(T)) == 0;
+bool lines_at_multiples(int unit, const tg_matrix& matrix, int64_t stride, int64_t count, const int64_t (&batch)[2]) {
+  const auto whole = [unit](int64_t stride, int64_t extent) { return extent == 1 || stride % unit == 0; };
+  return whole(stride, count) && whole(matrix.batch_stride[0], batch[0]) && whole(matrix.batch_stride[1], batch[1]) &&
+         reinterpret_cast<uintptr_t>(matrix.ptr) % (unit * sizeof(T)) == 0;
+}
+template <class T>
+bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const int64_t (&batch)[2]) {
+  return lines_at_multiples<T>(unit, matrix, matrix.row_stride, count, batch);
 }
 
 }  // namespace tilegemm

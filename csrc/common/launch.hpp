@@ -6,16 +6,16 @@
 
 namespace tilegemm {
 
-// Allows `kernel` to have `bytes` of shared memory on the current device; the call to CUDA is made once per device.
-template <class Kernel>
-cudaError_t allow_shared_memory(const void* kernel, int bytes) {
+// Allows `kernel` to have `bytes` of shared memory on the current device; the call to CUDA is made once per device and `Config`.
+template <class Config, class... Parameters>
+cudaError_t allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
   static std::atomic<uint64_t> allowed{0};  // one bit per device
   if (Rehearsal::is_on()) return cudaSuccess;
   int device;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   const uint64_t bit = device < 64 ? uint64_t(1) << device : 0;
   if (allowed.load(std::memory_order_relaxed) & bit) return cudaSuccess;
-  const cudaError_t error = set_shared_memory(kernel, bytes);
+  const cudaError_t error = set_shared_memory(reinterpret_cast<const void*>(kernel), bytes);
   if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
   return error;
 }
@@ -40,8 +40,11 @@ class Launch {
   }
   Launch(const Launch&) = delete;
 
-  tg_status operator()(const void* kernel, void** parameters) const {
-    return Rehearsal::is_on() ? TG_OK : cuda_status(cudaLaunchKernelExC(&config_, kernel, parameters));
+  // `parameters` have the types of the kernel's parameters.
+  template <class... Parameters>
+  tg_status operator()(void (*kernel)(Parameters...), const Parameters&... parameters) const {
+    void* list[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+    return Rehearsal::is_on() ? TG_OK : cuda_status(cudaLaunchKernelExC(&config_, reinterpret_cast<const void*>(kernel), list));
   }
 
  private:
@@ -49,11 +52,22 @@ class Launch {
   cudaLaunchConfig_t config_{};
 };
 
+// Launches blocks of C::threads threads with C::shared_bytes of shared memory; the blocks of a cluster are neighbours.
+template <class C, class... Parameters>
+tg_status launch_configured(const tg_gemm_args& args, int64_t blocks, int cluster, void (*kernel)(Parameters...),
+                            const Parameters&... parameters) {
+  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
+  return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), C::shared_bytes, dim3(cluster))(kernel, parameters...);
+}
+
 // A launch without attributes: for kernels of every architecture.
-inline tg_status launch_plainly(const tg_gemm_args& args, const void* kernel, dim3 grid, dim3 block, void** parameters,
-                                int shared_bytes = 0) {
+template <class... Parameters>
+tg_status launch_plainly(const tg_gemm_args& args, dim3 grid, dim3 block, int shared_bytes, void (*kernel)(Parameters...),
+                         const Parameters&... parameters) {
   if (Rehearsal::is_on()) return TG_OK;
-  return cuda_status(cudaLaunchKernel(kernel, grid, block, parameters, size_t(shared_bytes), cudaStream_t(args.stream)));
+  void* list[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+  const auto address = reinterpret_cast<const void*>(kernel);
+  return cuda_status(cudaLaunchKernel(address, grid, block, list, size_t(shared_bytes), cudaStream_t(args.stream)));
 }
 
 }  // namespace tilegemm

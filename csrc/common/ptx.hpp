@@ -188,6 +188,7 @@ __device__ inline void store_async(uint32_t to, uint32_t barrier, float v) {
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- Tensor memory access --------------------------------------------------------------------------------------------
 

@@ -89,6 +89,16 @@ struct Lines {
 inline Lines lines_of(const tg_matrix& matrix, int64_t lines, int64_t length, int64_t stride, const int64_t (&batch)[2]) {
   return {matrix.ptr, length, lines, stride, {batch[0], batch[1]}, {matrix.batch_stride[0], matrix.batch_stride[1]}};
 }
+// Operands in lines along K (`k_major`), or along M or N; and D in rows.
+inline Lines lines_of_a(const tg_gemm_args& args, bool k_major) {
+  return k_major ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
+                 : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch);
+}
+inline Lines lines_of_b(const tg_gemm_args& args, bool k_major) {
+  return k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
+                 : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
+}
+inline Lines lines_of_d(const tg_gemm_args& args) { return lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch); }
 
 // A map with boxes of `box_length` elements x `box_lines`. False: TMA cannot address the matrices.
 template <class T>

@@ -35,6 +35,19 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
   for (int i = 0; i < size; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Sets sums to zero after setmaxnreg: the compiler would move plain zeros before setmaxnreg, which provides the registers.
+template <int size>
+__device__ __forceinline__ void wgmma_zero(float (&d)[size]) {
+#pragma unroll
+  for (int i = 0; i < size; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));
+}
+
+// Fragment j of a warp's sums: a lane's share of 16 rows and columns 8 j to 8 j + 7.
+template <int size>
+__device__ __forceinline__ float4 fragment(const float (&sum)[size], int j) {
+  return make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+}
+
 // Accumulators of 8 columns each, up to the number LAST: their names, and their registers.
 #define TG_WGMMA_S0 "%0, %1, %2, %3"
 #define TG_WGMMA_S1 TG_WGMMA_S0 ", %4, %5, %6, %7"

@@ -206,7 +206,7 @@ template <class Row, int M>
 tg_status launch_rows(const tg_gemm_args& args) {
   using C = Chunk<Row, M>;
   if (C::exact && args.m != M) return TG_UNSUPPORTED;
-  return launch_teams<C, typename C::Out>(args, reinterpret_cast<const void*>(gemv<Row, M>));
+  return launch_teams<C>(args, gemv<Row, M>);
 }
 
 }  // namespace
@@ -221,8 +221,8 @@ tg_status launch(const tg_gemm_args* problem) {
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   // src/family/gemv.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.k % width<T> != 0 ||
-      batches > 65535 || !rows_on_16_bytes<T>(args.a, args.a.col_stride, args.a.row_stride, args.m, args.batch) ||
-      !rows_on_16_bytes<T>(args.b, args.b.row_stride, args.b.col_stride, args.n, args.batch)) {
+      batches > 65535 || !has_layout(args, Row::layout) || !rows_at_multiples<T>(width<T>, args.a, args.m, args.batch) ||
+      !lines_at_multiples<T>(width<T>, args.b, args.b.col_stride, args.n, args.batch)) {
     return TG_UNSUPPORTED;
   }
   if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T, Out>(args);

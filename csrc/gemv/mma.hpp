@@ -10,10 +10,9 @@
 //
 // A's part of a chunk is loaded at the same time as W's part. Beyond the end of K, both parts are zeros.
 #pragma once
-#include <type_traits>
-
 #include "common/cuda_cores.hpp"
 #include "common/epilogue.hpp"
+#include "common/mma.hpp"
 
 namespace tilegemm {
 namespace {
@@ -27,20 +26,6 @@ struct MmaChunk {
   static constexpr int stride = rows + 4;  // between the sums of two m, (m, row): lanes store to different banks
   static constexpr int values = 8 * stride;
 };
-
-// 16 x 8 sums of products over a K of 16.
-template <class T>
-__device__ inline void mma(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 // A warp's rows of W, the chunks of W and A that are being loaded, and the warp's sums. Rows beyond M and N repeat the last row and
 // are never stored.
@@ -115,8 +100,8 @@ struct MmaWarp {
 #pragma unroll
       for (int r = 0; r < C::loads; r++) {
         const uint4& of = weights[step][r];
-        mma<T>(sum[r], q[0], of.x, of.y);
-        mma<T>(sum[r], q[1], of.z, of.w);
+        mma_16<T>(sum[r], q[0], of.x, of.y);
+        mma_16<T>(sum[r], q[1], of.z, of.w);
         if (MORE) load_w<NEXT_WHOLE>(next, step, r);
       }
     }
@@ -186,7 +171,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
 // For problems that gemv.cu has checked, with at most eight rows.
 template <class T, class Out>
 tg_status launch_mma(const tg_gemm_args& args) {
-  return launch_teams<MmaChunk, Out>(args, reinterpret_cast<const void*>(gemv_mma<T, Out>));
+  return launch_teams<MmaChunk>(args, gemv_mma<T, Out>);
 }
 
 }  // namespace

@@ -109,17 +109,16 @@ tg_status launch_short_rows(const tg_gemm_args& args) {
   const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
   if (Rehearsal::is_on()) return TG_OK;  // the number of blocks depends on the device
   // Exactly as many blocks as run at a time: with fewer or more blocks, some multiprocessors get twice as many blocks as others.
-  const void* kernel = reinterpret_cast<const void*>(gemv_short<T, Out, M, ROW_LANES>);
+  const auto kernel = gemv_short<T, Out, M, ROW_LANES>;
   static const int blocks_per_sm = [kernel] {
     int blocks = 0;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, C::threads, 0) == cudaSuccess ? blocks : 1;
   }();
   const int64_t most = std::max<int64_t>(1, int64_t(args.sm_count) * blocks_per_sm / batches);
-  GemvProblem<Out> p(args);
-  Epilogue<Out, float> epilogue(args);
-  void* parameters[] = {&p, &epilogue};
+  const GemvProblem<Out> p(args);
+  const Epilogue<Out, float> epilogue(args);
   const dim3 grid(unsigned(std::min(blocks, most)), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), 0)(kernel, parameters);
+  return Launch(args, grid, dim3(C::threads), 0)(kernel, p, epilogue);
 }
 
 template <class T, class Out, int M>

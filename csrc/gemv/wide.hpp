@@ -171,9 +171,8 @@ tg_status launch_wide(const tg_gemm_args& args) {
   static_assert(C::bytes(1) <= most_bytes);
   const int split = args.config.split;
   if (split < 1 || split > C::warps_per_sm || C::bytes(split) > most_bytes) return TG_UNSUPPORTED;
-  const void* kernel = reinterpret_cast<const void*>(gemv_wide<M>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, most_bytes)) return cuda_status(error);
-  return launch_teams<C, float>(args, kernel, C::bytes(split));
+  if (const cudaError_t error = allow_shared_memory<C>(gemv_wide<M>, most_bytes)) return cuda_status(error);
+  return launch_teams<C>(args, gemv_wide<M>, C::bytes(split));
 }
 
 }  // namespace

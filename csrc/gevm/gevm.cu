@@ -257,13 +257,11 @@ tg_status launch_blocks(const tg_gemm_args& args) {
   if (args.m > M || cluster_log2 < 0) return TG_UNSUPPORTED;
   const int64_t tiles = ceil_div(args.n, C::n), batches = args.batch[0] * args.batch[1];
   const int64_t at_once = C::several ? std::max<int64_t>(C::residents * args.sm_count / tiles, 1) : batches;
-  Cut cut{cluster_log2, int(batches), args.k % 4 == 0 && rows_in_fours<T>(args.a, args.m, args.batch)};
-  GemvProblem<T> p(args);
-  Epilogue<T, float> epilogue(args);
-  void* parameters[] = {&p, &cut, &epilogue};
-  const void* kernel = reinterpret_cast<const void*>(gevm<Row, M, MANY>);
+  const Cut cut{cluster_log2, int(batches), args.k % 4 == 0 && rows_at_multiples<T>(4, args.a, args.m, args.batch)};
+  const GemvProblem<T> p(args);
+  const Epilogue<T, float> epilogue(args);
   const dim3 grid(unsigned(tiles * split), unsigned(std::min(batches, at_once)));
-  return Launch(args, grid, dim3(C::warps * lanes), 0, dim3(split))(kernel, parameters);
+  return Launch(args, grid, dim3(C::warps * lanes), 0, dim3(split))(gevm<Row, M, MANY>, p, cut, epilogue);
 }
 
 template <class Row, int M>
@@ -286,8 +284,8 @@ tg_status launch(const tg_gemm_args* problem) {
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   // src/family/gevm.rs has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.n % width<T> != 0 ||
-      batches > 65535 || args.config.tile_n != Row::tile_n || args.a.col_stride != 1 ||
-      !rows_on_16_bytes<T>(args.b, args.b.col_stride, args.b.row_stride, args.k, args.batch)) {
+      batches > 65535 || args.config.tile_n != Row::tile_n || !has_layout(args, Row::layout) ||
+      !rows_at_multiples<T>(width<T>, args.b, args.k, args.batch)) {
     return TG_UNSUPPORTED;
   }
   switch (args.config.tile_m) {

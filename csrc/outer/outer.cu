@@ -68,13 +68,12 @@ tg_status launch_columns(const tg_gemm_args& args) {
   int across = 1;  // threads side by side
   while (across < wide && across < Tile<COLUMNS>::most_across) across *= 2;
   const int rows = threads / across;
-  int column_blocks = int(ceil_div(wide, across));
+  const int column_blocks = int(ceil_div(wide, across));
   const int64_t blocks = ceil_div(args.m, int64_t(rows) * Tile<COLUMNS>::rows) * column_blocks;
-  GemvProblem<float> p(args);
-  Epilogue<float, float> epilogue(args);
-  void* parameters[] = {&p, &column_blocks, &epilogue};
+  const GemvProblem<float> p(args);
+  const Epilogue<float, float> epilogue(args);
   const dim3 grid(unsigned(blocks), unsigned(args.batch[0] * args.batch[1])), block(across, rows);
-  return Launch(args, grid, block, 0)(reinterpret_cast<const void*>(outer<COLUMNS>), parameters);
+  return Launch(args, grid, block, 0)(outer<COLUMNS>, p, column_blocks, epilogue);
 }
 
 }  // namespace
@@ -88,7 +87,7 @@ tg_status launch(const tg_gemm_args* problem) {
   // src/kernel/limits.rs has the same numbers. A block has at least 16 rows and 64 columns; where D is narrower, a block has more rows.
   if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
-  const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
+  const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);
   return in_fours ? launch_columns<4>(args) : launch_columns<1>(args);
 }
 

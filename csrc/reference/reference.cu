@@ -48,11 +48,8 @@ tg_status launch(const tg_gemm_args* args) {
   const int64_t blocks = ceil_div(args->batch[0] * args->batch[1] * args->m * args->n, threads);
   if (blocks == 0) return TG_OK;
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
-  tg_gemm_args problem = *args;
-  ExactEpilogue<Out, Acc> epilogue(problem);
-  void* parameters[] = {&problem, &epilogue};
   const dim3 grid(unsigned(blocks < most ? blocks : most));
-  return launch_plainly(*args, reinterpret_cast<const void*>(reference<T, Out, Acc>), grid, dim3(threads), parameters);
+  return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Out, Acc>, *args, ExactEpilogue<Out, Acc>(*args));
 }
 
 }  // namespace tilegemm

@@ -134,9 +134,7 @@ struct Place {
     n_left = int(min(args.n - first_n, tile_n));
   }
 
-  CUTE_DEVICE float* of_batch(const tg_matrix& matrix) const {
-    return static_cast<float*>(matrix.ptr) + batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
-  }
+  CUTE_DEVICE float* of_batch(const tg_matrix& matrix) const { return matrix_of<float>(matrix, batch0, batch1); }
 };
 
 template <class Row>
@@ -330,20 +328,17 @@ tg_status launch(const tg_gemm_args* problem) {
   const auto kernel = simt_gemm<Row>;
   const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
   if (smem_bytes > 48 * 1024) {  // a kernel gets this much without a request
-    if (const cudaError_t error = allow_shared_memory<Config<Row>>(reinterpret_cast<const void*>(kernel), smem_bytes)) {
-      return cuda_status(error);
-    }
+    if (const cudaError_t error = allow_shared_memory<Config<Row>>(kernel, smem_bytes)) return cuda_status(error);
   }
-  tg_gemm_args copy = args;
-  Epilogue<float, float> epilogue(args);
-  Raster raster(args, Row::tile_m, Row::tile_n);
-  bool vector_stores = fits(args, args.d, m, n, 1, 16);
+  const Epilogue<float, float> epilogue(args);
+  const Raster raster(args, Row::tile_m, Row::tile_n);
+  const bool vector_stores = fits(args, args.d, m, n, 1, 16);
   const int64_t most = INT_MAX / tiles;  // matrices that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
-    void* parameters[] = {&copy, &epilogue, &raster, &first, &vector_stores};
-    const auto address = reinterpret_cast<const void*>(kernel);
-    if (const tg_status status = launch_plainly(args, address, dim3(grid), dim3(threads), parameters, smem_bytes)) return status;
+    const tg_status status =
+        launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, raster, first, vector_stores);
+    if (status != TG_OK) return status;
   }
   return TG_OK;
 }

@@ -60,8 +60,7 @@ __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, flo
     __syncwarp();
   }
   if (p.whole) return;
-  float* const d =
-      static_cast<float*>(p.d.ptr) + tile.batch0 * p.d.batch_stride[0] + tile.batch1 * p.d.batch_stride[1];
+  float* const d = matrix_of<float>(p.d, tile.batch0, tile.batch1);
 #pragma unroll 1
   for (int i = 0; i < 2 * C::panels; i++) {
     float x[8];
@@ -98,12 +97,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     fence_mbarrier_init();
   }
   __syncwarp();
-  if (C::cluster > 1) {
-    cluster_arrive();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (C::cluster > 1) cluster_sync();
+  else __syncthreads();
   griddepcontrol_wait();
 
   if (group == C::warp_groups) {
@@ -141,24 +136,15 @@ __global__ void __launch_bounds__(C::threads, 1)
     setmaxnreg_inc<240>();
     constexpr int size = C::width / 2;
     float sum[size], d[size];
-#pragma unroll
-    for (int i = 0; i < size; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(d[i]));  // not before setmaxnreg
+    wgmma_zero(d);
     const int g = lane / 4, q = lane % 4;
     const uint32_t a_row = ring + (group * 64 + warp % 4 * 16 + g) * 128;
     const uint32_t strip = strips + warp * C::strip_bytes, total_at = strip + lane * 16;
     const uint64_t b0 = wgmma_descriptor_64(ring + C::a_bytes);
     const uint32_t empty_there = C::cluster > 1 && lane < C::cluster ? map_shared(empty, lane) : empty;
     int s = 0, parity = 0;
-    const auto release = [&](int stage) {
-      if constexpr (C::cluster > 1) {
-        if (lane < C::cluster) mbarrier_arrive_cluster(empty_there + 8 * stage);
-      } else {
-        if (lane == 0) mbarrier_arrive(empty + 8 * stage);
-      }
-    };
-    const auto next_stage = [&] {
-      if (++s == C::stages) s = 0, parity ^= 1;
-    };
+    const auto release = [&](int stage) { release_stage(empty_there, stage, lane, C::cluster > 1, C::cluster); };
+    const auto advance = [&] { next_stage(s, parity, C::stages); };
     // The parts of A's fragments for half `j` of the stage.
     const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
       load_fragments(f, a_row + s * C::stage_bytes + (((2 * q + j) ^ g) << 4));
@@ -248,7 +234,7 @@ __global__ void __launch_bounds__(C::threads, 1)
             if (j == 0) {
               load(f[1], 1);
             } else {
-              next_stage();
+              advance();
               if (kb + 1 < k_blocks) {
                 mbarrier_wait(full + 8 * s, parity);
                 load(f[0], 0);
@@ -272,7 +258,7 @@ __global__ void __launch_bounds__(C::threads, 1)
             for (int j = 0; j < 2; j++) product(f[j], b, j, i, i + j > 0 || C::exact);
           }
           end_turn();
-          next_stage();
+          advance();
           if (more) {
             mbarrier_wait(full + 8 * s, parity);
             load(next[0], 0), load(next[1], 1);
@@ -290,35 +276,17 @@ __global__ void __launch_bounds__(C::threads, 1)
       result();
 
       const bool strange = any_strange(sum);
-      if (lane == 0) tma_store_wait_read();
-      __syncwarp();
-      store_strip(sum, strip, g, q);
-      __syncwarp();
+      store_strip(sum, strip, lane);
       const Tile tile = p.order.at(t);
       const int row = (tile.m * C::cluster + rank) * C::height + group * 64 + warp % 4 * 16, column = tile.n * C::width;
       if (strange || !p.whole) finish<C>(p, epilogue, strip, row, column, tile, strange);
-      if (p.whole) {
-        fence_proxy_async();
-        __syncwarp();
-        if (lane == 0 && row < p.m) {
-#pragma unroll
-          for (int panel = 0; panel < C::panels; panel++) {
-            if (column + panel * 32 < p.n) {
-              tma_store(&d_map, strip + panel * panel_bytes, column + panel * 32, row, tile.batch1, tile.batch0);
-            }
-          }
-          tma_store_commit();
-        }
-      }
+      if (p.whole) tma_store_strip<C::panels>(d_map, strip, row, column, p.m, p.n, tile.batch0, tile.batch1, lane);
       __syncwarp();
     }
     if (lane == 0) tma_store_wait_read();
     __syncwarp();
   }
-  if (C::cluster > 1) {  // nobody leaves while others may write here, or arrive
-    cluster_arrive();
-    cluster_wait();
-  }
+  if (C::cluster > 1) cluster_sync();  // nobody leaves while others may write here, or arrive
 }
 
 // Of A a copy, if anything; of B planes.

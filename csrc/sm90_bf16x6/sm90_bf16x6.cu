@@ -41,11 +41,6 @@ constexpr int sums_for(int64_t k) { return k < least_of_exact ? 2 : k < 8192 ? 8
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
 
-bool is_multiple(const tg_matrix& x, int64_t stride, int elements) {
-  return reinterpret_cast<uintptr_t>(x.ptr) % (4 * elements) == 0 && stride % elements == 0 &&
-         x.batch_stride[0] % elements == 0 && x.batch_stride[1] % elements == 0;
-}
-
 // The distinct matrices of the batch, along its dimensions.
 struct Distinct {
   int64_t count[2];
@@ -66,13 +61,9 @@ bool tensor_map_of_planes(CUtensorMap* map, void* planes, int64_t plane_k, int64
 template <class C>
 tg_status run(const tg_gemm_args& args, const CUtensorMap& a_map, const CUtensorMap& b_map, const CUtensorMap& d_map,
               const Place& place) {
-  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  Epilogue<float, float> epilogue(args);
+  const Epilogue<float, float> epilogue(args);
   const int clusters = std::min(place.order.total, std::max(1, args.sm_count / C::cluster));
-  void* parameters[] = {const_cast<CUtensorMap*>(&a_map), const_cast<CUtensorMap*>(&b_map),
-                        const_cast<CUtensorMap*>(&d_map), const_cast<Place*>(&place), &epilogue};
-  return Launch(args, dim3(clusters * C::cluster), dim3(C::threads), C::shared_bytes, dim3(C::cluster))(kernel, parameters);
+  return launch_configured<C>(args, clusters * C::cluster, C::cluster, multiply<C>, a_map, b_map, d_map, place, epilogue);
 }
 
 }  // namespace
@@ -92,9 +83,7 @@ tg_status launch(const tg_gemm_args* problem) {
   if (k == 0 || m > most || n > most || k > most || 3 * batches > most || m_clusters * n_tiles > most / batches) {
     return TG_UNSUPPORTED;
   }
-  const bool contiguous = (a_is_ready ? args.a.col_stride : args.a.row_stride) == 1 &&
-                          (b_in_rows ? args.b.row_stride : args.b.col_stride) == 1;
-  if (!contiguous || args.sm_count < Tiles::cluster) return TG_UNSUPPORTED;
+  if (!has_layout(args, Row::layout) || args.sm_count < Tiles::cluster) return TG_UNSUPPORTED;
 
   // The workspace: planes of B, then A's copy.
   const Distinct of_b(args.b, args.batch);
@@ -103,15 +92,15 @@ tg_status launch(const tg_gemm_args* problem) {
   tg_gemm_args behind_planes = args;
   behind_planes.workspace = static_cast<char*>(args.workspace) + plane_bytes;
   behind_planes.workspace_bytes -= uint64_t(plane_bytes);
-  Lines a = a_is_ready ? lines_of(args.a, m, k, args.a.row_stride, args.batch)
-                       : lines_of(args.a, k, m, args.a.col_stride, args.batch);
+  Lines a = lines_of_a(args, a_is_ready);
   Transpose a_copy{};
   if (!a_is_ready && !move_to_workspace(behind_planes, &a, &a_copy)) return TG_UNSUPPORTED;
   const int64_t b_stride = b_in_rows ? args.b.col_stride : args.b.row_stride;
   const int64_t b_work = of_b.all() * (b_in_rows ? n * plane_k / 8 : ceil_div(n, 64) * ceil_div(k, 64));
-  Unprepared b{static_cast<const float*>(args.b.ptr), b_stride, {args.b.batch_stride[0], args.b.batch_stride[1]},
+  const bool b_wide = lines_at_multiples<float>(b_in_rows ? 2 : 4, args.b, b_stride, b_in_rows ? n : k, args.batch);
+  const Unprepared b{static_cast<const float*>(args.b.ptr), b_stride, {args.b.batch_stride[0], args.b.batch_stride[1]},
                args.workspace, int(n), int(k), int(plane_k), int(of_b.count[1]), b_in_rows,
-               is_multiple(args.b, b_stride, b_in_rows ? 2 : 4), unsigned(b_work)};
+               b_wide, unsigned(b_work)};
 
   CUtensorMap a_map, b_map, d_map{};
   if (!tensor_map(&a_map, a, Tiles::height, false) ||
@@ -120,19 +109,16 @@ tg_status launch(const tg_gemm_args* problem) {
   }
   const tg_matrix& d = args.d;
   const bool whole = Epilogue<float, float>(args).is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
-                     is_multiple(d, m == 1 ? 0 : d.row_stride, 4) &&
-                     tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
+                     rows_at_multiples<float>(4, d, m, args.batch) &&
+                     tensor_map(&d_map, lines_of_d(args), 16, false);
   const TileOrder order(m_clusters, n_tiles, args.batch, true, 8);
   Place place{args.a, args.b, args.d, int(m), int(n), int(k), order, {}, sums_for(k), 1, k >= 256, whole};
   of_b.moves(place.b_moves);
 
   const int64_t a_blocks = ceil_div(a_copy.squares, transpose_threads / 32);
   const int64_t blocks = std::max(a_blocks, b_in_rows ? ceil_div(b_work, prepare_threads) : b_work);
-  void* parameters[] = {&a_copy, &b};
   const dim3 grid(unsigned(std::min<int64_t>(blocks, 16 * args.sm_count)));
-  const tg_status status =
-      Launch(args, grid, dim3(prepare_threads), 0)(reinterpret_cast<const void*>(prepare_both<!a_is_ready>), parameters);
-  if (status != TG_OK) return status;
+  if (const tg_status status = Launch(args, grid, dim3(prepare_threads), 0)(prepare_both<!a_is_ready>, a_copy, b)) return status;
   if (k < least_of_exact) return run<typename Add::Short>(args, a_map, b_map, d_map, place);
   if (k < least_of_long) return run<typename Add::Exact>(args, a_map, b_map, d_map, place);
   return run<typename Add::Long>(args, a_map, b_map, d_map, place);

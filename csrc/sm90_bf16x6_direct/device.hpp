@@ -1,5 +1,6 @@
 // The kernel of sm90_bf16x6_direct.cu; that file describes the algorithm.
 #pragma once
+#include "common/pipeline.hpp"
 #include "sm90_bf16x6_direct/store.hpp"
 
 namespace tilegemm {
@@ -92,10 +93,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       mbarrier_init(q_full + 8 * s, 1);
       mbarrier_init(empty + 8 * s, C::consumers / C::turns + 1);
     }
-    for (int s = 0; s < C::plane_stages; s++) {
-      mbarrier_init(plane_full + 8 * s, 1);
-      mbarrier_init(plane_empty + 8 * s, C::consumers / C::turns);
-    }
+    init_ring(plane_full, plane_empty, C::plane_stages, C::consumers / C::turns);
     mbarrier_init(arrived, 1);
     if (is_split) mbarrier_arrive_expect(arrived, C::out_bytes);
     fence_mbarrier_init();

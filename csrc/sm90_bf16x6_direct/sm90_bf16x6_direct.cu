@@ -41,8 +41,7 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t q_rows = swap_ab ? ceil_div(q_count, q_tiles) : C::in_rows ? std::min<int64_t>(C::width, n) : C::width;
 
   const tg_matrix &a = args.a, &b = args.b, &d = args.d;
-  const Lines of_a = lines_of(a, m, k, a.row_stride, args.batch);
-  const Lines of_b = C::in_rows ? lines_of(b, n, k, b.col_stride, args.batch) : lines_of(b, k, n, b.row_stride, args.batch);
+  const Lines of_a = lines_of_a(args, true), of_b = lines_of_b(args, C::in_rows);
   const Lines &p = swap_ab ? of_b : of_a, &q = swap_ab ? of_a : of_b;
   CUtensorMap p_map, q_map, d_map{};
   if (!tensor_map(&p_map, p, C::height, false) ||
@@ -50,22 +49,18 @@ tg_status run(const tg_gemm_args& args) {
                    : tensor_map<float>(&q_map, q, C::width, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE))) {
     return TG_UNSUPPORTED;
   }
-  Epilogue<float, float> epilogue(args);
+  const Epilogue<float, float> epilogue(args);
   const bool whole = C::tall && q_rows == C::width && epilogue.is_plain() && n % 4 == 0 && (d.col_stride == 1 || n == 1) &&
-                     rows_in_fours<float>(d, m, args.batch) &&
-                     tensor_map(&d_map, lines_of(d, m, n, d.row_stride, args.batch), 16, false);
+                     rows_at_multiples<float>(4, d, m, args.batch) &&
+                     tensor_map(&d_map, lines_of_d(args), 16, false);
   const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << split_log2;
   // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
   const int stages = grid <= args.sm_count ? C::unit : C::stages;
   const int prefetch = args.overlap && swap_ab ? 4 : 0;
   const uint64_t p_policy = swap_ab && q_tiles == 1 ? evict_first : evict_normal;
-  Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
+  const Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
               int(q_rows), split_log2, stages, prefetch, p_policy, swap_ab, epilogue.is_plain(), whole};
-
-  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  void* parameters[] = {&p_map, &q_map, &d_map, &place, &epilogue};
-  return Launch(args, dim3(unsigned(grid)), dim3(C::threads), C::shared_bytes, dim3(1u << split_log2))(kernel, parameters);
+  return launch_configured<C>(args, grid, 1 << split_log2, multiply<C>, p_map, q_map, d_map, place, epilogue);
 }
 
 }  // namespace
@@ -81,7 +76,7 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr int64_t most = INT_MAX - 1024, most_tiles = INT_MAX / 64;  // src/kernel/limits.rs has the same numbers
   if (k == 0 || m > most || n > most || k > most || batches > most_tiles) return TG_UNSUPPORTED;
   if (ceil_div(m, 64) * ceil_div(n, 64) > most_tiles / batches) return TG_UNSUPPORTED;
-  if (args.a.col_stride != 1 || (in_rows ? args.b.row_stride : args.b.col_stride) != 1) return TG_UNSUPPORTED;
+  if (!has_layout(args, Row::layout)) return TG_UNSUPPORTED;
 
   // `src/family/sm90_bf16x6_direct.rs` lists the same configurations.
   const tg_config& config = args.config;

@@ -80,25 +80,13 @@ __device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], co
                                             const Tile& tile, uint32_t strip) {
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, row = tile.p + warp * 16;
   const bool strange = any_strange(sum);
-  if (lane == 0) tma_store_wait_read();
-  __syncwarp();
-  store_strip(sum, strip, lane / 4, lane % 4);
-  __syncwarp();
+  store_strip(sum, strip, lane);
   if (strange) {
     mend_strip<C::width / 32>(strip, row, tile.q, place.m, place.n, [&](int m, int n) {
       return strict(place.a, place.b, place.k, m, n, tile.batch0, tile.batch1);
     });
   }
-  fence_proxy_async();
-  __syncwarp();
-  if (lane == 0 && row < place.m) {
-#pragma unroll
-    for (int panel = 0; panel < C::width / 32; panel++) {
-      const int column = tile.q + panel * 32;
-      if (column < place.n) tma_store(&d_map, strip + panel * panel_bytes, column, row, tile.batch1, tile.batch0);
-    }
-    tma_store_commit();
-  }
+  tma_store_strip<C::width / 32>(d_map, strip, row, tile.q, place.m, place.n, tile.batch0, tile.batch1, lane);
 }
 
 // Rows and columns of D, and a matrix of it, from those of P and Q.
@@ -136,7 +124,7 @@ __device__ __forceinline__ void store_fragments(const float (&sum)[C::width / 2]
   const uint32_t at = out + (warp * C::columns * 32 + lane) * 16;
 #pragma unroll
   for (int j = 0; j < C::columns; j++) {
-    store_shared_4(at + j * C::fragment_bytes, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+    store_shared_4(at + j * C::fragment_bytes, fragment(sum, j));
   }
   __syncwarp();
   const Target<C> target(place, tile);
@@ -186,8 +174,7 @@ class Meeting {
     const auto each = [&](const auto& put) {
 #pragma unroll
       for (int j = 0; j < C::columns; j++) {
-        put(to_[j / half] + j % half * C::fragment_bytes, barrier_[j / half],
-            make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+        put(to_[j / half] + j % half * C::fragment_bytes, barrier_[j / half], fragment(sum, j));
       }
     };
     if (is_split()) each([](uint32_t to, uint32_t barrier, const float4& v) { store_async(to, barrier, v); });

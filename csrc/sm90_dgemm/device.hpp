@@ -168,14 +168,14 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
         }
       }
       used = empty + 8 * s;
-      if (++s == C::stages) s = 0, parity ^= 1;
+      next_stage(s, parity, C::stages);
     }
     release();
 
     const Tile t = w.order.at(tile);
     const int row0 = t.m * C::tile_m + first_row, column0 = t.n * C::tile_n + first_column;
     griddepcontrol_wait();
-    double* const d = w.d_of<double>(t);
+    double* const d = matrix_of<double>(w.d, t.batch0, t.batch1);
     if (w.simple) {
 #pragma unroll
       for (int i = 0; i < C::m_blocks; i++) {

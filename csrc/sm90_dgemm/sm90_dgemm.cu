@@ -7,28 +7,18 @@ namespace {
 
 template <class C>
 tg_status run(const tg_gemm_args& args) {
-  const auto map = [&](CUtensorMap* map, const tg_matrix& matrix, bool k_major, int64_t extent, int64_t stride, int tile) {
-    const Lines lines = lines_of(matrix, k_major ? extent : args.k, k_major ? args.k : extent, stride, args.batch);
-    return tensor_map<double>(map, lines, 16, k_major ? tile : 16, CU_TENSOR_MAP_SWIZZLE_128B);
+  const auto map = [](CUtensorMap* map, const Lines& lines, int box_lines) {
+    return tensor_map<double>(map, lines, 16, box_lines, CU_TENSOR_MAP_SWIZZLE_128B);
   };
-  const int64_t a_stride = C::a_k_major ? args.a.row_stride : args.a.col_stride;
-  const int64_t b_stride = C::b_k_major ? args.b.col_stride : args.b.row_stride;
   CUtensorMap a_map, b_map;
   const std::optional<Tiles> tiles = cut_into_tiles(args, C::tile_m, C::tile_n);
-  if (!tiles || !map(&a_map, args.a, C::a_k_major, args.m, a_stride, C::tile_m) ||
-      !map(&b_map, args.b, C::b_k_major, args.n, b_stride, C::tile_n)) {
+  if (!tiles || !map(&a_map, lines_of_a(args, C::a_k_major), C::a_k_major ? C::tile_m : 16) ||
+      !map(&b_map, lines_of_b(args, C::b_k_major), C::b_k_major ? C::tile_n : 16)) {
     return TG_UNSUPPORTED;
   }
-  const auto even = [](int64_t stride) { return stride % 2 == 0; };
-  Epilogue<double, double> epilogue(args);
-  const bool in_pairs = reinterpret_cast<uintptr_t>(args.d.ptr) % 16 == 0 && even(args.d.row_stride) &&
-                        even(args.d.batch_stride[0]) && even(args.d.batch_stride[1]);
-  Work work{*tiles, in_pairs, epilogue.is_scaling()};
-  const void* kernel = reinterpret_cast<const void*>(dgemm<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
-  void* parameters[] = {&a_map, &b_map, &work, &epilogue};
-  const dim3 grid(unsigned(std::min(work.order.total, args.sm_count)));
-  return Launch(args, grid, dim3(C::threads), C::shared_bytes)(kernel, parameters);
+  const Epilogue<double, double> epilogue(args);
+  const Work work{*tiles, rows_at_multiples<double>(2, args.d, args.m, args.batch), epilogue.is_scaling()};
+  return launch_configured<C>(args, std::min(work.order.total, args.sm_count), 1, dgemm<C>, a_map, b_map, work, epilogue);
 }
 
 }  // namespace
@@ -40,9 +30,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  const bool contiguous = (a_k_major ? args.a.col_stride : args.a.row_stride) == 1 &&
-                          (b_k_major ? args.b.row_stride : args.b.col_stride) == 1;
-  if (args.k == 0 || !contiguous || (args.d.col_stride != 1 && args.n > 1)) return TG_UNSUPPORTED;
+  if (args.k == 0 || !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1)) return TG_UNSUPPORTED;
   // Where both operands are K-major, an mma of 16 K is 1 to 2 % faster than two of 8 (H100).
   constexpr int step = a_k_major && b_k_major ? 16 : 8;
   return run<Config<Row::tile_m, Row::tile_n, 2, 4, step, a_k_major, b_k_major>>(args);

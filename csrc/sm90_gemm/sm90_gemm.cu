@@ -182,17 +182,14 @@ tg_status launch(const tg_gemm_args* args) {
 
   // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. Its can_implement is not called: that
   // function derives the alignment of strides from the extents, as if operands were packed.
-  const void* kernel = reinterpret_cast<const void*>(multiply<Kernel>);
-  if (const cudaError_t error = allow_shared_memory<Types>(kernel, Kernel::SharedStorageSize)) return cuda_status(error);
-  typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
+  if (const cudaError_t error = allow_shared_memory<Types>(multiply<Kernel>, Kernel::SharedStorageSize)) return cuda_status(error);
+  const typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
 
-  bool overlap = args->overlap != 0;
-  void* kernel_params[] = {&params, &overlap};
   const int64_t clusters = std::min<int64_t>(clusters_m * clusters_n * batch, args->sm_count / cluster_size);
   const dim3 cluster(Row::cluster_m, Row::cluster_n, 1);
   const Launch launch(*args, dim3(cluster.x, cluster.y, unsigned(clusters)), Kernel::get_block_shape(),
                       Kernel::SharedStorageSize, cluster);
-  return launch(kernel, kernel_params);
+  return launch(multiply<Kernel>, params, args->overlap != 0);
 }
 
 template <class Row>

@@ -174,7 +174,7 @@ __device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, floa
   if (in_cluster) mbarrier_wait_warp(b.arrived, 0);
   else bar_sync(1, C::consumers);
   griddepcontrol_wait();
-  float* const d = w.d_of<float>(t);
+  float* const d = matrix_of<float>(w.d, t.batch0, t.batch1);
   for (int at = here.warp; at < C::warps_of_part * slots; at += C::warps) {
     const float4 v = load_shared_4(ring + (at * 32 + lane) * 16);
     float x[] = {v.x, v.y, v.z, v.w};
@@ -222,7 +222,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
       const int row0 = t.m * C::tile_m + there.warp_m * C::warp_m + first_row<C>(there.lane_m);
       const int column0 = t.n * C::tile_n + there.warp_n * C::warp_n + 4 * there.lane_n;
       griddepcontrol_wait();
-      float* const d = w.d_of<float>(t);
+      float* const d = matrix_of<float>(w.d, t.batch0, t.batch1);
       if (w.simple) {
 #pragma unroll
         for (int i = 0; i < C::rows; i++) {

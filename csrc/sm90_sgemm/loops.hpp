@@ -7,6 +7,7 @@
 // different banks, and (3) nothing else says where sums lie: stored as they are, they would have to lie in fours. Hence the
 // two orders below, and the products with alpha, or with a one that is not known, before any sum is stored.
 #pragma once
+#include "common/pipeline.hpp"
 #include "common/ptx.hpp"
 
 namespace tilegemm {
@@ -80,7 +81,7 @@ struct Walk {
   }
   __device__ __forceinline__ void look_ahead() {
     if (!ends) return;
-    if (++s == C::stages) s = 0, parity ^= 1;
+    next_stage(s, parity, C::stages);
     ready = --left == 0 || mbarrier_try_warp(full + 8 * s, parity);
   }
   // From here on loads belong to the next step. The loads read the next stage even if its numbers are of no use.

@@ -46,20 +46,16 @@ tg_status run(const Product& product) {
       !tensor_map<float>(&q_map, product.q, C::tile_n, C::depth, CU_TENSOR_MAP_SWIZZLE_NONE)) {
     return TG_UNSUPPORTED;
   }
-  Epilogue<float, float> epilogue(args);
-  const bool in_fours = args.d.col_stride == 1 && rows_in_fours<float>(args.d, args.m, args.batch);
+  const Epilogue<float, float> epilogue(args);
+  const bool in_fours = args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);
   const bool simple = in_fours && epilogue.is_scaling();
-  Work work{*tiles, split_log2, 1, in_fours, simple};
-  const void* kernel = reinterpret_cast<const void*>(sgemm<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
+  const Work work{*tiles, split_log2, 1, in_fours, simple};
   if (product.of_p.squares > 0 || product.of_q.squares > 0) {
     if (const tg_status status = launch_transpose(args, product.of_p, product.of_q)) return status;
   }
   const int64_t blocks = C::reduces ? int64_t(tiles->order.total) << split_log2
                                       : std::min(tiles->order.total, args.sm_count * C::residents);
-  void* parameters[] = {&p_map, &q_map, &work, &epilogue};
-  const dim3 cluster(C::split ? 1u << split_log2 : 1u);
-  return Launch(args, dim3(unsigned(blocks)), dim3(C::threads), C::shared_bytes, cluster)(kernel, parameters);
+  return launch_configured<C>(args, blocks, 1 << split_log2, sgemm<C>, p_map, q_map, work, epilogue);
 }
 
 // Runs the configuration's tile, one of those of the row `tile_m` x `tile_n`; `src/family/sm90_sgemm.rs` lists the same tiles.
@@ -97,10 +93,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t batches = problem->batch[0] * problem->batch[1];
   if (problem->m == 0 || problem->n == 0 || batches == 0) return TG_OK;
   constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same limit
-  const bool contiguous = (a_k_major ? problem->a.col_stride : problem->a.row_stride) == 1 &&
-                          (b_k_major ? problem->b.row_stride : problem->b.col_stride) == 1;
-  if (problem->k == 0 || problem->m > most || problem->n > most || problem->k > most || batches > most || !contiguous ||
-      (problem->d.col_stride != 1 && problem->n > 1)) {
+  if (problem->k == 0 || problem->m > most || problem->n > most || problem->k > most || batches > most ||
+      !has_layout(*problem, Row::layout) || (problem->d.col_stride != 1 && problem->n > 1)) {
     return TG_UNSUPPORTED;
   }
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
@@ -110,12 +104,7 @@ tg_status launch(const tg_gemm_args* problem) {
   if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, swap_ab}) return TG_UNSUPPORTED;
   const tg_gemm_args args = swap_ab ? swapped(*problem) : *problem;
   const bool p_in_lines = swap_ab ? b_k_major : a_k_major, q_in_lines = swap_ab ? a_k_major : b_k_major;
-  Product product{args,
-                  p_in_lines ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
-                             : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch),
-                  q_in_lines ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
-                             : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch),
-                  {}, {}};
+  Product product{args, lines_of_a(args, p_in_lines), lines_of_b(args, q_in_lines), {}, {}};
   tg_gemm_args room = args;
   const auto move = [&](Lines* of, Transpose* t) {
     if (!move_to_workspace(room, of, t)) return false;

@@ -5,6 +5,7 @@
 // stores. Where tiles are few, up to eight blocks of a cluster split K. Their sums meet in distributed shared memory and are added
 // in a fixed order.
 #pragma once
+#include "common/pipeline.hpp"
 #include "sm90_swap_ab/tiles.hpp"
 
 namespace tilegemm {
@@ -80,10 +81,7 @@ __global__ void __launch_bounds__(C::threads)
     if (lane == 0) {
       prefetch_tensor_map(&w_map);
       prefetch_tensor_map(&a_map);
-      for (int s = 0; s < stages; s++) {
-        mbarrier_init(full + 8 * s, 1);
-        mbarrier_init(empty + 8 * s, C::consumer_warps);
-      }
+      init_ring(full, empty, stages, C::consumer_warps);
       mbarrier_init(arrived, 1);
       const int fragments = (C::fragments - part + split - 1) >> split_log2;  // that this block adds up
       if (split > 1) mbarrier_arrive_expect(arrived, (fragments << split_log2) * C::fragment_bytes);
@@ -119,15 +117,11 @@ __global__ void __launch_bounds__(C::threads)
     return;
   }
 
-  if (split > 1) {
-    cluster_arrive_relaxed();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (split > 1) cluster_arrive_relaxed(), cluster_wait();
+  else __syncthreads();
   // Computed before the products: nothing hides the latency of code behind the last product.
   griddepcontrol_wait();  // in the threads that read C and the bias and write D
-  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  T* const d = matrix_of<T>(p.d, batch0, batch1);
   const int row = lane / 4, column = row0 + lane % 4 * 2;  // of D, in the first fragment
   T* const lane_d = d + row * p.d.row_stride + column;
   const auto store = [&](const float4& v, int m0, int n0) {
@@ -215,19 +209,15 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
     return TG_UNSUPPORTED;
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
-  const tg_matrix& d = args.d;
-  const bool pairs = reinterpret_cast<uintptr_t>(d.ptr) % 4 == 0 && d.batch_stride[0] % 2 == 0 &&
-                     d.batch_stride[1] % 2 == 0 && (args.m == 1 || d.row_stride % 2 == 0);
-  Epilogue<T, float> epilogue(args);
-  FewRowsPlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages, args.overlap ? 2 : 0, pairs,
-                     epilogue.is_plain()};
+  const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
+  const Epilogue<T, float> epilogue(args);
+  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages,
+                           args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 
-  const void* kernel = reinterpret_cast<const void*>(few_rows<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(few_rows<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
-  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
   const dim3 grid(unsigned(tiles * split), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(kernel, parameters);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(few_rows<C>, w_map, a_map, place, epilogue);
 }
 
 }  // namespace

@@ -75,10 +75,4 @@ __device__ __forceinline__ void multiply(float (&sum)[C::width / 2], uint32_t p,
   wgmma_pin(sum);
 }
 
-// Fragment j of a warp's sums.
-template <int size>
-__device__ __forceinline__ float4 fragment(const float (&sum)[size], int j) {
-  return make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-}
-
 }  // namespace tilegemm

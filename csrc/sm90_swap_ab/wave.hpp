@@ -146,19 +146,12 @@ __global__ void __launch_bounds__(C::threads, 1)
     }
     __syncwarp();
     if (share == 1 && clustered) cluster_wait();
-    if (share > 1 || inbox_in_ring) {
-      cluster_arrive();
-      cluster_wait();
-    }
+    if (share > 1 || inbox_in_ring) cluster_sync();
     return;
   }
 
-  if (clustered) {
-    cluster_arrive_relaxed();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (clustered) cluster_arrive_relaxed(), cluster_wait();
+  else __syncthreads();
   // Lane t signals a free stage to the t-th of the blocks that share W.
   const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
   const auto release = [&](int s) {
@@ -169,7 +162,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     }
   };
 
-  T* const d = static_cast<T*>(p.d.ptr) + batch0 * p.d.batch_stride[0] + batch1 * p.d.batch_stride[1];
+  T* const d = matrix_of<T>(p.d, batch0, batch1);
   // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
   int left = (p.groups - group0 + step - 1) / step * count - stages;
   int s = 0, parity = 0;
@@ -207,10 +200,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
       for (int j = 0; j < C::columns; j++) parked[j * 32] = own(j);
     } else if constexpr (C::may_split) {
-      if (inbox_in_ring) {
-        cluster_arrive();
-        cluster_wait();
-      }
+      if (inbox_in_ring) cluster_sync();
       const uint32_t other = (1 - part) * share + a_at;  // the same tile, the other part of K
       const uint32_t slot = warp * (C::columns - C::middle) * C::fragment_bytes + lane * 16;
       parked = reinterpret_cast<float4*>(shared + (inbox - ring) + slot);
@@ -262,22 +252,18 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
       !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
     return TG_UNSUPPORTED;
   }
-  const tg_matrix& d = args.d;
-  const bool wide = reinterpret_cast<uintptr_t>(d.ptr) % 16 == 0 && d.batch_stride[0] % 8 == 0 &&
-                    d.batch_stride[1] % 8 == 0 && (args.m == 1 || d.row_stride % 8 == 0);
+  const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
   const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
   const int64_t at_once = std::max(1, args.sm_count / cluster);
-  Epilogue<T, float> epilogue(args);
+  const Epilogue<T, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
-  WavePlace place{{d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups), int(groups),
-                  stages, args.overlap ? 2 : 0, wide, plain};
+  const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups),
+                        int(groups), stages, args.overlap ? 2 : 0, wide, plain};
 
-  const void* kernel = reinterpret_cast<const void*>(wave<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(wave<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
-  void* parameters[] = {&w_map, &a_map, &place, &epilogue};
   const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(kernel, parameters);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(wave<C>, w_map, a_map, place, epilogue);
 }
 
 }  // namespace

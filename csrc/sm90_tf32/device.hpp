@@ -19,6 +19,7 @@
 #include <cstddef>
 
 #include "common/epilogue.hpp"
+#include "common/panel.hpp"
 #include "common/pipeline.hpp"
 #include "common/ptx.hpp"
 #include "common/tensor_map.hpp"
@@ -135,16 +136,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
         store_shared((at ^ 48) + j * 1024 + 128, v[4 * j + 3]);
       }
     } else {
-      const bool odd = g % 2;
-#pragma unroll
-      for (int j = 0; j < 4; j++) {  // odd rows in another order: no bank conflicts
-        float x[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[e] = odd ? v[(j ^ 2) * 4 + e] : v[j * 4 + e];
-        const uint32_t at = panel + g * 128 + (((2 * (odd ? j ^ 2 : j) + q / 2) ^ g) << 4) + q % 2 * 8;
-        store_shared(at, x[0], x[1]);
-        store_shared(at + 1024, x[2], x[3]);
-      }
+      store_panel(v, panel, g, q);
     }
     const int row = d_row + (C::swap_ab ? 32 * c : 0), column = d_column + (C::swap_ab ? 0 : 32 * c);
     change(panel, row, column);
@@ -183,8 +175,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
     }
     store(v, c, [&](uint32_t panel, int row, int column) __attribute__((always_inline)) {
       const int first = C::swap_ab ? warp % 2 * 16 : 0;
-      const uint32_t at = panel + first * 128 + lane % 4 * 4;
-      const auto place = [&](int e) { return at + e * 128 + ((lane / 4 ^ e % 8) << 4); };
+      const auto place = [&](int e) { return in_strip(panel + first * 128, 0, e, lane); };
       float x[16];
       int i[16], j[16];
       bool inside[16];
@@ -231,12 +222,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     fence_mbarrier_init();
   }
   __syncwarp();
-  if constexpr (C::share > 1) {
-    cluster_arrive();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (C::share > 1) cluster_sync();
+  else __syncthreads();
 
   if (warp >= C::consumer_warps) {
     setmaxnreg_dec<C::producer_registers>();
@@ -290,9 +277,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   } else {
     setmaxnreg_inc<C::consumer_registers>();
     float sum[C::q_rows / 2];
-    // The first product overwrites the zeros; volatile, so that they are not written before setmaxnreg provides the registers.
-#pragma unroll
-    for (int i = 0; i < C::q_rows / 2; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sum[i]));
+    wgmma_zero(sum);  // the first product overwrites the zeros
 
     // P through registers: boxes of 32 of K by 32 rows, swizzled. Of each eight along K a lane takes q and q + 4; odd lanes read
     // q + 4 first, so that the warp has no bank conflicts.
@@ -312,17 +297,10 @@ __global__ void __launch_bounds__(C::threads, 1)
 
     // Each of the first lanes signals a free stage to one of the blocks that share loads.
     const uint32_t empty_there = C::share > 1 && lane < sharing ? map_shared(empty, C::adapts ? rank ^ lane : lane) : empty;
-    const auto release = [&](int s) {
-      if constexpr (C::share > 1) {
-        if (lane < sharing) mbarrier_arrive_cluster(empty_there + 8 * s);
-      } else {
-        if (lane == 0) mbarrier_arrive(empty_there + 8 * s);
-      }
-    };
+    const auto release = [&](int s) { release_stage(empty_there, s, lane, C::share > 1, sharing); };
     const uint64_t p0 = wgmma_descriptor(ring + warp / 4 * (64 * 128)), q0 = wgmma_descriptor(ring + C::p_bytes);
     const uint32_t my_panels = panels_at + (C::swap_ab ? warp / 2 : warp) * (C::buffers * C::panel_bytes);
     int buffer = 0, s = 0, parity = 0;
-    const auto next_stage = [&] { if (++s == C::stages) s = 0, parity ^= 1; };
 
     for (int t = first; t < w.order.total; t += step) {
       const Tile place = w.order.at(t);
@@ -338,7 +316,7 @@ __global__ void __launch_bounds__(C::threads, 1)
         fetch(f[0], s, 0);
         for (int i = 0; i < k_blocks; i++) {
           const int now = s;
-          next_stage();
+          next_stage(s, parity, C::stages);
 #pragma unroll
           for (int j = 0; j < 4; j++) {
             if (j < 3) {
@@ -364,7 +342,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           wgmma_commit_and_wait<1>();
           if (i > 0) release(before);
           before = s;
-          next_stage();
+          next_stage(s, parity, C::stages);
         }
       }
       wgmma_wait();
@@ -382,10 +360,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (lane == 0) tma_store_wait_read<0>();  // shared memory must outlive the reads of TMA
     __syncwarp();
   }
-  if constexpr (C::share > 1) {  // this block stays while another block may signal or store to its shared memory
-    cluster_arrive();
-    cluster_wait();
-  }
+  if (C::share > 1) cluster_sync();  // this block stays while another block may signal or store to its shared memory
 }
 
 }  // namespace

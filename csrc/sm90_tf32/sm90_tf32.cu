@@ -45,27 +45,22 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
   const TileOrder order = order_of(args, r_tiles, s_tiles, C::q_rows < C::p_rows, total <= at_once);
   // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
   const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
-  Work work{cluster, int(r), int(s), int(stages), order, epilogue.is_scaling(),
+  const Work work{cluster, int(r), int(s), int(stages), order, epilogue.is_scaling(),
             large_d ? evict_last : evict_normal, large_d ? evict_first : evict_normal};
 
   Transpose into_workspace;
   if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
-  const Lines d = lines_of(args.d, args.m, args.n, args.d.row_stride, args.batch);
   CUtensorMap p_map, q_map, d_map;
   if (!tensor_map(&p_map, p, C::registers ? C::depth : C::p_rows / cluster.share_p, true) ||
       !tensor_map(&q_map, q, C::q_rows / cluster.share_q, true) ||
-      !tensor_map(&d_map, d, C::panel_rows, false)) {
+      !tensor_map(&d_map, lines_of_d(args), C::panel_rows, false)) {
     return TG_UNSUPPORTED;
   }
-  const void* kernel = reinterpret_cast<const void*>(multiply<C>);
-  if (const cudaError_t error = allow_shared_memory<C>(kernel, C::shared_bytes)) return cuda_status(error);
   if (transposes) {
     if (const tg_status status = launch_transpose(args, into_workspace)) return status;
   }
-  void* parameters[] = {&p_map, &q_map, &d_map, &work, const_cast<Epilogue<float, float>*>(&epilogue)};
-  const unsigned blocks = 1u << cluster.log2();
-  const dim3 grid(unsigned(std::min(total, at_once)) * blocks);
-  return Launch(args, grid, dim3(C::threads), C::shared_bytes, dim3(blocks))(kernel, parameters);
+  const int blocks = 1 << cluster.log2();
+  return launch_configured<C>(args, std::min(total, at_once) * blocks, blocks, multiply<C>, p_map, q_map, d_map, work, epilogue);
 }
 
 }  // namespace
@@ -89,15 +84,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
   if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
   if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;
-  if ((a_k_major ? args.a.col_stride : args.a.row_stride) != 1 || (b_k_major ? args.b.row_stride : args.b.col_stride) != 1 ||
-      args.d.col_stride != 1 || args.n % 4 != 0) {
-    return TG_UNSUPPORTED;
-  }
-  const Lines a = a_k_major ? lines_of(args.a, args.m, args.k, args.a.row_stride, args.batch)
-                            : lines_of(args.a, args.k, args.m, args.a.col_stride, args.batch);
-  const Lines b = b_k_major ? lines_of(args.b, args.n, args.k, args.b.col_stride, args.batch)
-                            : lines_of(args.b, args.k, args.n, args.b.row_stride, args.batch);
+  if (!has_layout(args, Row::layout) || args.d.col_stride != 1 || args.n % 4 != 0) return TG_UNSUPPORTED;
 
+  const Lines a = lines_of_a(args, a_k_major), b = lines_of_b(args, b_k_major);
   const Lines &p = swap_ab ? b : a, &q = swap_ab ? a : b;
   using Shared = Config<!p_k_major, width, swap_ab, share>;
   // Blocks of wide tiles may be alone: none waits for another one then.

@@ -38,7 +38,7 @@ struct Place {
 
   template <class T>
   __device__ T* of(const tg_matrix& matrix) const {
-    return static_cast<T*>(matrix.ptr) + batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
+    return matrix_of<T>(matrix, batch0, batch1);
   }
 
   // One sum of this block: to D if it is whole, else to the workspace.

@@ -2,8 +2,7 @@
 // get to shared memory one by one. Warps have 16 rows and 16 or 32 columns each; groups of warps that cover the tile share the k's
 // of a chunk.
 #pragma once
-#include <type_traits>
-
+#include "common/mma.hpp"
 #include "split_k/block.hpp"
 
 namespace tilegemm {
@@ -23,20 +22,6 @@ struct MmaTile {
   static constexpr int shared_bytes = groups > 1 && sum_bytes > stage_bytes ? sum_bytes : stage_bytes;
   static_assert(groups * warps_m * warps_n == warps && steps > 0 && chunks_of_a_chain > 0);
 };
-
-// 16 x 8 sums of products over a K of 16. PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type".
-template <class T>
-__device__ inline void mma_16(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  }
-}
 
 template <int ARCH, class T, class Out, int TM, int TN>
 __global__ void __launch_bounds__(threads, 3)
@@ -83,8 +68,7 @@ __global__ void __launch_bounds__(threads, 3)
 #pragma unroll
       for (int f = 0; f < C::fragments; f++) {
         const int n = column + f * 8 + lane / 4;
-        const uint32_t y[2] = {word(from_b + C::B::at(n, k)), word(from_b + C::B::at(n, k + 8))};
-        mma_16<T>(sum[f], x, y);
+        mma_16<T>(sum[f], x, word(from_b + C::B::at(n, k)), word(from_b + C::B::at(n, k + 8)));
       }
     }
     if ((chunk + 1) % C::chunks_of_a_chain == 0) flush();

@@ -57,26 +57,21 @@ struct Family {
   static tg_status run(tg_gemm_args args, Kernel* kernel, const Grid& grid) {
     if (grid.blocks() > INT_MAX) return TG_UNSUPPORTED;
     args.overlap = args.overlap && arch >= 90;
-    Grid place = grid;
-    Epilogue<Out, Acc> epilogue(args);
-    void* parameters[] = {&args, &place, &epilogue};
-    const Launch launch(args, dim3(unsigned(grid.blocks())), dim3(threads), 0);
-    const tg_status status = launch(reinterpret_cast<const void*>(kernel), parameters);
+    const Epilogue<Out, Acc> epilogue(args);
+    const tg_status status = Launch(args, dim3(unsigned(grid.blocks())), dim3(threads), 0)(kernel, args, grid, epilogue);
     return status == TG_OK && grid.split > 1 ? add(args) : status;
   }
 
-  static tg_status add(tg_gemm_args& args) {
+  static tg_status add(const tg_gemm_args& args) {
     // As many threads for an element as fit on the card at the same time, but no more than there are parts to add.
     const int64_t count = args.m * args.n * args.batch[0] * args.batch[1], room = int64_t(args.sm_count) * threads_of_sm / count;
     const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
     const int64_t blocks = ceil_div(count * lanes, threads);
     if (blocks > INT_MAX) return TG_UNSUPPORTED;
-    const void* kernel = lanes == 32  ? reinterpret_cast<const void*>(add_parts<arch, Out, Acc, 32>)
-                         : lanes == 8 ? reinterpret_cast<const void*>(add_parts<arch, Out, Acc, 8>)
-                                      : reinterpret_cast<const void*>(add_parts<arch, Out, Acc, 1>);
-    Epilogue<Out, Acc> epilogue(args);
-    void* parameters[] = {&args, &epilogue};
-    return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, parameters);
+    const auto kernel = lanes == 32  ? add_parts<arch, Out, Acc, 32>
+                        : lanes == 8 ? add_parts<arch, Out, Acc, 8>
+                                     : add_parts<arch, Out, Acc, 1>;
+    return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, args, Epilogue<Out, Acc>(args));
   }
 
   // The tiles that have a kernel, each with the number of k that the length of a part is a multiple of.

@@ -291,12 +291,11 @@ tg_status start(const tg_gemm_args& args, const Problem& problem, const Epilogue
   using T = typename scalar<Row::dtype>::type;
   const T *a = static_cast<const T*>(args.a.ptr), *b = static_cast<const T*>(args.b.ptr);
   T* d = static_cast<T*>(args.d.ptr);
-  const auto kernel = [&](auto... scalars) {
-    void* parameters[] = {&a, &b, &d, &scalars...};
-    const auto address = reinterpret_cast<const void*>(tile_gemm<Row, Epilogue, T, decltype(scalars)...>);
-    return launch_plainly(args, address, dim3(problem.blocks), dim3(1), parameters);
+  const auto launch = [&](auto... scalars) {
+    const auto kernel = tile_gemm<Row, Epilogue, T, decltype(scalars)...>;
+    return launch_plainly(args, dim3(problem.blocks), dim3(1), 0, kernel, a, b, d, scalars...);
   };
-  return std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue)));
+  return std::apply(launch, std::tuple_cat(scalars(problem), scalars(epilogue)));
 }
 
 template <class Row>
