@@ -11,7 +11,7 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{workspace, Format, Layout, Problem};
+use candle_tilegemm::{workspace, Layout, Problem};
 use half::bf16;
 use std::sync::Arc;
 
