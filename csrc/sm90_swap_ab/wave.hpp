@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     const auto own = [&](int j) { return fragment(sum, j); };
     const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
     const Part<Out> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
-                     from_of(group), p.n, p.wide};
+                       from_of(group), p.n, p.wide};
     // An epilogue takes the fragments from `from` to end - 1 out of shared memory.
     float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
     int from = 0, end = C::columns;
