@@ -51,6 +51,7 @@ fn run() -> Result<()> {
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
     units::write(&out.join("fitted.rs"), &fitted::rust(&kernels, &families)?)?;
     units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
+    units::write(&out.join("sass.rs"), &table::sass(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
