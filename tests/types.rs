@@ -8,6 +8,11 @@ use candle_tilegemm::problem::{Groups, Scale};
 use candle_tilegemm::{Error, Format, Layout, Problem};
 use std::sync::Arc;
 
+/// A product of bf16 with a result in f32.
+fn wide(m: usize, n: usize, k: usize, layout: Layout) -> Problem {
+    Problem::dense(m, n, k, 1, layout, Format::BF16).with(|problem| problem.d.format = Format::F32)
+}
+
 fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
     Dispatcher::hypothetical(DeviceInfo::h100()).plan(problem, policy).unwrap()
 }
@@ -15,25 +20,55 @@ fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
 /// A result in f32 of 16-bit operands is another problem: it has kernels of its own, and no other takes it.
 #[test]
 fn a_result_in_f32_gets_a_kernel_that_stores_f32() {
-    let wide = |m, n, k, layout| {
-        Problem::dense(m, n, k, 1, layout, Format::BF16).with(|problem| problem.d.format = Format::F32)
-    };
-    for (m, n, k, layout, family) in [
-        (1, 128_256, 4096, Layout::NT, "gemv"),
-        (8, 128_256, 4096, Layout::NT, "gemv"),
-        (16, 16, 10_001, Layout::NN, "split_k"),
-        (4096, 4096, 4096, Layout::NT, "cublas"),
-        (500, 4096, 4096, Layout::TN, "cublas"),
+    // The family of the plan, and of the plan without the vendor library.
+    for (m, n, k, layout, family, own) in [
+        (1, 128_256, 4096, Layout::NT, "gemv", "gemv"),
+        (8, 128_256, 4096, Layout::NT, "gemv", "gemv"),
+        (16, 128_256, 4096, Layout::NT, "sm90_swap_ab", "sm90_swap_ab"),
+        (64, 4096, 4096, Layout::NT, "sm90_swap_ab", "sm90_swap_ab"),
+        (160, 1024, 4096, Layout::NT, "sm90_swap_ab", "sm90_swap_ab"),
+        (512, 4096, 14_336, Layout::NT, "cublas", "sm90_swap_ab"),
+        (4096, 4096, 4096, Layout::NT, "cublas", "sm90_gemm"),
+        (4096, 4096, 4096, Layout::NN, "cublas", "sm90_gemm"),
+        (16, 16, 10_001, Layout::NN, "split_k", "split_k"),
+        (500, 4096, 4096, Layout::TN, "cublas", "split_k"),
     ] {
-        let problem = wide(m, n, k, layout);
-        let plan = plan(&problem, Policy::default());
-        assert_eq!(plan.kernel.family, family, "{problem}");
-        assert_eq!((plan.kernel.types.a, plan.kernel.types.d), (Format::BF16, Format::F32), "{problem}");
+        for (policy, family) in [(Policy::default(), family), (Policy::own(), own)] {
+            let problem = wide(m, n, k, layout);
+            let plan = plan(&problem, policy);
+            assert_eq!(plan.kernel.family, family, "{problem}");
+            assert_eq!((plan.kernel.types.a, plan.kernel.types.d), (Format::BF16, Format::F32), "{problem}");
+        }
     }
     let refused = by_name("gemv_sm90_bf16_nt_8x2x512_1x1")
         .unwrap()
         .supports(&wide(1, 4096, 4096, Layout::NT).canonical().problem, &DeviceInfo::h100());
     assert_eq!(refused.unwrap_err().to_string(), "computes in bf16, the problem is in bf16 -> f32");
+}
+
+/// 16 bytes are four elements of D and eight of A and B.
+#[test]
+fn limits_count_the_bytes_of_each_operand() {
+    const TILES: &str = "sm90_gemm_bf16_f32_nt_128x256x64_2x1_cooperative";
+    const WAVES: &str = "sm90_swap_ab_bf16_f32_nt_200x128x64_2x1_s2";
+    let verdict = |name, problem: &Problem| {
+        by_name(name).unwrap().supports(&problem.canonical().problem, &DeviceInfo::h100()).map_err(|e| e.to_string())
+    };
+    let in_columns = |n| wide(300, n, 4096, Layout::NT);
+    assert_eq!(verdict(TILES, &in_columns(4100)), Ok(()));
+    let refused = verdict(TILES, &in_columns(4102));
+    assert_eq!(refused.unwrap_err(), "D is aligned to 8 bytes, 16 needed");
+    let rows_apart = in_columns(4102).with(|problem| problem.d.row_stride = 4104);
+    assert_eq!(verdict(TILES, &rows_apart).unwrap_err(), "N is 4102, a multiple of 4 needed");
+    assert_eq!(verdict(WAVES, &in_columns(4101)), Ok(()), "rows of D need no alignment");
+    let short = wide(300, 4096, 4092, Layout::NT);
+    for name in [TILES, WAVES] {
+        assert_eq!(verdict(name, &short).unwrap_err(), "A is aligned to 8 bytes, 16 needed", "{name}");
+    }
+    let narrow = Problem::dense(300, 4096, 4096, 1, Layout::NT, Format::BF16);
+    assert_eq!(verdict(WAVES, &narrow).unwrap_err(), "computes in bf16 -> f32, the problem is in bf16");
+    let layout = wide(300, 4096, 4096, Layout::TN);
+    assert_eq!(verdict(TILES, &layout).unwrap_err(), "reads nt, the operands are tn");
 }
 
 /// Blocks, scales and groups can be asked for; every kernel refuses them with what it has.

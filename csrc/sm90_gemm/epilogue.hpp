@@ -11,7 +11,8 @@
 
 namespace tilegemm {
 
-// `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead. Otherwise there is no C.
+// `Element`: C, the bias and D. `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead. Otherwise there is
+// no C.
 template <class Element, int TileM, int TileN, bool AddsC>
 struct BiasActivation {
   struct Arguments {

@@ -35,10 +35,11 @@ namespace tilegemm {
 template <class Row, bool AddsC>
 struct Sm90 {
   using Element = std::conditional_t<Row::dtype == TG_BF16, cutlass::bfloat16_t, cutlass::half_t>;
+  using Out = std::conditional_t<Row::out == TG_F32, float, Element>;  // C, the bias and D
   using LayoutA = std::conditional_t<a_is_k_major(Row::layout), cutlass::layout::RowMajor, cutlass::layout::ColumnMajor>;
   using LayoutB = std::conditional_t<b_is_k_major(Row::layout), cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   using LayoutD = cutlass::layout::RowMajor;
-  static constexpr int alignment = Row::align / sizeof(Element);
+  static constexpr int alignment = Row::align / sizeof(Element), out_alignment = Row::align / sizeof(Out);
 
   using Tile = cute::Shape<cute::Int<Row::tile_m>, cute::Int<Row::tile_n>, cute::Int<Row::tile_k>>;
   using Cluster = cute::Shape<cute::Int<Row::cluster_m>, cute::Int<Row::cluster_n>, cute::_1>;
@@ -50,12 +51,12 @@ struct Sm90 {
   using EpilogueSchedule = std::conditional_t<cooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
                                               cutlass::epilogue::TmaWarpSpecialized>;
 
-  using EpilogueOp = BiasActivation<Element, Row::tile_m, Row::tile_n, AddsC>;
-  using ElementC = std::conditional_t<AddsC, Element, void>;
+  using EpilogueOp = BiasActivation<Out, Row::tile_m, Row::tile_n, AddsC>;
+  using ElementC = std::conditional_t<AddsC, Out, void>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, LayoutD, alignment, Element, LayoutD,
-      alignment, EpilogueSchedule, EpilogueOp>::CollectiveOp;
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, LayoutD, out_alignment, Out, LayoutD,
+      out_alignment, EpilogueSchedule, EpilogueOp>::CollectiveOp;
 
   // 0 stages: as many as fit into the shared memory that the epilogue leaves.
   using Stages = std::conditional_t<
@@ -141,6 +142,7 @@ template <class Row, bool AddsC>
 tg_status launch(const tg_gemm_args* args) {
   using Types = Sm90<Row, AddsC>;
   using Element = typename Types::Element;
+  using Out = typename Types::Out;
   using Kernel = typename Types::Kernel;
 
   const int64_t batch = args->batch[0] * args->batch[1];
@@ -148,7 +150,7 @@ tg_status launch(const tg_gemm_args* args) {
   // src/kernel/limits.rs has the same numbers. CUTLASS rounds extents up to tiles in an int.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX - 1024; };
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
-  if (args->n % Types::alignment != 0) return TG_UNSUPPORTED;
+  if (args->n % Types::out_alignment != 0) return TG_UNSUPPORTED;
 
   // The tile count, plus a step of all clusters beyond the last tile, has to fit in an int.
   const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);
@@ -164,19 +166,19 @@ tg_status launch(const tg_gemm_args* args) {
   arguments.problem_shape = {int(args->m), int(args->n), int(args->k), int(batch)};
   arguments.mainloop.ptr_A = static_cast<const Element*>(args->a.ptr);
   arguments.mainloop.ptr_B = static_cast<const Element*>(args->b.ptr);
-  arguments.epilogue.ptr_D = static_cast<Element*>(args->d.ptr);
+  arguments.epilogue.ptr_D = static_cast<Out*>(args->d.ptr);
   arguments.epilogue.thread.alpha = float(args->alpha);
   arguments.epilogue.thread.activation = args->activation;
   if (!tma_stride<Element>(args->a, a_is_k_major(Row::layout), args->batch, &arguments.mainloop.dA) ||
       !tma_stride<Element>(args->b, !b_is_k_major(Row::layout), args->batch, &arguments.mainloop.dB) ||
-      !tma_stride<Element>(args->d, true, args->batch, &arguments.epilogue.dD) ||
+      !tma_stride<Out>(args->d, true, args->batch, &arguments.epilogue.dD) ||
       !bias_vector(*args, &arguments.epilogue.thread)) {
     return TG_UNSUPPORTED;
   }
   if constexpr (AddsC) {
-    arguments.epilogue.ptr_C = static_cast<const Element*>(args->c.ptr);
+    arguments.epilogue.ptr_C = static_cast<const Out*>(args->c.ptr);
     arguments.epilogue.thread.beta = float(args->beta);
-    if (!tma_stride<Element>(args->c, true, args->batch, &arguments.epilogue.dC)) return TG_UNSUPPORTED;
+    if (!tma_stride<Out>(args->c, true, args->batch, &arguments.epilogue.dC)) return TG_UNSUPPORTED;
   }
   arguments.scheduler.order = order_of<Row>(*args, clusters_m, clusters_n, batch);
 

@@ -34,25 +34,33 @@ struct FewRows : Tile<Row, Width> {
 struct FewRowsPlace : Product {
   int split_log2;        // blocks that split K; divisions would delay the first load
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
-  bool pairs;            // two numbers of a row of D may be stored as one word
+  bool pairs;            // two 16-bit numbers of a row of D may be stored as one word
   bool plain;            // the epilogue is the product alone
 };
 
 // Stores 16 rows and 8 columns of D^T, laid out as wgmma's accumulators. `to`: the lane's first element, in `row` and `column`
-// of D.
+// of D. In f32 a warp's store fills sectors of 32 bytes in four rows of D, without an exchange of numbers between lanes.
 template <class T>
 __device__ inline void store_fragment(const float4& v, T* to, int row, int column, const FewRowsPlace& p) {
-  const uint32_t halves[2] = {pack<T>(v.x, v.y), pack<T>(v.z, v.w)};
+  if constexpr (sizeof(T) == 4) {
+    const float x[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const uint32_t turned = movmatrix(halves[i]);
-    if (row >= p.m || column + 8 * i >= p.n) continue;
-    if (p.pairs && column + 8 * i + 1 < p.n) {
-      *reinterpret_cast<uint32_t*>(to + 8 * i) = turned;
-    } else {
-      const T* const both = reinterpret_cast<const T*>(&turned);
-      to[8 * i] = both[0];
-      if (column + 8 * i + 1 < p.n) to[8 * i + 1] = both[1];
+    for (int i = 0; i < 4; i++) {
+      if (row + i % 2 < p.m && column + i / 2 * 8 < p.n) to[i % 2 * p.d.row_stride + i / 2 * 8] = x[i];
+    }
+  } else {
+    const uint32_t halves[2] = {pack<T>(v.x, v.y), pack<T>(v.z, v.w)};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const uint32_t turned = movmatrix(halves[i]);
+      if (row >= p.m || column + 8 * i >= p.n) continue;
+      if (p.pairs && column + 8 * i + 1 < p.n) {
+        *reinterpret_cast<uint32_t*>(to + 8 * i) = turned;
+      } else {
+        const T* const both = reinterpret_cast<const T*>(&turned);
+        to[8 * i] = both[0];
+        if (column + 8 * i + 1 < p.n) to[8 * i + 1] = both[1];
+      }
     }
   }
 }
@@ -60,8 +68,8 @@ __device__ inline void store_fragment(const float4& v, T* to, int row, int colum
 template <class C>
 __global__ void __launch_bounds__(C::threads)
     few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-             const __grid_constant__ FewRowsPlace p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
-  using T = typename C::Element;
+             const __grid_constant__ FewRowsPlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
+  using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
   const int stages = p.stages, split_log2 = p.split_log2, split = 1 << split_log2;
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), ring_bytes = stages * C::stage_bytes;
@@ -121,9 +129,11 @@ __global__ void __launch_bounds__(C::threads)
   else __syncthreads();
   // Computed before the products: nothing hides the latency of code behind the last product.
   griddepcontrol_wait();  // in the threads that read C and the bias and write D
-  T* const d = matrix_of<T>(p.d, batch0, batch1);
-  const int row = lane / 4, column = row0 + lane % 4 * 2;  // of D, in the first fragment
-  T* const lane_d = d + row * p.d.row_stride + column;
+  Out* const d = matrix_of<Out>(p.d, batch0, batch1);
+  // The lane's first element of the first fragment in D: a store of 16 bits turns a fragment.
+  constexpr bool turns = sizeof(Out) == 2;
+  const int row = turns ? lane / 4 : lane % 4 * 2, column = row0 + (turns ? lane % 4 * 2 : lane / 4);
+  Out* const lane_d = d + row * p.d.row_stride + column;
   const auto store = [&](const float4& v, int m0, int n0) {
     store_fragment(v, lane_d + m0 * p.d.row_stride + n0, row + m0, column + n0, p);
   };
@@ -210,7 +220,7 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
   const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
-  const Epilogue<T, float> epilogue(args);
+  const Epilogue<typename C::Out, float> epilogue(args);
   const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages,
                            args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 

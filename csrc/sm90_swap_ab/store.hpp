@@ -5,9 +5,9 @@
 namespace tilegemm {
 
 // The part of D that a warp stores: rows of P from p0, of Q from q0. What is left of n_from is another tile's.
-template <class T>
+template <class Out>
 struct Part {
-  T* d;
+  Out* d;
   int64_t stride;
   int p0, q0, m_end, n_from, n;
   bool wide;
@@ -48,13 +48,31 @@ __device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, in
   }
 }
 
+// Fragment j to D in f32, from the registers that hold the sums: a warp's store fills sectors of 32 bytes in four rows of D.
+template <class C>
+__device__ __forceinline__ void store_f32(const float4& v, int j, const Part<float>& part) {
+  static_assert(C::swap_ab);
+  const int lane = threadIdx.x % 32;
+  const float x[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const int row = part.q0 + 8 * j + lane % 4 * 2 + i % 2, column = part.p0 + lane / 4 + i / 2 * 8;
+    if (row < part.m_end && column >= part.n_from && column < part.n) part.d[row * part.stride + column] = x[i];
+  }
+}
+
 // Fragments j to j + count to D, of at most `groups` groups. For whole warps.
 template <class C, int groups>
 __device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int count, int j,
-                                      const Part<typename C::Element>& part) {
-  using T = typename C::Element;
+                                      const Part<typename C::Out>& part) {
+  using T = typename C::Out;
   const int lane = threadIdx.x % 32, q = lane % 4;
-  if constexpr (C::swap_ab) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < groups * C::group; i++) {
+      if (i < count) store_f32<C>(v[i], j + i, part);
+    }
+  } else if constexpr (C::swap_ab) {
     uint32_t words[groups][4];
 #pragma unroll
     for (int i = 0; i < 2 * groups; i++) {
@@ -92,13 +110,13 @@ __device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int 
 
 // Whether anything of fragments j and further is in D, whatever the lane.
 template <class C>
-__device__ __forceinline__ bool reaches(int j, const Part<typename C::Element>& part) {
+__device__ __forceinline__ bool reaches(int j, const Part<typename C::Out>& part) {
   return (C::swap_ab ? part.q0 + 8 * j : part.p0) < part.m_end;
 }
 
 // Fragments from to end - 1, get(j) each, to D: eight at a time.
 template <class C, int from, int end, class Get>
-__device__ __forceinline__ void store_all(const Get& get, const Part<typename C::Element>& part) {
+__device__ __forceinline__ void store_all(const Get& get, const Part<typename C::Out>& part) {
   constexpr int groups = 8 / C::group;
 #pragma unroll
   for (int j = from; j < end; j += 8) {
@@ -113,8 +131,8 @@ __device__ __forceinline__ void store_all(const Get& get, const Part<typename C:
 // Fragments from to end - 1 from shared memory through the epilogue to D: a loop, since an epilogue unrolled over the registers
 // would be too large.
 template <class C>
-__device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Element>& part,
-                                           const Epilogue<typename C::Element, float>& epilogue, int batch0, int batch1) {
+__device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Out>& part,
+                                           const Epilogue<typename C::Out, float>& epilogue, int batch0, int batch1) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int j = from; j < end && reaches<C>(j, part); j += C::group) {

@@ -21,6 +21,7 @@ constexpr int widest(Widths<widths...>) { return std::max({widths...}); }
 template <class Row, int Width>
 struct Tile {
   using Element = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;  // C, the bias and D
   static constexpr bool swap_ab = widest(typename Row::widths{}) == Row::tile_m;
   static constexpr int width = Width;
   static constexpr int p_rows = swap_ab ? Row::tile_n : Row::tile_m, q_rows = Width;

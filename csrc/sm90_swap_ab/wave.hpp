@@ -54,7 +54,7 @@ struct WavePlace : Product {
   Divisor m_groups;      // clusters along M
   int groups;            // in all
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
-  bool wide;             // rows of D are aligned to 16 bytes
+  bool wide;             // rows of D in 16 bits are aligned to 16 bytes
   bool plain;            // the epilogue is the product alone
 };
 
@@ -63,8 +63,8 @@ struct WavePlace : Product {
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
     wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-         const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Element, float> epilogue) {
-  using T = typename C::Element;
+         const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
+  using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
   // Sharing and splitting cost nothing in a row that does neither: the values are constants.
   const int stages = p.stages, share = C::may_share ? p.share : 1, split = C::may_split ? p.split : 1;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     }
   };
 
-  T* const d = matrix_of<T>(p.d, batch0, batch1);
+  Out* const d = matrix_of<Out>(p.d, batch0, batch1);
   // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
   int left = (p.groups - group0 + step - 1) / step * count - stages;
   int s = 0, parity = 0;
@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     griddepcontrol_wait();  // of the threads that read C and the bias and write D
     const auto own = [&](int j) { return fragment(sum, j); };
     const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
-    const Part<T> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
-                     from_of(group), p.n, p.wide};
+    const Part<Out> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
+                       from_of(group), p.n, p.wide};
     // An epilogue takes the fragments from `from` to end - 1 out of shared memory.
     float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
     int from = 0, end = C::columns;
@@ -255,7 +255,7 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
   const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
   const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
   const int64_t at_once = std::max(1, args.sm_count / cluster);
-  const Epilogue<T, float> epilogue(args);
+  const Epilogue<typename C::Out, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
   const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups),
                         int(groups), stages, args.overlap ? 2 : 0, wide, plain};

@@ -3,6 +3,7 @@
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::fitted::fitted;
+use crate::cost::pipeline::l2_us;
 use crate::cost::tf32::{Fit, Tile};
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, roofline_us};
 use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
@@ -230,6 +231,8 @@ impl Cublas {
         let k = if problem.n < 1024 { problem.k.min(8192) } else { problem.k };
         let steps = step.map_or(0.0, |step| 1e-3 * self.step_ns[step] * k as f64);
         let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
-        launch + overlapped(&[roofline * self.roofline[factor], steps])
+        // The fitted numbers have D in the format of A and B.
+        let wider = problem.outputs() * (problem.d.format.bits() - problem.a.format.bits()) / 8.0;
+        launch + overlapped(&[roofline * self.roofline[factor], steps]) + l2_us(wider, 1.0, device)
     }
 }

@@ -11,9 +11,9 @@ fitted! {
         /// which runs at the clock that power allows; ping-pong, with the epilogues' time; and small tiles in long products, which move
         /// more bytes for each product while power sets the clock.
         efficiency: [f64; 3] = "", 0.5 to 1.3;
-        /// The epilogue of a tile of the cooperative schedule.
+        /// The epilogue of a tile of the cooperative schedule, in 16 bits; in f32 twice as long.
         tile_us: f64 = "us", 0.0 to 10.0;
-        /// The time of a ping-pong tile beside its products, for each column.
+        /// The time of a ping-pong tile beside its products, for each column, in 16 bits.
         column_us: f64 = "us", 0.0 to 0.1;
         /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
         l2: [f64; 2] = "", 0.2 to 1.2;
@@ -28,12 +28,12 @@ impl Family for Sm90Gemm {
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let [tile_m, tile_n, _] = case.kernel.tile;
         let [cooperative, pingpong, long] = self.efficiency;
+        let stores = case.problem.d.format.bits() / 16.0;
+        let after = EpilogueTime::After(self.tile_us * stores);
         let (efficiency, epilogue) = match case.kernel.schedule {
-            "pingpong" => (pingpong, EpilogueTime::Beside(self.column_us * f64::from(tile_n))),
-            _ if Tiles::waves(case, false) >= 3.0 && tile_m * tile_n < 40_000 => {
-                (long, EpilogueTime::After(self.tile_us))
-            }
-            _ => (cooperative, EpilogueTime::After(self.tile_us)),
+            "pingpong" => (pingpong, EpilogueTime::Beside(self.column_us * stores * f64::from(tile_n))),
+            _ if Tiles::waves(case, false) >= 3.0 && tile_m * tile_n < 40_000 => (long, after),
+            _ => (cooperative, after),
         };
         let tiles = Tiles {
             shares_tile: false,

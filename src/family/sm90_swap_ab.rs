@@ -37,7 +37,8 @@ fitted! {
         few_memory: f64 = "", 1.0 to 2.0;
         /// Few rows: The norm by which memory and ring overlap.
         few_norm: f64 = "", 1.5 to 16.0;
-        /// Few rows: The store of one of the rows that a tile has room for.
+        /// Few rows: The store of one of the rows that a tile has room for. A multiprocessor stores 3 bytes of 16-bit results a clock in this
+        /// time; results in f32 are taken to need no more.
         few_row_us: f64 = "us", 0.0 to 0.5;
         /// Launch, the first loads and the drain, beside the card's overlapped launch.
         launch_us: f64 = "us", -1.7 to 3.0;
@@ -47,7 +48,7 @@ fitted! {
         group_us: f64 = "us", 0.0 to 2.0;
         /// A second part of K: the path through distributed shared memory.
         split_us: f64 = "us", 0.0 to 3.0;
-        /// The same, for each byte of a tile of D.
+        /// The same, for each element of a tile of D, as for two bytes: sums are f32 whatever D is.
         sum_us: f64 = "us", 0.0 to 0.001;
         /// Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
         latency: f64 = "", 0.3 to 3.0;
@@ -309,8 +310,8 @@ impl Sm90SwapAb {
         let reread = self.reread * w_us * (m_tiles as f64 / share - 1.0);
         let memory = memory_us(problem, device) * (1.0 + uneven * idle) + reread;
         let together = Activities { products, ring, l2, memory }.overlapped(self.norm);
-        let bytes_of_tile = height * w_rows * bytes;
-        let split_us = if parts > 1.0 { self.split_us + bytes_of_tile * self.sum_us } else { 0.0 };
+        let [sums_of_tile, bytes_of_tile] = [bytes, problem.d.format.bits() / 8.0].map(|size| height * w_rows * size);
+        let split_us = if parts > 1.0 { self.split_us + sums_of_tile * self.sum_us } else { 0.0 };
         // Only plain products of one matrix with an unsplit K overlap the loads of the next tile with the stores of the
         // last.
         let marches = parts == 1.0 && problem.batch_count() == 1 && problem.epilogue.is_linear();

@@ -1,7 +1,7 @@
 //! What a launch does beside the product: nothing that ends the capture of another thread, and nothing to CUDA's last error.
 
 use crate::cases;
-use crate::device::{Element, Gpu};
+use crate::device::{by_types, Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr};
@@ -10,7 +10,6 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Layout, Problem};
-use half::{bf16, f16};
 use std::ffi::c_int;
 use std::sync::{Arc, Barrier};
 
@@ -32,8 +31,7 @@ pub fn tests() -> Vec<(String, Test)> {
 
 fn own_kernels(gpu: &Gpu) -> Vec<&'static KernelDesc> {
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    let is_own = |kernel: &&KernelDesc| kernel.role != Role::Vendor && kernel.types.a == kernel.types.d;
-    KERNELS.iter().filter(is_own).filter(runs).collect()
+    KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs).collect()
 }
 
 /// A product of ones, which is K everywhere.
@@ -48,35 +46,7 @@ struct Product {
 
 impl Product {
     fn new(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
-        match kernel.types.a {
-            Format::F16 => Self::of::<f16>(gpu, kernel, stream),
-            Format::BF16 => Self::of::<bf16>(gpu, kernel, stream),
-            Format::F32 => Self::of::<f32>(gpu, kernel, stream),
-            Format::F64 => Self::of::<f64>(gpu, kernel, stream),
-            other => panic!("no test for {other}"),
-        }
-    }
-
-    fn of<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>) -> Result<Self, String> {
-        let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 256, 256]);
-        let dense = cases::problem(m, n, k, kernel.layout, kernel.types, cases::Variant::PLAIN);
-        let problem = dense.with(|p| p.f32_mode = cases::f32_mode(kernel));
-        let (plan, _) = gpu.plan(kernel.name, &problem)?;
-        let upload = |count: usize, value: f64| stream.clone_htod(&vec![T::from_f64(value); count]).map_err(text);
-        let (a, b, d) = (upload(m * k, 1.0)?, upload(k * n, 1.0)?, upload(m * n, f64::NAN)?);
-        let at = |slice| DevicePtr::<T>::device_ptr(slice, stream).0;
-        let pointers = Pointers::new(at(&a) as _, at(&b) as _, at(&d) as _);
-        let of_check = stream.clone();
-        let check = move || {
-            let _inputs = (&a, &b);
-            let got = of_check.clone_dtoh(&d).map_err(text)?;
-            match got.iter().position(|x| x.to_f64() != k as f64) {
-                Some(i) => Err(format!("{kernel}: element {i} of D is {}, expected {k}", got[i].to_f64())),
-                None => Ok(()),
-            }
-        };
-        stream.synchronize().map_err(text)?;
-        Ok(Self { kernel, plan, pointers, stream: stream.clone(), check: Box::new(check) })
+        by_types!(kernel.types, product_of_ones(gpu, kernel, stream))
     }
 
     fn launch(&self) -> Result<(), String> {
@@ -84,6 +54,33 @@ impl Product {
         // SAFETY: the operands are those of the problem, and live as long as `check`, which waits for the stream.
         unsafe { launch::launch(&self.plan, self.pointers, queue) }.map_err(|e| format!("{}: {e}", self.kernel))
     }
+}
+
+fn product_of_ones<T: Element, Out: Element>(
+    gpu: &Gpu,
+    kernel: &'static KernelDesc,
+    stream: &Arc<CudaStream>,
+) -> Result<Product, String> {
+    let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 256, 256]);
+    let dense = cases::problem(m, n, k, kernel.layout, kernel.types, cases::Variant::PLAIN);
+    let problem = dense.with(|p| p.f32_mode = cases::f32_mode(kernel));
+    let (plan, _) = gpu.plan(kernel.name, &problem)?;
+    let ones = |count: usize| stream.clone_htod(&vec![T::from_f64(1.0); count]).map_err(text);
+    let (a, b) = (ones(m * k)?, ones(k * n)?);
+    let d = stream.clone_htod(&vec![Out::from_f64(f64::NAN); m * n]).map_err(text)?;
+    let at = |slice| DevicePtr::<T>::device_ptr(slice, stream).0;
+    let pointers = Pointers::new(at(&a) as _, at(&b) as _, d.device_ptr(stream).0 as _);
+    let of_check = stream.clone();
+    let check = move || {
+        let _inputs = (&a, &b);
+        let got = of_check.clone_dtoh(&d).map_err(text)?;
+        match got.iter().position(|x| x.to_f64() != k as f64) {
+            Some(i) => Err(format!("{kernel}: element {i} of D is {}, expected {k}", got[i].to_f64())),
+            None => Ok(()),
+        }
+    };
+    stream.synchronize().map_err(text)?;
+    Ok(Product { kernel, plan, pointers, stream: stream.clone(), check: Box::new(check) })
 }
 
 fn text(error: impl std::fmt::Display) -> String {

@@ -2,7 +2,7 @@
 //! memory comes out right.
 
 use crate::cases;
-use crate::device::{Element, Gpu};
+use crate::device::{by_types, Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, CudaSlice, CudaStream, DevicePtr, DriverError, ValidAsZeroBits};
@@ -11,8 +11,8 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
-use candle_tilegemm::{workspace, Format, Layout, Problem};
-use half::{bf16, f16};
+use candle_tilegemm::{workspace, Layout, Problem};
+use half::bf16;
 use std::sync::Arc;
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -39,9 +39,7 @@ fn no_kernel_refuses_what_it_supports(gpu: &Gpu) -> Result<(), String> {
     // SAFETY: the stream is one of the device, which is now the current one.
     unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in
-        KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && kernel.types.a == kernel.types.d).filter(runs)
-    {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs) {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
         let launched = launch_large(gpu, kernel, &stream);
         // SAFETY: the stream is being captured by this thread, and the graph is destroyed once.
@@ -101,7 +99,7 @@ fn large_problems(gpu: &Gpu, kernel: &KernelDesc) -> Vec<Problem> {
         })
         .collect();
     let far = |operand: &mut Operand, bytes: i64| {
-        let stride = bytes / kernel.types.a.bytes(1) as i64;
+        let stride = bytes / operand.format.bytes(1) as i64;
         if operand.col_stride == 1 {
             operand.row_stride = stride
         } else {
@@ -220,24 +218,16 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let memory = unsafe { stream.alloc::<u8>(FAR) }.map_err(text)?;
     let memory = memory.device_ptr(&stream).0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in
-        KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && kernel.types.a == kernel.types.d).filter(runs)
-    {
-        match kernel.types.a {
-            Format::F16 => far_apart::<f16>(gpu, kernel, memory),
-            Format::BF16 => far_apart::<bf16>(gpu, kernel, memory),
-            Format::F32 => far_apart::<f32>(gpu, kernel, memory),
-            Format::F64 => far_apart::<f64>(gpu, kernel, memory),
-            other => panic!("no test for {other}"),
-        }?;
+    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(runs) {
+        by_types!(kernel.types, far_apart(gpu, kernel, memory))?;
     }
     Ok(())
 }
 
 /// Each row of A picks a row of B.
-fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
+fn far_apart<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
     let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 64, 64]);
-    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a);
+    let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a).with(|p| p.d.format = kernel.types.d);
     let stride = (FAR / size_of::<T>() / 64) as i64;
     let far = |o: Operand| match o.col_stride {
         1 => o.with(|o| o.row_stride = stride),
@@ -254,7 +244,7 @@ fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) ->
     // One operand behind the other in every line.
     let [of_a, of_b, of_d] = [0, 1, 2].map(|i| memory + (i * 1024 * size_of::<T>()) as u64);
     let at = |base: u64, o: &Operand, row: usize, column: usize| {
-        base + ((row as i64 * o.row_stride + column as i64 * o.col_stride) * size_of::<T>() as i64) as u64
+        base + o.format.offset(row as i64 * o.row_stride + column as i64 * o.col_stride) as u64
     };
     let picked = |i: usize| i * 21 % k;
     let value = |p: usize, j: usize| ((p * 3 + j * 5) % 31) as f64;
@@ -266,13 +256,16 @@ fn far_apart<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) ->
     };
     write(of_a, &a, m, k, &|i, p| f64::from(p == picked(i))).map_err(text)?;
     write(of_b, &b, k, n, &value).map_err(text)?;
-    write(of_d, &d, m, n, &|_, _| f64::NAN).map_err(text)?;
+    for i in 0..m {
+        // SAFETY: a row of D, which is inside of the memory.
+        unsafe { result::memcpy_htod_sync(at(of_d, &d, i, 0), &vec![Out::from_f64(f64::NAN); n]) }.map_err(text)?;
+    }
     let pointers = Pointers::new(of_a as _, of_b as _, of_d as _);
     // SAFETY: all lines are inside of the memory, which the caller keeps.
     unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string())?;
     gpu.device.cuda_stream().synchronize().map_err(text)?;
     for i in 0..m {
-        let mut row = vec![T::from_f64(0.0); n];
+        let mut row = vec![Out::from_f64(0.0); n];
         // SAFETY: a row of D.
         unsafe { result::memcpy_dtoh_sync(&mut row, at(of_d, &d, i, 0)) }.map_err(text)?;
         let got: Vec<f64> = row.into_iter().map(|x| x.to_f64()).collect();
