@@ -6,6 +6,7 @@ mod explain;
 mod f32_tables;
 mod fit;
 mod kernels;
+mod layout;
 mod trace;
 mod tune;
 
@@ -45,6 +46,8 @@ impl F32 {
 enum Command {
     /// List the kernels of the table
     Kernels(kernels::Args),
+    /// Show the tiles, threads and shared memory of a kernel, as CuTe evaluates them
+    Layout(layout::Args),
     /// Show the kernel that a product gets, and the reasons against the other kernels
     Explain(explain::Args),
     /// Time the dispatcher's choices against the vendor library and the roofline
@@ -100,6 +103,7 @@ impl<E: Into<Box<dyn std::error::Error>>> From<E> for Failure {
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
+        Command::Layout(args) => layout::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
