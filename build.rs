@@ -53,6 +53,7 @@ fn run() -> Result<()> {
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
     units::write(&out.join("fitted.rs"), &fitted::rust(&kernels, &families)?)?;
     units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
+    units::write(&out.join("sass.rs"), &table::sass(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
@@ -61,7 +62,7 @@ fn run() -> Result<()> {
     if has("layout") && compiles_kernels() {
         pages = layout::pages(&kernels, &csrc, &Toolkit::find(&manifest, false)?, &out)?;
     }
-    units::write(&out.join("layouts.rs"), &layout::rust(&pages))?;
+    units::write(&out.join("layouts.rs"), &layout::rust(&pages, &kernels, &csrc))?;
     if has("cuda") && compiles_kernels() {
         let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;

@@ -8,11 +8,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The constant that `src/cli/layout/page.rs` includes: the pages of these kernels and of the examples.
-pub fn rust(pages: &[PathBuf]) -> String {
+/// The constants that `src/cli/layout/page.rs` includes.
+pub fn rust(pages: &[PathBuf], kernels: &[Kernel], csrc: &Path) -> String {
     let pages: String =
         pages.iter().map(|page| format!("    include_str!({:?}),\n", page.display().to_string())).collect();
-    format!("/// What the layout programs printed.\n#[rustfmt::skip]\nstatic PAGES: &[&str] = &[\n{pages}];\n")
+    let mut same = String::new();
+    for group in described(kernels, csrc) {
+        same.extend(group[1..].iter().map(|other| format!("    ({:?}, {:?}),\n", other.name, group[0].name)));
+    }
+    format!(
+        "/// What the layout programs printed.\n#[rustfmt::skip]\nstatic PAGES: &[&str] = &[\n{pages}];\n\n\
+         /// Kernels, and the kernels on the pages that have the same layouts.\n#[rustfmt::skip]\n\
+         static SAME: &[(&str, &str)] = &[\n{same}];\n"
+    )
+}
+
+/// The kernels of families with layouts, in groups of the same layouts: kernels of one row whose types differ, but not in size.
+fn described<'a>(kernels: &'a [Kernel], csrc: &Path) -> Vec<Vec<&'a Kernel>> {
+    let key = |kernel: &'a Kernel| (&kernel.family, kernel.line, &kernel.arch, &kernel.layout, kernel.dtype_bytes());
+    let mut groups: Vec<Vec<&Kernel>> = Vec::new();
+    for kernel in kernels.iter().filter(|kernel| csrc.join(&kernel.family).join("layout.cu").exists()) {
+        match groups.iter_mut().find(|group| key(group[0]) == key(kernel)) {
+            Some(group) => group.push(kernel),
+            None => groups.push(vec![kernel]),
+        }
+    }
+    groups
 }
 
 /// Compiles and runs the programs; the files of their pages.
@@ -25,7 +46,7 @@ pub fn pages(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit, out: &Path) -> 
 /// A program for each family and flags, and one for the examples.
 fn programs(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
     let mut rows: BTreeMap<(&str, &str, &[String]), String> = BTreeMap::new();
-    for kernel in kernels.iter().filter(|kernel| source(kernel, csrc).exists()) {
+    for kernel in described(kernels, csrc).iter().map(|same| same[0]) {
         *rows.entry((&kernel.family, &kernel.arch, &kernel.flags)).or_default() += &kernel.cpp();
     }
     let families = rows.into_iter().map(|((family, arch, flags), rows)| Unit {
@@ -43,10 +64,6 @@ fn programs(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
         compiler: compiler(csrc, toolkit, "sm90a", &[]),
     };
     families.chain([examples]).collect()
-}
-
-fn source(kernel: &Kernel, csrc: &Path) -> PathBuf {
-    csrc.join(&kernel.family).join("layout.cu")
 }
 
 /// nvcc as for kernels, without optimisation: a program takes longer to compile than to run.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 mod cases;
 mod family;
 mod limits;
+mod sass;
 
 use cases::Cases;
 use family::Family;
@@ -99,6 +100,8 @@ struct File {
     limits: toml::Table,
     #[serde(default)]
     tests: Cases,
+    #[serde(default)]
+    sass: Vec<sass::Expected>,
     kernel: Vec<toml::Spanned<Row>>,
 }
 
@@ -196,6 +199,18 @@ pub fn cases(csrc: &Path) -> Result<String, String> {
          pub const SIZES: &[(&str, &[[usize; 3]])] = &[\n{sizes}];\n\n\
          /// A kernel, M, N, K and matrices of a product, and a configuration that the kernel refuses for this product.\n\
          pub const REFUSED: &[(&str, [usize; 4], &str)] = &[\n{refused}];\n"
+    ))
+}
+
+/// The tables that tests/sass.rs includes: the `[[sass]]` of every family.
+pub fn sass(csrc: &Path) -> Result<String, String> {
+    let mut expected = String::new();
+    for (family, text) in files(csrc)? {
+        let file: File = toml::from_str(&text).map_err(|e| format!("csrc/{family}/family.toml: {e}"))?;
+        expected.extend(file.sass.iter().map(|entry| entry.rust(&family)));
+    }
+    Ok(format!(
+        "/// What the families' files say of their machine code.\nconst EXPECTED: &[Expected] = &[\n{expected}];\n"
     ))
 }
 
@@ -346,6 +361,11 @@ impl Kernel {
     /// The compute capability in the arch's name: 90 of `sm90a`.
     pub fn capability(&self) -> u16 {
         self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
+    }
+
+    /// The size of an element of A.
+    pub fn dtype_bytes(&self) -> u32 {
+        dtype_bytes(&self.dtype)
     }
 
     /// The source file; `None` for the vendor library.

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 9
+#define TG_ABI_VERSION 10
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -143,13 +143,16 @@ typedef struct tg_gemm_args {
 /* The descriptor of a built kernel; checked against the table when the library is loaded. */
 typedef struct tg_kernel {
   const char *name;
-  tg_format operands, out; /* of A and B; of C, the bias and D */
+  tg_types types;
   tg_math math;
   tg_layout layout;
   int32_t tile[3];
   int32_t cluster[2];
   int32_t align; /* alignment of pointers and strides, in bytes */
   tg_status (*launch)(const tg_gemm_args *args);
+  /* What `launch` would answer, except for errors of CUDA: TG_OK or TG_UNSUPPORTED. Launches nothing, calls neither driver nor device,
+   * and reads no memory behind the pointers of `args`. */
+  tg_status (*can_implement)(const tg_gemm_args *args);
   /* Loads this kernel, and all kernels that are compiled with it, on the current device, as a first launch does. Invalidates no
    * capture, on any stream and thread. Kernels that are compiled together have the same function. */
   tg_status (*load)(void);

@@ -11,6 +11,12 @@ pub mod settings {
     pub use crate::settings::{Setting, ALL};
 }
 
+/// Launch functions.
+#[cfg(feature = "cuda")]
+pub mod launch {
+    pub use crate::launch::can_implement;
+}
+
 /// Suites.
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite {

@@ -152,6 +152,17 @@ mod with_layouts {
         assert!(svg.contains(cell), "{}", svg.lines().filter(|line| line.contains("T31<")).last().unwrap());
     }
 
+    /// f16 and bf16 have the same layouts: the program describes one of them.
+    #[test]
+    fn a_kernel_of_another_type_of_the_same_size_names_the_described_one() {
+        let [bf16, f16] = ["bf16", "f16"].map(|dtype| format!("sm90_gemm_{dtype}_nt_128x256x64_2x1_cooperative"));
+        let shown = stdout(&[&f16]);
+        assert!(
+            shown.starts_with(&format!("{f16}\nthe layouts of {bf16}: types of one size have the same\n")),
+            "{shown}"
+        );
+    }
+
     #[test]
     fn a_name_without_layouts_is_refused() {
         for (name, expected) in

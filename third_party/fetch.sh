@@ -134,7 +134,7 @@ install() {
 finish_cuda() {
   cd "$1"
   local lib tool tools=(bin/{nvcc,ptxas,fatbinary,cudafe++,nvlink} nvvm/bin/cicc)
-  [[ $set == cuda-13.0 ]] || tools+=(bin/tileiras)
+  [[ $set == cuda-13.0 ]] || tools+=(bin/{tileiras,cuobjdump,nvdisasm})
   chmod +x bin/* nvvm/bin/*
   ln -s lib lib64
   for lib in lib/*.so.*; do ln -s "${lib#lib/}" "${lib%%.so.*}.so"; done

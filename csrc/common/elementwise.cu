@@ -1,7 +1,7 @@
 // Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
 // and slopes of activations, for gradients.
 #include "common/epilogue.hpp"
-#include "common/kernel.hpp"
+#include "common/launch.hpp"
 
 namespace tilegemm {
 namespace {
@@ -143,7 +143,7 @@ tg_status launch(tg_gemm_args args, Op op) {
   Quotient by_piece(pieces, count), by_row(args.m, count), by_matrix(args.batch[1], count);
   void* parameters[] = {&args, &op, &count, &by_piece, &by_row, &by_matrix};
   const auto kernel = reinterpret_cast<const void*>(&elementwise<T, Acc, width, Op>);
-  return cuda_status(cudaLaunchKernel(kernel, dim3(unsigned(blocks)), dim3(threads), parameters, 0, cudaStream_t(args.stream)));
+  return launch_plainly(args, kernel, dim3(unsigned(blocks)), dim3(threads), parameters);
 }
 
 template <template <class, class> class Op, tg_format format>

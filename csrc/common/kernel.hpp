@@ -31,6 +31,34 @@ constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout
 // Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
+// A launch function that runs while a thread has a rehearsal makes all checks of a launch, calls neither driver nor device, and launches
+// nothing: so a kernel can tell without a device which problems and configurations the kernel takes. In registry.cpp.
+class Rehearsal {
+ public:
+  Rehearsal();
+  ~Rehearsal();
+  Rehearsal(const Rehearsal&) = delete;
+  static bool is_on();  // on this thread
+};
+
+// The descriptor's functions for a launch function of kernels whose operands A and B, and whose C, bias and D, have one format each.
+// No kernel takes scales or groups yet.
+template <tg_format operands, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
+struct Entry {
+  static constexpr tg_types types = {operands, operands, out, out, operands == TG_F64 ? TG_F64 : TG_F32};
+
+  static tg_status checked_launch(const tg_gemm_args* args) {
+    const tg_types& have = args->types;
+    const bool same = have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
+    const bool plain = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr && args->groups.count == 0;
+    return same && plain ? launch(args) : TG_UNSUPPORTED;
+  }
+  static tg_status can_implement(const tg_gemm_args* args) {
+    const Rehearsal rehearsal;
+    return checked_launch(args);
+  }
+};
+
 // Lets `kernel` have `bytes` of dynamic shared memory on the current device. cudaFuncSetAttribute would forget an earlier error of the
 // program; in registry.cpp.
 cudaError_t set_shared_memory(const void* kernel, int bytes);
@@ -111,8 +139,19 @@ bool rows_in_fours(const tg_matrix& matrix, int64_t count, const int64_t (&batch
 
 // The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of this.
 #define TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
+  namespace tilegemm {                                                                                                \
+  using NAME##_entry = Entry<DTYPE, OUT, LAUNCH>;                                                                     \
+  }                                                                                                                   \
   extern "C" {                                                                                                        \
   extern const tg_kernel NAME;                                                                                        \
-  const tg_kernel NAME = {#NAME, DTYPE, OUT, MATH, LAYOUT, {TILE_M, TILE_N, TILE_K}, {CLUSTER_M, CLUSTER_N}, ALIGN,           \
-                          LAUNCH, tilegemm::load_own_module};                                                         \
+  const tg_kernel NAME = {#NAME,                                                                                      \
+                          tilegemm::NAME##_entry::types,                                                              \
+                          MATH,                                                                                       \
+                          LAYOUT,                                                                                     \
+                          {TILE_M, TILE_N, TILE_K},                                                                   \
+                          {CLUSTER_M, CLUSTER_N},                                                                     \
+                          ALIGN,                                                                                      \
+                          tilegemm::NAME##_entry::checked_launch,                                                     \
+                          tilegemm::NAME##_entry::can_implement,                                                      \
+                          tilegemm::load_own_module};                                                                 \
   }

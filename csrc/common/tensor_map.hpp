@@ -8,9 +8,29 @@
 
 namespace tilegemm {
 
-// A function of the driver, looked up once.
+// Makes no map, and checks what cuTensorMapEncodeTiled is documented to refuse: for a rehearsal.
+inline CUresult check_tensor_map(CUtensorMap*, CUtensorMapDataType type, cuuint32_t rank, void* ptr, const cuuint64_t* extents,
+                                 const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  const bool halves = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const int bytes = halves ? 2 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64 ? 8 : type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 4;
+  const int inner = int(box[0]) * bytes;
+  bool fits = rank >= 1 && rank <= 5 && reinterpret_cast<uintptr_t>(ptr) % 16 == 0 && inner % 16 == 0;
+  fits = fits && (swizzle != CU_TENSOR_MAP_SWIZZLE_128B || inner <= 128) && (swizzle != CU_TENSOR_MAP_SWIZZLE_64B || inner <= 64) &&
+         (swizzle != CU_TENSOR_MAP_SWIZZLE_32B || inner <= 32);
+  for (cuuint32_t i = 0; i < rank && fits; i++) {
+    fits = extents[i] >= 1 && extents[i] <= cuuint64_t(1) << 32 && box[i] >= 1 && box[i] <= 256 && steps[i] >= 1 && steps[i] <= 8;
+  }
+  for (cuuint32_t i = 0; i + 1 < rank && fits; i++) fits = strides[i] % 16 == 0 && strides[i] < cuuint64_t(1) << 40;
+  return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// A function of the driver, looked up once; null: the driver has none. In a rehearsal, the check of the function's arguments.
 template <class Function>
 Function driver_function(const char* name) {
+  if constexpr (std::is_same_v<Function, PFN_cuTensorMapEncodeTiled_v12000>) {
+    if (Rehearsal::is_on()) return check_tensor_map;
+  }
   static const Function function = [name] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;

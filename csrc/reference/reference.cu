@@ -2,7 +2,7 @@
 // Nothing here is meant to be fast, and activations are those of <cmath>. Sums run over k in ascending order, in f32 (f64 for f64), in
 // chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
 #include "common/epilogue.hpp"
-#include "common/kernel.hpp"
+#include "common/launch.hpp"
 
 namespace tilegemm {
 namespace {
@@ -52,8 +52,7 @@ tg_status launch(const tg_gemm_args* args) {
   ExactEpilogue<Out, Acc> epilogue(problem);
   void* parameters[] = {&problem, &epilogue};
   const dim3 grid(unsigned(blocks < most ? blocks : most));
-  return cuda_status(
-      cudaLaunchKernel(reference<T, Out, Acc>, grid, dim3(threads), parameters, 0, cudaStream_t(args->stream)));
+  return launch_plainly(*args, reinterpret_cast<const void*>(reference<T, Out, Acc>), grid, dim3(threads), parameters);
 }
 
 }  // namespace tilegemm

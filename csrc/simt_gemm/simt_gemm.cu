@@ -342,9 +342,8 @@ tg_status launch(const tg_gemm_args* problem) {
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
     void* parameters[] = {&copy, &epilogue, &raster, &first, &vector_stores};
-    const cudaError_t error =
-        cudaLaunchKernel(kernel, dim3(grid), dim3(threads), parameters, smem_bytes, cudaStream_t(args.stream));
-    if (error != cudaSuccess) return cuda_status(error);
+    const auto address = reinterpret_cast<const void*>(kernel);
+    if (const tg_status status = launch_plainly(args, address, dim3(grid), dim3(threads), parameters, smem_bytes)) return status;
   }
   return TG_OK;
 }

@@ -18,8 +18,8 @@ void describe(layout::Page& page) {
   constexpr int stages = C::stages(1);
   const layout::Sides sides = layout::Sides::of(C::swap_ab);
 
-  const auto p = layout::boxes<Bits, C::p_rows, C::depth, true>();
-  const auto q = layout::boxes<Bits, C::q_rows, C::depth, true>();
+  const decltype(layout::boxes<Bits, C::p_rows, C::depth, true>()) p;
+  const decltype(layout::boxes<Bits, C::q_rows, C::depth, true>()) q;
   for (int j = 0; j < C::depth / 16; j++) {  // as `multiply` of tiles.hpp makes descriptors
     constexpr int per_box = C::box / 16;
     const auto at = [&](int rows) { return j / per_box * (rows * 128) + j % per_box * 32; };
@@ -30,19 +30,20 @@ void describe(layout::Page& page) {
     layout::require(layout::offsets(p)(64 * group, 0) * 2 == group * 64 * 128, "the rows of a warp group");
   }
 
-  const auto p_ring = layout::ring<Bits, stages, C::stage_bytes>(p), q_ring = layout::ring<Bits, stages, C::stage_bytes>(q);
+  const decltype(layout::ring<Bits, stages, C::stage_bytes>(p)) p_ring;
+  const decltype(layout::ring<Bits, stages, C::stage_bytes>(q)) q_ring;
   const cute::GMMA::Layout_K_SW128_Atom<Bits> atom;
   layout::tma_view<Bits, C::p_rows, C::depth, true>(page, sides.a, p_ring, sides.m);
   layout::wgmma_operand(page, sides.a, 2, atom, p_ring, sides.m, true);
   layout::tma_view<Bits, C::q_rows, C::depth, true>(page, sides.b, q_ring, sides.n);
   layout::wgmma_operand(page, sides.b, 2, atom, q_ring, sides.n, true);
 
-  using Shape = cute::Shape<cute::_64, cute::Int<C::width>, cute::_16>;
-  const auto mma = cute::make_tiled_mma(cute::GMMA::ss_op_selector<T, T, float, Shape>(),
-                                        cute::Layout<cute::Shape<cute::Int<C::p_rows / 64>, cute::_1, cute::_1>>{});
-  static_assert(decltype(cute::tile_size<1>(mma))::value == C::width);
-  layout::mma_views(page, mma, layout::shared_tensor<Bits>(p_ring), layout::shared_tensor<Bits>(q_ring),
-                    cute::Shape<cute::Int<C::p_rows>, cute::Int<C::q_rows>>{}, sides);
+  using namespace cute;
+  using Groups = Layout<Shape<Int<C::p_rows / 64>, _1, _1>>;
+  const decltype(make_tiled_mma(GMMA::ss_op_selector<T, T, float, Shape<_64, Int<C::width>, _16>>(), Groups{})) mma;
+  static_assert(decltype(tile_size<1>(mma))::value == C::width);
+  layout::mma_views<decltype(layout::shared_tensor<Bits>(p_ring)), decltype(layout::shared_tensor<Bits>(q_ring)),
+                    Shape<Int<C::p_rows>, Int<C::q_rows>>>(page, mma, sides);
 }
 
 }  // namespace tilegemm

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "common/activation.hpp"
-#include "common/kernel.hpp"
+#include "common/launch.hpp"
 #include "cuda_tile.h"
 
 namespace tilegemm {
@@ -293,10 +293,10 @@ tg_status start(const tg_gemm_args& args, const Problem& problem, const Epilogue
   T* d = static_cast<T*>(args.d.ptr);
   const auto kernel = [&](auto... scalars) {
     void* parameters[] = {&a, &b, &d, &scalars...};
-    return cudaLaunchKernel(tile_gemm<Row, Epilogue, T, decltype(scalars)...>, dim3(problem.blocks), dim3(1), parameters, 0,
-                            cudaStream_t(args.stream));
+    const auto address = reinterpret_cast<const void*>(tile_gemm<Row, Epilogue, T, decltype(scalars)...>);
+    return launch_plainly(args, address, dim3(problem.blocks), dim3(1), parameters);
   };
-  return cuda_status(std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue))));
+  return std::apply(kernel, std::tuple_cat(scalars(problem), scalars(epilogue)));
 }
 
 template <class Row>

@@ -71,8 +71,11 @@ pub(super) fn mismatch(kernel: &KernelDesc, what: String) -> Error {
 
 fn check_against_table(linked: &ffi::tg_kernel, row: &KernelDesc) -> Result<()> {
     let fields = [
-        ("format of A and B", linked.operands.0 as i64, format(row.types.a).0 as i64),
-        ("format of D", linked.out.0 as i64, format(row.types.d).0 as i64),
+        ("format of A", linked.types.a.0 as i64, format(row.types.a).0 as i64),
+        ("format of B", linked.types.b.0 as i64, format(row.types.b).0 as i64),
+        ("format of C", linked.types.c.0 as i64, format(row.types.c).0 as i64),
+        ("format of D", linked.types.d.0 as i64, format(row.types.d).0 as i64),
+        ("type of the sums", linked.types.acc.0 as i64, format(row.types.acc).0 as i64),
         ("math", linked.math.0 as i64, math(row.math).0 as i64),
         ("layout", linked.layout.0 as i64, layout(row.layout).0 as i64),
         ("tile M", linked.tile[0].into(), row.tile[0].into()),

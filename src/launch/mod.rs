@@ -4,9 +4,9 @@
 use crate::dispatch::Plan;
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::kernel::Role;
+use crate::kernel::{KernelDesc, Role};
 use crate::partition::Partition;
-use crate::problem::Problem;
+use crate::problem::{Operand, Problem};
 use crate::settings;
 use crate::workspace::streams::Workspace;
 use crate::workspace::WorkspaceError;
@@ -15,7 +15,7 @@ use device::last_cuda_error;
 use library::{linked, mismatch};
 use once_cell::sync::OnceCell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 mod arguments;
 pub(crate) mod cublas;
@@ -198,6 +198,38 @@ unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
             Err(Error::Refused { kernel: plan.kernel.name, problem: plan.canonical.problem.to_string() })
         }
         _ => Err(Error::Cuda { kernel: plan.kernel.name, error: last_cuda_error() }),
+    }
+}
+
+/// Whether the launch function of `kernel` would take the canonical `problem` in the configuration with these numbers, in the order of
+/// `tg_config`, with any workspace. The function makes the checks of a launch, launches nothing and needs no device.
+///
+/// # Errors
+/// [`Error::Abi`] and [`Error::TableMismatch`], as a launch has them; [`Error::Cuda`] when the launch function calls CUDA.
+#[doc(hidden)]
+pub fn can_implement(kernel: &'static KernelDesc, problem: &Problem, config: [i32; 8], sm_count: u32) -> Result<bool> {
+    let function = linked(kernel)?.0.can_implement.ok_or_else(|| mismatch(kernel, "it has no can_implement".into()))?;
+    let [tile_m, tile_n, cluster_m, cluster_n, split, stages, warps, swap_ab] = config;
+    // Addresses of no memory. No address is aligned better than the problem says.
+    let address = |operand: &Operand| (1_usize << 44) + operand.pointer_align as usize;
+    let [a, b, d] = [&problem.a, &problem.b, &problem.d].map(|operand| address(operand) as *mut c_void);
+    let c = problem.epilogue.c.map_or(null_mut(), |c| address(&c) as *mut c_void);
+    let bias = problem.epilogue.bias.map_or(null_mut(), |_| d);
+    let mut pointers = Pointers::new(a, b, d).with_c(c).with_bias(bias);
+    pointers.scales =
+        [&problem.a, &problem.b, &problem.d].map(|operand| operand.scale.map_or(null(), |_| d.cast_const()));
+    let args = ffi::tg_gemm_args {
+        config: ffi::tg_config { tile_m, tile_n, cluster_m, cluster_n, split, stages, warps, swap_ab },
+        sm_count: sm_count as i32,
+        workspace: (1_usize << 45) as *mut c_void,
+        workspace_bytes: u64::MAX / 2,
+        ..arguments(problem, pointers)
+    };
+    // SAFETY: the function of tilegemm.h reads no memory behind the pointers of `args`.
+    match unsafe { function(&args) } {
+        ffi::tg_status::TG_OK => Ok(true),
+        ffi::tg_status::TG_UNSUPPORTED => Ok(false),
+        _ => Err(Error::Cuda { kernel: kernel.name, error: last_cuda_error() }),
     }
 }
 

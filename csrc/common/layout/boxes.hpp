@@ -32,8 +32,8 @@ void tma_view(Page& page, const std::string& matrix, const Ring& ring, const cha
   using Global = decltype(make_tensor(static_cast<const T*>(nullptr), make_shape(int32_t(0), int32_t(0)), Major{}));
   using Tile = Shape<Int<rows>, Int<depth>>;
   const decltype(make_tma_copy(SM90_TMA_LOAD{}, Global{}, boxes<T, rows, depth, k_major>(), Tile{}, _1{})) copy{};
-  const Tensor tiles = local_tile(copy.get_tma_tensor(make_shape(4096, 4096)), Tile{}, make_coord(0, _));
-  copy_view(page, matrix + " from global to shared memory", copy, tiles, shared_tensor<T>(ring), row, "K");
+  using Tiles = decltype(local_tile(copy.get_tma_tensor(Shape<Int<4096>, Int<4096>>{}), Tile{}, make_coord(_0{}, _)));
+  copy_view<Tiles, decltype(shared_tensor<T>(ring))>(page, matrix + " from global to shared memory", copy, row, "K");
 }
 
 }  // namespace tilegemm::layout

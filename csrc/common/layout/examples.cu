@@ -19,7 +19,7 @@ void column_major_tile(layout::Page& page) {
   const Layout matrix = make_layout(make_shape(Int<1024>{}, Int<1024>{}));
   const Tensor tiles = local_tile(global<half_t>(matrix), Shape<_128, _32>{}, make_coord(0, _));
   const Layout tile = make_layout(Shape<_128, _32>{});
-  layout::View& view = layout::copy_view(page, "tiles from global to shared memory", copy, tiles, shared<half_t>(tile), "M", "K");
+  layout::View& view = layout::copy_view<decltype(tiles), decltype(shared<half_t>(tile))>(page, "tiles from global to shared memory", copy, "M", "K");
   layout::store_access(view, "a thread stores 8 values", copy, 2, tile, 8);
 }
 
@@ -32,7 +32,7 @@ void sgemm_copy(layout::Page& page, const char* name, const char* about, Threads
   const Layout a = make_layout(make_shape(Int<256>{}, Int<64>{}), major);
   const Tensor tiles = local_tile(global<T>(a), Shape<_128, _8>{}, make_coord(0, _));
   const auto stage = take<0, 2>(smem);
-  layout::View& view = layout::copy_view(page, "A from global to shared memory", copy, tiles, shared<T>(smem), "M", "K");
+  layout::View& view = layout::copy_view<decltype(tiles), decltype(shared<T>(smem))>(page, "A from global to shared memory", copy, "M", "K");
   layout::store_access(view, "a thread stores its values", copy, 4, stage, int(size(values)));
   layout::shared_view(page, "A", 4, stage, smem, "M", "K");
 }
@@ -43,7 +43,7 @@ void elementwise(layout::Page& page) {
   const auto copy = make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>{}, Layout<Shape<_4, _32>, Stride<_32, _1>>{},
                                     Layout<Shape<_4, _8>, Stride<_8, _1>>{});
   const Tensor matrix = global<half_t>(make_layout(make_shape(Int<1024>{}, Int<1024>{}), LayoutRight{}));
-  layout::copy_view(page, "tiles between global memory and registers", copy, matrix, matrix, "M", "N");
+  layout::copy_view<decltype(matrix), decltype(matrix)>(page, "tiles between global memory and registers", copy, "M", "N");
 }
 
 }  // namespace

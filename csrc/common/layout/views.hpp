@@ -4,6 +4,16 @@
 
 namespace tilegemm::layout {
 
+// CuTe's layouts are types. Views take the types of tensors and layouts, which saves the compiler the code that would make them.
+
+// The static layout of a type of tensor.
+template <class Tensor>
+auto layout_of() {
+  using Layout = cute::remove_cvref_t<decltype(std::declval<Tensor>().layout())>;
+  static_assert(cute::is_static<Layout>::value, "a layout is evaluated from its type");
+  return Layout{};
+}
+
 // ---- Shared memory -----------------------------------------------------------------------------------------------------
 
 // A layout of shared memory as offsets in elements: CuTe's swizzles of pointers become swizzles of offsets.
@@ -76,17 +86,16 @@ Table tile_table(const Layout& tv, const Tiler& tiler) {
   return elements;
 }
 
-// A view of a copy: its atom, tiler, thread-value layout, and thread 0's partitions of a source and of a destination.
-template <class Copy, class Source, class Destination>
-View& copy_view(Page& page, const std::string& title, const Copy& copy, const Source& source, const Destination& destination, const char* row,
-                const char* column) {
+// A view of a copy: its atom, tiler, thread-value layout, and thread 0's partitions of tensors of the types Source and Destination.
+template <class Source, class Destination, class Copy>
+View& copy_view(Page& page, const std::string& title, const Copy& copy, const char* row, const char* column) {
   using Tiler = typename Copy::Tiler_MN;
   using Layout = typename Copy::TiledLayout_TV;
+  using Thread = decltype(copy.get_slice(cute::Int<0>{}));
   View& view = page.view(title);
   view.fact("atom", type_name<typename copy_operation<Copy>::type>()).fact("tiler", cute::shape(Tiler{})).fact("thread-value layout", Layout{});
-  const auto thread = copy.get_slice(cute::Int<0>{});
-  view.fact("source partition", thread.partition_S(source).layout());
-  view.fact("destination partition", thread.partition_D(destination).layout());
+  view.fact("source partition", layout_of<decltype(std::declval<Thread>().partition_S(std::declval<Source>()))>());
+  view.fact("destination partition", layout_of<decltype(std::declval<Thread>().partition_D(std::declval<Destination>()))>());
   if (cute::size<0>(Layout{}) > 1) {
     page.grid(view, thread_grid(tile_table(Layout{}, Tiler{}), row, column, int(cute::size<0>(Tiler{})), int(cute::size<1>(Tiler{}))));
   }
@@ -98,14 +107,14 @@ template <class Copy, class Layout>
 View& store_access(View& view, const char* what, const Copy& copy, int bytes, const Layout& layout, int values) {
   const int rows = int(cute::size<0>(typename Copy::Tiler_MN{}));
   return view.access(what, lanes_together(values * bytes), values * bytes,
-                     ways_of_threads(tile_table(copy.get_layoutD_TV(), typename Copy::Tiler_MN{}), rows, table(offsets(layout)), bytes, values));
+                     ways_of_threads(tile_table(decltype(copy.get_layoutD_TV()){}, typename Copy::Tiler_MN{}), rows, table(offsets(layout)), bytes, values));
 }
 // The same for the load of a tile from shared memory.
 template <class Copy, class Layout>
 View& load_access(View& view, const char* what, const Copy& copy, int bytes, const Layout& layout, int values) {
   const int rows = int(cute::size<0>(typename Copy::Tiler_MN{}));
   return view.access(what, lanes_together(values * bytes), values * bytes,
-                     ways_of_threads(tile_table(copy.get_layoutS_TV(), typename Copy::Tiler_MN{}), rows, table(offsets(layout)), bytes, values));
+                     ways_of_threads(tile_table(decltype(copy.get_layoutS_TV()){}, typename Copy::Tiler_MN{}), rows, table(offsets(layout)), bytes, values));
 }
 
 // ---- Products ----------------------------------------------------------------------------------------------------------
@@ -120,11 +129,11 @@ struct Sides {
   static Sides of(bool swap_ab) { return swap_ab ? Sides{"B", "A", "N", "M"} : Sides{}; }
 };
 
-// A tiled MMA. `a` and `b`: tensors of its operands in shared memory; `tile`: rows and columns of a block's tile.
-template <class Mma, class A, class B, class Tile>
-void mma_views(Page& page, const Mma& mma, const A& a, const B& b, const Tile& tile, const Sides& sides = {}) {
+// A tiled MMA. A and B: the types of its operands in shared memory; Tile: rows and columns of a block's tile.
+template <class A, class B, class Tile, class Mma>
+void mma_views(Page& page, const Mma& mma, const Sides& sides = {}) {
   using namespace cute;
-  const auto thread = mma.get_slice(Int<0>{});
+  using Thread = decltype(mma.get_slice(Int<0>{}));
   const int m = int(tile_size<0>(mma)), n = int(tile_size<1>(mma)), k = int(tile_size<2>(mma));
   const auto fragments = [&](const char* matrix, const auto& tv, const auto& partition, const char* row, const char* column, int rows,
                              int columns, bool in_registers) {
@@ -135,9 +144,9 @@ void mma_views(Page& page, const Mma& mma, const A& a, const B& b, const Tile& t
   View& view = page.view("MMA");
   view.fact("atom", type_name<typename Mma::Atom::MMA_Op>()).fact("tiler", tile_shape(mma)).fact("threads", mma.get_thr_layout_vmnk());
   constexpr bool a_in_registers = is_in_registers<typename Mma::FrgTypeA>, b_in_registers = is_in_registers<typename Mma::FrgTypeB>;
-  fragments(sides.a, mma.get_layoutA_TV(), thread.partition_A(a).layout(), sides.m, "K", m, k, a_in_registers);
-  fragments(sides.b, mma.get_layoutB_TV(), thread.partition_B(b).layout(), sides.n, "K", n, k, b_in_registers);
-  fragments("C", mma.get_layoutC_TV(), make_layout(partition_shape_C(mma, tile)), sides.m, sides.n, m, n, true);
+  fragments(sides.a, decltype(mma.get_layoutA_TV()){}, layout_of<decltype(std::declval<Thread>().partition_A(std::declval<A>()))>(), sides.m, "K", m, k, a_in_registers);
+  fragments(sides.b, decltype(mma.get_layoutB_TV()){}, layout_of<decltype(std::declval<Thread>().partition_B(std::declval<B>()))>(), sides.n, "K", n, k, b_in_registers);
+  fragments("C", decltype(mma.get_layoutC_TV()){}, decltype(make_layout(partition_shape_C(mma, std::declval<Tile>()))){}, sides.m, sides.n, m, n, true);
 }
 
 }  // namespace tilegemm::layout

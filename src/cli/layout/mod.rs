@@ -38,7 +38,8 @@ pub fn run(args: &Args) -> Result {
         return Err(Failure::Error(message.into()));
     }
     let Some(name) = &args.name else { return list(&pages) };
-    let found = pages.iter().find_map(|page| Some((page, page.entries.iter().find(|entry| entry.name == *name)?)));
+    let described = Page::described(name);
+    let found = pages.iter().find_map(|page| Some((page, page.entries.iter().find(|entry| entry.name == described)?)));
     let (page, entry) = found.ok_or_else(|| Failure::Usage(unknown(name)))?;
     if args.json {
         return crate::cli::print_json(&described(page, entry));
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result {
     }
     match &args.svg {
         Some(file) => draw(page, entry, &views, file),
-        None => show(entry, &views),
+        None => show(name, entry, &views),
     }
 }
 
@@ -67,6 +68,7 @@ fn unknown(name: &str) -> String {
 fn list(pages: &[Page]) -> Result {
     for entry in pages.iter().flat_map(|page| &page.entries) {
         print(format!("{:<60} {}", entry.name, entry.about).trim_end())?;
+        Page::same(&entry.name).try_for_each(print)?;
     }
     Ok(())
 }
@@ -81,8 +83,11 @@ fn described(page: &Page, entry: &Entry) -> serde_json::Value {
     serde_json::json!({ "name": entry.name, "about": entry.about, "views": views })
 }
 
-fn show(entry: &Entry, views: &[(usize, &View)]) -> Result {
-    print(&entry.name)?;
+fn show(name: &str, entry: &Entry, views: &[(usize, &View)]) -> Result {
+    print(name)?;
+    if name != entry.name {
+        print(format_args!("the layouts of {}: types of one size have the same", entry.name))?;
+    }
     if !entry.about.is_empty() {
         print(&entry.about)?;
     }

@@ -72,6 +72,16 @@ impl Page {
         PAGES.iter().map(|page| serde_json::from_str(page)).collect()
     }
 
+    /// The kernel or example whose entry has the layouts of `name`.
+    pub fn described(name: &str) -> &str {
+        SAME.iter().find(|(other, _)| *other == name).map_or(name, |(_, first)| first)
+    }
+
+    /// The kernels of this build whose layouts are those of the kernel `name`.
+    pub fn same(name: &str) -> impl Iterator<Item = &'static str> + '_ {
+        SAME.iter().filter(move |(_, first)| *first == name).map(|(other, _)| *other)
+    }
+
     /// The grid of a view.
     pub fn grid(&self, view: &View) -> Option<&Grid> {
         view.grid.map(|grid| &self.grids[grid])

@@ -1,0 +1,254 @@
+//! Rust says which problems and configurations a kernel takes, and the kernel's own launch function checks again: the two agree. No test
+//! here needs a device.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::family::{by_name, KERNELS};
+use candle_tilegemm::internal::launch::can_implement;
+use candle_tilegemm::kernel::{KernelDesc, Math, Role};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Operand, Scale};
+use candle_tilegemm::{Activation, Config, F32Mode, Format, Layout, Problem};
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+/// What the families' files ask for.
+mod family {
+    #![allow(dead_code)] // tests/gpu uses the rest
+    include!(concat!(env!("OUT_DIR"), "/cases.rs"));
+}
+
+/// The kernels that are linked in.
+fn built() -> impl Iterator<Item = &'static KernelDesc> {
+    KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.role != Role::Vendor)
+}
+
+fn device(kernel: &KernelDesc) -> DeviceInfo {
+    let mut device = DeviceInfo::h100();
+    device.capability = kernel.arch.capability.max(device.capability);
+    device
+}
+
+fn numbers(config: &Config) -> [i32; 8] {
+    let Config { tile, cluster, split, stages, warps, swap_ab, .. } = *config;
+    [tile[0], tile[1], cluster[0], cluster[1], split, stages, warps, swap_ab.into()].map(|x| x as i32)
+}
+
+fn takes(kernel: &'static KernelDesc, problem: &Problem, config: [i32; 8]) -> bool {
+    can_implement(kernel, problem, config, device(kernel).sm_count).unwrap()
+}
+
+/// A bare product of the kernel's types and layout, in the mode that admits the kernel.
+fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4]) -> Problem {
+    let layout = if kernel.layout == Layout::Any { Layout::NT } else { kernel.layout };
+    let problem = Problem::dense(m, n, k, batch, layout, kernel.types.a);
+    let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
+    problem.with(|p| (p.d.format, p.f32_mode) = (kernel.types.d, f32_mode)).canonical().problem
+}
+
+fn extent(most: usize) -> impl Strategy<Value = usize> {
+    prop_oneof![
+        1..=80usize,
+        (1..=most / 8).prop_map(|eighth| 8 * eighth),
+        (1..=most / 64).prop_map(|x| 64 * x),
+        1..=most
+    ]
+}
+
+/// What is varied beside the sizes: for each of A, B and D the elements between lines and before the first element; gaps between
+/// matrices; the parts of an epilogue.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    sizes: [usize; 4],
+    layout: Layout,
+    padding: [i64; 3],
+    align: [u32; 3],
+    outer: usize,
+    broadcast: [bool; 3],
+    bias: Option<BiasAxis>,
+    activation: Activation,
+    beta: f64,
+    column_major_d: bool,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let mostly = |rarely: BoxedStrategy<i64>| prop_oneof![3 => Just(0i64), 1 => rarely].boxed();
+    let padding = || mostly(prop_oneof![Just(1i64), Just(2), Just(4), Just(8), Just(16), Just(64)].boxed());
+    let align = || prop_oneof![4 => Just(16u32), 1 => Just(8), 1 => Just(4), 1 => Just(2)];
+    let sizes = (extent(3000), extent(3000), extent(9000), prop_oneof![3 => Just(1usize), 1 => 2..=5usize]);
+    let layouts = [Layout::NN, Layout::NT, Layout::TN, Layout::TT];
+    let places = ([padding(), padding(), padding()], [align(), align(), align()]);
+    let bias = prop_oneof![2 => Just(None), 1 => Just(Some(BiasAxis::N)), 1 => Just(Some(BiasAxis::M))];
+    let epilogue = (bias, proptest::sample::select(&Activation::ALL[..]), prop_oneof![2 => Just(0.0), 1 => Just(1.0)]);
+    let rest = (prop_oneof![4 => Just(1usize), 1 => Just(2)], any::<[bool; 3]>(), 0..8u32);
+    (sizes, proptest::sample::select(layouts.to_vec()), places, epilogue, rest).prop_map(
+        |((m, n, k, batch), layout, (padding, align), (bias, activation, beta), (outer, broadcast, column_major))| {
+            Shape {
+                sizes: [m, n, k, batch],
+                layout,
+                padding,
+                align,
+                outer,
+                broadcast: broadcast.map(|x| x && batch > 2),
+                bias,
+                activation,
+                beta,
+                column_major_d: column_major == 0,
+            }
+        },
+    )
+}
+
+/// The canonical problem of these types.
+fn problem(shape: &Shape, operands: Format, out: Format, f32_mode: F32Mode) -> Problem {
+    let [m, n, k, batch] = shape.sizes;
+    let mut problem = Problem::dense(m, n, k, batch, shape.layout, operands);
+    problem.f32_mode = f32_mode;
+    problem.d.format = out;
+    if shape.column_major_d {
+        problem.d = Operand::col_major(out, m, [0, 0]);
+    }
+    problem.batch = [shape.outer, batch];
+    let count = shape.outer * batch;
+    let place = |at: usize, operand: &mut Operand, [rows, columns]: [usize; 2], broadcast: bool| {
+        let by_rows = operand.col_stride == 1;
+        let (length, lines) = if by_rows { (columns, rows) } else { (rows, columns) };
+        let line = length as i64 + shape.padding[at];
+        *(if by_rows { &mut operand.row_stride } else { &mut operand.col_stride }) = line;
+        let inner = line * lines as i64;
+        let outer = (inner + if shape.outer > 1 { 16 } else { 0 }) * batch as i64;
+        operand.batch_stride = if broadcast || count == 1 { [0, 0] } else { [outer, inner] };
+        operand.pointer_align = shape.align[at].max(operand.format.bytes(1) as u32);
+    };
+    place(0, &mut problem.a, [m, k], shape.broadcast[0]);
+    place(1, &mut problem.b, [k, n], shape.broadcast[1]);
+    place(2, &mut problem.d, [m, n], false);
+    let mut epilogue = Epilogue::new(if shape.beta == 0.0 { 1.0 } else { 0.5 }, shape.beta);
+    (epilogue.bias, epilogue.activation) = (shape.bias, shape.activation);
+    epilogue.c = (shape.beta != 0.0).then_some(problem.d);
+    if let Some(c) = epilogue.c.as_mut().filter(|_| shape.broadcast[2]) {
+        c.batch_stride = [0, 0];
+    }
+    problem.epilogue = epilogue;
+    problem.canonical().problem
+}
+
+/// The formats of A and B, and of D.
+const TYPES: [[Format; 2]; 6] = [
+    [Format::F16, Format::F16],
+    [Format::BF16, Format::BF16],
+    [Format::F32, Format::F32],
+    [Format::F64, Format::F64],
+    [Format::F16, Format::F32],
+    [Format::BF16, Format::F32],
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn kernels_take_what_their_descriptors_support(shape in shape()) {
+        for [operands, out] in TYPES {
+            for f32_mode in [F32Mode::Accurate, F32Mode::Tf32] {
+                let problem = problem(&shape, operands, out, f32_mode);
+                for kernel in built() {
+                    for config in kernel.configurations(&problem, &device(kernel)) {
+                        prop_assert!(takes(kernel, &problem, numbers(&config)), "{kernel}@{config} refuses {problem}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Every kernel is tried by the property above, or has too narrow limits for random problems and is tried here.
+#[test]
+fn each_kernel_takes_a_product_of_its_own() {
+    let sizes = [
+        [1, 64, 64, 1],
+        [4, 264, 520, 1],
+        [16, 512, 1024, 1],
+        [128, 512, 1024, 1],
+        [512, 1024, 1024, 2],
+        [64, 64, 1, 1],
+    ];
+    for kernel in built() {
+        let mut tried = HashSet::new();
+        for size in sizes {
+            let problem = dense(kernel, size);
+            for config in kernel.configurations(&problem, &device(kernel)) {
+                assert!(takes(kernel, &problem, numbers(&config)), "{kernel}@{config} refuses {problem}");
+                tried.insert(config);
+            }
+        }
+        assert!(!tried.is_empty(), "{kernel} has no product to try");
+    }
+}
+
+/// With any number of a configuration out of place.
+#[test]
+fn other_configurations_are_refused() {
+    let mut refused = 0;
+    for kernel in built() {
+        for sizes in [[4, 264, 520, 1], [1, 64, 64, 2], [7, 136, 1032, 1], [100, 520, 8200, 1]] {
+            let problem = dense(kernel, sizes);
+            for config in kernel.configurations(&problem, &device(kernel)) {
+                let right = numbers(&config);
+                for at in (0..7).filter(|&at| right[at] != 0) {
+                    for value in [0, -1, 1000, i32::MAX, i32::MIN] {
+                        let mut wrong = right;
+                        wrong[at] = value;
+                        assert!(!takes(kernel, &problem, wrong), "{kernel} takes {problem} with {wrong:?}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused >= 1000 || built().count() < 20, "only {refused} configurations to refuse");
+}
+
+/// The families' own cases, such as an instance for fewer rows or a shorter K than the problem has, or more parts than K has stages.
+#[test]
+fn configurations_of_other_problems_are_refused() {
+    for (name, sizes, config) in family::REFUSED {
+        let kernel = by_name(name).unwrap_or_else(|| panic!("{name} is no kernel"));
+        if kernel.is_built() {
+            let problem = dense(kernel, *sizes);
+            let config: Config = config.parse().unwrap();
+            assert!(!takes(kernel, &problem, numbers(&config)), "{kernel} takes {problem} with {config}");
+        }
+    }
+}
+
+/// A kernel reads its operands as its own formats say: other formats, factors and groups are refused.
+#[test]
+fn other_types_are_refused() {
+    let mut tried = 0;
+    for kernel in built() {
+        for sizes in [[4, 264, 520, 1], [128, 512, 1024, 1], [64, 64, 1, 1]] {
+            let problem = dense(kernel, sizes);
+            let Some(config) = kernel.configurations(&problem, &device(kernel)).first().map(numbers) else { continue };
+            let of = |change: &dyn Fn(&mut Problem)| problem.with(|p| change(p));
+            let others = |format: Format| {
+                [Format::F16, Format::BF16, Format::F32, Format::F64, Format::Q4_0]
+                    .into_iter()
+                    .filter(move |&x| x != format)
+            };
+            let mut wrong: Vec<Problem> = Vec::new();
+            wrong.extend(others(problem.a.format).map(|format| of(&|p| p.a.format = format)));
+            wrong.extend(others(problem.b.format).map(|format| of(&|p| p.b.format = format)));
+            wrong.extend(others(problem.d.format).map(|format| of(&|p| p.d.format = format)));
+            let scale = Scale::new(Format::F32, [u32::MAX, u32::MAX]);
+            wrong.extend([
+                of(&|p| p.a.scale = Some(scale)),
+                of(&|p| p.b.scale = Some(scale)),
+                of(&|p| p.d.scale = Some(scale)),
+            ]);
+            wrong.push(of(&|p| p.groups = Some(Groups::new(2, 8))));
+            for wrong in wrong {
+                assert!(!takes(kernel, &wrong, config), "{kernel} takes {wrong}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 0);
+}

@@ -1,0 +1,89 @@
+//! The innermost loops of a function, from its control flow: the order of blocks in memory says little about loops.
+
+use super::listing::Instruction;
+use petgraph::algo::dominators::simple_fast;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::Incoming;
+use std::collections::{BTreeSet, HashMap};
+
+/// The blocks of a function, each as the range of its instructions, and where control goes from each.
+type Flow = DiGraph<std::ops::Range<usize>, ()>;
+
+/// The instructions of each loop that has an instruction that `is_main`, and no loop inside that has one.
+pub fn innermost<'a>(code: &'a [Instruction], is_main: &dyn Fn(&str) -> bool) -> Vec<Vec<&'a str>> {
+    let Some(flow) = flow(code) else { return Vec::new() };
+    let names = |block: NodeIndex| code[flow[block].clone()].iter().map(|instruction| instruction.name.as_str());
+    let mut loops = loops(&flow);
+    loops.retain(|blocks| blocks.iter().any(|&block| names(block).any(is_main)));
+    let is_innermost =
+        |of: &&BTreeSet<NodeIndex>| !loops.iter().any(|other| other.len() < of.len() && other.is_subset(of));
+    let innermost: BTreeSet<&BTreeSet<NodeIndex>> = loops.iter().filter(is_innermost).collect();
+    innermost.into_iter().map(|blocks| blocks.iter().copied().flat_map(names).collect()).collect()
+}
+
+/// The natural loop of each edge that goes back to a block that dominates the edge's start.
+fn loops(flow: &Flow) -> Vec<BTreeSet<NodeIndex>> {
+    let dominators = simple_fast(flow, NodeIndex::new(0));
+    let goes_back = |&(from, to): &(NodeIndex, NodeIndex)| {
+        dominators.dominators(from).is_some_and(|mut above| above.any(|block| block == to))
+    };
+    let edges = flow.edge_indices().filter_map(|edge| flow.edge_endpoints(edge));
+    edges
+        .filter(goes_back)
+        .map(|(from, to)| {
+            let mut body = BTreeSet::from([to]);
+            let mut open = vec![from];
+            while let Some(block) = open.pop() {
+                if body.insert(block) {
+                    open.extend(flow.neighbors_directed(block, Incoming));
+                }
+            }
+            body
+        })
+        .collect()
+}
+
+/// `None`: there is no code.
+fn flow(code: &[Instruction]) -> Option<Flow> {
+    code.first()?;
+    let at: HashMap<u32, usize> =
+        code.iter().enumerate().map(|(index, instruction)| (instruction.address, index)).collect();
+    let target = |instruction: &Instruction| instruction.target.and_then(|to| at.get(&to).copied());
+    let starts: BTreeSet<usize> = code
+        .iter()
+        .enumerate()
+        .flat_map(|(index, instruction)| [target(instruction), instruction.ends_block().then_some(index + 1)])
+        .flatten()
+        .chain([0])
+        .filter(|&start| start < code.len())
+        .collect();
+    let mut flow = Flow::new();
+    let mut block_at = HashMap::new();
+    let ends = starts.iter().skip(1).copied().chain([code.len()]);
+    for (&start, end) in starts.iter().zip(ends) {
+        block_at.insert(start, flow.add_node(start..end));
+    }
+    for block in flow.node_indices() {
+        let end = flow[block].end;
+        let last = &code[end - 1];
+        let mut next: Vec<usize> = if last.is_branch() { target(last).into_iter().collect() } else { Vec::new() };
+        if last.name == "BSYNC" {
+            // Threads that have met at a barrier go on where the instruction that set the barrier up says.
+            let sets_up =
+                |instruction: &&Instruction| instruction.name == "BSSY" && instruction.barrier == last.barrier;
+            next.extend(code[..end].iter().rfind(sets_up).and_then(target));
+        }
+        next.extend((last.falls_through() && end < code.len()).then_some(end));
+        for to in next {
+            flow.update_edge(block, block_at[&to], ());
+        }
+    }
+    // The listing does not say where an indirect branch goes: to the blocks that nothing else leads to.
+    let is_indirect = |block: &NodeIndex| code[flow[*block].end - 1].name.starts_with("BRX");
+    let indirect: Vec<NodeIndex> = flow.node_indices().filter(is_indirect).collect();
+    let orphans: Vec<NodeIndex> = flow.externals(Incoming).filter(|block| block.index() != 0).collect();
+    for (&from, &to) in indirect.iter().flat_map(|from| orphans.iter().map(move |to| (from, to))) {
+        flow.update_edge(from, to, ());
+    }
+    Some(flow)
+}

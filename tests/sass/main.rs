@@ -1,0 +1,141 @@
+//! The machine code of every kernel in the library, against the `[[sass]]` tables of the families' files: the instructions that make a
+//! family fast are there, main loops keep their numbers in registers, and their loads are as wide as the row's alignment permits. Needs
+//! cuobjdump and nvdisasm of the toolkit that compiled the kernels, and no device.
+
+use listing::{matches, Function, Listing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+mod listing;
+mod loops;
+
+/// An entry of a `[[sass]]` table (build/sass.rs).
+#[derive(Debug)]
+struct Expected {
+    family: &'static str,
+    function: &'static str,
+    arch: &'static [&'static str],
+    of: &'static str,
+    main: &'static str,
+    straight: bool,
+    needs: &'static [&'static str],
+    main_needs: &'static [&'static str],
+    local: usize,
+    registers: u32,
+}
+
+include!(concat!(env!("OUT_DIR"), "/sass.rs"));
+
+/// Functions that every source has, or that belong to no family.
+const OTHERS: [&str; 2] = ["anchor", "elementwise"];
+
+impl Expected {
+    fn is_for(&self, function: &Function) -> bool {
+        let is_arch = self.arch.is_empty() || self.arch.contains(&function.arch.as_str());
+        self.family == function.family && self.function == function.name && is_arch && function.symbol.contains(self.of)
+    }
+
+    /// What is wrong with `function`.
+    fn faults(&self, function: &Function) -> Vec<String> {
+        let mut faults = Vec::new();
+        if function.registers > self.registers {
+            faults.push(format!("{} registers, at most {} expected", function.registers, self.registers));
+        }
+        faults.extend(self.needs.iter().filter(|need| !function.has(need)).map(|need| format!("no {need}")));
+        if self.main.is_empty() {
+            return faults;
+        }
+        let loops = function.innermost_loops(self.main);
+        if !function.has(self.main) {
+            faults.push(format!("no {}", self.main));
+        } else if loops.is_empty() && !self.straight {
+            faults.push(format!("no loop with {}", self.main));
+        }
+        let is_in_a_loop = |need: &&&str| loops.iter().flatten().any(|instruction| matches(instruction, need));
+        let missing = self.main_needs.iter().filter(|need| !is_in_a_loop(need));
+        faults.extend(missing.map(|need| format!("no {need} in a loop with {}", self.main)));
+        for main_loop in &loops {
+            let local = main_loop.iter().filter(|i| matches(i, "LDL") || matches(i, "STL")).count();
+            if local > self.local {
+                faults.push(format!(
+                    "{local} accesses of local memory in a main loop of {} instructions",
+                    main_loop.len()
+                ));
+            }
+        }
+        faults
+    }
+}
+
+/// The listing of all kernels in the library.
+fn library() -> Listing {
+    let home = std::env::var("TILEGEMM_CUDA_HOME").or_else(|_| std::env::var("CUDA_HOME"));
+    let bin = PathBuf::from(home.expect("set TILEGEMM_CUDA_HOME to the toolkit that compiled the kernels")).join("bin");
+    for tool in ["cuobjdump", "nvdisasm"] {
+        let path = bin.join(tool);
+        assert!(
+            path.exists(),
+            "{} is missing; install {tool} of this toolkit (third_party/fetch.sh does)",
+            path.display()
+        );
+    }
+    let archive = concat!(env!("OUT_DIR"), "/libtilegemm_kernels.a");
+    let path = std::env::join_paths(
+        [bin.clone()].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+    );
+    let run = |option: &str, read: &mut dyn FnMut(std::process::ChildStdout)| {
+        let mut command = Command::new(bin.join("cuobjdump"));
+        command.args([option, archive]).env("PATH", path.as_ref().unwrap()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("cuobjdump does not start: {e}"));
+        read(child.stdout.take().unwrap());
+        assert!(child.wait().unwrap().success(), "cuobjdump {option} {archive} fails");
+    };
+    let mut listing = Listing::default();
+    run("-sass", &mut |text| listing.read_code(text));
+    run("-res-usage", &mut |text| listing.read_resources(text));
+    listing
+}
+
+#[test]
+fn machine_code_is_what_the_families_say() {
+    let functions = library().functions;
+    assert!(!functions.is_empty(), "the library has no kernels");
+    let mut faults: Vec<String> = Vec::new();
+    let mut summary: BTreeMap<(&str, &str), (usize, usize, usize, u32)> = BTreeMap::new();
+    for function in functions.iter().filter(|function| !OTHERS.contains(&function.name.as_str())) {
+        let title = format!("{} {} {}", function.family, function.arch, function.title());
+        let Some(expected) = EXPECTED.iter().find(|expected| expected.is_for(function)) else {
+            faults.push(format!(
+                "{title}: csrc/{}/family.toml has no [[sass]] for function {}",
+                function.family, function.name
+            ));
+            continue;
+        };
+        faults.extend(expected.faults(function).into_iter().map(|fault| format!("{title}: {fault}")));
+        let row = summary.entry((expected.family, expected.function)).or_default();
+        let loops = function.innermost_loops(expected.main);
+        let longest = loops.iter().map(Vec::len).max().unwrap_or(0);
+        *row = (row.0 + 1, row.1 + loops.len(), row.2.max(longest), row.3.max(function.registers));
+    }
+    println!(
+        "{:<20} {:<20} {:>9} {:>10} {:>9} {:>9}",
+        "family", "function", "instances", "main loops", "longest", "registers"
+    );
+    for ((family, function), (instances, loops, longest, registers)) in &summary {
+        println!("{family:<20} {function:<20} {instances:>9} {loops:>10} {longest:>9} {registers:>9}");
+    }
+    // An entry that fits nothing checks nothing.
+    let families: BTreeSet<&str> = functions.iter().map(|function| function.family.as_str()).collect();
+    let archs: BTreeSet<&str> = functions.iter().map(|function| function.arch.as_str()).collect();
+    let is_built = |expected: &&Expected| {
+        let is_arch = expected.arch.is_empty() || expected.arch.iter().any(|arch| archs.contains(arch));
+        families.contains(expected.family) && is_arch
+    };
+    for idle in
+        EXPECTED.iter().filter(is_built).filter(|expected| !functions.iter().any(|function| expected.is_for(function)))
+    {
+        faults.push(format!("csrc/{}/family.toml: no function is {} {}", idle.family, idle.function, idle.of));
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
