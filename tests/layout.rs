@@ -164,6 +164,29 @@ mod with_layouts {
     }
 
     #[test]
+    fn the_documentation_shows_what_the_command_prints_and_draws() {
+        let page = include_str!("../docs/layout.md");
+        let (_, example) = page.split_once("$ tilegemm layout copy_column_major\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        assert_eq!(
+            stdout(&["copy_column_major"]),
+            example,
+            "docs/layout.md has another example: copy the left side into it"
+        );
+
+        let file = std::env::temp_dir().join(format!("tilegemm-layout-docs-{}.svg", std::process::id()));
+        let kernel = "sm90_gemm_bf16_nt_128x256x64_2x1_cooperative";
+        stdout(&[kernel, "--view", "2", "--svg", file.to_str().unwrap()]);
+        let drawn = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let redo = format!("draw it again: tilegemm layout {kernel} --view 2 --svg docs/layouts/swizzle.svg");
+        assert!(
+            drawn == include_str!("../docs/layouts/swizzle.svg"),
+            "docs/layouts/swizzle.svg is another drawing; {redo}"
+        );
+    }
+
+    #[test]
     fn a_name_without_layouts_is_refused() {
         for (name, expected) in
             [("nothing", "there is no kernel and no example nothing"), (KERNELS[0].name, "has no layouts of CuTe")]

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result {
     let found = pages.iter().find_map(|page| Some((page, page.entries.iter().find(|entry| entry.name == described)?)));
     let (page, entry) = found.ok_or_else(|| Failure::Usage(unknown(name)))?;
     if args.json {
-        return crate::cli::print_json(&described(page, entry));
+        return crate::cli::print_json(&as_json(name, page, entry));
     }
     let numbered: Vec<(usize, &View)> = (1..).zip(&entry.views).collect();
     let views: Vec<(usize, &View)> =
@@ -74,13 +74,13 @@ fn list(pages: &[Page]) -> Result {
 }
 
 /// An entry in JSON, each view with its grid.
-fn described(page: &Page, entry: &Entry) -> serde_json::Value {
+fn as_json(name: &str, page: &Page, entry: &Entry) -> serde_json::Value {
     let view = |view: &View| {
         let facts: BTreeMap<_, _> = view.facts.iter().map(|(name, value)| (name, value)).collect();
         serde_json::json!({ "title": view.title, "facts": facts, "accesses": view.accesses, "grid": page.grid(view) })
     };
     let views: Vec<_> = entry.views.iter().map(view).collect();
-    serde_json::json!({ "name": entry.name, "about": entry.about, "views": views })
+    serde_json::json!({ "name": name, "layouts_of": entry.name, "about": entry.about, "views": views })
 }
 
 fn show(name: &str, entry: &Entry, views: &[(usize, &View)]) -> Result {
