@@ -1,4 +1,5 @@
 // The layouts of sm90_gemm.cu, from the collectives that its kernels are made of.
+#ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/program.hpp"
 
 #include "sm90_gemm/sm90_gemm.cu"
@@ -67,3 +68,5 @@ void describe(layout::Page& page) {
 }
 
 }  // namespace tilegemm
+
+#endif

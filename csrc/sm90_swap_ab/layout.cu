@@ -1,5 +1,6 @@
 // The layouts of sm90_swap_ab.cu. Its kernels address shared memory by hand: the constants are theirs, the layouts CuTe's, and the two are
 // compared.
+#ifndef __CUDA_ARCH__  // nothing for the device
 #define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // every width of a multiple of 8
 
 #include "common/layout/program.hpp"
@@ -47,3 +48,5 @@ void describe(layout::Page& page) {
 }
 
 }  // namespace tilegemm
+
+#endif

@@ -1,5 +1,6 @@
 // The layouts of sm90_tf32.cu. Its kernels address shared memory by hand: the constants are theirs, the layouts CuTe's, and the two are
 // compared.
+#ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/program.hpp"
 
 #include "common/layout/boxes.hpp"
@@ -118,3 +119,5 @@ void describe(layout::Page& page) {
 }
 
 }  // namespace tilegemm
+
+#endif

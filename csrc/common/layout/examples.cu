@@ -1,4 +1,5 @@
 // Examples of copies, of no kernel: published ones, which tests hold, and one that shows why shared memory is padded or swizzled.
+#ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/views.hpp"
 
 using namespace cute;
@@ -65,3 +66,5 @@ int main() {
   elementwise(page);
   page.print();
 }
+
+#endif

@@ -3,7 +3,8 @@
 //
 // layout.cu includes this header, then the family's source, which ends with the rows. In place of a kernel's descriptor, each row
 // becomes an entry of the page. layout.cu defines `template <class Row> void describe(layout::Page&)` in namespace tilegemm: the views of
-// the types that the kernel of a row is made of. No kernel is instantiated.
+// the types that the kernel of a row is made of. No kernel is instantiated. The whole of layout.cu is for the host alone: nvcc would read
+// it a second time for the device.
 #pragma once
 #include <cudaTypedefs.h>  // before CUTLASS, which would include it inside of a namespace
 
@@ -36,10 +37,6 @@ bool add(const char* name) {
 }  // namespace tilegemm
 
 #undef TG_DESCRIBE
-#ifdef __CUDA_ARCH__  // nothing for the device, in half the time
-#define TG_DESCRIBE(NAME, ...)
-#else
 #define TG_DESCRIBE(NAME, ...) static const bool NAME##_is_added = tilegemm::layout::add<tilegemm::NAME##_row>(#NAME);
-#endif
 
 int main() { tilegemm::layout::the_page().print(); }
