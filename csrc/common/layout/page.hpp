@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <set>
 #include <sstream>
 #include <string>
@@ -57,7 +58,7 @@ inline std::string quoted(const std::string& text) { return '"' + text + '"'; } 
 struct Table {
   int rows, columns;
   std::vector<int> values;
-  int operator()(int row, int column) const { return values[size_t(row) * columns + column]; }
+  int operator()(int row, int column) const { return values.at(size_t(row) * columns + column); }
 };
 template <class Layout>
 Table table(const Layout& layout) {
@@ -193,6 +194,7 @@ struct View {
 class Page {
  public:
   void entry(const std::string& name, const std::string& about) { entries_.push_back({name, about, {}}); }
+  // A further view of the last entry; the reference stays valid.
   View& view(const std::string& title) {
     auto& views = entries_.back().views;
     views.push_back({title, {}, {}});
@@ -218,16 +220,16 @@ class Page {
  private:
   struct Entry {
     std::string name, about;
-    std::vector<View> views;
+    std::deque<View> views;
   };
 
   static std::string joined(const std::vector<std::string>& parts) {
     return joined(parts, [](const std::string& part) { return part; });
   }
-  template <class T, class Text>
-  static std::string joined(const std::vector<T>& parts, Text text) {
+  template <class Parts, class Text>
+  static std::string joined(const Parts& parts, Text text) {
     std::string all;
-    for (const T& part : parts) all += (all.empty() ? "" : ",") + text(part);
+    for (const auto& part : parts) all += (all.empty() ? "" : ",") + text(part);
     return all;
   }
 
