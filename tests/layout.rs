@@ -149,7 +149,7 @@ mod with_layouts {
         // Row 63, column 3: the last value of the last thread.
         let cell = "<rect x=\"90\" y=\"1386\" width=\"30\" height=\"22\" fill=\"hsl(251 70% 84%)\"/>\
                     <text x=\"105\" y=\"1395\">T31</text><text x=\"105\" y=\"1404\">V7</text>";
-        assert!(svg.contains(cell), "{}", svg.lines().filter(|line| line.contains("T31<")).last().unwrap());
+        assert!(svg.contains(cell), "{}", svg.lines().rfind(|line| line.contains("T31<")).unwrap());
     }
 
     /// f16 and bf16 have the same layouts: the program describes one of them.
