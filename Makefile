@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-FEATURES := cuda,sm90,cutile,bench
+FEATURES := cuda,sm90,cutile,bench,layout
 # cudarc knows CUDA up to 13.4; candle's kernels are built by cudaforge, which takes one thread unless told.
 ENV := eval "$$(third_party/fetch.sh --env)"; \
   export CUDARC_CUDA_VERSION=$${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=$${CUDAFORGE_THREADS:-$$(nproc)} \

@@ -7,6 +7,8 @@ mod code;
 mod fitted;
 #[path = "build/ladder.rs"]
 mod ladder;
+#[path = "build/layout.rs"]
+mod layout;
 #[path = "build/table.rs"]
 mod table;
 #[path = "build/toolkit.rs"]
@@ -56,6 +58,11 @@ fn run() -> Result<()> {
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests();
     let mut nvcc = "no kernels".to_string();
+    let mut pages = Vec::new();
+    if has("layout") && compiles_kernels() {
+        pages = layout::pages(&kernels, &csrc, &Toolkit::find(&manifest, false)?, &out)?;
+    }
+    units::write(&out.join("layouts.rs"), &layout::rust(&pages, &kernels, &csrc))?;
     if has("cuda") && compiles_kernels() {
         let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;

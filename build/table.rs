@@ -363,6 +363,11 @@ impl Kernel {
         self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
     }
 
+    /// The size of an element of A.
+    pub fn dtype_bytes(&self) -> u32 {
+        dtype_bytes(&self.dtype)
+    }
+
     /// The source file; `None` for the vendor library.
     pub fn source(&self, csrc: &Path) -> Option<PathBuf> {
         (self.role != Role::Vendor).then(|| csrc.join(&self.family).join(format!("{}.cu", self.family)))

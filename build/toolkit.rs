@@ -82,6 +82,13 @@ impl Toolkit {
         build
     }
 
+    /// nvcc for a program that the build runs, with headers from `include`.
+    pub fn program(&self, include: &Path) -> cc::Build {
+        let mut build = self.cuda.clone();
+        build.include(include).flag("-O0").flag("-DNDEBUG").flag("-w");
+        build
+    }
+
     /// The host compiler, with headers from `include` and CUDA's.
     pub fn host(&self, include: &Path) -> cc::Build {
         let mut build = self.host.clone();

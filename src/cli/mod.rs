@@ -6,6 +6,7 @@ mod explain;
 mod f32_tables;
 mod fit;
 mod kernels;
+mod layout;
 mod products;
 mod regret;
 mod suite;
@@ -48,6 +49,8 @@ impl F32 {
 enum Command {
     /// List the kernels of the table
     Kernels(kernels::Args),
+    /// Show the tiles, threads and shared memory of a kernel, as CuTe evaluates them
+    Layout(layout::Args),
     /// Show the kernel that a product gets, and the reasons against the other kernels
     Explain(explain::Args),
     Suite(suite::Args),
@@ -104,6 +107,7 @@ impl<E: Into<Box<dyn std::error::Error>>> From<E> for Failure {
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Kernels(args) => kernels::run(&args),
+        Command::Layout(args) => layout::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Suite(args) => suite::run(&args),
         Command::Bench(args) => bench::run(&args),
