@@ -4,6 +4,7 @@ use std::fmt;
 
 pub use model::{ArchModel, Source};
 
+mod cards;
 mod model;
 
 /// A CUDA architecture that a kernel is compiled for, or that a device has.
@@ -77,36 +78,4 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// The numbers of the card that estimates are made of.
     pub model: ArchModel,
-}
-
-impl DeviceInfo {
-    /// One H100 SXM5 80 GB.
-    pub fn h100() -> Self {
-        Self::known("NVIDIA H100 80GB HBM3", 90, 132, 50 << 20, 80 << 30)
-    }
-
-    /// One H200 SXM 141 GB.
-    pub fn h200() -> Self {
-        Self::known("NVIDIA H200", 90, 132, 60 << 20, 141 << 30)
-    }
-
-    /// One A100 SXM4 80 GB.
-    pub fn a100() -> Self {
-        Self::known("NVIDIA A100-SXM4-80GB", 80, 108, 40 << 20, 80 << 30)
-    }
-
-    fn known(name: &str, capability: u16, sm_count: u32, l2_bytes: u64, memory_bytes: u64) -> Self {
-        let model = ArchModel::of(name, capability, sm_count);
-        Self { name: name.into(), capability, sm_count, l2_bytes, memory_bytes, model }
-    }
-
-    /// A device of another machine, by its short name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        match name.to_ascii_lowercase().as_str() {
-            "h100" => Some(Self::h100()),
-            "h200" => Some(Self::h200()),
-            "a100" => Some(Self::a100()),
-            _ => None,
-        }
-    }
 }

@@ -37,7 +37,7 @@ pub struct Args {
     #[command(flatten)]
     f32: crate::cli::F32,
     /// The GPU of the plan; `this` is the first GPU of this machine
-    #[arg(long, default_value = "h100", value_parser = ["h100", "h200", "a100", "this"])]
+    #[arg(long, default_value = "h100", value_parser = devices())]
     device: String,
     /// One matrix B for the whole batch
     #[arg(long)]
@@ -60,6 +60,11 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The names of cards, and `this`.
+fn devices() -> PossibleValuesParser {
+    PossibleValuesParser::new(DeviceInfo::names().chain(["this"]))
 }
 
 const ACTIVATIONS: [(&str, Activation); 5] = [

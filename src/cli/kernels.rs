@@ -1,10 +1,11 @@
 //! `tilegemm kernels`: the table, with one line for each row or for each kernel.
 
-use crate::arch::Arch;
+use crate::arch::{Arch, DeviceInfo};
 use crate::cli::Result;
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Fusion, KernelDesc, Math};
 use crate::Format;
+use clap::builder::PossibleValuesParser;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
 
@@ -19,6 +20,9 @@ pub struct Args {
     /// Only kernels that run on this architecture: sm90, sm80, ...
     #[arg(long, value_parser = capability)]
     arch: Option<u16>,
+    /// Only kernels that run on this card: h100, a100, rtx4090, ...
+    #[arg(long, conflicts_with = "arch", value_parser = PossibleValuesParser::new(DeviceInfo::names()))]
+    device: Option<String>,
     /// Only kernels for this element type: f16, bf16, f32 or f64
     #[arg(long)]
     dtype: Option<Format>,
@@ -37,8 +41,9 @@ fn capability(arch: &str) -> std::result::Result<u16, String> {
 }
 
 pub fn run(args: &Args) -> Result {
+    let of_card = args.device.as_deref().and_then(DeviceInfo::by_name).map(|device| device.capability);
     let chosen = |kernel: &&KernelDesc| {
-        args.arch.is_none_or(|device| kernel.arch.runs_on(device))
+        args.arch.or(of_card).is_none_or(|device| kernel.arch.runs_on(device))
             && args.dtype.is_none_or(|dtype| kernel.types.a == dtype)
     };
     let kernels: Vec<&KernelDesc> = KERNELS.iter().filter(chosen).collect();

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{l2_us, stream_us};
-use crate::cost::{distinct, memory_us, overlapped, roofline_us};
+use crate::cost::{arithmetic_us, distinct, memory_us, overlapped};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
@@ -69,7 +69,7 @@ impl Family for Sm90Bf16x6 {
         // The product reads planes instead of B.
         let memory = memory_us(problem, device) + stream_us(2.0 * b_elements, 1.0, device);
         let us = device.model.overlapped_launch_us + self.launch_us + prepare + overlapped(&[arithmetic, memory]);
-        us.max(roofline_us(problem, device))
+        us.max(arithmetic_us(problem, kernel.math, device))
     }
 
     fn element_cost(&self, _: &KernelDesc) -> ElementCost {

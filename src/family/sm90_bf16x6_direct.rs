@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::Activities;
-use crate::cost::{memory_us, roofline_us};
+use crate::cost::{arithmetic_us, memory_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc};
 use crate::problem::{Layout, Problem};
 
@@ -99,8 +99,11 @@ impl Family for Sm90Bf16x6Direct {
         let (launch, counted) = if is_tall(config) { (tall, self.tall_start_us) } else { (plain, self.counted_us) };
         let products = self.us_of(case, config, problem.k < MOST_APART) - counted;
         let memory = self.memory * memory_us(problem, device);
-        (launch + Activities { products, memory, ..Activities::default() }.overlapped(self.norm))
-            .max(roofline_us(problem, device))
+        (launch + Activities { products, memory, ..Activities::default() }.overlapped(self.norm)).max(arithmetic_us(
+            problem,
+            case.kernel.math,
+            device,
+        ))
     }
 
     fn element_cost(&self, _: &KernelDesc) -> ElementCost {

@@ -72,9 +72,8 @@ impl Record {
     }
 
     fn of(name: String, report: &report::Report) -> Result<Self> {
-        let devices = ["h100", "h200", "a100"].map(|name| DeviceInfo::by_name(name).expect("a known name"));
         let gpu = report.machine.gpu.clone();
-        let device = devices.into_iter().find(|device| device.name == gpu);
+        let device = DeviceInfo::names().filter_map(DeviceInfo::by_name).find(|device| device.name == gpu);
         let device = device.ok_or_else(|| format!("{name}: no estimates are made for {gpu}"))?;
         let suite = products::of_the_suite()?;
         let (mut products, mut measurements) = (Vec::new(), Vec::new());
