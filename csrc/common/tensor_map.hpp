@@ -12,8 +12,15 @@ namespace tilegemm {
 inline CUresult check_tensor_map(CUtensorMap*, CUtensorMapDataType type, cuuint32_t rank, void* ptr, const cuuint64_t* extents,
                                  const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
                                  CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  const bool halves = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const int bytes = halves ? 2 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64 ? 8 : type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 4;
+  int bytes = 4;
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8: bytes = 1; break;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:  // CUTLASS's type for 16 bits
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: bytes = 2; break;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: bytes = 8; break;
+    default: break;
+  }
   const int inner = int(box[0]) * bytes;
   bool fits = rank >= 1 && rank <= 5 && reinterpret_cast<uintptr_t>(ptr) % 16 == 0 && inner % 16 == 0;
   fits = fits && (swizzle != CU_TENSOR_MAP_SWIZZLE_128B || inner <= 128) && (swizzle != CU_TENSOR_MAP_SWIZZLE_64B || inner <= 64) &&

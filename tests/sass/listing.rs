@@ -91,6 +91,13 @@ impl Function {
         self.code.iter().any(|instruction| matches(&instruction.name, need))
     }
 
+    /// A load from global memory that a kernel makes before it waits for the kernel before (`griddepcontrol.wait`).
+    pub fn load_before_the_wait(&self) -> Option<&str> {
+        let waits = |name: &str| name == "ACQBULK";
+        let is_load = |name: &str| ["LDG", "LDGSTS", "LD", "UTMALDG", "UBLKCP"].iter().any(|load| matches(name, load));
+        loops::reached_before(&self.code, &waits, &is_load).filter(|_| self.has("ACQBULK"))
+    }
+
     /// The instructions of each loop that has instructions that match `main`, and no loop inside that has them.
     pub fn innermost_loops(&self, main: &str) -> Vec<Vec<&str>> {
         loops::innermost(&self.code, &|name| !main.is_empty() && matches(name, main))
@@ -215,5 +222,26 @@ mod tests {
         assert!(loops[0].contains(&"STL") && !loops[1].contains(&"STL"));
         assert_eq!(function.innermost_loops("LDG").len(), 1);
         assert!(function.innermost_loops("HMMA").is_empty());
+        assert_eq!(function.load_before_the_wait(), None, "no kernel waits here");
+    }
+
+    #[test]
+    fn loads_before_the_wait_are_found() {
+        let listing = |first: &str, second: &str| {
+            let mut listing = Listing::default();
+            let code = format!(
+                "Function : {SYMBOL}
+                /*0000*/ @P0 BRA 0x30 ;
+                /*0010*/ {first} ;
+                /*0020*/ {second} ;
+                /*0030*/ EXIT ;"
+            );
+            listing.read_code(code.as_bytes());
+            listing.functions[0].load_before_the_wait().map(str::to_string)
+        };
+        let load = "LDG.E.NA.128.CONSTANT R4, desc[UR4][R2.64]";
+        assert_eq!(listing("ACQBULK", load), None);
+        assert_eq!(listing(load, "ACQBULK").as_deref(), Some("LDG.E.NA.128.CONSTANT"));
+        assert_eq!(listing("CCTL.E.PF2 [R2]", "ACQBULK"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The innermost loops of a function, from its control flow: the order of blocks in memory says little about loops.
+//! Answers from a function's control flow: the order of blocks in memory says little about loops.
 
 use super::listing::Instruction;
 use petgraph::algo::dominators::simple_fast;
@@ -19,6 +19,28 @@ pub fn innermost<'a>(code: &'a [Instruction], is_main: &dyn Fn(&str) -> bool) ->
         |of: &&BTreeSet<NodeIndex>| !loops.iter().any(|other| other.len() < of.len() && other.is_subset(of));
     let innermost: BTreeSet<&BTreeSet<NodeIndex>> = loops.iter().filter(is_innermost).collect();
     innermost.into_iter().map(|blocks| blocks.iter().copied().flat_map(names).collect()).collect()
+}
+
+/// The first instruction that `is_load` and that control reaches without an instruction that `waits`.
+pub fn reached_before<'a>(
+    code: &'a [Instruction],
+    waits: &dyn Fn(&str) -> bool,
+    is_load: &dyn Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let flow = flow(code)?;
+    let (mut seen, mut open) = (BTreeSet::new(), vec![NodeIndex::new(0)]);
+    while let Some(block) = open.pop() {
+        if !seen.insert(block) {
+            continue;
+        }
+        let before = code[flow[block].clone()].iter().map(|instruction| instruction.name.as_str());
+        match before.clone().find(|name| waits(name) || is_load(name)) {
+            Some(name) if is_load(name) => return Some(name),
+            Some(_) => {}
+            None => open.extend(flow.neighbors(block)),
+        }
+    }
+    None
 }
 
 /// The natural loop of each edge that goes back to a block that dominates the edge's start.

@@ -43,6 +43,7 @@ impl Expected {
             faults.push(format!("{} registers, at most {} expected", function.registers, self.registers));
         }
         faults.extend(self.needs.iter().filter(|need| !function.has(need)).map(|need| format!("no {need}")));
+        faults.extend(function.load_before_the_wait().map(|load| format!("{load} before griddepcontrol.wait")));
         if self.main.is_empty() {
             return faults;
         }
