@@ -11,8 +11,8 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{l2_us, memory_us, pull_us, ring_us, stream_us, Activities};
-use crate::cost::roofline_us;
-use crate::kernel::{Case, ElementCost, Family, KernelDesc};
+use crate::cost::{arithmetic_us, roofline_us};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
 use crate::problem::Problem;
 
 const LEAST_STAGES: u32 = 3;
@@ -279,6 +279,7 @@ impl Sm90SwapAb {
         let pull = pull_us(bytes, share, device);
         let memory = (self.few_memory * memory_us(problem, device)).max(pull);
         let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.few_norm);
+        let loads = loads.max(arithmetic_us(problem, Math::Native, device)); // of cards with slow tensor cores
         let split_us = if split > 2.0 { self.few_split_us[1] } else { self.few_split_us[0] * (split - 1.0) };
         let launch = device.model.overlapped_launch_us + self.few_launch_us;
         // Loads of the next tile hide all stores but the last.

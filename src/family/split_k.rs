@@ -4,8 +4,8 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us;
-use crate::cost::{memory_us, overlap_by};
-use crate::kernel::{Case, Family};
+use crate::cost::{arithmetic_us, memory_us, overlap_by};
+use crate::kernel::{Case, Family, Math};
 use crate::problem::{Format, Problem};
 
 /// Threads of a block, and of a multiprocessor.
@@ -162,6 +162,7 @@ impl SplitK {
         let clocks_per_us = device.model.clock_ghz * 1e3;
         let product_us = self.product_clocks[tile.place] * double / clocks_per_us;
         let products = busiest * (tile.size[0] * tile.size[1]) as f64 * k as f64 * product_us;
+        let products = products.max(arithmetic_us(problem, Math::Native, device)); // of cards with little f64
         let latency = waves * rounds as f64 * self.round_us[tile.place];
         let line_us = self.line_clocks / clocks_per_us;
         let lines = if tile.is_dot() { busiest * k as f64 / 32.0 * tile.lines(problem) * line_us } else { 0.0 };
