@@ -10,8 +10,8 @@ namespace {
 using namespace cute;
 
 // The type of a tensor in shared memory. Types of one size have the same layouts.
-template <class Layout>
-using Shared = decltype(make_tensor(make_smem_ptr(static_cast<uint16_t*>(nullptr)), Layout{}));
+template <class Layout, class Bits = uint16_t>
+using Shared = decltype(make_tensor(make_smem_ptr(static_cast<Bits*>(nullptr)), Layout{}));
 
 // The tensor of coordinates that a TMA copy has of a matrix.
 template <class Copy>
@@ -47,23 +47,25 @@ void describe(layout::Page& page) {
   layout::mma_views<Shared<typename Mainloop::SmemLayoutA>, Shared<typename Mainloop::SmemLayoutB>, Shape<M, N>>(page, mma);
 
   // The copies of the collective's functions load() and store().
-  using Bits = uint16_t;
+  using Bits = std::conditional_t<Row::out == TG_F32, uint32_t, uint16_t>;
   using Tile = typename Epilogue::EpilogueTile;
   const typename Epilogue::SmemLayoutAtomD atom;
   const decltype(tile_to_shape(atom, Tile{})) part;
-  using Part = Shared<decltype(tile_to_shape(atom, Tile{}))>;
-  using Registers = decltype(make_tiled_copy_C_atom(typename Epilogue::CopyAtomC{}, mma));
-  const decltype(make_tiled_copy_S(Copy_Atom<typename Epilogue::CopyOpR2S, Bits>{}, Registers{})) to_shared;
-  const decltype(make_tiled_copy_S(Copy_Atom<typename Epilogue::CopyOpS2R, Bits>{}, Registers{})) from_shared;
+  using Part = Shared<decltype(tile_to_shape(atom, Tile{})), Bits>;
   const typename Epilogue::Params::TMA_D store{};
   using D = decltype(flat_divide(local_tile(coordinates(store), Shape<M, N>{}, make_coord(_0{}, _0{}, _0{})), Tile{}));
 
-  layout::View& shared = layout::shared_view(page, "a part of C or D", 2, atom, part, "M", "N");
-  layout::tma_access(shared, "TMA moves 8 neighbouring pieces", 2, atom, layout::table(layout::offsets(part)), true);
-  layout::View& stores = layout::copy_view<Part, Part>(page, "D from registers to shared memory", to_shared, "M", "N");
-  layout::store_access(stores, "stmatrix stores a matrix", to_shared, 2, part, 8);
-  layout::View& loads = layout::copy_view<Part, Part>(page, "C from shared memory to registers", from_shared, "M", "N");
-  layout::load_access(loads, "ldmatrix loads a matrix", from_shared, 2, part, 8);
+  layout::View& shared = layout::shared_view(page, "a part of C or D", int(sizeof(Bits)), atom, part, "M", "N");
+  layout::tma_access(shared, "TMA moves 8 neighbouring pieces", int(sizeof(Bits)), atom, layout::table(layout::offsets(part)), true);
+  if constexpr (sizeof(Bits) == 2) {  // f32 goes from registers to shared memory by plain stores
+    using Registers = decltype(make_tiled_copy_C_atom(typename Epilogue::CopyAtomC{}, mma));
+    const decltype(make_tiled_copy_S(Copy_Atom<typename Epilogue::CopyOpR2S, Bits>{}, Registers{})) to_shared;
+    const decltype(make_tiled_copy_S(Copy_Atom<typename Epilogue::CopyOpS2R, Bits>{}, Registers{})) from_shared;
+    layout::View& stores = layout::copy_view<Part, Part>(page, "D from registers to shared memory", to_shared, "M", "N");
+    layout::store_access(stores, "stmatrix stores a matrix", to_shared, 2, part, 8);
+    layout::View& loads = layout::copy_view<Part, Part>(page, "C from shared memory to registers", from_shared, "M", "N");
+    layout::load_access(loads, "ldmatrix loads a matrix", from_shared, 2, part, 8);
+  }
   layout::copy_view<Part, D>(page, "D from shared to global memory", store, "M", "N");
 }
 
