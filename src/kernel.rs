@@ -2,7 +2,7 @@
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
-use crate::cost::fitted::Fitted;
+use crate::cost::fitted::Parameter;
 use crate::partition::{Footprint, Need};
 use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
@@ -59,6 +59,15 @@ impl ElementCost {
     pub fn of([instruction, bias, residual, unaligned]: [f64; 4]) -> Self {
         Self { instruction, bias, residual, unaligned }
     }
+}
+
+/// A family's fitted numbers.
+pub(crate) trait Fitted {
+    /// The numbers, in order.
+    fn parameters(&self) -> Vec<Parameter>;
+
+    /// The family with other values, in the order of `parameters`.
+    fn refitted(&self, values: &[f64]) -> Box<dyn Family + Send>;
 }
 
 /// A family: the kernels of one source, which differ in their rows.

@@ -171,7 +171,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_exit_code_2() {
         ("explain 8 8 8 --dtype int8", "possible values: f16, bf16, f32, f64"),
         ("explain 8 8 8 --f32 fast", "possible values: accurate, strict, tf32"),
         ("bench --from x.json --f32 tf32", "cannot be used with"),
-        ("explain 8 8 8 --device v100", "possible values: h100, h200, a100, this"),
+        ("explain 8 8 8 --device v100", "possible values: a100, a10, rtx3090"),
         ("explain 8 8 8 --activation elu", "possible values: identity, relu, gelu-erf, gelu-tanh, silu"),
         ("explain 8 8 8 --force sm90_gemm", "no kernel is named 'sm90_gemm'; `tilegemm kernels` lists the names"),
         ("explain 8 8 8 --own --force cublas_bf16_nt", "cannot be used with"),

@@ -3,8 +3,6 @@
 //! `fitted!` declares a family as its fitted numbers. The values lie in `src/family/<family>.toml`, which build.rs turns into constants and
 //! `tilegemm fit` writes.
 
-use crate::kernel::Family;
-
 /// A fitted number of a family.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
@@ -21,15 +19,6 @@ pub struct Parameter {
     pub range: [f64; 2],
     /// The value.
     pub value: f64,
-}
-
-/// A family's fitted numbers.
-pub(crate) trait Fitted {
-    /// The numbers, in order.
-    fn parameters(&self) -> Vec<Parameter>;
-
-    /// The family with other values, in the order of `parameters`.
-    fn refitted(&self, values: &[f64]) -> Box<dyn Family + Send>;
 }
 
 /// One number, or a list of numbers.
@@ -88,7 +77,7 @@ macro_rules! fitted {
             $($(#[doc = $meaning])+ pub $name: $numbers,)*
         }
 
-        impl $crate::cost::fitted::Fitted for $family {
+        impl $crate::kernel::Fitted for $family {
             fn parameters(&self) -> Vec<$crate::cost::fitted::Parameter> {
                 [$($crate::cost::fitted::parameters_of(
                     stringify!($name), $unit, concat!($($meaning),+).trim_ascii(), [$least, $most], &self.$name,

@@ -14,6 +14,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Sets the mode of arms that are calls of candle, including stock.
+pub fn set_mode(mode: F32Mode) {
+    crate::set_f32_mode(mode);
+    candle::cuda_backend::set_gemm_reduced_precision_f32(mode == F32Mode::Tf32);
+}
+
 /// The arms of a run without `--arms`.
 pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt", "cublaslt-any", "cublaslt-top1"];
 

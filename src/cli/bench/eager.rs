@@ -2,9 +2,8 @@
 //! wall-clock time of many calls in a row over their number, so that the GPU's work hides the host's work where the GPU
 //! has enough work.
 
-use super::arms::Arm;
+use super::arms::{set_mode, Arm};
 use super::check::Reference;
-use super::measure::set_mode;
 use super::measured::{Error, Measured, Run};
 use super::operands::Operands;
 use super::timing::{Samples, Timer};

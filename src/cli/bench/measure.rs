@@ -1,6 +1,6 @@
 //! A run over a suite: the arms of each row, the order of the rows, and the record.
 
-use super::arms::{Arm, Resolver, Runner};
+use super::arms::{set_mode, Arm, Resolver, Runner};
 use super::card::Monitor;
 use super::check::{tolerance, Reference};
 use super::lt::CublasLt;
@@ -51,12 +51,6 @@ pub struct How {
     pub check: bool,
     /// The factor on the data: 1, or 0 as a planted mistake.
     pub scale: f64,
-}
-
-/// Sets the mode of arms that are calls of candle, including stock.
-pub fn set_mode(mode: F32Mode) {
-    crate::set_f32_mode(mode);
-    candle::cuda_backend::set_gemm_reduced_precision_f32(mode == F32Mode::Tf32);
 }
 
 impl Session {
