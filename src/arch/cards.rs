@@ -5,8 +5,9 @@ use super::DeviceInfo;
 /// A card: its short name, the driver's name, compute capability, multiprocessors, MiB of L2, and GiB of memory.
 type Card = (&'static str, &'static str, u16, u32, u64, u64);
 
-/// Sources: the data sheets and whitepapers that `model.rs` names for each card. The L2 of the H200, the H20 and the GH200 (60 MiB) and of
-/// Blackwell datacenter cards (126 MiB) is that of NVIDIA's tuning guides for Hopper and Blackwell, and of the driver of the H200.
+/// Sources: the data sheets and whitepapers that `model.rs` names for each card; the Blackwell tuning guide for the B200's L2. Without a source of
+/// NVIDIA: the L2 of the H20 and the GH200 (taken from the H200), and of the B300 its L2 and multiprocessors (taken from the B200) and its
+/// memory (as sellers state it).
 #[rustfmt::skip]
 const CARDS: [Card; 14] = [
     ("a100", "NVIDIA A100-SXM4-80GB", 80, 108, 40, 80),
