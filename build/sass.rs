@@ -16,9 +16,6 @@ pub(super) struct Expected {
     of: String,
     /// The instruction that multiplies. The innermost loops with this instruction are the main loops; a function has at least one.
     main: Option<String>,
-    /// The function has no main loop: a thread multiplies once.
-    #[serde(default)]
-    straight: bool,
     /// Instructions that the function must have, by name and some of the modifiers: `LDG.128` is `LDG.E.EF.128`, too.
     #[serde(default)]
     needs: Vec<String>,
@@ -35,10 +32,10 @@ pub(super) struct Expected {
 impl Expected {
     /// The entry as an expression of Rust.
     pub fn rust(&self, family: &str) -> String {
-        let Self { function, arch, of, main, straight, needs, main_needs, local, registers } = self;
+        let Self { function, arch, of, main, needs, main_needs, local, registers } = self;
         let main = main.as_deref().unwrap_or_default();
         format!(
-            "Expected {{ family: {family:?}, function: {function:?}, arch: &{arch:?}, of: {of:?}, main: {main:?}, straight: {straight}, \
+            "Expected {{ family: {family:?}, function: {function:?}, arch: &{arch:?}, of: {of:?}, main: {main:?}, \
              needs: &{needs:?}, main_needs: &{main_needs:?}, local: {local}, registers: {registers} }},\n"
         )
     }

@@ -95,7 +95,10 @@ impl Function {
     pub fn load_before_the_wait(&self) -> Option<&str> {
         let waits = |name: &str| name == "ACQBULK";
         let is_load = |name: &str| ["LDG", "LDGSTS", "LD", "UTMALDG", "UBLKCP"].iter().any(|load| matches(name, load));
-        loops::reached_before(&self.code, &waits, &is_load).filter(|_| self.has("ACQBULK"))
+        if !self.has("ACQBULK") {
+            return None;
+        }
+        loops::reached_before(&self.code, &waits, &is_load)
     }
 
     /// The instructions of each loop that has instructions that match `main`, and no loop inside that has them.
