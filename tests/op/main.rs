@@ -58,16 +58,21 @@ fn product(lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
     dense(lhs, m, k)?.matmul(&dense(rhs, k, n)?)?.reshape(batch.clone().extend(&[m, n]))
 }
 
-/// Whether `actual` is the product of `lhs` and `rhs`, as candle computes it in f64.
+/// Whether `actual` is the product of `lhs` and `rhs` in their type, as candle computes it in f64.
 fn assert_product(actual: &Tensor, lhs: &Tensor, rhs: &Tensor, what: &str) -> Result<()> {
+    assert_product_in(lhs.dtype(), actual, lhs, rhs, what)
+}
+
+/// Whether `actual` is the product of `lhs` and `rhs` in `dtype`, as candle computes it in f64.
+fn assert_product_in(dtype: DType, actual: &Tensor, lhs: &Tensor, rhs: &Tensor, what: &str) -> Result<()> {
     let (l, r) = (exact(lhs)?, exact(rhs)?);
     let expected = product(&l, &r)?;
     assert_eq!(actual.dims(), expected.dims(), "{what}");
-    assert_eq!(actual.dtype(), lhs.dtype(), "{what}");
+    assert_eq!(actual.dtype(), dtype, "{what}");
     if expected.elem_count() == 0 {
         return Ok(());
     }
-    let bound = product(&l.abs()?, &r.abs()?)?.affine(tolerance(lhs.dtype()), underflow(lhs.dtype()))?;
+    let bound = product(&l.abs()?, &r.abs()?)?.affine(tolerance(dtype), underflow(dtype))?;
     let excess = ((exact(actual)? - expected)?.abs()? - bound)?.flatten_all()?.max(D::Minus1)?;
     let excess = excess.to_scalar::<f64>()?;
     assert!(excess <= 0.0, "{what}: {excess:e} beyond the tolerance");
