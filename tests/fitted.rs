@@ -126,15 +126,12 @@ fn mean(rows: &[(String, f64)]) -> f64 {
     (rows.iter().map(|row| row.1.ln()).sum::<f64>() / rows.len() as f64).exp()
 }
 
-/// cuBLAS's estimate knows no epilogue in 16 bits: with this shallow K it is 19 % too low, and the measured table corrects the choice.
-const SHALLOW: &str = "dsv3-kv_b-m4096";
-
 #[test]
 fn the_regret_of_the_estimates_alone_is_small() {
     let h100 = include_str!("../benches/record/h100/2026-11-22.json");
     let h200 = include_str!("../benches/record/h200/2026-11-22.json");
     for (device, record, most_mean, most, unmeasured) in
-        [(DeviceInfo::h100(), h100, 1.0035, 1.09, 2), (DeviceInfo::h200(), h200, 1.011, 1.16, 9)]
+        [(DeviceInfo::h100(), h100, 1.0025, 1.09, 2), (DeviceInfo::h200(), h200, 1.0095, 1.16, 9)]
     {
         let regret = regret(&device, record);
         let rows = &regret.rows;
@@ -149,7 +146,6 @@ fn the_regret_of_the_estimates_alone_is_small() {
         assert!(rows.len() > 120 && regret.unmeasured <= unmeasured, "{}: {} rows", device.name, rows.len());
         assert!(mean(rows) < most_mean, "{}: mean {}", device.name, mean(rows));
         for (id, ratio) in rows {
-            let most = if id == SHALLOW { 1.13 } else { most };
             assert!(*ratio < most, "{}: {id} {ratio}", device.name);
         }
     }

@@ -49,6 +49,8 @@ fitted! {
         edge_us: [f64; 2] = "us", 0.0 to 60.0;
         /// The same: memory time over that of one pass.
         edge_memory: f64 = "", 1.0 to 2.0;
+        /// The epilogues' time of 16 bits with more than 256 rows, where tiles come in several waves.
+        edge_k_16: f64 = "steps of K", 0.0 to 300.0;
         /// Factors on the roofline: f32 of 2 to 5 and of 6 to 64 rows; up to 128 rows; 16 bits of up to 192 rows, up to 256 (up to 8192
         /// columns, and more), up to 512, and more rows; other products.
         roofline: [f64; 9] = "", 1.0 to 4.0;
@@ -230,9 +232,15 @@ impl Cublas {
         // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.
         let k = if problem.n < 1024 { problem.k.min(8192) } else { problem.k };
         let steps = step.map_or(0.0, |step| 1e-3 * self.step_ns[step] * k as f64);
-        let roofline = arithmetic_us(problem, Math::Native, device).max(memory_us(problem, device));
+        let (arithmetic, memory) = (arithmetic_us(problem, Math::Native, device), memory_us(problem, device));
+        let tiles = problem.m.div_ceil(128) * problem.n.div_ceil(256) * problem.batch_count();
+        let has_waves = matches!(factor, 6 | 7) && tiles > device.sm_count as usize;
         // The fitted numbers have D in the format of A and B.
         let wider = problem.outputs() * (problem.d.format.bits() - problem.a.format.bits()) / 8.0;
-        launch + overlapped(&[roofline * self.roofline[factor], steps]) + l2_us(wider, 1.0, device)
+        let activities = match has_waves {
+            true => [arithmetic * (1.0 + self.edge_k_16 / problem.k as f64), memory, steps],
+            false => [arithmetic.max(memory) * self.roofline[factor], steps, 0.0],
+        };
+        launch + overlapped(&activities) + l2_us(wider, 1.0, device)
     }
 }
