@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 10
+#define TG_ABI_VERSION 11
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -158,11 +158,14 @@ typedef struct tg_kernel {
   tg_status (*load)(void);
 } tg_kernel;
 
-/* Elementwise operations over m x n matrices A, C and D of any strides. They ignore k, alpha, sm_count and the workspace. A may be D.
+/* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and the workspace. A may be D.
  * tg_epilogue: D = activation(A + bias) + beta * C, the part of an epilogue that a GEMM kernel does not fuse.
- * tg_slope: D = the derivative of the activation at A: at infinities its limits, 0 and 1, and NaN at NaN. */
+ * tg_slope: D = the derivative of the activation at A: at infinities its limits, 0 and 1, and NaN at NaN.
+ * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is not D, and has no
+ * negative strides. */
 tg_status tg_epilogue(tg_format format, const tg_gemm_args *args);
 tg_status tg_slope(tg_format format, const tg_gemm_args *args);
+tg_status tg_copy(tg_format format, const tg_gemm_args *args);
 
 int32_t tg_abi_version(void);
 

@@ -9,6 +9,7 @@ use crate::cost::{self, Refit};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Case, Family, Fusion, KernelDesc, Rejection, Role};
+use crate::packing::{self, Packing};
 use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
@@ -58,6 +59,8 @@ pub struct Plan {
     pub sm_count: u32,
     /// The configuration that the kernel runs in.
     pub config: Config,
+    /// The operands of which the kernel gets copies. The estimate includes the copies.
+    pub packing: Option<Packing>,
     /// Device memory that the kernel needs beside the operands.
     pub workspace: Need,
     /// The plan for a stream that has no workspace.
@@ -102,6 +105,11 @@ impl Plan {
         self.without.as_deref()
     }
 
+    /// The name of the kernel, with the operands that are copied: `NAME+copies_AB`.
+    pub fn name(&self) -> String {
+        packing::name(self.kernel.name, self.packing)
+    }
+
     /// How often the plan was launched.
     pub fn calls(&self) -> u64 {
         self.calls.counter.sum()
@@ -135,6 +143,7 @@ struct Chosen {
     config: Config,
     us: f64,
     reason: Reason,
+    packing: Option<Packing>,
 }
 
 /// Chooses kernels for one device.
@@ -255,19 +264,19 @@ impl Dispatcher {
     fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
         let canonical = asked.canonical();
         let p = &canonical.problem;
-        let Chosen { kernel, config, us: estimate_us, reason } = match policy.forced() {
+        let Chosen { kernel, config, us: estimate_us, reason, packing } = match policy.forced() {
             Some(kernel) => {
                 let Candidate { verdict, config, .. } = self.judge(kernel, p, policy);
                 let refused = |rejection: Rejection| {
                     let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
                     Error::Forced { kernel, problem, rejection }
                 };
-                Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced }
+                Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced, packing: None }
             }
             None => {
                 let able = self.able(p, policy);
                 let tuned = self.tuned(p, policy, &able);
-                let chosen = self.decide(p, &able, &tuned);
+                let chosen = self.with_packing(p, policy, self.decide(p, &able, &tuned));
                 chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy)))?
             }
         };
@@ -275,7 +284,10 @@ impl Dispatcher {
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
             types = %p.types(), f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
         );
-        let workspace = kernel.workspace_of(p, &config);
+        let workspace = match packing {
+            Some(packing) => packing.footprint(p).map_or(Need::default(), |footprint| footprint.need(p)),
+            None => kernel.workspace_of(p, &config),
+        };
         let without = match policy.forced {
             None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
@@ -291,6 +303,7 @@ impl Dispatcher {
             estimate_us,
             sm_count,
             config,
+            packing,
             workspace,
             without,
             dispatcher,
@@ -335,9 +348,11 @@ impl Dispatcher {
                 // The time of the estimate's choice over the measured gain: the measurement has shown the entry's own estimate to be wrong.
                 let us = (us / gain).max(cost::roofline_us(problem, &self.device));
                 let config = config.or_else(|| Some(choice::find(candidates, kernel)?.config)).unwrap_or_default();
-                Chosen { kernel, config, us, reason: Reason::Tuned }
+                Chosen { kernel, config, us, reason: Reason::Tuned, packing: None }
             }
-            None => Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate },
+            None => {
+                Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate, packing: None }
+            }
         })
     }
 
@@ -441,17 +456,32 @@ impl Dispatcher {
         let candidates = self.candidates(&canonical.problem, policy);
         let tuned = self.tuned(&canonical.problem, policy, &candidates);
         let chosen = match policy.forced() {
-            Some(kernel) => Some((kernel, candidates[kernel.index].config, Reason::Forced)),
+            Some(kernel) => {
+                let config = candidates[kernel.index].config;
+                Some(Chosen { kernel, config, us: 0.0, reason: Reason::Forced, packing: None })
+            }
             None => {
                 let decided = self.decide(&canonical.problem, &candidates, &tuned);
-                decided.map(|Chosen { kernel, config, reason, .. }| (kernel, config, reason))
+                self.with_packing(&canonical.problem, policy, decided)
             }
         };
-        let config = chosen.map_or(Config::default(), |(_, config, _)| config);
-        let (chosen, reason) = chosen.map(|(kernel, _, reason)| (kernel, reason)).unzip();
+        let packing = chosen.as_ref().and_then(|chosen| Some((chosen.packing?, chosen.us)));
+        let config = chosen.as_ref().map_or(Config::default(), |chosen| chosen.config);
+        let (chosen, reason) = chosen.map(|chosen| (chosen.kernel, chosen.reason)).unzip();
         let roofline_us = cost::roofline_us(&canonical.problem, &self.device);
         let device = self.device.clone();
-        Explanation { device, asked: *problem, canonical, candidates, tuned, chosen, config, reason, roofline_us }
+        Explanation {
+            device,
+            asked: *problem,
+            canonical,
+            candidates,
+            tuned,
+            chosen,
+            config,
+            packing,
+            reason,
+            roofline_us,
+        }
     }
 
     /// The plans that the dispatcher keeps, with their call counts: all plans, or of more than 32,768 distinct products the latest.

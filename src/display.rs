@@ -1,7 +1,7 @@
 //! Explanations as text.
 
 use crate::config::Config;
-use crate::dispatch::{Explanation, Tuned};
+use crate::dispatch::{Explanation, Reason, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
 use crate::problem::F32Mode;
 use crate::tuning::Entry;
@@ -58,13 +58,20 @@ impl Explanation {
             self.candidates.iter().filter_map(|c| Some((c.kernel, *c.verdict.as_ref().ok()?))).collect();
         able.sort_by(|x, y| x.1.total_cmp(&y.1));
         writeln!(f)?;
+        if let (Some((packing, us)), Some(kernel)) = (self.packing, self.chosen) {
+            writeln!(f, "-> {kernel} on copies of {}: {us:.1} us with the copies", packing.list())?;
+        }
         if able.is_empty() {
-            return writeln!(f, "no kernel can run it");
+            return writeln!(f, "no kernel can run it where the operands lie");
         }
         let width = able.iter().map(|(kernel, _)| kernel.name.len()).max().unwrap_or(0);
         writeln!(f, "   {:<width$}  {:>11}  roofline  made for", "kernel", "estimate")?;
         for (kernel, us) in able {
-            let arrow = if self.chosen.is_some_and(|chosen| chosen.name == kernel.name) { "->" } else { "  " };
+            let arrow = if self.packing.is_none() && self.chosen.is_some_and(|chosen| chosen.name == kernel.name) {
+                "->"
+            } else {
+                "  "
+            };
             let ratio = us / self.roofline_us;
             let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>7.2}x");
             writeln!(f, "{head}  {}", shorten(kernel.why, WIDTH.saturating_sub(head.len() + 2)))?;
@@ -95,7 +102,8 @@ impl Explanation {
         for ((nearness, common), Group { mut own, kernels }) in groups {
             own.sort_by_key(|word| (word.len(), word.clone())); // sm80 before sm100
             writeln!(f, "{:>4}  {common}{}", kernels.len(), own.join(", "))?;
-            if let Some(forced) = self.chosen.filter(|forced| kernels.contains(forced)) {
+            let forced = self.chosen.filter(|_| self.reason == Some(Reason::Forced));
+            if let Some(forced) = forced.filter(|forced| kernels.contains(forced)) {
                 writeln!(f, "   -> {forced}, which was asked for by name")?;
             }
             if nearness < Nearness::Elsewhere {

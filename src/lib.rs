@@ -100,6 +100,7 @@ pub mod interpose;
 pub mod kernel;
 #[cfg(feature = "cuda")]
 pub mod launch;
+pub mod packing;
 mod partition;
 pub mod problem;
 mod settings;

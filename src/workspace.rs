@@ -7,6 +7,7 @@
 //! - `sm90_tf32` ([`Math::Tf32`](crate::kernel::Math::Tf32)) transposes one operand where neither operand is K-major.
 //! - `sm90_sgemm` transposes operands that are K-major.
 //! - `split_k` keeps the sums of each part of K.
+//! - Plans with copies of operands ([`crate::packing`]) keep the copies.
 //!
 //! # Size and lifetime
 //!

@@ -100,12 +100,28 @@ fn the_documentation_shows_what_explain_prints() {
 
 #[test]
 fn explain_splits_an_epilogue_as_the_op_does() {
-    // No fast kernel of ours takes an odd K, and cuBLAS fuses nothing.
-    let text = stdout(&["explain", "317", "4096", "4095", "--bias", "--activation", "silu"]);
+    // Where there are no copies, no fast kernel of ours takes an odd K, and cuBLAS fuses nothing.
+    let explain = |more: &[&str]| {
+        let args = [&["explain", "317", "4096", "4095", "--bias", "--activation", "silu"], more].concat();
+        let Outcome { code, stdout, stderr } = tilegemm_with(&[("TILEGEMM_WORKSPACE", "0")], &args);
+        assert_eq!((code, stderr.as_str()), (0, ""));
+        stdout
+    };
+    let text = explain(&[]);
     assert!(text.contains("-> cublas_bf16_nt") && text.contains("an elementwise kernel afterwards"), "{text}");
-    let value = json(&["explain", "317", "4096", "4095", "--bias", "--activation", "silu", "--json"]);
+    let value: Value = serde_json::from_str(&explain(&["--json"])).unwrap();
     assert_eq!((&value["chosen"], &value["elementwise_kernels"]), (&"cublas_bf16_nt".into(), &1.into()));
     assert_eq!(value["candidates"].as_array().unwrap().len(), KERNELS.len());
+}
+
+#[test]
+fn explain_says_which_operands_are_copied() {
+    let text = stdout(&["explain", "2048", "4095", "4095", "--device", "h100"]);
+    assert!(text.contains(" on copies of A, B, D: ") && text.contains(" us with the copies"), "{text}");
+    let value = json(&["explain", "2048", "4095", "4095", "--device", "h100", "--json"]);
+    assert_eq!(value["copies"]["operands"], "ABD");
+    assert!(value["copies"]["estimate_us"].as_f64().unwrap() > 84.0, "{}", value["copies"]);
+    assert_eq!(json(&["explain", "2048", "4096", "4096", "--json"])["copies"], Value::Null);
 }
 
 #[test]

@@ -73,12 +73,12 @@ fn shapes_get_the_kernels_made_for_them() {
         ("some f32", linear(512, 768, 768, Format::F32), Policy::default(), vec!["sm90_bf16x6_direct"]),
         ("strict f32", strict(512, 1024, 1024), Policy::own(), vec!["sm90_sgemm"]),
         ("strict f32", strict(512, 1024, 1024), Policy::default(), vec!["sm90_sgemm", "cublas"]),
-        ("odd f32", linear(333, 777, 555, Format::F32), Policy::own(), vec!["simt_gemm", "split_k"]),
+        ("odd f32", linear(333, 777, 555, Format::F32), Policy::own(), vec!["sm90_bf16x6_direct"]),
         ("f64", linear(512, 1024, 1024, Format::F64), Policy::default(), vec!["cublas", "sm90_dgemm"]),
         ("f64", linear(512, 1024, 1024, Format::F64), Policy::own(), vec!["sm90_dgemm"]),
         ("odd f64", linear(512, 1024, 1023, Format::F64), Policy::own(), vec!["split_k"]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec!["cublas"]),
-        ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec!["split_k"]),
+        ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec!["sm90_swap_ab"]),
         ("a long K of few outputs", bf16(1, 8, 16_384), Policy::own(), vec!["gemv"]),
         ("K = 0", bf16(512, 1024, 0), Policy::default(), vec!["reference"]),
     ];
@@ -94,6 +94,9 @@ fn what_runs_is_the_fastest_of_those_that_can() {
     for problem in sweep() {
         let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
         let explanation = dispatcher.explain(&problem, Policy::default());
+        if plan.packing.is_some() {
+            continue; // the estimate is that of a product on copies
+        }
         let least = able(&explanation.candidates).map(|(_, us)| us).fold(f64::INFINITY, f64::min);
         // Where records are few a kernel of ours needs a lead (tests/choices.rs).
         assert!((0.8 * plan.estimate_us..=plan.estimate_us).contains(&least), "{problem}");

@@ -1,5 +1,6 @@
 // Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
-// and slopes of activations, for gradients.
+// slopes of activations, for gradients, and copies.
+#include "common/copy_rows.hpp"
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
 
@@ -178,6 +179,21 @@ tg_status tg_slope(tg_format format, const tg_gemm_args* args) {
   tg_gemm_args plain = *args;
   plain.beta = 0;
   return tilegemm::launch_of<tilegemm::Slope>(format, plain);
+}
+
+tg_status tg_copy(tg_format format, const tg_gemm_args* args) {
+  tg_gemm_args plain = *args;
+  plain.beta = 0, plain.bias = {}, plain.activation = TG_IDENTITY;
+  if ((plain.a.col_stride != 1 && plain.n > 1) || (plain.d.col_stride != 1 && plain.n > 1)) {
+    return plain.k == plain.n ? tilegemm::launch_of<tilegemm::Rest>(format, plain) : TG_UNSUPPORTED;
+  }
+  switch (format) {
+    case TG_F16:
+    case TG_BF16: return tilegemm::launch_copy_rows(plain, 2);
+    case TG_F32: return tilegemm::launch_copy_rows(plain, 4);
+    case TG_F64: return tilegemm::launch_copy_rows(plain, 8);
+    default: return TG_UNSUPPORTED;
+  }
 }
 
 }  // extern "C"

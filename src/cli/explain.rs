@@ -203,6 +203,7 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         "swapped": explanation.canonical.swapped,
         "roofline_us": explanation.roofline_us,
         "chosen": explanation.chosen.map(|kernel| kernel.name),
+        "copies": explanation.packing.map(|(packing, us)| json!({ "operands": packing.names(), "estimate_us": us })),
         "reason": explanation.reason,
         "tuned": tuned.collect::<Vec<_>>(),
         "elementwise_kernels": split.passes,

@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result {
         let plan = dispatcher.plan(&problem, policy)?;
         let roofline = cost::roofline_us(&plan.canonical.problem, dispatcher.device());
         let config = if plan.config.is_default() { String::new() } else { format!("@{}", plan.config) };
-        let kernel = format!("{}{config}", plan.kernel);
+        let kernel = format!("{}{config}", plan.name());
         let (us, over) = (format!("{:.1}", plan.estimate_us), format!("{:.2}", plan.estimate_us / roofline));
         table.add_row([shape.id.clone(), shape.class.clone(), format!("{problem}{}", place(shape)), kernel, us, over]);
     }

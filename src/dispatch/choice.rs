@@ -1,9 +1,10 @@
 //! Which of the kernels that can run a problem is taken.
 
-use super::{Candidate, Dispatcher, Policy};
+use super::{Candidate, Chosen, Dispatcher, Policy};
 use crate::cost;
 use crate::error::Error;
 use crate::kernel::{KernelDesc, Rejection, Role};
+use crate::packing::{self, Packing};
 use crate::problem::{Format, Layout, Problem};
 
 /// What an own kernel's estimate has to be of cuBLAS's, at most: where no record tells how good the estimates are, and for few outputs,
@@ -37,6 +38,33 @@ impl Dispatcher {
             able[least].verdict = Ok(cost::settled(self.family(kernel), &case, &config, us(&able[least])));
             settled[least] = true;
         }
+    }
+
+    /// The choice on copies of operands ([`crate::packing`]), where it is faster than `direct`, the choice without copies.
+    pub(super) fn with_packing(&self, problem: &Problem, policy: Policy, direct: Option<Chosen>) -> Option<Chosen> {
+        let mut best = direct;
+        let direct_us = best.as_ref().map_or(f64::INFINITY, |direct| packing::LEAD * direct.us);
+        let mut most = if policy.copies { f64::INFINITY } else { direct_us };
+        let fits = |packing: &Packing| {
+            packing.footprint(problem).is_some_and(|footprint| footprint.need(problem).least <= policy.workspace)
+        };
+        for packing in Packing::each(problem).filter(fits) {
+            let copies = packing.us(problem, &self.device);
+            let inner = packing.inner(problem);
+            if copies + cost::roofline_us(&inner, &self.device) >= most {
+                continue;
+            }
+            // With such a K, cuBLAS takes kernels for unaligned operands, wherever lines start.
+            let vendor = policy.vendor && packing::is_whole_k(&inner);
+            let policy = Policy { vendor, ..policy.with_workspace(0) };
+            let able = self.able(&inner, policy);
+            let tuned = self.tuned(&inner, policy, &able);
+            let chosen = self.decide(&inner, &able, &tuned).filter(|chosen| chosen.kernel.role != Role::LastResort);
+            let Some(chosen) = chosen.filter(|chosen| copies + chosen.us < most) else { continue };
+            most = copies + chosen.us;
+            best = Some(Chosen { us: most, packing: Some(packing), ..chosen });
+        }
+        best
     }
 }
 

@@ -4,6 +4,7 @@ use super::Reason;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::kernel::{KernelDesc, Rejection};
+use crate::packing::Packing;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::Entry;
 
@@ -51,6 +52,8 @@ pub struct Explanation {
     pub chosen: Option<&'static KernelDesc>,
     /// The configuration in which the kernel would run.
     pub config: Config,
+    /// The operands of which the kernel would get copies, and the expected time with the copies, in microseconds.
+    pub packing: Option<(Packing, f64)>,
     /// Why this kernel would run.
     pub reason: Option<Reason>,
     /// The least time that arithmetic and memory allow, in microseconds.

@@ -14,13 +14,15 @@ pub struct Policy {
     pub vendor: bool,
     /// Bytes of device memory that a kernel may count on beside the operands ([`crate::workspace`]).
     pub workspace: u64,
+    /// Whether products run on copies of operands ([`crate::packing`]) wherever copies are possible, even where that is slower.
+    pub(super) copies: bool,
     /// Position in [`KERNELS`] of the one kernel to take, and the configuration to run it in.
     pub(super) forced: Option<(usize, Option<Config>)>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { vendor: true, workspace: workspace::DEFAULT_BYTES, forced: None }
+        Self { vendor: true, workspace: workspace::DEFAULT_BYTES, copies: false, forced: None }
     }
 }
 
@@ -60,6 +62,12 @@ impl Policy {
     /// With another limit for the device memory that a kernel may count on; 0 for none.
     pub fn with_workspace(self, bytes: u64) -> Self {
         Self { workspace: bytes, ..self }
+    }
+
+    /// The fastest choice on copies of operands, where operands can be copied: for tests.
+    #[doc(hidden)]
+    pub fn with_copies(self) -> Self {
+        Self { copies: true, ..self }
     }
 
     /// The kernel asked for by name.

@@ -26,6 +26,7 @@ mod library;
 mod modules;
 pub(crate) mod observer;
 mod own;
+mod packed;
 mod pointers;
 mod stream;
 
@@ -73,7 +74,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     begin(plan, ready);
     let plan = ready;
     let pointers = if plan.canonical.swapped { pointers.transposed() } else { pointers };
-    if plan.kernel.role == Role::Vendor {
+    if plan.kernel.role == Role::Vendor && plan.packing.is_none() {
         // SAFETY: `run` needs the promises that the caller made.
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
@@ -92,15 +93,32 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
         // SAFETY: the caller vouches for the memory behind the arguments.
         return unsafe { call(plan, &args(problem, pointers)) };
     };
-    let footprint = plan.kernel.footprint(problem);
+    let footprint = match plan.packing {
+        Some(packing) => packing.footprint(problem),
+        None => plan.kernel.footprint(problem),
+    };
     let partition = Partition::new(footprint, problem, workspace.bytes).ok_or_else(|| {
         let lack = WorkspaceError::Small { need: plan.workspace.least, have: workspace.bytes };
         Error::Workspace { what: plan.kernel.name, lack: lack.into() }
     })?;
     let launch_all = || {
         partition.pieces(problem).try_for_each(|piece| {
+            let pointers = pointers.of_piece(&piece);
             // SAFETY: as above, for a part of each operand.
-            unsafe { call(plan, &args(&piece.problem, pointers.of_piece(&piece))) }
+            let multiply = |problem: &Problem, pointers| unsafe {
+                match plan.kernel.role {
+                    Role::Vendor => VendorCall::of(problem)?.run(pointers, queue.cublas),
+                    _ => call(plan, &args(problem, pointers)),
+                }
+            };
+            match plan.packing {
+                // SAFETY: as above, and the workspace is the stream's.
+                Some(packing) => unsafe {
+                    let (workspace, sms) = (workspace.memory.address, plan.sm_count);
+                    packed::launch(packing, &piece.problem, pointers, workspace, sms, queue, multiply)
+                },
+                None => multiply(&piece.problem, pointers),
+            }
         })
     };
     // SAFETY: the caller's stream, and its workspace.

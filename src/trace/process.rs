@@ -54,7 +54,7 @@ fn launched(&Launch { plan, ready }: &Launch) {
             let lack = Rejection::Workspace { need: plan.workspace.least, have: 0 };
             format!("; {} {lack} on this stream", plan.kernel)
         };
-        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated{instead})", ready.kernel, ready.estimate_us);
+        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated{instead})", ready.name(), ready.estimate_us);
     }
 }
 

@@ -82,11 +82,15 @@ impl Gpu {
         Ok(Self { device, info })
     }
 
-    /// The named kernel for a product, and where this thread launches it.
+    /// The named kernel for a product, or the fastest on copies of operands, and where this thread launches it.
     pub fn plan(&self, kernel: &str, problem: &Problem) -> Result<(Arc<Plan>, Queue), String> {
         let stream = self.device.cuda_stream();
         stream.context().bind_to_thread().map_err(|e| e.to_string())?;
-        let policy = Policy::force(kernel).map_err(|e| e.to_string())?;
+        let policy = match kernel {
+            "copies" => Policy::default().with_copies(),
+            "copies-own" => Policy::own().with_copies(),
+            _ => Policy::force(kernel).map_err(|e| e.to_string())?,
+        };
         let plan = Dispatcher::new(self.info.clone()).plan(problem, policy).map_err(|e| e.to_string())?;
         let handle = self.device.cublas_handle();
         Ok((plan, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }))

@@ -15,6 +15,7 @@ mod launches;
 mod limits;
 mod oracle;
 mod outer;
+mod packing;
 mod speed;
 mod tf32;
 mod vendor;
@@ -74,6 +75,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
     tests.extend(limits::tests());
+    tests.extend(packing::tests());
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
     tests.extend(tf32::tests());

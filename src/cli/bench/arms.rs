@@ -141,7 +141,7 @@ impl Runner<'_> {
     /// The kernel's name, for the record.
     pub fn kernel(&self) -> String {
         match self {
-            Runner::Plan(plan) => plan.kernel.name.into(),
+            Runner::Plan(plan) => plan.name(),
             Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
             Runner::Lt(problem, index) => problem.name(*index),
         }
@@ -150,6 +150,9 @@ impl Runner<'_> {
     /// The arm of a planned kernel by name and configuration.
     pub fn arm(&self) -> Option<Arm> {
         let Runner::Plan(plan) = self else { return None };
+        if plan.packing.is_some() {
+            return None;
+        }
         Some(Arm::Kernel(plan.kernel, Some(plan.config).filter(|config| !config.is_default())))
     }
 
@@ -164,14 +167,17 @@ impl Runner<'_> {
     /// Whether both runners launch the same kernel with the same arguments, so that both share one time.
     pub fn is_same(&self, other: &Runner) -> bool {
         let vendor = |runner: &Runner| match runner {
-            Runner::Plan(plan) if plan.kernel.role == Role::Vendor => VendorCall::of(&plan.canonical.problem).ok(),
+            Runner::Plan(plan) if plan.kernel.role == Role::Vendor && plan.packing.is_none() => {
+                VendorCall::of(&plan.canonical.problem).ok()
+            }
             Runner::Vendor(call) => Some(*call),
             _ => None,
         };
         match (self, other) {
             (Runner::Lt(x, i), Runner::Lt(y, j)) => x.algorithms[*i].algo == y.algorithms[*j].algo,
             (Runner::Plan(x), Runner::Plan(y)) => {
-                std::ptr::eq(x.kernel, y.kernel) && x.config == y.config && x.canonical == y.canonical
+                std::ptr::eq(x.kernel, y.kernel)
+                    && (x.config, x.packing, x.canonical) == (y.config, y.packing, y.canonical)
             }
             _ => vendor(self).is_some() && vendor(self) == vendor(other),
         }

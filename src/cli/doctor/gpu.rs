@@ -109,7 +109,7 @@ const EXAMPLES: [(usize, usize, usize, Format); 5] = [
 fn example(dispatcher: &Dispatcher, problem: &Problem) -> Finding {
     let policy = Policy::from_env().unwrap_or_default();
     match dispatcher.plan(problem, policy) {
-        Ok(plan) => Finding::ok("would run", format!("{:<22} {}", problem.to_string(), plan.kernel)),
+        Ok(plan) => Finding::ok("would run", format!("{:<22} {}", problem.to_string(), plan.name())),
         Err(error) => Finding::problem(Status::Warn, "would run", problem, error.to_string()),
     }
 }

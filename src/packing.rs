@@ -1,0 +1,221 @@
+//! Copies of operands that kernels cannot read where they lie, or cannot read fast.
+//!
+//! TMA and loads of 16 bytes need lines that start at multiples of 16 bytes: a bf16 product with an odd K has none. Every kernel then runs
+//! on copies in the workspace, whose lines do. A plan with copies consists of an elementwise kernel for each copied operand, the product,
+//! and a kernel that copies the result to D and applies the rest of the epilogue. The dispatcher takes such a plan where its estimate,
+//! copies included, is below the estimate without copies.
+
+use crate::arch::DeviceInfo;
+use crate::cost::{distinct, pipeline};
+use crate::kernel::Fusion;
+use crate::partition::Footprint;
+use crate::problem::{Format, Layout, Operand, Problem, MAX_ALIGN};
+
+/// Lines of copies are a multiple of this number of elements apart.
+const PITCH: usize = 64;
+/// The time of a copy beside its bytes, over the card's time of a launch. Kernels that copy do not overlap with the kernels beside them.
+const LAUNCHES: f64 = 0.8;
+/// The share of the memory's rate at which copies run, reads and writes counted.
+const RATE: f64 = 0.8;
+/// What an estimate with copies has to be of the estimate without, at most.
+pub(crate) const LEAD: f64 = 0.8;
+
+/// The operands of a product that are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[non_exhaustive]
+pub struct Packing {
+    /// Whether the product reads a copy of A.
+    pub a: bool,
+    /// Whether the product reads a copy of B.
+    pub b: bool,
+    /// Whether the product writes to the workspace, and D is copied from there.
+    pub d: bool,
+}
+
+/// Bytes of the copies, in the order in which the copies lie in the workspace.
+#[cfg(any(feature = "cuda", test))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copies {
+    pub a: u64,
+    pub b: u64,
+    pub d: u64,
+}
+
+impl Packing {
+    /// The packings that may be faster than no packing for the canonical `problem`.
+    pub(crate) fn each(problem: &Problem) -> impl Iterator<Item = Self> {
+        let packings = if is_packable(problem) { Self::candidates(problem) } else { [None; 2] };
+        packings.into_iter().flatten()
+    }
+
+    fn candidates(problem: &Problem) -> [Option<Self>; 2] {
+        let [a, b] = [!is_plain(&problem.a, problem.m, problem.k), !is_plain(&problem.b, problem.k, problem.n)];
+        let inputs = Self { a, b, d: false };
+        let odd_n = !problem.n.is_multiple_of(elements_of_16_bytes(problem.d.format));
+        let odd_d = odd_n || problem.d.align() < MAX_ALIGN;
+        let all = Self { a, b: b || odd_n, d: true };
+        [(a || b).then_some(inputs), (odd_d && !problem.epilogue.in_place).then_some(all)]
+    }
+
+    /// The problem that a kernel gets instead of the canonical `problem`.
+    pub(crate) fn inner(self, problem: &Problem) -> Problem {
+        let mut inner = *problem;
+        // With zeros behind the end of K, loads of 16 bytes need not stop inside.
+        if self.a && self.b && problem.layout() == Layout::NT {
+            inner.k = problem.k.next_multiple_of(elements_of_16_bytes(problem.a.format));
+        }
+        let [m, n, k] = [problem.m, problem.n, problem.k].map(|extent| extent.next_multiple_of(PITCH) as i64);
+        if self.a {
+            inner.a = copy_of(&problem.a, [m, k], problem.batch);
+        }
+        if self.b {
+            inner.b = copy_of(&problem.b, [k, n], problem.batch);
+        }
+        if self.d {
+            // Stores end with whole pieces of 16 bytes.
+            inner.n = problem.n.next_multiple_of(elements_of_16_bytes(problem.d.format));
+            inner.d = copy_of(&problem.d, [m, n], problem.batch);
+            inner.epilogue = problem.epilogue.keep(Fusion::None).0;
+        }
+        inner
+    }
+
+    /// What the copies take of the workspace.
+    pub(crate) fn footprint(self, problem: &Problem) -> Option<Footprint> {
+        let bytes = |is_copied: bool, operand: &Operand| if is_copied { operand.format.bytes(1) as u64 } else { 0 };
+        let footprint =
+            Footprint::new(problem, [bytes(self.a, &problem.a), bytes(self.b, &problem.b)], [PITCH; 2], [256, 2048]);
+        let of_d = bytes(self.d, &problem.d).saturating_mul(problem.n.next_multiple_of(PITCH) as u64);
+        let empty = Footprint { row: 0, column: 0, lines: [PITCH; 2], step: [256, 2048] };
+        let footprint = footprint.unwrap_or(empty);
+        Some(Footprint { row: footprint.row.saturating_add(of_d), ..footprint })
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    /// Bytes of the copies for a problem or a piece of the problem.
+    pub(crate) fn copies(self, problem: &Problem) -> Copies {
+        let [m, n, k] = [problem.m, problem.n, problem.k].map(|extent| extent.next_multiple_of(PITCH));
+        let matrices = problem.batch_count();
+        let bytes = |is_copied: bool, operand: &Operand, elements: usize| match is_copied {
+            true => operand.format.bytes(elements.saturating_mul(matrices)) as u64,
+            false => 0,
+        };
+        Copies {
+            a: bytes(self.a, &problem.a, m * k),
+            b: bytes(self.b, &problem.b, k * n),
+            d: bytes(self.d, &problem.d, m * n),
+        }
+    }
+
+    /// The expected time of the copies, in microseconds.
+    pub(crate) fn us(self, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let Problem { m, n, k, .. } = *problem;
+        let operands = [(self.a, &problem.a, m * k), (self.b, &problem.b, k * n), (self.d, &problem.d, m * n)];
+        let copied = operands.into_iter().filter(|(is_copied, ..)| *is_copied);
+        copied
+            .map(|(_, operand, elements)| {
+                let bytes = 2.0 * distinct(problem, operand) * elements as f64 * operand.format.bits() / 8.0;
+                LAUNCHES * device.model.launch_us + pipeline::stream_us(bytes, RATE, device)
+            })
+            .sum()
+    }
+
+    fn copied(self) -> impl Iterator<Item = &'static str> {
+        let names = [(self.a, "A"), (self.b, "B"), (self.d, "D")];
+        names.into_iter().filter(|(is_copied, _)| *is_copied).map(|(_, name)| name)
+    }
+
+    /// The names of the copied operands: `AB`.
+    pub fn names(self) -> String {
+        self.copied().collect()
+    }
+
+    /// The names of the copied operands in a sentence: `A, B`.
+    pub(crate) fn list(self) -> String {
+        self.copied().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The name of a kernel that gets copies of these operands.
+pub(crate) fn name(kernel: &str, packing: Option<Packing>) -> String {
+    packing.map_or(kernel.into(), |packing| format!("{kernel}+copies_{}", packing.names()))
+}
+
+fn elements_of_16_bytes(format: Format) -> usize {
+    16 / format.bytes(1).clamp(1, 16)
+}
+
+/// Whether K ends with whole pieces of 16 bytes.
+pub(crate) fn is_whole_k(inner: &Problem) -> bool {
+    inner.k.is_multiple_of(elements_of_16_bytes(inner.a.format))
+}
+
+/// Whether the product has operands that copies may help.
+fn is_packable(problem: &Problem) -> bool {
+    let is_plain_format = |format: Format| matches!(format, Format::F16 | Format::BF16 | Format::F32);
+    let operands = [&problem.a, &problem.b, &problem.d];
+    problem.groups.is_none()
+        && problem.k > 0
+        && operands.iter().all(|operand| is_plain_format(operand.format) && operand.scale.is_none())
+        && operands
+            .iter()
+            .all(|o| [o.row_stride, o.col_stride].into_iter().chain(o.batch_stride).all(|stride| stride >= 0))
+}
+
+/// Whether kernels can read the operand where it lies: contiguous lines that do not overlap and start at multiples of 16 bytes.
+fn is_plain(operand: &Operand, rows: usize, columns: usize) -> bool {
+    let along_rows = operand.col_stride == 1 && (operand.row_stride >= columns as i64 || rows == 1);
+    let along_columns = operand.row_stride == 1 && (operand.col_stride >= rows as i64 || columns == 1);
+    (along_rows || along_columns) && operand.align() >= MAX_ALIGN
+}
+
+/// The copy of an operand, in the same order of lines, or in rows where no dimension is contiguous. A dimension of the batch that repeats
+/// one matrix is copied once.
+fn copy_of(operand: &Operand, [rows, columns]: [i64; 2], batch: [usize; 2]) -> Operand {
+    let in_columns = operand.row_stride == 1 && operand.col_stride != 1;
+    let strides = if in_columns { [1, rows] } else { [columns, 1] };
+    let repeats = [0, 1].map(|dim| operand.batch_stride[dim] == 0 || batch[dim] == 1);
+    let inner = if repeats[1] { 0 } else { rows * columns };
+    let outer = match repeats {
+        [true, _] => 0,
+        [_, true] => rows * columns,
+        _ => batch[1] as i64 * rows * columns,
+    };
+    Operand::new(operand.format, strides, [outer, inner])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_k_needs_copies_of_both_operands_and_an_odd_n_of_the_result() {
+        let names = |m, n, k, layout| {
+            let problem = Problem::dense(m, n, k, 1, layout, Format::BF16).canonical().problem;
+            Packing::each(&problem).map(Packing::names).collect::<Vec<_>>()
+        };
+        assert_eq!(names(512, 4096, 4096, Layout::NT), [""; 0]);
+        assert_eq!(names(512, 4096, 4095, Layout::NT), ["AB"]);
+        assert_eq!(names(512, 4095, 4096, Layout::NT), ["BD"]);
+        assert_eq!(names(512, 4095, 4095, Layout::NT), ["AB", "ABD"]);
+        assert_eq!(names(512, 4095, 4096, Layout::NN), ["B", "BD"]);
+        assert_eq!(names(511, 4096, 4096, Layout::TN), ["A"]);
+    }
+
+    #[test]
+    fn what_a_kernel_gets_is_aligned_and_fits_into_the_footprint() {
+        for (layout, batch) in [(Layout::NT, 1), (Layout::NN, 3), (Layout::TN, 1), (Layout::TT, 2)] {
+            let problem = Problem::dense(77, 515, 333, batch, layout, Format::F16).canonical().problem;
+            for packing in Packing::each(&problem) {
+                let inner = packing.inner(&problem);
+                assert_eq!(inner.layout(), layout);
+                let [(_, a), (_, b), _, (_, d)] = inner.alignments();
+                assert_eq!([a, b], [16; 2], "{layout} {}", packing.names());
+                assert!(!packing.d || (d == 16 && inner.n == 520));
+                let Copies { a, b, d } = packing.copies(&problem);
+                let need = packing.footprint(&problem).unwrap().need(&problem);
+                assert!(a + b + d <= need.best, "{layout} {}: {} of {}", packing.names(), a + b + d, need.best);
+            }
+        }
+    }
+}
