@@ -60,8 +60,8 @@ impl Packing {
     /// The problem that a kernel gets instead of the canonical `problem`.
     pub(crate) fn inner(self, problem: &Problem) -> Problem {
         let mut inner = *problem;
-        // With zeros behind the end of K, loads of 16 bytes need not stop inside.
-        if self.a && self.b && problem.layout() == Layout::NT {
+        // With zeros behind the end of K, loads of 16 bytes need not stop inside. In f32 the real K decides which kernels are exact enough.
+        if self.a && self.b && problem.layout() == Layout::NT && !problem.is_f32() {
             inner.k = problem.k.next_multiple_of(elements_of_16_bytes(problem.a.format));
         }
         let [m, n, k] = [problem.m, problem.n, problem.k].map(|extent| extent.next_multiple_of(PITCH) as i64);
