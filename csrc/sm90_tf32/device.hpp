@@ -13,7 +13,6 @@
 // Repeated reads from L2 limit narrow tiles. There the blocks of a cluster may also have neighbouring rows of Q and share each
 // load of P, or share loads of both operands. Where tiles are few and K is long, each block of a pair takes half of K. The
 // partial sums then meet in distributed shared memory, and each block stores half of the tile: no workspace, the same bits every time.
-// then meet in distributed shared memory, and each block stores half of the tile: no workspace, the same bits every time.
 #pragma once
 #include <algorithm>
 #include <cstddef>
