@@ -187,6 +187,7 @@ fn copy_of(operand: &Operand, [rows, columns]: [i64; 2], batch: [usize; 2]) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::partition::Partition;
 
     #[test]
     fn an_odd_k_needs_copies_of_both_operands_and_an_odd_n_of_the_result() {
@@ -217,5 +218,39 @@ mod tests {
                 assert!(a + b + d <= need.best, "{layout} {}: {} of {}", packing.names(), a + b + d, need.best);
             }
         }
+    }
+
+    /// The launch writes where the sizes of copies say.
+    #[test]
+    fn the_copies_of_each_piece_fit_into_the_workspace() {
+        let mut pieces = 0;
+        for [m, n, k, batch] in [
+            [65, 20_001, 4095, 1],
+            [5000, 333, 4095, 3],
+            [3001, 5003, 2047, 1],
+            [7, 131, 77, 500],
+            [1, 9001, 30_001, 2],
+        ] {
+            for layout in [Layout::NT, Layout::NN, Layout::TN, Layout::TT] {
+                for format in [Format::BF16, Format::F32] {
+                    let problem = Problem::dense(m, n, k, batch, layout, format).canonical().problem;
+                    for (packing, bytes) in
+                        Packing::each(&problem).flat_map(|p| [(p, 8 << 20), (p, 64 << 20), (p, 256 << 20)])
+                    {
+                        let Some(partition) = Partition::new(packing.footprint(&problem), &problem, bytes) else {
+                            continue;
+                        };
+                        for piece in partition.pieces(&problem) {
+                            let Copies { a, b, d } = packing.copies(&piece.problem);
+                            let names = packing.names();
+                            assert!(a + b + d <= bytes, "{} of {problem}, {names}, {bytes} bytes", piece.problem);
+                            assert!(packing.inner(&piece.problem).k >= k);
+                            pieces += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(pieces > 500, "{pieces} pieces");
     }
 }
