@@ -158,7 +158,9 @@ fn an_entry_answers_nothing_but_its_key() {
     ];
     for problem in unlike {
         // Without a workspace there is no aligned copy of the operand, for which the entry would count.
-        assert_eq!(kernel(&tuned, &problem, Policy::default().with_workspace(0)).1, Reason::Estimate, "{problem}");
+        let is_aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
+        let policy = if is_aligned { Policy::default() } else { Policy::default().with_workspace(0) };
+        assert_eq!(kernel(&tuned, &problem, policy).1, Reason::Estimate, "{problem}");
     }
     let scaled = change(&|p| p.epilogue = Epilogue::new(0.125, 0.0));
     assert_eq!(kernel(&tuned, &scaled, Policy::default()).1, Reason::Tuned, "a scale costs nothing");
