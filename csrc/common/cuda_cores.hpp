@@ -16,11 +16,10 @@ constexpr int lanes = 32;
 // Numbers of one load of 16 bytes.
 template <class T> constexpr int width = 16 / int(sizeof(T));
 
-// Weights are read once, so that they should displace nothing in L1 or L2. The compiler may move loads that are `.nc` above
-// griddepcontrol.wait: tests/sass holds that no kernel loads before it waits.
+// Weights are read once, so that they should displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written them.
 __device__ inline uint4 load_weights(const void* from) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first));
   return v;
 }

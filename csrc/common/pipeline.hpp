@@ -1,8 +1,4 @@
 // A ring of stages in shared memory, which TMA fills and warps empty: its barriers, and the sides of the producer and of the consumers.
-//
-// Consumers hold their stage and its parity in variables: a common type changes the machine code that ptxas makes of sm90_tf32,
-// sm90_dgemm and sm90_bf16x6. For the same reason sm90_swap_ab and sm90_bf16x6_direct advance their stages without next_stage(), and
-// sm90_swap_ab/wave.hpp has neither init_ring() nor release_stage().
 #pragma once
 #include "common/ptx.hpp"
 
@@ -16,11 +12,6 @@ __device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int sta
   }
 }
 
-// The next stage of a ring, and the parity of the next round's barriers.
-__device__ __forceinline__ void next_stage(int& s, int& parity, int stages) {
-  if (++s == stages) s = 0, parity ^= 1;
-}
-
 // A warp's release of stage s. Where the blocks of a cluster fill stages together (`clustered`), lane t signals the t-th of the `sharing`
 // blocks, whose `empty` barriers are at the lane's `empty_there`.
 __device__ __forceinline__ void release_stage(uint32_t empty_there, int s, int lane, bool clustered, int sharing) {
@@ -31,18 +22,37 @@ __device__ __forceinline__ void release_stage(uint32_t empty_there, int s, int l
   }
 }
 
-// The stage that the producer fills next. The first round waits for no release: a wait for parity 1 passes.
+// A place in a ring: stage `s`, and the parity that a wait for a barrier of this stage takes.
 struct Stage {
-  int s = 0, parity = 1;
+  int s, parity;
 
-  // Waits until the stage is free. Returns the stage's `full` barrier, which then expects `bytes`.
+  // The first round waits for no release: a wait for parity 1 passes.
+  static __device__ __forceinline__ Stage to_fill() { return {0, 1}; }
+  static __device__ __forceinline__ Stage to_read(int first = 0) { return {first, 0}; }
+
+  // The stage's barrier among `barriers`: waits for the end of its phase. For whole warps: wait_warp() and try_warp().
+  __device__ __forceinline__ void wait(uint32_t barriers) const { mbarrier_wait(barriers + 8 * s, parity); }
+  __device__ __forceinline__ void wait_warp(uint32_t barriers) const { mbarrier_wait_warp(barriers + 8 * s, parity); }
+  __device__ __forceinline__ bool try_warp(uint32_t barriers) const { return mbarrier_try_warp(barriers + 8 * s, parity); }
+
+  // The producer's wait until the stage is free. Returns the stage's `full` barrier, which then expects `bytes`.
   __device__ __forceinline__ uint32_t acquire(uint32_t full, uint32_t empty, uint32_t bytes) const {
     const uint32_t barrier = full + 8 * s;
-    mbarrier_wait(empty + 8 * s, parity);
+    wait(empty);
     mbarrier_arrive_expect(barrier, bytes);
     return barrier;
   }
-  __device__ __forceinline__ void advance(int stages) { next_stage(s, parity, stages); }
+
+  // Goes on by `step` stages, at most one round.
+  template <int step = 1>
+  __device__ __forceinline__ void advance(int stages) {
+    if constexpr (step == 1) {
+      if (++s == stages) s = 0, parity ^= 1;
+    } else {
+      s += step;
+      if (s >= stages) s -= stages, parity ^= 1;
+    }
+  }
 };
 
 }  // namespace tilegemm

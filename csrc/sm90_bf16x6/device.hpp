@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       prefetch_tensor_map(&a_map);
       prefetch_tensor_map(&b_map);
       if (p.whole) prefetch_tensor_map(&d_map);
-      Stage at;
+      Stage at = Stage::to_fill();
       for (int t = first; t < p.order.total; t += step) {
         const Tile tile = p.order.at(t);
         const int row = (tile.m * C::cluster + rank) * C::height, column = tile.n * C::width;
@@ -142,12 +142,12 @@ __global__ void __launch_bounds__(C::threads, 1)
     const uint32_t strip = strips + warp * C::strip_bytes, total_at = strip + lane * 16;
     const uint64_t b0 = wgmma_descriptor_64(ring + C::a_bytes);
     const uint32_t empty_there = C::cluster > 1 && lane < C::cluster ? map_shared(empty, lane) : empty;
-    int s = 0, parity = 0;
+    Stage at = Stage::to_read();
     const auto release = [&](int stage) { release_stage(empty_there, stage, lane, C::cluster > 1, C::cluster); };
-    const auto advance = [&] { next_stage(s, parity, C::stages); };
+    const auto advance = [&] { at.advance(C::stages); };
     // The parts of A's fragments for half `j` of the stage.
     const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
-      load_fragments(f, a_row + s * C::stage_bytes + (((2 * q + j) ^ g) << 4));
+      load_fragments(f, a_row + at.s * C::stage_bytes + (((2 * q + j) ^ g) << 4));
     };
     const auto product = [&](const Fragments& f, uint64_t b, int j, int p, int add) __attribute__((always_inline)) {
       multiply_parts<C::width, C::part_bytes>(d, f, b, j, p, add);
@@ -218,13 +218,13 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
       };
 
-      mbarrier_wait(full + 8 * s, parity);
+      at.wait(full);
       if constexpr (C::step == 16) {
         Fragments f[2];
         load(f[0], 0);
         for (int kb = 0; kb < k_blocks; kb++) {
-          const uint64_t b = b0 + uint32_t(s * C::stage_bytes >> 4);
-          const int now = s;
+          const uint64_t b = b0 + uint32_t(at.s * C::stage_bytes >> 4);
+          const int now = at.s;
 #pragma unroll
           for (int j = 0; j < 2; j++) {
             begin_turn();
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(C::threads, 1)
             } else {
               advance();
               if (kb + 1 < k_blocks) {
-                mbarrier_wait(full + 8 * s, parity);
+                at.wait(full);
                 load(f[0], 0);
               }
             }
@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(C::threads, 1)
         Fragments two[2][2];
         load(two[0][0], 0), load(two[0][1], 1);
         const auto block = [&](Fragments (&f)[2], Fragments (&next)[2], bool more) __attribute__((always_inline)) {
-          const uint64_t b = b0 + uint32_t(s * C::stage_bytes >> 4);
-          const int now = s;
+          const uint64_t b = b0 + uint32_t(at.s * C::stage_bytes >> 4);
+          const int now = at.s;
           begin_turn();
 #pragma unroll
           for (int i = 0; i < 6; i++) {
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           end_turn();
           advance();
           if (more) {
-            mbarrier_wait(full + 8 * s, parity);
+            at.wait(full);
             load(next[0], 0), load(next[1], 1);
           }
           wgmma_wait();

@@ -115,20 +115,18 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
         griddepcontrol_wait();
         const uint32_t q_bytes = C::in_rows ? place.q_rows * 128 : C::q_bytes;
-        int s = 0, parity = 1;
+        Stage at = Stage::to_fill();
         for (int t = first; t < place.tiles; t += step) {
           const Tile tile = Tile::of<C>(place, t);
           for (int i = 0; i < k_count; i++) {
-            const uint32_t p = raw + s * C::raw_bytes, q = p + C::p_bytes;
-            const uint32_t barrier = full + 8 * s, q_barrier = q_full + 8 * s;
+            const uint32_t p = raw + at.s * C::raw_bytes, q = p + C::p_bytes, barrier = full + 8 * at.s;
             const int k = (k_first + i) * C::depth;
-            mbarrier_wait(empty + 8 * s, parity);
-            mbarrier_arrive_expect(q_barrier, q_bytes);
+            const uint32_t q_barrier = at.acquire(q_full, empty, q_bytes);
             if constexpr (C::in_rows) tma_load(&q_map, q, q_barrier, k, tile.q, tile.batch1, tile.batch0, evict_normal);
             else tma_load(&q_map, q, q_barrier, tile.q, k, tile.batch1, tile.batch0, evict_normal);
             mbarrier_arrive_expect(barrier, C::p_bytes);
             tma_load(&p_map, p, barrier, k, tile.p, tile.batch1, tile.batch0, place.p_policy);
-            if (++s == stages) s = 0, parity ^= 1;
+            at.advance(stages);
           }
         }
         launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
@@ -143,20 +141,21 @@ __global__ void __launch_bounds__(C::threads, 1)
     // The splitters take stages in turns.
     const int items = C::in_rows ? (place.q_rows + 7) / 8 : C::items;
     const Splitter<C> split_q(lane);
-    int s = 0, parity = 0, plane = 0, plane_parity = 1, turn = C::consumers + 1;
+    Stage at = Stage::to_read(), plane = Stage::to_fill();
+    int turn = C::consumers + 1;
     for (int t = first; t < place.tiles; t += step) {
       for (int i = 0; i < k_count; i++) {
         if (turn == warp) {
-          mbarrier_wait(q_full + 8 * s, parity);
-          mbarrier_wait(plane_empty + 8 * plane, plane_parity);
-          split_q(raw + s * C::raw_bytes + C::p_bytes, planes + plane * C::plane_bytes, items);
+          at.wait(q_full);
+          plane.wait(plane_empty);
+          split_q(raw + at.s * C::raw_bytes + C::p_bytes, planes + plane.s * C::plane_bytes, items);
           fence_proxy_async();
           __syncwarp();
-          if (lane == 0) mbarrier_arrive(plane_full + 8 * plane), mbarrier_arrive(empty + 8 * s);
+          if (lane == 0) mbarrier_arrive(plane_full + 8 * plane.s), mbarrier_arrive(empty + 8 * at.s);
         }
         if (++turn == C::consumers + 1 + C::splitters) turn = C::consumers + 1;
-        if (++plane == C::plane_stages) plane = 0, plane_parity ^= 1;
-        if (++s == stages) s = 0, parity ^= 1;
+        plane.advance(C::plane_stages);
+        at.advance(stages);
       }
     }
     return;
@@ -171,27 +170,25 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int g = lane / 4, q = lane % 4, mine = C::tall ? 0 : group;
   const uint32_t p_row = raw + ((C::tall ? warp : warp % 4) * 16 + g) * 128;
   const uint64_t q0 = wgmma_descriptor_64(planes);
-  int s = mine, parity = 0, plane = mine, plane_parity = 0;
+  Stage at = Stage::to_read(mine), plane = Stage::to_read(mine);
   int taken = 0;  // sums, from the tensor cores
   [[maybe_unused]] const Meeting<C> meeting(out, arrived, split_log2, rank);  // where K is in parts
   const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
-    load_fragments(f, p_row + s * C::raw_bytes + (((2 * q + j) ^ g) << 4));
+    load_fragments(f, p_row + at.s * C::raw_bytes + (((2 * q + j) ^ g) << 4));
   };
   // This warp has read P's stage.
   const auto release = [&] {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(empty + 8 * s);
-    s += C::turns;
-    if (s >= stages) s -= stages, parity ^= 1;
+    release_stage(empty, at.s, lane, false, 1);
+    at.advance<C::turns>(stages);
   };
   const auto release_plane = [&] {
-    if (lane == 0) mbarrier_arrive(plane_empty + 8 * plane);
-    plane += C::turns;
-    if (plane >= C::plane_stages) plane -= C::plane_stages, plane_parity ^= 1;
+    release_stage(plane_empty, plane.s, lane, false, 1);
+    plane.advance<C::turns>(C::plane_stages);
   };
   // The first product of a sum is added to the rounding error of the previous addition, or to nothing.
   const auto product = [&](float (&d)[size], const Fragments& f, int j, int p, int add) __attribute__((always_inline)) {
-    multiply_parts<C::width, C::part_bytes>(d, f, q0 + uint32_t(plane * C::plane_bytes >> 4), j, p, add);
+    multiply_parts<C::width, C::part_bytes>(d, f, q0 + uint32_t(plane.s * C::plane_bytes >> 4), j, p, add);
   };
   const auto small_products = [&](float (&d)[size], const Fragments& f, int j, int add) __attribute__((always_inline)) {
 #pragma unroll
@@ -211,13 +208,13 @@ __global__ void __launch_bounds__(C::threads, 1)
     taken = 0;
     Fragments two[2][2];
     if (mine < k_count) {
-      mbarrier_wait(full + 8 * s, parity);
+      at.wait(full);
       load(two[0][0], 0), load(two[0][1], 1);
       release();
     }
     // Meanwhile the fragments of the next stage are split.
     const auto block = [&](Fragments (&f)[2], Fragments (&next)[2], bool more) __attribute__((always_inline)) {
-      mbarrier_wait(plane_full + 8 * plane, plane_parity);
+      plane.wait(plane_full);
       begin_turn();
       wgmma_pin(d);
       if constexpr (C::apart) wgmma_pin(large);
@@ -228,7 +225,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       wgmma_commit();
       end_turn();
       if (more) {
-        mbarrier_wait(full + 8 * s, parity);
+        at.wait(full);
         load(next[0], 0), load(next[1], 1);
         release();
       }

@@ -63,7 +63,7 @@ __device__ __forceinline__ void load(const CUtensorMap* map, uint32_t to, uint32
 template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* a_map, const CUtensorMap* b_map, const Work& w, uint32_t full,
                                         uint32_t empty, uint32_t ring) {
-  Stage at;
+  Stage at = Stage::to_fill();
   for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
     const Tile t = w.order.at(tile);
     for (int k = 0; k < w.k; k += C::depth) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
   const Fragments<C::b_k_major> of_b(ring + C::a_bytes, first_column, lane);
   full = opaque(full), empty = opaque(empty);
   const Spot<C> spot{lane / 4, lane % 4};
-  int s = 0, parity = 0;
+  Stage at = Stage::to_read();
   for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
     double sum[C::m_blocks][2 * C::n_blocks][4] = {};
     uint32_t used = 0;  // the `empty` barrier of the stage that was read last
@@ -145,8 +145,8 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
       // that released a stage at the stage's end gave wrong results now and then.) Only whole warps go on: mma needs all threads of
       // a warp, and threads of a warp may diverge in a loop that waits.
       release();
-      mbarrier_wait_warp(full + 8 * s, parity);
-      const uint32_t stage = s * C::stage_bytes;
+      at.wait_warp(full);
+      const uint32_t stage = at.s * C::stage_bytes;
       constexpr int fours = C::step / 4;
 #pragma unroll
       for (int q = 0; q < 4; q += fours) {
@@ -167,8 +167,8 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
           for (int j = 0; j < 2 * C::n_blocks; j++) mma(sum[i][j], a[i], b[j]);
         }
       }
-      used = empty + 8 * s;
-      next_stage(s, parity, C::stages);
+      used = empty + 8 * at.s;
+      at.advance(C::stages);
     }
     release();
 

@@ -81,7 +81,7 @@ template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensorMap* q_map, const Work& w, const Barriers& b,
                                         uint32_t ring) {
   constexpr bool lines = C::p == Form::lines;
-  Stage at;
+  Stage at = Stage::to_fill();
   const Share<C> share(w);
   const int stages = share.stages();
   for (int tile = share.tile; tile < share.total; tile += share.step) {

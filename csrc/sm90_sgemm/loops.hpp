@@ -56,16 +56,17 @@ struct AlongK {
 template <class C>
 struct Walk {
   uint32_t full, empty, used = 0;  // barriers; that of a stage that has been read, or is by the end of the step
-  int s = 0, parity = 0, left = 0, step = 0;
+  Stage at = Stage::to_read();
+  int left = 0, step = 0;
   bool ends = false, ready = true;
 
   __device__ __forceinline__ Walk(uint32_t full, uint32_t empty) : full(opaque(full)), empty(opaque(empty)) {}
-  __device__ __forceinline__ uint32_t offset() const { return s * C::stage_bytes; }
+  __device__ __forceinline__ uint32_t offset() const { return at.s * C::stage_bytes; }
   __device__ __forceinline__ int k() const { return step * C::step; }
 
   __device__ __forceinline__ void start(int stages) {
     left = stages, step = 0;
-    mbarrier_wait_warp(full + 8 * s, parity);
+    at.wait_warp(full);
   }
   __device__ __forceinline__ void release() {
     __syncwarp();
@@ -77,16 +78,16 @@ struct Walk {
   __device__ __forceinline__ void begin() {
     release();
     ends = C::steps == 1 || step == C::steps - 1, ready = true;
-    if (ends) used = empty + 8 * s;
+    if (ends) used = empty + 8 * at.s;
   }
   __device__ __forceinline__ void look_ahead() {
     if (!ends) return;
-    next_stage(s, parity, C::stages);
-    ready = --left == 0 || mbarrier_try_warp(full + 8 * s, parity);
+    at.advance(C::stages);
+    ready = --left == 0 || at.try_warp(full);
   }
   // From here on loads belong to the next step. The loads read the next stage even if its numbers are of no use.
   __device__ __forceinline__ void advance() {
-    if (!ready) mbarrier_wait_warp(full + 8 * s, parity);
+    if (!ready) at.wait_warp(full);
     if (C::steps > 1) step = ends ? 0 : step + 1;
   }
   __device__ __forceinline__ bool goes_on() const { return !ends || left > 0; }

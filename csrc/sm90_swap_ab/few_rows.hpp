@@ -106,17 +106,16 @@ __global__ void __launch_bounds__(C::threads)
         for (int j = 0; j < C::boxes; j++) tma_prefetch(&w_map, (first + i) * C::depth + j * C::box, row0, batch);
       }
       griddepcontrol_wait();
-      for (int i = 0, s = 0, parity = 1; i < count; i++) {
-        mbarrier_wait(empty + 8 * s, parity);
-        const uint32_t to = ring + s * C::stage_bytes, barrier = full + 8 * s;
-        mbarrier_arrive_expect(barrier, bytes);
+      Stage at = Stage::to_fill();
+      for (int i = 0; i < count; i++) {
+        const uint32_t to = ring + at.s * C::stage_bytes, barrier = at.acquire(full, empty, bytes);
 #pragma unroll
         for (int j = 0; j < C::boxes; j++) {
           const int k = (first + i) * C::depth + j * C::box;
           tma_load(&w_map, to + j * C::w_box_bytes, barrier, k, row0, batch, evict_first);
           tma_load(&a_map, to + C::w_bytes + j * C::a_box_bytes, barrier, k, 0, batch, evict_last);
         }
-        if (++s == stages) s = 0, parity ^= 1;
+        at.advance(stages);
       }
       launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
     }
@@ -139,13 +138,14 @@ __global__ void __launch_bounds__(C::threads)
   };
 
   float sum[C::width / 2] = {};
-  for (int i = 0, s = 0, before = 0, parity = 0; i < count; i++) {
-    mbarrier_wait(full + 8 * s, parity);
-    const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
+  Stage at = Stage::to_read();
+  for (int i = 0, before = 0; i < count; i++) {
+    at.wait(full);
+    const uint32_t w = ring + at.s * C::stage_bytes, a = w + C::w_bytes;
     multiply<C>(sum, w, a);
-    if (i > 0 && lane == 0) mbarrier_arrive(empty + 8 * before);
-    before = s;
-    if (++s == stages) s = 0, parity ^= 1;
+    if (i > 0) release_stage(empty, before, lane, false, 1);
+    before = at.s;
+    at.advance(stages);
   }
   wgmma_commit_and_wait();
   wgmma_pin(sum);

@@ -44,7 +44,7 @@ __device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, in
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     const uint16_t bits = uint16_t(v[i / 2] >> (16 * (i % 2)));
-    if (i < left) memcpy(to + i, &bits, 2);
+    if (i < left) *reinterpret_cast<uint16_t*>(to + i) = bits;
   }
 }
 

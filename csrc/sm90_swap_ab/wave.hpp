@@ -15,6 +15,7 @@
 // Rows that TMA finds outside of a tensor cost it 2 ns each, so nothing is loaded that is not there: tiles of A are as high
 // as M divided by their number, and the last tile of W moves back to end with N.
 #pragma once
+#include "common/pipeline.hpp"
 #include "sm90_swap_ab/store.hpp"
 
 namespace tilegemm {
@@ -96,10 +97,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (lane == 0) {
       prefetch_tensor_map(&w_map);
       prefetch_tensor_map(&a_map);
-      for (int s = 0; s < stages; s++) {
-        mbarrier_init(full + 8 * s, 1);
-        mbarrier_init(empty + 8 * s, C::consumer_warps * share);
-      }
+      init_ring(full, empty, stages, C::consumer_warps * share);
       mbarrier_init(arrived, 1);
       if (split > 1) {
         const int columns = part == 0 ? C::middle : C::columns - C::middle;
@@ -124,13 +122,11 @@ __global__ void __launch_bounds__(C::threads, 1)
       griddepcontrol_wait();
       const uint16_t sharing = uint16_t(3 << leader);
       const uint32_t bytes = C::w_bytes + C::boxes * p.a_box * 128;
-      int s = 0, parity = 1, done = 0;
+      Stage at = Stage::to_fill();
       for (int group = group0; group < p.groups; group += step) {
         const int m0 = m0_of(group), n0 = n0_of(group) + a_at * w_slice;
-        for (int i = 0; i < count; i++, done++) {
-          if (done >= stages) mbarrier_wait(empty + 8 * s, parity);
-          const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes, barrier = full + 8 * s;
-          mbarrier_arrive_expect(barrier, bytes);
+        for (int i = 0; i < count; i++) {
+          const uint32_t w = ring + at.s * C::stage_bytes, a = w + C::w_bytes, barrier = at.acquire(full, empty, bytes);
 #pragma unroll
           for (int j = 0; j < C::boxes; j++) {
             const int k = (first + i) * C::depth + j * C::box;
@@ -139,7 +135,7 @@ __global__ void __launch_bounds__(C::threads, 1)
             else tma_load(&w_map, to, barrier, k, n0, batch, evict_normal);
             tma_load(&a_map, a + j * C::a_rows * 128, barrier, k, m0, batch, evict_normal);
           }
-          if (++s == stages) s = 0, parity ^= 1;
+          at.advance(stages);
         }
       }
       launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
@@ -154,29 +150,23 @@ __global__ void __launch_bounds__(C::threads, 1)
   else __syncthreads();
   // Lane t signals a free stage to the t-th of the blocks that share W.
   const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
-  const auto release = [&](int s) {
-    if (share > 1) {
-      if (lane < share) mbarrier_arrive_cluster(empty_there + 8 * s);
-    } else {
-      if (lane == 0) mbarrier_arrive(empty + 8 * s);
-    }
-  };
+  const auto release = [&](int s) { release_stage(empty_there, s, lane, share > 1, share); };
 
   Out* const d = matrix_of<Out>(p.d, batch0, batch1);
   // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
   int left = (p.groups - group0 + step - 1) / step * count - stages;
-  int s = 0, parity = 0;
+  Stage at = Stage::to_read();
   for (int group = group0; group < p.groups; group += step) {
     float sum[C::width / 2] = {};
     int before = 0;
 #pragma unroll 1  // unrolled, some small ones are serialised (C7519)
     for (int i = 0; i < count; i++) {
-      mbarrier_wait(full + 8 * s, parity);
-      const uint32_t w = ring + s * C::stage_bytes, a = w + C::w_bytes;
+      at.wait(full);
+      const uint32_t w = ring + at.s * C::stage_bytes, a = w + C::w_bytes;
       multiply<C>(sum, (C::swap_ab ? w : a) + warp / 4 * (64 * 128), C::swap_ab ? a : w);
       if (i > 0 && left-- > 0) release(before);
-      before = s;
-      if (++s == stages) s = 0, parity ^= 1;
+      before = at.s;
+      at.advance(stages);
     }
     wgmma_commit_and_wait();
     wgmma_pin(sum);

@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       prefetch_tensor_map(&d_map);
       launch_dependents();  // early: the next kernel's blocks find no room beside those of this one
       griddepcontrol_wait();
-      Stage at;
+      Stage at = Stage::to_fill();
       for (int t = first; t < w.order.total; t += step) {
         const Tile place = w.order.at(t);
         const int batch0 = place.batch0, batch1 = place.batch1;
@@ -299,7 +299,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     const auto release = [&](int s) { release_stage(empty_there, s, lane, C::share > 1, sharing); };
     const uint64_t p0 = wgmma_descriptor(ring + warp / 4 * (64 * 128)), q0 = wgmma_descriptor(ring + C::p_bytes);
     const uint32_t my_panels = panels_at + (C::swap_ab ? warp / 2 : warp) * (C::buffers * C::panel_bytes);
-    int buffer = 0, s = 0, parity = 0;
+    int buffer = 0;
+    Stage at = Stage::to_read();
 
     for (int t = first; t < w.order.total; t += step) {
       const Tile place = w.order.at(t);
@@ -311,18 +312,18 @@ __global__ void __launch_bounds__(C::threads, 1)
       if constexpr (C::registers) {
         // Three products are under way while P's fragments for the next product go to registers.
         uint32_t f[4][4];
-        mbarrier_wait(full + 8 * s, parity);
-        fetch(f[0], s, 0);
+        at.wait(full);
+        fetch(f[0], at.s, 0);
         for (int i = 0; i < k_blocks; i++) {
-          const int now = s;
-          next_stage(s, parity, C::stages);
+          const int now = at.s;
+          at.advance(C::stages);
 #pragma unroll
           for (int j = 0; j < 4; j++) {
             if (j < 3) {
               fetch(f[j + 1], now, j + 1);
             } else if (i + 1 < k_blocks) {
-              mbarrier_wait(full + 8 * s, parity);
-              fetch(f[0], s, 0);
+              at.wait(full);
+              fetch(f[0], at.s, 0);
             }
             wgmma_fence();
             wgmma_tf32<C::q_rows>(sum, f[j], q0 + uint32_t(now) * (C::stage_bytes >> 4) + 2 * j, j ? 1 : i);
@@ -333,15 +334,15 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
       } else {
         for (int i = 0; i < k_blocks; i++) {
-          mbarrier_wait(full + 8 * s, parity);
-          const uint32_t stage = uint32_t(s) * (C::stage_bytes >> 4);
+          at.wait(full);
+          const uint32_t stage = uint32_t(at.s) * (C::stage_bytes >> 4);
           wgmma_fence();
 #pragma unroll
           for (int j = 0; j < 4; j++) wgmma_tf32<C::q_rows>(sum, p0 + stage + 2 * j, q0 + stage + 2 * j, j ? 1 : i);
           wgmma_commit_and_wait<1>();
           if (i > 0) release(before);
-          before = s;
-          next_stage(s, parity, C::stages);
+          before = at.s;
+          at.advance(C::stages);
         }
       }
       wgmma_wait();
