@@ -8,11 +8,12 @@ use crate::config::Config;
 use crate::cost::{self, Refit};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
-use crate::kernel::{Case, Family, Fusion, KernelDesc, Rejection, Role};
+use crate::kernel::{Case, Family, KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
+use fuse::Split;
 use memo::{Answer, Memo, Question, Recent};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,12 +22,14 @@ use std::sync::Arc;
 mod choice;
 mod counter;
 mod explanation;
+mod fuse;
+mod invariant;
 mod memo;
 mod policy;
 
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};
-pub use policy::Policy;
+pub use policy::{batch_invariant, set_batch_invariant, Policy};
 
 /// Why a plan's kernel was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -122,21 +125,6 @@ impl Answer for Plan {
     }
 }
 
-/// How much of an epilogue the GEMM kernel does.
-#[derive(Debug)]
-struct Split {
-    asked: Problem,
-    dispatcher: usize,
-    policy: Policy,
-    fusion: Fusion,
-}
-
-impl Answer for Split {
-    fn question(&self) -> Question<'_> {
-        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
-    }
-}
-
 /// The kernel that is taken, its configuration, its expected time in microseconds, and the reason.
 struct Chosen {
     kernel: &'static KernelDesc,
@@ -166,7 +154,6 @@ pub struct Dispatcher {
 
 thread_local! {
     static RECENT_PLANS: RefCell<Recent<Plan>> = const { RefCell::new(Recent::new()) };
-    static RECENT_SPLITS: RefCell<Recent<Split>> = const { RefCell::new(Recent::new()) };
 }
 
 impl Dispatcher {
@@ -273,6 +260,11 @@ impl Dispatcher {
                 };
                 Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced, packing: None }
             }
+            None if policy.batch_invariant && !p.is_empty() => {
+                let order = self.sum_order(asked, policy);
+                let chosen = order.and_then(|order| self.in_order(p, policy, order));
+                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy)))?
+            }
             None => {
                 let able = self.able(p, policy);
                 let tuned = self.tuned(p, policy, &able);
@@ -320,7 +312,7 @@ impl Dispatcher {
 
     /// The answers of the measured tables, up to the first entry whose kernel can run.
     fn tuned(&self, problem: &Problem, policy: Policy, candidates: &[Candidate]) -> Vec<Tuned> {
-        if policy.forced.is_some() {
+        if policy.forced.is_some() || policy.batch_invariant {
             return Vec::new();
         }
         let mut tuned = Vec::new();
@@ -422,34 +414,6 @@ impl Dispatcher {
         }
     }
 
-    /// How much of the epilogue of `problem` the GEMM kernel should do: the split with the lowest estimate. Elementwise kernels do
-    /// the rest after the product.
-    ///
-    /// # Errors
-    /// As for [`Dispatcher::plan`], when not even the bare product can run.
-    pub fn fuse(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
-        if problem.epilogue.is_linear() || problem.epilogue.in_place {
-            return Ok(Fusion::Full);
-        }
-        let make = || {
-            let fusion = self.split(problem, policy)?;
-            Ok(Split { asked: *problem, dispatcher: self.id, policy, fusion })
-        };
-        self.splits.recall(&RECENT_SPLITS, self.question(problem, policy), make, |split| split.fusion)
-    }
-
-    fn split(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
-        let estimate = |fusion: Fusion| -> Result<f64> {
-            let (epilogue, passes) = problem.epilogue.keep(fusion);
-            let estimate_us = self.with_plan(&Problem { epilogue, ..*problem }, policy, |plan| plan.estimate_us)?;
-            Ok(estimate_us + cost::elementwise_us(problem, passes, &self.device))
-        };
-        let bare = estimate(Fusion::None)?;
-        let fused = [Fusion::Full, Fusion::BiasAct].map(|fusion| (fusion, estimate(fusion).unwrap_or(f64::INFINITY)));
-        let best = fused.into_iter().chain([(Fusion::None, bare)]).min_by(|x, y| x.1.total_cmp(&y.1));
-        Ok(best.map_or(Fusion::None, |(fusion, _)| fusion))
-    }
-
     /// Every kernel of the table with its estimate or the reason why the kernel cannot run `problem`.
     pub fn explain(&self, problem: &Problem, policy: Policy) -> Explanation {
         let canonical = problem.canonical();
@@ -460,11 +424,16 @@ impl Dispatcher {
                 let config = candidates[kernel.index].config;
                 Some(Chosen { kernel, config, us: 0.0, reason: Reason::Forced, packing: None })
             }
+            None if policy.batch_invariant && !problem.is_empty() => {
+                let order = self.sum_order(problem, policy);
+                order.and_then(|order| self.in_order(&canonical.problem, policy, order))
+            }
             None => {
                 let decided = self.decide(&canonical.problem, &candidates, &tuned);
                 self.with_packing(&canonical.problem, policy, decided)
             }
         };
+        let sums = chosen.as_ref().filter(|_| policy.batch_invariant).and_then(|c| c.kernel.sums(&c.config));
         let packing = chosen.as_ref().and_then(|chosen| Some((chosen.packing?, chosen.us)));
         let config = chosen.as_ref().map_or(Config::default(), |chosen| chosen.config);
         let (chosen, reason) = chosen.map(|chosen| (chosen.kernel, chosen.reason)).unzip();
@@ -479,6 +448,7 @@ impl Dispatcher {
             chosen,
             config,
             packing,
+            sums,
             reason,
             roofline_us,
         }

@@ -49,6 +49,9 @@ impl Explanation {
         if canonical.problem.batch_count() != self.asked.batch_count() {
             writeln!(f, "one B for the whole batch: run as {}", canonical.problem)?;
         }
+        if let Some(sums) = self.sums {
+            writeln!(f, "batch-invariant: every row adds up {sums}")?;
+        }
         writeln!(f, "roofline {:.1} us: the least that arithmetic and device memory allow", self.roofline_us)
     }
 

@@ -11,9 +11,11 @@ use std::fmt;
 pub use crate::problem::epilogue::Fusion;
 pub use crate::problem::f32_mode::Math;
 pub use rejection::Rejection;
+pub use sums::SumOrder;
 
 mod limits;
 mod rejection;
+mod sums;
 
 pub(crate) use limits::{Extent, Limits, Tiles, INT};
 
@@ -111,6 +113,12 @@ pub(crate) trait Family: Fitted + Sync {
     /// The estimate of the configuration that a plan takes, from the bound of `chosen`.
     fn settled(&self, _case: &Case, _config: &Config, us: f64) -> f64 {
         us
+    }
+
+    /// The order in which a kernel adds up the products of an element of D in this configuration; `None` where M or the element's place
+    /// decides.
+    fn sums(&self, _kernel: &KernelDesc, _config: &Config) -> Option<SumOrder> {
+        None
     }
 
     /// Expected time of the bare product in this configuration, in microseconds.
@@ -267,6 +275,12 @@ impl KernelDesc {
             0 => self.workspace(problem),
             bytes => Need { least: bytes, best: bytes },
         }
+    }
+
+    /// The order in which the kernel adds up the products of an element of D in this configuration; `None` where M or the element's place
+    /// decides.
+    pub fn sums(&self, config: &Config) -> Option<SumOrder> {
+        self.room.0.sums(self, config)
     }
 
     pub(crate) fn family(&self) -> &'static dyn Family {

@@ -44,21 +44,53 @@ pub(crate) struct Copies {
 impl Packing {
     /// The packings that may be faster than no packing for the canonical `problem`.
     pub(crate) fn each(problem: &Problem) -> impl Iterator<Item = Self> {
-        let packings = if is_packable(problem) { Self::candidates(problem) } else { [None; 2] };
+        let packings = if is_packable(problem) { Self::candidates(problem) } else { [None; 5] };
         packings.into_iter().flatten()
     }
 
-    fn candidates(problem: &Problem) -> [Option<Self>; 2] {
+    fn candidates(problem: &Problem) -> [Option<Self>; 5] {
         let [a, b] = [!is_plain(&problem.a, problem.m, problem.k), !is_plain(&problem.b, problem.k, problem.n)];
+        let (odd_n, odd_d) = (has_odd_n(problem), has_odd_d(problem));
+        let none = Self::default();
         let inputs = Self { a, b, d: false };
-        let odd_n = !problem.n.is_multiple_of(elements_of_16_bytes(problem.d.format));
-        let odd_d = odd_n || problem.d.align() < MAX_ALIGN;
         let all = Self { a, b: b || odd_n, d: true };
-        [(a || b).then_some(inputs), (odd_d && !problem.epilogue.in_place).then_some(all)]
+        let may_copy_d = !problem.epilogue.in_place;
+        let packings = [inputs, if odd_d && may_copy_d { all } else { none }];
+        // Copies of the operands whose two batch dimensions do not merge make one batch dimension, which more kernels take.
+        let [x, y, z] = [problem.a, problem.b, problem.d].map(|operand| !operand.merges(problem.batch));
+        let merged = |packing: Self| {
+            let merged = Self { a: packing.a || x, b: packing.b || y, d: packing.d || z };
+            if merged == packing || (merged.d && !may_copy_d) {
+                none
+            } else {
+                merged
+            }
+        };
+        let [inputs, all] = packings;
+        let merged_all = if all == none { none } else { merged(all) };
+        // Some kernels read a B at any address.
+        let only_a = if a && b { Self { b: false, ..inputs } } else { none };
+        [inputs, all, only_a, merged(inputs), merged_all].map(|packing| (packing != none).then_some(packing))
+    }
+
+    /// The packings with which every number of rows can have the same kernels: with a copy of D, or without, by N, and not by M.
+    pub(crate) fn each_invariant(problem: &Problem) -> impl Iterator<Item = Option<Self>> {
+        let is_bare = problem.epilogue.keep(Fusion::None).1 == 0;
+        let copies_d = has_odd_d(problem) && !problem.epilogue.in_place && is_packable(problem);
+        let all = std::iter::once(None).chain(Self::each(problem).map(Some));
+        // A product that is copied to D is rounded before the rest of the epilogue.
+        all.filter(move |packing| is_bare || packing.is_some_and(|packing| packing.d) == copies_d)
     }
 
     /// The problem that a kernel gets instead of the canonical `problem`.
     pub(crate) fn inner(self, problem: &Problem) -> Problem {
+        let mut inner = self.copied(problem);
+        inner.merge_batch();
+        inner
+    }
+
+    /// The same with the batch dimensions of `problem`.
+    pub(crate) fn copied(self, problem: &Problem) -> Problem {
         let mut inner = *problem;
         // With zeros behind the end of K, loads of 16 bytes need not stop inside. In f32 the real K decides which kernels are exact enough.
         if self.a && self.b && problem.layout() == Layout::NT && !problem.is_f32() {
@@ -120,19 +152,19 @@ impl Packing {
             .sum()
     }
 
-    fn copied(self) -> impl Iterator<Item = &'static str> {
+    fn operands(self) -> impl Iterator<Item = &'static str> {
         let names = [(self.a, "A"), (self.b, "B"), (self.d, "D")];
         names.into_iter().filter(|(is_copied, _)| *is_copied).map(|(_, name)| name)
     }
 
     /// The names of the copied operands: `AB`.
     pub fn names(self) -> String {
-        self.copied().collect()
+        self.operands().collect()
     }
 
     /// The names of the copied operands in a sentence: `A, B`.
     pub(crate) fn list(self) -> String {
-        self.copied().collect::<Vec<_>>().join(", ")
+        self.operands().collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -148,6 +180,16 @@ fn elements_of_16_bytes(format: Format) -> usize {
 /// Whether K ends with whole pieces of 16 bytes.
 pub(crate) fn is_whole_k(inner: &Problem) -> bool {
     inner.k.is_multiple_of(elements_of_16_bytes(inner.a.format))
+}
+
+/// Whether rows of D end inside of 16 bytes.
+fn has_odd_n(problem: &Problem) -> bool {
+    !problem.n.is_multiple_of(elements_of_16_bytes(problem.d.format))
+}
+
+/// The same, or D or its rows start inside.
+fn has_odd_d(problem: &Problem) -> bool {
+    has_odd_n(problem) || problem.d.align() < MAX_ALIGN
 }
 
 /// Whether the product has operands that copies may help.
@@ -196,9 +238,9 @@ mod tests {
             Packing::each(&problem).map(Packing::names).collect::<Vec<_>>()
         };
         assert_eq!(names(512, 4096, 4096, Layout::NT), [""; 0]);
-        assert_eq!(names(512, 4096, 4095, Layout::NT), ["AB"]);
+        assert_eq!(names(512, 4096, 4095, Layout::NT), ["AB", "A"]);
         assert_eq!(names(512, 4095, 4096, Layout::NT), ["BD"]);
-        assert_eq!(names(512, 4095, 4095, Layout::NT), ["AB", "ABD"]);
+        assert_eq!(names(512, 4095, 4095, Layout::NT), ["AB", "ABD", "A"]);
         assert_eq!(names(512, 4095, 4096, Layout::NN), ["B", "BD"]);
         assert_eq!(names(511, 4096, 4096, Layout::TN), ["A"]);
     }
@@ -211,6 +253,7 @@ mod tests {
                 let inner = packing.inner(&problem);
                 assert_eq!(inner.layout(), layout);
                 let [(_, a), (_, b), _, (_, d)] = inner.alignments();
+                let b = if packing.names() == "A" { 16 } else { b }; // for kernels that read any B
                 assert_eq!([a, b], [16; 2], "{layout} {}", packing.names());
                 assert!(!packing.d || (d == 16 && inner.n == 520));
                 let Copies { a, b, d } = packing.copies(&problem);

@@ -71,6 +71,17 @@ pub const VENDOR: Setting = Setting {
     check: Setting::check_word,
 };
 
+/// Whether a row of a result depends on other rows.
+pub const BATCH_INVARIANT: Setting = Setting {
+    name: "TILEGEMM_BATCH_INVARIANT",
+    holds: "on|off",
+    default: "off",
+    decides: "whether a row of a result is the same to the bit whatever other rows there are",
+    feature: Some("cuda"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
 /// Sums of 16-bit products in cuBLAS.
 pub const EXACT_SUMS: Setting = Setting {
     name: "TILEGEMM_EXACT_SUMS",
@@ -138,7 +149,8 @@ pub const REQUIRE_GPU: Setting = Setting {
 };
 
 /// Every environment variable of this library.
-pub const ALL: [Setting; 10] = [MODE, TRACE, FORCE, VENDOR, EXACT_SUMS, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
+pub const ALL: [Setting; 11] =
+    [MODE, TRACE, FORCE, VENDOR, BATCH_INVARIANT, EXACT_SUMS, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
 
 impl Setting {
     /// The value at the start of the process; `None` where the variable is not set, or empty.
@@ -225,6 +237,11 @@ pub(crate) fn force() -> Result<Option<String>> {
 /// The value of [`VENDOR`].
 pub(crate) fn vendor() -> Result<bool> {
     VENDOR.switch()
+}
+
+/// The value of [`BATCH_INVARIANT`].
+pub(crate) fn batch_invariant() -> Result<bool> {
+    BATCH_INVARIANT.switch()
 }
 
 /// The value of [`EXACT_SUMS`].

@@ -29,13 +29,7 @@ struct Miss {
 }
 
 /// The classes, the most special first: a product is of the first class that fits.
-const KNOWN: [Known; 6] = [
-    Known {
-        why: "16 bits, tn and tt with two batch dimensions, as gradients of transposed heads: cuBLAS, and our families with TMA for these \
-              layouts, take one batch dimension, and copies keep two",
-        is: |miss| miss.is_half() && miss.two_batch_dimensions() && miss.columns_of_a() && miss.by(&["split_k"]),
-        most: 2.4,
-    },
+const KNOWN: [Known; 5] = [
     Known {
         why: "16 bits, on copies of operands: reads and writes of the copies are up to twice the bytes of the product, and each copy is a launch",
         is: |miss| miss.is_half() && miss.on_copies(),
@@ -79,18 +73,10 @@ impl Miss {
         families.contains(&self.plan.kernel.family)
     }
 
-    fn two_batch_dimensions(&self) -> bool {
-        self.plan.canonical.problem.batch[0] > 1
-    }
-
     fn repeats_a_line(&self) -> bool {
         let Problem { m, n, k, a, b, .. } = self.plan.canonical.problem;
         let repeats = |o: &Operand, rows, cols| (o.row_stride == 0 && rows > 1) || (o.col_stride == 0 && cols > 1);
         repeats(&a, m, k) || repeats(&b, k, n)
-    }
-
-    fn columns_of_a(&self) -> bool {
-        matches!(self.plan.canonical.problem.layout(), Layout::TN | Layout::TT)
     }
 
     fn is_aligned(&self) -> bool {

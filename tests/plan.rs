@@ -211,7 +211,7 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
         (linear(8, 4096, 4096, Format::F32), F32),
         (linear(7, 999, 768, Format::F32), F32),
         (Problem::dense(4, 4096, 128, 8, Layout::NT, Format::BF16), "gemv_sm90_bf16_nt_8x2x512_1x1"),
-        (Problem::dense(4, 128, 4096, 8, Layout::NN, Format::BF16), GEVM),
+        (Problem::dense(2, 128, 1000, 32, Layout::NN, Format::BF16), GEVM),
         (Problem::dense(1, 128, 1001, 32, Layout::NN, Format::F16), "gevm_sm90_f16_nn_4x64x32_1x1"),
         (Problem::dense(1, 4096, 4096, 1, Layout::NN, Format::F32), "gevm_sm90_f32_nn_4x32x32_1x1"),
         (Problem::dense(4096, 64, 1, 1, Layout::NN, Format::F32), OUTER),

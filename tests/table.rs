@@ -155,7 +155,7 @@ fn every_kind_of_bad_row_has_its_error() {
         ("outer", &[NEWER, F32, ("layout", r#"["tn"]"#)], &["`layout`", r#"["any"]"#]),
         ("outer", &[NEWER, ("layout", r#"["any"]"#)], &["`dtype`", r#"outer computes in ["f32"]"#]),
         ("sm90_swap_ab", &[NEWER], &["`arch`", r#"["sm90a"]"#]),
-        ("sm90_swap_ab", &[NN], &["`layout`", r#"["nt"]"#]),
+        ("sm90_swap_ab", &[("layout", r#"["tn"]"#)], &["`layout`", r#"["nt", "nn"]"#]),
         ("sm90_swap_ab", &[], &["`schedule` is cooperative", "sm90_swap_ab has none"]),
         ("sm90_swap_ab", &[PLAIN], &["`widths` is []", "some of [8, 16"]),
         ("sm90_swap_ab", &[PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
@@ -425,7 +425,7 @@ fn the_fast_profile_has_something_for_every_problem() {
         rows.filter(|row| ["bf16", "f16"].contains(&row.dtype.as_str()) == half).count()
     };
     let (half, single) = (on_hopper(false, true), on_hopper(false, false));
-    assert!(half <= 50 && single <= 58, "{half} kernels of bf16 and f16, {single} of f32 and f64");
+    assert!(half <= 54 && single <= 58, "{half} kernels of bf16 and f16, {single} of f32 and f64");
     assert!(on_hopper(true, true) + on_hopper(true, false) <= 52);
     assert!(rows.iter().filter(|row| row.capability() == 90 && row.out != row.dtype).count() <= 16);
 }

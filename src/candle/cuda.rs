@@ -92,6 +92,7 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
         stream.context().bind_to_thread().w()?;
         let (dispatcher, policy) = (launch::dispatcher(ordinal(&device))?, launch::policy()?);
+        let policy = policy.with_batch_invariance(policy.batch_invariant || op.batch_invariant);
         let fusion = dispatcher.fuse(&problem, policy)?;
         let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
         #[cfg(feature = "interpose")]

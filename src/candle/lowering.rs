@@ -18,6 +18,8 @@ pub(super) struct GemmOp {
     pub activation: Activation,
     /// The mode that the call asks for.
     pub f32_mode: Option<F32Mode>,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // the CPU adds up every element in the same order
+    pub batch_invariant: bool,
     /// The element type of the result, unless it is that of the operands.
     pub out: Option<::candle::DType>,
     pub third: Option<Third>,

@@ -62,6 +62,7 @@ pub struct Gemm {
     residual: Option<Tensor>,
     activation: Activation,
     f32_mode: Option<F32Mode>,
+    batch_invariant: bool,
     out_dtype: Option<DType>,
     broadcast_batch: bool,
 }
@@ -75,6 +76,7 @@ impl Default for Gemm {
             residual: None,
             activation: Activation::Identity,
             f32_mode: None,
+            batch_invariant: false,
             out_dtype: None,
             broadcast_batch: false,
         }
@@ -132,6 +134,25 @@ impl Gemm {
     /// ```
     pub fn f32_mode(mut self, mode: F32Mode) -> Self {
         self.f32_mode = Some(mode);
+        self
+    }
+
+    /// Makes each row of the result independent of the other rows, to the bit, on a GPU: neither the number of rows nor a row's place
+    /// among them decides how its products are added up. The gradients are as independent of their rows.
+    /// [`set_batch_invariant`](crate::dispatch::set_batch_invariant) does this for the whole process.
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::Gemm;
+    ///
+    /// let (x, w) = (Tensor::ones((300, 64), DType::BF16, &Device::Cpu)?, Tensor::ones((64, 32), DType::BF16, &Device::Cpu)?);
+    /// let gemm = Gemm::new().batch_invariant();
+    /// let (one, all) = (gemm.forward(&x.narrow(0, 7, 1)?, &w)?, gemm.forward(&x, &w)?);
+    /// assert_eq!(one.to_vec2::<half::bf16>()?[0], all.to_vec2::<half::bf16>()?[7]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn batch_invariant(mut self) -> Self {
+        self.batch_invariant = true;
         self
     }
 
@@ -229,6 +250,7 @@ impl Gemm {
             beta: self.beta,
             activation: self.activation,
             f32_mode: self.f32_mode,
+            batch_invariant: self.batch_invariant,
             out: self.out_dtype,
             third,
             residual: beside.map(Tensor::contiguous).transpose()?,

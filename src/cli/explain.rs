@@ -54,6 +54,9 @@ pub struct Args {
     /// Force this kernel
     #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(name))]
     force: Option<Policy>,
+    /// Take kernels whose rows do not depend on the number of rows, as TILEGEMM_BATCH_INVARIANT=on does
+    #[arg(long, conflicts_with = "force")]
+    batch_invariant: bool,
     /// Consider the kernels of this build only, instead of the whole table
     #[arg(long)]
     built: bool,
@@ -103,7 +106,7 @@ pub fn run(args: &Args) -> Result {
         return Err(Failure::Usage(format!("{problem} takes {need:.0} GiB, but {} has {have:.0}", device.name)));
     }
     let policy = args.force.unwrap_or(if args.own { Policy::own() } else { Policy::default() });
-    let policy = policy.with_workspace(workspace::bytes()?);
+    let policy = policy.with_batch_invariance(args.batch_invariant).with_workspace(workspace::bytes()?);
     let dispatcher = if args.built { Dispatcher::new(device) } else { Dispatcher::hypothetical(device) };
     let dispatcher = dispatcher.with_user_tuning()?;
     for tuning in dispatcher.tables().used().filter(|tuning| !tuning.refused_counts().is_none()) {
@@ -204,6 +207,7 @@ fn as_json(explanation: &Explanation, split: &Split) -> Value {
         "roofline_us": explanation.roofline_us,
         "chosen": explanation.chosen.map(|kernel| kernel.name),
         "copies": explanation.packing.map(|(packing, us)| json!({ "operands": packing.names(), "estimate_us": us })),
+        "sums": explanation.sums,
         "reason": explanation.reason,
         "tuned": tuned.collect::<Vec<_>>(),
         "elementwise_kernels": split.passes,

@@ -3,7 +3,7 @@
 use super::Reason;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::kernel::{KernelDesc, Rejection};
+use crate::kernel::{KernelDesc, Rejection, SumOrder};
 use crate::packing::Packing;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::Entry;
@@ -54,6 +54,8 @@ pub struct Explanation {
     pub config: Config,
     /// The operands of which the kernel would get copies, and the expected time with the copies, in microseconds.
     pub packing: Option<(Packing, f64)>,
+    /// In batch-invariant mode, the order of sums of every number of rows.
+    pub sums: Option<SumOrder>,
     /// Why this kernel would run.
     pub reason: Option<Reason>,
     /// The least time that arithmetic and memory allow, in microseconds.

@@ -6,6 +6,8 @@ use crate::family::KERNELS;
 use crate::kernel::KernelDesc;
 use crate::settings;
 use crate::workspace;
+use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What the dispatcher may choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +16,10 @@ pub struct Policy {
     pub vendor: bool,
     /// Bytes of device memory that a kernel may count on beside the operands ([`crate::workspace`]).
     pub workspace: u64,
+    /// Whether a row of the result depends neither on the number of rows nor on the row's place among them, to the bit: each N, K, type
+    /// and architecture has one order of sums ([`SumOrder`](crate::kernel::SumOrder)). The vendor library and measured tables are not
+    /// asked then.
+    pub batch_invariant: bool,
     /// Whether products run on copies of operands ([`crate::packing`]) wherever copies are possible, even where that is slower.
     pub(super) copies: bool,
     /// Position in [`KERNELS`] of the one kernel to take, and the configuration to run it in.
@@ -22,7 +28,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { vendor: true, workspace: workspace::DEFAULT_BYTES, copies: false, forced: None }
+        Self { vendor: true, workspace: workspace::DEFAULT_BYTES, batch_invariant: false, copies: false, forced: None }
     }
 }
 
@@ -49,19 +55,25 @@ impl Policy {
         Ok(Self { forced: Some((kernel, config)), ..Self::default() })
     }
 
-    /// From `TILEGEMM_FORCE=<kernel>[@<configuration>]`, `TILEGEMM_VENDOR=on|off` and `TILEGEMM_WORKSPACE=<MiB>`.
+    /// From `TILEGEMM_FORCE=<kernel>[@<configuration>]`, `TILEGEMM_VENDOR=on|off`, `TILEGEMM_BATCH_INVARIANT=on|off` and
+    /// `TILEGEMM_WORKSPACE=<MiB>`.
     pub fn from_env() -> Result<Self> {
         let policy = match settings::force()? {
             Some(name) => Self::force(&name)?,
             None if settings::vendor()? => Self::default(),
             None => Self::own(),
         };
-        Ok(policy.with_workspace(workspace::bytes()?))
+        Ok(policy.with_batch_invariance(batch_invariant()?).with_workspace(workspace::bytes()?))
     }
 
     /// With another limit for the device memory that a kernel may count on; 0 for none.
     pub fn with_workspace(self, bytes: u64) -> Self {
         Self { workspace: bytes, ..self }
+    }
+
+    /// With or without batch invariance ([`Policy::batch_invariant`]). A kernel that is asked for by name is taken all the same.
+    pub fn with_batch_invariance(self, on: bool) -> Self {
+        Self { batch_invariant: on, ..self }
     }
 
     /// The fastest choice on copies of operands, where operands can be copied: for tests.
@@ -73,5 +85,34 @@ impl Policy {
     /// The kernel asked for by name.
     pub fn forced(&self) -> Option<&'static KernelDesc> {
         self.forced.map(|(index, _)| &KERNELS[index])
+    }
+}
+
+/// 0: not set; else the switch plus one.
+static BATCH_INVARIANT: AtomicU8 = AtomicU8::new(0);
+
+/// Sets whether the products of this process are batch-invariant ([`Policy::batch_invariant`]), those of the interposer included.
+///
+/// ```
+/// use candle_tilegemm::dispatch::{batch_invariant, set_batch_invariant};
+///
+/// set_batch_invariant(true);
+/// assert!(batch_invariant()?);
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
+pub fn set_batch_invariant(on: bool) {
+    BATCH_INVARIANT.store(u8::from(on) + 1, Ordering::Relaxed);
+}
+
+/// Whether the products of this process are batch-invariant: by [`set_batch_invariant`], else by the environment variable
+/// `TILEGEMM_BATCH_INVARIANT=on|off`, else false.
+///
+/// # Errors
+/// [`Error::BadSetting`] when the environment variable decides and its value is neither.
+pub fn batch_invariant() -> Result<bool> {
+    static OF_ENV: OnceCell<bool> = OnceCell::new();
+    match BATCH_INVARIANT.load(Ordering::Relaxed) {
+        0 => OF_ENV.get_or_try_init(settings::batch_invariant).copied(),
+        set => Ok(set > 1),
     }
 }

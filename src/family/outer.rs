@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::memory_us;
-use crate::kernel::{Case, Family};
+use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 
 fitted! {
     Outer {
@@ -15,6 +15,10 @@ fitted! {
 }
 
 impl Family for Outer {
+    fn sums(&self, _: &KernelDesc, _: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Chain)
+    }
+
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let problem = case.problem;
         let vectors = problem.d.col_stride == 1 && problem.n.is_multiple_of(4) && problem.d.align() == 16;

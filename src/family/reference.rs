@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
-use crate::kernel::{Case, Family};
+use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 
 fitted! {
     /// The kernel reads both factors of every multiplication through L1, and one thread sums all of K in sequence.
@@ -15,6 +15,10 @@ fitted! {
 }
 
 impl Family for Reference {
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Row { index: kernel.index, config: *config })
+    }
+
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let (problem, model) = (case.problem, &case.device.model);
         let per_us = self.per_clock * f64::from(case.device.sm_count) * model.clock_ghz * 1e3;

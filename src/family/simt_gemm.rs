@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::tiles::{self, EpilogueTime, Loads};
-use crate::kernel::{Case, Family, KernelDesc, Limits, Tiles};
+use crate::kernel::{Case, Family, KernelDesc, Limits, SumOrder, Tiles};
 use crate::problem::Problem;
 
 fitted! {
@@ -24,6 +24,10 @@ impl Family for SimtGemm {
     fn limits(&self, kernel: &KernelDesc, problem: &Problem) -> Limits {
         let of_batch = problem.epilogue.in_place;
         Limits { tiles: kernel.limits.tiles.map(|tiles| Tiles { of_batch, ..tiles }), ..kernel.limits }
+    }
+
+    fn sums(&self, _: &KernelDesc, _: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Chains64)
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {

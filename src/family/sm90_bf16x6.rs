@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{l2_us, stream_us};
 use crate::cost::{arithmetic_us, distinct, memory_us, overlapped};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
@@ -42,6 +42,10 @@ impl Family for Sm90Bf16x6 {
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
         let piece = [0, 1].map(|i| (kernel.tile[i] * kernel.cluster[i]) as usize);
         Footprint::new(problem, [if copies_a(kernel) { 4 } else { 0 }, 6], [1, 8], piece)
+    }
+
+    fn sums(&self, _: &KernelDesc, _: &Config) -> Option<SumOrder> {
+        Some(SumOrder::WgmmaBf16x6)
     }
 
     /// Planes of B, a copy of A where K is not contiguous in A, and waves of tiles.

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::Activities;
 use crate::cost::{arithmetic_us, memory_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 use crate::problem::{Layout, Problem};
 
 /// The K below which tiles are tall, and large and small products have separate sums.
@@ -86,6 +86,12 @@ fn legal(case: &Case) -> impl Iterator<Item = Config> {
 impl Family for Sm90Bf16x6Direct {
     fn configurations(&self, case: &Case) -> Vec<Config> {
         legal(case).collect()
+    }
+
+    /// Groups that take turns have every other stage each. Which operand has which parts of a product depends on `swap_ab`.
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        let tile = if is_tall(config) { config.tile } else { [0, 0] };
+        Some(SumOrder::Row { index: kernel.index, config: Config { tile, ..*config } })
     }
 
     fn choose(&self, case: &Case) -> Config {

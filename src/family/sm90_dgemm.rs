@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::f64_per_us;
 use crate::cost::{memory_us, overlapped, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 fitted! {
     Sm90Dgemm {
@@ -20,6 +20,10 @@ fitted! {
 }
 
 impl Family for Sm90Dgemm {
+    fn sums(&self, _: &KernelDesc, _: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Chain)
+    }
+
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let [rows, columns, depth] = case.kernel.tile.map(|x| x as usize);

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 fitted! {
     Sm90Gemm {
@@ -25,6 +25,10 @@ fitted! {
 }
 
 impl Family for Sm90Gemm {
+    fn sums(&self, _: &KernelDesc, _: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Wgmma)
+    }
+
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let [tile_m, tile_n, _] = case.kernel.tile;
         let [cooperative, pingpong, long] = self.efficiency;

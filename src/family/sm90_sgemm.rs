@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{f32_per_us, l2_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, INT};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder, INT};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Operand, Problem};
 use crate::workspace::DEFAULT_BYTES;
@@ -139,6 +139,14 @@ impl Family for Sm90Sgemm {
     fn choose(&self, case: &Case) -> Config {
         let best = legal(case).min_by_key(|(tile, split)| cycles(case, tile, *split));
         best.map_or(Config::default(), |(tile, split)| config(case, tile, split))
+    }
+
+    /// A block of a row for few tiles has K in two parts, whatever `split` is.
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        match tiles(kernel).1 {
+            2 => Some(SumOrder::Row { index: kernel.index, config: Config::tile([0, 0], config.split) }),
+            _ => Some(SumOrder::Chain),
+        }
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

@@ -2,18 +2,19 @@
 //! cluster. The columns of B are called the rows of W. A row of the table has tiles of several widths.
 //!
 //! A configuration names a tile of D, the blocks that share W (`cluster`), the parts of K (`split`), the stages of the
-//! ring, and whether W is on wgmma's M side (`swap_ab`). Two kinds of rows have a choice each:
+//! ring, and whether W is on wgmma's M side (`swap_ab`). Rows have a choice by their kind:
 //!
 //! - A row for few rows of A has all of them in one tile, and up to eight parts of K. The number of stages decides how
 //!   many blocks share a multiprocessor.
+//! - A row for a B at odd addresses is such a row, too, with four warps that copy B line by line in place of TMA.
 //! - A row for waves has one block to a multiprocessor, with as many stages as fit in shared memory.
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{l2_us, memory_us, pull_us, ring_us, stream_us, Activities};
 use crate::cost::{arithmetic_us, roofline_us};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
-use crate::problem::Problem;
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
+use crate::problem::{Layout, Problem, MAX_ALIGN};
 
 const LEAST_STAGES: u32 = 3;
 const MOST_STAGES: u32 = 16;
@@ -35,6 +36,8 @@ fitted! {
         few_pull: [f64; 2] = "", 0.2 to 3.0;
         /// Few rows: Memory time over that of one pass.
         few_memory: f64 = "", 1.0 to 2.0;
+        /// Few rows: The time of loads where B lies at odd addresses, over the time of TMA's loads.
+        few_raw: f64 = "", 1.0 to 3.0;
         /// Few rows: The norm by which memory and ring overlap.
         few_norm: f64 = "", 1.5 to 16.0;
         /// Few rows: The store of one of the rows that a tile has room for. A multiprocessor stores 3 bytes of 16-bit results a clock in this
@@ -82,6 +85,11 @@ fn has_all_rows(kernel: &KernelDesc) -> bool {
     kernel.split > 2
 }
 
+/// Whether lines of B may start anywhere.
+fn is_raw(kernel: &KernelDesc) -> bool {
+    kernel.align < MAX_ALIGN
+}
+
 /// Whether W is on wgmma's M side: the widths of the row are rows of A then.
 fn swaps_ab(kernel: &KernelDesc) -> bool {
     kernel.widths.last() == Some(&kernel.tile[0])
@@ -98,13 +106,20 @@ struct Tile {
     /// K of a stage.
     depth: u32,
     has_all_rows: bool,
+    /// Bytes of a stage between the lines of a B at odd addresses.
+    gaps: u32,
 }
 
 impl Tile {
     fn of(kernel: &KernelDesc, width: u32) -> Self {
         let [tile_m, tile_n, tile_k] = kernel.tile;
         let (p, sides) = if swaps_ab(kernel) { (tile_n, [width, tile_n]) } else { (tile_m, [tile_m, width]) };
-        let deep = Self { sides, p, width, depth: tile_k, has_all_rows: has_all_rows(kernel) };
+        let gaps = match kernel.layout {
+            _ if !is_raw(kernel) => 0,
+            Layout::NN => 16 * tile_k,
+            _ => 16 * p,
+        };
+        let deep = Self { sides, p, width, depth: tile_k, has_all_rows: has_all_rows(kernel), gaps };
         let depth = if deep.has_all_rows || deep.stages(kernel.split, 1) >= 5 { tile_k } else { 64 };
         Self { depth, ..deep }
     }
@@ -121,7 +136,7 @@ impl Tile {
         // A large inbox of a wave takes the place of the ring.
         let inbox = if !self.has_all_rows && inbox > 20_000 { 0 } else { inbox };
         let room = (228 * 1024 / residents - 1024).saturating_sub(BARRIERS_BYTES + inbox);
-        (room / ((self.p + self.width) * self.depth * 2)).min(MOST_STAGES)
+        (room / ((self.p + self.width) * self.depth * 2 + self.gaps)).min(MOST_STAGES)
     }
 
     /// Blocks of D, and blocks that run at the same time.
@@ -279,6 +294,7 @@ impl Sm90SwapAb {
         let pull = pull_us(bytes, share, device);
         let memory = (self.few_memory * memory_us(problem, device)).max(pull);
         let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.few_norm);
+        let loads = if is_raw(case.kernel) { self.few_raw * loads } else { loads };
         let loads = loads.max(arithmetic_us(problem, Math::Native, device)); // of cards with slow tensor cores
         let split_us = if split > 2.0 { self.few_split_us[1] } else { self.few_split_us[0] * (split - 1.0) };
         let launch = device.model.overlapped_launch_us + self.few_launch_us;
@@ -360,6 +376,11 @@ impl Family for Sm90SwapAb {
             choose_waves(&case).map_or(0.0, |way| self.waves_us(&case, &way))
         });
         with_fewer.fold(us, f64::max)
+    }
+
+    /// The parts of a split K lie elsewhere where K has other stages, and few rows alone have splits.
+    fn sums(&self, _: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        (config.split == 1).then_some(SumOrder::Wgmma)
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

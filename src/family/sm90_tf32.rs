@@ -10,7 +10,7 @@ use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us;
 use crate::cost::roofline_us;
 use crate::cost::tf32::{Cluster, Fit, Tile, RING_K};
-use crate::kernel::{Case, Family, KernelDesc};
+use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
 
@@ -168,6 +168,11 @@ impl Family for Sm90Tf32 {
             }
         };
         config(case.kernel, best)
+    }
+
+    /// K has halves only where tiles are few.
+    fn sums(&self, _: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        (config.split == 1).then_some(SumOrder::WgmmaTf32)
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

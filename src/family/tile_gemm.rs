@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::cost::fitted::fitted;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection, SumOrder};
 use crate::problem::Problem;
 
 fitted! {
@@ -30,6 +30,10 @@ impl Family for TileGemm {
             true => Err(Rejection::Overlap { operand: "C" }),
             false => Ok(()),
         }
+    }
+
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Row { index: kernel.index, config: *config })
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {

@@ -247,7 +247,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         policy if policy.forced().is_some() => policy,
         // cuBLAS rounds a 16-bit product before it adds beta * C.
         policy if mode == Mode::Force || (problem.epilogue.reads_c() && wants_exact(problem)?) => {
-            Policy::own().with_workspace(policy.workspace)
+            Policy::own().with_workspace(policy.workspace).with_batch_invariance(policy.batch_invariant)
         }
         policy => policy,
     };

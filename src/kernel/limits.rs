@@ -6,7 +6,7 @@
 
 use super::{Fusion, KernelDesc, Rejection};
 use crate::arch::DeviceInfo;
-use crate::problem::{Operand, Problem};
+use crate::problem::{Operand, Problem, MAX_ALIGN};
 
 /// The largest signed 32-bit integer.
 pub(crate) const INT: usize = i32::MAX as usize;
@@ -54,7 +54,7 @@ pub(crate) struct Limits {
     pub two_batch_dims: bool,
     /// The operands among A, B, C and D that must have the row's alignment.
     pub aligned: [bool; 4],
-    /// The operands among A, B, C and D that go through TMA, whatever the epilogue is.
+    /// The operands among A, B, C and D that go through TMA, whatever the epilogue is. They need lines at multiples of 16 bytes.
     pub tma: [bool; 4],
     /// Extents whose bytes must be a multiple of the row's alignment. TMA loads clip elements past the end of a line,
     /// but TMA stores do not, and cuTile proves TMA only for operands whose lines are multiples.
@@ -126,9 +126,13 @@ impl Limits {
     }
 
     fn check_alignment(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
-        let operands = problem.alignments().into_iter().zip(self.aligned).filter(|(_, counts)| *counts);
-        match operands.map(|(operand, _)| operand).find(|(_, have)| *have < kernel.align) {
-            Some((operand, have)) => Err(Rejection::Alignment { operand, need: kernel.align, have }),
+        let need = [0, 1, 2, 3].map(|i| match (self.aligned[i], self.tma[i]) {
+            (true, true) => kernel.align.max(MAX_ALIGN),
+            (true, false) => kernel.align,
+            _ => 1,
+        });
+        match problem.alignments().into_iter().zip(need).find(|((_, have), need)| have < need) {
+            Some(((operand, have), need)) => Err(Rejection::Alignment { operand, need, have }),
             None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use super::device::{device_info, MOST_DEVICES};
 use super::library::library;
 use crate::dispatch::Dispatcher;
 #[cfg(feature = "candle")]
-use crate::dispatch::Policy;
+use crate::dispatch::{batch_invariant, Policy};
 use crate::error::{Error, Result};
 use once_cell::sync::OnceCell;
 
@@ -29,9 +29,10 @@ pub(crate) fn dispatchers() -> impl Iterator<Item = (usize, &'static Dispatcher)
     DISPATCHERS.iter().enumerate().filter_map(|(ordinal, cell)| Some((ordinal, cell.get()?)))
 }
 
-/// What the environment asks for; read once.
+/// What the environment and the process ask for; the environment is read once.
 #[cfg(feature = "candle")]
 pub(crate) fn policy() -> Result<Policy> {
     static POLICY: OnceCell<Policy> = OnceCell::new();
-    POLICY.get_or_try_init(Policy::from_env).copied()
+    let policy = POLICY.get_or_try_init(Policy::from_env)?;
+    Ok(policy.with_batch_invariance(batch_invariant()?))
 }

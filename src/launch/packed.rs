@@ -24,7 +24,7 @@ pub(super) unsafe fn launch(
     queue: Queue,
     multiply: impl FnOnce(&Problem, Pointers) -> Result<()>,
 ) -> Result<()> {
-    let (inner, Copies { a, b, .. }) = (packing.inner(piece), packing.copies(piece));
+    let (copied, Copies { a, b, .. }) = (packing.copied(piece), packing.copies(piece));
     let at = |offset: u64| (workspace + offset as usize) as *mut c_void;
     let to = Pointers {
         a: if packing.a { at(0) } else { pointers.a },
@@ -37,21 +37,21 @@ pub(super) unsafe fn launch(
     let Problem { m, n, k, .. } = *piece;
     if packing.a {
         let of = |operand, columns, pointer| Matrix { operand, rows: m, columns, pointer };
-        copy(of(piece.a, k, pointers.a), of(inner.a, inner.k, to.a))?;
+        copy(of(piece.a, k, pointers.a), of(copied.a, copied.k, to.a))?;
     }
     if packing.b {
         let of = |operand, rows, pointer| Matrix { operand, rows, columns: n, pointer };
-        copy(of(piece.b, k, pointers.b), of(inner.b, inner.k, to.b))?;
+        copy(of(piece.b, k, pointers.b), of(copied.b, copied.k, to.b))?;
     }
-    multiply(&inner, to)?;
+    multiply(&packing.inner(piece), to)?;
     if !packing.d {
         return Ok(());
     }
     let Some(epilogue) = piece.epilogue.rest(Fusion::None) else {
         let of = |operand, pointer| Matrix { operand, rows: m, columns: n, pointer };
-        return copy(of(inner.d, to.d), of(piece.d, pointers.d));
+        return copy(of(copied.d, to.d), of(piece.d, pointers.d));
     };
-    let rest = Problem { a: inner.d, epilogue, ..*piece };
+    let rest = Problem { a: copied.d, epilogue, ..*piece };
     let args = ffi::tg_gemm_args { stream: queue.stream, ..arguments(&rest, Pointers { a: to.d, ..pointers }) };
     // SAFETY: as above.
     check("tg_epilogue", unsafe { ffi::tg_epilogue(format(piece.d.format), &args) })

@@ -220,14 +220,12 @@ impl Problem {
     }
 
     /// Merges the two batch dimensions where the strides of every operand allow a merge.
-    fn merge_batch(&mut self) {
+    pub(crate) fn merge_batch(&mut self) {
         let [outer, inner] = self.batch;
         if outer == 1 || inner == 1 {
             let dim = if outer == 1 { 1 } else { 0 };
             self.operands_mut().for_each(|o| o.batch_stride = [0, o.batch_stride[dim]]);
-        } else if outer.checked_mul(inner).is_some()
-            && self.operands_mut().all(|o| goes_on(o.batch_stride[1], inner, o.batch_stride[0]))
-        {
+        } else if outer.checked_mul(inner).is_some() && self.operands_mut().all(|o| o.merges([outer, inner])) {
             self.operands_mut().for_each(|o| o.batch_stride = [0, o.batch_stride[1]]);
         } else {
             return;
@@ -296,6 +294,6 @@ impl fmt::Display for Problem {
 }
 
 /// Whether `count` steps of `stride` elements make a step of `outer`.
-fn goes_on(stride: i64, count: usize, outer: i64) -> bool {
+pub(super) fn goes_on(stride: i64, count: usize, outer: i64) -> bool {
     i64::try_from(count).ok().and_then(|count| stride.checked_mul(count)) == Some(outer)
 }

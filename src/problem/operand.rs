@@ -64,6 +64,11 @@ impl Operand {
         bytes.into_iter().fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
     }
 
+    /// Whether one stride leads through the matrices of both batch dimensions.
+    pub(crate) fn merges(&self, [outer, inner]: [usize; 2]) -> bool {
+        outer == 1 || inner == 1 || super::goes_on(self.batch_stride[1], inner, self.batch_stride[0])
+    }
+
     /// Replaces the strides of dimensions of size 1, which have no meaning, by the strides of a dense matrix.
     pub(crate) fn canonical(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
         let mut operand = self;

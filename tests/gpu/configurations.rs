@@ -71,7 +71,7 @@ fn every_configuration<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static Ker
                 let legal = kernel.configurations(&problem.canonical().problem, &gpu.info);
                 let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, seed as u64);
                 for config in configurations.iter().filter(|config| legal.contains(config)) {
-                    oracle::compare(gpu, &format!("{kernel}@{config}"), &problem, &operands, Data::Normal)
+                    oracle::compare(gpu, format!("{kernel}@{config}").as_str(), &problem, &operands, Data::Normal)
                         .map_err(|e| format!("{config}: {problem}: {e}"))?;
                 }
             }

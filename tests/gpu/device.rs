@@ -63,6 +63,27 @@ macro_rules! by_types {
 }
 pub(crate) use by_types;
 
+/// Which kernel runs a product.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice<'a> {
+    /// The kernel of this name, with a configuration after `@` or without.
+    Named(&'a str),
+    /// The dispatcher's choice.
+    By(Policy),
+}
+
+impl<'a> From<&'a str> for Choice<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Named(name)
+    }
+}
+
+impl From<Policy> for Choice<'_> {
+    fn from(policy: Policy) -> Self {
+        Self::By(policy)
+    }
+}
+
 /// Host copies of the operands of one product. `d` is the memory before the launch: guard bands and NaN, or C.
 #[derive(Clone)]
 pub struct Operands<T, Out = T> {
@@ -82,28 +103,27 @@ impl Gpu {
         Ok(Self { device, info })
     }
 
-    /// The named kernel for a product, or the fastest on copies of operands, and where this thread launches it.
-    pub fn plan(&self, kernel: &str, problem: &Problem) -> Result<(Arc<Plan>, Queue), String> {
+    /// The plan of a product, and where this thread launches the plan.
+    pub fn plan<'a>(&self, choice: impl Into<Choice<'a>>, problem: &Problem) -> Result<(Arc<Plan>, Queue), String> {
         let stream = self.device.cuda_stream();
         stream.context().bind_to_thread().map_err(|e| e.to_string())?;
-        let policy = match kernel {
-            "copies" => Policy::default().with_copies(),
-            "copies-own" => Policy::own().with_copies(),
-            _ => Policy::force(kernel).map_err(|e| e.to_string())?,
+        let policy = match choice.into() {
+            Choice::Named(name) => Policy::force(name).map_err(|e| e.to_string())?,
+            Choice::By(policy) => policy,
         };
         let plan = Dispatcher::new(self.info.clone()).plan(problem, policy).map_err(|e| e.to_string())?;
         let handle = self.device.cublas_handle();
         Ok((plan, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }))
     }
 
-    /// D after the named kernel has run on the operands.
-    pub fn run<T: Element, Out: Element>(
+    /// D after the plan's kernels have run on the operands.
+    pub fn run<'a, T: Element, Out: Element>(
         &self,
-        kernel: &str,
+        choice: impl Into<Choice<'a>>,
         problem: &Problem,
         operands: &Operands<T, Out>,
     ) -> Result<Vec<Out>, String> {
-        self.run_by(kernel, problem, operands, |launch, _| launch())
+        self.run_by(choice, problem, operands, |launch, _| launch())
     }
 
     /// The same from a CUDA graph, after a launch without one whose result is overwritten.
@@ -127,15 +147,15 @@ impl Gpu {
         })
     }
 
-    fn run_by<T: Element, Out: Element>(
+    fn run_by<'a, T: Element, Out: Element>(
         &self,
-        kernel: &str,
+        choice: impl Into<Choice<'a>>,
         problem: &Problem,
         operands: &Operands<T, Out>,
         how: impl FnOnce(&dyn Fn() -> Result<(), String>, &mut CudaSlice<Out>) -> Result<(), String>,
     ) -> Result<Vec<Out>, String> {
         let text = |e: candle::Error| e.to_string();
-        let (plan, queue) = self.plan(kernel, problem)?;
+        let (plan, queue) = self.plan(choice, problem)?;
         let upload = |values: &Vec<T>| self.device.clone_htod(values).map_err(text);
         let upload_out = |values: &Vec<Out>| self.device.clone_htod(values).map_err(text);
         let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload_out(&operands.c)?);

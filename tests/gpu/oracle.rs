@@ -1,7 +1,7 @@
 //! What is right: an f64 product on the CPU for the reference kernel, and the reference kernel for all others.
 
 use crate::cases::{self, Data, Variant};
-use crate::device::{Element, Gpu, Operands};
+use crate::device::{Choice, Element, Gpu, Operands};
 use candle_tilegemm::family;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::problem::{BiasAxis, Operand, Types};
@@ -54,18 +54,18 @@ fn reference(gpu: &Gpu, types: Types) -> Result<&'static KernelDesc, String> {
 }
 
 /// The kernel's D against the reference kernel's, and everything around D against what was there before.
-pub fn compare<T: Element, Out: Element>(
+pub fn compare<'a, T: Element, Out: Element>(
     gpu: &Gpu,
-    kernel: &str,
+    choice: impl Into<Choice<'a>>,
     problem: &Problem,
     operands: &Operands<T, Out>,
     data: Data,
 ) -> Result<(), String> {
-    let reference = reference(gpu, problem.types())?;
+    let (reference, choice) = (reference(gpu, problem.types())?, choice.into());
     let mut beside = *problem;
     beside.epilogue.in_place = false;
     let expected = gpu.run(reference.name, &beside, operands)?;
-    let got = gpu.run(kernel, problem, operands)?;
+    let got = gpu.run(choice, problem, operands)?;
     let offset = operands.offsets[3];
     let mut inside = vec![false; got.len()];
     for_each(&problem.d, problem.m, problem.n, problem.batch, |index| inside[offset + index] = true);
@@ -84,11 +84,14 @@ pub fn compare<T: Element, Out: Element>(
     let inputs = if tf32 { (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10) } else { 0.0 };
     let inputs = inputs * problem.epilogue.alpha().abs().max(1.0);
     // cuBLAS rounds a product of 16 bits before it adds beta * C: numbers of C are below 6.
-    let name = kernel.split('@').next().unwrap_or_default();
+    let name = match choice {
+        Choice::Named(name) => name.split('@').next().unwrap_or_default(),
+        Choice::By(_) => "",
+    };
     let is_vendor = family::by_name(name).is_some_and(|kernel| kernel.role == Role::Vendor);
     let rounds_twice = is_vendor && problem.epilogue.in_place && Out::UNIT_ROUNDOFF > 1e-4;
     // So do plans that copy D: numbers of the product are below 6 sqrt(k).
-    let on_copies = kernel.starts_with("copies") && !problem.epilogue.is_linear();
+    let on_copies = matches!(choice, Choice::By(_)) && !problem.epilogue.is_linear();
     let product = if on_copies { 6.0 * (problem.k as f64).sqrt() * Out::UNIT_ROUNDOFF } else { 0.0 };
     let rounds_twice = rounds_twice || on_copies;
     let twice = if rounds_twice { Out::UNIT_ROUNDOFF } else { 0.0 };

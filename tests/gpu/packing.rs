@@ -4,6 +4,7 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu};
 use crate::oracle;
 use crate::Test;
+use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::problem::{BiasAxis, Types};
 use candle_tilegemm::{Activation, Format, Layout};
 use half::{bf16, f16};
@@ -48,11 +49,11 @@ fn every_variant<T: Element, Out: Element>(gpu: &Gpu, layout: Layout) -> Result<
         {
             let problem = cases::problem(m, n, k, layout, types::<T, Out>(), variant);
             for (data, policy) in
-                [(Data::Normal, "copies"), (Data::Integers, "copies-own"), (Data::NonFinite, "copies-own")]
+                [(Data::Normal, Policy::default()), (Data::Integers, Policy::own()), (Data::NonFinite, Policy::own())]
             {
                 let operands = cases::operands::<T, Out>(&problem, variant.offset, data, 11);
-                let compared = oracle::compare(gpu, policy, &problem, &operands, data);
-                compared.map_err(|error| format!("{policy}, {variant:?}, {problem}, {data:?}: {error}"))?;
+                let compared = oracle::compare(gpu, policy.with_copies(), &problem, &operands, data);
+                compared.map_err(|error| format!("{policy:?}, {variant:?}, {problem}, {data:?}: {error}"))?;
             }
         }
     }
@@ -63,5 +64,5 @@ fn every_variant<T: Element, Out: Element>(gpu: &Gpu, layout: Layout) -> Result<
 fn in_pieces(gpu: &Gpu) -> Result<(), String> {
     let problem = cases::problem(65, 20001, 4095, Layout::NT, Format::BF16, Variant::PLAIN);
     let operands = cases::operands::<bf16, bf16>(&problem, 0, Data::Normal, 3);
-    oracle::compare(gpu, "copies-own", &problem, &operands, Data::Normal)
+    oracle::compare(gpu, Policy::own().with_copies(), &problem, &operands, Data::Normal)
 }

@@ -33,6 +33,8 @@ pub enum Arm {
     Ours,
     /// The dispatcher's choice without measured tables.
     OursUntuned,
+    /// The dispatcher's choice in batch-invariant mode.
+    Invariant,
     /// The dispatcher's choice with the vendor library off.
     Own,
     /// The fastest of our rows, found by timing the rows.
@@ -66,6 +68,7 @@ impl std::str::FromStr for Arm {
         Ok(match name {
             "ours" => Arm::Ours,
             "ours-untuned" => Arm::OursUntuned,
+            "ours-invariant" => Arm::Invariant,
             "every" => Arm::Every,
             "own" => Arm::Own,
             "own-best" => Arm::OwnBest,
@@ -82,7 +85,7 @@ impl std::str::FromStr for Arm {
                 let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
                 let kernel = family::by_name(kernel).ok_or_else(|| {
                     format!(
-                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, every, or a name from `tilegemm \
+                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, every, or a name from `tilegemm \
                          kernels`",
                         DEFAULT.join(", ")
                     )
@@ -98,6 +101,7 @@ impl Arm {
         Cow::Borrowed(match self {
             Arm::Ours => "ours",
             Arm::OursUntuned => "ours-untuned",
+            Arm::Invariant => "ours-invariant",
             Arm::Every => "every",
             Arm::Own => "own",
             Arm::OwnBest => "own-best",
@@ -242,6 +246,7 @@ impl<'a> Resolver<'a> {
                 Ok(Runner::Plan(self.untuned.plan(self.problem, policy)?))
             }
             Arm::Every => Err("stands for arms of other names".into()),
+            Arm::Invariant => plan(Policy::default().with_batch_invariance(true)),
             Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
             Arm::Kernel(..) => plan(Policy::force(&arm.name())?),
             Arm::OwnBest => self.own_best(),

@@ -46,7 +46,7 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     products: Products,
-    /// Arms: ours, ours-untuned, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
+    /// Arms: ours, ours-untuned, ours-invariant, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
     /// f32 mode, names of kernels, or `every` for each of our kernels and the vendor's call
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,

@@ -129,6 +129,7 @@ pub fn arm_name(arm: &str) -> &str {
         OURS => "ours",
         OWN_BEST => "best own kernel",
         "ours-untuned" => "ours without measured tables",
+        "ours-invariant" => "ours, batch-invariant",
         "own" => "ours without the vendor's library",
         "cublaslt-any" => "cuBLASLt, partial sums of any type",
         "cublaslt-top1" => "cuBLASLt's first choice",

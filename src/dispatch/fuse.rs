@@ -1,0 +1,63 @@
+//! How much of an epilogue a GEMM kernel does.
+
+use super::memo::{Answer, Question, Recent};
+use super::{Dispatcher, Policy};
+use crate::cost;
+use crate::error::Result;
+use crate::kernel::Fusion;
+use crate::problem::Problem;
+use std::cell::RefCell;
+
+thread_local! {
+    static RECENT_SPLITS: RefCell<Recent<Split>> = const { RefCell::new(Recent::new()) };
+}
+
+/// How much of an epilogue the GEMM kernel does.
+#[derive(Debug)]
+pub(super) struct Split {
+    asked: Problem,
+    dispatcher: usize,
+    policy: Policy,
+    fusion: Fusion,
+}
+
+impl Answer for Split {
+    fn question(&self) -> Question<'_> {
+        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
+    }
+}
+
+impl Dispatcher {
+    /// How much of the epilogue of `problem` the GEMM kernel should do: the split with the lowest estimate. Elementwise kernels do
+    /// the rest after the product.
+    ///
+    /// # Errors
+    /// As for [`Dispatcher::plan`], when not even the bare product can run.
+    pub fn fuse(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
+        if problem.epilogue.is_linear() || problem.epilogue.in_place {
+            return Ok(Fusion::Full);
+        }
+        let make = || {
+            let fusion = self.split(problem, policy)?;
+            Ok(Split { asked: *problem, dispatcher: self.id, policy, fusion })
+        };
+        self.splits.recall(&RECENT_SPLITS, self.question(problem, policy), make, |split| split.fusion)
+    }
+
+    fn split(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
+        if policy.batch_invariant && policy.forced.is_none() {
+            // The number of rows has no say: where a kernel fuses it for some, kernels fuse it for all.
+            let order = self.sum_order(problem, policy);
+            return Ok(if order.is_some() { Fusion::Full } else { Fusion::None });
+        }
+        let estimate = |fusion: Fusion| -> Result<f64> {
+            let (epilogue, passes) = problem.epilogue.keep(fusion);
+            let estimate_us = self.with_plan(&Problem { epilogue, ..*problem }, policy, |plan| plan.estimate_us)?;
+            Ok(estimate_us + cost::elementwise_us(problem, passes, &self.device))
+        };
+        let bare = estimate(Fusion::None)?;
+        let fused = [Fusion::Full, Fusion::BiasAct].map(|fusion| (fusion, estimate(fusion).unwrap_or(f64::INFINITY)));
+        let best = fused.into_iter().chain([(Fusion::None, bare)]).min_by(|x, y| x.1.total_cmp(&y.1));
+        Ok(best.map_or(Fusion::None, |(fusion, _)| fusion))
+    }
+}
