@@ -7,6 +7,7 @@
 
 #include "common/kernel.hpp"
 #include "common/launch.hpp"
+#include "common/ptx.hpp"
 
 namespace tilegemm {
 namespace {
@@ -76,6 +77,9 @@ __device__ __forceinline__ void store_of_row(char* row, int64_t begin, const uin
 }
 
 __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant__ RowCopy of) {
+#if __CUDA_ARCH__ >= 900
+  launch_dependents();  // the product on the copies may prefetch an operand, and waits for the end of this kernel
+#endif
   const int lane = threadIdx.x % 32, warps = gridDim.x * (copy_threads / 32);
 #pragma unroll 1
   for (int segment = blockIdx.x * (copy_threads / 32) + threadIdx.x / 32; segment < of.count; segment += warps) {
@@ -112,9 +116,6 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
       else store_of_row(to, begin + 512 * w, copy, of);
     }
   }
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the product on the copies waits for the end of this kernel
-#endif
 }
 
 // Copies A to D, whose rows are contiguous: `m` rows of `k` elements of `size` bytes, with zeros up to `n` elements.

@@ -4,10 +4,11 @@
 
 namespace tilegemm {
 
-// `full`: barriers of stages whose bytes have arrived; `empty`: barriers of stages that all `readers` have released.
-__device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int stages, int readers) {
+// `full`: barriers of stages whose bytes have arrived, and where all `writers` have; `empty`: barriers of stages that all `readers` have
+// released.
+__device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int stages, int readers, int writers = 1) {
   for (int s = 0; s < stages; s++) {
-    mbarrier_init(full + 8 * s, 1);
+    mbarrier_init(full + 8 * s, writers);
     mbarrier_init(empty + 8 * s, readers);
   }
 }

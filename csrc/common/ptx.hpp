@@ -39,6 +39,9 @@ __device__ inline void prefetch_l2(const void* from, int bytes, uint64_t policy)
                : "memory");
 }
 
+// Requests the line of `at` in L2.
+__device__ inline void prefetch_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory"); }
+
 // ---- Barriers in shared memory ---------------------------------------------------------------------------------------
 //
 // Addresses are those of shared memory, 32 bits.
@@ -88,6 +91,19 @@ __device__ inline void mbarrier_wait_warp(uint32_t barrier, uint32_t parity) {
   }
 }
 
+// ---- Asynchronous copies by threads ----------------------------------------------------------------------------------
+
+// Copies 16 bytes to shared memory, of which the first `size` are read and the others are zeros; both addresses are multiples of 16.
+__device__ inline void copy_async_16(uint32_t to, const void* from, int size, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(size), "l"(policy)
+               : "memory");
+}
+
+// Arrives at a barrier when all copies that this thread has started have ended. The arrival is one of those that the barrier counts.
+__device__ inline void mbarrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // ---- Blocks ----------------------------------------------------------------------------------------------------------
 
 // Changes the number of registers of each thread of a warp group.
@@ -110,6 +126,11 @@ __device__ inline uint32_t load_shared(uint32_t from) {
   uint32_t word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
   return word;
+}
+__device__ inline uint32_t load_shared_16(uint32_t from) {
+  uint16_t half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(from) : "memory");
+  return half;
 }
 __device__ inline float4 load_shared_4_ordered(uint32_t from) {
   float4 v;

@@ -131,9 +131,9 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
 }
 
 // P0 to P3, Q, ADD: the positions of these operands in the list of assembly operands.
-#define TG_WGMMA_REGISTERS_ASM(N, LAST, P0, P1, P2, P3, Q, ADD)                                                       \
+#define TG_WGMMA_REGISTERS_ASM(N, LAST, P0, P1, P2, P3, Q, ADD, TYPE)                                                 \
   asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
-               " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" TG_WGMMA_S##LAST "}, {%" #P0 ", %" #P1 ", %" #P2 \
+               " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST "}, {%" #P0 ", %" #P1 ", %" #P2 \
                ", %" #P3 "}, %" #Q ", p, 1, 1, 0;\n}"                                                                 \
                : TG_WGMMA_O##LAST                                                                                     \
                : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(q), "r"(add))
@@ -142,10 +142,28 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
 template <int rows>
 __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
   static_assert(rows == 16 || rows == 32 || rows == 64 || rows == 128);
-  if constexpr (rows == 16) TG_WGMMA_REGISTERS_ASM(16, 1, 8, 9, 10, 11, 12, 13);
-  else if constexpr (rows == 32) TG_WGMMA_REGISTERS_ASM(32, 3, 16, 17, 18, 19, 20, 21);
-  else if constexpr (rows == 64) TG_WGMMA_REGISTERS_ASM(64, 7, 32, 33, 34, 35, 36, 37);
-  else TG_WGMMA_REGISTERS_ASM(128, 15, 64, 65, 66, 67, 68, 69);
+  if constexpr (rows == 16) TG_WGMMA_REGISTERS_ASM(16, 1, 8, 9, 10, 11, 12, 13, "bf16");
+  else if constexpr (rows == 32) TG_WGMMA_REGISTERS_ASM(32, 3, 16, 17, 18, 19, 20, 21, "bf16");
+  else if constexpr (rows == 64) TG_WGMMA_REGISTERS_ASM(64, 7, 32, 33, 34, 35, 36, 37, "bf16");
+  else TG_WGMMA_REGISTERS_ASM(128, 15, 64, 65, 66, 67, 68, 69, "bf16");
+}
+
+#define TG_WGMMA_REGISTERS_ROWS(N, ...)                                                                               \
+  if constexpr (rows == N) {                                                                                          \
+    if constexpr (std::is_same_v<Element, __half>) TG_WGMMA_REGISTERS_ASM(N, __VA_ARGS__, "f16");                     \
+    else TG_WGMMA_REGISTERS_ASM(N, __VA_ARGS__, "bf16");                                                              \
+  }
+
+// d += 64 rows of P times `rows` rows of Q over 16 of K. P's fragments for the warp are in registers.
+template <class Element, int rows>
+__device__ __forceinline__ void wgmma(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q) {
+  static_assert(rows == 8 || rows == 16 || rows == 32 || rows == 64 || rows == 128);
+  constexpr int add = 1;
+  TG_WGMMA_REGISTERS_ROWS(8, 0, 4, 5, 6, 7, 8, 9)
+  TG_WGMMA_REGISTERS_ROWS(16, 1, 8, 9, 10, 11, 12, 13)
+  TG_WGMMA_REGISTERS_ROWS(32, 3, 16, 17, 18, 19, 20, 21)
+  TG_WGMMA_REGISTERS_ROWS(64, 7, 32, 33, 34, 35, 36, 37)
+  TG_WGMMA_REGISTERS_ROWS(128, 15, 64, 65, 66, 67, 68, 69)
 }
 
 // ---- TF32 ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 // in a fixed order.
 #pragma once
 #include "common/pipeline.hpp"
-#include "sm90_swap_ab/tiles.hpp"
+#include "sm90_swap_ab/raw.hpp"
 
 namespace tilegemm {
 namespace {
@@ -18,8 +18,13 @@ struct FewRows : Tile<Row, Width> {
   static_assert(Base::swap_ab && Base::w_rows == 64 && Row::cluster_m == 1 && Row::cluster_n == 1);
   static constexpr int depth = Row::tile_k, boxes = depth / box;
   static constexpr int w_box_bytes = Base::w_rows * 128, a_box_bytes = Base::a_rows * 128;
-  static constexpr int w_bytes = boxes * w_box_bytes, stage_bytes = Base::bytes_of_a_stage(depth);
   static_assert(depth % box == 0);
+  // Whether W may lie anywhere (raw.hpp): 16 bytes more for each of its lines.
+  static constexpr bool raw = Row::align < 16, k_major = b_is_k_major(Row::layout);
+  static constexpr int raw_bytes = raw ? 16 * (k_major ? Base::w_rows : depth) : 0;
+  static constexpr int producer_warps = raw ? 4 : 1, threads = 32 * (Base::consumer_warps + producer_warps);
+  static constexpr int w_bytes = boxes * w_box_bytes + raw_bytes, stage_bytes = Base::bytes_of_a_stage(depth) + raw_bytes;
+  static_assert((raw || k_major) && stage_bytes % 1024 == 0);
 
   // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The block's inbox has a slot for each of its
   // fragments from each block.
@@ -27,11 +32,12 @@ struct FewRows : Tile<Row, Width> {
   static constexpr int slots(int split) { return (fragments + split - 1) / split; }
   static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
   // The most stages; with fewer stages two blocks share a multiprocessor.
-  static constexpr int stages(int split) { return Base::stages_beside(inbox_bytes(split), depth); }
+  static constexpr int stages(int split) { return Base::stages_in(inbox_bytes(split), stage_bytes); }
   static_assert(stages(most_split) >= least_stages && least_stages * stage_bytes >= fragments * fragment_bytes);
 };
 
 struct FewRowsPlace : Product {
+  tg_matrix b;           // of a raw W
   int split_log2;        // blocks that split K; divisions would delay the first load
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool pairs;            // two 16-bit numbers of a row of D may be stored as one word
@@ -66,6 +72,12 @@ __device__ inline void store_fragment(const float4& v, T* to, int row, int colum
 }
 
 template <class C>
+__device__ __forceinline__ auto raw_fragments(const FewRowsPlace& p, int row0, int batch0, int batch1, int warp, int lane) {
+  if constexpr (C::raw) return RawFragments<C>(RawW<C>(p.b, p.n, p.k, row0, batch0, batch1), warp, lane);
+  else return 0;
+}
+
+template <class C>
 __global__ void __launch_bounds__(C::threads)
     few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
              const __grid_constant__ FewRowsPlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
@@ -85,11 +97,11 @@ __global__ void __launch_bounds__(C::threads)
   const int k_tiles = (p.k + C::depth - 1) / C::depth;
   const int first = (k_tiles * part) >> split_log2, count = ((k_tiles * (part + 1)) >> split_log2) - first;
 
-  if (warp == C::consumer_warps) {
-    if (lane == 0) {
-      prefetch_tensor_map(&w_map);
+  if (warp >= C::consumer_warps) {
+    if (warp == C::consumer_warps && lane == 0) {
+      if (!C::raw) prefetch_tensor_map(&w_map);
       prefetch_tensor_map(&a_map);
-      init_ring(full, empty, stages, C::consumer_warps);
+      init_ring(full, empty, stages, C::consumer_warps, C::raw ? 32 * C::producer_warps + 1 : 1);
       mbarrier_init(arrived, 1);
       const int fragments = (C::fragments - part + split - 1) >> split_log2;  // that this block adds up
       if (split > 1) mbarrier_arrive_expect(arrived, (fragments << split_log2) * C::fragment_bytes);
@@ -99,7 +111,30 @@ __global__ void __launch_bounds__(C::threads)
     // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
     if (split > 1) cluster_arrive_relaxed();
     else __syncthreads();
-    if (lane == 0) {
+    if constexpr (C::raw) {
+      if (split > 1) cluster_wait();  // for the barriers
+      const RawW<C> raw(p.b, p.n, p.k, row0, batch0, batch1);
+      for (int i = 0; i < min(count, p.prefetch); i++) raw.prefetch((first + i) * C::depth, warp - C::consumer_warps);
+      griddepcontrol_wait();
+      Stage at = Stage::to_fill();
+      for (int i = 0; i < count; i++) {
+        const uint32_t to = ring + at.s * C::stage_bytes, barrier = full + 8 * at.s;
+        const int k = (first + i) * C::depth;
+        at.wait(empty);
+        if (warp == C::consumer_warps && lane == 0) {
+          mbarrier_arrive_expect(barrier, C::boxes * p.m * 128);
+#pragma unroll
+          for (int j = 0; j < C::boxes; j++) {
+            tma_load(&a_map, to + C::w_bytes + j * C::a_box_bytes, barrier, k + j * C::box, 0, batch, evict_last);
+          }
+        }
+        __syncwarp();
+        raw.load(to, k, warp - C::consumer_warps);
+        mbarrier_arrive_after_copies(barrier);
+        at.advance(stages);
+      }
+      if (lane == 0) launch_dependents();
+    } else if (lane == 0) {
       const uint32_t bytes = C::w_bytes + C::boxes * p.m * 128;
       for (int i = 0; i < min(count, p.prefetch); i++) {
 #pragma unroll
@@ -120,7 +155,7 @@ __global__ void __launch_bounds__(C::threads)
       launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
     }
     __syncwarp();
-    if (split > 1) cluster_wait();
+    if (!C::raw && split > 1) cluster_wait();
     return;
   }
 
@@ -138,11 +173,17 @@ __global__ void __launch_bounds__(C::threads)
   };
 
   float sum[C::width / 2] = {};
+  [[maybe_unused]] uint32_t f[2][4][4];
+  [[maybe_unused]] std::conditional_t<C::raw, RawFragments<C>, int> fragments = raw_fragments<C>(p, row0, batch0, batch1, warp, lane);
   Stage at = Stage::to_read();
   for (int i = 0, before = 0; i < count; i++) {
     at.wait(full);
     const uint32_t w = ring + at.s * C::stage_bytes, a = w + C::w_bytes;
-    multiply<C>(sum, w, a);
+    if constexpr (C::raw) {
+      multiply_raw<C>(sum, f, fragments, w, a);
+    } else {
+      multiply<C>(sum, w, a);
+    }
     if (i > 0) release_stage(empty, before, lane, false, 1);
     before = at.s;
     at.advance(stages);
@@ -212,16 +253,16 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
       stages > C::stages(split)) {
     return TG_UNSUPPORTED;
   }
-  CUtensorMap w_map, a_map;
+  CUtensorMap w_map{}, a_map;
   // TMA takes as long for rows outside of A as for rows inside.
-  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows) ||
+  if ((!C::raw && !tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows)) ||
       !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, int(args.m))) {
     return TG_UNSUPPORTED;
   }
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
   const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
   const Epilogue<typename C::Out, float> epilogue(args);
-  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, split_log2, stages,
+  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, args.b, split_log2, stages,
                            args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 
   if (const cudaError_t error = allow_shared_memory<C>(few_rows<C>, C::shared_per_block)) return cuda_status(error);

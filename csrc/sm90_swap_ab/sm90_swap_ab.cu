@@ -33,7 +33,7 @@ tg_status run_width(const tg_gemm_args& args, Widths<widths...>) {
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
-  static_assert(Row::layout == TG_NT);
+  static_assert(Row::layout == TG_NT || Row::align < 16);
   const tg_gemm_args& args = *problem;
   const tg_config& config = args.config;
   const int64_t batches = args.batch[0] * args.batch[1];

@@ -39,10 +39,11 @@ struct Tile {
   static constexpr int shared_per_block = 227 * 1024;
   static constexpr int most_stages = 16, barriers_bytes = 8 * (2 * most_stages + 1);
   static constexpr int bytes_of_a_stage(int depth) { return (p_rows + q_rows) * depth * int(sizeof(Element)); }
-  // Stages that shared memory holds beside an inbox.
-  static constexpr int stages_beside(int inbox_bytes, int depth) {
-    return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes) / bytes_of_a_stage(depth));
+  // Stages of so many bytes that shared memory holds beside an inbox.
+  static constexpr int stages_in(int inbox_bytes, int stage_bytes) {
+    return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes) / stage_bytes);
   }
+  static constexpr int stages_beside(int inbox_bytes, int depth) { return stages_in(inbox_bytes, bytes_of_a_stage(depth)); }
 };
 
 // What the parameters of both kernels begin with.

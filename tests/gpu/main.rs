@@ -3,6 +3,7 @@
 //! Without a device each test is reported as ignored, loudly; with `TILEGEMM_REQUIRE_GPU=1` that is a failure.
 
 mod activations;
+mod batch_invariant;
 mod cases;
 mod chains;
 mod configurations;
@@ -13,6 +14,7 @@ mod exactness;
 mod fma;
 mod launches;
 mod limits;
+mod odd_addresses;
 mod oracle;
 mod outer;
 mod packing;
@@ -70,11 +72,13 @@ fn all() -> Vec<(String, Test)> {
         (kernel.name.to_string(), test)
     }));
     tests.extend(activations::tests());
+    tests.extend(batch_invariant::tests());
     tests.extend(chains::tests());
     tests.extend(configurations::tests());
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
     tests.extend(limits::tests());
+    tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
