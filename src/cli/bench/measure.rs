@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Warm-up of each arm of a row, for up to this many arms.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 const WARM_ARMS: u32 = 7;
 /// Of `every`, arms beyond this multiple of the fastest arm's first time keep that one time.
 const BRIEF: f64 = 1.3;
@@ -45,6 +45,8 @@ pub struct Session {
 /// The method of measuring a product.
 pub struct How {
     pub samples: usize,
+    /// The time for which each arm runs before the samples, up to `WARM_ARMS` times.
+    pub warm_up: Duration,
     /// Whether there is only one copy of the operands.
     pub hot: bool,
     /// Whether results are compared with the reference.
@@ -151,6 +153,7 @@ impl Session {
             .into(),
             samples: args.samples.into(),
             pause: self.timer.pause,
+            warm_up: (args.warm_up != WARM_UP).then_some(args.warm_up.as_secs_f64()),
             seconds: start.elapsed().as_secs_f64(),
             f32: dtypes.contains(&Format::F32).then_some(self.f32_mode),
             seed: args.products.seed,
@@ -193,7 +196,7 @@ impl Session {
             return Ok(None);
         }
         let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
-        let how = How { samples: 11, hot: true, check: false, scale: 1.0 };
+        let how = How { samples: 11, warm_up: WARM_UP, hot: true, check: false, scale: 1.0 };
         let measured = self.measure(&problem, &arms, &how)?;
         let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
         Ok(Some(digits(problem.flops() / best / 1e6)))
@@ -307,7 +310,7 @@ impl Session {
         // Glances come sorted, so that the brief ones are the last.
         let in_turns = runners.len() - brief.len();
         let captured: Vec<&Captured> = runners[..in_turns].iter().map(|(_, captured, _)| captured).collect();
-        let warm_up = WARM_UP * WARM_ARMS.min(captured.len() as u32);
+        let warm_up = how.warm_up * WARM_ARMS.min(captured.len() as u32);
         let _ = self.timer.interleave(&captured, warm_up, 0)?;
         let before = self.card_at_work(captured[0])?;
         let mut times = self.timer.interleave(&captured, Duration::ZERO, how.samples)?;
@@ -358,7 +361,7 @@ impl Args {
     /// The method of measuring a row.
     fn how(&self) -> How {
         let scale = if self.plant == Some(Plant::Zeros) { 0.0 } else { 1.0 };
-        How { samples: self.samples.into(), hot: self.hot, check: !self.no_check, scale }
+        How { samples: self.samples.into(), warm_up: self.warm_up, hot: self.hot, check: !self.no_check, scale }
     }
 }
 

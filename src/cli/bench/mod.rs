@@ -58,6 +58,9 @@ pub struct Args {
     /// Pause after each sample, in lengths of the sample; without pauses, large products measure the card's power limit
     #[arg(long, default_value_t = 2.0, value_parser = pause)]
     pause: f64,
+    /// Warm-up of a row: this time for each arm, up to seven times; a record for `fit` is made four times as fast with 20ms
+    #[arg(long, default_value = "300ms", value_name = "TIME", value_parser = duration)]
+    warm_up: Duration,
     /// Use one copy of the operands, which stays in the L2 cache where the copy fits
     #[arg(long)]
     hot: bool,

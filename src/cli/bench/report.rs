@@ -59,6 +59,9 @@ pub struct Settings {
     pub samples: usize,
     /// Pause after a sample, as a multiple of its length.
     pub pause: f64,
+    /// Seconds of warm-up for each arm, where that is not 0.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_up: Option<f64>,
     pub seconds: f64,
     /// The f32 mode of every arm; absent without f32 rows, and in older records, whose mode was strict.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::cli::bench::arms::Arm;
-use crate::cli::bench::measure::{How, Session};
+use crate::cli::bench::measure::{How, Session, WARM_UP};
 use crate::cli::bench::measured::Measured;
 use crate::cli::Result;
 use crate::dispatch::Policy;
@@ -43,7 +43,7 @@ pub struct Outcome {
 
 /// Measures `problem`, and measures the challengers that were faster than the choice a second time, on other operands.
 pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome> {
-    let how = How { samples: args.samples.into(), hot: false, check: true, scale: 1.0 };
+    let how = How { samples: args.samples.into(), warm_up: WARM_UP, hot: false, check: true, scale: 1.0 };
     let canonical = problem.canonical().problem;
     let contests = contests(session, &canonical);
     let mut outcome = Outcome::default();
