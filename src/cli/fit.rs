@@ -19,7 +19,8 @@ use std::path::PathBuf;
 /// A record is a file of `tilegemm bench --json`. Every arm with a kernel of the table is a measurement: a kernel, its configuration (the
 /// family's choice where an older record names none), a product, a time. The numbers of each family (src/family/FAMILY.toml) are moved
 /// until the mean logarithmic error over the family's measurements is least; numbers that no measurement moves stay as they are, and so does a
-/// family with fewer measurements than numbers to move.
+/// family with fewer measurements than numbers to move. A measurement counts less where another kernel is faster, by the square of the ratio
+/// of the times: such a kernel is not chosen. A number that moves has a price, so that few measurements move a number little.
 ///
 /// The regret is the time of the kernel that this build would choose, with its measured tables, by its estimates alone, and by the fitted
 /// estimates, over the least time that was measured of the product. A product whose choice was not measured counts apart. The arm `every` of

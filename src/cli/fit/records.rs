@@ -41,6 +41,8 @@ pub struct Measurement {
     pub problem: Problem,
     pub device: DeviceInfo,
     pub us: f64,
+    /// What the measurement counts: less where other kernels are faster, for such a kernel is not chosen.
+    pub weight: f64,
 }
 
 impl Measurement {
@@ -108,9 +110,12 @@ impl Record {
                         problem: canonical,
                         device: device.clone(),
                         us: measured.us,
+                        weight: 1.0,
                     }),
                 }
             }
+            let of_product = measurements.iter_mut().filter(|m: &&mut Measurement| m.product == products.len());
+            weigh(of_product.collect());
             let stock_us = row.arms.get("candle").map(|stock| stock.us);
             let (id, class) = (row.id.clone(), row.class.clone());
             products.push(Product { id, class, problem: problem(mode), stock_us });
@@ -123,6 +128,16 @@ impl Record {
     pub fn is_of_the_suite(&self) -> bool {
         let suite = products::of_the_suite().unwrap_or_default();
         self.products.iter().any(|product| suite.iter().any(|shape| shape.id == product.id))
+    }
+}
+
+/// Weights the measurements of a product by the least of their times in the same f32 mode over their own, squared.
+fn weigh(mut measurements: Vec<&mut Measurement>) {
+    let times: Vec<_> = measurements.iter().map(|m| (m.problem.f32_mode, m.us)).collect();
+    for measurement in &mut measurements {
+        let same = times.iter().filter(|(mode, _)| *mode == measurement.problem.f32_mode);
+        let best = same.map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
+        measurement.weight = (best / measurement.us).powi(2);
     }
 }
 
