@@ -56,7 +56,7 @@ const KNOWN: [Known; 5] = [
         why: "f32, most of them unaligned, with few rows or few tiles: bf16x6 splits both operands into parts first, sm90_sgemm transposes \
               and fills few multiprocessors, cuBLAS and split_k use FMA units, and in the mode tf32 no kernel with TMA takes the unaligned",
         is: |miss| !miss.is_half(),
-        most: 3.0,
+        most: 1.8,
     },
 ];
 

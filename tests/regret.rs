@@ -58,3 +58,25 @@ fn a_record_with_every_kernel_judges_other_builds() {
     assert_eq!(cells(&text, "this build:", "unaligned"), ["1", "5.3 %", "5.3 %", "5.3 %", "odd", "1 of 1, 0.62 odd"]);
     assert!(text.contains("the choice was not measured: decode-1"), "{text}");
 }
+
+/// Products of seed 1 on an H100: no family's numbers were fitted to that seed.
+#[test]
+fn the_regret_on_products_that_nobody_fitted_stays_small() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    for entry in std::fs::read_dir(format!("{root}/src/family")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let file: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+            let seeds = file.get("provenance").and_then(|provenance| provenance.get("seeds")?.as_array());
+            let is_seed_1 = |seed: &toml::Value| seed.as_integer() == Some(1);
+            assert!(!seeds.is_some_and(|seeds| seeds.iter().any(is_seed_1)), "{} was fitted to seed 1", path.display());
+        }
+    }
+    let text = run(&["fit", "--judge", &format!("{root}/benches/record/h100/2026-11-23-random-1.json")]);
+    let all = cells(&text, "this build:", "all");
+    let percent = |cell: &str| cell.trim_end_matches(" %").parse::<f64>().unwrap();
+    assert!(all[0].parse::<usize>().unwrap() >= 130, "{all:?}");
+    assert!(percent(&all[1]) < 3.0 && percent(&all[2]) < 18.0 && percent(&all[3]) < 50.0, "{all:?}");
+    let slower: usize = all[5].split_once(" of ").unwrap().0.parse().unwrap();
+    assert!(slower <= 5, "{all:?}");
+}

@@ -2,7 +2,7 @@
 //! arithmetic or its loads, whichever is longer, and the whole no less than device memory needs.
 
 use super::pipeline::{l2_us, l2_us_of_one, memory_us};
-use super::{overlapped, peak_tflops};
+use super::{arithmetic_us, overlapped, peak_tflops};
 use crate::kernel::Case;
 
 /// What a family adds to the model.
@@ -67,7 +67,9 @@ impl Tiles {
         let l2 = l2_us(tiles * tile_bytes, self.loads.l2, device);
         let single = l2_us_of_one(tile_bytes / blocks_per_tile, self.loads.single, device);
         let load = if waves > 1.0 { l2 } else { l2.max(single) };
-        overlapped(&[arithmetic, load, self.loads.memory * memory_us(problem, device)])
+        // Short bursts run above the sustained rate, whole products do not.
+        let least = arithmetic_us(problem, case.kernel.math, device);
+        overlapped(&[arithmetic, load, self.loads.memory * memory_us(problem, device)]).max(least)
     }
 }
 

@@ -110,7 +110,8 @@ pub(super) fn fastest<'a>(problem: &Problem, candidates: &'a [Candidate]) -> Opt
 /// The suite's records have operands whose rows lie at multiples of 16 bytes, and of these:
 ///
 /// - linear layers (one matrix) in 16 bits with N from 1024 to 160,000 and K from 512 to 32,768; routers with N from 256 on, K from 1024
-///   on and up to 16 rows; in f32 and f64 N and K from 384 to 8192, as long as the parts of B fit into the workspace; M up to 16,384;
+///   on and up to 16 rows; up to 256 rows in nt with N and K from 192 on (random products of seeds 3 and 4); in f32 and f64 N and K from
+///   384 to 8192, as long as the parts of B fit into the workspace; M up to 16,384;
 /// - attention (several matrices) with N and K from 64 to 4096;
 /// - K = 1 in f32.
 ///
@@ -121,6 +122,9 @@ fn lead(problem: &Problem) -> f64 {
     let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
     let linear = match problem.a.format {
         Format::F16 | Format::BF16 if m <= 16 && k >= 1024 => (256..=160_000).contains(&n) && k <= 32_768,
+        Format::F16 | Format::BF16 if m <= 256 && problem.layout() == Layout::NT => {
+            (192..=160_000).contains(&n) && (192..=32_768).contains(&k)
+        }
         Format::F16 | Format::BF16 => (1024..=160_000).contains(&n) && (512..=32_768).contains(&k),
         _ => n.min(k) >= 384 && n.max(k) <= 8192 && n * k <= ONE_PIECE,
     };

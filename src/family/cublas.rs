@@ -59,9 +59,9 @@ fitted! {
         step_ns: [f64; 10] = "ns", 0.0 to 20.0;
         /// TF32: the launch, beside the card's.
         tf32_us: f64 = "us", -3.7 to 3.0;
-        /// TF32: throughput between two epilogues, relative to the sustained rate: tiles 64 and 256 wide.
-        tf32_efficiency: [f64; 2] = "", 0.4 to 1.3;
-        /// TF32: the epilogue, for each column of a tile 64 and 256 wide.
+        /// TF32: throughput between two epilogues, relative to the sustained rate: tiles 64, 256 and 128 wide.
+        tf32_efficiency: [f64; 3] = "", 0.4 to 1.3;
+        /// TF32: the epilogue, for each column of a tile 64 wide and of a wider one.
         tf32_column_us: [f64; 2] = "us", 0.0 to 0.1;
         /// TF32: memory time over that of reading as many bytes.
         tf32_memory: f64 = "", 1.0 to 2.0;
@@ -71,6 +71,12 @@ fitted! {
         tf32_few_us: f64 = "us", -3.7 to 6.0;
         /// The same: memory time over that of one pass.
         tf32_few_memory: f64 = "", 1.0 to 4.0;
+        /// The same: one step of K.
+        tf32_few_step_ns: f64 = "ns", 0.0 to 10.0;
+        /// TF32 with rows at no multiple of 16 bytes: the factor.
+        tf32_unaligned: f64 = "", 1.0 to 4.0;
+        /// TF32 with a split K: the sums of the parts meet.
+        tf32_meet_us: f64 = "us", 0.0 to 8.0;
         /// The share of what L2 gives to all multiprocessors, multicast counted once.
         tf32_l2: f64 = "", 0.2 to 1.2;
         /// Tiles 64 wide: the share of what L2 gives to one multiprocessor, multicast counted once.
@@ -139,8 +145,7 @@ impl Cublas {
         };
         let (short, long) = (problem.m.min(problem.n), problem.m.max(problem.n));
         if short == 1 {
-            let launch = device.model.launch_us + self.vector_us[dtype];
-            return launch + self.vector_memory[dtype] * memory + 1e-3 * self.vector_step_ns[dtype] * k;
+            return self.vector(dtype, problem, device);
         }
         let kind = match (short, long) {
             _ if short * long <= 256 => 0,
@@ -156,11 +161,24 @@ impl Cublas {
         launch + overlap_by(3.0, &[sums, of(&self.few_memory) * memory, arithmetic])
     }
 
+    fn vector(&self, dtype: usize, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let steps = 1e-3 * self.vector_step_ns[dtype] * problem.k as f64;
+        device.model.launch_us + self.vector_us[dtype] + self.vector_memory[dtype] * memory_us(problem, device) + steps
+    }
+
     /// cuBLAS has tiles like ours but for the one 192 wide, and hides more of its epilogue.
     fn tf32(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
         let Problem { m, n, .. } = *problem;
-        if m.min(n) <= 64 && problem.batch_count() == 1 && problem.layout() == Layout::NT {
-            return device.model.launch_us + self.tf32_few_us + self.tf32_few_memory * memory_us(problem, device);
+        let is_unaligned = problem.alignments().iter().any(|(_, align)| *align < 16);
+        let unaligned = if is_unaligned { self.tf32_unaligned } else { 1.0 };
+        let short = m.min(n);
+        if short == 1 {
+            return self.vector(1, problem, device);
+        }
+        if short <= 64 && problem.batch_count() == 1 && problem.layout() == Layout::NT {
+            let memory = self.tf32_few_memory * memory_us(problem, device);
+            let steps = 1e-3 * self.tf32_few_step_ns * problem.k as f64;
+            return device.model.launch_us + self.tf32_few_us + unaligned * overlapped(&[memory, steps]);
         }
         let [tn, nn, others] = self.tf32_layout;
         let layout = match problem.layout() {
@@ -168,25 +186,30 @@ impl Cublas {
             Layout::NN => nn,
             _ => others,
         };
-        let tile = |width, kind: usize| Tile {
+        let tile = |width, kind: usize, cluster| Tile {
             width,
-            cluster: [2.0, 1.0, 1.0],
+            cluster,
             fit: Fit {
                 efficiency: self.tf32_efficiency[kind],
-                column_us: self.tf32_column_us[kind],
+                column_us: self.tf32_column_us[kind.min(1)],
                 memory: self.tf32_memory,
                 l2: self.tf32_l2,
                 narrow: [self.tf32_narrow, self.tf32_narrow_kib],
-                meet_us: 0.0,
+                meet_us: self.tf32_meet_us,
                 norms: self.tf32_norms,
             },
         };
-        let (wide, narrow) = (tile(256.0, 1), tile(64.0, 0));
-        let tiles = [(wide, [m, n]), (wide, [n, m]), (narrow, [m, n]), (narrow, [n, m])];
-        let product =
-            tiles.map(|(tile, sides)| tile.us(sides, problem, device)).into_iter().fold(f64::INFINITY, f64::min);
+        let pair = [2.0, 1.0, 1.0];
+        let clusters = [[1.0, 1.0, 1.0], [1.0, 1.0, 2.0], [1.0, 1.0, 4.0]];
+        let tiles = [(256.0, 1), (128.0, 2), (64.0, 0)].map(|(width, kind)| {
+            let split = clusters.map(|cluster| tile(width, kind, cluster));
+            [tile(width, kind, pair), split[0], split[1], split[2]]
+        });
+        let times =
+            tiles.iter().flatten().flat_map(|tile| [[m, n], [n, m]].map(|sides| tile.us(sides, problem, device)));
+        let product = times.fold(f64::INFINITY, f64::min);
         let launch = device.model.launch_us + self.tf32_us;
-        (launch + product * layout).max(roofline_us(problem, device) * 1.001)
+        (launch + product * layout * unaligned).max(roofline_us(problem, device) * 1.001)
     }
 
     /// The roofline times a factor, plus the launch.

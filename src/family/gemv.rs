@@ -8,8 +8,7 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
-use crate::cost::memory_us;
-use crate::cost::pipeline::pull_us;
+use crate::cost::{memory_us, overlap_by};
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{Format, Problem};
 
@@ -21,31 +20,23 @@ const MMA_ELEMENTS: usize = 100_000_000;
 const BLOCK_WARPS: u32 = 8;
 const LANES: u32 = 32;
 
+/// A number for the CUDA cores in 16 bits and in f32, for tensor cores, and for more than eight rows in f32.
+type ByLoops = [f64; 4];
+
 fitted! {
     Gemv {
-        /// Time until all loads are in flight, beside the card's overlapped launch: in general, with a short K, on tensor cores. The kernel
-        /// meanwhile prefetches weights into L2.
-        launch_us: [f64; 3] = "us", -1.7 to 3.0;
-        /// Tensor cores: time until all loads are in flight and the last have arrived.
-        mma_start_us: f64 = "us", 0.0 to 8.0;
-        /// Tensor cores: what a multiprocessor loads, over what it pulls: at K = 0, and at most.
-        mma_pull: [f64; 2] = "", 0.1 to 2.0;
-        /// Tensor cores: the K that adds all of what a multiprocessor pulls.
-        mma_pull_k: f64 = "steps of K", 1000.0 to 1000000.0;
-        /// Few rows of W: a step of K with one row of A, and of each further row.
-        step_ns: [f64; 2] = "ns", 0.0 to 2.0;
-        /// More than eight rows: each row from the seventh further one on.
-        wide_row_us: f64 = "us", 0.0 to 3.0;
-        /// More than eight rows: memory time over that of one pass.
-        wide_memory: f64 = "", 1.0 to 2.0;
-        /// A short K: each further row.
-        short_row_us: f64 = "us", 0.0 to 2.0;
-        /// CUDA cores: memory time over that of one pass.
-        memory: f64 = "", 1.0 to 2.0;
-        /// CUDA cores: each further row, for each byte of an element.
-        row_us: f64 = "us", 0.0 to 1.0;
-        /// CUDA cores: each further row, as a share of the memory time.
-        row: f64 = "", 0.0 to 0.1;
+        /// Time until all loads are in flight, beside the card's overlapped launch. The kernel meanwhile prefetches weights into L2.
+        launch_us: ByLoops = "us", -1.7 to 3.0;
+        /// Memory time over that of one pass.
+        memory: ByLoops = "", 0.8 to 2.0;
+        /// A chunk of K that a warp loads.
+        chunk_us: ByLoops = "us", 0.0 to 3.0;
+        /// Each further row of A, in a tile.
+        row_us: ByLoops = "us", 0.0 to 1.0;
+        /// The norm by which memory and the tiles of a block overlap.
+        norm: ByLoops = "", 1.0 to 16.0;
+        /// A short K: the same time until all loads are in flight, and each further row.
+        short_us: [f64; 2] = "us", -1.7 to 3.0;
     }
 }
 
@@ -205,59 +196,42 @@ impl Family for Gemv {
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        let (kernel, problem) = (case.kernel, case.problem);
-        let is_meant = |kind: &&Kind| Shape::of(kernel, problem, **kind).tile() == config.tile;
-        kinds(problem)
-            .iter()
-            .find(is_meant)
-            .map_or(f64::INFINITY, |kind| self.filled_us(case, *kind).max(self.few_us(case)))
+        let shapes = kinds(case.problem).iter().map(|kind| (*kind, Shape::of(case.kernel, case.problem, *kind)));
+        let mut meant = shapes.filter(|(_, shape)| shape.tile() == config.tile);
+        meant.next().map_or(f64::INFINITY, |(kind, shape)| match kind {
+            Kind::Short => self.short(case),
+            _ => self.us(case, config, &shape, kind),
+        })
     }
 }
 
 impl Gemv {
-    /// The launch of the CUDA cores' loops, of a short K, and of tensor cores.
-    fn launch_us(&self, case: &Case, kind: usize) -> f64 {
-        case.device.model.overlapped_launch_us + self.launch_us[kind]
-    }
-
-    /// The time where W has too few rows for the card.
-    fn few_us(&self, case: &Case) -> f64 {
-        let problem = case.problem;
-        let blocks = problem.n.div_ceil(case.kernel.tile[1] as usize).saturating_mul(problem.batch_count());
-        if blocks > case.device.sm_count as usize / 2 {
-            return 0.0;
-        }
-        let [first, further] = self.step_ns;
-        self.launch_us(case, 0) + 1e-3 * problem.k as f64 * (first + further * (problem.m as f64 - 1.0))
-    }
-
-    /// The time with enough rows of W for the whole card: memory (lanes beyond K load nothing), and a little for each
-    /// further row's activations and multiplications; more of both from nine rows on (seven recordings, mean error 10 %, 20
-    /// % where N is small).
-    fn filled_us(&self, case: &Case, kind: Kind) -> f64 {
-        let problem = case.problem;
-        let (further, memory) = (problem.m as f64 - 1.0, memory_us(problem, case.device));
-        match kind {
-            Kind::Mma => self.mma_us(case),
-            Kind::Wide => self.launch_us(case, 0) + self.wide_row_us * (further - 6.0) + self.wide_memory * memory,
-            Kind::Short => self.launch_us(case, 1) + self.short_row_us * further + memory,
-            Kind::Warps => {
-                let (k, chunk) = (problem.k as f64, f64::from(case.kernel.tile[2]));
-                let idle = (k / chunk).ceil() * chunk / k;
-                let row = self.row_us * problem.b.format.bits() / 8.0 + self.row * memory;
-                self.launch_us(case, 0) + self.memory * idle * memory + further * row
-            }
-        }
-    }
-
-    /// Memory time, or the load time of the busiest multiprocessor; W is distributed in units of at least 16 rows.
-    fn mma_us(&self, case: &Case) -> f64 {
+    /// The tiles that a block processes one after the other, each in chunks of K, and the memory time, side by side.
+    fn us(&self, case: &Case, config: &Config, shape: &Shape, kind: Kind) -> f64 {
         let (problem, device) = (case.problem, case.device);
-        let tiles = (problem.n as f64 / 16.0).ceil() * problem.batch_count() as f64;
-        let rows = 16.0 * (tiles / f64::from(device.sm_count)).ceil();
-        let [least, most] = self.mma_pull;
-        let share = (least + problem.k as f64 / self.mma_pull_k).min(most);
-        let pull = pull_us(rows * problem.b.format.bytes(problem.k) as f64, share, device);
-        self.launch_us(case, 2) + memory_us(problem, device).max(pull).hypot(self.mma_start_us)
+        let loops = match kind {
+            Kind::Mma => 2,
+            Kind::Wide => 3,
+            _ if problem.b.format.bytes(1) == 2 => 0,
+            _ => 1,
+        };
+        let [split, warps] = [config.split, config.warps].map(|count| count.max(1));
+        let tiles =
+            problem.n.div_ceil((warps / split * shape.rows).max(1) as usize).saturating_mul(problem.batch_count());
+        let blocks = device.sm_count * (shape.warps_per_sm / warps).max(1);
+        let turns = tiles.div_ceil(blocks.max(1) as usize) as f64;
+        let chunks = problem.k.div_ceil((shape.chunk * split) as usize) as f64;
+        let rows = self.row_us[loops] * (problem.m as f64 - 1.0);
+        let tile = chunks * self.chunk_us[loops] + rows;
+        let memory = self.memory[loops] * memory_us(problem, device);
+        device.model.overlapped_launch_us
+            + self.launch_us[loops]
+            + overlap_by(self.norm[loops], &[memory, turns * tile])
+    }
+
+    fn short(&self, case: &Case) -> f64 {
+        let [launch, row] = self.short_us;
+        let further = case.problem.m as f64 - 1.0;
+        case.device.model.overlapped_launch_us + launch + row * further + memory_us(case.problem, case.device)
     }
 }

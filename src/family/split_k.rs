@@ -142,6 +142,10 @@ fitted! {
         parts: f64 = "", 0.02 to 1.0;
         /// A round of loads that nothing hides, for each tile.
         round_us: [f64; 16] = "us", 0.0 to 4.0;
+        /// Each further wave of blocks, for tiles of up to 4 x 4 and for larger ones.
+        wave_us: [f64; 2] = "us", 0.0 to 6.0;
+        /// The store of an element of a tile beyond 16 x 16, by the busiest multiprocessor.
+        store_ns: f64 = "ns", 0.0 to 5.0;
         /// One multiplication of a block with its share of other instructions, for each tile.
         product_clocks: [f64; 16] = "clocks", 0.001 to 2.0;
         /// The factor on a multiplication's time in f64.
@@ -168,7 +172,14 @@ impl SplitK {
         let lines = if tile.is_dot() { busiest * k as f64 / 32.0 * tile.lines(problem) * line_us } else { 0.0 };
         let memory = self.memory * memory_us(problem, device);
         let add_us = self.adding_us(split, problem, device);
-        device.model.launch_us + self.launch_us + overlap_by(self.norm, &[products, latency, lines, memory]) + add_us
+        let elements = (tile.size[0] * tile.size[1]).saturating_sub(256) as f64;
+        let stores = 1e-3 * self.store_ns * busiest * elements;
+        let more = stores + (waves - 1.0) * self.wave_us[usize::from(!tile.is_dot())];
+        device.model.launch_us
+            + self.launch_us
+            + overlap_by(self.norm, &[products, latency, lines, memory])
+            + more
+            + add_us
     }
 
     /// Time to add the parts, with the kernel's distribution of threads.
