@@ -43,6 +43,9 @@ pub struct Args {
     /// Write the numbers of the families that were fitted
     #[arg(long)]
     write: bool,
+    /// Write every measurement of all records, with this build's estimate, to this file: CSV, times in microseconds
+    #[arg(long, value_name = "FILE")]
+    measurements: Option<PathBuf>,
     /// The folder with the families' files
     #[arg(long, value_name = "DIR", default_value = "src/family")]
     out: PathBuf,
@@ -100,6 +103,10 @@ pub fn run(args: &Args) -> Result {
         )));
     }
     let (refit, fitted) = fit(args, &fit_on)?;
+    if let Some(path) = &args.measurements {
+        let text = records::csv(fit_on.iter().chain(&judge_on));
+        std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
     let judged = if judge_on.is_empty() { &fit_on } else { &judge_on };
     let shipped = Refit::default();
     if !judge_on.is_empty() && !fitted.is_empty() {

@@ -46,6 +46,12 @@ impl Refit {
         self.families.get(name).map(|family| &**family as &dyn Family)
     }
 
+    /// The configuration that the family chooses for the canonical `problem`.
+    pub fn choice(&self, kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> Config {
+        let family = self.family(kernel.family).unwrap_or(kernel.family());
+        family.choose(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES })
+    }
+
     /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size: in `config`, or in
     /// the configuration that the family chooses.
     pub fn estimate_us(

@@ -4,6 +4,7 @@ use crate::arch::DeviceInfo;
 use crate::cli::bench::report;
 use crate::cli::{products, Result};
 use crate::cost::Refit;
+use crate::dispatch::{Dispatcher, Policy};
 use crate::family;
 use crate::kernel::{KernelDesc, Role};
 use crate::suite::{Shape, Size};
@@ -28,6 +29,8 @@ pub struct Product {
     pub problem: Problem,
     /// The time of stock candle.
     pub stock_us: Option<f64>,
+    /// Times of plans on copies of operands, by the plan's name and configuration.
+    pub on_copies: Vec<(String, Config, f64)>,
 }
 
 /// The time of a kernel.
@@ -52,6 +55,41 @@ impl Measurement {
         // A configuration that the family does not have is as bad as an estimate can be.
         (estimate / self.us).ln().abs().min(10.0)
     }
+}
+
+/// Every measurement of these records with its estimate, as CSV: times in microseconds.
+pub fn csv<'a>(records: impl Iterator<Item = &'a Record>) -> String {
+    let mut text = "record,product,class,m,n,k,batch,layout,dtype,f32_mode,align,kernel,config,us,estimate_us,\
+                    family_choice,choice,copies\n"
+        .to_string();
+    let refit = Refit::default();
+    for record in records {
+        let dispatcher = Dispatcher::hypothetical(record.device.clone()).with_refit(Refit::default());
+        let plans: Vec<_> =
+            record.products.iter().map(|product| dispatcher.plan(&product.problem, Policy::default()).ok()).collect();
+        for measurement in &record.measurements {
+            let Measurement { kernel, config, problem, device, us, .. } = measurement;
+            let Problem { m, n, k, f32_mode, .. } = problem;
+            let Product { id, class, .. } = &record.products[measurement.product];
+            let plan = plans[measurement.product].as_ref().filter(|plan| plan.canonical.problem.f32_mode == *f32_mode);
+            let copies = plan.and_then(|plan| plan.packing).map_or(String::new(), |packing| packing.names());
+            let choice = refit.choice(kernel, problem, device);
+            let is_choice = config.is_none_or(|config| config == choice);
+            let is_taken = plan.is_some_and(|plan| {
+                plan.kernel.name == kernel.name && config.is_none_or(|config| config == plan.config)
+            });
+            let estimate = refit.estimate_us(kernel, problem, device, config.as_ref());
+            let config = config.map_or(String::new(), |config| config.to_string());
+            let align = problem.alignments().iter().map(|(_, align)| *align).min().unwrap_or_default();
+            let (batch, layout, dtype) = (problem.batch_count(), problem.layout(), problem.a.format);
+            let record = record.seed.map_or(record.name.clone(), |seed| seed.to_string());
+            text += &format!(
+                "{record},{id},{class},{m},{n},{k},{batch},{layout},{dtype},{f32_mode},{align},{kernel},{config},{us},\
+                 {estimate:.4},{is_choice},{is_taken},{copies}\n"
+            );
+        }
+    }
+    text
 }
 
 impl Record {
@@ -116,9 +154,11 @@ impl Record {
             }
             let of_product = measurements.iter_mut().filter(|m: &&mut Measurement| m.product == products.len());
             weigh(of_product.collect());
+            let on_copies = row.arms.values().filter(|arm| arm.kernel.contains("+copies_"));
+            let on_copies = on_copies.map(|arm| (arm.kernel.clone(), arm.config, arm.us)).collect();
             let stock_us = row.arms.get("candle").map(|stock| stock.us);
             let (id, class) = (row.id.clone(), row.class.clone());
-            products.push(Product { id, class, problem: problem(mode), stock_us });
+            products.push(Product { id, class, problem: problem(mode), stock_us, on_copies });
         }
         let (date, seed) = (report.machine.date.clone(), report.settings.seed);
         Ok(Self { name, gpu, date, seed, device, products, measurements })

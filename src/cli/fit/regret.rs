@@ -19,19 +19,29 @@ impl OnRecord {
             let canonical = product.problem.canonical().problem;
             let of_product = |m: &&super::Measurement| m.product == index && m.problem == canonical;
             let times = || record.measurements.iter().filter(of_product);
-            let best = times().map(|m| m.us).fold(f64::INFINITY, f64::min);
+            let all = times().map(|m| m.us).chain(product.on_copies.iter().map(|(.., us)| *us));
+            let best = all.fold(f64::INFINITY, f64::min);
             let Ok(plan) = dispatcher.plan(&product.problem, Policy::default()) else { continue };
             let is_choice = |m: &&super::Measurement| {
                 m.kernel.name == plan.kernel.name && m.config.is_none_or(|config| config == plan.config)
             };
-            match times().filter(is_choice).map(|m| m.us).reduce(f64::min) {
+            let name = plan.name();
+            let on_copies = product
+                .on_copies
+                .iter()
+                .find(|(of, config, _)| *of == name && (config.is_default() || *config == plan.config));
+            let us = match plan.packing {
+                Some(_) => on_copies.map(|(.., us)| *us),
+                None => times().filter(is_choice).map(|m| m.us).reduce(f64::min),
+            };
+            match us {
                 Some(us) => judged.push(Judged {
                     class: product.class.clone(),
                     id: product.id.clone(),
                     ratio: us / best,
                     over_stock: product.stock_us.map(|stock| us / stock),
                 }),
-                None if best.is_finite() => unmeasured.push(format!("{} ({})", product.id, plan.kernel)),
+                None if best.is_finite() => unmeasured.push(format!("{} ({name})", product.id)),
                 None => {}
             }
         }
