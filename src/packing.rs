@@ -117,10 +117,8 @@ impl Packing {
         let bytes = |is_copied: bool, operand: &Operand| if is_copied { operand.format.bytes(1) as u64 } else { 0 };
         let footprint =
             Footprint::new(problem, [bytes(self.a, &problem.a), bytes(self.b, &problem.b)], [PITCH; 2], [256, 2048]);
-        let of_d = bytes(self.d, &problem.d).saturating_mul(problem.n.next_multiple_of(PITCH) as u64);
-        let empty = Footprint { row: 0, column: 0, lines: [PITCH; 2], step: [256, 2048] };
-        let footprint = footprint.unwrap_or(empty);
-        Some(Footprint { row: footprint.row.saturating_add(of_d), ..footprint })
+        let empty = Footprint { row: 0, column: 0, element: 0, lines: [PITCH; 2], step: [256, 2048] };
+        Some(Footprint { element: bytes(self.d, &problem.d), ..footprint.unwrap_or(empty) })
     }
 
     #[cfg(any(feature = "cuda", test))]

@@ -2,7 +2,6 @@
 
 use crate::problem::Problem;
 
-#[cfg(any(feature = "cuda", test))]
 mod pieces;
 
 /// Bytes of the workspace that a kernel needs for a product.
@@ -24,6 +23,8 @@ pub(crate) struct Footprint {
     /// Bytes for a row of A and for a column of B.
     pub row: u64,
     pub column: u64,
+    /// Bytes for an element of D.
+    pub element: u64,
     /// Rows and columns are rounded up to multiples of these numbers.
     pub lines: [usize; 2],
     /// Rows and columns of the smallest piece.
@@ -40,7 +41,7 @@ impl Footprint {
         let depth = problem.k.div_ceil(DEPTH).saturating_mul(DEPTH) as u64;
         let [row, column] = bytes.map(|bytes| bytes.saturating_mul(depth));
         let step = [0, 1].map(|i| piece[i].next_multiple_of(lines[i]));
-        (row > 0 || column > 0).then_some(Self { row, column, lines, step })
+        (row > 0 || column > 0).then_some(Self { row, column, element: 0, lines, step })
     }
 
     fn rows(&self, rows: usize) -> u64 {
@@ -51,8 +52,14 @@ impl Footprint {
         self.column.saturating_mul(columns.next_multiple_of(self.lines[1]) as u64)
     }
 
+    fn elements(&self, rows: usize, columns: usize) -> u64 {
+        let [rows, columns] = [rows.next_multiple_of(self.lines[0]), columns.next_multiple_of(self.lines[1])];
+        self.element.saturating_mul(rows as u64).saturating_mul(columns as u64)
+    }
+
     fn matrices(&self, rows: usize, columns: usize, matrices: usize) -> u64 {
-        self.rows(rows).saturating_add(self.columns(columns)).saturating_mul(matrices as u64)
+        let operands = self.rows(rows).saturating_add(self.columns(columns));
+        operands.saturating_add(self.elements(rows, columns)).saturating_mul(matrices as u64)
     }
 
     /// The need of the whole of `problem`, and of its smallest piece.
@@ -68,7 +75,6 @@ impl Footprint {
     }
 }
 
-#[cfg(any(feature = "cuda", test))]
 pub(crate) use pieces::Partition;
 #[cfg(feature = "cuda")]
 pub(crate) use pieces::Piece;

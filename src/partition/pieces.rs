@@ -1,7 +1,9 @@
 //! A product in pieces that fit into a workspace.
 
 use super::Footprint;
-use crate::problem::{BiasAxis, Operand, Problem};
+use crate::problem::Problem;
+#[cfg(any(feature = "cuda", test))]
+use crate::problem::{BiasAxis, Operand};
 
 /// The most matrices, rows and columns of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,9 @@ impl Partition {
         if footprint.matrices(least_m, least_n, 1) > bytes {
             return None;
         }
+        if footprint.element > 0 {
+            return Some(Self::with_elements(&footprint, problem, bytes));
+        }
         // Each of A and B gets half, and the rest that the other operand leaves.
         let for_a = bytes - footprint.columns(n).min(bytes / 2);
         let for_a = for_a.clamp(footprint.rows(least_m), bytes - footprint.columns(least_n));
@@ -40,14 +45,52 @@ impl Partition {
         Some(Self { matrices: 1, rows, columns })
     }
 
+    /// The same with bytes for elements of D: of the partitions with M in 1, 2, 4, ... parts the one that keeps the fewest bytes of A and B.
+    fn with_elements(footprint: &Footprint, problem: &Problem, bytes: u64) -> Self {
+        let Problem { m, n, .. } = *problem;
+        let [step_m, step_n] = footprint.step;
+        let columns_beside = |rows: usize| {
+            let left = bytes.checked_sub(footprint.rows(rows))?;
+            let column =
+                footprint.column.saturating_add(footprint.elements(rows, 1) / footprint.lines[1].max(1) as u64);
+            let columns = even(n, left.checked_div(column), footprint.lines[1], step_n);
+            (footprint.matrices(rows, columns, 1) <= bytes).then_some(columns)
+        };
+        let parts = (0..usize::BITS).map(|power| 1 << power).take_while(|parts| *parts < 2 * m.div_ceil(step_m));
+        let parts = parts.map(|parts: usize| m.min(m.div_ceil(parts).next_multiple_of(step_m)));
+        let partitions = parts.filter_map(|rows| Some(Self { matrices: 1, rows, columns: columns_beside(rows)? }));
+        let kept = |partition: &Self| {
+            let of_a = footprint.rows(m).saturating_mul(n.div_ceil(partition.columns) as u64);
+            of_a.saturating_add(footprint.columns(n).saturating_mul(m.div_ceil(partition.rows) as u64))
+        };
+        let smallest = Self { matrices: 1, rows: m.min(step_m), columns: n.min(step_n) };
+        partitions.min_by_key(kept).unwrap_or(smallest)
+    }
+
+    /// The number of pieces of `problem`, and a largest piece.
+    pub fn count(&self, problem: &Problem) -> (usize, Problem) {
+        let [outer, inner] = problem.batch;
+        let [outers, matrices] = self.batch(problem);
+        let along = [inner.div_ceil(matrices), problem.m.div_ceil(self.rows), problem.n.div_ceil(self.columns)];
+        let count = along.into_iter().fold(outer.div_ceil(outers), usize::saturating_mul);
+        let (m, n) = (self.rows.min(problem.m), self.columns.min(problem.n));
+        (count, Problem { m, n, batch: [outers, matrices], ..*problem })
+    }
+
+    /// A piece has one outer matrix, or all outer matrices.
+    fn batch(&self, problem: &Problem) -> [usize; 2] {
+        let [outer, inner] = problem.batch;
+        match self.matrices >= problem.batch_count() {
+            true => [outer, inner],
+            false => [1, self.matrices.min(inner)],
+        }
+    }
+
     /// The pieces of `problem`, in a valid order of execution.
+    #[cfg(any(feature = "cuda", test))]
     pub fn pieces(self, problem: &Problem) -> impl Iterator<Item = Piece> + '_ {
         let [outer, inner] = problem.batch;
-        // A piece has one outer matrix, or all outer matrices.
-        let (outers, matrices) = match self.matrices >= problem.batch_count() {
-            true => (outer, inner),
-            false => (1, self.matrices.min(inner)),
-        };
+        let [outers, matrices] = self.batch(problem);
         let starts = |extent: usize, step: usize| (0..extent).step_by(step.max(1));
         starts(outer, outers).flat_map(move |o| {
             starts(inner, matrices).flat_map(move |i| {
@@ -73,6 +116,7 @@ fn even(extent: usize, most: Option<u64>, lines: usize, step: usize) -> usize {
     extent.div_ceil(parts).next_multiple_of(step)
 }
 
+#[cfg(any(feature = "cuda", test))]
 /// A part of a product, as a product of its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Piece {
@@ -81,6 +125,7 @@ pub(crate) struct Piece {
     pub first: [usize; 4],
 }
 
+#[cfg(any(feature = "cuda", test))]
 /// Offsets of a [`Piece`] in its operands, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Offsets {
@@ -91,6 +136,7 @@ pub(crate) struct Offsets {
     pub d: i64,
 }
 
+#[cfg(any(feature = "cuda", test))]
 impl Piece {
     pub fn offsets(&self) -> Offsets {
         let [outer, inner, row, column] = self.first.map(|index| index as i64);
