@@ -77,7 +77,7 @@ fn the_reference_kernel_is_the_last_resort() {
     }
 }
 
-/// No record has products with rows at odd addresses: there an own kernel needs a lead of a fifth.
+/// Estimates of products with rows at odd addresses are less exact: there an own kernel needs a lead of a tenth.
 #[test]
 fn without_a_record_an_own_kernel_is_taken_only_with_a_larger_lead() {
     let dispatcher = dispatcher();
@@ -91,7 +91,7 @@ fn without_a_record_an_own_kernel_is_taken_only_with_a_larger_lead() {
             let vendor = explanation.candidates.iter().find(of).unwrap().verdict.clone().unwrap();
             let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
             if !aligned && plan.kernel.role != Role::Vendor {
-                assert!(plan.estimate_us < 0.8 * vendor, "{problem}: {}", plan.kernel);
+                assert!(plan.estimate_us < 0.9 * vendor, "{problem}: {}", plan.kernel);
             }
             compared += usize::from(!aligned);
         }
@@ -115,20 +115,22 @@ fn long_sums_of_few_outputs_are_split_over_the_card() {
     }
 }
 
-/// Attention scores of a sequence that is no multiple of 8, which our kernels store number by number.
+/// Attention scores of a sequence that is no multiple of 8, which our kernels store number by number. Up to 64 tokens are faster all the same:
+/// 64 x (38 x 38 x 128) in f16 take 2.3 us, cuBLAS 3.9 (random-1-0116 of benches/record/h100).
 #[test]
 fn odd_attention_scores_stay_with_the_faster_kernel() {
     let dispatcher = dispatcher();
+    let many: &[_] = &["cublas", "split_k"];
     let cases = [
-        (24, 209, 80, Format::BF16),
-        (128, 249, 80, Format::F32),
-        (16, 333, 64, Format::F16),
-        (32, 61, 128, Format::BF16),
+        (24, 209, 80, Format::BF16, many),
+        (128, 249, 80, Format::F32, many),
+        (16, 333, 64, Format::F16, many),
+        (32, 61, 128, Format::BF16, &["sm90_swap_ab"]),
     ];
-    for (heads, tokens, size, dtype) in cases {
+    for (heads, tokens, size, dtype, families) in cases {
         let scores = Problem::dense(tokens, tokens, size, heads, Layout::NT, dtype);
         let (kernel, _) = chosen(&dispatcher, &scores, Policy::default());
-        assert!(matches!(kernel.family, "cublas" | "split_k"), "{scores}: {kernel}");
+        assert!(families.contains(&kernel.family), "{scores}: {kernel}");
     }
 }
 

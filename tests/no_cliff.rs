@@ -44,13 +44,13 @@ const KNOWN: [Known; 5] = [
         why: "16 bits, unaligned or with a line that `broadcast_as` repeats, and few rows or few outputs: copies take longer than cuBLAS or \
               split_k lose",
         is: |miss| miss.is_half() && (!miss.is_aligned() || miss.repeats_a_line()) && miss.by(&["cublas", "split_k"]),
-        most: 2.5,
+        most: 2.9,
     },
     Known {
         why: "16 bits, nt with an unaligned D: sm90_swap_ab, which is made for few rows, stores number by number, and no other family with \
               TMA stores such rows",
         is: |miss| miss.is_half() && !miss.is_aligned() && miss.by(&["sm90_swap_ab"]),
-        most: 1.35,
+        most: 1.6,
     },
     Known {
         why: "f32, most of them unaligned, with few rows or few tiles: bf16x6 splits both operands into parts first, sm90_sgemm transposes \

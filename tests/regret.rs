@@ -54,12 +54,15 @@ fn the_page_has_the_regret() {
 fn a_record_with_every_kernel_judges_other_builds() {
     let text = run(&["fit", "--judge", RECORD]);
     assert!(text.contains("this build with its measured tables:") && text.contains("this build:"), "{text}");
-    // The vendor's row takes 40 us; stock's 25 us are no time of it.
-    assert_eq!(cells(&text, "this build:", "unaligned"), ["1", "5.3 %", "5.3 %", "5.3 %", "odd", "1 of 1, 0.62 odd"]);
+    // The choice on copies takes 50 us, the best arm 38; stock's 25 us are no time of the vendor's row.
+    assert_eq!(
+        cells(&text, "this build:", "unaligned"),
+        ["1", "31.6 %", "31.6 %", "31.6 %", "odd", "1 of 1, 0.50 odd"]
+    );
     assert!(text.contains("the choice was not measured: decode-1"), "{text}");
 }
 
-/// Products of seed 1 on an H100: no family's numbers were fitted to that seed.
+/// Products of seeds 1 and 2 on an H100: no family's numbers were fitted to these seeds.
 #[test]
 fn the_regret_on_products_that_nobody_fitted_stays_small() {
     let root = env!("CARGO_MANIFEST_DIR");
@@ -68,15 +71,23 @@ fn the_regret_on_products_that_nobody_fitted_stays_small() {
         if path.extension().is_some_and(|extension| extension == "toml") {
             let file: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
             let seeds = file.get("provenance").and_then(|provenance| provenance.get("seeds")?.as_array());
-            let is_seed_1 = |seed: &toml::Value| seed.as_integer() == Some(1);
-            assert!(!seeds.is_some_and(|seeds| seeds.iter().any(is_seed_1)), "{} was fitted to seed 1", path.display());
+            let is_for_judging = |seed: &toml::Value| [Some(1), Some(2)].contains(&seed.as_integer());
+            assert!(
+                !seeds.is_some_and(|seeds| seeds.iter().any(is_for_judging)),
+                "{} was fitted to them",
+                path.display()
+            );
         }
     }
-    let text = run(&["fit", "--judge", &format!("{root}/benches/record/h100/2026-11-23-random-1.json")]);
-    let all = cells(&text, "this build:", "all");
-    let percent = |cell: &str| cell.trim_end_matches(" %").parse::<f64>().unwrap();
-    assert!(all[0].parse::<usize>().unwrap() >= 130, "{all:?}");
-    assert!(percent(&all[1]) < 3.0 && percent(&all[2]) < 18.0 && percent(&all[3]) < 50.0, "{all:?}");
-    let slower: usize = all[5].split_once(" of ").unwrap().0.parse().unwrap();
-    assert!(slower <= 5, "{all:?}");
+    // Of each seed: products, the most of mean, 95th percentile and worst in per cent, products slower than stock.
+    let records = [("random-1", 200, 2.8, 15.5, 56.0, 10), ("random-2", 250, 3.5, 22.0, 65.0, 13)];
+    for (name, products, mean, p95, worst, slower) in records {
+        let text = run(&["fit", "--judge", &format!("{root}/benches/record/h100/2026-11-25-{name}.json")]);
+        let all = cells(&text, "this build:", "all");
+        let percent = |cell: &str| cell.trim_end_matches(" %").parse::<f64>().unwrap();
+        assert!(all[0].parse::<usize>().unwrap() >= products, "{name}: {all:?}");
+        assert!(percent(&all[1]) < mean && percent(&all[2]) < p95 && percent(&all[3]) < worst, "{name}: {all:?}");
+        let slower_here: usize = all[5].split_once(" of ").unwrap().0.parse().unwrap();
+        assert!(slower_here <= slower, "{name}: {all:?}");
+    }
 }

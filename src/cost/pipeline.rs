@@ -41,11 +41,6 @@ pub(crate) fn l2_us_of_one(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
     bytes / (share * device.model.l2_gbps_per_sm() * 1e3)
 }
 
-/// Time in which one multiprocessor pulls `bytes` from device memory.
-pub(crate) fn pull_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
-    bytes / (share * device.model.pull_gbps() * 1e3)
-}
-
 /// Time in which device memory moves `bytes`, at this share of its rate.
 pub(crate) fn stream_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
     bytes / (share * device.model.memory_gbps * 1e3)
@@ -54,6 +49,12 @@ pub(crate) fn stream_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
 /// Time of the smallest traffic of the problem: every operand once.
 pub(crate) fn memory_us(problem: &Problem, device: &DeviceInfo) -> f64 {
     stream_us(problem.bytes(), 1.0, device)
+}
+
+/// The share of the blocks of the next launch that find room beside `blocks` blocks of this launch, where `slots` run at the same time.
+/// Such blocks start while this launch runs (programmatic dependent launch).
+pub(crate) fn room(blocks: f64, slots: f64) -> f64 {
+    ((slots - blocks) / blocks.max(1.0)).clamp(0.0, 1.0)
 }
 
 /// f32 operations of all multiprocessors in a microsecond at the full clock.

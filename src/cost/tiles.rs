@@ -32,8 +32,9 @@ pub(crate) struct Loads {
 pub(crate) enum EpilogueTime {
     /// After the tile's products, microseconds.
     After(f64),
-    /// While another warp group multiplies the next tile, microseconds beside the products.
-    Beside(f64),
+    /// While another warp group multiplies the next tile, microseconds beside the products, and the share of the last epilogue that
+    /// nothing hides.
+    Beside(f64, f64),
 }
 
 impl Tiles {
@@ -57,11 +58,15 @@ impl Tiles {
         let products = 2.0 * tile_m * tile_n * depth / (peak_per_slot * self.efficiency);
         let tile_us = match self.epilogue {
             // Two warp groups take turns: each has half of the time.
-            EpilogueTime::Beside(us) => products.max(0.5 * (products + us)),
+            EpilogueTime::Beside(us, _) => products.max(0.5 * (products + us)),
             EpilogueTime::After(us) => products + us,
         };
         let cut_off = if problem.m as f64 % tile_m != 0.0 { self.cut_off } else { 0.0 };
-        let arithmetic = (waves + cut_off) * tile_us;
+        let last = match self.epilogue {
+            EpilogueTime::Beside(us, share) => share * us,
+            EpilogueTime::After(_) => 0.0,
+        };
+        let arithmetic = (waves + cut_off) * tile_us + last;
         // The blocks of a cluster share what they have in common of A and B.
         let tile_bytes = (tile_m / along_n + tile_n / along_m) * depth * problem.a.format.bits() / 8.0;
         let l2 = l2_us(tiles * tile_bytes, self.loads.l2, device);

@@ -12,6 +12,25 @@ use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 /// The most rows and columns of D for which cuBLAS splits K over the card.
 const FEW: usize = 256;
 
+/// Tiles in 16 bits: rows on wgmma's M side, and the width.
+const HALF_TILES: [[u32; 2]; 13] = [
+    [64, 8],
+    [64, 16],
+    [64, 32],
+    [64, 64],
+    [64, 96],
+    [64, 128],
+    [64, 192],
+    [128, 64],
+    [128, 96],
+    [128, 128],
+    [128, 160],
+    [128, 192],
+    [128, 256],
+];
+/// The least K of a part.
+const LEAST_PART: f64 = 256.0;
+
 /// A number for 16 bits, f32 and f64; of few outputs also for D of up to 256 elements, both sides up to 64, one side above 64 and the other
 /// up to 16, and larger D.
 type ByDtype = [f64; 3];
@@ -39,24 +58,50 @@ fitted! {
         vector_memory: ByDtype = "", 1.0 to 4.0;
         /// A matrix by a vector: one step of K.
         vector_step_ns: ByDtype = "ns", 0.0 to 0.1;
-        /// 16 bits in rows at no multiple of 16 bytes, tiles of 128 x 128: the launch, beside the card's.
-        unaligned_us: f64 = "us", -3.7 to 6.0;
-        /// The same: the share of the sustained rate.
-        unaligned: f64 = "", 0.02 to 1.0;
+        /// 16 bits in rows at no multiple of 16 bytes: the launch, beside the card's; of a matrix by a vector.
+        unaligned_us: [f64; 2] = "us", -3.7 to 6.0;
+        /// The same: the share of the sustained rate of tiles of 128 x 128, in rows at multiples of 2 bytes and of 4 bytes.
+        unaligned: [f64; 2] = "", 0.02 to 1.0;
+        /// The same: the rate of smaller tiles over the rate of these.
+        unaligned_small: f64 = "", 0.1 to 1.0;
+        /// The same: the least time of a step of K.
+        unaligned_step_ns: [f64; 2] = "ns", 0.0 to 60.0;
+        /// The same: an element of D in rows at multiples of 2 bytes, for one multiprocessor.
+        unaligned_element_ns: f64 = "ns", 0.0 to 2.0;
+        /// A matrix by a vector, the same: memory time over that of one pass.
+        unaligned_vector: f64 = "", 1.0 to 6.0;
+        /// f32 in rows at no multiple of 16 bytes: the factor with up to 8 rows, up to 256, and more.
+        unaligned_f32: [f64; 3] = "", 1.0 to 4.0;
         /// Many rows in f32 and in f64: the epilogues' time.
         edge_k: [f64; 2] = "steps of K", 0.0 to 300.0;
         /// The same: the most time that tiles add when they do not fill the device.
         edge_us: [f64; 2] = "us", 0.0 to 60.0;
         /// The same: memory time over that of one pass.
         edge_memory: f64 = "", 1.0 to 2.0;
-        /// The epilogues' time of 16 bits with more than 256 rows, where tiles come in several waves.
-        edge_k_16: f64 = "steps of K", 0.0 to 300.0;
-        /// Factors on the roofline: f32 of 2 to 5 and of 6 to 64 rows; up to 128 rows; 16 bits of up to 192 rows, up to 256 (up to 8192
-        /// columns, and more), up to 512, and more rows; other products.
-        roofline: [f64; 9] = "", 1.0 to 4.0;
-        /// With few rows cuBLAS has few blocks, and each goes through all of K, one step at a time: f32 of 2 to 5 and of 6 to 64 rows; 16 bits
-        /// of up to 4 rows of nn, up to 64, up to 128, 161 to 192 and up to 256 rows; 321 to 384 with K below 8192, 257 to 384, more rows.
-        step_ns: [f64; 10] = "ns", 0.0 to 20.0;
+        /// Factors on the roofline: f32 of 2 to 5 and of 6 to 64 rows; up to 128 rows; other products.
+        roofline: [f64; 4] = "", 1.0 to 4.0;
+        /// With few rows cuBLAS has few blocks, and each goes through all of K, one step at a time: f32 of 2 to 5 and of 6 to 64 rows.
+        step_ns: [f64; 2] = "ns", 0.0 to 20.0;
+        /// 16 bits in tiles: the launch, beside the card's.
+        half_us: f64 = "us", -3.7 to 3.0;
+        /// The same: the least time of a stage of 64 steps of K.
+        half_stage_us: f64 = "us", 0.0 to 1.0;
+        /// The same: the clock of the tensor cores in short products, over the card's.
+        half_clock: f64 = "", 0.4 to 1.2;
+        /// The same: a tile's time beside its stages.
+        half_tile_us: f64 = "us", -0.5 to 4.0;
+        /// The same: an element of a tile, for one multiprocessor.
+        half_element_ns: f64 = "ns", 0.0 to 1.0;
+        /// The same: the share of what L2 gives to all multiprocessors.
+        half_l2: f64 = "", 0.2 to 1.5;
+        /// The same: K in parts, and each doubling of the parts.
+        half_parts_us: [f64; 2] = "us", 0.0 to 6.0;
+        /// The same: memory time over that of one pass.
+        half_memory: f64 = "", 0.95 to 1.5;
+        /// The same: the least time, over the time of the arithmetic at the sustained rate.
+        half_sustained: f64 = "", 1.0 to 1.3;
+        /// The same: the factor on the stages of nn, and of tn and tt.
+        half_layout: [f64; 2] = "", 1.0 to 2.0;
         /// TF32: the launch, beside the card's.
         tf32_us: f64 = "us", -3.7 to 3.0;
         /// TF32: throughput between two epilogues, relative to the sustained rate: tiles 64, 256 and 128 wide.
@@ -106,17 +151,24 @@ impl Family for Cublas {
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
+        let has_odd_rows = problem.alignments().iter().any(|(_, align)| *align < 16);
         match () {
             _ if is_few(problem, device) => self.few(problem, device),
-            _ if is_unaligned(problem) => self.unaligned(problem, device),
+            _ if has_odd_rows && problem.a.format.bytes(1) == 2 => self.unaligned(problem, device),
             _ if problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32 => self.tf32(problem, device),
+            _ if problem.a.format.bytes(1) == 2 => self.half(problem, device),
+            _ if has_odd_rows && problem.a.format == Format::F32 => {
+                let [few, some, many] = self.unaligned_f32;
+                let factor = match problem.m.min(problem.n) {
+                    ..=8 => few,
+                    9..=256 => some,
+                    _ => many,
+                };
+                factor * self.us(problem, device)
+            }
             _ => self.us(problem, device),
         }
     }
-}
-
-fn is_unaligned(problem: &Problem) -> bool {
-    problem.a.format.bytes(1) == 2 && problem.alignments().iter().any(|(_, align)| *align < 16)
 }
 
 /// Whether D has so few elements that cuBLAS splits K.
@@ -128,10 +180,26 @@ fn is_few(problem: &Problem, device: &DeviceInfo) -> bool {
 
 impl Cublas {
     fn unaligned(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
-        let [m, n] = [problem.m, problem.n].map(|x| x.div_ceil(128) as f64 * 128.0);
-        let flops = 2.0 * m * n * problem.k as f64 * problem.batch_count() as f64;
-        let products = flops / (self.unaligned * device.model.half_tflops * 1e6);
-        device.model.launch_us + self.unaligned_us + overlapped(&[products, memory_us(problem, device)])
+        let Problem { m, n, k, .. } = *problem;
+        let memory = memory_us(problem, device);
+        let [launch, vector] = self.unaligned_us.map(|us| device.model.launch_us + us);
+        if m.min(n) == 1 {
+            return vector + self.unaligned_vector * memory;
+        }
+        let is_even = problem.alignments().iter().all(|(_, align)| *align >= 4);
+        let kind = usize::from(is_even);
+        let (rate, step_us) = (self.unaligned[kind], 1e-3 * self.unaligned_step_ns[kind] * k as f64);
+        let sms = f64::from(device.sm_count);
+        let tiles = [[128, 128], [64, 64], [32, 128], [128, 32]].map(|[rows, columns]| {
+            let tiles = (m.div_ceil(rows) * n.div_ceil(columns)) as f64 * problem.batch_count() as f64;
+            let rate = if rows * columns == 128 * 128 { rate } else { rate * self.unaligned_small };
+            let tile = 2.0 * (rows * columns * k) as f64 / (rate * device.model.half_tflops * 1e6 / sms);
+            (tiles / sms).ceil() * tile.max(step_us)
+        });
+        let products = tiles.into_iter().fold(f64::INFINITY, f64::min);
+        let is_odd_d = problem.d.align() < 4 || n % 2 == 1;
+        let stores = if is_odd_d { 1e-3 * self.unaligned_element_ns * problem.outputs() / sms } else { 0.0 };
+        launch + overlap_by(3.0, &[products + stores, memory])
     }
 
     /// The shorter of a pass through all of K, and a split of K with an addition of the parts.
@@ -230,40 +298,53 @@ impl Cublas {
             (Format::F32, 2..=5) if problem.k > 1 => 0,
             (Format::F32, 6..=64) if problem.k > 1 => 1,
             (_, 0..=128) => 2,
-            (Format::F16 | Format::BF16, 129..=192) => 3,
-            (Format::F16 | Format::BF16, 193..=256) if problem.m.max(problem.n) <= 8192 => 4,
-            (Format::F16 | Format::BF16, 193..=256) => 5,
-            (Format::F16 | Format::BF16, 257..=512) => 6,
-            (Format::F16 | Format::BF16, _) => 7,
-            _ => 8,
+            _ => 3,
         };
-        // For a long K cuBLAS seems to choose kernels other than the best.
-        let long = problem.k >= 8192;
         let step = match (problem.a.format, rows) {
             (Format::F32, 2..=5) => Some(0),
             (Format::F32, 6..=64) => Some(1),
-            (Format::F16 | Format::BF16, 1..=4) if problem.layout() == Layout::NN => Some(2),
-            (Format::F16 | Format::BF16, 1..=64) => Some(3),
-            (Format::F16 | Format::BF16, 65..=128) => Some(4),
-            (Format::F16 | Format::BF16, 161..=192) if !long => Some(5),
-            (Format::F16 | Format::BF16, 129..=256) => Some(6),
-            (Format::F16 | Format::BF16, 321..=384) if !long => Some(7),
-            (Format::F16 | Format::BF16, 257..=384) => Some(8),
-            (Format::F16 | Format::BF16, 385..) => Some(9),
             _ => None,
         };
-        // With few columns cuBLAS splits a longer K: 384 x 768 x 27648 takes 34 us, 1027 x 192 x 28672 31.
-        let k = if problem.n < 1024 { problem.k.min(8192) } else { problem.k };
-        let steps = step.map_or(0.0, |step| 1e-3 * self.step_ns[step] * k as f64);
+        let steps = step.map_or(0.0, |step| 1e-3 * self.step_ns[step] * problem.k as f64);
         let (arithmetic, memory) = (arithmetic_us(problem, Math::Native, device), memory_us(problem, device));
-        let tiles = problem.m.div_ceil(128) * problem.n.div_ceil(256) * problem.batch_count();
-        let has_waves = matches!(factor, 6 | 7) && tiles > device.sm_count as usize;
+        launch + overlapped(&[arithmetic.max(memory) * self.roofline[factor], steps])
+    }
+
+    /// 16 bits: the fastest of the tiles that cuBLAS's kernels for Hopper are taken to have, with K whole or in parts.
+    fn half(&self, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let Problem { m, n, k, .. } = *problem;
+        let layout = match problem.layout() {
+            Layout::NT => 1.0,
+            Layout::NN => self.half_layout[0],
+            _ => self.half_layout[1],
+        };
+        let clocks_per_us = device.model.clock_ghz * 1e3;
+        let memory = self.half_memory * memory_us(problem, device);
+        let matrices = problem.batch_count() as f64;
+        let sms = f64::from(device.sm_count);
+        let us = |[r, s]: [usize; 2], [p, width]: [u32; 2], parts: usize| {
+            let [p, width] = [p, width].map(f64::from);
+            let part = k.div_ceil(parts) as f64;
+            let tiles = (r as f64 / p).ceil() * (s as f64 / width).ceil() * matrices * parts as f64;
+            if parts > 1 && (part < LEAST_PART || tiles > sms) {
+                return f64::INFINITY;
+            }
+            let cycles = 4.0 * p / 64.0 * (width / 2.0).max(16.0 + width / 4.0);
+            let stage = layout * (cycles / (self.half_clock * clocks_per_us)).max(self.half_stage_us);
+            let tile = (part / 64.0).ceil() * stage + self.half_tile_us + self.half_element_ns * 1e-3 * p * width;
+            let products = (tiles / sms).ceil() * tile;
+            let l2 = l2_us(2.0 * tiles * (p + width) * part, self.half_l2, device);
+            let [meet, doubling] = self.half_parts_us;
+            let meet = if parts > 1 { meet + doubling * f64::from(parts.ilog2()) } else { 0.0 };
+            overlap_by(3.0, &[products, l2, memory]) + meet
+        };
+        let sides = [[m, n], [n, m]];
+        let tiles = HALF_TILES.iter().flat_map(|tile| sides.map(|sides| (sides, *tile)));
+        let times = tiles.flat_map(|(sides, tile)| [1, 2, 4, 8].map(|parts| us(sides, tile, parts)));
+        let arithmetic = self.half_sustained * arithmetic_us(problem, Math::Native, device);
         // The fitted numbers have D in the format of A and B.
         let wider = problem.outputs() * (problem.d.format.bits() - problem.a.format.bits()) / 8.0;
-        let activities = match has_waves {
-            true => [arithmetic * (1.0 + self.edge_k_16 / problem.k as f64), memory, steps],
-            false => [arithmetic.max(memory) * self.roofline[factor], steps, 0.0],
-        };
-        launch + overlapped(&activities) + l2_us(wider, 1.0, device)
+        let launch = device.model.launch_us + self.half_us;
+        launch + times.fold(f64::INFINITY, f64::min).max(arithmetic) + l2_us(wider, 1.0, device)
     }
 }

@@ -8,14 +8,11 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
+use crate::cost::pipeline::room;
 use crate::cost::{memory_us, overlap_by};
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{Format, Problem};
 
-/// Elements of B from which a plan also runs one to four rows in 16 bits on tensor cores. At 28672 x 4096 (235 MB)
-/// tensor cores take 77.0 us with five rows, and the CUDA cores take 77.6 to 78.0 us with one to four rows. Tensor
-/// cores were measured with five rows only; with four rows and 13 MB the CUDA cores are 4 to 5 % faster.
-const MMA_ELEMENTS: usize = 100_000_000;
 /// Warps of a block, unless more share a row of W.
 const BLOCK_WARPS: u32 = 8;
 const LANES: u32 = 32;
@@ -27,11 +24,21 @@ fitted! {
     Gemv {
         /// Time until all loads are in flight, beside the card's overlapped launch. The kernel meanwhile prefetches weights into L2.
         launch_us: ByLoops = "us", -1.7 to 3.0;
+        /// The part of that time that a card without work saves, times the share of the multiprocessors that have no block.
+        idle_us: ByLoops = "us", -1.0 to 1.0;
+        /// The time that a card with one block of several on each multiprocessor adds: such blocks have fewer loads in flight.
+        thin_us: ByLoops = "us", -1.0 to 1.0;
         /// Memory time over that of one pass.
         memory: ByLoops = "", 0.8 to 2.0;
         /// A chunk of K that a warp loads.
         chunk_us: ByLoops = "us", 0.0 to 3.0;
-        /// Each further row of A, in a tile.
+        /// The same, for each further row of A.
+        chunk_row_us: ByLoops = "us", 0.0 to 1.0;
+        /// The rest of a tile's time: the sums of a warp meet and are stored.
+        tile_us: ByLoops = "us", -2.0 to 2.0;
+        /// The same, for each doubling of the warps that split K.
+        split_us: ByLoops = "us", -0.1 to 1.0;
+        /// The same, for each further row of A.
         row_us: ByLoops = "us", 0.0 to 1.0;
         /// The norm by which memory and the tiles of a block overlap.
         norm: ByLoops = "", 1.0 to 16.0;
@@ -53,13 +60,11 @@ enum Kind {
     Wide,
 }
 
-/// The loops that the kernel has for the problem. A plan takes the first loop. `Warps` and `Short` share tiles, but
-/// never for the same problem.
+/// The loops that the kernel has for the problem. `Warps` and `Short` share tiles, but never for the same problem.
 fn kinds(problem: &Problem) -> &'static [Kind] {
     let halves = problem.b.format.bytes(1) == 2;
     match problem.m {
         ..=4 if problem.b.format.bytes(problem.k) <= 512 => &[Kind::Short],
-        ..=4 if halves && problem.n.saturating_mul(problem.k) >= MMA_ELEMENTS => &[Kind::Mma, Kind::Warps],
         ..=4 if halves => &[Kind::Warps, Kind::Mma],
         _ if halves => &[Kind::Mma],
         9.. => &[Kind::Wide],
@@ -76,12 +81,8 @@ struct Shape {
     chunk: u32,
     /// Warps that run at a time on a multiprocessor.
     warps_per_sm: u32,
-    /// Rows of A that a block loads for each tile; 0 where A stays in L1.
-    a_rows: u32,
     /// Warps that may share a row and split K, in order of preference, and warps of a block.
     cuts: &'static [(u32, u32)],
-    /// Whether idle multiprocessors add to the cost: full memory bandwidth needs loads from all multiprocessors.
-    spreads: bool,
 }
 
 impl Shape {
@@ -94,44 +95,18 @@ impl Shape {
                 // With few rows in f32, twice as many loads are in flight.
                 let deep = if problem.b.format == Format::F32 && m <= 3 { 2 } else { 1 };
                 let cuts: &[_] = &[(4, 8), (8, 8), (2, 8), (1, 8), (16, 16)];
-                Self {
-                    m,
-                    rows: kernel.tile[1],
-                    chunk: kernel.tile[2] * deep,
-                    warps_per_sm: 16,
-                    a_rows: 0,
-                    cuts,
-                    spreads: false,
-                }
+                Self { m, rows: kernel.tile[1], chunk: kernel.tile[2] * deep, warps_per_sm: 16, cuts }
             }
             Kind::Short => {
                 let m = if m > 2 { 4 } else { m };
                 let loads = problem.k.div_ceil(width as usize);
                 let lanes = [8, 16].into_iter().find(|lanes| loads <= *lanes as usize).unwrap_or(LANES);
-                Self {
-                    m,
-                    rows: 2 * LANES / lanes,
-                    chunk: lanes * width,
-                    warps_per_sm: 24,
-                    a_rows: 0,
-                    cuts: &[(1, 8)],
-                    spreads: false,
-                }
+                Self { m, rows: 2 * LANES / lanes, chunk: lanes * width, warps_per_sm: 24, cuts: &[(1, 8)] }
             }
-            Kind::Mma => {
-                Self { m: 8, rows: 16, chunk: 128, warps_per_sm: 16, a_rows: 0, cuts: MMA_CUTS, spreads: true }
-            }
+            Kind::Mma => Self { m: 8, rows: 16, chunk: 128, warps_per_sm: 16, cuts: MMA_CUTS },
             Kind::Wide => {
                 let m = if m > 12 { 16 } else { 12 };
-                Self {
-                    m,
-                    rows: 8,
-                    chunk: 256,
-                    warps_per_sm: BLOCK_WARPS,
-                    a_rows: m,
-                    cuts: wide_cuts(kernel, m),
-                    spreads: false,
-                }
+                Self { m, rows: 8, chunk: 256, warps_per_sm: BLOCK_WARPS, cuts: wide_cuts(kernel, m) }
             }
         }
     }
@@ -142,18 +117,6 @@ impl Shape {
 
     fn config(&self, (split, warps): (u32, u32)) -> Config {
         Config { tile: self.tile(), split, warps, ..Config::default() }
-    }
-
-    /// The cost has two factors: the chunks that a warp processes one after the other, and the bytes that the busiest
-    /// multiprocessor loads.
-    fn cost(&self, (split, warps): (u32, u32), n: u64, k: u64, sms: u64) -> f64 {
-        let tile_rows = u64::from(warps / split * self.rows);
-        let tiles = n.div_ceil(tile_rows);
-        let blocks = sms * u64::from(self.warps_per_sm / warps);
-        let turns = tiles.div_ceil(blocks) * k.div_ceil(u64::from(self.chunk * split));
-        let busiest = tiles.div_ceil(sms) * (tile_rows + u64::from(self.a_rows));
-        let idle = if self.spreads { (tiles as f64 / sms as f64).min(1.0).sqrt() } else { 1.0 };
-        turns as f64 * busiest as f64 / idle
     }
 }
 
@@ -178,30 +141,26 @@ impl Family for Gemv {
         shapes.flat_map(|shape| shape.cuts.iter().map(move |cut| shape.config(*cut))).collect()
     }
 
-    /// The cheapest split; between nearly equal costs, the first.
     fn choose(&self, case: &Case) -> Config {
-        let problem = case.problem;
-        let shape = Shape::of(case.kernel, problem, kinds(problem)[0]);
-        // A batch fills the device by itself, and so do many rows of W.
-        let sms = (case.device.sm_count as usize / problem.batch_count()).max(1) as u64;
-        let (n, k) = (problem.n as u64, problem.k as u64);
-        let mut best = (shape.cuts[0], f64::INFINITY);
-        for &cut in shape.cuts {
-            let cost = shape.cost(cut, n, k, sms);
-            if cost < 0.97 * best.1 {
-                best = (cut, cost);
-            }
-        }
-        shape.config(best.0)
+        self.chosen(case).0
+    }
+
+    /// The least estimate; between equal ones, the first.
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        let kinds = kinds(case.problem).iter().map(|kind| (*kind, Shape::of(case.kernel, case.problem, *kind)));
+        let timed = kinds.flat_map(|(kind, shape)| {
+            shape.cuts.iter().map(move |cut| {
+                let config = shape.config(*cut);
+                (config, self.us(case, &config, &shape, kind))
+            })
+        });
+        timed.min_by(|x, y| x.1.total_cmp(&y.1)).unwrap_or((Config::default(), f64::INFINITY))
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let shapes = kinds(case.problem).iter().map(|kind| (*kind, Shape::of(case.kernel, case.problem, *kind)));
         let mut meant = shapes.filter(|(_, shape)| shape.tile() == config.tile);
-        meant.next().map_or(f64::INFINITY, |(kind, shape)| match kind {
-            Kind::Short => self.short(case),
-            _ => self.us(case, config, &shape, kind),
-        })
+        meant.next().map_or(f64::INFINITY, |(kind, shape)| self.us(case, config, &shape, kind))
     }
 }
 
@@ -210,23 +169,26 @@ impl Gemv {
     fn us(&self, case: &Case, config: &Config, shape: &Shape, kind: Kind) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let loops = match kind {
+            Kind::Short => return self.short(case),
             Kind::Mma => 2,
             Kind::Wide => 3,
-            _ if problem.b.format.bytes(1) == 2 => 0,
-            _ => 1,
+            Kind::Warps if problem.b.format.bytes(1) == 2 => 0,
+            Kind::Warps => 1,
         };
         let [split, warps] = [config.split, config.warps].map(|count| count.max(1));
         let tiles =
             problem.n.div_ceil((warps / split * shape.rows).max(1) as usize).saturating_mul(problem.batch_count());
         let blocks = device.sm_count * (shape.warps_per_sm / warps).max(1);
         let turns = tiles.div_ceil(blocks.max(1) as usize) as f64;
+        let idle = (1.0 - tiles as f64 / f64::from(device.sm_count)).max(0.0);
         let chunks = problem.k.div_ceil((shape.chunk * split) as usize) as f64;
-        let rows = self.row_us[loops] * (problem.m as f64 - 1.0);
-        let tile = chunks * self.chunk_us[loops] + rows;
+        let rows = problem.m as f64 - 1.0;
+        let chunk = self.chunk_us[loops] + self.chunk_row_us[loops] * rows;
+        let sums = self.tile_us[loops] + self.split_us[loops] * f64::from(split.ilog2()) + self.row_us[loops] * rows;
         let memory = self.memory[loops] * memory_us(problem, device);
-        device.model.overlapped_launch_us
-            + self.launch_us[loops]
-            + overlap_by(self.norm[loops], &[memory, turns * tile])
+        let thin = self.thin_us[loops] * room(tiles as f64, f64::from(blocks));
+        device.model.overlapped_launch_us + self.launch_us[loops] + thin - self.idle_us[loops] * idle
+            + overlap_by(self.norm[loops], &[memory, turns * (chunks * chunk + sums)])
     }
 
     fn short(&self, case: &Case) -> f64 {

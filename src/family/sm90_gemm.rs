@@ -7,6 +7,8 @@ use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 fitted! {
     Sm90Gemm {
+        /// Launch, the first loads and the drain, beside the card's overlapped launch.
+        launch_us: f64 = "us", -1.7 to 4.0;
         /// Throughput of a multiprocessor between two epilogues, relative to its share of the sustained rate: the cooperative schedule,
         /// which runs at the clock that power allows; ping-pong, with the epilogues' time; and small tiles in long products, which move
         /// more bytes for each product while power sets the clock.
@@ -15,6 +17,8 @@ fitted! {
         tile_us: f64 = "us", 0.0 to 10.0;
         /// The time of a ping-pong tile beside its products, for each column, in 16 bits.
         column_us: f64 = "us", 0.0 to 0.1;
+        /// The share of the last epilogue of ping-pong tiles that nothing hides.
+        last: f64 = "", 0.0 to 1.0;
         /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
         l2: [f64; 2] = "", 0.2 to 1.2;
         /// Memory time over that of one pass.
@@ -35,7 +39,7 @@ impl Family for Sm90Gemm {
         let stores = case.problem.d.format.bits() / 16.0;
         let after = EpilogueTime::After(self.tile_us * stores);
         let (efficiency, epilogue) = match case.kernel.schedule {
-            "pingpong" => (pingpong, EpilogueTime::Beside(self.column_us * stores * f64::from(tile_n))),
+            "pingpong" => (pingpong, EpilogueTime::Beside(self.column_us * stores * f64::from(tile_n), self.last)),
             _ if Tiles::waves(case, false) >= 3.0 && tile_m * tile_n < 40_000 => (long, after),
             _ => (cooperative, after),
         };
@@ -46,7 +50,7 @@ impl Family for Sm90Gemm {
             cut_off: 0.0,
             loads: Loads { l2: self.l2[0], single: self.l2[1], memory: self.memory },
         };
-        case.device.model.overlapped_launch_us + tiles.us(case)
+        case.device.model.overlapped_launch_us + self.launch_us + tiles.us(case)
     }
 
     fn element_cost(&self, _: &KernelDesc) -> ElementCost {

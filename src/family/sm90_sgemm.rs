@@ -107,6 +107,8 @@ fitted! {
         transpose: f64 = "", 0.05 to 1.0;
         /// The factor on the utilisations of the tiles, for both operands in columns, P in lines, and K split.
         faster: [f64; 3] = "", 0.7 to 1.4;
+        /// Steps of K that a tile takes longer than by the numbers of the choice, for the same three.
+        edge_k: [f64; 3] = "steps of K", -20.0 to 200.0;
         /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
         epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
     }
@@ -137,8 +139,14 @@ impl Family for Sm90Sgemm {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let best = legal(case).min_by_key(|(tile, split)| cycles(case, tile, *split));
-        best.map_or(Config::default(), |(tile, split)| config(case, tile, split))
+        self.chosen(case).0
+    }
+
+    /// The least estimate.
+    fn chosen(&self, case: &Case) -> (Config, f64) {
+        let configs = legal(case).map(|(tile, split)| config(case, tile, split));
+        let timed = configs.map(|config| (config, self.estimate(case, &config)));
+        timed.min_by(|x, y| x.1.total_cmp(&y.1)).unwrap_or((Config::default(), f64::INFINITY))
     }
 
     /// A block of a row for few tiles has K in two parts, whatever `split` is.
@@ -156,7 +164,9 @@ impl Family for Sm90Sgemm {
         let (tiles, faster) = tiles(kernel);
         let Some(tile) = tiles.iter().find(|tile| (tile.p, tile.q) == (p, q)) else { return f64::INFINITY };
         // `speed` is in per cent.
-        let work = 100.0 * cycles(case, tile, config.split.max(1) as usize) as f64;
+        let split = config.split.max(1) as usize;
+        let edge = self.edge_k[faster] / (problem.k.div_ceil(split) + EDGE_K) as f64;
+        let work = 100.0 * cycles(case, tile, split) as f64 * (1.0 + edge);
         let sms = f64::from(device.sm_count);
         let peak = f32_per_us(device) / sms;
         let arithmetic = 2.0 * work / (self.faster[faster] * peak);

@@ -11,7 +11,7 @@
 
 use crate::config::Config;
 use crate::cost::fitted::fitted;
-use crate::cost::pipeline::{l2_us, memory_us, pull_us, ring_us, stream_us, Activities};
+use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, ring_us, room, stream_us, Activities};
 use crate::cost::{arithmetic_us, roofline_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, Problem, MAX_ALIGN};
@@ -26,25 +26,35 @@ const SHARED_K: usize = 2048;
 fitted! {
     Sm90SwapAb {
         /// Few rows: Launch, scheduling, the first loads and the drain, beside the card's overlapped launch.
-        few_launch_us: f64 = "us", -1.7 to 3.0;
-        /// Few rows: A second part of K, and more than two: the path through distributed shared memory.
-        few_split_us: [f64; 2] = "us", 0.0 to 3.0;
-        /// Few rows: Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
-        few_latency: f64 = "", 0.3 to 3.0;
-        /// Few rows: What a multiprocessor loads of W, over what it pulls: with one block, and with two where K is short and most multiprocessors
-        /// have one.
-        few_pull: [f64; 2] = "", 0.2 to 3.0;
+        few_launch_us: f64 = "us", -2.5 to 3.0;
+        /// Few rows: The part of that time that a launch saves where the blocks of two launches find room beside each other.
+        few_room_us: f64 = "us", 0.0 to 1.5;
+        /// Few rows: K in parts, and each doubling of the parts: the path through distributed shared memory.
+        few_split_us: [f64; 2] = "us", -0.2 to 3.0;
+        /// Few rows: Latency of a stage from request to arrival, over the card's: beside memory's time where every multiprocessor loads, and
+        /// where few do.
+        few_latency: [f64; 2] = "", 0.1 to 3.0;
+        /// Few rows: The products of a stage, over wgmma's cycles.
+        few_products: f64 = "", 0.3 to 2.0;
+        /// Few rows: A tile's time beside its stages.
+        few_tile_us: f64 = "us", -0.5 to 3.0;
+        /// Few rows: The rate at which one multiprocessor loads, over what L2 gives to it.
+        few_pull: f64 = "", 0.2 to 3.0;
         /// Few rows: Memory time over that of one pass.
-        few_memory: f64 = "", 1.0 to 2.0;
-        /// Few rows: The time of loads where B lies at odd addresses, over the time of TMA's loads.
-        few_raw: f64 = "", 1.0 to 3.0;
-        /// Few rows: The norm by which memory and ring overlap.
-        few_norm: f64 = "", 1.5 to 16.0;
+        few_memory: f64 = "", 0.9 to 2.0;
+        /// Few rows: The time of loads where B lies at odd addresses, in nt and nn, over the time of TMA's loads.
+        few_raw: [f64; 2] = "", 1.0 to 3.0;
+        /// Few rows: The norm by which memory and tiles overlap.
+        few_norm: f64 = "", 1.0 to 16.0;
         /// Few rows: The store of one of the rows that a tile has room for. A multiprocessor stores 3 bytes of 16-bit results a clock in this
         /// time; results in f32 are taken to need no more.
         few_row_us: f64 = "us", 0.0 to 0.5;
+        /// Few rows: The store of such a row while a second block of the multiprocessor stores, too.
+        few_second_row_us: f64 = "us", 0.0 to 0.5;
         /// Launch, the first loads and the drain, beside the card's overlapped launch.
         launch_us: f64 = "us", -1.7 to 3.0;
+        /// The part of that time that a launch saves whose blocks all find room beside the blocks of the launch before.
+        room_us: f64 = "us", 0.0 to 2.0;
         /// Additional time where two blocks share loads: each block waits for the other.
         share_us: f64 = "us", 0.0 to 4.0;
         /// Each further warp group: 64 rows of wgmma's M side.
@@ -55,6 +65,8 @@ fitted! {
         sum_us: f64 = "us", 0.0 to 0.001;
         /// Latency of a stage from request to arrival, over the card's: with few stages in flight the latency limits a block.
         latency: f64 = "", 0.3 to 3.0;
+        /// The share of the latency that a card without work saves, times the share of the multiprocessors that have no block.
+        idle_latency: f64 = "", 0.0 to 0.9;
         /// The share of what L2 gives to all multiprocessors, multicast counted once.
         l2: f64 = "", 0.2 to 1.2;
         /// Each further cluster that reads the same part of B, as a fraction of the memory time of B.
@@ -147,6 +159,12 @@ impl Tile {
         [m_tiles * n_tiles * case.problem.batch_count() * split, at_once]
     }
 
+    /// wgmma's cycles for 16 steps of K: the larger of its arithmetic and its shared-memory reads.
+    fn cycles(&self) -> f64 {
+        let width = f64::from(self.width);
+        f64::from(self.p) / 64.0 * (width / 2.0).max(16.0 + width / 4.0)
+    }
+
     /// Tiles along M, in whole clusters, and along N.
     fn tiles(&self, problem: &Problem, share: usize) -> [usize; 2] {
         let [rows, columns] = self.sides.map(|side| side as usize);
@@ -234,26 +252,6 @@ fn each(case: &Case, mut visit: impl FnMut(Way)) {
     }
 }
 
-/// The choice for a row that has all rows of A in a tile: as many parts of K as there are multiprocessors for, with two
-/// stages of K in each part at least.
-///
-/// Two blocks share a multiprocessor, so that the next kernel's block can load while this kernel's block still stores.
-/// One deep ring is better for a split of many rows, with its large stages, and for a split that fills the device: there
-/// two blocks of a kernel may share a multiprocessor and leave another idle.
-fn choose_few_rows(case: &Case) -> Option<Way> {
-    let (tile, sms) = (lowest(case), case.device.sm_count as usize);
-    let fits = |split: usize| {
-        let [blocks, at_once] = tile.blocks(case, 1, split);
-        blocks <= at_once
-    };
-    let is_deep = |split: usize| case.problem.k >= 2 * tile.depth as usize * split;
-    let split = [2, 4, 8].into_iter().take_while(|split| fits(*split) && is_deep(*split)).last().unwrap_or(1);
-    let is_full = tile.blocks(case, 1, split)[0] > sms * 9 / 10;
-    let is_alone = split > 1 && (tile.width >= 64 || is_full);
-    let shared = Way::new(tile, 1, split, 2).filter(|_| !is_alone);
-    shared.or_else(|| Way::new(tile, 1, split, 1))
-}
-
 /// The choice for a row of waves: the least work of the busiest multiprocessor, which processes its tiles in sequence.
 /// The work of a tile is its width plus a constant.
 fn choose_waves(case: &Case) -> Option<Way> {
@@ -269,37 +267,59 @@ fn choose_waves(case: &Case) -> Option<Way> {
     best
 }
 
-/// The choice for a row of either kind.
-fn chosen_way(case: &Case) -> Option<Way> {
-    if has_all_rows(case.kernel) {
-        choose_few_rows(case)
-    } else {
-        choose_waves(case)
-    }
-}
-
 impl Sm90SwapAb {
+    /// The choice for a row of either kind: for a row that has all rows of A in a tile, the way of the least estimate.
+    fn chosen_way(&self, case: &Case) -> Option<Way> {
+        if !has_all_rows(case.kernel) {
+            return choose_waves(case);
+        }
+        let (mut best, mut least) = (None, f64::INFINITY);
+        each(case, |way| {
+            let us = self.few_rows_us(case, &way);
+            if us < least {
+                (least, best) = (us, Some(way));
+            }
+        });
+        best
+    }
+
     /// The estimate for a row that has all rows of A in a tile.
     fn few_rows_us(&self, case: &Case, way: &Way) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let Way { tile, share, split: parts, stages } = *way;
-        let (sms, split) = (f64::from(device.sm_count), parts as f64);
-        let blocks = tile.blocks(case, share, parts)[0] as f64;
+        let sms = f64::from(device.sm_count);
+        let [blocks, at_once] = tile.blocks(case, share, parts).map(|count| count as f64);
         let residents = if stages > tile.stages(parts as u32, 2) { 1.0 } else { 2.0 };
-        let turns = (blocks / (residents * sms)).ceil();
-        let k = problem.k as f64 / split;
-        let ring = ring_us(turns * k / f64::from(tile.depth), stages.into(), self.few_latency, device);
-        let share = self.few_pull[usize::from(blocks > sms)];
-        let bytes = (blocks / sms).ceil() * f64::from(tile.p) * k * problem.b.format.bits() / 8.0;
-        let pull = pull_us(bytes, share, device);
-        let memory = (self.few_memory * memory_us(problem, device)).max(pull);
+        let turns = (blocks / (residents * at_once)).ceil();
+        let idle = (1.0 - blocks / sms).max(0.0);
+        let steps = (problem.k.div_ceil(parts * tile.depth as usize)) as f64;
+        let [full, empty] = self.few_latency;
+        let latency = device.model.latency_us * (full + (empty - full) * idle);
+        let cycles = f64::from(tile.depth) / 16.0 * tile.cycles();
+        let products = self.few_products * cycles / (device.model.clock_ghz * 1e3);
+        let stages = turns * (steps * products.max(latency / f64::from(stages)) + self.few_tile_us);
+        let bytes =
+            (blocks / at_once).ceil() * f64::from(tile.p) * steps * f64::from(tile.depth) * problem.b.format.bits()
+                / 8.0;
+        let ring = stages.max(l2_us_of_one(bytes, self.few_pull, device) + self.few_tile_us);
+        let raw = match case.kernel.layout {
+            _ if !is_raw(case.kernel) => 1.0,
+            Layout::NT => self.few_raw[0],
+            _ => self.few_raw[1],
+        };
+        let memory = self.few_memory * memory_us(problem, device);
         let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.few_norm);
-        let loads = if is_raw(case.kernel) { self.few_raw * loads } else { loads };
-        let loads = loads.max(arithmetic_us(problem, Math::Native, device)); // of cards with slow tensor cores
-        let split_us = if split > 2.0 { self.few_split_us[1] } else { self.few_split_us[0] * (split - 1.0) };
-        let launch = device.model.overlapped_launch_us + self.few_launch_us;
+        let loads = (raw * loads).max(arithmetic_us(problem, Math::Native, device)); // of cards with slow tensor cores
+                                                                                     // Clusters of the next launch find room all at once or not at all.
+        let finds_room = residents * at_once >= 2.0 * blocks;
+        let [split_us, doubling_us] = self.few_split_us;
+        let split_us = if parts > 1 { split_us + doubling_us * f64::from(parts.ilog2()) } else { 0.0 };
+        let launch =
+            device.model.overlapped_launch_us + self.few_launch_us - self.few_room_us * f64::from(u8::from(finds_room));
         // Loads of the next tile hide all stores but the last.
-        launch + loads + split_us + residents.min((blocks / sms).ceil()) * f64::from(tile.width) * self.few_row_us
+        let second = residents.min((blocks / sms).ceil()) - 1.0;
+        let row_us = self.few_row_us + second * self.few_second_row_us;
+        launch + loads + split_us + f64::from(tile.width) * row_us
     }
 
     /// The estimate for a row of waves.
@@ -313,15 +333,14 @@ impl Sm90SwapAb {
         let height = problem.m.div_ceil(m_tiles) as f64;
         let several = usize::from(turns > 1);
         let (turns, blocks, share, parts) = (turns as f64, blocks as f64, share as f64, split as f64);
-        let (w_rows, depth, width) = (f64::from(tile.sides[1]), f64::from(tile.depth), f64::from(tile.width));
+        let (w_rows, depth) = (f64::from(tile.sides[1]), f64::from(tile.depth));
         let k = problem.k as f64 / parts;
         let idle = 1.0 - blocks / (turns * at_once as f64);
-        let ring = ring_us(turns * k / depth, stages.into(), self.latency, device);
+        let latency = self.latency * (1.0 - self.idle_latency * idle);
+        let ring = ring_us(turns * (k / depth).ceil(), stages.into(), latency, device);
         let l2 = l2_us(blocks * (height + w_rows / share) * k * bytes, self.l2, device);
-        // wgmma's cycles for 16 steps of K: the larger of its arithmetic and its shared-memory reads.
-        let cycles = f64::from(tile.p) / 64.0 * (width / 2.0).max(16.0 + width / 4.0);
         let clocks_per_us = self.clock[several] * device.model.clock_ghz * 1e3;
-        let products = turns * cycles * k / 16.0 / clocks_per_us * (1.0 - self.idle_gain * idle);
+        let products = turns * tile.cycles() * k / 16.0 / clocks_per_us * (1.0 - self.idle_gain * idle);
         let w_us = stream_us((problem.n * problem.k * problem.batch_count()) as f64 * bytes, 1.0, device);
         let uneven = self.uneven[several];
         let reread = self.reread * w_us * (m_tiles as f64 / share - 1.0);
@@ -336,7 +355,8 @@ impl Sm90SwapAb {
         let share_us = if share > 1.0 { self.share_us } else { 0.0 };
         let group_us = self.group_us * (f64::from(tile.p) / 64.0 - 1.0);
         let busy = together + split_us + restarts + turns * bytes_of_tile * self.store_us;
-        let launch = device.model.overlapped_launch_us + self.launch_us;
+        let launch = device.model.overlapped_launch_us + self.launch_us
+            - self.room_us * room(blocks, f64::from(device.sm_count));
         launch + share_us + group_us + busy.max(self.roofline * roofline_us(problem, device))
     }
 
@@ -356,11 +376,11 @@ impl Family for Sm90SwapAb {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        chosen_way(case).map_or(Config::default(), |way| way.config(case.kernel))
+        self.chosen_way(case).map_or(Config::default(), |way| way.config(case.kernel))
     }
 
     fn chosen(&self, case: &Case) -> (Config, f64) {
-        let way = chosen_way(case);
+        let way = self.chosen_way(case);
         way.map_or((Config::default(), 0.0), |way| (way.config(case.kernel), self.way_us(case, &way)))
     }
 
