@@ -62,7 +62,7 @@ fn a_record_with_every_kernel_judges_other_builds() {
     assert!(text.contains("the choice was not measured: decode-1"), "{text}");
 }
 
-/// Products of seeds 1 and 2 on an H100: no family's numbers were fitted to these seeds.
+/// Products of seeds 1 and 2 on an H100, which `tilegemm fit` has not read; docs/benchmarks.md says how far they are unseen.
 #[test]
 fn the_regret_on_products_that_nobody_fitted_stays_small() {
     let root = env!("CARGO_MANIFEST_DIR");
