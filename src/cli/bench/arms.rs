@@ -55,6 +55,9 @@ pub enum Arm {
     Kernel(&'static KernelDesc, Option<Config>),
     /// Every kernel of ours that can run the row, and the vendor's call as we make it, each as an arm of its own.
     Every,
+    /// Kernels and configurations of ours whose estimates are near the lowest, a few others, and the vendor's call as we make it, each as an
+    /// arm of its own.
+    Contenders,
     /// The same as `Ours`, entered a second time.
     Again,
     /// A kernel that skips its last K tile, to test that the check finds the error.
@@ -70,6 +73,7 @@ impl std::str::FromStr for Arm {
             "ours-untuned" => Arm::OursUntuned,
             "ours-invariant" => Arm::Invariant,
             "every" => Arm::Every,
+            "contenders" => Arm::Contenders,
             "own" => Arm::Own,
             "own-best" => Arm::OwnBest,
             "candle" => Arm::Candle,
@@ -85,8 +89,8 @@ impl std::str::FromStr for Arm {
                 let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
                 let kernel = family::by_name(kernel).ok_or_else(|| {
                     format!(
-                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, every, or a name from `tilegemm \
-                         kernels`",
+                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, every, contenders, or a name from \
+                         `tilegemm kernels`",
                         DEFAULT.join(", ")
                     )
                 })?;
@@ -103,6 +107,7 @@ impl Arm {
             Arm::OursUntuned => "ours-untuned",
             Arm::Invariant => "ours-invariant",
             Arm::Every => "every",
+            Arm::Contenders => "contenders",
             Arm::Own => "own",
             Arm::OwnBest => "own-best",
             Arm::Candle => "candle",
@@ -117,6 +122,11 @@ impl Arm {
             Arm::Again => "again",
             Arm::Planted => "planted",
         })
+    }
+
+    /// Whether the arm stands for arms of other names.
+    pub fn is_group(&self) -> bool {
+        matches!(self, Arm::Every | Arm::Contenders)
     }
 
     /// Whether the arm may add partial sums of these operands in 16 bits, as stock candle lets cuBLAS do.
@@ -148,6 +158,14 @@ impl Runner<'_> {
             Runner::Plan(plan) => plan.name(),
             Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
             Runner::Lt(problem, index) => problem.name(*index),
+        }
+    }
+
+    /// The plan, where the dispatcher planned the launch.
+    fn plan(&self) -> Option<Arc<Plan>> {
+        match self {
+            Runner::Plan(plan) => Some(plan.clone()),
+            _ => None,
         }
     }
 
@@ -223,6 +241,12 @@ pub type Glance<'a> = (f64, Runner<'a>, Captured);
 /// The number of kernels that `own-best` and `every` also try in configurations other than the family's choice.
 const SWEPT: usize = 2;
 
+/// `contenders`: the most plans near the lowest estimate, the bound of their estimates over the lowest, the most further plans, and the bound of those.
+const NEAR: usize = 12;
+const NEAR_RATIO: f64 = 1.5;
+const FAR: usize = 3;
+const FAR_RATIO: f64 = 3.0;
+
 /// Resolves arms to their launches for one row.
 pub struct Resolver<'a> {
     pub timer: &'a Timer,
@@ -245,7 +269,7 @@ impl<'a> Resolver<'a> {
                 let policy = Policy::default().with_workspace(workspace::bytes()?);
                 Ok(Runner::Plan(self.untuned.plan(self.problem, policy)?))
             }
-            Arm::Every => Err("stands for arms of other names".into()),
+            Arm::Every | Arm::Contenders => Err("stands for arms of other names".into()),
             Arm::Invariant => plan(Policy::default().with_batch_invariance(true)),
             Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
             Arm::Kernel(..) => plan(Policy::force(&arm.name())?),
@@ -287,6 +311,29 @@ impl<'a> Resolver<'a> {
         Ok(glances)
     }
 
+    /// The kernels and configurations of ours with the lowest estimates, some with higher ones, and the vendor's call: the fastest first.
+    pub fn contenders(&self) -> Result<Vec<Glance<'a>>> {
+        let mut plans: Vec<Arc<Plan>> = Vec::new();
+        for runner in self.forced(Role::Kernel) {
+            plans.extend(self.configurations(&runner));
+            plans.extend(runner.plan());
+        }
+        plans.sort_by(|x, y| x.estimate_us.total_cmp(&y.estimate_us));
+        let least = plans.first().map_or(f64::INFINITY, |plan| plan.estimate_us);
+        let near = plans.iter().take(NEAR).filter(|plan| plan.estimate_us < NEAR_RATIO * least).count();
+        let far = plans.split_off(near);
+        let last = far.partition_point(|plan| plan.estimate_us < FAR_RATIO * least);
+        // Some at even distances, another first one for each product.
+        let step = last.div_ceil(FAR).max(1);
+        let first =
+            self.problem.m.wrapping_mul(31).wrapping_add(self.problem.n).wrapping_add(self.problem.k / 8) % step;
+        plans.extend(far[..last].iter().skip(first).step_by(step).cloned());
+        let mut glances = self.glance(plans.into_iter().map(Runner::Plan).collect())?;
+        glances.extend(self.glance(self.forced(Role::Vendor))?);
+        glances.sort_by(|x, y| x.0.total_cmp(&y.0));
+        Ok(glances)
+    }
+
     /// The kernels of this role that can run the row, each in its family's choice.
     fn forced(&self, role: Role) -> Vec<Runner<'a>> {
         let plan = |kernel: &KernelDesc| self.plan(self.problem, Policy::force(kernel.name).ok()?).ok();
@@ -304,14 +351,19 @@ impl<'a> Resolver<'a> {
     /// A kernel in the most promising configurations other than its family's choice.
     fn other_configurations(&self, runner: &Runner) -> Vec<Runner<'a>> {
         const MOST: usize = 8;
-        let Runner::Plan(chosen) = runner else { return Vec::new() };
-        let legal = chosen.kernel.configurations(&chosen.canonical.problem, self.dispatcher.device());
-        let legal = legal.into_iter().filter(|config| *config != chosen.config);
-        let plan = |config| self.plan(self.problem, Policy::force(&format!("{}@{config}", chosen.kernel)).ok()?).ok();
-        let mut plans: Vec<_> = legal.filter_map(plan).collect();
+        let mut plans = self.configurations(runner);
         plans.sort_by(|x, y| x.estimate_us.total_cmp(&y.estimate_us));
         plans.truncate(MOST);
         plans.into_iter().map(Runner::Plan).collect()
+    }
+
+    /// A kernel in its configurations other than its family's choice.
+    fn configurations(&self, runner: &Runner) -> Vec<Arc<Plan>> {
+        let Some(chosen) = runner.plan() else { return Vec::new() };
+        let legal = chosen.kernel.configurations(&chosen.canonical.problem, self.dispatcher.device());
+        let legal = legal.into_iter().filter(|config| *config != chosen.config);
+        let plan = |config| self.plan(self.problem, Policy::force(&format!("{}@{config}", chosen.kernel)).ok()?).ok();
+        legal.filter_map(plan).collect()
     }
 
     fn lt_best(&self, reduction: Reduction) -> Result<Runner<'a>> {

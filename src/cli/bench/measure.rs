@@ -267,7 +267,7 @@ impl Session {
         let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
-        for (arm, problem) in arms.iter().zip(&problems).filter(|(arm, _)| **arm != Arm::Every) {
+        for (arm, problem) in arms.iter().zip(&problems).filter(|(arm, _)| !arm.is_group()) {
             let resolved = self.resolver(problem, &operands).resolve(arm).and_then(|runner| {
                 // Arms with the same launches share one time, except `Again`, which is a second measurement on purpose.
                 let same = runners.iter().position(|(other, ..)| runner.is_same(other) && *arm != Arm::Again);
@@ -287,8 +287,9 @@ impl Session {
         }
         // First times of arms that get no others.
         let mut brief: Vec<f64> = Vec::new();
-        if arms.contains(&Arm::Every) {
-            let glances = self.resolver(problem, &operands).every()?;
+        if let Some(group) = arms.iter().find(|arm| arm.is_group()) {
+            let resolver = self.resolver(problem, &operands);
+            let glances = if *group == Arm::Every { resolver.every()? } else { resolver.contenders()? };
             let best = glances.first().map_or(f64::INFINITY, |(us, ..)| *us);
             for (us, runner, captured) in glances {
                 let Some(arm) = runner.arm() else { continue };

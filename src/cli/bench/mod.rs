@@ -47,13 +47,13 @@ pub struct Args {
     #[command(flatten)]
     products: Products,
     /// Arms: ours, ours-untuned, ours-invariant, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
-    /// f32 mode, names of kernels, or `every` for each of our kernels and the vendor's call
+    /// f32 mode, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
     #[command(flatten)]
     f32: crate::cli::F32,
     /// Samples of each arm and row
-    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(5..=1000))]
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(3..=1000))]
     samples: u16,
     /// Pause after each sample, in lengths of the sample; without pauses, large products measure the card's power limit
     #[arg(long, default_value_t = 2.0, value_parser = pause)]
