@@ -13,6 +13,8 @@ mod layout;
 mod table;
 #[path = "build/toolkit.rs"]
 mod toolkit;
+#[path = "build/trees.rs"]
+mod trees;
 #[path = "build/tuning.rs"]
 mod tuning;
 #[path = "build/units.rs"]
@@ -50,8 +52,9 @@ fn run() -> Result<()> {
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     let profile = profile()?;
     let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
-    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
-    units::write(&out.join("fitted.rs"), &fitted::rust(&kernels, &families)?)?;
+    let trees = trees::Trees::read(&kernels, &families)?;
+    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, &trees, is_built))?;
+    units::write(&out.join("fitted.rs"), &(fitted::rust(&kernels, &families)? + &trees.rust()))?;
     units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("sass.rs"), &table::sass(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
@@ -170,8 +173,9 @@ fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
 }
 
 /// The static tables that `src/family/mod.rs` includes.
-fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> bool) -> String {
-    let rows: String = kernels.iter().enumerate().map(|(index, kernel)| kernel.rust(index, is_built(kernel))).collect();
+fn rust_table(kernels: &[Kernel], archs: &[u16], trees: &trees::Trees, is_built: impl Fn(&Kernel) -> bool) -> String {
+    let row = |(index, kernel): (usize, &Kernel)| kernel.rust(index, is_built(kernel), &trees.room(kernel, kernels));
+    let rows: String = kernels.iter().enumerate().map(row).collect();
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\

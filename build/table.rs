@@ -395,8 +395,8 @@ impl Kernel {
         )
     }
 
-    /// The kernel's descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table.
-    pub fn rust(&self, index: usize, built: bool) -> String {
+    /// The kernel's descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table, with this link to its family.
+    pub fn rust(&self, index: usize, built: bool, room: &str) -> String {
         let family = &self.family;
         let feature = match &self.feature {
             Some(feature) => format!("Some(({feature:?}, cfg!(feature = {feature:?})))"),
@@ -406,7 +406,7 @@ impl Kernel {
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
              exact: {} }}, types: Types::new(Format::{}, Format::{}), math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
-             limits: {}, feature: {feature}, built: {built}, room: Room(&fitted::{}) }},\n",
+             limits: {}, feature: {feature}, built: {built}, room: {} }},\n",
             self.name,
             self.role,
             self.capability(),
@@ -427,7 +427,7 @@ impl Kernel {
             self.why,
             self.code,
             self.limits,
-            family.to_uppercase(),
+            room
         )
     }
 }

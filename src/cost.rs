@@ -13,50 +13,100 @@ use crate::workspace;
 pub use fitted::Parameter;
 pub(crate) use pipeline::memory_us;
 pub use refit::{parameters, Refit};
+pub(crate) use trees::Trees;
 
 pub(crate) mod fitted;
 pub(crate) mod pipeline;
 mod refit;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
+pub(crate) mod trees;
 
 /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
 pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    configure(kernel.family(), &Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
+    kernel.model().configure(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
 }
 
-/// The configuration that a plan takes, and its expected time in microseconds.
-pub(crate) fn configure(family: &dyn Family, case: &Case) -> (Config, f64) {
-    let (config, us) = configure_unsettled(family, case);
-    (config, settled(family, case, &config, us))
+/// The estimates of a family: its model, and the errors that its measurements have shown.
+#[derive(Clone, Copy)]
+pub(crate) struct Model<'a> {
+    pub family: &'a dyn Family,
+    pub trees: Trees<'a>,
 }
 
-/// The same with a lower bound of the expected time, which takes less time to find.
-pub(crate) fn configure_unsettled(family: &dyn Family, case: &Case) -> (Config, f64) {
-    if case.problem.is_empty() {
-        return (Config::default(), 0.0);
+/// The family's other configurations count where the model expects them to take at most this multiple of its choice's time.
+const NEAR: f64 = 1.1;
+
+impl Model<'_> {
+    /// The configuration that a plan takes, and its expected time in microseconds.
+    pub fn configure(&self, case: &Case) -> (Config, f64) {
+        let (config, us) = self.uncorrected(case);
+        self.corrected(&[(*case, config, us)])[0]
     }
-    let (config, us) = family.chosen(case);
-    (config, us + epilogue_us(family, case))
-}
 
-/// The expected time, from its lower bound.
-pub(crate) fn settled(family: &dyn Family, case: &Case, config: &Config, us: f64) -> f64 {
-    match case.problem.is_empty() {
-        true => 0.0,
-        false => {
-            let epilogue = epilogue_us(family, case);
-            family.settled(case, config, us - epilogue) + epilogue
+    /// The configuration that the model alone would take, and its expected time by the model alone. The expected time is at least this time
+    /// multiplied by the least of [`trees::FACTORS`].
+    pub fn uncorrected(&self, case: &Case) -> (Config, f64) {
+        if case.problem.is_empty() {
+            return (Config::default(), 0.0);
         }
+        let (config, us) = self.family.chosen(case);
+        (config, us + epilogue_us(self.family, case))
+    }
+
+    /// The configuration that a plan takes, and its expected time, for kernels of the family with the answers of [`Model::uncorrected`] for
+    /// one problem.
+    pub fn corrected(&self, choices: &[(Case, Config, f64)]) -> Vec<(Config, f64)> {
+        let mut best: Vec<(Config, f64)> = choices.iter().map(|(_, config, us)| (*config, *us)).collect();
+        let Some(of_problem) = choices.first().and_then(|(case, ..)| self.facts(case)) else { return best };
+        let (mut launches, mut facts) = (Vec::new(), Vec::new());
+        for (place, (case, config, us)) in choices.iter().enumerate() {
+            let epilogue = epilogue_us(self.family, case);
+            let rivals = self.family.rivals(case).into_iter().filter(|(rival, _)| rival != config);
+            let rivals = rivals.map(|(rival, rival_us)| (rival, rival_us + epilogue));
+            for (config, us) in [(*config, *us)].into_iter().chain(rivals.filter(|rival| rival.1 < NEAR * us)) {
+                launches.push((place, config, us));
+                facts.push(trees::of_launch(of_problem, case, &config, us));
+            }
+            best[place].1 = f64::INFINITY;
+        }
+        for ((place, config, us), factor) in launches.into_iter().zip(trees::factors(self.trees.trees, &facts)) {
+            let us = by(us, factor, &choices[place].0);
+            if us < best[place].1 {
+                best[place] = (config, us);
+            }
+        }
+        best
+    }
+
+    /// Expected time in this configuration, in microseconds.
+    pub fn configured_us(&self, case: &Case, config: &Config) -> f64 {
+        let us = self.uncorrected_us(case, config);
+        let Some(of_problem) = self.facts(case) else { return us };
+        let facts = trees::of_launch(of_problem, case, config, us);
+        by(us, trees::factors(self.trees.trees, &[facts])[0], case)
+    }
+
+    /// Expected time in this configuration by the model alone, in microseconds.
+    pub fn uncorrected_us(&self, case: &Case, config: &Config) -> f64 {
+        if case.problem.is_empty() {
+            return 0.0;
+        }
+        self.family.estimate(case, config) + epilogue_us(self.family, case)
+    }
+
+    /// The facts of the problem, where the trees hold for it.
+    fn facts(&self, case: &Case) -> Option<trees::Facts> {
+        if self.trees.trees.is_empty() || case.problem.is_empty() || !trees::hold_for(case.device) {
+            return None;
+        }
+        Some(trees::of_problem(case.problem, case.device)).filter(|facts| self.trees.hold(facts))
     }
 }
 
-/// Expected time in this configuration, in microseconds.
-pub(crate) fn configured_us(family: &dyn Family, case: &Case, config: &Config) -> f64 {
-    if case.problem.is_empty() {
-        return 0.0;
-    }
-    family.estimate(case, config) + epilogue_us(family, case)
+/// An estimate by a factor, which takes no estimate below the roofline.
+fn by(us: f64, factor: f64, case: &Case) -> f64 {
+    (us * factor).max(us.min(roofline_us(case.problem, case.device)))
 }
 
 /// Time that the epilogue adds to the bare product.

@@ -5,10 +5,10 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::{self, Refit};
+use crate::cost::{self, Model, Refit};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
-use crate::kernel::{Case, Family, KernelDesc, Rejection, Role};
+use crate::kernel::{Case, KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
@@ -305,9 +305,14 @@ impl Dispatcher {
         })
     }
 
-    /// The verdict of every kernel of the table on the canonical `problem`.
+    /// The verdict of every kernel of the table on the canonical `problem`, with the estimates that a choice is made by.
     fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
-        KERNELS.iter().map(|kernel| self.judge(kernel, problem, policy)).collect()
+        let mut able = if policy.forced.is_none() { self.able(problem, policy) } else { Vec::new() };
+        let mut known = |kernel: &KernelDesc| {
+            let place = able.iter().position(|candidate| candidate.kernel.index == kernel.index)?;
+            Some(able.swap_remove(place))
+        };
+        KERNELS.iter().map(|kernel| known(kernel).unwrap_or_else(|| self.judge(kernel, problem, policy))).collect()
     }
 
     /// The answers of the measured tables, up to the first entry whose kernel can run.
@@ -333,7 +338,7 @@ impl Dispatcher {
 
     /// The choice among the candidates.
     fn decide(&self, problem: &Problem, candidates: &[Candidate], tuned: &[Tuned]) -> Option<Chosen> {
-        let fastest = choice::fastest(problem, candidates)?;
+        let fastest = choice::fastest(problem, &self.device, candidates)?;
         let us = *fastest.verdict.as_ref().ok()?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
             Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
@@ -364,13 +369,13 @@ impl Dispatcher {
         policy: Policy,
     ) -> std::result::Result<(Config, f64), Rejection> {
         self.admits(kernel, problem, policy)?;
-        let (case, family) = (self.case(kernel, problem, policy), self.family(kernel));
+        let (case, model) = (self.case(kernel, problem, policy), self.model(kernel));
         match policy.forced {
             Some((_, Some(config))) => {
                 self.check(kernel, problem, policy, config)?;
-                Ok((config, cost::configured_us(family, &case, &config)))
+                Ok((config, model.configured_us(&case, &config)))
             }
-            _ => Ok(cost::configure(family, &case)),
+            _ => Ok(model.configure(&case)),
         }
     }
 
@@ -389,9 +394,9 @@ impl Dispatcher {
         }
     }
 
-    /// The family of a kernel, with the fitted numbers that count.
-    fn family<'a>(&'a self, kernel: &'a KernelDesc) -> &'a dyn Family {
-        self.refit.as_ref().and_then(|refit| refit.family(kernel.family)).unwrap_or(kernel.family())
+    /// The estimates of a kernel's family, with the fitted numbers and the trees that count.
+    fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
+        self.refit.as_ref().map_or_else(|| kernel.model(), |refit| refit.model(kernel))
     }
 
     fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {

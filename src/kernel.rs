@@ -3,6 +3,7 @@
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
 use crate::cost::fitted::Parameter;
+use crate::cost::{Model, Trees};
 use crate::partition::{Footprint, Need};
 use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
@@ -99,20 +100,26 @@ pub(crate) trait Family: Fitted + Sync {
         vec![Config::default()]
     }
 
-    /// The configuration that a plan takes, one of `configurations`. A family that has several overrides both.
+    /// The configuration that the family's model takes, one of `configurations`. A family that has several overrides both.
     fn choose(&self, _case: &Case) -> Config {
         Config::default()
     }
 
-    /// The configuration that a plan takes, and its estimate or a lower bound of it.
+    /// The configuration that the family's model takes, and its estimate.
     fn chosen(&self, case: &Case) -> (Config, f64) {
         let config = self.choose(case);
         (config, self.estimate(case, &config))
     }
 
-    /// The estimate of the configuration that a plan takes, from the bound of `chosen`.
-    fn settled(&self, _case: &Case, _config: &Config, us: f64) -> f64 {
-        us
+    /// The configurations that may be as fast as the chosen one, with their estimates; none where there is nothing to choose.
+    fn rivals(&self, case: &Case) -> Vec<(Config, f64)> {
+        let configurations = self.configurations(case);
+        let estimate = |config| (config, self.estimate(case, &config));
+        if configurations.len() > 1 {
+            configurations.into_iter().map(estimate).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     /// The order in which a kernel adds up the products of an element of D in this configuration; `None` where M or the element's place
@@ -136,9 +143,15 @@ pub(crate) trait Family: Fitted + Sync {
     }
 }
 
-/// A kernel's link to the code of its family.
+/// A kernel's link to the code and the data of its family.
 #[derive(Clone, Copy)]
-pub(crate) struct Room(pub &'static dyn Family);
+pub(crate) struct Room {
+    pub family: &'static dyn Family,
+    /// The errors of the family's estimates; empty where the kernel's measurements are too few.
+    pub trees: Trees<'static>,
+    /// The kernel's place among those of its family with the same layout and types.
+    pub variant: u32,
+}
 
 impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -245,8 +258,8 @@ impl KernelDesc {
         if ![Layout::Any, problem.layout()].contains(&self.layout) {
             return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
         }
-        self.room.0.limits(self, problem).check(self, problem, device)?;
-        self.room.0.supports(self, problem)
+        self.room.family.limits(self, problem).check(self, problem, device)?;
+        self.room.family.supports(self, problem)
     }
 
     /// The configurations in which it can run the canonical `problem` on `device`, with a workspace of the default size: one without
@@ -256,12 +269,12 @@ impl KernelDesc {
         if problem.is_empty() || self.supports(problem, device).is_err() {
             return Vec::new();
         }
-        self.room.0.configurations(&Case { kernel: self, problem, device, workspace: workspace::DEFAULT_BYTES })
+        self.room.family.configurations(&Case { kernel: self, problem, device, workspace: workspace::DEFAULT_BYTES })
     }
 
     /// What the kernel keeps in the workspace for rows of A and columns of B of the canonical `problem`.
     pub(crate) fn footprint(&self, problem: &Problem) -> Option<Footprint> {
-        self.room.0.footprint(self, problem).filter(|_| !problem.is_empty())
+        self.room.family.footprint(self, problem).filter(|_| !problem.is_empty())
     }
 
     /// Device memory that the kernel needs beside the operands of the canonical `problem`, whatever its configuration.
@@ -271,7 +284,7 @@ impl KernelDesc {
 
     /// Device memory that the kernel needs beside the operands of the canonical `problem` in this configuration.
     pub(crate) fn workspace_of(&self, problem: &Problem, config: &Config) -> Need {
-        match self.room.0.scratch_bytes(problem, config) {
+        match self.room.family.scratch_bytes(problem, config) {
             0 => self.workspace(problem),
             bytes => Need { least: bytes, best: bytes },
         }
@@ -280,11 +293,16 @@ impl KernelDesc {
     /// The order in which the kernel adds up the products of an element of D in this configuration; `None` where M or the element's place
     /// decides.
     pub fn sums(&self, config: &Config) -> Option<SumOrder> {
-        self.room.0.sums(self, config)
+        self.room.family.sums(self, config)
+    }
+
+    /// The estimates of the family.
+    pub(crate) fn model(&self) -> Model<'static> {
+        Model { family: self.room.family, trees: self.room.trees }
     }
 
     pub(crate) fn family(&self) -> &'static dyn Family {
-        self.room.0
+        self.room.family
     }
 }
 

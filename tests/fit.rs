@@ -21,29 +21,31 @@ fn folder(name: &str) -> PathBuf {
 
 /// A record as `tilegemm bench --random` writes it, of a card whose gevm has these numbers.
 fn record(path: &Path, values: &[f64], seed: u64) {
+    let mut products = Vec::new();
+    for (i, n) in [512, 1024, 2048, 4096, 6144, 8192].into_iter().enumerate() {
+        for m in 1..=4 {
+            // One time in eight is wrong by half.
+            let error = if (4 * i + m) % 8 == 0 { 1.5 } else { 1.0 };
+            products.push((m, n, 1024 * (1 + (seed as usize + 3 * i + m) % 11), error));
+        }
+    }
+    record_of(path, values, seed, &products);
+}
+
+/// The same of products of M, N and K that take this multiple of the estimate.
+fn record_of(path: &Path, values: &[f64], seed: u64, products: &[(usize, usize, usize, f64)]) {
     let device = DeviceInfo::h100();
     let refit = Refit::default().with(FAMILY, values);
     let mut rows = Vec::new();
-    for (i, n) in [512, 1024, 2048, 4096, 6144, 8192].into_iter().enumerate() {
-        for m in 1..=4 {
-            let k = 1024 * (1 + (seed as usize + 3 * i + m) % 11);
-            let problem = Problem::dense(m, n, k, 1, Layout::NN, Format::BF16);
-            let kernel = family::by_name("gevm_sm90_bf16_nn_4x64x128_1x1");
-            let kernel = kernel.or_else(|| {
-                family::KERNELS.iter().find(|kernel| {
-                    kernel.family == FAMILY && kernel.arch.capability == 90 && kernel.types.a == Format::BF16
-                })
-            });
-            let kernel = kernel.unwrap();
-            // One time in eight is wrong by half.
-            let us = refit.estimate_us(kernel, &problem.canonical().problem, &device, None);
-            let us = if (4 * i + m) % 8 == 0 { 1.5 * us } else { us };
-            let arm = json!({ "us": us, "us_p10": us, "us_p90": us, "kernel": kernel.name });
-            rows.push(json!({
-                "id": format!("random-{seed}-{}", rows.len()), "class": "decode", "m": m, "n": n, "k": k, "batch": 1, "layout": "nn",
-                "dtype": "bf16", "roof_us": 1.0, "arms": { "own": arm }, "flags": [],
-            }));
-        }
+    let kernel = family::by_name("gevm_sm90_bf16_nn_4x64x32_1x1").unwrap();
+    for &(m, n, k, error) in products {
+        let problem = Problem::dense(m, n, k, 1, Layout::NN, Format::BF16);
+        let us = error * refit.estimate_us(kernel, &problem.canonical().problem, &device, None);
+        let arm = json!({ "us": us, "us_p10": us, "us_p90": us, "kernel": kernel.name });
+        rows.push(json!({
+            "id": format!("random-{seed}-{}", rows.len()), "class": "decode", "m": m, "n": n, "k": k, "batch": 1, "layout": "nn",
+            "dtype": "bf16", "roof_us": 1.0, "arms": { "own": arm }, "flags": [],
+        }));
     }
     let text = json!({
         "schema": 1,
@@ -93,6 +95,49 @@ fn the_numbers_that_made_a_record_are_found_again() {
     assert_eq!(provenance["records"].as_array().unwrap()[0].as_str(), Some("seed-1.json"));
     assert_eq!(provenance["seeds"].as_array().unwrap()[0].as_integer(), Some(1));
     assert_eq!(provenance["measurements"].as_integer(), Some(24));
+}
+
+/// Errors that no number of the family explains: a quarter more from K = 3000 on.
+#[test]
+fn errors_that_the_numbers_leave_are_learned_as_trees() {
+    let folder = folder("trees");
+    let values: Vec<f64> = cost::parameters(FAMILY).iter().map(|parameter| parameter.value).collect();
+    let products = |first: usize, count: usize| {
+        let product = |i: usize| {
+            let k = 256 + (first + 7 * i) % 100 * 64;
+            (1 + i % 4, 512 * (1 + i % 13), k, if k > 3000 { 1.25 } else { 1.0 })
+        };
+        (0..count).map(product).collect::<Vec<_>>()
+    };
+    let [first, second, few] = ["seed-1.json", "seed-2.json", "few.json"].map(|name| folder.join(name));
+    record_of(&first, &values, 1, &products(0, 400));
+    record_of(&second, &values, 2, &products(3, 100));
+    record_of(&few, &values, 3, &products(5, 100));
+    let text = |path: &Path| path.display().to_string();
+    let run = |record: &Path| {
+        let args = [text(record), "--judge".into(), text(&second), "--out".into(), text(&folder)];
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(["--only-trees", "--write"]).collect();
+        let output = fit(&args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let data = folder.join("gevm.trees.toml");
+    let _ = std::fs::remove_file(&data);
+    assert!(!run(&few).contains("trees of") && !data.exists(), "100 measurements are too few");
+
+    let printed = run(&first);
+    let line = printed.lines().find(|line| line.starts_with("| gevm ")).unwrap_or_else(|| panic!("{printed}"));
+    let cells: Vec<f64> = line.split('|').filter_map(|cell| cell.trim().trim_end_matches(" %").parse().ok()).collect();
+    let [_, count, without, with, judged_without, judged_with] = cells[..] else { panic!("{line}") };
+    assert_eq!(count, 400.0);
+    assert!(without > 10.0 && with < 2.0 && judged_without > 10.0 && judged_with < 3.0, "{line}");
+    let file: toml::Table = std::fs::read_to_string(&data).unwrap().parse().unwrap();
+    let kernels: Vec<_> = file["kernels"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+    // f16 has the same kernel.
+    assert_eq!(kernels, ["gevm_sm90_bf16_nn_4x64x32_1x1", "gevm_sm90_f16_nn_4x64x32_1x1"]);
+    let tree = file["trees"].as_array().unwrap()[0].as_array().unwrap();
+    assert_eq!((tree[0].as_array().unwrap().len(), tree[1].as_array().unwrap().len()), (6, 64));
+    assert!(!folder.join("gevm.toml").exists(), "--only-trees keeps the numbers");
 }
 
 #[test]

@@ -330,7 +330,7 @@ fn a_split_of_k_is_in_the_name() {
     let kernel = parse("sm90_swap_ab", &fields).unwrap().remove(0);
     assert_eq!(kernel.name, "sm90_swap_ab_bf16_nt_136x128x64_2x1_s2");
     assert!(kernel.cpp().ends_with(", 2, 0, 0, 2, none, 72, 136)\n"), "{}", kernel.cpp());
-    assert!(kernel.rust(0, true).contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(0, true));
+    assert!(kernel.rust(0, true, "ROOM").contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(0, true, "ROOM"));
     assert!(parse(FAMILY, &[]).unwrap()[0].cpp().ends_with(", cooperative, )\n"));
 }
 
@@ -343,9 +343,11 @@ fn how_f32_is_multiplied_is_in_the_name() {
     assert_eq!(kernel.name, "sm90_made_up_f32_bf16x6_nt_128x256x64_2x1_cooperative");
     assert!(kernel.cpp().contains(", 90, TG_F32, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
     assert!(
-        kernel.rust(0, true).contains("types: Types::new(Format::F32, Format::F32), math: Math::Bf16x6, layout"),
+        kernel
+            .rust(0, true, "ROOM")
+            .contains("types: Types::new(Format::F32, Format::F32), math: Math::Bf16x6, layout"),
         "{}",
-        kernel.rust(0, true)
+        kernel.rust(0, true, "ROOM")
     );
     for (family, math, tile, cluster, name) in [
         ("sm90_bf16x6", "bf16x6", "[128, 64, 32]", "[2, 1]", "sm90_bf16x6_f32_nt_128x64x32_2x1"),

@@ -1,8 +1,10 @@
 //! `tilegemm fit`: fits the numbers of the families to records, and judges the estimates on other records.
 
+mod boost;
 mod records;
 mod regret;
 mod search;
+mod trees;
 mod write;
 
 use crate::cli::{Failure, Result};
@@ -13,6 +15,7 @@ use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use records::{Measurement, Record};
 use regret::OnRecord;
 use std::path::PathBuf;
+use trees::Learned;
 
 /// Fit the numbers of the cost model to records, and judge the estimates on others
 ///
@@ -40,7 +43,10 @@ pub struct Args {
     /// Only these families
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = family)]
     only: Vec<String>,
-    /// Write the numbers of the families that were fitted
+    /// Keep the numbers, and learn the errors that they leave alone
+    #[arg(long)]
+    only_trees: bool,
+    /// Write the numbers and the trees of the families that were fitted
     #[arg(long)]
     write: bool,
     /// Write every measurement of all records, with this build's estimate, to this file: CSV, times in microseconds
@@ -102,7 +108,13 @@ pub fn run(args: &Args) -> Result {
             "{name} has rows of benches/suite.toml, which proves the estimates; fit on records of other products"
         )));
     }
-    let (refit, fitted) = fit(args, &fit_on)?;
+    let (refit, fitted) = if args.only_trees { (Refit::default(), Vec::new()) } else { fit(args, &fit_on)? };
+    let wanted = |family: &&str| args.only.is_empty() || args.only.iter().any(|only| only == family);
+    let learned: Vec<Learned> =
+        families().into_iter().filter(wanted).filter_map(|family| Learned::of(family, &refit, &fit_on)).collect();
+    if !learned.is_empty() {
+        crate::cli::print(trees::table(&learned, &refit, &judge_on))?;
+    }
     if let Some(path) = &args.measurements {
         let text = records::csv(fit_on.iter().chain(&judge_on));
         std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
@@ -125,9 +137,10 @@ pub fn run(args: &Args) -> Result {
         if dispatcher().tables().used().next().is_some() {
             choices.insert(0, ("this build with its measured tables", dispatcher()));
         }
-        if !fitted.is_empty() {
+        if !fitted.is_empty() || !learned.is_empty() {
             let families: Vec<_> = fitted.iter().map(|f| (f.family, &f.values[..])).collect();
-            choices.push(("fitted", dispatcher().with_refit(refit_of(&families))));
+            let refit = learned.iter().fold(refit_of(&families), |refit, learned| learned.add_to(refit));
+            choices.push(("fitted", dispatcher().with_refit(refit)));
         }
         for (name, dispatcher) in choices {
             crate::cli::print(format_args!("{name}:\n{}", OnRecord::of(record, &dispatcher)))?;
@@ -136,6 +149,10 @@ pub fn run(args: &Args) -> Result {
     if args.write {
         for fitted in &fitted {
             let path = write::write(&args.out, fitted, &fit_on)?;
+            crate::cli::print(format_args!("written: {}", path.display()))?;
+        }
+        for learned in &learned {
+            let path = write::write_trees(&args.out, learned, &fit_on)?;
             crate::cli::print(format_args!("written: {}", path.display()))?;
         }
     }

@@ -1,6 +1,8 @@
 //! Estimates with other fitted numbers than those of this build: what `tilegemm fit` tries and judges.
 
 use super::fitted::Parameter;
+use super::trees::{Tree, BOUNDED};
+use super::{Model, Trees};
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::family::KERNELS;
@@ -19,20 +21,25 @@ fn of_build(family: &str) -> Option<&'static dyn Family> {
     KERNELS.iter().find(|kernel| kernel.family == family).map(KernelDesc::family)
 }
 
-/// Families with other fitted numbers; the other families have those of this build.
+/// Families with other fitted numbers or other trees; the other families have those of this build.
 #[derive(Default)]
 pub struct Refit {
     families: BTreeMap<&'static str, Box<dyn Family + Send>>,
+    /// The trees of families, and the kernels that they hold for.
+    trees: BTreeMap<&'static str, OtherTrees>,
 }
+
+/// Trees of a family, the kernels that they hold for, and the ranges of [`Trees`].
+pub(crate) type OtherTrees = (Vec<&'static str>, [[f32; 2]; BOUNDED.len()], Vec<Tree>);
 
 impl fmt::Debug for Refit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.families.keys()).finish()
+        f.debug_list().entries(self.families.keys().chain(self.trees.keys())).finish()
     }
 }
 
 impl Refit {
-    /// The same with these values of a family, in the order of [`parameters`].
+    /// The same with these values of a family, in the order of [`parameters`], and without trees, which are those of other values.
     ///
     /// # Panics
     /// Where the name is no family, or there is not one value for each parameter.
@@ -42,18 +49,34 @@ impl Refit {
         self
     }
 
-    pub(crate) fn family(&self, name: &str) -> Option<&dyn Family> {
-        self.families.get(name).map(|family| &**family as &dyn Family)
+    /// The same with these trees of a family.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub(crate) fn with_trees(mut self, family: &'static str, trees: OtherTrees) -> Self {
+        self.trees.insert(family, trees);
+        self
     }
 
-    /// The configuration that the family chooses for the canonical `problem`.
+    /// The estimates of a kernel's family.
+    pub(crate) fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
+        let of_build = kernel.model();
+        let family = self.families.get(kernel.family).map(|family| &**family as &dyn Family);
+        let trees = match self.trees.get(kernel.family) {
+            Some((kernels, ranges, trees)) if kernels.contains(&kernel.name) => Trees { ranges: *ranges, trees },
+            Some(_) => Trees::NONE,
+            None if family.is_some() => Trees::NONE,
+            None => of_build.trees,
+        };
+        Model { family: family.unwrap_or(of_build.family), trees }
+    }
+
+    /// The configuration that the family's model chooses for the canonical `problem`.
     pub fn choice(&self, kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> Config {
-        let family = self.family(kernel.family).unwrap_or(kernel.family());
-        family.choose(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES })
+        let case = Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES };
+        self.model(kernel).family.choose(&case)
     }
 
-    /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size: in `config`, or in
-    /// the configuration that the family chooses.
+    /// Expected time of `kernel` for the canonical `problem` by the family's model, without trees, in microseconds, with a workspace of
+    /// the default size: in `config`, or in the configuration that the model chooses.
     pub fn estimate_us(
         &self,
         kernel: &KernelDesc,
@@ -61,11 +84,11 @@ impl Refit {
         device: &DeviceInfo,
         config: Option<&Config>,
     ) -> f64 {
-        let family = self.family(kernel.family).unwrap_or(kernel.family());
         let case = Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES };
+        let model = self.model(kernel);
         match config {
-            Some(config) => super::configured_us(family, &case, config),
-            None => super::configure(family, &case).1,
+            Some(config) => model.uncorrected_us(&case, config),
+            None => model.uncorrected_us(&case, &model.family.choose(&case)),
         }
     }
 }

@@ -1,47 +1,66 @@
 //! Which of the kernels that can run a problem is taken.
 
 use super::{Candidate, Chosen, Dispatcher, Policy};
+use crate::arch::DeviceInfo;
+use crate::config::Config;
 use crate::cost;
 use crate::error::Error;
-use crate::kernel::{KernelDesc, Rejection, Role};
+use crate::kernel::{Case, KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::partition::Partition;
-use crate::problem::{Layout, Problem};
+use crate::problem::{F32Mode, Layout, Problem};
 
-/// What an own kernel's estimate has to be of cuBLAS's, at most, by [`lead`]: where records tell how good the estimates are; where none
+/// What an own kernel's estimate has to be of cuBLAS's, at most, by [`lead`] and the family's own: where records tell how good the estimates are; where none
 /// does, and for few outputs. The estimates of two kernels that are equally fast differ by some 4 % where records are: with
 /// [`RECORDED`], most of such products stay with cuBLAS, and few are slower than stock.
 const RECORDED: f64 = 0.97;
 const UNRECORDED: f64 = 0.9;
-/// The same for some hundred rows of 16 bits in nt: cuBLAS takes slow kernels for some of these products, and its estimate is 1 to 4 % too
-/// low on average.
-const SOME_HUNDRED: f64 = 1.0;
+/// The same for 193 to 384 rows of 16 bits in nt: cuBLAS takes slow kernels for some of these products, up to 1.3 times as slow as our fastest,
+/// and is seldom much faster.
+const OFTEN_SLOWER: f64 = 1.04;
+/// The same where an estimate that cuBLAS is faster is wrong: of 920 such products of the seeds that estimates are fitted to (up to 192 rows of
+/// 16 bits in nt, and accurate f32; H100), cuBLAS was more than 2 % faster than our fastest kernel in 2, and 3 % at most.
+const NEVER_SLOWER: f64 = 1.3;
+/// Estimates up to this multiple of the lowest are corrected.
+const REACH: f64 = 1.15;
 /// Elements of B whose three bf16 parts fit into the default workspace.
 const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
 
 impl Dispatcher {
-    /// The candidates that can run the canonical `problem`. Of our kernels with exact estimates, only the estimates that can be the lowest
-    /// are settled ([`settled`](crate::kernel::Family::settled)): the others are too low, and no lower than the lowest.
+    /// The candidates that can run the canonical `problem`. Only estimates near the lowest are corrected
+    /// ([`Model::corrected`](crate::cost::Model::corrected)), because a correction takes as long as many estimates.
     pub(super) fn able(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
         // A refusal for its types or layout takes longer to write down than to find.
         let (types, layout) = (problem.types(), problem.layout());
         let fits = |kernel: &&&KernelDesc| kernel.types == types && [Layout::Any, layout].contains(&kernel.layout);
-        let able = self.kernels.iter().filter(fits).filter_map(|&kernel| {
-            self.admits(kernel, problem, policy).ok()?;
-            let (config, us) = cost::configure_unsettled(self.family(kernel), &self.case(kernel, problem, policy));
-            Some(Candidate { kernel, verdict: Ok(us), config })
-        });
-        let mut able: Vec<Candidate> = able.collect();
-        let mut settled = vec![false; able.len()];
-        let us = |candidate: &Candidate| candidate.verdict.as_ref().map_or(f64::INFINITY, |us| *us);
+        let mut able: Vec<Candidate> = Vec::new();
+        let mut choices: Vec<(Case, Config, f64)> = Vec::new();
+        for kernel in self.kernels.iter().copied().filter(|kernel| fits(&kernel)) {
+            if self.admits(kernel, problem, policy).is_ok() {
+                let case = self.case(kernel, problem, policy);
+                let (config, us) = self.model(kernel).uncorrected(&case);
+                able.push(Candidate { kernel, verdict: Ok(us), config });
+                choices.push((case, config, us));
+            }
+        }
+        let mut open: Vec<usize> = (0..able.len()).collect();
         loop {
-            let sure = (0..able.len()).filter(|&i| is_sure(able[i].kernel));
-            let least = sure.min_by(|&x, &y| us(&able[x]).total_cmp(&us(&able[y])).then(settled[x].cmp(&settled[y])));
-            let Some(least) = least.filter(|least| !settled[*least]) else { return able };
-            let Candidate { kernel, config, .. } = able[least];
-            let case = self.case(kernel, problem, policy);
-            able[least].verdict = Ok(cost::settled(self.family(kernel), &case, &config, us(&able[least])));
-            settled[least] = true;
+            let us = |candidate: &Candidate| candidate.verdict.as_ref().map_or(f64::INFINITY, |us| *us);
+            let least = able.iter().map(us).fold(f64::INFINITY, f64::min);
+            let (near, far): (Vec<usize>, Vec<usize>) = open.iter().partition(|i| us(&able[**i]) <= least * REACH);
+            if near.is_empty() {
+                return able;
+            }
+            // The kernels of a family are neighbours in the table.
+            let model = |i: &usize| self.model(choices[*i].0.kernel);
+            for group in near.chunk_by(|x, y| std::ptr::eq(model(x).trees.trees, model(y).trees.trees)) {
+                let of_group: Vec<_> = group.iter().map(|i| choices[*i]).collect();
+                let corrected = model(&group[0]).corrected(&of_group);
+                for (i, (config, us)) in group.iter().zip(corrected) {
+                    (able[*i].config, able[*i].verdict) = (config, Ok(us));
+                }
+            }
+            open = far;
         }
     }
 
@@ -75,7 +94,7 @@ impl Dispatcher {
                 // Each piece runs in the configuration of the whole.
                 let piece = packing.inner(&piece);
                 let case = self.case(chosen.kernel, &piece, policy);
-                let us = cost::configured_us(self.family(chosen.kernel), &case, &chosen.config);
+                let us = self.model(chosen.kernel).configured_us(&case, &chosen.config);
                 chosen.us = chosen.us.max(pieces as f64 * us);
             }
             if copies + chosen.us >= most {
@@ -97,12 +116,16 @@ fn is_sure(kernel: &KernelDesc) -> bool {
 ///
 /// - A kernel of last resort is taken only where no other kernel runs the problem.
 /// - Outside of what the records cover ([`lead`]), one of our kernels is taken before cuBLAS only where its estimate is below 0.9 of
-///   cuBLAS's, and elsewhere below 0.97.
+///   cuBLAS's, and elsewhere below 0.97, or below what the records say of cuBLAS there.
 /// - A family whose estimates are the least exact is taken before our other kernels and before cuBLAS with a lead of its own
 ///   ([`lead`](crate::kernel::Family::lead)).
 ///
 /// On a tie the kernel for the newest architecture is taken, then the first in the table.
-pub(super) fn fastest<'a>(problem: &Problem, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
+pub(super) fn fastest<'a>(
+    problem: &Problem,
+    device: &DeviceInfo,
+    candidates: &'a [Candidate],
+) -> Option<&'a Candidate> {
     let least = |among: &dyn Fn(&KernelDesc) -> bool| {
         let able = candidates.iter().filter(|c| among(c.kernel));
         let able = able.filter_map(|c| Some((c, *c.verdict.as_ref().ok()?)));
@@ -120,7 +143,7 @@ pub(super) fn fastest<'a>(problem: &Problem, candidates: &'a [Candidate]) -> Opt
     let vendor = least(&|kernel| kernel.role == Role::Vendor);
     let taken = match (own, vendor) {
         (Some(own), Some(vendor)) => {
-            let lead = lead(problem).min(own.0.kernel.family().lead());
+            let lead = lead(problem, device) * own.0.kernel.family().lead();
             Some(if own.1 < lead * vendor.1 { own } else { vendor })
         }
         (own, vendor) => own.or(vendor).or_else(|| least(&|_| true)),
@@ -136,11 +159,12 @@ pub(super) fn fastest<'a>(problem: &Problem, candidates: &'a [Candidate]) -> Opt
 ///   parts of B fit into the workspace;
 /// - attention (several matrices) with N and K from 64 to 4096;
 /// - K = 1 in f32.
-fn lead(problem: &Problem) -> f64 {
+fn lead(problem: &Problem, device: &DeviceInfo) -> f64 {
     let Problem { m, n, k, .. } = *problem;
     let one = problem.batch_count() == 1;
     let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
     let (is_half, nt) = (problem.a.format.bytes(1) == 2, problem.layout() == Layout::NT);
+    let is_accurate = problem.is_f32() && problem.f32_mode == F32Mode::Accurate;
     let linear = match is_half {
         true => n.min(k) >= 128 && n.max(k) <= 160_000,
         false => n.min(k) >= 192 && n.saturating_mul(k) <= ONE_PIECE,
@@ -148,7 +172,13 @@ fn lead(problem: &Problem) -> f64 {
     let attention = n.min(k) >= 64 && n.max(k) <= 4096;
     match () {
         _ if k == 1 && problem.is_f32() => 1.0,
-        _ if aligned && one && linear && is_half && nt && (129..=512).contains(&m) => SOME_HUNDRED,
+        _ if aligned && one && linear && cost::trees::hold_for(device) && (is_half && nt || is_accurate) => match m {
+            _ if is_accurate => NEVER_SLOWER,
+            ..=192 => NEVER_SLOWER,
+            193..=384 => OFTEN_SLOWER,
+            385..=512 => 1.0,
+            _ => RECORDED,
+        },
         _ if aligned && one && linear && m <= 16_384 => RECORDED,
         _ if aligned && !one && attention => RECORDED,
         _ => UNRECORDED,

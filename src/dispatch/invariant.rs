@@ -1,7 +1,6 @@
 //! The choice in batch-invariant mode ([`Policy::batch_invariant`]).
 
 use super::{Chosen, Dispatcher, Policy, Reason};
-use crate::cost;
 use crate::kernel::{Role, SumOrder};
 use crate::packing::Packing;
 use crate::problem::{Operand, Problem};
@@ -53,10 +52,10 @@ impl Dispatcher {
                 if self.admits(kernel, &inner, policy).is_err() {
                     continue;
                 }
-                let (case, family) = (self.case(kernel, &inner, policy), self.family(kernel));
+                let (case, model) = (self.case(kernel, &inner, policy), self.model(kernel));
                 for config in kernel.family().configurations(&case) {
                     let Some(order) = kernel.sums(&config) else { continue };
-                    let us = copies + cost::configured_us(family, &case, &config);
+                    let us = copies + model.uncorrected_us(&case, &config);
                     let chosen = Chosen { kernel, config, us, reason: Reason::Estimate, packing };
                     match options.iter_mut().find(|option| option.0 == order) {
                         Some((_, best)) if us < best.us => *best = chosen,

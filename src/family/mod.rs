@@ -2,6 +2,7 @@
 //! has the device code and the rows of the table.
 
 use crate::arch::Arch;
+use crate::cost::Trees;
 use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{Format, Layout, Types};
 
@@ -28,6 +29,7 @@ mod tests;
 #[rustfmt::skip]
 mod fitted {
     use super::*;
+    use crate::cost::trees::{Fact, Tree, Trees};
     include!(concat!(env!("OUT_DIR"), "/fitted.rs"));
 }
 

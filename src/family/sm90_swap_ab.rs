@@ -252,14 +252,18 @@ fn each(case: &Case, mut visit: impl FnMut(Way)) {
     }
 }
 
-/// The choice for a row of waves: the least work of the busiest multiprocessor, which processes its tiles in sequence.
-/// The work of a tile is its width plus a constant.
+/// For a row of waves, the work of the busiest multiprocessor, which processes its tiles in sequence: the work of a tile is its width plus a
+/// constant.
+fn work(case: &Case, way: &Way) -> usize {
+    let [blocks, at_once] = way.tile.blocks(case, way.share, way.split);
+    blocks.div_ceil(at_once) * (way.tile.width as usize + 32) * 2 / way.split
+}
+
+/// The choice for a row of waves: the least work.
 fn choose_waves(case: &Case) -> Option<Way> {
-    let mut best = None;
-    let mut least = usize::MAX;
+    let (mut best, mut least) = (None, usize::MAX);
     each(case, |way| {
-        let [blocks, at_once] = way.tile.blocks(case, way.share, way.split);
-        let work = blocks.div_ceil(at_once) * (way.tile.width as usize + 32) * 2 / way.split;
+        let work = work(case, &way);
         if work < least {
             (least, best) = (work, Some(way));
         }
@@ -384,18 +388,19 @@ impl Family for Sm90SwapAb {
         way.map_or((Config::default(), 0.0), |way| (way.config(case.kernel), self.way_us(case, &way)))
     }
 
-    /// The estimate of a wave's chosen configuration is never below the estimate for some rows fewer. Evenly filled tiles
-    /// make the estimate slightly lower, and then the chosen kernel alternates as M grows by a few rows.
-    fn settled(&self, case: &Case, _: &Config, us: f64) -> f64 {
-        if has_all_rows(case.kernel) {
-            return us;
-        }
-        let fewer = (0..8).map(|i| (case.problem.m / 32).saturating_sub(i) * 32).filter(|&m| m > 0);
-        let with_fewer = fewer.map(|m| {
-            let case = Case { problem: &Problem { m, ..*case.problem }, ..*case };
-            choose_waves(&case).map_or(0.0, |way| self.waves_us(&case, &way))
+    /// Of a row of waves, the ways with little more work than the least.
+    fn rivals(&self, case: &Case) -> Vec<(Config, f64)> {
+        let most = match has_all_rows(case.kernel) {
+            true => usize::MAX,
+            false => choose_waves(case).map_or(0, |way| work(case, &way)) * 9 / 8,
+        };
+        let mut rivals = Vec::new();
+        each(case, |way| {
+            if most == usize::MAX || work(case, &way) <= most {
+                rivals.push((way.config(case.kernel), self.way_us(case, &way)));
+            }
         });
-        with_fewer.fold(us, f64::max)
+        rivals
     }
 
     /// The parts of a split K lie elsewhere where K has other stages, and few rows alone have splits.
@@ -404,11 +409,7 @@ impl Family for Sm90SwapAb {
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        let us = self.way_us(case, &Way::of(case.kernel, config));
-        match *config == self.choose(case) {
-            true => self.settled(case, config, us),
-            false => us,
-        }
+        self.way_us(case, &Way::of(case.kernel, config))
     }
 
     fn element_cost(&self, kernel: &KernelDesc) -> ElementCost {

@@ -228,6 +228,6 @@ impl Family for SplitK {
 
     /// The error of estimates is 19 %.
     fn lead(&self) -> f64 {
-        0.8
+        0.95
     }
 }

@@ -1,6 +1,7 @@
 //! A family's data file.
 
 use super::records::Record;
+use super::trees::Learned;
 use super::Fitted;
 use crate::cli::Result;
 use std::collections::BTreeSet;
@@ -22,21 +23,10 @@ pub fn write(folder: &Path, fitted: &Fitted, records: &[Record]) -> Result<PathB
     let values = values.clone();
     let old = file.get("provenance").and_then(|provenance| provenance.get("note")).and_then(toml::Value::as_str);
     let old = old.unwrap_or_default().trim_start_matches(NOTE);
-    let names = |of: &dyn Fn(&Record) -> &str| records.iter().map(|r| of(r).to_string()).collect::<BTreeSet<_>>();
-    let list = |names: BTreeSet<String>| toml::Value::from(names.into_iter().collect::<Vec<_>>()).to_string();
-    let seeds: Vec<String> = records.iter().filter_map(|record| record.seed).map(|seed| seed.to_string()).collect();
-    let file_name =
-        |record: &'_ Record| Path::new(&record.name).file_name().map(|name| name.to_string_lossy().into_owned());
-    let files: BTreeSet<String> = records.iter().filter_map(file_name).collect();
     let text = format!(
-        "{}\n[provenance]\ngpu = {}\ndate = {}\nrecords = {}\nseeds = [{}]\nmeasurements = {}\nmean_error = {:.4}\nworst_error = \
-         {:.4}\nnote = {}\n\n[values]\n{}",
+        "{}\n[provenance]\n{}mean_error = {:.4}\nworst_error = {:.4}\nnote = {}\n\n[values]\n{}",
         text.lines().take_while(|line| line.starts_with('#')).fold(String::new(), |text, line| text + line + "\n"),
-        toml::Value::from(names(&|record| &record.gpu).into_iter().collect::<Vec<_>>().join(", ")),
-        toml::Value::from(names(&|record| &record.date).into_iter().next_back().unwrap_or_default()),
-        list(files),
-        seeds.join(", "),
-        fitted.errors.count,
+        provenance(records, fitted.errors.count),
         fitted.errors.mean.exp_m1(),
         fitted.errors.worst.exp_m1(),
         toml::Value::from(format!("{NOTE}{old}")),
@@ -44,6 +34,23 @@ pub fn write(folder: &Path, fitted: &Fitted, records: &[Record]) -> Result<PathB
     );
     std::fs::write(&path, text).map_err(|e| format!("cannot write {name}: {e}"))?;
     Ok(path)
+}
+
+/// The lines that say where fitted data come from.
+fn provenance(records: &[Record], measurements: usize) -> String {
+    let names = |of: &dyn Fn(&Record) -> &str| records.iter().map(|r| of(r).to_string()).collect::<BTreeSet<_>>();
+    let list = |names: BTreeSet<String>| toml::Value::from(names.into_iter().collect::<Vec<_>>()).to_string();
+    let seeds: Vec<String> = records.iter().filter_map(|record| record.seed).map(|seed| seed.to_string()).collect();
+    let file_name =
+        |record: &'_ Record| Path::new(&record.name).file_name().map(|name| name.to_string_lossy().into_owned());
+    let files: BTreeSet<String> = records.iter().filter_map(file_name).collect();
+    format!(
+        "gpu = {}\ndate = {}\nrecords = {}\nseeds = [{}]\nmeasurements = {measurements}\n",
+        toml::Value::from(names(&|record| &record.gpu).into_iter().collect::<Vec<_>>().join(", ")),
+        toml::Value::from(names(&|record| &record.date).into_iter().next_back().unwrap_or_default()),
+        list(files),
+        seeds.join(", "),
+    )
 }
 
 /// The beginning of the note of a fitted file.
@@ -62,4 +69,26 @@ fn set(value: &mut toml::Value, index: usize, number: f64) {
     if let Some(place) = all.into_iter().nth(index) {
         *place = number.into();
     }
+}
+
+/// Writes the family's trees with their provenance.
+pub fn write_trees(folder: &Path, learned: &Learned, records: &[Record]) -> Result<PathBuf> {
+    let path = folder.join(format!("{}.trees.toml", learned.family));
+    let [without, with] = learned.errors.map(f64::exp_m1);
+    let trees = learned.trees.iter().map(|tree| {
+        let splits: Vec<String> =
+            tree.splits.iter().map(|(fact, bound)| format!("[\"{fact:?}\", {bound:?}]")).collect();
+        format!("  [[{}], {:?}],\n", splits.join(", "), tree.leaves)
+    });
+    let text = format!(
+        "# The errors of the estimates of `{}`, which src/cost/trees.rs describes. `tilegemm fit --write` writes this file.\n\n\
+         kernels = [\n{}]\nranges = {:?}\ntrees = [\n{}]\n\n[provenance]\n{}mean_error_without = {without:.4}\nmean_error_with = {with:.4}\n",
+        learned.family,
+        learned.kernels.iter().map(|kernel| format!("  \"{kernel}\",\n")).collect::<String>(),
+        learned.ranges,
+        trees.collect::<String>(),
+        provenance(records, learned.count),
+    );
+    std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    Ok(path)
 }
