@@ -16,19 +16,28 @@ struct File {
 
 /// A static for each family of the table. The compiler checks that the names of a file are those of its family.
 pub fn rust(kernels: &[Kernel], folder: &Path) -> Result<String, String> {
-    let mut families: Vec<&str> = kernels.iter().map(|kernel| kernel.family.as_str()).collect();
-    families.dedup();
-    let statics = families.into_iter().map(|family| {
+    let statics = super::table::families(kernels).into_iter().map(|family| {
         let path = folder.join(format!("{family}.toml"));
-        let wrong = |message: String| format!("{}: {message}", path.display());
-        let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
-        let file: File = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let file: File = read(&path)?;
         let field = |(name, value): (&String, &toml::Value)| Ok(format!("{name}: {}, ", literal(value)?));
         let fields: Result<String, String> = file.values.iter().map(field).collect();
         let (name, kind) = (family.to_uppercase(), super::table::camel_case(family));
-        Ok(format!("pub(super) static {name}: {family}::{kind} = {family}::{kind} {{ {} }};\n", fields.map_err(wrong)?))
+        Ok(format!(
+            "pub(super) static {name}: {family}::{kind} = {family}::{kind} {{ {} }};\n",
+            fields.map_err(|message| wrong(&path, message))?
+        ))
     });
     statics.collect()
+}
+
+/// Reads a data file.
+pub fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(path, e))?;
+    toml::from_str(&text).map_err(|e| wrong(path, e))
+}
+
+fn wrong(path: &Path, message: impl std::fmt::Display) -> String {
+    format!("{}: {message}", path.display())
 }
 
 fn literal(value: &toml::Value) -> Result<String, String> {

@@ -432,6 +432,13 @@ impl Kernel {
     }
 }
 
+/// The names of the families, in the order of the table.
+pub fn families(kernels: &[Kernel]) -> Vec<&str> {
+    let mut families: Vec<&str> = kernels.iter().map(|kernel| kernel.family.as_str()).collect();
+    families.dedup();
+    families
+}
+
 pub fn camel_case(snake: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     snake.split('_').map(capital).collect()

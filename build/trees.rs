@@ -1,6 +1,7 @@
 //! Turns `src/family/<family>.trees.toml` into constants: the errors of a family's estimates, which `tilegemm fit` learns.
 
-use super::table::Kernel;
+use super::fitted;
+use super::table::{families, Kernel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -18,6 +19,11 @@ struct File {
     trees: Vec<Tree>,
 }
 
+/// What the variants of a kernel share.
+fn kind(kernel: &Kernel) -> [&String; 5] {
+    [&kernel.family, &kernel.arch, &kernel.dtype, &kernel.out, &kernel.layout]
+}
+
 /// The splits, as facts and bounds, and the leaves.
 type Tree = (Vec<(String, f64)>, Vec<i16>);
 
@@ -26,17 +32,9 @@ pub struct Trees(BTreeMap<String, File>);
 
 impl Trees {
     pub fn read(kernels: &[Kernel], folder: &Path) -> Result<Self, String> {
-        let mut files = BTreeMap::new();
-        for family in kernels.iter().map(|kernel| &kernel.family) {
-            let path = folder.join(format!("{family}.trees.toml"));
-            if files.contains_key(family) || !path.exists() {
-                continue;
-            }
-            let wrong = |message: String| format!("{}: {message}", path.display());
-            let text = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
-            files.insert(family.clone(), toml::from_str(&text).map_err(|e| wrong(e.to_string()))?);
-        }
-        Ok(Self(files))
+        let paths = families(kernels).into_iter().map(|family| (family, folder.join(format!("{family}.trees.toml"))));
+        let files = paths.filter(|(_, path)| path.exists());
+        files.map(|(family, path)| Ok((family.to_string(), fitted::read(&path)?))).collect::<Result<_, _>>().map(Self)
     }
 
     /// A constant for each family that has trees. The compiler checks the facts and the numbers of splits and leaves.
@@ -59,13 +57,8 @@ impl Trees {
     /// A kernel's link to its family (`Room` in kernel.rs).
     pub fn room(&self, kernel: &Kernel, kernels: &[Kernel]) -> String {
         let family = kernel.family.to_uppercase();
-        let is_like = |other: &&Kernel| {
-            let facts = |kernel: &Kernel| {
-                [&kernel.family, &kernel.arch, &kernel.dtype, &kernel.out, &kernel.layout].map(String::clone)
-            };
-            facts(other) == facts(kernel)
-        };
-        let variant = kernels.iter().filter(is_like).position(|other| other.name == kernel.name).unwrap_or_default();
+        let mut alike = kernels.iter().filter(|other| kind(other) == kind(kernel));
+        let variant = alike.position(|other| other.name == kernel.name).unwrap_or_default();
         let has_trees = self.0.get(&kernel.family).is_some_and(|file| file.kernels.contains(&kernel.name));
         let trees = if has_trees { format!("fitted::{family}_TREES") } else { "Trees::NONE".into() };
         format!("Room {{ family: &fitted::{family}, trees: {trees}, variant: {variant} }}")

@@ -44,8 +44,7 @@ impl Model<'_> {
         self.corrected(&[(*case, config, us)])[0]
     }
 
-    /// The configuration that the model alone would take, and its expected time by the model alone. The expected time is at least this time
-    /// multiplied by the least of [`trees::FACTORS`].
+    /// The configuration that the model alone would take, and its expected time by the model alone.
     pub fn uncorrected(&self, case: &Case) -> (Config, f64) {
         if case.problem.is_empty() {
             return (Config::default(), 0.0);
@@ -58,7 +57,9 @@ impl Model<'_> {
     /// one problem.
     pub fn corrected(&self, choices: &[(Case, Config, f64)]) -> Vec<(Config, f64)> {
         let mut best: Vec<(Config, f64)> = choices.iter().map(|(_, config, us)| (*config, *us)).collect();
-        let Some(of_problem) = choices.first().and_then(|(case, ..)| self.facts(case)) else { return best };
+        let Some((first, ..)) = choices.first() else { return best };
+        let Some(of_problem) = self.facts(first) else { return best };
+        let roofline = roofline_us(first.problem, first.device);
         let (mut launches, mut facts) = (Vec::new(), Vec::new());
         for (place, (case, config, us)) in choices.iter().enumerate() {
             let epilogue = epilogue_us(self.family, case);
@@ -71,7 +72,7 @@ impl Model<'_> {
             best[place].1 = f64::INFINITY;
         }
         for ((place, config, us), factor) in launches.into_iter().zip(trees::factors(self.trees.trees, &facts)) {
-            let us = by(us, factor, &choices[place].0);
+            let us = by(us, factor, roofline);
             if us < best[place].1 {
                 best[place] = (config, us);
             }
@@ -84,7 +85,7 @@ impl Model<'_> {
         let us = self.uncorrected_us(case, config);
         let Some(of_problem) = self.facts(case) else { return us };
         let facts = trees::of_launch(of_problem, case, config, us);
-        by(us, trees::factors(self.trees.trees, &[facts])[0], case)
+        by(us, trees::factors(self.trees.trees, &[facts])[0], roofline_us(case.problem, case.device))
     }
 
     /// Expected time in this configuration by the model alone, in microseconds.
@@ -105,8 +106,8 @@ impl Model<'_> {
 }
 
 /// An estimate by a factor, which takes no estimate below the roofline.
-fn by(us: f64, factor: f64, case: &Case) -> f64 {
-    (us * factor).max(us.min(roofline_us(case.problem, case.device)))
+fn by(us: f64, factor: f64, roofline: f64) -> f64 {
+    (us * factor).max(us.min(roofline))
 }
 
 /// Time that the epilogue adds to the bare product.

@@ -57,6 +57,14 @@ pub struct Args {
     out: PathBuf,
 }
 
+impl Args {
+    /// The families to fit.
+    fn families(&self) -> impl Iterator<Item = &'static str> + '_ {
+        let wanted = |family: &&str| self.only.is_empty() || self.only.iter().any(|only| only == family);
+        families().into_iter().filter(wanted)
+    }
+}
+
 fn family(name: &str) -> std::result::Result<String, String> {
     match families().contains(&name) {
         true => Ok(name.into()),
@@ -109,9 +117,7 @@ pub fn run(args: &Args) -> Result {
         )));
     }
     let (refit, fitted) = if args.only_trees { (Refit::default(), Vec::new()) } else { fit(args, &fit_on)? };
-    let wanted = |family: &&str| args.only.is_empty() || args.only.iter().any(|only| only == family);
-    let learned: Vec<Learned> =
-        families().into_iter().filter(wanted).filter_map(|family| Learned::of(family, &refit, &fit_on)).collect();
+    let learned: Vec<Learned> = args.families().filter_map(|family| Learned::of(family, &refit, &fit_on)).collect();
     if !learned.is_empty() {
         crate::cli::print(trees::table(&learned, &refit, &judge_on))?;
     }
@@ -168,8 +174,7 @@ fn fit(args: &Args, records: &[Record]) -> Result<(Refit, Vec<Fitted>)> {
     let mut fitted = Vec::new();
     let all: Vec<&Measurement> = records.iter().flat_map(|record| &record.measurements).collect();
     let mut table = table(["family", "numbers", "measurements", "before: mean", "worst", "after: mean", "worst"]);
-    let wanted = |family: &&str| args.only.is_empty() || args.only.iter().any(|only| only == family);
-    for family in families().into_iter().filter(wanted) {
+    for family in args.families() {
         let own: Vec<&Measurement> = all.iter().copied().filter(|m| m.kernel.family == family).collect();
         if own.is_empty() {
             continue;

@@ -15,9 +15,7 @@ use std::ops::RangeInclusive;
 pub const DEPTH: usize = 6;
 /// The unit of leaves, by logarithm.
 pub const LEAF_UNIT: f64 = 1e-4;
-/// A product of trees stays in this range, whatever the trees say.
-///
-/// A plan needs the trees only of kernels whose estimate is at most the lowest over the least factor.
+/// A factor stays in this range, whatever the trees say.
 pub const FACTORS: RangeInclusive<f64> = 0.85..=2.0;
 
 /// A tree: the answers to its questions, the first in the lowest bit, are the place of its leaf.
@@ -265,6 +263,6 @@ impl Trees<'_> {
         let within = |(fact, [least, most]): (Fact, [f32; 2])| {
             (least - SLACK..=most + SLACK).contains(&of_problem[fact as usize])
         };
-        !self.trees.is_empty() && BOUNDED.into_iter().zip(self.ranges).all(within)
+        BOUNDED.into_iter().zip(self.ranges).all(within)
     }
 }

@@ -2,10 +2,9 @@
 
 use super::{Candidate, Chosen, Dispatcher, Policy};
 use crate::arch::DeviceInfo;
-use crate::config::Config;
 use crate::cost;
 use crate::error::Error;
-use crate::kernel::{Case, KernelDesc, Rejection, Role};
+use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::partition::Partition;
 use crate::problem::{F32Mode, Layout, Problem};
@@ -33,30 +32,29 @@ impl Dispatcher {
         // A refusal for its types or layout takes longer to write down than to find.
         let (types, layout) = (problem.types(), problem.layout());
         let fits = |kernel: &&&KernelDesc| kernel.types == types && [Layout::Any, layout].contains(&kernel.layout);
-        let mut able: Vec<Candidate> = Vec::new();
-        let mut choices: Vec<(Case, Config, f64)> = Vec::new();
-        for kernel in self.kernels.iter().copied().filter(|kernel| fits(&kernel)) {
-            if self.admits(kernel, problem, policy).is_ok() {
-                let case = self.case(kernel, problem, policy);
-                let (config, us) = self.model(kernel).uncorrected(&case);
-                able.push(Candidate { kernel, verdict: Ok(us), config });
-                choices.push((case, config, us));
-            }
-        }
-        let mut open: Vec<usize> = (0..able.len()).collect();
+        let able = self.kernels.iter().filter(fits).filter_map(|&kernel| {
+            self.admits(kernel, problem, policy).ok()?;
+            let (config, us) = self.model(kernel).uncorrected(&self.case(kernel, problem, policy));
+            Some(Candidate { kernel, verdict: Ok(us), config })
+        });
+        let mut able: Vec<Candidate> = able.collect();
+        let mut open: Vec<_> = able.iter().map(|candidate| candidate.kernel).enumerate().collect();
         loop {
             let us = |candidate: &Candidate| candidate.verdict.as_ref().map_or(f64::INFINITY, |us| *us);
             let least = able.iter().map(us).fold(f64::INFINITY, f64::min);
-            let (near, far): (Vec<usize>, Vec<usize>) = open.iter().partition(|i| us(&able[**i]) <= least * REACH);
+            let (near, far): (Vec<_>, Vec<_>) = open.into_iter().partition(|(i, _)| us(&able[*i]) <= least * REACH);
             if near.is_empty() {
                 return able;
             }
             // The kernels of a family are neighbours in the table.
-            let model = |i: &usize| self.model(choices[*i].0.kernel);
-            for group in near.chunk_by(|x, y| std::ptr::eq(model(x).trees.trees, model(y).trees.trees)) {
-                let of_group: Vec<_> = group.iter().map(|i| choices[*i]).collect();
-                let corrected = model(&group[0]).corrected(&of_group);
-                for (i, (config, us)) in group.iter().zip(corrected) {
+            let trees = |kernel| self.model(kernel).trees.trees;
+            for group in near.chunk_by(|x, y| std::ptr::eq(trees(x.1), trees(y.1))) {
+                let choice = |(i, kernel): &(usize, &'static KernelDesc)| {
+                    (self.case(kernel, problem, policy), able[*i].config, us(&able[*i]))
+                };
+                let choices: Vec<_> = group.iter().map(choice).collect();
+                let corrected = self.model(group[0].1).corrected(&choices);
+                for ((i, _), (config, us)) in group.iter().zip(corrected) {
                     (able[*i].config, able[*i].verdict) = (config, Ok(us));
                 }
             }

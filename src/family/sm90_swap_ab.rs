@@ -390,13 +390,11 @@ impl Family for Sm90SwapAb {
 
     /// Of a row of waves, the ways with little more work than the least.
     fn rivals(&self, case: &Case) -> Vec<(Config, f64)> {
-        let most = match has_all_rows(case.kernel) {
-            true => usize::MAX,
-            false => choose_waves(case).map_or(0, |way| work(case, &way)) * 9 / 8,
-        };
+        let of_waves = || choose_waves(case).map_or(0, |way| work(case, &way)) * 9 / 8;
+        let most = (!has_all_rows(case.kernel)).then(of_waves);
         let mut rivals = Vec::new();
         each(case, |way| {
-            if most == usize::MAX || work(case, &way) <= most {
+            if most.is_none_or(|most| work(case, &way) <= most) {
                 rivals.push((way.config(case.kernel), self.way_us(case, &way)));
             }
         });

@@ -305,10 +305,7 @@ impl<'a> Resolver<'a> {
 
     /// Every kernel of ours, the fastest of them in further configurations, and the vendor's call: the fastest first.
     pub fn every(&self) -> Result<Vec<Glance<'a>>> {
-        let mut glances = self.own_glances()?;
-        glances.extend(self.glance(self.forced(Role::Vendor))?);
-        glances.sort_by(|x, y| x.0.total_cmp(&y.0));
-        Ok(glances)
+        self.with_vendors(self.own_glances()?)
     }
 
     /// The kernels and configurations of ours with the lowest estimates, some with higher ones, and the vendor's call: the fastest first.
@@ -328,7 +325,11 @@ impl<'a> Resolver<'a> {
         let first =
             self.problem.m.wrapping_mul(31).wrapping_add(self.problem.n).wrapping_add(self.problem.k / 8) % step;
         plans.extend(far[..last].iter().skip(first).step_by(step).cloned());
-        let mut glances = self.glance(plans.into_iter().map(Runner::Plan).collect())?;
+        self.with_vendors(self.glance(plans.into_iter().map(Runner::Plan).collect())?)
+    }
+
+    /// The same with the vendor's call: the fastest first.
+    fn with_vendors(&self, mut glances: Vec<Glance<'a>>) -> Result<Vec<Glance<'a>>> {
         glances.extend(self.glance(self.forced(Role::Vendor))?);
         glances.sort_by(|x, y| x.0.total_cmp(&y.0));
         Ok(glances)
