@@ -157,6 +157,13 @@ pub fn run(args: &Args) -> Result {
             let path = write::write(&args.out, fitted, &fit_on)?;
             crate::cli::print(format_args!("written: {}", path.display()))?;
         }
+        // Trees of other numbers do not hold.
+        let is_learned = |fitted: &&Fitted| learned.iter().any(|learned| learned.family == fitted.family);
+        for fitted in fitted.iter().filter(|fitted| !is_learned(fitted)) {
+            if let Some(path) = write::remove_trees(&args.out, fitted.family)? {
+                crate::cli::print(format_args!("removed: {}, whose trees are those of other numbers", path.display()))?;
+            }
+        }
         for learned in &learned {
             let path = write::write_trees(&args.out, learned, &fit_on)?;
             crate::cli::print(format_args!("written: {}", path.display()))?;

@@ -71,9 +71,23 @@ fn set(value: &mut toml::Value, index: usize, number: f64) {
     }
 }
 
+fn trees_path(folder: &Path, family: &str) -> PathBuf {
+    folder.join(format!("{family}.trees.toml"))
+}
+
+/// Removes the family's trees, where the folder has some.
+pub fn remove_trees(folder: &Path, family: &str) -> Result<Option<PathBuf>> {
+    let path = trees_path(folder, family);
+    match std::fs::remove_file(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(format!("cannot remove {}: {e}", path.display()).into()),
+    }
+}
+
 /// Writes the family's trees with their provenance.
 pub fn write_trees(folder: &Path, learned: &Learned, records: &[Record]) -> Result<PathBuf> {
-    let path = folder.join(format!("{}.trees.toml", learned.family));
+    let path = trees_path(folder, learned.family);
     let [without, with] = learned.errors.map(f64::exp_m1);
     let trees = learned.trees.iter().map(|tree| {
         let splits: Vec<String> =
