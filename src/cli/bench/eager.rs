@@ -5,7 +5,7 @@
 use super::arms::{set_mode, Arm};
 use super::check::Reference;
 use super::measured::{Error, Measured, Run};
-use super::operands::Operands;
+use super::operands::{Operands, Pool};
 use super::timing::{Samples, Timer};
 use super::Args;
 use crate::cli::Result;
@@ -28,7 +28,8 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
         );
     }
     set_mode(problem.f32_mode);
-    let operands = Operands::new(timer, problem, dispatcher.device().l2_bytes as usize, args.hot, 1.0)?;
+    let operands =
+        Operands::new(timer, &Pool::default(), problem, dispatcher.device().l2_bytes as usize, args.hot, 1.0)?;
     let copies =
         (0..operands.copies()).map(|copy| Views::of(problem, operands.inputs(copy))).collect::<Result<Vec<_>>>()?;
     let reference = if args.no_check { None } else { Some(Reference::new(timer, dispatcher, problem, &operands)?) };

@@ -8,7 +8,7 @@ mod rungs;
 
 use super::check::Reference;
 use super::measured::STOP;
-use super::operands::{address, free_bytes, Operands};
+use super::operands::{address, free_bytes, Operands, Pool};
 use super::report::Ceilings;
 use super::timing::{Captured, Timer};
 use crate::cli::{Failure, Result};
@@ -176,7 +176,8 @@ impl<'a> Matrices<'a> {
     fn new(timer: &'a Timer, size: usize) -> Result<Self> {
         let dispatcher = launch::dispatcher(timer.device().cuda_stream().context().ordinal())?;
         let problem = Problem::dense(size, size, size, 1, Layout::NT, Format::F16);
-        let inputs = Operands::new(timer, &problem, dispatcher.device().l2_bytes as usize, false, 1.0)?;
+        let inputs =
+            Operands::new(timer, &Pool::default(), &problem, dispatcher.device().l2_bytes as usize, false, 1.0)?;
         let reference = Reference::new(timer, dispatcher, &problem, &inputs)?;
         let device = Device::Cuda(timer.device().clone());
         let output = |_| Tensor::zeros(size * size, CandleDType::F32, &device);

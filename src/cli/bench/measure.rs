@@ -5,7 +5,7 @@ use super::card::Monitor;
 use super::check::{tolerance, Reference};
 use super::lt::CublasLt;
 use super::measured::{Error, Measured, Run, STOP};
-use super::operands::{free_bytes, Operands};
+use super::operands::{free_bytes, Operands, Pool};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
 use super::timing::{Captured, Samples, Timer};
 use super::{allocation, eager, ladder, order, Args, Plant};
@@ -40,6 +40,7 @@ pub struct Session {
     untuned: Dispatcher,
     monitor: Monitor,
     lt: CublasLt,
+    pool: Pool,
 }
 
 /// The method of measuring a product.
@@ -77,7 +78,8 @@ impl Session {
         let monitor = Monitor::new(&device)?;
         let lt = CublasLt::new(&device)?;
         let untuned = Dispatcher::new(info.clone()).without_tuning();
-        Ok(Self { f32_mode, timer: Timer::new(device, pause), dispatcher: dispatcher(info)?, untuned, monitor, lt })
+        let (timer, dispatcher) = (Timer::new(device, pause), dispatcher(info)?);
+        Ok(Self { f32_mode, timer, dispatcher, untuned, monitor, lt, pool: Pool::default() })
     }
 
     /// The product of a row, in the f32 mode of this run where the row has none.
@@ -169,7 +171,7 @@ impl Session {
     pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
         self.timer.synchronize()?;
         let need = allocation::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
-        let free = free_bytes(self.timer.device())? as f64;
+        let free = (free_bytes(self.timer.device())? + self.pool.bytes()) as f64;
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
         Ok((need > 0.95 * free).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free))))
     }
@@ -263,7 +265,7 @@ impl Session {
     /// Resolves the arms, checks their results and times them in turns, on new operands.
     pub fn measure(&self, problem: &Problem, arms: &[Arm], how: &How) -> Result<Measured> {
         let l2_bytes = self.dispatcher.device().l2_bytes as usize;
-        let operands = Operands::new(&self.timer, problem, l2_bytes, how.hot, how.scale)?;
+        let operands = Operands::new(&self.timer, &self.pool, problem, l2_bytes, how.hot, how.scale)?;
         let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();

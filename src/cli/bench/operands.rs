@@ -7,8 +7,88 @@ use crate::launch::Pointers;
 use crate::{Format, Problem};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
-use candle::{CudaDevice, Device, Storage, Tensor};
+use candle::{CudaDevice, DType, Device, Storage, Tensor};
 use half::{bf16, f16};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// Device memory that the operands of one product after the other are slices of: to allocate operands and to draw their data takes longer
+/// than to time them.
+#[derive(Default)]
+pub struct Pool {
+    /// N(0, 1) data by type.
+    normal: RefCell<HashMap<DType, Tensor>>,
+    /// Memory for results by type.
+    results: RefCell<HashMap<DType, Tensor>>,
+}
+
+impl Pool {
+    /// Values that are drawn at once.
+    const BLOCK: usize = 1 << 26;
+
+    /// What a slice of `count` elements takes: slices begin at multiples of 256 bytes.
+    fn slice(count: usize) -> usize {
+        count.next_multiple_of(128)
+    }
+
+    /// The memory of the pool in bytes.
+    pub fn bytes(&self) -> usize {
+        let bytes = |tensors: &RefCell<HashMap<DType, Tensor>>| -> usize {
+            tensors.borrow().iter().map(|(dtype, tensor)| tensor.elem_count() * dtype.size_in_bytes()).sum()
+        };
+        bytes(&self.normal) + bytes(&self.results)
+    }
+
+    /// At least `count` elements that are all 0 at first.
+    fn results(&self, count: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.results, count, dtype, || Ok(Tensor::zeros(count, dtype, device)?))
+    }
+
+    /// At least `count` elements of N(0, 1) data.
+    fn normal(&self, count: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.normal, count, dtype, || {
+            let data = Tensor::zeros(count, dtype, device)?;
+            for first in (0..count).step_by(Self::BLOCK) {
+                let values = Tensor::randn(0f32, 1f32, Self::BLOCK.min(count - first), device)?;
+                data.slice_set(&values.to_dtype(dtype)?, 0, first)?;
+            }
+            Ok(data)
+        })
+    }
+
+    fn at_least(
+        tensors: &RefCell<HashMap<DType, Tensor>>,
+        count: usize,
+        dtype: DType,
+        new: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let mut tensors = tensors.borrow_mut();
+        match tensors.get(&dtype) {
+            Some(tensor) if tensor.elem_count() >= count => Ok(tensor.clone()),
+            _ => {
+                tensors.remove(&dtype); // before the new memory is allocated
+                let tensor = new()?;
+                tensors.insert(dtype, tensor.clone());
+                Ok(tensor)
+            }
+        }
+    }
+}
+
+/// A tensor, of which products take one slice after the other.
+struct Slices {
+    tensor: Tensor,
+    next: usize,
+}
+
+impl Slices {
+    /// The next `count` elements.
+    fn take(&mut self, count: usize) -> Result<Tensor> {
+        let slice = self.tensor.narrow(0, self.next, count)?;
+        self.next += Pool::slice(count);
+        Ok(slice)
+    }
+}
 
 /// Operands of one product.
 pub struct Operands {
@@ -26,28 +106,31 @@ struct Copy {
 }
 
 impl Operands {
-    /// Draws the data. `scale` is 1; 0 plants a mistake.
+    /// Operands with data from the pool. `scale` is 1; 0 plants a mistake.
     ///
     /// # Errors
     /// Data that is not N(0, 1), such as zeros.
-    pub fn new(timer: &Timer, problem: &Problem, l2_bytes: usize, hot: bool, scale: f64) -> Result<Self> {
+    pub fn new(timer: &Timer, pool: &Pool, problem: &Problem, l2_bytes: usize, hot: bool, scale: f64) -> Result<Self> {
         let copies = copies(problem, l2_bytes, hot);
-        let [a, b, d, c, bias] = elements(problem);
-        let device = Device::Cuda(timer.device().clone());
-        let dtype = candle_dtype(problem.a.format);
-        let out = candle_dtype(problem.d.format);
-        let normal = |count: usize, offset: usize, dtype| -> Result<Tensor> {
-            let values = Tensor::randn(0f32, 1f32, offset + count.max(1), &device)?;
-            let values = if scale == 1.0 { values } else { (values * scale)? };
-            // C and the bias are rounded as the operands are.
-            let values = values.to_dtype(candle_dtype(problem.a.format))?.to_dtype(dtype)?;
-            Ok(values.narrow(0, offset, count.max(1))?)
-        };
+        let [a, b, d, c, bias] = elements(problem).map(|count| count.max(1));
         let [a_offset, b_offset, d_offset, c_offset] = offsets(problem);
+        let device = Device::Cuda(timer.device().clone());
+        let out = candle_dtype(problem.d.format);
+        let inputs = [a_offset + a, b_offset + b, c_offset + c, bias].map(Pool::slice).iter().sum::<usize>();
+        let tensor = pool.normal(copies * inputs, candle_dtype(problem.a.format), &device)?;
+        let mut inputs = Slices { tensor, next: 0 };
+        let mut normal = |count: usize, offset: usize| -> Result<Tensor> {
+            let values = inputs.take(offset + count)?;
+            let values = if scale == 1.0 { values } else { (values * scale)? };
+            Ok(values.narrow(0, offset, count)?)
+        };
+        let mut results = Slices { tensor: pool.results(copies * Pool::slice(d_offset + d), out, &device)?, next: 0 };
         let copy = |_| -> Result<Copy> {
-            let d = Tensor::zeros(d_offset + d, out, &device)?.narrow(0, d_offset, d)?;
-            let (a, b) = (normal(a, a_offset, dtype)?, normal(b, b_offset, dtype)?);
-            Ok(Copy { a, b, c: normal(c, c_offset, out)?, bias: normal(bias, 0, out)?, d })
+            let d = results.take(d_offset + d)?.narrow(0, d_offset, d)?;
+            let (a, b) = (normal(a, a_offset)?, normal(b, b_offset)?);
+            // C and the bias are rounded as A and B are.
+            let c = normal(c_offset + c, 0)?.to_dtype(out)?.narrow(0, c_offset, c)?;
+            Ok(Copy { a, b, c, bias: normal(bias, 0)?.to_dtype(out)?, d })
         };
         let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()? };
         for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
@@ -116,8 +199,8 @@ fn is_normal(name: &str, values: &Tensor) -> Result {
     if count < 64.0 {
         return Ok(()); // nothing that could be told from chance
     }
-    // The sum is over pieces, because a sum over 10^9 values loses digits in f32.
-    let values = values.narrow(0, 0, values.elem_count().min(1 << 24))?.to_dtype(candle::DType::F64)?;
+    // A part is enough to tell.
+    let values = values.narrow(0, 0, values.elem_count().min(1 << 20))?.to_dtype(candle::DType::F64)?;
     let mean = values.mean_all()?.to_scalar::<f64>()?;
     let variance = values.sqr()?.mean_all()?.to_scalar::<f64>()? - mean * mean;
     let slack = 6.0 / count.sqrt() + 0.01;

@@ -3,6 +3,7 @@
 //! Times are microseconds of one product, median with 10th and 90th percentile. Fields that an older record's schema
 //! lacks are empty. benches/README.md describes every field.
 
+use super::compact;
 use crate::cli::Result;
 use crate::suite::ShapeEpilogue;
 use crate::{Config, F32Mode, Format, Layout};
@@ -11,6 +12,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub const SCHEMA: u32 = 1;
+
+/// How much of a record is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Whole,
+    /// Without percentiles and the card's state ([`compact`]).
+    Compact,
+}
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -175,31 +184,51 @@ impl Report {
 
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-        let schema = serde_json::from_str::<serde_json::Value>(&text)
-            .map_err(|e| format!("{} is not JSON: {e}", path.display()))?["schema"]
-            .as_u64();
-        if schema != Some(SCHEMA.into()) {
-            let have = schema.map_or("none".into(), |schema| schema.to_string());
-            let name = path.display();
-            return Err(format!(
-                "{name}: schema {have}, this command reads {SCHEMA}; record it again with `tilegemm bench --json`"
-            )
-            .into());
-        }
-        Ok(serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?)
+        let json = serde_json::from_str(&text).map_err(|e| format!("{} is not JSON: {e}", path.display()))?;
+        Self::from_json(json).map_err(|e| format!("{}: {e}", path.display()).into())
     }
 
-    #[cfg(feature = "bench")]
-    pub fn save(&self, path: &Path) -> Result {
+    /// The record in this JSON, whole or compact ([`compact`]).
+    pub fn from_json(mut json: serde_json::Value) -> std::result::Result<Self, String> {
+        let schema = json["schema"].as_u64();
+        if schema != Some(SCHEMA.into()) {
+            let have = schema.map_or("none".into(), |schema| schema.to_string());
+            return Err(format!(
+                "schema {have}, this command reads {SCHEMA}; record it again with `tilegemm bench --json`"
+            ));
+        }
+        compact::expand(&mut json)?;
+        serde_json::from_value(json).map_err(|e| e.to_string())
+    }
+
+    /// Writes the record.
+    pub fn save(&self, path: &Path, form: Form) -> Result {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
         }
-        let rows = self.rows.iter().map(serde_json::to_string).collect::<std::result::Result<Vec<_>, _>>()?;
-        let frame = serde_json::to_string_pretty(&Self { rows: Vec::new(), ..self.clone() })?;
-        // Each row is one line, so that the file is small and a change of one row is a change of one line.
-        let text = frame.replacen("\"rows\": []", &format!("\"rows\": [\n    {}\n  ]", rows.join(",\n    ")), 1);
-        Ok(std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?)
+        let mut json = serde_json::to_value(self)?;
+        if form == Form::Compact {
+            compact::compact(&mut json);
+        }
+        Ok(std::fs::write(path, text(json)?).map_err(|e| format!("cannot write {}: {e}", path.display()))?)
     }
+}
+
+/// The JSON of a record. Each row is one line, so that the file is small and a change of one row is a change of one line.
+fn text(mut json: serde_json::Value) -> Result<String> {
+    let mut text = String::new();
+    let mut lists: Vec<(&str, Vec<String>)> = Vec::new();
+    for list in [compact::TABLE, "rows"] {
+        if let Some(serde_json::Value::Array(values)) = json.get_mut(list).map(serde_json::Value::take) {
+            json[list] = format!("<{list}>").into();
+            lists.push((list, values.iter().map(|value| value.to_string()).collect()));
+        }
+    }
+    text += &serde_json::to_string_pretty(&json)?;
+    for (list, lines) in lists {
+        text = text.replacen(&format!("\"<{list}>\""), &format!("[\n    {}\n  ]", lines.join(",\n    ")), 1);
+    }
+    Ok(text + "\n")
 }
 
 /// Rows by class, in the order of the classes' first rows.

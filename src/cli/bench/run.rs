@@ -60,9 +60,7 @@ pub fn measure(args: &Args, shapes: &[Shape]) -> Result {
         return climb(&session, args);
     }
     let report = session.run(shapes, args)?;
-    if let Some(path) = &args.json {
-        report.save(path)?;
-    }
+    args.save(&report)?;
     show(&report, args)?;
     let wrong = report.rows.iter().any(|row| row.is_wrong());
     let failed = report.left_out.values().any(|reason| reason.starts_with("failed"));

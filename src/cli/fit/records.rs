@@ -102,12 +102,7 @@ impl Record {
         if json.get("bench").is_some() {
             json = json["bench"].take();
         }
-        if json["schema"].as_u64() != Some(report::SCHEMA.into()) {
-            return Err(
-                format!("{name}: no record of schema {}; `tilegemm bench --json` writes one", report::SCHEMA).into()
-            );
-        }
-        let report: report::Report = serde_json::from_value(json).map_err(|e| format!("{name}: {e}"))?;
+        let report = report::Report::from_json(json).map_err(|e| format!("{name}: {e}"))?;
         Self::of(name, &report)
     }
 
