@@ -50,13 +50,13 @@ const KNOWN: [Known; 5] = [
         why: "16 bits, nt with an unaligned D: sm90_swap_ab, which is made for few rows, stores number by number, and no other family with \
               TMA stores such rows",
         is: |miss| miss.is_half() && !miss.is_aligned() && miss.by(&["sm90_swap_ab"]),
-        most: 1.6,
+        most: 1.7,
     },
     Known {
         why: "f32, most of them unaligned, with few rows or few tiles: bf16x6 splits both operands into parts first, sm90_sgemm transposes \
               and fills few multiprocessors, cuBLAS and split_k use FMA units, and in the mode tf32 no kernel with TMA takes the unaligned",
         is: |miss| !miss.is_half(),
-        most: 1.8,
+        most: 1.9,
     },
 ];
 

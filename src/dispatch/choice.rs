@@ -14,11 +14,8 @@ use crate::problem::{F32Mode, Layout, Problem};
 /// [`RECORDED`], most of such products stay with cuBLAS, and few are slower than stock.
 const RECORDED: f64 = 0.97;
 const UNRECORDED: f64 = 0.9;
-/// The same for 193 to 384 rows of 16 bits in nt: cuBLAS takes slow kernels for some of these products, up to 1.3 times as slow as our fastest,
-/// and is seldom much faster.
-const OFTEN_SLOWER: f64 = 1.04;
-/// The same where an estimate that cuBLAS is faster is wrong: of 920 such products of the seeds that estimates are fitted to (up to 192 rows of
-/// 16 bits in nt, and accurate f32; H100), cuBLAS was more than 2 % faster than our fastest kernel in 2, and 3 % at most.
+/// The same where an estimate that cuBLAS is faster is wrong: of 920 such products of the seeds that estimates are fitted to (nt: up to 192 rows of
+/// 16 bits, and accurate f32; H100), cuBLAS was more than 2 % faster than our fastest kernel in 2, and 3 % at most.
 const NEVER_SLOWER: f64 = 1.3;
 /// Estimates up to this multiple of the lowest are corrected.
 const REACH: f64 = 1.15;
@@ -151,7 +148,8 @@ pub(super) fn fastest<'a>(
 
 /// What an own kernel's estimate may be of cuBLAS's, by whether benches/record has products like this one.
 ///
-/// The records of the suite and of random products have operands whose rows lie at multiples of 16 bytes, M up to 16,384, and of these:
+/// On an H100 these are the random products: up to 16,384 rows in 16 bits and f32, in all layouts and with any alignment, of one matrix with
+/// more than 4096 elements of D and K up to 53,248. For other cards, and in f64, they are the products of the suite, whose operands have rows at multiples of 16 bytes, M up to 16,384, and of these:
 ///
 /// - linear layers (one matrix) in 16 bits with N and K from 128 to 160,000; in f32 and f64 with N and K from 192 on, as long as the
 ///   parts of B fit into the workspace;
@@ -168,15 +166,14 @@ fn lead(problem: &Problem, device: &DeviceInfo) -> f64 {
         false => n.min(k) >= 192 && n.saturating_mul(k) <= ONE_PIECE,
     };
     let attention = n.min(k) >= 64 && n.max(k) <= 4096;
+    let is_random = cost::trees::hold_for(device)
+        && (is_half || problem.is_f32())
+        && (!one || problem.outputs() > 4096.0 && k <= 53_248);
+    let never_slower = nt && (is_half && m <= 192 || is_accurate);
     match () {
         _ if k == 1 && problem.is_f32() => 1.0,
-        _ if aligned && one && linear && cost::trees::hold_for(device) && (is_half && nt || is_accurate) => match m {
-            _ if is_accurate => NEVER_SLOWER,
-            ..=192 => NEVER_SLOWER,
-            193..=384 => OFTEN_SLOWER,
-            385..=512 => 1.0,
-            _ => RECORDED,
-        },
+        _ if is_random && aligned && one && linear && never_slower => NEVER_SLOWER,
+        _ if is_random && m <= 16_384 => RECORDED,
         _ if aligned && one && linear && m <= 16_384 => RECORDED,
         _ if aligned && !one && attention => RECORDED,
         _ => UNRECORDED,

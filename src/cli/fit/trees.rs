@@ -6,14 +6,15 @@ use crate::arch::Arch;
 use crate::cost::trees::{factors, hold_for, of_launch, of_problem, Tree, BOUNDED};
 use crate::cost::Refit;
 use crate::family::KERNELS;
-use crate::kernel::{Case, KernelDesc};
+use crate::kernel::{Case, KernelDesc, Role};
 use crate::{workspace, Layout};
 use comfy_table::Table;
 
 /// A family with fewer measurements gets no trees, nor does a kernel with fewer: f16 and bf16 are one kernel here.
 const LEAST: usize = 200;
 const LEAST_OF_KERNEL: usize = 20;
-/// A kernel that takes this share longer than the fastest counts half.
+/// A kernel of ours that takes this share longer than the fastest counts half. The vendor's call always counts whole, for each choice is made
+/// between ours and this one.
 const HALF: f64 = 0.15;
 /// The least that a measurement counts.
 const LEAST_WEIGHT: f64 = 0.05;
@@ -46,7 +47,10 @@ fn sample(measurement: &Measurement, refit: &Refit) -> Option<Sample> {
     let target = (us / expected).ln();
     // The measurement's own weight is the square of its speed over the fastest.
     let slower = weight.sqrt().recip() - 1.0;
-    let weight = (1.0 + (slower / HALF).powi(2)).recip() + LEAST_WEIGHT;
+    let weight = match kernel.role {
+        Role::Vendor => 1.0,
+        _ => (1.0 + (slower / HALF).powi(2)).recip() + LEAST_WEIGHT,
+    };
     (hold_for(device) && target.abs() < 2.0).then(|| {
         let facts = of_launch(of_problem(problem, device), &case, &config, expected);
         Sample { facts, target, weight }
