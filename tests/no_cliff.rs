@@ -33,7 +33,7 @@ const KNOWN: [Known; 5] = [
     Known {
         why: "16 bits, on copies of operands: reads and writes of the copies are up to twice the bytes of the product, and each copy is a launch",
         is: |miss| miss.is_half() && miss.on_copies(),
-        most: 1.7,
+        most: 1.8,
     },
     Known {
         why: "f32, on copies of operands: the same, and most kernels with tensor cores need a workspace of their own",

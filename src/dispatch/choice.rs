@@ -78,8 +78,7 @@ impl Dispatcher {
             if copies + cost::roofline_us(&inner, &self.device) >= most {
                 continue;
             }
-            // With such a K, cuBLAS takes kernels for unaligned operands, wherever lines start.
-            let vendor = policy.vendor && packing::is_whole_k(&inner);
+            let vendor = policy.vendor && packing::is_whole(&inner);
             let policy = Policy { vendor, ..policy.with_workspace(0) };
             let able = self.able(&inner, policy);
             let tuned = self.tuned(&inner, policy, &able);
