@@ -49,6 +49,27 @@ fn the_page_has_the_regret() {
     assert!(!page.contains("gemv_sm90_bf16_nt_8x2x512_1x1@1x2_k4_w4 us"));
 }
 
+#[test]
+fn a_compact_record_has_the_same_medians() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compact.json");
+    let whole = run(&["bench", "--from", RECORD, "--json", path.to_str().unwrap(), "--compact"]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("us_p10") && text.contains("\"arms\":[["), "{text}");
+    let compact = run(&["bench", "--from", path.to_str().unwrap()]);
+    let regret = |text: &str| text.split_once(TUNED).unwrap().1.to_string();
+    assert_eq!(regret(&whole), regret(&compact));
+    let judged = |record: &str| run(&["fit", "--judge", record]).split_once('\n').unwrap().1.to_string();
+    assert_eq!(judged(RECORD).replace(RECORD, ""), judged(path.to_str().unwrap()).replace(path.to_str().unwrap(), ""));
+    // A compact record stays what it is, and a place outside of the table is an error.
+    run(&["bench", "--from", path.to_str().unwrap(), "--json", path.to_str().unwrap(), "--compact"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    std::fs::write(&path, text.replacen("\"arms\":[[0,", "\"arms\":[[999,", 1)).unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(["bench", "--from", path.to_str().unwrap()]).output();
+    let error = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(error.contains("names arm 999, which the table lacks"), "{error}");
+}
+
 /// `fit --judge` judges what this build would choose on the same measurements.
 #[test]
 fn a_record_with_every_kernel_judges_other_builds() {
