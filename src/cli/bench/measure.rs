@@ -167,13 +167,20 @@ impl Session {
         Ok(Report { schema: SCHEMA, machine, settings, ceilings, rows, left_out })
     }
 
-    /// The reason why a product cannot be measured, if there is one.
+    /// The reason why a product cannot be measured, if there is one. Where the pool leaves too little memory, the pool is emptied.
     pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
-        self.timer.synchronize()?;
+        let free = || -> Result<f64> {
+            self.timer.synchronize()?;
+            Ok(free_bytes(self.timer.device())? as f64)
+        };
         let need = allocation::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
-        let free = (free_bytes(self.timer.device())? + self.pool.bytes()) as f64;
+        let mut free_now = free()?;
+        if need > 0.95 * free_now {
+            self.pool.clear();
+            free_now = free()?;
+        }
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
-        Ok((need > 0.95 * free).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free))))
+        Ok((need > 0.95 * free_now).then(|| format!("needs {:.1} GiB, {:.1} are free", gib(need), gib(free_now))))
     }
 
     /// The bandwidth of a kernel that only reads, and the best arm at 8192^3 for each type, and for f32 in each of these modes.
