@@ -77,7 +77,7 @@ pub struct Args {
     /// Write the record here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the record without percentiles, in a tenth of the space: for thousands of products
+    /// Write the record without percentiles, in a fifth of the space: for thousands of products
     #[arg(long, requires = "json")]
     compact: bool,
     /// Draw the record as a page here

@@ -216,19 +216,17 @@ impl Report {
 
 /// The JSON of a record. Each row is one line, so that the file is small and a change of one row is a change of one line.
 fn text(mut json: serde_json::Value) -> Result<String> {
-    let mut text = String::new();
-    let mut lists: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut lists = Vec::new();
     for list in [compact::TABLE, "rows"] {
         if let Some(serde_json::Value::Array(values)) = json.get_mut(list).map(serde_json::Value::take) {
-            json[list] = format!("<{list}>").into();
-            lists.push((list, values.iter().map(|value| value.to_string()).collect()));
+            let place = format!("<{list}>");
+            json[list] = place.clone().into();
+            let lines: Vec<String> = values.iter().map(serde_json::Value::to_string).collect();
+            lists.push((format!("\"{place}\""), format!("[\n    {}\n  ]", lines.join(",\n    "))));
         }
     }
-    text += &serde_json::to_string_pretty(&json)?;
-    for (list, lines) in lists {
-        text = text.replacen(&format!("\"<{list}>\""), &format!("[\n    {}\n  ]", lines.join(",\n    ")), 1);
-    }
-    Ok(text + "\n")
+    let frame = serde_json::to_string_pretty(&json)? + "\n";
+    Ok(lists.iter().fold(frame, |text, (place, list)| text.replacen(place, list, 1)))
 }
 
 /// Rows by class, in the order of the classes' first rows.
