@@ -174,7 +174,7 @@ mod device {
         let [a_ptr, b_ptr, d_ptr] = [&a, &b, &d].map(|slice| slice.device_ptr(&stream).0);
         let pointers = Pointers::new(a_ptr as _, b_ptr as _, d_ptr as _);
         let handle = device.cublas_handle();
-        let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
+        let queue = Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast());
         let run = |plan: &Plan| {
             // SAFETY: three buffers of 64 x 64 elements, as the plan's problem has it, that live to the end of this function,
             // which waits for the stream.

@@ -14,7 +14,9 @@ tests() { cargo test --locked "$@" 2>&1 | tee -a "$log"; }
 
 step "format and file sizes"
 cargo fmt --check
-long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' | xargs wc -l | awk '$2 != "total" && $1 > 500')
+# The suite is data.
+long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' '*.md' '*.toml' ':!benches/suite.toml' | xargs wc -l |
+  awk '$2 != "total" && $1 > 500')
 [[ -z $long ]] || { echo "files above 500 lines:" && echo "$long" && exit 1; }
 
 step "clippy without CUDA"

@@ -4,8 +4,8 @@ use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a kernel runs one problem, as far as the kernel leaves that open. A plan holds one, and the kernel refuses one that it was not
-/// compiled for.
+/// How a kernel runs one problem, as far as the kernel leaves a choice. A plan holds a configuration. The kernel refuses configurations that the
+/// kernel was not compiled for.
 ///
 /// A field is 0, and `swap_ab` is false, where the kernel has nothing to choose. The text form names the fields that are not:
 /// `128x64_c2x1_k2_s5_w8_swap` is a tile of 128 x 64, clusters of 2 x 1 blocks, K in 2 parts, 5 pipeline stages, 8 warps, and A and B swapped.
@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub struct Config {
     /// Rows and columns of D that a thread block computes, or a warp of the kernels for few rows.
     pub tile: [u32; 2],
-    /// Blocks of a cluster along M and N, which share what they load.
+    /// Blocks of a cluster along M and N, which share loads.
     pub cluster: [u32; 2],
     /// Parts of K that are computed side by side, and added up in the end.
     pub split: u32,

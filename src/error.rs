@@ -1,4 +1,4 @@
-//! The errors of this crate. Each message says what to do about the error.
+//! The errors of this crate. Each message names a remedy.
 
 /// The result of this crate's own operations; candle's side converts the error into [`candle::Error`].
 pub type Result<T> = std::result::Result<T, Error>;

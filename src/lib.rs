@@ -35,7 +35,7 @@
 //! **The engine**: [`dispatch`] plans a product, and the module `launch` (feature `cuda`) runs the plan on device pointers. Neither
 //! needs candle.
 //!
-//! # How it chooses
+//! # How the dispatcher chooses
 //!
 //! `csrc/*/family.toml` list the kernels. For a [`Problem`] the [`dispatch::Dispatcher`] finds the kernels that
 //! [support](kernel::KernelDesc::supports) the problem, ranks these kernels by an estimate of their time, and keeps the

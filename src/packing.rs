@@ -17,11 +17,11 @@ const PITCH: usize = 64;
 /// writes counted: from benches/record/h200/2026-11-24-odd.json.
 const LAUNCHES: f64 = 0.8;
 const RATE: f64 = 1.0;
-/// What unaligned lines of several matrices add to a copy: the time of so many bytes a line, where lines of A and B are shorter than `SHORT_LINE`
+/// The time that unaligned lines of several matrices add to a copy, as a number of bytes a line: where lines of A and B are shorter than `SHORT_LINE`
 /// bytes, and in each D (18 random products of attention and one of tests/gpu, H100).
 const LINE_BYTES: f64 = 1200.0;
 const SHORT_LINE: f64 = 512.0;
-/// What an estimate with copies has to be of the estimate without, at most.
+/// A plan with copies is taken where its estimate is below this share of the estimate without copies.
 pub(crate) const LEAD: f64 = 0.8;
 
 /// The operands of a product that are copied.
@@ -116,7 +116,7 @@ impl Packing {
         inner
     }
 
-    /// What the copies take of the workspace.
+    /// The part of the workspace that the copies take.
     pub(crate) fn footprint(self, problem: &Problem) -> Option<Footprint> {
         let bytes = |is_copied: bool, operand: &Operand| if is_copied { operand.format.bytes(1) as u64 } else { 0 };
         let footprint =
@@ -217,7 +217,7 @@ fn is_packable(problem: &Problem) -> bool {
             .all(|o| [o.row_stride, o.col_stride].into_iter().chain(o.batch_stride).all(|stride| stride >= 0))
 }
 
-/// Whether kernels can read the operand where it lies: contiguous lines that do not overlap and start at multiples of 16 bytes.
+/// Whether kernels can read the operand without a copy: contiguous lines that do not overlap and start at multiples of 16 bytes.
 fn is_plain(operand: &Operand, rows: usize, columns: usize) -> bool {
     let along_rows = operand.col_stride == 1 && (operand.row_stride >= columns as i64 || rows == 1);
     let along_columns = operand.row_stride == 1 && (operand.col_stride >= rows as i64 || columns == 1);

@@ -14,7 +14,7 @@
 //! b_batch_stride = 0           # elements between matrices of the batch; dense unless given, 0 broadcasts; also a_batch_stride
 //! a_stride = 4100              # elements between lines of A, rows or columns, whichever are contiguous; dense unless given; also b_stride
 //! d_offset = 1                 # elements before D (and C), from an address of the largest alignment; 0 unless given; also a_offset, b_offset
-//! f32 = "tf32"                 # the mode of an f32 product; that of the run unless given
+//! f32 = "tf32"                 # the mode of an f32 product; the mode of the run unless given
 //! epilogue = { alpha = 1.0, beta = 0.0, bias = true, activation = "gelu_erf" } # each optional
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
@@ -57,7 +57,7 @@ pub struct Shape {
     /// The format of A and B.
     #[serde(deserialize_with = "dtype")]
     pub dtype: Format,
-    /// The format of D, C and the bias, unless it is that of A and B.
+    /// The format of D, C and the bias; absent where A and B have the same format.
     #[serde(default, deserialize_with = "out", skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
     /// Elements from one matrix A of the batch to the next.
@@ -81,7 +81,7 @@ pub struct Shape {
     /// Elements before D, and before C.
     #[serde(default, deserialize_with = "stride", skip_serializing_if = "Option::is_none")]
     pub d_offset: Option<u32>,
-    /// The mode of an f32 product, unless it is that of the run.
+    /// The mode of an f32 product; absent for the mode of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f32: Option<F32Mode>,
     /// The epilogue.
@@ -349,7 +349,7 @@ struct File {
 /// Reads a suite. Errors call the suite `name`.
 ///
 /// # Errors
-/// [`Error::Suite`] with the line, the field and what was expected there.
+/// [`Error::Suite`] with the line, the field and the expected value.
 pub fn parse(name: &str, text: &str) -> Result<Vec<Shape>> {
     let bad = |what: String| Error::Suite { name: name.into(), what };
     let file: File = toml::from_str(text).map_err(|error| bad(error.to_string()))?;

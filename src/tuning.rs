@@ -51,7 +51,7 @@
 //!   with fresh operands, over all measured points of the entry. The gain is more than [`LEAST_GAIN`].
 //! - **Code.** The kernel's [`code`](crate::kernel::KernelDesc::code) at the time of the measurement.
 //!
-//! # What is verified
+//! # Verification
 //!
 //! A table is refused, with a [`Refusal`] as the reason, unless schema, crate version and GPU model are the same. On a machine
 //! with that GPU, the branch of the driver (580 of 580.159.04) and the CUDA version that compiled the kernels have to be the same
@@ -89,7 +89,7 @@ include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 
 /// The version of the format.
 pub const SCHEMA: u32 = 2;
-/// The gain that an entry has to exceed: two runs of the suite agree within it (docs/benchmarks.md).
+/// The gain that an entry has to exceed: two runs of the suite agree within this gain (docs/benchmarks.md).
 pub const LEAST_GAIN: f64 = 1.03;
 
 /// The kernels among which the fastest was found.
@@ -103,7 +103,7 @@ pub enum Among {
 }
 
 impl Among {
-    /// The kernels of a policy with the vendor library, or without it.
+    /// The kernels of a policy with or without the vendor library.
     pub fn with_vendor(vendor: bool) -> Self {
         if vendor {
             Among::All

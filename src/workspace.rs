@@ -1,13 +1,13 @@
 //! Workspaces: device memory that kernels need beside the operands, one for each stream of a device.
 //!
-//! # What lies there
+//! # Contents
 //!
-//! - `sm90_bf16x6` multiplies f32 by bf16 parts ([`Math::Bf16x6`](crate::kernel::Math::Bf16x6)). The kernel before the product
-//!   writes the parts of B to the workspace. `sm90_bf16x6_direct` splits operands on their way and needs no workspace.
-//! - `sm90_tf32` ([`Math::Tf32`](crate::kernel::Math::Tf32)) transposes one operand where neither operand is K-major.
-//! - `sm90_sgemm` transposes operands that are K-major.
-//! - `split_k` keeps the sums of each part of K.
-//! - Plans with copies of operands ([`crate::packing`]) keep the copies.
+//! - Prepared operands: bf16 parts of f32 numbers, and transposed matrices. A kernel before the product writes them.
+//!   `footprint` of `src/family/<family>.rs` states their bytes for each row of A and each column of B.
+//! - Partial sums of a split K. `scratch_bytes` of `src/family/<family>.rs` states their bytes for the whole product.
+//! - Copies of operands ([`crate::packing`]).
+//!
+//! A family without `footprint` and `scratch_bytes` needs a workspace for copies only.
 //!
 //! # Size and lifetime
 //!

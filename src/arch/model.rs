@@ -149,7 +149,7 @@ impl ArchModel {
         let sheet = SHEETS.iter().find(|(known, _)| *known == name);
         let (source, rates, clock_ghz) = match (measured, sheet) {
             (Some((_, rates)), _) => (Source::Measured, *rates, MEASURED_GHZ),
-            // A data sheet's rate of f32 is that of all lanes at the highest clock.
+            // A data sheet's rate of f32 is the rate of all lanes at the highest clock.
             (_, Some((_, [memory, half, f32_, f64_]))) => {
                 let rates = [*memory, *half, TF32 * half, *f32_, *f64_].map(|rate| SUSTAINED * rate);
                 (Source::DataSheet, rates, f32_ * 1e3 / (f32_per_clock * sms.max(1.0)))
@@ -185,12 +185,12 @@ impl ArchModel {
         }
     }
 
-    /// What L2 gives to one multiprocessor, GB/s.
+    /// The rate of L2 to one multiprocessor, GB/s.
     pub fn l2_gbps_per_sm(&self) -> f64 {
         self.l2_bytes_per_clock * self.clock_ghz
     }
 
-    /// What one multiprocessor pulls from device memory, where the others leave bandwidth, GB/s: the bytes in flight over the latency.
+    /// The rate at which one multiprocessor reads device memory, where the others leave bandwidth, GB/s: the bytes in flight over the latency.
     pub fn pull_gbps(&self) -> f64 {
         self.bytes_in_flight / (self.latency_us * 1e3)
     }

@@ -89,7 +89,7 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         let problem = op.problem(format, lhs.1, rhs.1, Some(align))?;
         let pointers = Pointers { c: c as _, bias: bias as _, ..Pointers::new(a as _, b as _, d as _) };
         let cublas = device.cublas_handle();
-        let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*cublas.handle()).cast() };
+        let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());
         stream.context().bind_to_thread().w()?;
         let (dispatcher, policy) = (launch::dispatcher(ordinal(&device))?, launch::policy()?);
         let policy = policy.with_batch_invariance(policy.batch_invariant || op.batch_invariant);

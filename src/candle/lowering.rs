@@ -20,10 +20,10 @@ pub(super) struct GemmOp {
     pub f32_mode: Option<F32Mode>,
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // the CPU adds up every element in the same order
     pub batch_invariant: bool,
-    /// The element type of the result, unless it is that of the operands.
+    /// The element type of the result; `None` for the operands' type.
     pub out: Option<::candle::DType>,
     pub third: Option<Third>,
-    /// A contiguous residual beside a bias; no gradient reaches it.
+    /// A contiguous residual beside a bias; no gradient reaches the residual.
     pub residual: Option<Tensor>,
 }
 

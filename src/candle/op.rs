@@ -158,7 +158,7 @@ impl Gemm {
 
     /// Stores the result in `dtype`: `DType::F32` for f16 and bf16 operands, which saves the rounding of sums that are made in f32
     /// anyway, as for logits. Otherwise the operands' own type is the only one. Bias and residual have the type of the result.
-    /// A gradient is rounded to the type of the operands before it is multiplied by one.
+    /// A gradient is rounded to the type of the operands before a product with an operand.
     ///
     /// ```
     /// use candle::{DType, Device, Tensor};

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 ///
 /// Errors are the largest and the root mean square over sum |a| |b| against f64. They are measured for cuBLAS SGEMM, for our kernels in the
 /// modes strict, accurate and TF32, and for cuBLAS in TF32, by kind of data and K, on 512 x 512 results. Times are measured on the f32 rows
-/// of the benchmark suite's classes f32 and attention. Our times are those of the dispatcher's choice without cuBLAS. All five arms take
+/// of the benchmark suite's classes f32 and attention. Our times are times of the dispatcher's choice without cuBLAS. All five arms take
 /// turns, as with `tilegemm bench --arms candle-strict,own-strict,own-accurate,candle-tf32,own-tf32`.
 ///
-/// The command prints the tables. With --from it prints a record from another machine, or puts the record into a document. Ctrl-C ends
+/// The command prints the tables. With --from the command prints a record from another machine, or puts the record into a document. Ctrl-C ends
 /// the command after the current product.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]

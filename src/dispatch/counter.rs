@@ -33,7 +33,7 @@ impl Counter {
         self.0[LINE.with(|line| *line)].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The count so far.
     pub fn sum(&self) -> u64 {
         self.0.iter().map(|line| line.0.load(Ordering::Relaxed)).sum()
     }

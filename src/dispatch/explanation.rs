@@ -41,7 +41,7 @@ pub struct Explanation {
     pub device: DeviceInfo,
     /// The problem as the caller asked.
     pub asked: Problem,
-    /// The problem as kernels see it.
+    /// The problem in the form that kernels see.
     pub canonical: Canonical,
     /// Every kernel of the table, with its verdict.
     pub candidates: Vec<Candidate>,
@@ -52,7 +52,7 @@ pub struct Explanation {
     pub chosen: Option<&'static KernelDesc>,
     /// The configuration in which the kernel would run.
     pub config: Config,
-    /// The operands of which the kernel would get copies, and the expected time with the copies, in microseconds.
+    /// The operands that the kernel would read as copies, and the expected time with the copies, in microseconds.
     pub packing: Option<(Packing, f64)>,
     /// In batch-invariant mode, the order of sums of every number of rows.
     pub sums: Option<SumOrder>,

@@ -46,7 +46,7 @@ impl Dispatcher {
 
     fn split(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
         if policy.batch_invariant && policy.forced.is_none() {
-            // The number of rows has no say: where a kernel fuses it for some, kernels fuse it for all.
+            // The number of rows decides nothing here: an epilogue is fused for every number of rows or for none.
             let order = self.sum_order(problem, policy);
             return Ok(if order.is_some() { Fusion::Full } else { Fusion::None });
         }

@@ -30,8 +30,8 @@ pub(super) struct Memo<T>(RwLock<Generations<T>>);
 
 type Answers<T> = FxHashMap<(Problem, Policy), Arc<T>>;
 
-/// Two generations of answers. A full young generation becomes the old one, and the previous old generation is dropped. The dropped
-/// answers are those that no thread looked up here since the last change of generations.
+/// Two generations of answers. A full young generation becomes the old one, and the previous old generation is dropped. No thread
+/// has looked up a dropped answer since the last change of generations.
 #[derive(Debug)]
 struct Generations<T> {
     young: Answers<T>,
@@ -210,7 +210,7 @@ mod tests {
         Problem::dense(m, 64, 64, 1, Layout::NT, Format::BF16)
     }
 
-    /// The answer, and whether it was made for this question.
+    /// The answer, and whether the answer was made for this question.
     fn ask(memo: &Memo<Cheap>, m: usize) -> (Arc<Cheap>, bool) {
         let problem = product(m);
         let question = Question { dispatcher: 0, policy: Policy::default(), problem: &problem };

@@ -1,4 +1,4 @@
-//! What the dispatcher may choose from.
+//! The limits of the dispatcher's choice.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::workspace;
 use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What the dispatcher may choose from.
+/// The limits of the dispatcher's choice: the vendor library, the workspace, a forced kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
     /// Whether the vendor library is a candidate.
@@ -91,7 +91,7 @@ impl Policy {
 /// 0: not set; else the switch plus one.
 static BATCH_INVARIANT: AtomicU8 = AtomicU8::new(0);
 
-/// Sets whether the products of this process are batch-invariant ([`Policy::batch_invariant`]), those of the interposer included.
+/// Sets whether the products of this process are batch-invariant ([`Policy::batch_invariant`]), the interposer's products included.
 ///
 /// ```
 /// use candle_tilegemm::dispatch::{batch_invariant, set_batch_invariant};

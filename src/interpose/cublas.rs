@@ -270,7 +270,7 @@ unsafe fn run(call: &Call, problem: &Problem, mode: Mode, progress: &Cell<Progre
         let pointers = Pointers { c, ..Pointers::new(b, a, c.cast_mut()) };
         progress.set(Progress::launching(problem));
         // SAFETY: the caller's pointers and the call's sizes agree; the stream is the stream of the caller's handle.
-        unsafe { launch::launch(plan, pointers, Queue { stream, cublas: call.handle })? };
+        unsafe { launch::launch(plan, pointers, Queue::new(stream, call.handle))? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }

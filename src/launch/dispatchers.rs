@@ -29,7 +29,7 @@ pub(crate) fn dispatchers() -> impl Iterator<Item = (usize, &'static Dispatcher)
     DISPATCHERS.iter().enumerate().filter_map(|(ordinal, cell)| Some((ordinal, cell.get()?)))
 }
 
-/// What the environment and the process ask for; the environment is read once.
+/// The policy that the environment and the process ask for; the environment is read once.
 #[cfg(feature = "candle")]
 pub(crate) fn policy() -> Result<Policy> {
     static POLICY: OnceCell<Policy> = OnceCell::new();

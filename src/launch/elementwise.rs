@@ -30,7 +30,7 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
     let rest = Problem { a: problem.d, epilogue, ..*problem };
     let pointers = Pointers { a: pointers.d, ..pointers };
     let args = ffi::tg_gemm_args { stream, ..arguments(&rest, pointers) };
-    // SAFETY: the caller vouches for what the arguments point to.
+    // SAFETY: the caller vouches for the memory behind the arguments.
     check("tg_epilogue", unsafe { ffi::tg_epilogue(format(problem.d.format), &args) })
 }
 
@@ -54,6 +54,6 @@ pub(crate) unsafe fn slope(
     problem.epilogue.activation = activation;
     let pointers = Pointers::new(x, null(), d);
     let args = ffi::tg_gemm_args { stream, ..arguments(&problem, pointers) };
-    // SAFETY: the caller vouches for what the arguments point to.
+    // SAFETY: the caller vouches for the memory behind the arguments.
     check("tg_slope", unsafe { ffi::tg_slope(format(of), &args) })
 }

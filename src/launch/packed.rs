@@ -71,7 +71,7 @@ impl Matrix {
     }
 }
 
-/// Copies one matrix, or each of a batch. What the copy has beyond the columns of `from` is zero.
+/// Copies one matrix, or each of a batch. The elements of the copy beyond the columns of `from` are zero.
 unsafe fn copy(from: Matrix, to: Matrix, batch: [usize; 2], sm_count: u32, stream: *mut c_void) -> Result<()> {
     // The lines of the copy are its rows.
     let is_rows = to.operand.col_stride == 1;

@@ -67,6 +67,7 @@ impl Pointers {
 
 /// The stream and the handle of a launch.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Queue {
     /// A CUDA stream of the current device; null and the per-thread default stream included.
     pub stream: *mut c_void,
@@ -75,4 +76,11 @@ pub struct Queue {
     /// other thread uses the handle meanwhile. The handle's math mode may change during the call and is restored
     /// afterwards.
     pub cublas: *mut c_void,
+}
+
+impl Queue {
+    /// A stream, and a cuBLAS handle that may be null where the field's description says so.
+    pub const fn new(stream: *mut c_void, cublas: *mut c_void) -> Self {
+        Self { stream, cublas }
+    }
 }

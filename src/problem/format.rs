@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How the numbers of a matrix are stored: each by itself, or in blocks of consecutive numbers along K.
 ///
-/// The block formats are those of GGUF files (ggml-common.h of llama.cpp). No kernel takes [`Format::F8E4M3`],
+/// The block formats are the formats of GGUF files (ggml-common.h of llama.cpp). No kernel takes [`Format::F8E4M3`],
 /// [`Format::I4`] or a block format yet: a problem with such an operand is rejected with
 /// [`Rejection::Types`](crate::kernel::Rejection::Types).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]

@@ -1,6 +1,6 @@
 //! Products of groups of rows, each with a matrix B of its own.
 
-/// Rows of A and D that belong to one matrix B each, as those of a mixture-of-experts model. The rows of a group follow one
+/// Rows of A and D that belong to one matrix B each, as in a mixture-of-experts model. The rows of a group follow one
 /// another, and the numbers of rows lie on the device. A plan depends on the three numbers here and in the problem (M is the total
 /// of rows), never on the numbers on the device.
 ///

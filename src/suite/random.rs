@@ -1,9 +1,9 @@
 //! Random products of the kind that models have, for estimates that no suite was fitted to.
 //!
-//! A seed is an endless list of products, the same on every platform and in every version: `tests/random.rs` holds the first ones. The
-//! numbers are those of ChaCha8, whose stream is a standard, and all arithmetic is on integers. Product `i` has a stream of its own, so
-//! that a change of one kind of product would leave the others alone. A change of the list is a change of what records mean: give new
-//! kinds of products to new lists.
+//! A seed is an endless list of products, the same on every platform and in every version: `tests/random.rs` holds the first ones. ChaCha8
+//! gives the numbers. The stream of ChaCha8 is a standard, and all arithmetic is on integers. Product `i` has a stream of its own, so
+//! that a change of one kind of product would leave the others alone. A change of the list changes the meaning of records: new
+//! kinds of products go to new lists.
 
 use super::{Lines, Shape, Size};
 use crate::problem::{F32Mode, Format, Layout};
@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 mod models;
 
-/// What a product is drawn as.
+/// The kind of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// A layer of a model, aligned, `x @ w^T`.
@@ -51,7 +51,8 @@ pub fn shares() -> impl Iterator<Item = (&'static str, u32)> {
     SHARES.into_iter().map(|(_, name, share)| (name, share))
 }
 
-/// The first `count` products of the list of `seed` that are of one of these classes; of no classes: of all. Empty where a class is unknown.
+/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. An unknown class
+/// gives no products.
 pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
     if !classes.iter().all(|class| CLASSES.contains(&class.as_str())) {
         return Vec::new();
@@ -95,7 +96,7 @@ fn product(seed: u64, index: usize, kind: Kind) -> Shape {
     }
 }
 
-/// Whether all lines of A, B and D lie at multiples of 16 bytes. No definition of alignment elsewhere counts here, as it may change.
+/// Whether all lines of A, B and D lie at multiples of 16 bytes. A definition of alignment elsewhere may change, and does not count here.
 fn is_aligned(shape: &Shape) -> bool {
     let [lines_of_a, lines_of_b] = shape.lines();
     let line = |lines: Lines, stride: Option<u32>| match lines.count {
@@ -217,7 +218,7 @@ fn layer(draw: &mut Draw, model: &Model) -> (usize, usize, String) {
     (n, k, format!("{name} {layer}{part}"))
 }
 
-/// A row of these sizes. Where the product is too large, M is halved until it is not.
+/// A row of these sizes. M is halved as long as the product is too large.
 fn shape([m, n, k]: [usize; 3], batch: usize, layout: Layout, (dtype, f32): (Format, Option<F32Mode>)) -> Shape {
     let volume = match f32 {
         None => MOST_VOLUME[0],

@@ -59,7 +59,7 @@ impl Allocations {
         Ok(workspace.memory.address)
     }
 
-    /// Those of the first `count` streams of device 0.
+    /// The workspaces of the first `count` streams of device 0.
     fn first(&mut self, count: u64) -> Vec<&'static Workspace> {
         let mut of = |number| self.streams.workspace((0, number), 64 * MIB, false, false, &mut self.supply).unwrap();
         (0..count).map(&mut of).collect()
@@ -165,7 +165,7 @@ fn what_a_graph_has_or_nothing_waits_for_is_not_handed_on() {
     assert_eq!(all.of((0, 100), false), Ok(3));
     assert_eq!(all.of((0, 101), false), Ok(9), "shared");
     assert_eq!(all.supply.taken, [3]);
-    // Its stream's number is no other's, so asking again finds it.
+    // No other stream has the number of this stream, so that a second question finds the same workspace.
     assert_eq!((all.of((0, 0), true), all.of((0, 1), false)), (Ok(1), Ok(2)));
 }
 

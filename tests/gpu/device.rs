@@ -113,7 +113,7 @@ impl Gpu {
         };
         let plan = Dispatcher::new(self.info.clone()).plan(problem, policy).map_err(|e| e.to_string())?;
         let handle = self.device.cublas_handle();
-        Ok((plan, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }))
+        Ok((plan, Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast())))
     }
 
     /// D after the plan's kernels have run on the operands.

@@ -61,7 +61,7 @@ fn on_gpu<T: Element>(
         .with_c(at(&c, c_offset) as _)
         .with_bias(at(&bias, 0) as _);
     let handle = gpu.device.cublas_handle();
-    launch(pointers, Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }).map_err(text)?;
+    launch(pointers, Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast())).map_err(text)?;
     let storage = candle::CudaStorage::wrap_cuda_slice(d, gpu.device.clone());
     let values = storage.to_cpu_storage().map_err(text)?;
     Ok(values.as_slice::<T>().map_err(text)?.to_vec())

@@ -50,7 +50,7 @@ impl Product {
     }
 
     fn launch(&self) -> Result<(), String> {
-        let queue = Queue { stream: self.stream.cu_stream().cast(), cublas: std::ptr::null_mut() };
+        let queue = Queue::new(self.stream.cu_stream().cast(), std::ptr::null_mut());
         // SAFETY: the operands are those of the problem, and live as long as `check`, which waits for the stream.
         unsafe { launch::launch(&self.plan, self.pointers, queue) }.map_err(|e| format!("{}: {e}", self.kernel))
     }

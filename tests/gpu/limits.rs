@@ -59,7 +59,7 @@ fn launch_large(gpu: &Gpu, kernel: &'static KernelDesc, stream: &Arc<CudaStream>
     let dispatcher = Dispatcher::new(gpu.info.clone()).without_tuning();
     let policy = Policy::force(kernel.name).map_err(|e| e.to_string())?;
     let bytes = workspace::bytes().map_err(|e| e.to_string())?;
-    let queue = Queue { stream: stream.cu_stream().cast(), cublas: std::ptr::null_mut() };
+    let queue = Queue::new(stream.cu_stream().cast(), std::ptr::null_mut());
     let anywhere = 0x7f00_0000_0000_usize;
     let pointers = Pointers::new(anywhere as _, anywhere as _, anywhere as _);
     let mut launched = 0;
@@ -140,7 +140,7 @@ impl<T: Element + ValidAsZeroBits> Sparse<T> {
     /// Numbers of D from `first` on.
     fn run(&self, gpu: &Gpu, plan: &Plan, first: usize, count: usize) -> Result<Vec<f64>, String> {
         let handle = gpu.device.cublas_handle();
-        let queue = Queue { stream: self.stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
+        let queue = Queue::new(self.stream.cu_stream().cast(), (*handle.handle()).cast());
         let at = |slice: &CudaSlice<T>| slice.device_ptr(&self.stream).0;
         let (a, b, d) = (at(&self.a) as _, at(&self.b) as _, at(&self.d) as _);
         // SAFETY: the buffers are as large as the problem, and live until the copy below has waited for the stream.

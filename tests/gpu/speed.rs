@@ -108,7 +108,7 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
     let at = |slice: &CudaSlice<f32>| slice.device_ptr(&stream).0;
     let pointers = Pointers::new(at(&a) as _, at(&b) as _, at(&d) as _);
     let handle = gpu.device.cublas_handle();
-    let queue = Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() };
+    let queue = Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast());
     let plan = dispatcher.plan(problem, Policy::default()).map_err(|e| e.to_string())?;
     let stock = VendorCall::by_candle(problem).map_err(|e| e.to_string())?;
     // SAFETY: the buffers hold what the problem spans and live until the last turn has waited for the stream.

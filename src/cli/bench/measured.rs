@@ -1,4 +1,4 @@
-//! What was measured of a product, before it is written down.
+//! The measurements of a product, before the record has them.
 
 use super::arms::Arm;
 use super::report;

@@ -41,7 +41,7 @@ const STOPPED: &str = "stopped before it was measured";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Model {
-    /// all-MiniLM-L6-v2, f32: one forward, as it is an encoder
+    /// all-MiniLM-L6-v2, f32: one forward, as of an encoder
     #[value(name = "minilm")]
     MiniLm,
     /// The shape of BERT-base, f32
@@ -303,7 +303,7 @@ fn open_weights(folder: &Path, dtype: candle::DType, device: &Device) -> Result<
 /// Free device memory; `None` on the CPU.
 fn free_bytes(device: &Device) -> Result<Option<f64>> {
     let Device::Cuda(cuda) = device else { return Ok(None) };
-    device.synchronize()?; // the pool gives back what it holds
+    device.synchronize()?; // the pool gives its memory back
     let (free, _) = cuda.cuda_stream().context().mem_get_info()?;
     Ok(Some(free as f64))
 }

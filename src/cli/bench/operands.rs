@@ -26,7 +26,7 @@ impl Pool {
     /// Values that are drawn at once.
     const BLOCK: usize = 1 << 26;
 
-    /// What a slice of `count` elements takes: slices begin at multiples of 256 bytes.
+    /// The bytes that a slice of `count` elements takes: slices begin at multiples of 256 bytes.
     fn slice(count: usize) -> usize {
         count.next_multiple_of(128)
     }
@@ -73,7 +73,7 @@ impl Pool {
     }
 }
 
-/// A tensor, of which products take one slice after the other.
+/// A tensor. Products take one slice after the other.
 struct Slices {
     tensor: Tensor,
     next: usize,

@@ -4,7 +4,7 @@ use super::report::{Arm, Report, Row};
 use crate::cli::regret::{Judged, Regret};
 use std::fmt;
 
-/// The arms that are choices, and what they are.
+/// The arms that are choices, each with its description.
 const CHOICES: [(&str, &str); 2] = [
     ("ours", "the dispatcher's choice, with its measured tables"),
     ("ours-untuned", "the dispatcher's choice without measured tables"),
@@ -21,7 +21,7 @@ pub fn of_report(report: &Report) -> OfReport {
     OfReport(all.filter(|(_, regret)| !regret.0.is_empty()).collect())
 }
 
-/// `None` where the arm, or any other than it, was not measured.
+/// `None` where the arm was not measured, or no other arm was.
 fn judge(row: &Row, choice: &str) -> Option<Judged> {
     let us = row.arms.get(choice)?.us;
     let best = best(row, choice)?.1.us;

@@ -111,7 +111,7 @@ pub struct Row {
     pub batch: usize,
     pub layout: Layout,
     pub dtype: Format,
-    /// The format of the result, where it is not `dtype`.
+    /// The format of the result; absent for `dtype`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
     /// Elements between matrices of the batch, where they are not dense. Absent in records from before 2026-11-24, as is the epilogue.
@@ -131,7 +131,7 @@ pub struct Row {
     pub b_offset: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub d_offset: Option<u32>,
-    /// The f32 mode, where it is not that of the run.
+    /// The f32 mode; absent for the mode of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f32: Option<F32Mode>,
     /// The epilogue, where there is one.

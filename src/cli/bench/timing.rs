@@ -74,7 +74,7 @@ impl Timer {
     pub fn queue(&self) -> Queue {
         let stream = self.device.cuda_stream();
         let handle = self.device.cublas_handle();
-        Queue { stream: stream.cu_stream().cast(), cublas: (*handle.handle()).cast() }
+        Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast())
     }
 
     pub fn synchronize(&self) -> Result {

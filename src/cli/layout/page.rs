@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 
-/// What one program printed.
+/// The output of one program.
 #[derive(Deserialize)]
 pub struct Page {
     pub entries: Vec<Entry>,
@@ -15,7 +15,7 @@ pub struct Page {
 #[derive(Deserialize)]
 pub struct Entry {
     pub name: String,
-    /// What an example copies; empty for a kernel.
+    /// The copy that an example makes; empty for a kernel.
     pub about: String,
     pub views: Vec<View>,
 }
@@ -58,7 +58,7 @@ pub struct Grid {
     pub cells: Vec<[i32; 2]>,
 }
 
-/// What the cells of a grid are coloured by.
+/// The property that colours the cells of a grid.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Colour {
@@ -77,7 +77,7 @@ impl Page {
         SAME.iter().find(|(other, _)| *other == name).map_or(name, |(_, first)| first)
     }
 
-    /// The kernels of this build whose layouts are those of the kernel `name`.
+    /// The kernels of this build with the layouts of the kernel `name`.
     pub fn same(name: &str) -> impl Iterator<Item = &'static str> + '_ {
         SAME.iter().filter(move |(_, first)| *first == name).map(|(other, _)| *other)
     }

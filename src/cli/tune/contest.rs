@@ -52,7 +52,7 @@ pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome
     let mut leaders = Vec::new();
     for contest in &contests {
         if first.run_of(&contest.choice).is_none() {
-            continue; // no kernel of that policy runs it
+            continue; // no kernel of that policy runs the product
         }
         match contest.leader(session, &canonical, &first, &mut outcome.wrong)? {
             Some(leader) => leaders.push((contest, leader)),

@@ -50,6 +50,7 @@ pub(super) const GEMM_DEFAULT_TENSOR_OP: c_int = 99;
 
 /// The libcublas in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VendorLibrary {
     /// The file of the library: the library that made the program's handles.
     pub path: PathBuf,
@@ -104,7 +105,7 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
         };
         // The library is never unloaded.
         let library = Box::leak(Box::new(found.library));
-        // SAFETY: the types are those of cublas_api.h.
+        // SAFETY: cublas_api.h declares these types.
         unsafe {
             let property = library.get::<GetProperty>(b"cublasGetProperty\0").map_err(missing)?;
             Ok(Cublas {

@@ -138,7 +138,7 @@ fn time(row: &Row, arm: &str) -> Cell {
     }
 }
 
-/// The time of ours over that of the best arm that could have been chosen.
+/// The time of ours over the time of the best arm that could have been chosen.
 fn over_best(row: &Row) -> Cell {
     match best(row, OURS).zip(row.arms.get(OURS)) {
         Some(((name, best), ours)) => {

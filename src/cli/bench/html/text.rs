@@ -1,5 +1,8 @@
 //! Numbers and names in the page's format. All text of a record passes through `escape`.
 
+use crate::family::KERNELS;
+use crate::kernel::Role;
+
 /// The text for a missing value.
 pub const NOTHING: &str = "\u{2013}";
 
@@ -76,7 +79,7 @@ pub fn error(err: Option<f64>) -> String {
     }
 }
 
-/// `tile_gemm_sm90_bf16_nt_256x256x64_2x1` is "tile 256x256x64": the family and the tile, as (family, tile).
+/// The first word of a kernel's name and the tile in the name: `WORD_sm90_bf16_nt_256x256x64_2x1` gives `WORD` and `256x256x64`.
 pub fn short_kernel(name: &str) -> (&str, Option<&str>) {
     let is_tile = |part: &&str| part.split('x').count() == 3 && part.split('x').all(|size| size.parse::<u32>().is_ok());
     let family = name.split('_').next().unwrap_or(name);
@@ -86,5 +89,6 @@ pub fn short_kernel(name: &str) -> (&str, Option<&str>) {
 
 /// Whether the vendor library ran.
 pub fn is_vendor(kernel: &str) -> bool {
-    kernel.to_ascii_lowercase().starts_with("cublas")
+    let kernel = kernel.to_ascii_lowercase();
+    KERNELS.iter().any(|row| row.role == Role::Vendor && kernel.starts_with(row.family))
 }

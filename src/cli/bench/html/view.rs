@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The value, if it can be drawn and averaged.
+/// The value, where a value can be drawn and averaged.
 fn usable(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
