@@ -1,15 +1,12 @@
 // Common to the kernels of split_k: the place of a block's work, the destination of its sums, and the way of a part of an operand
 // to shared memory.
 #pragma once
-#include "common/epilogue.hpp"
-#include "common/kernel.hpp"
-#include "common/ptx.hpp"
+#include "common/add_parts.hpp"
 
 namespace tilegemm {
 namespace {
 
 constexpr int threads = 256, warps = threads / 32;
-constexpr int threads_of_sm = 2048;  // that a multiprocessor has room for
 constexpr int chain = 16;  // products that a thread adds before their sum goes to its total
 
 // A block's work: the tile, its matrix, and the k's.
@@ -46,37 +43,11 @@ struct Place {
   __device__ void emit(Acc sum, int64_t i, int64_t j, const tg_gemm_args& args, const Grid& grid,
                        const Epilogue<Out, Acc>& epilogue) const {
     if (grid.split > 1) {
-      static_cast<Acc*>(args.workspace)[((part * grid.matrices + matrix) * args.m + i) * args.n + j] = sum;
+      *part_at<Acc>(args, part, matrix, i, j) = sum;
     } else {
       of<Out>(args.d)[i * args.d.row_stride + j * args.d.col_stride] = epilogue(sum, i, j, batch0, batch1);
     }
   }
-};
-
-template <int ARCH>
-__device__ void wait_for_the_kernel_before() {
-  if constexpr (ARCH >= 90) griddepcontrol_wait();
-}
-
-template <int ARCH>
-__device__ void let_the_next_kernel_start() {
-  if constexpr (ARCH >= 90) launch_dependents();
-}
-
-// A sum of sums. In f32 the rounding errors of the additions are summed separately (Neumaier, "Rundungsfehleranalyse einiger
-// Verfahren zur Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as cuBLAS's SGEMM.
-template <class Acc>
-struct Total {
-  Acc sum = Acc(0), rest = Acc(0);
-
-  __device__ void add(Acc x) {
-    const Acc before = sum;
-    sum += x;
-    if constexpr (sizeof(Acc) == 4) rest += (before - sum) + x;  // exact where |before| >= |x|
-  }
-
-  // Where the sum is infinite, the rest is NaN and does not count.
-  __device__ Acc value() const { return sizeof(Acc) == 4 && isfinite(rest) ? sum + rest : sum; }
 };
 
 // An operand's part of a tile, MN x DEPTH, on its way to shared memory as numbers of type S: K_MAJOR row by row, else k by k.

@@ -11,7 +11,6 @@
 // to a total, which is compensated in f32. The error is no more than SGEMM's, however long K is.
 #include <climits>
 
-#include "common/launch.hpp"
 #include "split_k/block.hpp"
 #include "split_k/dot.hpp"
 #include "split_k/mma.hpp"
@@ -19,31 +18,6 @@
 
 namespace tilegemm {
 namespace {
-
-// Adds the parts of each element of D, `LANES` threads to an element, and applies the epilogue.
-template <int ARCH, class Out, class Acc, int LANES>
-__global__ void __launch_bounds__(threads) add_parts(const __grid_constant__ tg_gemm_args args,
-                                                     const __grid_constant__ Epilogue<Out, Acc> epilogue) {
-  let_the_next_kernel_start<ARCH>();
-  wait_for_the_kernel_before<ARCH>();
-  const int64_t matrix = args.m * args.n, count = args.batch[0] * args.batch[1] * matrix;
-  const int64_t index = (int64_t(blockIdx.x) * threads + threadIdx.x) / LANES;
-  const int lane = threadIdx.x % LANES;
-  Total<Acc> total;
-  if (index < count) {
-    const Acc* const parts = static_cast<const Acc*>(args.workspace) + index;
-#pragma unroll 8
-    for (int part = lane; part < args.config.split; part += LANES) total.add(parts[part * count]);
-  }
-  Acc sum = total.value();
-#pragma unroll
-  for (int bit = LANES / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-  if (index >= count || lane != 0) return;
-  const int64_t j = index % args.n, i = index / args.n % args.m, batch = index / matrix;
-  const int64_t batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
-  static_cast<Out*>(args.d.ptr)[i * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
-                                batch1 * args.d.batch_stride[1]] = epilogue(sum, i, j, batch0, batch1);
-}
 
 template <class Row>
 struct Family {
@@ -59,19 +33,7 @@ struct Family {
     args.overlap = args.overlap && arch >= 90;
     const Epilogue<Out, Acc> epilogue(args);
     const tg_status status = Launch(args, dim3(unsigned(grid.blocks())), dim3(threads), 0)(kernel, args, grid, epilogue);
-    return status == TG_OK && grid.split > 1 ? add(args) : status;
-  }
-
-  static tg_status add(const tg_gemm_args& args) {
-    // As many threads for an element as fit on the card at the same time, but no more than there are parts to add.
-    const int64_t count = args.m * args.n * args.batch[0] * args.batch[1], room = int64_t(args.sm_count) * threads_of_sm / count;
-    const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
-    const int64_t blocks = ceil_div(count * lanes, threads);
-    if (blocks > INT_MAX) return TG_UNSUPPORTED;
-    const auto kernel = lanes == 32  ? add_parts<arch, Out, Acc, 32>
-                        : lanes == 8 ? add_parts<arch, Out, Acc, 8>
-                                     : add_parts<arch, Out, Acc, 1>;
-    return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, args, Epilogue<Out, Acc>(args));
+    return status == TG_OK && grid.split > 1 ? launch_add_parts<arch, Out, Acc>(args) : status;
   }
 
   // The tiles that have a kernel, each with the number of k that the length of a part is a multiple of.
@@ -111,10 +73,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t count = args.m * args.n * args.batch[0] * args.batch[1];
   if (count == 0) return TG_OK;
-  const uint64_t needed = uint64_t(args.config.split) * uint64_t(count) * sizeof(typename F::Acc);
-  if (args.k == 0 || args.config.split < 1 || (args.config.split > 1 && (!args.workspace || args.workspace_bytes < needed))) {
-    return TG_UNSUPPORTED;
-  }
+  const bool needs_parts = args.config.split > 1, has_parts = args.workspace && args.workspace_bytes >= parts_bytes<typename F::Acc>(args);
+  if (args.k == 0 || args.config.split < 1 || (needs_parts && !has_parts)) return TG_UNSUPPORTED;
   return F::launch(args);
 }
 
