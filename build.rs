@@ -156,20 +156,29 @@ enum Profile {
     Full,
     /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
+    /// All, and those that run by name only.
+    Every,
 }
 
 fn profile() -> Result<Profile> {
     match env("TILEGEMM_PROFILE").as_deref() {
         None | Some("full") => Ok(Profile::Full),
         Some("fast") => Ok(Profile::Fast),
-        Some(other) => Err(format!("TILEGEMM_PROFILE={other} is not understood; set it to full or fast, or unset it")),
+        Some("every") => Ok(Profile::Every),
+        Some(other) => {
+            Err(format!("TILEGEMM_PROFILE={other} is not understood; set it to full, fast or every, or unset it"))
+        }
     }
 }
 
 fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
     let has_feature = kernel.feature.as_deref().is_none_or(has);
-    let is_chosen = archs.contains(&kernel.capability()) && (profile == Profile::Full || kernel.fast);
-    has_feature && (kernel.role == Role::Vendor || is_chosen)
+    let is_in_profile = match profile {
+        Profile::Every => true,
+        Profile::Full => kernel.role != Role::ByName,
+        Profile::Fast => kernel.role != Role::ByName && kernel.fast,
+    };
+    has_feature && (kernel.role == Role::Vendor || archs.contains(&kernel.capability()) && is_in_profile)
 }
 
 /// The static tables that `src/family/mod.rs` includes.

@@ -24,6 +24,8 @@ pub enum Role {
     Vendor,
     /// Taken only where no other kernel runs the problem.
     LastResort,
+    /// Run only by name: by `TILEGEMM_FORCE`, tests and benches.
+    ByName,
 }
 
 /// The `[family]` table. Each list holds the words that a row may have.
@@ -131,8 +133,12 @@ impl Family {
         if !self.is_vendor() {
             one_of("arch", &row.arch, &ARCHS)?;
         }
+        if let Some(arch) = row.by_name.iter().find(|arch| self.is_vendor() || row.arch.contains(arch)) {
+            return Err(format!("field `by_name`: {arch} is in `arch`, or means nothing for {name}; remove it"));
+        }
         for (field, verb, values, allowed) in [
             ("arch", "is written for", &row.arch, &self.arch),
+            ("by_name", "is written for", &row.by_name, &self.arch),
             ("dtype", "computes in", &row.dtype, &self.dtype),
             ("layout", "reads", &row.layout, &self.layout),
         ] {

@@ -29,6 +29,9 @@ struct Row {
     /// sm80 sm89 sm90 sm90a sm100 sm100a sm120; built when the Cargo feature of that number is on.
     #[serde(default)]
     arch: Vec<String>,
+    /// Archs on which other kernels win, where the row is compiled by the build profile `every` only, and run by name: for its proof.
+    #[serde(default)]
+    by_name: Vec<String>,
     /// f16 bf16 f32 f64: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
     /// f32: C, the bias and D of 16-bit operands.
@@ -245,15 +248,16 @@ pub fn parse(family: &str, text: &str) -> Result<Vec<Kernel>, TableError> {
 fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kernel>, String> {
     check(&row)?;
     head.check(family, &row)?;
-    let archs = if head.is_vendor() { vec![String::new()] } else { row.arch.clone() };
+    let chosen = if head.is_vendor() { vec![String::new()] } else { row.arch.clone() };
+    let archs = chosen.iter().map(|arch| (arch, head.role)).chain(row.by_name.iter().map(|arch| (arch, Role::ByName)));
     let mut kernels = Vec::new();
-    for arch in &archs {
+    for (arch, role) in archs {
         for dtype in &row.dtype {
             for layout in &row.layout {
                 kernels.push(Kernel {
                     name: name(family, &row, arch, dtype, layout),
                     family: family.into(),
-                    role: head.role,
+                    role,
                     language: head.language,
                     feature: head.feature.clone(),
                     flags: head.tiles_of(family, &row, dtype, layout)?.flags.clone(),

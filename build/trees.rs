@@ -14,7 +14,7 @@ struct File {
     _provenance: toml::Table,
     /// The kernels with enough measurements.
     kernels: BTreeSet<String>,
-    /// The least and the largest of the facts that decide which problems the trees hold for (`BOUNDED` of src/cost/trees.rs).
+    /// The least and the largest of the facts that decide which problems the trees hold for (`BOUNDED` of src/kernel/trees.rs).
     ranges: Vec<[f64; 2]>,
     trees: Vec<Tree>,
 }

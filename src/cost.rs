@@ -6,25 +6,20 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
+use crate::kernel::trees::{self, Trees};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
 use crate::problem::{Activation, Format, Operand, Problem};
 use crate::workspace;
 
-pub use fitted::Parameter;
 pub(crate) use pipeline::memory_us;
-pub use refit::{parameters, Refit};
-pub(crate) use trees::Trees;
 
-pub(crate) mod fitted;
 pub(crate) mod pipeline;
-mod refit;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
-pub(crate) mod trees;
 
 /// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
 pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    kernel.model().configure(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
+    Model::of(kernel).configure(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
 }
 
 /// The estimates of a family: its model, and the errors that its measurements have shown.
@@ -36,6 +31,13 @@ pub(crate) struct Model<'a> {
 
 /// The family's other configurations count where the model expects them to take at most this multiple of its choice's time.
 const NEAR: f64 = 1.1;
+
+impl Model<'static> {
+    /// The estimates of the kernel's family in this build.
+    pub fn of(kernel: &KernelDesc) -> Self {
+        Self { family: kernel.room.family, trees: kernel.room.trees }
+    }
+}
 
 impl Model<'_> {
     /// The configuration that a plan takes, and its expected time in microseconds.

@@ -5,7 +5,7 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::{self, Model, Refit};
+use crate::cost::{self, Model};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Case, KernelDesc, Rejection, Role};
@@ -26,10 +26,12 @@ mod fuse;
 mod invariant;
 mod memo;
 mod policy;
+pub(crate) mod refit;
 
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};
 pub use policy::{batch_invariant, set_batch_invariant, Policy};
+use refit::Refit;
 
 /// Why a plan's kernel was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -173,7 +175,10 @@ impl Dispatcher {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (plans, splits, forgotten) = (Memo::default(), Memo::default(), Arc::default());
-        let runs = |kernel: &&KernelDesc| kernel.arch.runs_on(device.capability) && (kernel.is_built() || !only_built);
+        let runs = |kernel: &&KernelDesc| {
+            let may_be_chosen = kernel.role != Role::ByName && (kernel.is_built() || !only_built);
+            may_be_chosen && kernel.arch.runs_on(device.capability)
+        };
         let kernels = KERNELS.iter().filter(runs).collect();
         Self { device, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
     }
@@ -385,6 +390,9 @@ impl Dispatcher {
         if self.only_built && !kernel.is_built() {
             return Err(kernel.not_built(BUILT_ARCHS));
         }
+        if kernel.role == Role::ByName && policy.forced().map(|forced| forced.index) != Some(kernel.index) {
+            return Err(Rejection::ByName);
+        }
         if kernel.role == Role::Vendor && !policy.vendor {
             return Err(Rejection::VendorOff);
         }
@@ -396,7 +404,7 @@ impl Dispatcher {
 
     /// The estimates of a kernel's family, with the fitted numbers and the trees that count.
     fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
-        self.refit.as_ref().map_or_else(|| kernel.model(), |refit| refit.model(kernel))
+        self.refit.as_ref().map_or_else(|| Model::of(kernel), |refit| refit.model(kernel))
     }
 
     fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {

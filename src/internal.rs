@@ -3,7 +3,9 @@
 
 /// Estimates.
 pub mod cost {
-    pub use crate::cost::{elementwise_us, estimate_us, parameters, roofline_us, Parameter, Refit};
+    pub use crate::cost::{elementwise_us, estimate_us, roofline_us};
+    pub use crate::dispatch::refit::{parameters, Refit};
+    pub use crate::kernel::fitted::Parameter;
 }
 
 /// Environment variables.

@@ -2,8 +2,6 @@
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
-use crate::cost::fitted::Parameter;
-use crate::cost::{Model, Trees};
 use crate::partition::{Footprint, Need};
 use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
@@ -13,12 +11,19 @@ pub use crate::problem::epilogue::Fusion;
 pub use crate::problem::f32_mode::Math;
 pub use rejection::Rejection;
 pub use sums::SumOrder;
+use trees::Trees;
 
+pub(crate) mod fitted;
 mod limits;
 mod rejection;
 mod sums;
+pub(crate) mod trees;
 
+use fitted::Parameter;
 pub(crate) use limits::{Extent, Limits, Tiles, INT};
+
+/// Shared memory that the system takes of each thread block (CUDA C++ Programming Guide, "Compute Capability 8.x", "Shared Memory").
+const BLOCK_BYTES: u32 = 1024;
 
 /// A kernel's role in the dispatcher's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -31,6 +36,8 @@ pub enum Role {
     Vendor,
     /// Taken only where no other kernel runs the problem.
     LastResort,
+    /// Run only by name ([`Policy::force`](crate::dispatch::Policy::force)): other kernels win on the kernel's architecture.
+    ByName,
 }
 
 /// The subject of the dispatcher's questions to a family: a kernel, a problem and a device.
@@ -92,6 +99,11 @@ pub(crate) trait Family: Fitted + Sync {
 
     /// The workspace that a configuration needs for the whole product, in bytes.
     fn scratch_bytes(&self, _problem: &Problem, _config: &Config) -> u64 {
+        0
+    }
+
+    /// Shared memory of a thread block of the kernel, in bytes; 0 where every card has enough.
+    fn shared_bytes(&self, _kernel: &KernelDesc) -> u32 {
         0
     }
 
@@ -230,6 +242,7 @@ impl KernelDesc {
     pub(crate) fn not_built(&self, archs: &[u16]) -> Rejection {
         let feature = match self.feature {
             Some((feature, false)) => feature.into(),
+            _ if self.role == Role::ByName => return Rejection::ByName,
             _ if archs.contains(&self.arch.capability) => return Rejection::NotInProfile,
             _ => format!("sm{}", self.arch.capability),
         };
@@ -257,6 +270,10 @@ impl KernelDesc {
         }
         if ![Layout::Any, problem.layout()].contains(&self.layout) {
             return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
+        }
+        let (need, have) = (self.room.family.shared_bytes(self), device.model.shared_bytes - BLOCK_BYTES);
+        if need > have {
+            return Err(Rejection::SharedMemory { need, have });
         }
         self.room.family.limits(self, problem).check(self, problem, device)?;
         self.room.family.supports(self, problem)
@@ -294,11 +311,6 @@ impl KernelDesc {
     /// decides.
     pub fn sums(&self, config: &Config) -> Option<SumOrder> {
         self.room.family.sums(self, config)
-    }
-
-    /// The estimates of the family.
-    pub(crate) fn model(&self) -> Model<'static> {
-        Model { family: self.room.family, trees: self.room.trees }
     }
 
     pub(crate) fn family(&self) -> &'static dyn Family {

@@ -18,7 +18,7 @@ pub struct Setting {
     pub holds: &'static str,
     /// The value where the variable is not set; empty for none.
     pub default: &'static str,
-    /// What the variable decides.
+    /// The effect of the variable.
     pub decides: &'static str,
     /// The Cargo feature without which the variable does nothing.
     pub feature: Option<&'static str>,
@@ -52,11 +52,11 @@ pub const TRACE: Setting = Setting {
 /// The one kernel to use.
 pub const FORCE: Setting = Setting {
     name: "TILEGEMM_FORCE",
-    holds: "<kernel>",
+    holds: "<kernel>[@<configuration>]",
     default: "",
     decides: "the one kernel to take",
     feature: Some("cuda"),
-    expected: "the name of a kernel",
+    expected: "a kernel, or a kernel and a configuration as in NAME@128x64_k2",
     check: Setting::check_as::<String>,
 };
 
@@ -120,7 +120,7 @@ pub const PDL: Setting = Setting {
     name: "TILEGEMM_PDL",
     holds: "on|off",
     default: "on",
-    decides: "whether a kernel may start while the one before it still runs (programmatic dependent launch)",
+    decides: "whether a kernel may start while the kernel before still runs (programmatic dependent launch)",
     feature: Some("cuda"),
     expected: "on or off",
     check: Setting::check_word,

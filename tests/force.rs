@@ -65,14 +65,23 @@ fn the_configurations_are_those_that_the_launch_accepts() {
         ("sm90_tf32_f32_tt_128x256x32_2x1", f32(512, 512, 1024, TT), "c2x1_k1, c1x1_k1"),
         ("sm90_sgemm_f32_nt_128x256x16_1x1", f32(512, 512, 1024, NT), "128x256_k1"),
         ("sm90_sgemm_f32_nt_256x128x16_1x1", f32(512, 512, 1024, NT), "128x256_k1, 256x128_k1, 128x192_k1, 256x64_k1"),
-        ("sm90_sgemm_f32_tt_256x128x16_1x1", f32(512, 512, 64, TT), "256x128_k1_swap, 128x256_k1_swap, 192x128_k1_swap, 64x256_k1_swap"),
-        ("sm90_sgemm_f32_nt_128x128x32_1x1", f32(64, 512, 128, NT), "128x128_k1_swap, 128x128_k2_swap, 96x128_k1_swap, 96x128_k2_swap"),
+        (
+            "sm90_sgemm_f32_tt_256x128x16_1x1",
+            f32(512, 512, 64, TT),
+            "256x128_k1_swap, 128x256_k1_swap, 192x128_k1_swap, 64x256_k1_swap",
+        ),
+        (
+            "sm90_sgemm_f32_nt_128x128x32_1x1",
+            f32(64, 512, 128, NT),
+            "128x128_k1_swap, 128x128_k2_swap, 96x128_k1_swap, 96x128_k2_swap",
+        ),
         ("sm90_bf16x6_direct_f32_nt_64x64x32_1x1", f32(64, 512, 252, NT), "128x64_k1"),
         (
             "sm90_bf16x6_direct_f32_nt_64x64x32_1x1",
             f32(64, 512, 256, NT),
-            "128x64_k1, 16x64_k1_swap, 16x64_k2_swap, 16x64_k4_swap, 32x64_k1_swap, 32x64_k2_swap, 32x64_k4_swap, 64x64_k1_swap, \
-             64x64_k2_swap, 64x64_k4_swap, 64x16_k1, 64x16_k2, 64x16_k4, 64x32_k1, 64x32_k2, 64x32_k4, 64x64_k1, 64x64_k2, 64x64_k4",
+            "128x64_k1, 16x64_k1_s6_swap, 16x64_k2_s6_swap, 16x64_k4_s6_swap, 32x64_k1_s6_swap, 32x64_k2_s6_swap, \
+             32x64_k4_s6_swap, 64x64_k1_s6_swap, 64x64_k2_s6_swap, 64x64_k4_s6_swap, 64x16_k1_s6, 64x16_k2_s6, \
+             64x16_k4_s6, 64x32_k1_s6, 64x32_k2_s6, 64x32_k4_s6, 64x64_k1_s6, 64x64_k2_s6, 64x64_k4_s6",
         ),
     ];
     for (kernel, problem, list) in cases {

@@ -1,22 +1,22 @@
-// Hopper: f32 products on tensor cores by the six products of sm90_bf16x6.cu, with both operands split on their way. For few
-// rows and a shallow K, where the kernel that splits B beforehand takes as long as the product, and for few tiles.
+// Hopper: f32 products on tensor cores by the six products of sm90_bf16x6.cu. This kernel splits both operands itself, on their way from
+// memory to the tensor cores: for few rows, a shallow K or few tiles, a kernel that splits B beforehand takes as long as the product.
 //
 //     P (64 or 128 rows)  f32 --TMA--> shared memory --split--> registers                          \
 //     Q (up to 64 rows)   f32 --TMA--> shared memory --split by two or three warps--> planes of parts --> wgmma
 //
-// P and Q are A and B; or, with swap_ab, B and A, where A's rows are few and there is more of B to spread over multiprocessors.
-// Two warp groups multiply. For few tiles they take turns along K, and the blocks of a cluster split K further: tiles are 64 x
-// 64, 64 x 32 or 64 x 16 then. Their sums meet in (distributed) shared memory and are added in f64 in a fixed order: the same
-// bits every time. For many tiles each group has 64 rows of 128 x 64, and blocks are persistent. There is no workspace, and nothing
-// to do before the product.
+// P and Q are A and B. With swap_ab, P and Q are B and A: where A has few rows, B has more tiles to spread over the multiprocessors.
+// Two warp groups multiply. For few tiles the groups take turns along K, and the blocks of a cluster split K further; tiles are then
+// 64 x 64, 64 x 32 or 64 x 16. The sums of groups and blocks meet in (distributed) shared memory and are added in f64 in a fixed order,
+// so that a product has the same bits every time. For many tiles each group has 64 rows of a tile of 128 x 64, and blocks are
+// persistent. There is no workspace, and no kernel before the product.
 //
-// Sums leave the tensor cores every 32 of K, by additions whose rounding errors go on in the next sum (add_exactly). Where K is
-// short, SGEMM's errors are small, so large and small products have separate sums. The large products are added to a total,
-// exactly; the rounding errors go to the small products, which stay in the tensor cores: they are 2^-8 of the rest and lose
-// nothing that counts.
+// A sum leaves the tensor cores after 32 of K, by an addition whose rounding error starts the next sum (add_exactly). Where K is
+// short, SGEMM's errors are small, so large and small products have separate sums. The large products are added to a total, exactly.
+// The rounding errors are added to the sums of the small products, which stay in the tensor cores: small products are 2^-8 of large
+// products, so the errors of their sums do not count.
 //
-// The kernel may start while the one before it still runs (common/ptx.hpp); with swap_ab, and B is likely to be
-// weights, it has some of it brought into L2 meanwhile.
+// The kernel may start while the kernel before still runs (common/ptx.hpp). With swap_ab, B is likely to be weights, and the kernel
+// meanwhile prefetches stages of B into L2.
 #include <climits>
 
 #include "common/launch.hpp"
@@ -26,13 +26,15 @@
 namespace tilegemm {
 namespace {
 
-// K below which large and small products need separate sums to keep errors within SGEMM's (docs/f32.md). Tall tiles only.
+// K below which large and small products need separate sums to keep errors within SGEMM's (docs/f32.md). Only tall tiles have
+// separate sums.
 constexpr int64_t most_apart = 256;
 
 template <class C>
 tg_status run(const tg_gemm_args& args) {
   const bool swap_ab = args.config.swap_ab;
-  const int split_log2 = log2_of(args.config.split, most_split);
+  const int split_log2 = log2_of(args.config.split, most_split), stages = args.config.stages;
+  if (C::tall ? stages != 0 : stages != C::unit && stages != C::stages) return TG_UNSUPPORTED;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   const int64_t p_count = swap_ab ? n : m, q_count = swap_ab ? m : n;
   const int64_t p_tiles = ceil_div(p_count, C::height), q_tiles = ceil_div(q_count, C::width);
@@ -54,8 +56,6 @@ tg_status run(const tg_gemm_args& args) {
                      rows_at_multiples<float>(4, d, m, args.batch) &&
                      tensor_map(&d_map, lines_of_d(args), 16, false);
   const int64_t grid = C::tall ? std::min<int64_t>(tiles, args.sm_count) : tiles << split_log2;
-  // With a tile to each block, more on its way is 1 to 2 % slower; else it hides what is between tiles.
-  const int stages = grid <= args.sm_count ? C::unit : C::stages;
   const int prefetch = args.overlap && swap_ab ? 4 : 0;
   const uint64_t p_policy = swap_ab && q_tiles == 1 ? evict_first : evict_normal;
   const Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
@@ -73,7 +73,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
-  constexpr int64_t most = INT_MAX - 1024, most_tiles = INT_MAX / 64;  // src/kernel/limits.rs has the same numbers
+  constexpr int64_t most = INT_MAX - 1024, most_tiles = INT_MAX / 64;  // family.toml has the same numbers
   if (k == 0 || m > most || n > most || k > most || batches > most_tiles) return TG_UNSUPPORTED;
   if (ceil_div(m, 64) * ceil_div(n, 64) > most_tiles / batches) return TG_UNSUPPORTED;
   if (!has_layout(args, Row::layout)) return TG_UNSUPPORTED;
@@ -82,7 +82,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_config& config = args.config;
   const bool swap_ab = config.swap_ab;
   const int height = swap_ab ? config.tile_n : config.tile_m, width = swap_ab ? config.tile_m : config.tile_n;
-  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, swap_ab}) return TG_UNSUPPORTED;
+  if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, config.stages, 0, swap_ab}) return TG_UNSUPPORTED;
   if (height == 128 && width == 64 && config.split == 1 && !swap_ab) {
     return k < most_apart ? run<Config<64, in_rows, true, true>>(args) : run<Config<64, in_rows, true, false>>(args);
   }

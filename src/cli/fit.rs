@@ -8,9 +8,10 @@ mod trees;
 mod write;
 
 use crate::cli::{Failure, Result};
-use crate::cost::{self, Parameter, Refit};
+use crate::dispatch::refit::{parameters, Refit};
 use crate::dispatch::Dispatcher;
 use crate::family::KERNELS;
+use crate::kernel::fitted::Parameter;
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use records::{Measurement, Record};
 use regret::OnRecord;
@@ -37,7 +38,7 @@ pub struct Args {
     /// Records to fit to; none: the estimates of this build are judged
     #[arg(value_name = "RECORD")]
     records: Vec<PathBuf>,
-    /// Records to judge on, instead of those that are fitted to
+    /// Records to judge on, instead of the records that are fitted to
     #[arg(long, value_name = "RECORD", num_args = 1..)]
     judge: Vec<PathBuf>,
     /// Only these families
@@ -176,7 +177,7 @@ fn refit_of(families: &[(&'static str, &[f64])]) -> Refit {
     families.iter().fold(Refit::default(), |refit, (family, values)| refit.with(family, values))
 }
 
-/// Fits each family with enough measurements, and prints what changed.
+/// Fits each family with enough measurements, and prints the changes.
 fn fit(args: &Args, records: &[Record]) -> Result<(Refit, Vec<Fitted>)> {
     let mut fitted = Vec::new();
     let all: Vec<&Measurement> = records.iter().flat_map(|record| &record.measurements).collect();
@@ -186,7 +187,7 @@ fn fit(args: &Args, records: &[Record]) -> Result<(Refit, Vec<Fitted>)> {
         if own.is_empty() {
             continue;
         }
-        let parameters = cost::parameters(family);
+        let parameters = parameters(family);
         let before = Errors::of(&Refit::default(), &own);
         let moved = search::moved(family, &parameters, &own);
         let mut row =

@@ -4,18 +4,20 @@ use super::{Candidate, Chosen, Dispatcher, Policy};
 use crate::arch::DeviceInfo;
 use crate::cost;
 use crate::error::Error;
+use crate::kernel::trees;
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::partition::Partition;
 use crate::problem::{F32Mode, Layout, Problem};
 
-/// What an own kernel's estimate has to be of cuBLAS's, at most, by [`lead`] and the family's own: where records tell how good the estimates are; where none
-/// does, and for few outputs. The estimates of two kernels that are equally fast differ by some 4 % where records are: with
-/// [`RECORDED`], most of such products stay with cuBLAS, and few are slower than stock.
+/// The lead for products within the range of the records ([`lead`]). The estimates of two equally fast kernels differ by some 4 % there. With
+/// this lead most of such products stay with cuBLAS, and few are slower than stock.
 const RECORDED: f64 = 0.97;
+/// The lead for other products. No record shows how good the estimates are there.
 const UNRECORDED: f64 = 0.9;
-/// The same where an estimate that cuBLAS is faster is wrong: of 920 such products of the seeds that estimates are fitted to (nt: up to 192 rows of
-/// 16 bits, and accurate f32; H100), cuBLAS was more than 2 % faster than our fastest kernel in 2, and 3 % at most.
+/// The lead for products that cuBLAS hardly ever wins, so that an estimate in favour of cuBLAS is an error: aligned linear layers in nt
+/// with up to 192 rows of 16 bits, or in accurate f32. The seeds that estimates are fitted to have 920 such products (H100). In 2 of these, cuBLAS was more than 2 % faster than
+/// our fastest kernel, and 3 % at most.
 const NEVER_SLOWER: f64 = 1.3;
 /// Estimates up to this multiple of the lowest are corrected.
 const REACH: f64 = 1.15;
@@ -59,7 +61,7 @@ impl Dispatcher {
         }
     }
 
-    /// The choice on copies of operands ([`crate::packing`]), where it is faster than `direct`, the choice without copies.
+    /// The choice on copies of operands ([`crate::packing`]), where this choice is faster than `direct`, the choice without copies.
     pub(super) fn with_packing(&self, problem: &Problem, policy: Policy, direct: Option<Chosen>) -> Option<Chosen> {
         let mut best = direct;
         let direct_us = best.as_ref().map_or(f64::INFINITY, |direct| packing::LEAD * direct.us);
@@ -101,7 +103,7 @@ impl Dispatcher {
     }
 }
 
-/// Whether a kernel is ours, with estimates as exact as those of most families.
+/// Whether a kernel is ours, with estimates as exact as most families' estimates.
 fn is_sure(kernel: &KernelDesc) -> bool {
     kernel.role == Role::Kernel && kernel.family().lead() == 1.0
 }
@@ -109,8 +111,7 @@ fn is_sure(kernel: &KernelDesc) -> bool {
 /// The kernel with the lowest estimate and that estimate, with three exceptions:
 ///
 /// - A kernel of last resort is taken only where no other kernel runs the problem.
-/// - Outside of what the records cover ([`lead`]), one of our kernels is taken before cuBLAS only where its estimate is below 0.9 of
-///   cuBLAS's, and elsewhere below 0.97, or below what the records say of cuBLAS there.
+/// - One of our kernels is taken before cuBLAS only where its estimate is below a share of cuBLAS's estimate ([`lead`]).
 /// - A family whose estimates are the least exact is taken before our other kernels and before cuBLAS with a lead of its own
 ///   ([`lead`](crate::kernel::Family::lead)).
 ///
@@ -145,15 +146,16 @@ pub(super) fn fastest<'a>(
     taken.map(|(candidate, _)| candidate)
 }
 
-/// What an own kernel's estimate may be of cuBLAS's, by whether benches/record has products like this one.
+/// The share of cuBLAS's estimate below which an own kernel's estimate has to be. The share depends on the range of the products in
+/// benches/record. The range on Hopper cards with 132 multiprocessors is the range of the random products: up to 16,384 rows in 16 bits and f32,
+/// in all layouts and with any alignment, of several matrices, or of one matrix with more than 4096 elements of D and K up to 53,248.
 ///
-/// On an H100 these are the random products: up to 16,384 rows in 16 bits and f32, in all layouts and with any alignment, of one matrix with
-/// more than 4096 elements of D and K up to 53,248. For other cards, and in f64, they are the products of the suite, whose operands have rows at multiples of 16 bytes, M up to 16,384, and of these:
+/// The suite's range holds on every card, and in f64, too. Lines of its operands start at multiples of 16 bytes:
 ///
-/// - linear layers (one matrix) in 16 bits with N and K from 128 to 160,000; in f32 and f64 with N and K from 192 on, as long as the
-///   parts of B fit into the workspace;
+/// - linear layers (one matrix) with M up to 16,384: in 16 bits with N and K from 128 to 160,000; in f32 and f64 with N and K from 192 on, as
+///   long as the parts of B fit into the workspace;
 /// - attention (several matrices) with N and K from 64 to 4096;
-/// - K = 1 in f32.
+/// - K = 1 in f32, where the share is 1.
 fn lead(problem: &Problem, device: &DeviceInfo) -> f64 {
     let Problem { m, n, k, .. } = *problem;
     let one = problem.batch_count() == 1;
@@ -165,9 +167,8 @@ fn lead(problem: &Problem, device: &DeviceInfo) -> f64 {
         false => n.min(k) >= 192 && n.saturating_mul(k) <= ONE_PIECE,
     };
     let attention = n.min(k) >= 64 && n.max(k) <= 4096;
-    let is_random = cost::trees::hold_for(device)
-        && (is_half || problem.is_f32())
-        && (!one || problem.outputs() > 4096.0 && k <= 53_248);
+    let is_random =
+        trees::hold_for(device) && (is_half || problem.is_f32()) && (!one || problem.outputs() > 4096.0 && k <= 53_248);
     let never_slower = nt && (is_half && m <= 192 || is_accurate);
     match () {
         _ if k == 1 && problem.is_f32() => 1.0,

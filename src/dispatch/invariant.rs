@@ -69,8 +69,8 @@ impl Dispatcher {
     }
 }
 
-/// One matrix. Where columns are contiguous, their distance is that of an odd number of rows, since the number of rows decides how columns are
-/// aligned.
+/// One matrix of the operand. The number of rows decides the alignment of contiguous columns, so that such columns get the distance of an
+/// odd number of rows.
 fn with_room(operand: Operand) -> Operand {
     operand.with(|o| {
         o.batch_stride = [0; 2];

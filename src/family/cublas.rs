@@ -2,10 +2,10 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us;
 use crate::cost::tf32::{Fit, Tile};
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, roofline_us};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
 use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 
@@ -54,7 +54,7 @@ fitted! {
         few_arithmetic: ByKind = "", 1.0 to 6.0;
         /// A matrix by a vector, by dtype: the launch, beside the card's.
         vector_us: ByDtype = "us", -3.7 to 6.0;
-        /// A matrix by a vector: memory time over that of one pass; in 16 bits some lines are read more than once.
+        /// A matrix by a vector: memory time over the time of one pass; in 16 bits some lines are read more than once.
         vector_memory: ByDtype = "", 1.0 to 4.0;
         /// A matrix by a vector: one step of K.
         vector_step_ns: ByDtype = "ns", 0.0 to 0.1;
@@ -68,7 +68,7 @@ fitted! {
         unaligned_step_ns: [f64; 2] = "ns", 0.0 to 60.0;
         /// The same: an element of D in rows at multiples of 2 bytes, for one multiprocessor.
         unaligned_element_ns: f64 = "ns", 0.0 to 2.0;
-        /// A matrix by a vector, the same: memory time over that of one pass.
+        /// A matrix by a vector, the same: memory time over the time of one pass.
         unaligned_vector: f64 = "", 1.0 to 6.0;
         /// f32 in rows at no multiple of 16 bytes: the factor with up to 8 rows, up to 256, and more.
         unaligned_f32: [f64; 3] = "", 1.0 to 4.0;
@@ -76,7 +76,7 @@ fitted! {
         edge_k: [f64; 2] = "steps of K", 0.0 to 300.0;
         /// The same: the most time that tiles add when they do not fill the device.
         edge_us: [f64; 2] = "us", 0.0 to 60.0;
-        /// The same: memory time over that of one pass.
+        /// The same: memory time over the time of one pass.
         edge_memory: f64 = "", 1.0 to 2.0;
         /// Factors on the roofline: f32 of 2 to 5 and of 6 to 64 rows; up to 128 rows; other products.
         roofline: [f64; 4] = "", 1.0 to 4.0;
@@ -92,11 +92,11 @@ fitted! {
         half_tile_us: f64 = "us", -0.5 to 4.0;
         /// The same: an element of a tile, for one multiprocessor.
         half_element_ns: f64 = "ns", 0.0 to 1.0;
-        /// The same: the share of what L2 gives to all multiprocessors.
+        /// The same: the share of L2's rate to all multiprocessors.
         half_l2: f64 = "", 0.2 to 1.5;
         /// The same: K in parts, and each doubling of the parts.
         half_parts_us: [f64; 2] = "us", 0.0 to 6.0;
-        /// The same: memory time over that of one pass.
+        /// The same: memory time over the time of one pass.
         half_memory: f64 = "", 0.95 to 1.5;
         /// The same: the least time, over the time of the arithmetic at the sustained rate.
         half_sustained: f64 = "", 1.0 to 1.3;
@@ -108,13 +108,13 @@ fitted! {
         tf32_efficiency: [f64; 3] = "", 0.4 to 1.3;
         /// TF32: the epilogue, for each column of a tile 64 wide and of a wider one.
         tf32_column_us: [f64; 2] = "us", 0.0 to 0.1;
-        /// TF32: memory time over that of reading as many bytes.
+        /// TF32: memory time over the time of reading as many bytes.
         tf32_memory: f64 = "", 1.0 to 2.0;
         /// TF32: the factor of tn, whose operand cuBLAS transposes over and over in shared memory; of nn; of nt and tt.
         tf32_layout: [f64; 3] = "", 0.8 to 3.0;
         /// TF32 of few rows, whose K cuBLAS splits: the launch, beside the card's.
         tf32_few_us: f64 = "us", -3.7 to 6.0;
-        /// The same: memory time over that of one pass.
+        /// The same: memory time over the time of one pass.
         tf32_few_memory: f64 = "", 1.0 to 4.0;
         /// The same: one step of K.
         tf32_few_step_ns: f64 = "ns", 0.0 to 10.0;
@@ -122,9 +122,9 @@ fitted! {
         tf32_unaligned: f64 = "", 1.0 to 4.0;
         /// TF32 with a split K: the sums of the parts meet.
         tf32_meet_us: f64 = "us", 0.0 to 8.0;
-        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        /// The share of L2's rate to all multiprocessors, multicast counted once.
         tf32_l2: f64 = "", 0.2 to 1.2;
-        /// Tiles 64 wide: the share of what L2 gives to one multiprocessor, multicast counted once.
+        /// Tiles 64 wide: the share of L2's rate to one multiprocessor, multicast counted once.
         tf32_narrow: f64 = "", 0.1 to 1.2;
         /// Tiles 64 wide: the part of a stage for which shared memory takes as long.
         tf32_narrow_kib: f64 = "KiB", 1.0 to 32.0;

@@ -7,9 +7,9 @@
 //! the kernel has for the problem ([`kinds`]).
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::room;
 use crate::cost::{memory_us, overlap_by};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{Format, Problem};
 
@@ -28,7 +28,7 @@ fitted! {
         idle_us: ByLoops = "us", -1.0 to 1.0;
         /// The time that a card with one block of several on each multiprocessor adds: such blocks have fewer loads in flight.
         thin_us: ByLoops = "us", -1.0 to 1.0;
-        /// Memory time over that of one pass.
+        /// Memory time over the time of one pass.
         memory: ByLoops = "", 0.8 to 2.0;
         /// A chunk of K that a warp loads.
         chunk_us: ByLoops = "us", 0.0 to 3.0;

@@ -4,9 +4,9 @@
 //! split K (`split`), and the warps of a block.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us_of_one;
 use crate::cost::{memory_us, overlapped};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family};
 
 /// Rows of A that the kernel is compiled for.
@@ -20,9 +20,9 @@ fitted! {
     Gevm {
         /// The launch, beside the card's overlapped launch.
         launch_us: f64 = "us", -1.7 to 3.0;
-        /// What a block with one row of A loads, over what L2 gives to a multiprocessor.
+        /// The rate at which a block with one row of A loads, over L2's rate to a multiprocessor.
         load: f64 = "", 0.1 to 1.2;
-        /// The loss of that with each further row in 16 bits.
+        /// The loss of this rate with each further row of A in 16 bits.
         row: f64 = "", 0.0 to 3.0;
     }
 }

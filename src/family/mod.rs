@@ -2,7 +2,7 @@
 //! has the device code and the rows of the table.
 
 use crate::arch::Arch;
-use crate::cost::Trees;
+use crate::kernel::trees::Trees;
 use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{Format, Layout, Types};
 
@@ -12,6 +12,7 @@ mod gevm;
 mod outer;
 mod reference;
 mod simt_gemm;
+mod sm80_gemm;
 mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
 mod sm90_dgemm;
@@ -29,7 +30,7 @@ mod tests;
 #[rustfmt::skip]
 mod fitted {
     use super::*;
-    use crate::cost::trees::{Fact, Tree, Trees};
+    use crate::kernel::trees::{Fact, Tree, Trees};
     include!(concat!(env!("OUT_DIR"), "/fitted.rs"));
 }
 

@@ -1,7 +1,7 @@
 //! `csrc/reference`: any problem, slowly; the correctness reference on the device.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 
 fitted! {
@@ -16,7 +16,7 @@ fitted! {
 
 impl Family for Reference {
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
-        Some(SumOrder::Row { index: kernel.index, config: *config })
+        Some(SumOrder::Row { kernel: kernel.name, config: *config })
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {

@@ -1,8 +1,8 @@
 //! `csrc/simt_gemm`: CuTe, f32 on the FMA units.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::tiles::{self, EpilogueTime, Loads};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Limits, SumOrder, Tiles};
 use crate::problem::Problem;
 
@@ -12,9 +12,9 @@ fitted! {
         efficiency: f64 = "", 0.3 to 1.3;
         /// The epilogue of a tile, where nothing hides the epilogue.
         epilogue_us: f64 = "us", 0.0 to 20.0;
-        /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
+        /// Shares of L2's rate to all multiprocessors, and to one multiprocessor that has a single tile.
         l2: [f64; 2] = "", 0.2 to 1.2;
-        /// Memory time over that of one pass.
+        /// Memory time over the time of one pass.
         memory: f64 = "", 1.0 to 2.0;
     }
 }

@@ -1,9 +1,9 @@
 //! `csrc/sm90_bf16x6`: f32 by six products of bf16 parts, TMA and WGMMA, with planes of B prepared in a kernel before.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{l2_us, stream_us};
 use crate::cost::{arithmetic_us, distinct, memory_us, overlapped};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
@@ -12,7 +12,7 @@ fitted! {
     Sm90Bf16x6 {
         /// The launches, beside the card's overlapped launch.
         launch_us: f64 = "us", -1.7 to 5.0;
-        /// The share of what L2 gives at which operands are prepared; the planes stay in L2.
+        /// The share of L2's rate at which operands are prepared; the planes stay in L2.
         prepare: f64 = "", 0.05 to 1.0;
         /// A k-block of a tile of 128 and of 64 columns.
         block_us: [f64; 2] = "us", 0.1 to 3.0;

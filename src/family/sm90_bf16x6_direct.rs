@@ -2,9 +2,9 @@
 //! beforehand.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::Activities;
 use crate::cost::{arithmetic_us, memory_us};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 use crate::problem::{Layout, Problem};
 
@@ -32,7 +32,7 @@ fitted! {
         launch_us: [f64; 2] = "us", -1.7 to 5.0;
         /// The share of the launch that the times of tiles contain.
         counted_us: f64 = "us", 0.0 to 5.0;
-        /// Memory time over that of one pass.
+        /// Memory time over the time of one pass.
         memory: f64 = "", 1.0 to 2.0;
         /// The norm by which memory and products overlap.
         norm: f64 = "", 1.5 to 16.0;
@@ -70,17 +70,28 @@ impl Sm90Bf16x6Direct {
     }
 }
 
+/// Stages of the ring of tiles that are not tall: the least, and as many as shared memory holds for widths up to 32. With a tile to each
+/// block, more stages take 1 to 2 % longer. Otherwise more stages hide the time between tiles.
+const STAGES: [u32; 2] = [6, 12];
+
 /// Tall tiles, and every tile with alternating warp groups that the kernel can run the problem with.
 /// csrc/sm90_bf16x6_direct/sm90_bf16x6_direct.cu has the same list.
 fn legal(case: &Case) -> impl Iterator<Item = Config> {
-    let k = case.problem.k;
+    let (problem, sms) = (*case.problem, case.device.sm_count as usize);
     // For a smaller K, errors exceed SGEMM's unless large and small products have separate sums. Tall tiles have
     // separate sums.
-    let takes_turns = case.kernel.layout == Layout::NT && k >= MOST_APART;
+    let takes_turns = case.kernel.layout == Layout::NT && problem.k >= MOST_APART;
     let sides = WIDTHS.map(|width| (true, [width, 64])).into_iter().chain(WIDTHS.map(|width| (false, [64, width])));
-    let all =
-        sides.flat_map(|(swap_ab, tile)| [1, 2, 4, 8].map(|split| Config { swap_ab, ..Config::tile(tile, split) }));
-    [TALL].into_iter().chain(all.filter(move |config| takes_turns && k.div_ceil(32) >= 2 * config.split as usize))
+    let all = sides.flat_map(move |(swap_ab, tile)| {
+        [1, 2, 4, 8].map(|split| {
+            let tiles = problem.m.div_ceil(tile[0] as usize) * problem.n.div_ceil(tile[1] as usize);
+            let has_room = tile[0] * tile[1] < 64 * 64;
+            let stages = STAGES[usize::from(has_room && tiles * problem.batch_count() * split as usize > sms)];
+            Config { swap_ab, stages, ..Config::tile(tile, split) }
+        })
+    });
+    let splits = move |config: &Config| problem.k.div_ceil(32) >= 2 * config.split as usize;
+    [TALL].into_iter().chain(all.filter(move |config| takes_turns && splits(config)))
 }
 
 impl Family for Sm90Bf16x6Direct {
@@ -91,7 +102,7 @@ impl Family for Sm90Bf16x6Direct {
     /// Groups that take turns have every other stage each. Which operand has which parts of a product depends on `swap_ab`.
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
         let tile = if is_tall(config) { config.tile } else { [0, 0] };
-        Some(SumOrder::Row { index: kernel.index, config: Config { tile, ..*config } })
+        Some(SumOrder::Row { kernel: kernel.name, config: Config { tile, stages: 0, ..*config } })
     }
 
     fn choose(&self, case: &Case) -> Config {

@@ -1,8 +1,8 @@
 //! `csrc/sm90_gemm`: CUTLASS 3, TMA and WGMMA.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 fitted! {
@@ -19,9 +19,9 @@ fitted! {
         column_us: f64 = "us", 0.0 to 0.1;
         /// The share of the last epilogue of ping-pong tiles that nothing hides.
         last: f64 = "", 0.0 to 1.0;
-        /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
+        /// Shares of L2's rate to all multiprocessors, and to one multiprocessor that has a single tile.
         l2: [f64; 2] = "", 0.2 to 1.2;
-        /// Memory time over that of one pass.
+        /// Memory time over the time of one pass.
         memory: f64 = "", 1.0 to 2.0;
         /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
         epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;

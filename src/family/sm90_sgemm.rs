@@ -5,9 +5,9 @@
 //! B are swapped. Sides of a tile are the sides of P and Q in this file, and of A and B in a configuration.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{f32_per_us, l2_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder, INT};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Operand, Problem};
@@ -75,7 +75,7 @@ fn cycles(case: &Case, tile: &Tile, split: usize) -> usize {
     let (p, q) = if swaps(case.kernel, case.problem) { (n, m) } else { (m, n) };
     let sms = case.device.sm_count as usize;
     let tiles = p.div_ceil(tile.p) * q.div_ceil(tile.q) * case.problem.batch_count();
-    // The smaller reach of clusters of eight counts as that of clusters of four.
+    // Clusters of eight count with the reach of clusters of four, although their reach is smaller.
     let reached = case.device.model.reached(sms, split.min(4));
     let turns = tiles.div_ceil((reached * tile.residents / split).max(1)) * tile.residents;
     let k = k.div_ceil(UNIT * split) * UNIT + EDGE_K + if split > 1 { SPLIT_K } else { 0 };
@@ -103,7 +103,7 @@ fitted! {
         launch_us: f64 = "us", -1.7 to 5.0;
         /// Transposing: a launch that overlaps no other kernel.
         transpose_us: f64 = "us", 0.0 to 8.0;
-        /// Transposing: the share of what L2 gives; the copy stays in L2.
+        /// Transposing: the share of L2's rate; the copy stays in L2.
         transpose: f64 = "", 0.05 to 1.0;
         /// The factor on the utilisations of the tiles, for both operands in columns, P in lines, and K split.
         faster: [f64; 3] = "", 0.7 to 1.4;
@@ -152,7 +152,7 @@ impl Family for Sm90Sgemm {
     /// A block of a row for few tiles has K in two parts, whatever `split` is.
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
         match tiles(kernel).1 {
-            2 => Some(SumOrder::Row { index: kernel.index, config: Config::tile([0, 0], config.split) }),
+            2 => Some(SumOrder::Row { kernel: kernel.name, config: Config::tile([0, 0], config.split) }),
             _ => Some(SumOrder::Chain),
         }
     }

@@ -10,9 +10,9 @@
 //! - A row for waves has one block to a multiprocessor, with as many stages as fit in shared memory.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, ring_us, room, stream_us, Activities};
 use crate::cost::{arithmetic_us, roofline_us};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, Problem, MAX_ALIGN};
 
@@ -38,9 +38,9 @@ fitted! {
         few_products: f64 = "", 0.3 to 2.0;
         /// Few rows: A tile's time beside its stages.
         few_tile_us: f64 = "us", -0.5 to 3.0;
-        /// Few rows: The rate at which one multiprocessor loads, over what L2 gives to it.
+        /// Few rows: The rate at which one multiprocessor loads, over L2's rate to a multiprocessor.
         few_pull: f64 = "", 0.2 to 3.0;
-        /// Few rows: Memory time over that of one pass.
+        /// Few rows: Memory time over the time of one pass.
         few_memory: f64 = "", 0.9 to 2.0;
         /// Few rows: The time of loads where B lies at odd addresses, in nt and nn, over the time of TMA's loads.
         few_raw: [f64; 2] = "", 1.0 to 3.0;
@@ -67,7 +67,7 @@ fitted! {
         latency: f64 = "", 0.3 to 3.0;
         /// The share of the latency that a card without work saves, times the share of the multiprocessors that have no block.
         idle_latency: f64 = "", 0.0 to 0.9;
-        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        /// The share of L2's rate to all multiprocessors, multicast counted once.
         l2: f64 = "", 0.2 to 1.2;
         /// Each further cluster that reads the same part of B, as a fraction of the memory time of B.
         reread: f64 = "", 0.0 to 1.0;

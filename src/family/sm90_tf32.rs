@@ -6,10 +6,10 @@
 
 use crate::arch::ArchModel;
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us;
 use crate::cost::roofline_us;
 use crate::cost::tf32::{Cluster, Fit, Tile, RING_K};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
@@ -33,18 +33,18 @@ fitted! {
         efficiency: [f64; 3] = "", 0.4 to 1.3;
         /// The epilogue, for each column of a tile.
         column_us: f64 = "us", 0.0 to 0.1;
-        /// Memory time over that of reading as many bytes: in general, where stores go out in bursts; narrow tiles with K of at most 64, which
+        /// Memory time over the time of reading as many bytes: in general, where stores go out in bursts; narrow tiles with K of at most 64, which
         /// are stored every other stage; narrow tiles whose next loads all continue during the stores.
         memory: [f64; 3] = "", 1.0 to 2.0;
         /// The sums of a split K that meet.
         meet_us: f64 = "us", 0.0 to 8.0;
         /// The kernel that transposes an operand before the product: its launch.
         transpose_us: f64 = "us", 0.0 to 8.0;
-        /// The same: the share of what L2 gives; the copy stays in L2.
+        /// The same: the share of L2's rate; the copy stays in L2.
         transpose: f64 = "", 0.05 to 1.0;
-        /// The share of what L2 gives to all multiprocessors, multicast counted once.
+        /// The share of L2's rate to all multiprocessors, multicast counted once.
         l2: f64 = "", 0.2 to 1.2;
-        /// Tiles 64 wide: the share of what L2 gives to one multiprocessor, multicast counted once.
+        /// Tiles 64 wide: the share of L2's rate to one multiprocessor, multicast counted once.
         narrow: f64 = "", 0.1 to 1.2;
         /// Tiles 64 wide: the part of a stage for which shared memory takes as long.
         narrow_kib: f64 = "KiB", 1.0 to 32.0;

@@ -2,9 +2,9 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::pipeline::l2_us;
 use crate::cost::{arithmetic_us, memory_us, overlap_by};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, Math};
 use crate::problem::{Format, Problem};
 
@@ -126,7 +126,7 @@ fitted! {
     SplitK {
         /// The launch, the first loads and the last stores, beside the card's launch.
         launch_us: f64 = "us", -3.7 to 3.0;
-        /// Memory time over that of one pass.
+        /// Memory time over the time of one pass.
         memory: f64 = "", 1.0 to 4.0;
         /// The norm by which activities overlap.
         norm: f64 = "", 1.0 to 16.0;
@@ -138,7 +138,7 @@ fitted! {
         add_round_us: f64 = "us", 0.0 to 8.0;
         /// The same: each further wave of threads.
         add_wave_us: f64 = "us", 0.0 to 2.0;
-        /// Parts, which the product writes and the addition reads: the share of what L2 gives.
+        /// Parts, which the product writes and the addition reads: the share of L2's rate.
         parts: f64 = "", 0.02 to 1.0;
         /// A round of loads that nothing hides, for each tile.
         round_us: [f64; 16] = "us", 0.0 to 4.0;

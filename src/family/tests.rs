@@ -1,4 +1,4 @@
-//! What families keep in the workspace.
+//! The contents of the workspace, by family.
 
 use super::{by_name, KERNELS};
 use crate::kernel::{KernelDesc, Math};

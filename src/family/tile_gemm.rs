@@ -1,8 +1,8 @@
 //! `csrc/tile_gemm`: cuTile C++.
 
 use crate::config::Config;
-use crate::cost::fitted::fitted;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
+use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection, SumOrder};
 use crate::problem::Problem;
 
@@ -14,9 +14,9 @@ fitted! {
         tile_us: f64 = "us", 0.0 to 10.0;
         /// Masked loads of a tile that extends past D, as a share of a tile's time.
         cut_off: f64 = "", 0.0 to 3.0;
-        /// Shares of what L2 gives to all multiprocessors, and to one multiprocessor that has a single tile.
+        /// Shares of L2's rate to all multiprocessors, and to one multiprocessor that has a single tile.
         l2: [f64; 2] = "", 0.2 to 1.2;
-        /// Memory time over that of one pass.
+        /// Memory time over the time of one pass.
         memory: f64 = "", 1.0 to 2.0;
         /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
         epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
@@ -33,7 +33,7 @@ impl Family for TileGemm {
     }
 
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
-        Some(SumOrder::Row { index: kernel.index, config: *config })
+        Some(SumOrder::Row { kernel: kernel.name, config: *config })
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {

@@ -26,6 +26,19 @@ pub enum Rejection {
     /// The kernel was left out of this build, a development build.
     #[error("left out by TILEGEMM_PROFILE=fast; build without that")]
     NotInProfile,
+    /// The kernel is for other architectures and runs on this one by name only.
+    #[error(
+        "for other architectures; runs here by name only, in a build with TILEGEMM_PROFILE=every and by TILEGEMM_FORCE"
+    )]
+    ByName,
+    /// The device has too little shared memory for a thread block.
+    #[error("needs {need} bytes of shared memory, a thread block of this device has {have}")]
+    SharedMemory {
+        /// The kernel's shared memory of a thread block, in bytes.
+        need: u32,
+        /// The device's most shared memory of a thread block, in bytes.
+        have: u32,
+    },
     /// The kernel has another type.
     #[error("computes in {have}, the problem is in {need}")]
     Types {

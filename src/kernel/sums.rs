@@ -1,7 +1,6 @@
 //! The order in which kernels add up the products of an element of D.
 
 use crate::config::Config;
-use crate::family::KERNELS;
 use std::fmt;
 
 /// The order in which a kernel adds up the products of an element of D, where neither M nor the element's place decides. Kernels of one
@@ -20,10 +19,16 @@ pub enum SumOrder {
     Chain,
     /// Chains of 64 fused multiply-adds, whose sums are added up.
     Chains64,
+    /// Tensor cores add up the products of an instruction of `mma.sync` at a time: the last, incomplete block of K first, the others in
+    /// order.
+    Mma {
+        /// K of a block.
+        block: u32,
+    },
     /// The order of one row of the table.
     Row {
-        /// Position of the row in [`KERNELS`](crate::family::KERNELS).
-        index: usize,
+        /// The row's kernel.
+        kernel: &'static str,
         /// The part of the configuration that decides.
         config: Config,
     },
@@ -35,10 +40,11 @@ impl fmt::Display for SumOrder {
             SumOrder::Wgmma => f.write_str("16 products at a time, on tensor cores"),
             SumOrder::WgmmaTf32 => f.write_str("8 products at a time, on tensor cores in TF32"),
             SumOrder::WgmmaBf16x6 => f.write_str("products of bf16 parts, on tensor cores"),
+            SumOrder::Mma { block } => write!(f, "in blocks of {block} on tensor cores"),
             SumOrder::Chain => f.write_str("in one chain of fused multiply-adds"),
             SumOrder::Chains64 => f.write_str("in chains of 64 fused multiply-adds"),
-            SumOrder::Row { index, config } if config.is_default() => write!(f, "in the order of {}", KERNELS[*index]),
-            SumOrder::Row { index, config } => write!(f, "in the order of {}@{config}", KERNELS[*index]),
+            SumOrder::Row { kernel, config } if config.is_default() => write!(f, "in the order of {kernel}"),
+            SumOrder::Row { kernel, config } => write!(f, "in the order of {kernel}@{config}"),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Prokhorenkova et al., "CatBoost: unbiased boosting with categorical features" (2018) for trees with one question on each level. Such a
 //! tree is a table of leaves, and takes a plan some nanoseconds.
 
-use crate::cost::trees::{Fact, Facts, Tree, DEPTH, LEAF_UNIT};
+use crate::kernel::trees::{Fact, Facts, Tree, DEPTH, LEAF_UNIT};
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -130,7 +130,7 @@ pub fn trees(samples: &[Sample]) -> Vec<Tree> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::trees::factors;
+    use crate::kernel::trees::factors;
 
     /// Samples whose target depends on two facts together.
     fn samples(seed: u64, count: usize) -> Vec<Sample> {

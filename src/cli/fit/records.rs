@@ -3,7 +3,7 @@
 use crate::arch::DeviceInfo;
 use crate::cli::bench::report;
 use crate::cli::{products, Result};
-use crate::cost::Refit;
+use crate::dispatch::refit::Refit;
 use crate::dispatch::{Dispatcher, Policy};
 use crate::family;
 use crate::kernel::{KernelDesc, Role};
@@ -11,7 +11,7 @@ use crate::suite::{Shape, Size};
 use crate::{Config, F32Mode, Problem};
 use std::path::Path;
 
-/// A record, as far as a fit needs it.
+/// The part of a record that a fit needs.
 pub struct Record {
     pub name: String,
     pub gpu: String,
@@ -35,7 +35,7 @@ pub struct Product {
 
 /// The time of a kernel.
 pub struct Measurement {
-    /// The place of the product among those of its record.
+    /// The place of the product among the products of its record.
     pub product: usize,
     pub kernel: &'static KernelDesc,
     /// `None`: the family's choice.
@@ -44,7 +44,7 @@ pub struct Measurement {
     pub problem: Problem,
     pub device: DeviceInfo,
     pub us: f64,
-    /// What the measurement counts: less where other kernels are faster, for such a kernel is not chosen.
+    /// The weight of the measurement: less where other kernels are faster, since such a kernel is not chosen.
     pub weight: f64,
 }
 
@@ -127,7 +127,7 @@ impl Record {
                 if kernel.supports(&canonical, &device).is_err() {
                     continue;
                 }
-                let config = Some(measured.config).filter(|config| !config.is_default());
+                let config = completed(measured.config, kernel, &canonical, &device);
                 let is_same = |m: &&mut Measurement| {
                     m.product == products.len()
                         && m.kernel.name == kernel.name
@@ -224,4 +224,16 @@ fn kernel(name: &str, asked: &Problem, canonical: &Problem) -> Option<&'static K
         kernel.role == Role::Vendor && kernel.types == canonical.types() && kernel.layout == canonical.layout()
     };
     family::KERNELS.iter().find(is_vendors).filter(|_| is_same && canonical.epilogue.is_linear())
+}
+
+/// The configuration of a record; `None` where there is nothing to choose. Older records lack the stages that kernels chose by themselves.
+fn completed(measured: Config, kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> Option<Config> {
+    if measured.stages == 0 {
+        let legal = kernel.configurations(problem, device);
+        let is_measured = |legal: &Config| Config { stages: 0, ..*legal } == measured;
+        if let Some(legal) = legal.into_iter().find(is_measured) {
+            return Some(legal).filter(|config| !config.is_default());
+        }
+    }
+    Some(measured).filter(|config| !config.is_default())
 }

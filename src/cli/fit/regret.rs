@@ -2,6 +2,7 @@
 
 use super::records::Record;
 use crate::cli::regret::{Judged, Regret};
+use crate::config::Config;
 use crate::dispatch::{Dispatcher, Policy};
 use std::fmt;
 
@@ -26,10 +27,10 @@ impl OnRecord {
                 m.kernel.name == plan.kernel.name && m.config.is_none_or(|config| config == plan.config)
             };
             let name = plan.name();
-            let on_copies = product
-                .on_copies
-                .iter()
-                .find(|(of, config, _)| *of == name && (config.is_default() || *config == plan.config));
+            // Older records lack the stages that kernels chose by themselves.
+            let without_stages = Config { stages: 0, ..plan.config };
+            let may_be = |config: &Config| config.is_default() || [plan.config, without_stages].contains(config);
+            let on_copies = product.on_copies.iter().find(|(of, config, _)| *of == name && may_be(config));
             let us = match plan.packing {
                 Some(_) => on_copies.map(|(.., us)| *us),
                 None => times().filter(is_choice).map(|m| m.us).reduce(f64::min),

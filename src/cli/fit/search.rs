@@ -5,7 +5,8 @@
 
 use super::records::Measurement;
 use super::Errors;
-use crate::cost::{Parameter, Refit};
+use crate::dispatch::refit::Refit;
+use crate::kernel::fitted::Parameter;
 
 /// Rounds over all numbers, at most.
 const ROUNDS: usize = 60;

@@ -3,9 +3,9 @@
 use super::boost::{self, Sample};
 use super::records::{Measurement, Record};
 use crate::arch::Arch;
-use crate::cost::trees::{factors, hold_for, of_launch, of_problem, Tree, BOUNDED};
-use crate::cost::Refit;
+use crate::dispatch::refit::Refit;
 use crate::family::KERNELS;
+use crate::kernel::trees::{factors, hold_for, of_launch, of_problem, Tree, BOUNDED};
 use crate::kernel::{Case, KernelDesc, Role};
 use crate::{workspace, Layout};
 use comfy_table::Table;
@@ -32,7 +32,7 @@ pub struct Learned {
     pub errors: [f64; 2],
 }
 
-/// What f16 and bf16 share.
+/// Kernels that differ in f16 and bf16 alone are of one kind.
 fn kind(kernel: &KernelDesc) -> (Arch, u32, Layout, [u32; 2]) {
     let bits = [kernel.types.a, kernel.types.d].map(|format| format.bits() as u32);
     (kernel.arch, kernel.room.variant, kernel.layout, bits)
@@ -62,7 +62,7 @@ fn of_family<'a>(family: &str, records: &'a [Record]) -> Vec<&'a Measurement> {
 }
 
 impl Learned {
-    /// The trees of a family whose numbers are those of `refit`.
+    /// The trees of a family with the numbers of `refit`.
     pub fn of(family: &'static str, refit: &Refit, records: &[Record]) -> Option<Self> {
         let own = of_family(family, records);
         let samples: Vec<Sample> = own.iter().filter_map(|measurement| sample(measurement, refit)).collect();
@@ -98,7 +98,8 @@ fn errors(samples: &[Sample], trees: &[Tree]) -> [f64; 2] {
     sums.map(|sum| sum / weight)
 }
 
-/// What the trees of each family explain, of the measurements that they were learned from and of others.
+/// The mean errors of each family's estimates, without trees and with trees: on the measurements that the trees were learned from, and on the
+/// judged records.
 pub fn table(learned: &[Learned], refit: &Refit, judged: &[Record]) -> Table {
     let header = ["trees of", "trees", "measurements", "without", "with", "judged: without", "with"];
     let mut table = super::table(header);

@@ -95,7 +95,7 @@ pub fn write_trees(folder: &Path, learned: &Learned, records: &[Record]) -> Resu
         format!("  [[{}], {:?}],\n", splits.join(", "), tree.leaves)
     });
     let text = format!(
-        "# The errors of the estimates of `{}`, which src/cost/trees.rs describes. `tilegemm fit --write` writes this file.\n\n\
+        "# The errors of the estimates of `{}`, which src/kernel/trees.rs describes. `tilegemm fit --write` writes this file.\n\n\
          kernels = [\n{}]\nranges = {:?}\ntrees = [\n{}]\n\n[provenance]\n{}mean_error_without = {without:.4}\nmean_error_with = {with:.4}\n",
         learned.family,
         learned.kernels.iter().map(|kernel| format!("  \"{kernel}\",\n")).collect::<String>(),

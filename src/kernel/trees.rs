@@ -77,13 +77,13 @@ facts! {
     Warps,
     /// 1 where B is on the tensor cores' M side.
     SwapAb,
-    /// The place of the kernel among those of its family with the same types and layout.
+    /// The place of the kernel among the kernels of its family with the same types and layout.
     Variant,
     /// Blocks of the launch.
     Blocks,
     /// Waves of blocks, not by logarithm, 24 at most.
     Waves,
-    /// The share of the multiprocessors that the last wave occupies; 0 where it occupies all.
+    /// The share of the multiprocessors that the last wave occupies; 0 where the last wave occupies all.
     LastWave,
     /// Waves, rounded up, over waves.
     Waste,
@@ -135,7 +135,7 @@ fn waste(waves: f32) -> f32 {
     waves.ceil() / waves
 }
 
-/// The facts of a problem on a device; those of the launch are 0.
+/// The facts of a problem on a device; the facts of the launch are 0.
 pub fn of_problem(problem: &Problem, device: &DeviceInfo) -> Facts {
     let (m, n, k) = (problem.m, problem.n, problem.k);
     let [log_m, log_n, log_k, log_batch] = [m, n, k, problem.batch_count()].map(|size| (size as f32).log2());

@@ -78,15 +78,15 @@ macro_rules! fitted {
         }
 
         impl $crate::kernel::Fitted for $family {
-            fn parameters(&self) -> Vec<$crate::cost::fitted::Parameter> {
-                [$($crate::cost::fitted::parameters_of(
+            fn parameters(&self) -> Vec<$crate::kernel::fitted::Parameter> {
+                [$($crate::kernel::fitted::parameters_of(
                     stringify!($name), $unit, concat!($($meaning),+).trim_ascii(), [$least, $most], &self.$name,
                 )),*].concat()
             }
 
             fn refitted(&self, mut values: &[f64]) -> Box<dyn $crate::kernel::Family + Send> {
                 let values = &mut values;
-                let family = Self { $($name: $crate::cost::fitted::Numbers::take(values)),* };
+                let family = Self { $($name: $crate::kernel::fitted::Numbers::take(values)),* };
                 assert!(values.is_empty(), "a value for each parameter");
                 Box::new(family)
             }

@@ -1,11 +1,11 @@
-//! Estimates with other fitted numbers than those of this build: what `tilegemm fit` tries and judges.
+//! Estimates with other fitted numbers than this build's: `tilegemm fit` tries and judges them.
 
-use super::fitted::Parameter;
-use super::trees::{Tree, BOUNDED};
-use super::{Model, Trees};
 use crate::arch::DeviceInfo;
 use crate::config::Config;
+use crate::cost::Model;
 use crate::family::KERNELS;
+use crate::kernel::fitted::Parameter;
+use crate::kernel::trees::{Tree, Trees, BOUNDED};
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::Problem;
 use crate::workspace;
@@ -21,7 +21,7 @@ fn of_build(family: &str) -> Option<&'static dyn Family> {
     KERNELS.iter().find(|kernel| kernel.family == family).map(KernelDesc::family)
 }
 
-/// Families with other fitted numbers or other trees; the other families have those of this build.
+/// Families with other fitted numbers or other trees; the other families have this build's.
 #[derive(Default)]
 pub struct Refit {
     families: BTreeMap<&'static str, Box<dyn Family + Send>>,
@@ -39,7 +39,7 @@ impl fmt::Debug for Refit {
 }
 
 impl Refit {
-    /// The same with these values of a family, in the order of [`parameters`], and without trees, which are those of other values.
+    /// Adds these values of a family, in the order of [`parameters`]. The family has no trees then: its trees correct the values of this build.
     ///
     /// # Panics
     /// Where the name is no family, or there is not one value for each parameter.
@@ -49,7 +49,7 @@ impl Refit {
         self
     }
 
-    /// The same with these trees of a family.
+    /// Adds these trees of a family.
     #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(crate) fn with_trees(mut self, family: &'static str, trees: OtherTrees) -> Self {
         self.trees.insert(family, trees);
@@ -58,7 +58,7 @@ impl Refit {
 
     /// The estimates of a kernel's family.
     pub(crate) fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
-        let of_build = kernel.model();
+        let of_build = Model::of(kernel);
         let family = self.families.get(kernel.family).map(|family| &**family as &dyn Family);
         let trees = match self.trees.get(kernel.family) {
             Some((kernels, ranges, trees)) if kernels.contains(&kernel.name) => Trees { ranges: *ranges, trees },

@@ -1,0 +1,286 @@
+// Tensor cores by mma.sync, in CuTe: for every architecture from Ampere on.
+//
+// A thread block computes a tile of D. Blocks of `tile_k` k's of A and B pass through a ring of shared-memory stages, which cp.async
+// fills. A warp loads fragments by ldmatrix one step of the tensor cores ahead, and multiplies by mma.sync.
+//
+// Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The first block of K is the one that may be incomplete, so that the
+// main loop checks no k.
+//
+// With `split` parts of K each block writes its sums to the workspace, and a second kernel adds the parts in order (common/add_parts.hpp).
+#include <climits>
+
+#include "common/add_parts.hpp"
+#include "common/epilogue.hpp"
+#include "common/launch.hpp"
+#include "common/mma.hpp"
+#include "common/tile_order.hpp"
+#include "sm80_gemm/operand.hpp"
+
+namespace tilegemm {
+namespace {
+
+// 16 x 8 sums of products over 32 bytes of K.
+template <class Row>
+CUTE_DEVICE void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (Row::dtype == TG_F32) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    mma_16<typename scalar<Row::dtype>::type>(sum, a, b0, b1);
+  }
+}
+
+// Warps along M: tiles of warps as square as possible.
+constexpr int warps_along_m(int tile_m, int tile_n, int warps) {
+  int along_m = 1;
+  while (along_m * 2 <= warps && tile_m / along_m > tile_n / (warps / along_m)) along_m *= 2;
+  return along_m;
+}
+
+template <class Row>
+struct Config {
+  using Out = typename scalar<Row::out>::type;
+  static constexpr int bytes = int(sizeof(typename scalar<Row::dtype>::type));
+  static constexpr int tile_m = Row::tile_m, tile_n = Row::tile_n, tile_k = Row::tile_k, stages = Row::stages;
+  static constexpr int warps = Row::warps, threads = 32 * warps;
+  static constexpr int warps_m = warps_along_m(tile_m, tile_n, warps), warps_n = warps / warps_m;
+  static constexpr int warp_m = tile_m / warps_m, warp_n = tile_n / warps_n, fragments_m = warp_m / 16, fragments_n = warp_n / 16;
+  static_assert(warp_m % 16 == 0 && warp_n % 16 == 0);
+  using A = Operand<bytes, a_is_k_major(Row::layout), tile_m, tile_k, stages, Row::align, threads>;
+  using B = Operand<bytes, b_is_k_major(Row::layout), tile_n, tile_k, stages, Row::align, threads>;
+  static constexpr int steps = tile_k * bytes / 32;
+
+  // Rows of D pass through shared memory, in f32, on their way to global memory: `slab` rows of each warp at a time.
+  static constexpr int ring_bytes = A::ring_bytes + B::ring_bytes, pitch = tile_n + 8;
+  static constexpr int slab = [] {
+    int rows = warp_m;
+    while (rows % 32 == 0 && rows * warps_m * pitch * 4 > ring_bytes) rows /= 2;
+    return rows;
+  }();
+  static constexpr int slab_bytes = slab * warps_m * pitch * 4;
+  static constexpr int shared_bytes = ring_bytes > slab_bytes ? ring_bytes : slab_bytes;
+  static constexpr int blocks_per_sm = tile_m * tile_n > 128 * 128 ? 1 : 2;
+};
+
+// How the blocks of a grid share the product.
+struct Grid {
+  TileOrder order;
+  int parts;   // of K
+  int blocks;  // of K in a part
+  bool vectors;  // whether 16 bytes of D are stored at a time
+  bool plain;    // whether D is the product
+};
+
+// Stores the first `count` of eight numbers. `vectors`: whether pieces of 16 bytes are aligned and contiguous.
+template <class Out>
+CUTE_DEVICE void store(Out* to, int64_t stride, const Out (&x)[8], int count, bool vectors) {
+  constexpr int in_piece = 16 / int(sizeof(Out));
+  CUTE_UNROLL
+  for (int at = 0; at < 8; at += in_piece) {
+    if (vectors && count >= at + in_piece) {
+      *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(x + at);
+    } else {
+      CUTE_UNROLL
+      for (int e = at; e < at + in_piece; e++) {
+        if (e < count) to[e * stride] = x[e];
+      }
+    }
+  }
+}
+
+template <class Row>
+__global__ __launch_bounds__(Config<Row>::threads, Config<Row>::blocks_per_sm) void sm80_gemm(
+    const __grid_constant__ tg_gemm_args args, const __grid_constant__ Epilogue<typename Config<Row>::Out, float> epilogue,
+    const __grid_constant__ Grid grid) {
+  using C = Config<Row>;
+  using A = typename C::A;
+  using B = typename C::B;
+  using Out = typename C::Out;
+  constexpr int stages = C::stages;
+
+  const int part = int(blockIdx.y);
+  const tilegemm::Tile tile = grid.order.at(int(blockIdx.x));
+  const int m0 = tile.m * C::tile_m, n0 = tile.n * C::tile_n;
+  const int64_t k0 = int64_t(part) * grid.blocks * C::tile_k;
+  const int64_t k_of_part = min(args.k - k0, int64_t(grid.blocks) * C::tile_k);
+  const auto at = [&](const tg_matrix& x, int64_t i, int64_t j) {
+    const int64_t offset = i * x.row_stride + j * x.col_stride + tile.batch0 * x.batch_stride[0] + tile.batch1 * x.batch_stride[1];
+    return static_cast<const char*>(x.ptr) + offset * C::bytes;
+  };
+
+  extern __shared__ __align__(128) char smem[];
+  const uint32_t ring_a = cast_smem_ptr_to_uint(smem), ring_b = ring_a + A::ring_bytes;
+  typename A::Loader load_a(at(args.a, m0, k0), args.a.row_stride, args.a.col_stride, ring_a, int(min(args.m - m0, int64_t(C::tile_m))));
+  typename B::Loader load_b(at(args.b, k0, n0), args.b.col_stride, args.b.row_stride, ring_b, int(min(args.n - n0, int64_t(C::tile_n))));
+  const int warp = int(threadIdx.x) / 32, warp_m = warp % C::warps_m * C::warp_m, warp_n = warp / C::warps_m * C::warp_n;
+  const typename A::template Fragments<true> from_a(ring_a, warp_m);
+  const typename B::template Fragments<false> from_b(ring_b, warp_n);
+  float sum[C::fragments_m][2 * C::fragments_n][4] = {};
+  uint32_t a[2][C::fragments_m][4], b[2][C::fragments_n][4];
+  const auto load_fragments = [&](int to, int stage, int step) {
+    CUTE_UNROLL
+    for (int i = 0; i < C::fragments_m; i++) from_a.load(a[to][i], stage * A::stage_bytes, step, i);
+    CUTE_UNROLL
+    for (int i = 0; i < C::fragments_n; i++) from_b.load(b[to][i], stage * B::stage_bytes, step, i);
+  };
+
+  // Block 0 of the ring is the last block of K.
+  const int blocks = int(ceil_div(k_of_part, C::tile_k)), k_left = int(k_of_part - int64_t(blocks - 1) * C::tile_k);
+  load_a.template copy<false>(0, blocks - 1, k_left);
+  load_b.template copy<false>(0, blocks - 1, k_left);
+  cp_async_fence();
+  const auto load_next = [&](int stage) {
+    load_a.template copy<true>(stage * A::stage_bytes, 0, 0);
+    load_b.template copy<true>(stage * B::stage_bytes, 0, 0);
+    load_a.advance();
+    load_b.advance();
+  };
+  const auto put = [&](int stage) {
+    load_a.put(stage * A::stage_bytes);
+    load_b.put(stage * B::stage_bytes);
+  };
+  put(0);
+  CUTE_UNROLL
+  for (int stage = 1; stage < stages - 1; stage++) {
+    if (stage < blocks) load_next(stage), put(stage);
+    cp_async_fence();
+  }
+  cp_async_wait<stages - 2>();
+  __syncthreads();
+  load_fragments(0, 0, 0);
+
+  int read = 0, write = stages - 1;
+  CUTE_NO_UNROLL
+  for (int block = 0; block < blocks; block++) {
+    CUTE_UNROLL
+    for (int step = 0; step < C::steps; step++) {
+      if (step == C::steps - 1) {  // the reads from here on are of the next block
+        if (block + stages - 1 < blocks) put(write);
+        write = write == stages - 1 ? 0 : write + 1;
+        cp_async_wait<stages - 2>();
+        __syncthreads();
+        read = read == stages - 1 ? 0 : read + 1;
+      }
+      load_fragments((step + 1) % 2, read, (step + 1) % C::steps);
+      if (step == 0) {
+        if (block + stages - 1 < blocks) load_next(write);
+        cp_async_fence();
+      }
+      CUTE_UNROLL
+      for (int i = 0; i < C::fragments_m; i++) {
+        CUTE_UNROLL
+        for (int j = 0; j < 2 * C::fragments_n; j++) {
+          multiply<Row>(sum[i][j], a[step % 2][i], b[step % 2][j / 2][j % 2 * 2], b[step % 2][j / 2][j % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+  cp_async_wait<0>();
+
+  // A thread has eight neighbouring columns of some rows of D.
+  float* const slab = reinterpret_cast<float*>(smem);
+  const int lane = int(threadIdx.x) % 32;
+  float* const own = slab + (warp_m / C::warp_m * C::slab + lane / 4) * C::pitch + warp_n + lane % 4 * 2;
+  constexpr int pieces = C::tile_n / 8, fragments = C::slab / 16;
+  const int column = int(threadIdx.x) % pieces * 8, j0 = n0 + column;
+  const int count = int(max(int64_t(0), min(args.n - j0, int64_t(8)))), m_left = int(min(args.m - m0, int64_t(C::tile_m)));
+  const int64_t matrix = int64_t(tile.batch0) * args.batch[1] + tile.batch1;
+  Out* const d = matrix_of<Out>(args.d, int64_t(tile.batch0), int64_t(tile.batch1)) + m0 * args.d.row_stride + j0 * args.d.col_stride;
+  CUTE_NO_UNROLL
+  for (int row = 0; row < C::warp_m; row += C::slab) {
+    __syncthreads();
+    CUTE_UNROLL
+    for (int i = 0; i < fragments; i++) {
+      CUTE_UNROLL
+      for (int j = 0; j < 2 * C::fragments_n; j++) {
+        *reinterpret_cast<float2*>(own + 16 * i * C::pitch + 8 * j) = make_float2(sum[i][j][0], sum[i][j][1]);
+        *reinterpret_cast<float2*>(own + (16 * i + 8) * C::pitch + 8 * j) = make_float2(sum[i][j][2], sum[i][j][3]);
+      }
+    }
+    __syncthreads();
+    CUTE_UNROLL
+    for (int i = fragments; i < C::fragments_m; i++) {
+      CUTE_UNROLL
+      for (int j = 0; j < 2 * C::fragments_n; j++) {
+        CUTE_UNROLL
+        for (int e = 0; e < 4; e++) sum[i - fragments][j][e] = sum[i][j][e];
+      }
+    }
+    CUTE_NO_UNROLL
+    for (int line = int(threadIdx.x) / pieces; line < C::slab * C::warps_m; line += C::threads / pieces) {
+      const int i = line / C::slab * C::warp_m + row + line % C::slab;
+      if (i >= m_left || count == 0) continue;
+      const float* const from = slab + line * C::pitch + column;
+      float x[8];
+      *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
+      *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
+      if (grid.parts > 1) {
+        store(part_at<float>(args, part, matrix, m0 + i, j0), 1, x, count, args.n % 4 == 0);
+        continue;
+      }
+      if (!grid.plain) {
+        int is[8], js[8];
+        bool inside[8];
+        CUTE_UNROLL
+        for (int e = 0; e < 8; e++) is[e] = m0 + i, js[e] = j0 + e, inside[e] = e < count;
+        epilogue.each(x, is, js, inside, tile.batch0, tile.batch1);
+      }
+      Out out[8];
+      CUTE_UNROLL
+      for (int e = 0; e < 8; e++) out[e] = Out(x[e]);
+      store(d + i * args.d.row_stride, args.d.col_stride, out, count, grid.vectors);
+    }
+  }
+}
+
+}  // namespace
+
+// Whether the rows of C, or of D, can be read or written 16 bytes at a time.
+template <class Out>
+bool in_vectors(const tg_gemm_args& args, const tg_matrix& matrix) {
+  return (matrix.col_stride == 1 || args.n == 1) && rows_at_multiples<Out>(16 / int(sizeof(Out)), matrix, args.m, args.batch);
+}
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  using C = Config<Row>;
+  using Out = typename C::Out;
+  const tg_gemm_args& args = *problem;
+  const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
+  if (m == 0 || n == 0 || batches == 0) return TG_OK;
+  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
+  if (!is_extent(m) || !is_extent(n) || !is_extent(k) || !is_extent(batches) || !has_layout(args, Row::layout)) return TG_UNSUPPORTED;
+  if (Row::math == TG_TF32 && k < 32) return TG_UNSUPPORTED;  // csrc/sm80_gemm/family.toml has the same limits
+  const auto aligned = [&](const tg_matrix& matrix, bool rows_are_contiguous, int64_t rows, int64_t columns) {
+    const int64_t stride = rows_are_contiguous ? matrix.row_stride : matrix.col_stride;
+    return lines_at_multiples<typename scalar<Row::dtype>::type>(Row::align / C::bytes, matrix, stride, rows_are_contiguous ? rows : columns, args.batch);
+  };
+  if (!aligned(args.a, a_is_k_major(Row::layout), m, k) || !aligned(args.b, !b_is_k_major(Row::layout), k, n)) return TG_UNSUPPORTED;
+
+  const int64_t tiles_m = ceil_div(m, C::tile_m), tiles_n = ceil_div(n, C::tile_n);
+  if (tiles_m > INT_MAX / tiles_n || tiles_m * tiles_n > INT_MAX / batches) return TG_UNSUPPORTED;
+  const int split = args.config.split;
+  tg_config only_split{};
+  only_split.split = split;
+  if (args.config != only_split || split < 1 || split > 65535) return TG_UNSUPPORTED;
+  if (split > 1 && (!args.workspace || args.workspace_bytes < parts_bytes<float>(args))) return TG_UNSUPPORTED;
+
+  const int blocks = int(ceil_div(ceil_div(k, C::tile_k), split));
+  if (ceil_div(k, int64_t(blocks) * C::tile_k) != split) return TG_UNSUPPORTED;  // a part would be empty
+  if (C::shared_bytes > 48 * 1024) {  // a kernel gets this much without a request
+    if (const cudaError_t error = allow_shared_memory<C>(sm80_gemm<Row>, C::shared_bytes)) return cuda_status(error);
+  }
+  const Epilogue<Out, float> epilogue(args);
+  const Grid grid{TileOrder(tiles_m, tiles_n, args.batch, false, std::max(1, 2048 / C::tile_n)), split, blocks, in_vectors<Out>(args, args.d), epilogue.is_plain()};
+  const dim3 blocks_of_grid(unsigned(tiles_m * tiles_n * batches), unsigned(split));
+  const tg_status status = launch_plainly(args, blocks_of_grid, dim3(C::threads), C::shared_bytes, sm80_gemm<Row>, args, epilogue, grid);
+  if (status != TG_OK || split == 1) return status;
+  tg_gemm_args adding = args;
+  adding.overlap = args.overlap && Row::arch >= 90;
+  return launch_add_parts<Row::arch, Out, float>(adding);
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

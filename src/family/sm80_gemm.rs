@@ -1,0 +1,188 @@
+//! `csrc/sm80_gemm`: CuTe, tensor cores by `mma.sync`.
+
+use crate::arch::DeviceInfo;
+use crate::config::Config;
+use crate::cost::pipeline::{l2_us, stream_us, Activities};
+use crate::cost::{arithmetic_us, memory_us, peak_tflops};
+use crate::kernel::fitted::fitted;
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
+use crate::problem::{Layout, Problem};
+
+/// The least blocks of K in a part.
+const LEAST_BLOCKS: u64 = 4;
+/// The most parts of K.
+const MOST_PARTS: u64 = 16;
+/// Bytes between the lines of a block that is contiguous along M or N, beside the line, where numbers have 32 bits.
+const PADDING: u32 = 32;
+
+fitted! {
+    Sm80Gemm {
+        /// Throughput of a multiprocessor that is full of blocks, relative to its share of the sustained rate: blocks of eight warps, and
+        /// of four.
+        efficiency: [f64; 2] = "", 0.3 to 1.3;
+        /// The same for copies of 4 bytes, and through registers.
+        unaligned: [f64; 2] = "", 0.05 to 1.3;
+        /// The share of this throughput that a multiprocessor with a single block of four warps has.
+        alone: f64 = "", 0.3 to 1.0;
+        /// First loads, and the epilogue of 128 x 128 results.
+        tile_us: [f64; 2] = "us", 0.0 to 20.0;
+        /// The share of what L2 gives.
+        l2: f64 = "", 0.1 to 1.2;
+        /// Memory time over that of one pass.
+        memory: f64 = "", 1.0 to 3.0;
+        /// The norm by which activities overlap.
+        norm: f64 = "", 1.0 to 16.0;
+        /// The kernel that adds parts of K: its launch.
+        add_us: f64 = "us", 0.0 to 8.0;
+        /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
+        epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
+    }
+}
+
+/// The work of a kernel's grid.
+struct Grid {
+    tiles: u64,
+    /// Blocks of K.
+    depth: u64,
+}
+
+impl Grid {
+    fn of(kernel: &KernelDesc, problem: &Problem) -> Self {
+        let [m, n, k] = kernel.tile.map(u64::from);
+        let [along_m, along_n] = [(problem.m, m), (problem.n, n)].map(|(extent, tile)| (extent as u64).div_ceil(tile));
+        let tiles = along_m.saturating_mul(along_n).saturating_mul(problem.batch_count() as u64);
+        Self { tiles, depth: (problem.k as u64).div_ceil(k) }
+    }
+
+    /// Blocks of K in a part, where none of `parts` parts is empty.
+    fn part(&self, parts: u64) -> Option<u64> {
+        let part = self.depth.div_ceil(parts);
+        (self.depth.div_ceil(part) == parts).then_some(part)
+    }
+}
+
+/// Device memory for the sums of `parts` parts.
+fn parts_bytes(parts: u64, problem: &Problem) -> u64 {
+    let elements = (problem.m as u64).saturating_mul(problem.n as u64).saturating_mul(problem.batch_count() as u64);
+    if parts > 1 {
+        elements.saturating_mul(4 * parts)
+    } else {
+        0
+    }
+}
+
+/// Shared memory of a block: the ring, or the rows of D that pass through its place.
+fn shared_bytes(kernel: &KernelDesc) -> u32 {
+    let [m, n, k] = kernel.tile;
+    let bytes = kernel.types.a.bytes(1) as u32;
+    let operand =
+        |mn: u32, along_k: bool| if along_k || bytes == 2 { mn * k * bytes } else { (mn * bytes + PADDING) * k };
+    let (a_along_k, b_along_k) =
+        (matches!(kernel.layout, Layout::NN | Layout::NT), matches!(kernel.layout, Layout::NT | Layout::TT));
+    let ring = kernel.stages * (operand(m, a_along_k) + operand(n, b_along_k));
+    let rows = |of_m: u32| of_m * (n + 8) * 4;
+    let mut of_m = m;
+    while of_m >= 64 && rows(of_m) > ring {
+        of_m /= 2;
+    }
+    ring.max(rows(of_m))
+}
+
+impl Sm80Gemm {
+    fn us(&self, kernel: &KernelDesc, parts: u64, problem: &Problem, device: &DeviceInfo) -> f64 {
+        let grid = Grid::of(kernel, problem);
+        let sms = f64::from(device.sm_count);
+        let [tile_m, tile_n, tile_k] = kernel.tile.map(f64::from);
+        let part = grid.part(parts).unwrap_or(grid.depth) as f64 * tile_k;
+        let blocks = (grid.tiles * parts) as f64;
+
+        // Blocks that share a multiprocessor hide each other's waits.
+        let room = f64::from(device.model.shared_bytes / shared_bytes(kernel))
+            .clamp(1.0, if kernel.warps == 8 { 1.0 } else { 2.0 });
+        let full = match kernel.align {
+            4 if problem.a.format.bytes(1) == 2 => self.unaligned[0],
+            2 => self.unaligned[1],
+            _ if kernel.warps == 8 => self.efficiency[0],
+            _ => self.efficiency[1],
+        };
+        let busiest = (blocks / sms).ceil();
+        let single = kernel.warps == 4 && (busiest < 2.0 || room < 2.0);
+        let rate = peak_tflops(problem.a.format, kernel.math, device) * 1e6 / sms
+            * full
+            * if single { self.alone } else { 1.0 };
+        let products = busiest * 2.0 * tile_m * tile_n * part / rate;
+        let tiles = (busiest / room).ceil() * (self.tile_us[0] + self.tile_us[1] * tile_m * tile_n / 16384.0);
+
+        let bytes = problem.a.format.bits() / 8.0;
+        let activities = Activities {
+            products: products + tiles,
+            ring: 0.0,
+            l2: l2_us(blocks * (tile_m + tile_n) * part * bytes, self.l2, device),
+            memory: self.memory * memory_us(problem, device),
+        };
+        let us = activities.overlapped(self.norm).max(arithmetic_us(problem, kernel.math, device));
+        let add = if parts > 1 {
+            self.add_us + stream_us(2.0 * parts_bytes(parts, problem) as f64, 1.0, device)
+        } else {
+            0.0
+        };
+        device.model.launch_us + us + add
+    }
+
+    /// Calls `visit` with every considered number of parts.
+    fn each(case: &Case, mut visit: impl FnMut(u64)) {
+        let grid = Grid::of(case.kernel, case.problem);
+        let room = u64::from(case.device.sm_count) * 2 / grid.tiles.max(1);
+        let most = room.min(MOST_PARTS).min(grid.depth / LEAST_BLOCKS).max(1);
+        for parts in 1..=most {
+            if grid.part(parts).is_some() && parts_bytes(parts, case.problem) <= case.workspace {
+                visit(parts);
+            }
+        }
+    }
+}
+
+fn config(parts: u64) -> Config {
+    Config { split: parts as u32, ..Config::default() }
+}
+
+impl Family for Sm80Gemm {
+    fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
+        parts_bytes(config.split.into(), problem)
+    }
+
+    fn shared_bytes(&self, kernel: &KernelDesc) -> u32 {
+        shared_bytes(kernel)
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        let mut configurations = Vec::new();
+        Self::each(case, |parts| configurations.push(config(parts)));
+        configurations
+    }
+
+    /// The fastest configuration by the estimate.
+    fn choose(&self, case: &Case) -> Config {
+        let mut best = (1, f64::INFINITY);
+        Self::each(case, |parts| {
+            let us = self.us(case.kernel, parts, case.problem, case.device);
+            if us < best.1 {
+                best = (parts, us);
+            }
+        });
+        config(best.0)
+    }
+
+    /// The number of rows decides which numbers of parts are considered.
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        (config.split == 1).then_some(SumOrder::Mma { block: kernel.tile[2] })
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        self.us(case.kernel, config.split.max(1).into(), case.problem, case.device)
+    }
+
+    fn element_cost(&self, _: &KernelDesc) -> ElementCost {
+        ElementCost::of(self.epilogue_ns)
+    }
+}
