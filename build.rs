@@ -156,6 +156,8 @@ enum Profile {
     Full,
     /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
+    /// The first of each row, for a look at the machine code of an arch.
+    Sample,
     /// All, and those that run by name only.
     Every,
 }
@@ -164,10 +166,11 @@ fn profile() -> Result<Profile> {
     match env("TILEGEMM_PROFILE").as_deref() {
         None | Some("full") => Ok(Profile::Full),
         Some("fast") => Ok(Profile::Fast),
+        Some("sample") => Ok(Profile::Sample),
         Some("every") => Ok(Profile::Every),
-        Some(other) => {
-            Err(format!("TILEGEMM_PROFILE={other} is not understood; set it to full, fast or every, or unset it"))
-        }
+        Some(other) => Err(format!(
+            "TILEGEMM_PROFILE={other} is not understood; set it to full, fast, sample or every, or unset it"
+        )),
     }
 }
 
@@ -177,6 +180,7 @@ fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
         Profile::Every => true,
         Profile::Full => kernel.role != Role::ByName,
         Profile::Fast => kernel.role != Role::ByName && kernel.fast,
+        Profile::Sample => kernel.role != Role::ByName && kernel.first,
     };
     has_feature && (kernel.role == Role::Vendor || archs.contains(&kernel.capability()) && is_in_profile)
 }

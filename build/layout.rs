@@ -23,9 +23,9 @@ pub fn rust(pages: &[PathBuf], kernels: &[Kernel], csrc: &Path) -> String {
     )
 }
 
-/// The kernels of families with layouts, in groups of the same layouts: kernels of one row whose types differ, but not in size.
+/// The kernels of families with layouts, in groups of the same layouts: kernels of one row that differ in arch, or in types of one size.
 fn described<'a>(kernels: &'a [Kernel], csrc: &Path) -> Vec<Vec<&'a Kernel>> {
-    let key = |kernel: &'a Kernel| (&kernel.family, kernel.line, &kernel.arch, &kernel.layout, kernel.dtype_bytes());
+    let key = |kernel: &'a Kernel| (&kernel.family, kernel.line, &kernel.layout, kernel.dtype_bytes());
     let mut groups: Vec<Vec<&Kernel>> = Vec::new();
     for kernel in kernels.iter().filter(|kernel| csrc.join(&kernel.family).join("layout.cu").exists()) {
         match groups.iter_mut().find(|group| key(group[0]) == key(kernel)) {

@@ -139,6 +139,8 @@ pub struct Kernel {
     pub epilogue: String,
     /// Whether the build profile `fast` has the kernel.
     pub fast: bool,
+    /// Whether the kernel is the first of its row for its arch.
+    pub first: bool,
     pub why: String,
     /// Line of the row in its family.toml.
     pub line: usize,
@@ -276,6 +278,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
+                    first: *dtype == row.dtype[0] && *layout == row.layout[0],
                     why: row.why.clone(),
                     line,
                     code: String::new(),

@@ -4,14 +4,13 @@
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). Each matrix has a format of its own; the bias has C's. Strides count elements and
- * may be zero. A kernel of layout TG_ANY takes any
- * strides; every other kernel needs one of the two strides of A and of B to be 1.
+ * Products are accumulated in f32 (f64 for f64). Each matrix has a format of its own; the bias has C's format. Strides count elements and
+ * may be zero. A kernel of layout TG_ANY takes any strides; every other kernel needs one of the two strides of A and of B to be 1.
  *
  * Infinities and NaN propagate as IEEE 754 says, with these rules for all kernels:
  *   - C is never read when beta is 0.
  *   - A and B count as absent when alpha is 0: the caller passes a k of 0, and the product is 0.
- *   - An activation of NaN is NaN, of inf is inf, and of -inf is its limit: 0 or -0 (-inf for TG_IDENTITY).
+ *   - An activation of NaN is NaN, of inf is inf, and of -inf is the activation's limit: 0 or -0 (-inf for TG_IDENTITY).
  */
 #pragma once
 #include <stddef.h>
@@ -75,10 +74,10 @@ typedef struct tg_matrix {
 } tg_matrix;
 
 /* The configuration that a plan has chosen (src/config.rs). A field is 0 where the kernel has nothing to choose. A kernel launches the
- * instance that the configuration names, and refuses a configuration that it was not compiled for or that does not fit the problem. */
+ * instance that the configuration names, and refuses a configuration that has no instance or does not fit the problem. */
 typedef struct tg_config {
   int32_t tile_m, tile_n;       /* of D, that a thread block computes, or a warp of the kernels for few rows */
-  int32_t cluster_m, cluster_n; /* blocks of a cluster along M and N, which share what they load */
+  int32_t cluster_m, cluster_n; /* blocks of a cluster along M and N, which share loads */
   int32_t split;                /* parts of K, whose sums are added up in the end */
   int32_t stages;               /* of the pipeline in shared memory */
   int32_t warps;                /* of a thread block */
@@ -99,7 +98,7 @@ typedef struct tg_scale {
 
 /* Rows of A and D that belong to one matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows. */
 typedef struct tg_groups {
-  const int32_t *first_row; /* on the device: the first row of each group, and the end of the last one */
+  const int32_t *first_row; /* on the device: the first row of each group, and the end of the last group */
   int64_t count;
   int64_t expected_rows; /* of a group that has rows */
 } tg_groups;
@@ -113,29 +112,25 @@ typedef struct tg_gemm_args {
   tg_activation activation;
   tg_config config;
   int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
-  int32_t overlap;   /* not 0: a kernel that can may start while the kernel before it in the stream still runs */
+  int32_t overlap;   /* not 0: a kernel that can may start while the kernel before in the stream still runs */
   void *stream;      /* cudaStream_t */
 
-  /* Device memory, aligned to 256 bytes, through which one kernel of this call passes data to the next; null where a kernel needs
-   * none. For each matrix of the batch, with K rounded up to 64 and N to 8, the workspace holds at least
-   *     TG_BF16X6: 6 * N * K bytes: three bf16 planes of B; for TG_TN and TG_TT also 4 * M * K bytes: A transposed;
-   *     sm90_bf16x6_direct: nothing;
-   *     TG_TF32, for TG_TN: 4 * N * K bytes: B transposed; where tile[0] is not 128, 4 * M * K bytes instead: A transposed;
-   *     sm90_sgemm, with M and N rounded up to 32, where tile[1] is 256: 4 * M * K bytes for A transposed, if A is K-major, and
-   *     4 * N * K bytes for B transposed, if B is K-major; where tile[1] is not 256, for TG_NT: one of the two, A if M < N;
-   *     split_k with `split` above 1: 4 * M * N * split bytes, 8 for f64: the sums of each part of K.
+  /* Device memory, aligned to 256 bytes, through which one kernel of this call passes data to the next; null where the call needs none.
+   * The workspace holds copies of operands in another order or format, or the sums of each part of K. src/family/<family>.rs states how
+   * many bytes a kernel needs: `footprint` for copies, for each matrix of the batch, with K rounded up to 64; `scratch_bytes` for sums. A
+   * comment at the top of csrc/<family>/<family>.cu names the contents. A launch function refuses a workspace that is too small.
    * The caller cuts a larger product into pieces, each a call of its own: some matrices of the batch, or a part of one matrix, cut
    * along N and M at multiples of tile * cluster. The caller puts no other kernel into the stream between the kernels of a call.
    * A call makes no use of the workspace's earlier contents.
    *
-   * With `overlap`, a kernel may start while the kernel before it in the stream still runs: a kernel that fills the workspace may
-   * start while the kernel of the product before still reads the workspace. So every thread passes griddepcontrol.wait before it
-   * reads or writes the workspace, and every kernel of a call has threads that pass griddepcontrol.wait. This instruction waits for
-   * the end of the kernel before. That end is the end of all earlier kernels only if the kernel before has waited, too. */
+   * With `overlap`, a kernel may start while the kernel before in the stream still runs: a kernel that fills the workspace may
+   * start while the kernel of the product before still reads the workspace. So every thread passes griddepcontrol.wait before the
+   * thread reads or writes the workspace, and every kernel of a call has threads that pass griddepcontrol.wait. This instruction waits
+   * for the end of the kernel before. That end is the end of all earlier kernels only if the kernel before has waited, too. */
   void *workspace;
   uint64_t workspace_bytes;
 
-  tg_types types;                    /* those of the kernel */
+  tg_types types;                    /* the kernel's types */
   tg_scale a_scale, b_scale, d_scale;
   tg_groups groups;
 } tg_gemm_args;
@@ -160,7 +155,7 @@ typedef struct tg_kernel {
 
 /* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and the workspace. A may be D.
  * tg_epilogue: D = activation(A + bias) + beta * C, the part of an epilogue that a GEMM kernel does not fuse.
- * tg_slope: D = the derivative of the activation at A: at infinities its limits, 0 and 1, and NaN at NaN.
+ * tg_slope: D = the derivative of the activation at A: at infinities the limits, 0 and 1, and NaN at NaN.
  * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is not D, and has no
  * negative strides. */
 tg_status tg_epilogue(tg_format format, const tg_gemm_args *args);

@@ -59,6 +59,9 @@ bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"
 ((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
 
+step "kernels of the other architectures: the first of each row"
+TILEGEMM_PROFILE=sample tests --no-default-features --features "cuda,sm80,sm89,sm100,sm120,cutile" --test sass --test contract
+
 step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh
 

@@ -81,7 +81,7 @@ __host__ __device__ inline float gelu_erf(float x, const float (&r)[count]) {
 // GELU(tanh) is x / (1 + 2^(x (first + third x^2))), since (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)); SiLU is x / (1 + 2^(linear x)).
 struct Gate {
   static constexpr float first = -2.30220820f;   // -2 sqrt(2 / pi) log2(e)
-  static constexpr float third = -0.102943240f;  // 0.044715 times that
+  static constexpr float third = -0.102943240f;  // 0.044715 times `first`
   static constexpr float linear = -1.44269504f;  // -log2(e)
 };
 

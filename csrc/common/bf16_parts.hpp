@@ -1,7 +1,7 @@
 // f32 as three bf16 parts: x = a + b + c. Each part is the bf16 nearest to the rest. The parts together are exact (3 x 8 bits, and
 // signs for the rests that rounding up makes negative), down to bf16's least subnormal 2^-133.
 //
-// The operand in shared memory is split beforehand, by `prepare`, into planes of one part each.
+// The operand that wgmma reads from shared memory lies in planes, a plane for each part. `prepare` makes planes in memory.
 #pragma once
 #include "common/ptx.hpp"
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32
 //
 //     8 t + 4 s + 2 h + e,   p = 16 s + 8 h + 2 t + e   (s, h, e: 0 or 1; t: 0 to 3)
 //
-// because thread t of a quad finds its share of two of wgmma's fragments of 16 there, in 32 bytes of an f32 row.
+// because the numbers that thread t of a quad needs for two fragments of wgmma, 16 of K each, are then 32 neighbouring bytes of an f32 row.
 constexpr int plane_group = 32;
 // The first of the elements 8 t + e, e = 0, 1 and t = 0 ... 3, at positions 8 c and up.
 __device__ __forceinline__ int first_element(int c) { return c / 4 * 32 + c % 4 / 2 * 4 + c % 2 * 2; }
@@ -118,7 +118,7 @@ __device__ __forceinline__ void split_columns(const Unprepared& u, unsigned item
 
 constexpr int prepare_threads = 256;
 
-// Prepares everything with the blocks of a grid, `prepare_threads` in each; `tile`: 64 x 64.
+// Prepares the whole operand with the blocks of a grid, `prepare_threads` threads in each; `tile`: 64 x 64.
 __device__ __forceinline__ void prepare(const Unprepared& u, float* tile) {
   if (u.in_rows) {
     const unsigned threads = gridDim.x * prepare_threads;

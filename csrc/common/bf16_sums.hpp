@@ -1,6 +1,6 @@
-// Common to the kernels that multiply f32 by six products of bf16 parts: fragments of the operand that is split while it is loaded
-// into registers, the order of products, exact additions, and results that are not finite. docs/f32.md and the kernels' sources
-// give the reasons.
+// Common to the kernels that multiply f32 by six products of bf16 parts: fragments of the operand that is split on the way into
+// registers, the order of products, exact additions, and results that are not finite. docs/f32.md and the kernels' sources give the
+// reasons.
 #pragma once
 #include "common/bf16_parts.hpp"
 #include "common/kernel.hpp"
@@ -82,7 +82,8 @@ __device__ __forceinline__ float add_whole(float& sum, float x) {
 
 __device__ __forceinline__ bool is_strange(float x) { return !(fabsf(x) <= 3.402823466e38f); }
 
-// Whether a thread of the warp has a number that is not finite. Such a result is computed again: infinity * 0 and NaN are not 0.
+// Whether a thread of the warp has a number that is not finite; such a number is computed again. Only a number that is not finite, times
+// 0, is not 0.
 template <int size>
 __device__ __forceinline__ bool any_strange(const float (&x)[size]) {
   float zero = 0;
@@ -116,7 +117,7 @@ __device__ __forceinline__ float strict(const tg_matrix& a, const tg_matrix& b, 
 //
 // A warp's 16 rows of D in shared memory, on their way to global memory, in panels (common/panel.hpp).
 
-// Stores a warp's sums in wgmma's order, when TMA has read what was in the strip.
+// Stores a warp's sums, in wgmma's order, to a strip, after TMA has read the earlier contents of the strip.
 template <int size>
 __device__ __forceinline__ void store_strip(const float (&sum)[size], uint32_t strip, int lane) {
   const int g = lane / 4, q = lane % 4;
@@ -143,7 +144,7 @@ __device__ __forceinline__ void tma_store_strip(const CUtensorMap& d_map, uint32
   }
 }
 
-// Computes the elements of a strip at (row, column) that are not finite again, by `strict_at`, where they lie inside of D, m by n.
+// Computes again, by `strict_at`, the elements of a strip at (row, column) that are not finite and lie inside of D, m by n.
 template <int panels, class Strict>
 __device__ __forceinline__ void mend_strip(uint32_t strip, int row, int column, int m, int n, const Strict& strict_at) {
   const int lane = threadIdx.x % 32;

@@ -1,7 +1,8 @@
 // Copies of rows between any two addresses, at the speed of memory.
 //
 // A row may start at any multiple of 2 bytes, in the source and in the copy. A lane writes words of 16 bytes of the copy. The bytes of such
-// a word lie in two neighbouring words of the source: the lane loads one of the two, gets the other from the next lane, and shifts both.
+// a word lie in two neighbouring words of the source: the lane loads the first word, gets the second word from the next lane, and shifts
+// both words.
 #pragma once
 #include <algorithm>
 
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
     const int64_t place = int64_t(segment - line * int(of.segments.value)) * copy_segment;
     const int before = int(reinterpret_cast<uintptr_t>(to) % 16);
     const int64_t begin = place - before + 16 * lane;
-    const int skip = int(reinterpret_cast<uintptr_t>(from + begin) % 16) / 2;  // the same for all lanes
+    const int skip = int(reinterpret_cast<uintptr_t>(from + begin) % 16) / 2;  // equal for all lanes
     const char* const first = from + begin - 2 * skip;
 
     uint4 word[copy_words + 1];
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
 #pragma unroll
       for (int w = 0; w < copy_words; w++) word[w] = load_of_row(first + 512 * w, from, from_end, of.end);
     }
-    // The word behind those of the segment; a lane needs it after its last word.
+    // The word behind the segment's words: lane 0 loads this word for the last lane.
     word[copy_words] = lane == 0 ? load_of_row(first + copy_segment, from, from_end, of.end) : make_uint4(0, 0, 0, 0);
     const auto next = [&](uint32_t x, uint32_t y) { return __shfl_sync(~0u, lane == 0 ? y : x, (lane + 1) % 32); };
 #pragma unroll

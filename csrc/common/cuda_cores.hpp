@@ -1,5 +1,5 @@
-// Common to the kernels on the CUDA cores for a few rows (gemv, gevm) and for K = 1 (outer): the problem, operands in registers,
-// sums over the lanes of a warp.
+// Common to kernels that are bound by memory, for a few rows of A or a K of 1: the problem, operands in registers, sums over the lanes
+// of a warp.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -16,7 +16,8 @@ constexpr int lanes = 32;
 // Numbers of one load of 16 bytes.
 template <class T> constexpr int width = 16 / int(sizeof(T));
 
-// Weights are read once, so that they should displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written them.
+// A kernel reads weights once, so the load should displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written
+// the weights.
 __device__ inline uint4 load_weights(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -24,7 +25,8 @@ __device__ inline uint4 load_weights(const void* from) {
   return v;
 }
 
-// Activations stay in L1, and every warp reads them from L1. The load is not `.nc`: the kernel before may have written them.
+// Activations stay in L1, because every warp reads the activations. The load is not `.nc`: the kernel before may have written the
+// activations.
 __device__ inline uint4 load_activations(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -93,7 +95,7 @@ struct Batch {
   }
 };
 
-// A product as these kernels see it; `T`: C, the bias and D.
+// A product, as a kernel's parameter; `T`: the type of C, the bias and D.
 template <class T>
 struct GemvProblem {
   tg_matrix a, b, d;

@@ -1,4 +1,4 @@
-// What happens to an accumulator on its way out, once for every family:
+// The epilogue, which makes an element of D from an accumulator, once for every family:
 //
 //     d = activation(alpha * acc + bias) + beta * c
 //
@@ -19,7 +19,7 @@ struct Epilogue {
   explicit Epilogue(const tg_gemm_args& args)
       : alpha(Acc(args.alpha)), beta(Acc(args.beta)), activation(args.activation), bias(args.bias), c(args.c) {}
 
-  // Whether the product is all there is to do; the product times alpha.
+  // Whether D is the product alone; whether D is the product times alpha.
   bool is_plain() const { return alpha == Acc(1) && is_scaling(); }
   bool is_scaling() const { return beta == Acc(0) && !bias.ptr && activation == TG_IDENTITY; }
 
@@ -35,8 +35,8 @@ struct Epilogue {
     return x;
   }
 
-  // The same of several elements at (i[e], j[e]) in place: what they read is asked for at once, and the activation is
-  // chosen once. Elements outside of D (`inside`) read nothing.
+  // Passes several elements at (i[e], j[e]) through the epilogue in place. The loads of all elements are issued together, and
+  // the activation is chosen once. Elements outside of D (`inside`) read nothing.
   template <int count>
   __device__ void each(Acc (&x)[count], const int (&i)[count], const int (&j)[count], const bool (&inside)[count],
                        int64_t batch0, int64_t batch1) const {

@@ -13,7 +13,7 @@
 
 namespace tilegemm {
 
-// The C++ type of a format, and the type its products are accumulated in.
+// The C++ type of a format, and the type in which products of the format are accumulated.
 template <tg_format> struct scalar;
 template <> struct scalar<TG_F16> { using type = __half; using accumulator = float; };
 template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulator = float; };
@@ -34,7 +34,7 @@ inline bool has_layout(const tg_gemm_args& args, tg_layout layout) {
          (b_is_k_major(layout) ? args.b.row_stride : args.b.col_stride) == 1;
 }
 
-// Remembers `error` for tg_last_cuda_error() and turns it into a status; in registry.cpp.
+// Remembers `error` for tg_last_cuda_error() and returns the status for `error`; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
 // A launch function that runs while a thread has a rehearsal makes all checks of a launch, calls neither driver nor device, and launches
@@ -73,14 +73,14 @@ cudaError_t set_shared_memory(const void* kernel, int bytes);
 tg_status load_module(const void* kernel);
 
 #ifdef __CUDACC__
-// nvcc puts tile kernels into a module of their own: a source of such kernels defines this otherwise.
+// nvcc puts tile kernels into a module of their own: a source of such kernels defines TG_ANCHOR otherwise.
 #ifndef TG_ANCHOR
 #define TG_ANCHOR __global__
 #endif
 namespace {
 
-// By this kernel, which does nothing, the module of a source is found. A template, as nvcc gives the host side of other kernels a
-// symbol that is global.
+// load_module() finds the module of a source by this kernel, which does nothing. The kernel is a template, because nvcc gives the host
+// side of other kernels a global symbol.
 template <int>
 TG_ANCHOR void anchor() {}
 static tg_status load_own_module() { return load_module(reinterpret_cast<const void*>(anchor<0>)); }
@@ -107,9 +107,9 @@ constexpr int log2_of(int x, int most) {
   return -1;
 }
 
-// A number that kernels divide by, from 1 to 2^31 - 1. What they divide is not negative. A division takes some forty
-// instructions, which delay a kernel's first load; this takes three (Granlund and Montgomery, "Division by invariant integers
-// using multiplication", 1994).
+// A number that kernels divide by, from 1 to 2^31 - 1, for dividends that are not negative. A division takes some forty
+// instructions, which delay a kernel's first load; quotient() takes three instructions (Granlund and Montgomery, "Division by
+// invariant integers using multiplication", 1994).
 struct Divisor {
   uint32_t value, multiplier, shift;
   explicit Divisor(int64_t by) : value(uint32_t(by)), shift(0) {
@@ -154,7 +154,7 @@ bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const i
               tilegemm::launch<tilegemm::NAME##_row>)
 #endif
 
-// The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of this.
+// The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of TG_DESCRIBE.
 #define TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
   namespace tilegemm {                                                                                                \
   using NAME##_entry = Entry<DTYPE, OUT, LAUNCH>;                                                                     \

@@ -1,4 +1,4 @@
-// How the host launches a kernel: its shared memory, clusters, and the overlap with the kernel before it.
+// How the host launches a kernel: shared memory, clusters, and the overlap with the kernel before.
 #pragma once
 #include <atomic>
 

@@ -1,11 +1,12 @@
-// A ring of stages in shared memory, which TMA fills and warps empty: its barriers, and the sides of the producer and of the consumers.
+// A ring of stages in shared memory, which TMA fills and warps empty: the ring's barriers, and the sides of the producer and of the
+// consumers.
 #pragma once
 #include "common/ptx.hpp"
 
 namespace tilegemm {
 
-// `full`: barriers of stages whose bytes have arrived, and where all `writers` have; `empty`: barriers of stages that all `readers` have
-// released.
+// A stage's `full` barrier ends a phase when the stage's bytes and all `writers` have arrived, the `empty` barrier when all `readers` have
+// released the stage.
 __device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int stages, int readers, int writers = 1) {
   for (int s = 0; s < stages; s++) {
     mbarrier_init(full + 8 * s, writers);
@@ -31,7 +32,7 @@ struct Stage {
   static __device__ __forceinline__ Stage to_fill() { return {0, 1}; }
   static __device__ __forceinline__ Stage to_read(int first = 0) { return {first, 0}; }
 
-  // The stage's barrier among `barriers`: waits for the end of its phase. For whole warps: wait_warp() and try_warp().
+  // Waits for the end of the phase at the stage's barrier among `barriers`. For whole warps: wait_warp() and try_warp().
   __device__ __forceinline__ void wait(uint32_t barriers) const { mbarrier_wait(barriers + 8 * s, parity); }
   __device__ __forceinline__ void wait_warp(uint32_t barriers) const { mbarrier_wait_warp(barriers + 8 * s, parity); }
   __device__ __forceinline__ bool try_warp(uint32_t barriers) const { return mbarrier_try_warp(barriers + 8 * s, parity); }

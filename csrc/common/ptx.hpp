@@ -6,11 +6,11 @@ namespace tilegemm {
 
 // ---- Programmatic dependent launch -----------------------------------------------------------------------------------
 //
-// A kernel launched with programmatic stream serialization starts when all blocks of the kernel before it have called
+// A kernel launched with programmatic stream serialization starts when all blocks of the kernel before have called
 // launch_dependents() or ended. The kernel must touch nothing that depends on the kernel before until griddepcontrol_wait() has
-// returned: the kernel before has then ended and its writes are visible. Two rules keep chains of kernels right:
+// returned: the kernel before has then ended, and the writes of that kernel are visible. Two rules keep chains of kernels right:
 //
-// - Every block waits, so that the end of a kernel implies the end of all kernels before it.
+// - Every block waits, so that the end of a kernel implies the end of all earlier kernels.
 // - Before waiting, a block reads no memory. A block may prefetch into L2, since later writes reach L2, too.
 //
 // Both instructions do nothing in a kernel that was launched without the attribute.
@@ -44,7 +44,7 @@ __device__ inline void prefetch_l2(const void* at) { asm volatile("prefetch.glob
 
 // ---- Barriers in shared memory ---------------------------------------------------------------------------------------
 //
-// Addresses are those of shared memory, 32 bits.
+// Addresses are addresses of shared memory, in 32 bits.
 
 __device__ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -93,13 +93,14 @@ __device__ inline void mbarrier_wait_warp(uint32_t barrier, uint32_t parity) {
 
 // ---- Asynchronous copies by threads ----------------------------------------------------------------------------------
 
-// Copies 16 bytes to shared memory, of which the first `size` are read and the others are zeros; both addresses are multiples of 16.
+// Copies `size` bytes to shared memory, and zeros behind these bytes, 16 bytes in all; both addresses are multiples of 16.
 __device__ inline void copy_async_16(uint32_t to, const void* from, int size, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(size), "l"(policy)
                : "memory");
 }
 
-// Arrives at a barrier when all copies that this thread has started have ended. The arrival is one of those that the barrier counts.
+// Arrives at a barrier when all copies that this thread has started have ended. The barrier's number of arrivals has to include this
+// arrival.
 __device__ inline void mbarrier_arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -112,7 +113,8 @@ __device__ inline void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.alig
 template <int count>
 __device__ inline void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 
-// Barriers of the block by number; 0 is the barrier of __syncthreads(). Of `threads` threads some wait, the others only arrive.
+// Barriers of the block by number; 0 is the barrier of __syncthreads(). `threads` threads take part: some threads wait (bar_sync), other
+// threads only arrive (bar_arrive).
 __device__ inline void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -223,7 +225,7 @@ __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, 
       : "memory");
 }
 
-// Loads a box to the same place in every block of `blocks`, a bit for each; the barrier of each counts the bytes.
+// Loads a box to the same place in every block of `blocks`, a bit for each block; the barrier of each block counts the bytes.
 __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z,
                                           uint64_t policy, uint16_t blocks) {
   asm volatile(
@@ -233,7 +235,7 @@ __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t
       : "memory");
 }
 
-// A box of a four-dimensional tensor.
+// Loads a box of a four-dimensional tensor.
 __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, int w, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
@@ -241,7 +243,7 @@ __device__ inline void tma_load(const void* map, uint32_t to, uint32_t barrier, 
       : "memory");
 }
 
-// Loads a four-dimensional box to the same place in every block of `blocks`, a bit for each.
+// Loads a four-dimensional box to the same place in every block of `blocks`, a bit for each block.
 __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y, int z, int w,
                                           uint64_t policy, uint16_t blocks) {
   asm volatile(
@@ -252,7 +254,7 @@ __device__ inline void tma_load_multicast(const void* map, uint32_t to, uint32_t
 }
 
 // Stores a box from shared memory, as far as the box lies inside of the tensor, in whole pieces of 16 bytes. A fence_proxy_async()
-// comes first, after the thread's own writes to the box, or after a wait for the writes of others. Stores are asynchronous. The
+// comes first, after the thread's own writes to the box, or after a wait for the writes of other threads. Stores are asynchronous. The
 // stores of a thread up to a commit make up a group. tma_store_wait_read() returns when all groups but the latest `pending` have read
 // shared memory.
 __device__ inline void tma_store(const void* map, uint32_t from, int x, int y, int z, int w) {

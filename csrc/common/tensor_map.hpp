@@ -8,7 +8,7 @@
 
 namespace tilegemm {
 
-// Makes no map, and checks what cuTensorMapEncodeTiled is documented to refuse: for a rehearsal.
+// For a rehearsal: makes no map, and refuses the arguments that cuTensorMapEncodeTiled is documented to refuse.
 inline CUresult check_tensor_map(CUtensorMap*, CUtensorMapDataType type, cuuint32_t rank, void* ptr, const cuuint64_t* extents,
                                  const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
                                  CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
@@ -47,7 +47,7 @@ Function driver_function(const char* name) {
   return function;
 }
 
-// Merges the two batch dimensions into one. False: the strides of the two do not form a single run.
+// Merges the two batch dimensions into one dimension. False: the two strides do not form a single run.
 inline bool merge_batch_strides(const tg_matrix& matrix, const int64_t (&batch)[2], int64_t* stride) {
   *stride = batch[1] == 1 ? matrix.batch_stride[0] : matrix.batch_stride[1];
   if (batch[0] == 1 && batch[1] == 1) *stride = 0;

@@ -17,7 +17,7 @@ struct Tile {
 struct TileOrder {
   Divisor in_matrix, in_strip, width, last_width, inner_batch;
   int total, last_strip;
-  bool strips_along_m;  // whether the lines of a strip lie along N; otherwise they lie along M
+  bool strips_along_m;  // whether the lines of a strip lie along N; otherwise the lines lie along M
 
   TileOrder(int64_t tiles_m, int64_t tiles_n, const int64_t (&batch)[2], bool strips_along_m, int64_t wanted_width)
       : TileOrder(strips_along_m ? tiles_m : tiles_n, strips_along_m ? tiles_n : tiles_m, batch, wanted_width) {

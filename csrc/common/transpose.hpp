@@ -1,4 +1,4 @@
-// Copies an operand to the workspace in another order, for kernels that cannot read the operand as it is: from lines along M or N to
+// Copies an operand to the workspace in another order, for kernels that cannot read the operand in place: from lines along M or N to
 // lines along K, or from lines along K to lines along M or N.
 #pragma once
 #include <algorithm>
@@ -22,14 +22,14 @@ struct Transpose {
 
 constexpr int transpose_side = 32, transpose_threads = 256;
 
-// Four neighbours of a line, of which `left` exist; zeros for the others.
+// Loads four neighbours of a line that has `left` numbers left; zeros beyond the end of the line.
 __device__ __forceinline__ float4 load_four(const float* from, int left, bool wide) {
   if (wide && left >= 4) return __ldg(reinterpret_cast<const float4*>(from));
   const auto get = [&](int i) { return i < left ? __ldg(from + i) : 0; };
   return make_float4(get(0), get(1), get(2), get(3));
 }
 
-// A warp transposes a square in its registers. Lane 8 r + q loads the four columns from 4 q on, of the lines 4 r + e and
+// A warp transposes a square in registers. Lane 8 r + q loads the four columns from 4 q on, of the lines 4 r + e and
 // 16 + 4 r + e, and so has four neighbours along K. The warp reads and writes whole sectors.
 __device__ __forceinline__ void transpose_square(const Transpose& t, unsigned square) {
   const int across = (t.rows + 31) / 32, in_matrix = across * (t.pitch / 32), z = square / in_matrix, z0 = z / t.batch1;
@@ -58,13 +58,13 @@ __device__ __forceinline__ void transpose_square(const Transpose& t, unsigned sq
   }
 }
 
-// Transposes all squares with the blocks of a grid, `transpose_threads` in each.
+// Transposes all squares with the blocks of a grid, `transpose_threads` threads in each.
 __device__ __forceinline__ void transpose_all(const Transpose& t) {
   constexpr unsigned warps = transpose_threads / 32;
   for (unsigned i = blockIdx.x * warps + threadIdx.x / 32; i < t.squares; i += gridDim.x * warps) transpose_square(t, i);
 }
 
-// One or two operands.
+// Transposes one operand, or two operands.
 __global__ void __launch_bounds__(transpose_threads)
     transpose(const __grid_constant__ Transpose t, const __grid_constant__ Transpose other) {
   launch_dependents();
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(transpose_threads)
   transpose_all(other);
 }
 
-// The transposition of the matrices of `of` to `to`. A dimension of the batch counts where its matrices differ (`differ`).
+// The transposition of the matrices of `of` to `to`. `differ`: the number of different matrices along each dimension of the batch.
 inline Transpose transpose_of(const Lines& of, void* to, const int64_t (&differ)[2]) {
   const auto is_multiple = [](int64_t elements) { return elements % 4 == 0; };
   const bool wide = reinterpret_cast<uintptr_t>(of.ptr) % 16 == 0 && is_multiple(of.stride) &&
@@ -83,7 +83,7 @@ inline Transpose transpose_of(const Lines& of, void* to, const int64_t (&differ)
           unsigned(across * along * differ[0] * differ[1])};
 }
 
-// Plans the transposition of `q`, and replaces `q` by its copy in the workspace. False: the workspace is too small.
+// Plans the transposition of `q`, and replaces `q` by the copy in the workspace. False: the workspace is too small.
 inline bool move_to_workspace(const tg_gemm_args& args, Lines* q, Transpose* t) {
   const int64_t differ[] = {q->batch_stride[0] ? q->batch[0] : 1, q->batch_stride[1] ? q->batch[1] : 1};
   *t = transpose_of(*q, args.workspace, differ);
@@ -96,8 +96,8 @@ inline bool move_to_workspace(const tg_gemm_args& args, Lines* q, Transpose* t) 
 
 // Launches the transposition before the product; the product may start while the transposition runs.
 inline tg_status launch_transpose(const tg_gemm_args& args, const Transpose& t, const Transpose& other = {}) {
-  // The transposition starts when the kernel before has ended. If it started sooner, its blocks would crowd on the multiprocessors
-  // that are free first, which takes longer (3 % of a TF32 product of 2048^3 on an H100). The product overlaps the transposition's end.
+  // The transposition starts when the kernel before has ended. With an earlier start, the blocks would crowd on the multiprocessors that
+  // are free first, which takes longer (3 % of a TF32 product of 2048^3 on an H100). The product overlaps the transposition's end.
   tg_gemm_args after = args;
   after.overlap = 0;
   const int64_t blocks = ceil_div(std::max(t.squares, other.squares), transpose_threads / 32);

@@ -1,5 +1,5 @@
 // wgmma with both operands in shared memory, K-major, in TMA's 128-byte swizzle; or with the first operand in registers and the
-// second operand in rows of 64 bytes.
+// second operand in rows of 128 or 64 bytes, swizzled.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -168,7 +168,7 @@ __device__ __forceinline__ void wgmma(float (&d)[rows / 2], const uint32_t (&p)[
 
 // ---- TF32 ------------------------------------------------------------------------------------------------------------
 //
-// f32 in shared memory or registers. wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds them off.
+// f32 in shared memory or registers. wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds these bits off.
 
 // Q, ADD: the positions of these operands in the list of assembly operands; P: the operand itself.
 #define TG_WGMMA_TF32(N, LAST, P, Q, ADD, ...)                                                                        \
@@ -187,7 +187,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[rows / 2], uint64_t p, uin
   if constexpr (rows == 256) TG_WGMMA_TF32(256, 31, "%128", 129, 130, "l"(p));
 }
 
-// The same with P in registers: lane 4 g + q of a warp has rows g and g + 8, at q and then at q + 4 of K.
+// As above, with P in registers: lane 4 g + q of a warp has rows g and g + 8, at q and then at q + 4 of K.
 template <int rows>
 __device__ __forceinline__ void wgmma_tf32(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
   static_assert(rows == 64 || rows == 256);

@@ -1,10 +1,10 @@
 // A few rows of A: D = A @ B with K contiguous in both. The kernel of this file runs on the CUDA cores.
 //
-// Such a product is a read of B at memory speed. B's columns, called W's rows here, go from memory straight into the
-// registers of the one thread that multiplies them, in 16-byte loads of which each thread has four or eight on their way. A
-// warp takes two rows of W at a time; `split` warps of a block share them and split K. Partial sums meet in shared memory
-// and are added in a fixed order: there is no workspace, and results do not change from run to run. The grid is persistent,
-// so that the next rows are on their way while sums are added up.
+// Such a product takes the time of reading B. The columns of B are called the rows of W here. Numbers of W go from memory
+// straight into the registers of the thread that multiplies the numbers, in loads of 16 bytes. A thread has four or eight
+// loads in flight. A warp takes two rows of W at a time; `split` warps of a block share two rows and split K. Partial sums
+// meet in shared memory and are added in a fixed order: there is no workspace, and results do not change from run to run.
+// The grid is persistent: the loads of the next rows are in flight while sums are added up.
 //
 // Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp, on tensor
 // cores, for up to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
@@ -20,7 +20,7 @@
 // This file and gemv/short.hpp have tiles in common, but no problem: a K of up to 512 bytes with up to four rows of A is for
 // gemv/short.hpp alone.
 //
-// The kernel may start while the kernel before it still runs (common/ptx.hpp). Meanwhile it prefetches its first weights into L2.
+// The kernel may start while the kernel before still runs (common/ptx.hpp). Meanwhile the kernel prefetches the first weights into L2.
 #include <algorithm>
 #include <climits>
 
@@ -40,17 +40,19 @@ struct Chunk {
   using Out = typename scalar<Row::out>::type;
   static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
   static constexpr int rows = Row::tile_n;
-  static constexpr bool exact = M <= 4;  // an instance for each number of rows of A, which reads no more
+  static constexpr bool exact = M <= 4;  // an instance for each number of rows of A, which reads exactly these rows
   static constexpr int step = lanes * width<T>;  // of K, that the lanes load side by side
-  // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a multiprocessor:
-  // blocks of the next kernel would then crowd some of them while others idle. So there are more loads on their way.
+  // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a multiprocessor.
+  // Blocks of the next kernel would then crowd some multiprocessors while other multiprocessors idle. So the registers
+  // hold more loads in flight.
   static constexpr int steps = Row::tile_k / step * (sizeof(T) == 4 && M <= 3 ? 2 : 1);
   static constexpr int k = steps * step;
   static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
   static_assert(Row::tile_k % step == 0);
 };
 
-// A warp's rows of W, its chunk of them on the way, and its sums. Rows beyond M and N repeat the last one and are never stored.
+// A warp's rows of W, the chunk of these rows that is being loaded, and the warp's sums. Rows beyond M and N repeat the last row and are
+// never stored.
 template <class Row, int M>
 struct Warp {
   using C = Chunk<Row, M>;
@@ -128,7 +130,7 @@ struct Warp {
     }
   }
 
-  // Multiplies one chunk and, if there is one, loads the next: step by step, which keeps more loads on their way.
+  // Multiplies one chunk and, if there is `more`, loads the next chunk step by step: more loads are then in flight.
   __device__ void turn(int k, int next, bool more) {
     if (more && k + C::k <= k_end && next + C::k <= k_end) {
 #pragma unroll
@@ -219,7 +221,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/family/gemv.rs has the same numbers.
+  // family.toml has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.k % width<T> != 0 ||
       batches > 65535 || !has_layout(args, Row::layout) || !rows_at_multiples<T>(width<T>, args.a, args.m, args.batch) ||
       !lines_at_multiples<T>(width<T>, args.b, args.b.col_stride, args.n, args.batch)) {

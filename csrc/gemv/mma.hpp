@@ -2,7 +2,7 @@
 //
 // As in gemv.cu, weights go from memory straight into the registers of the lane that multiplies them, 16 bytes at a time. A is the
 // operand of `mma` with 16 rows, W the operand with 8. The order of K is free as long as both operands agree, so a lane's 16 bytes
-// are, in the order of its registers, its part of two products.
+// are, in the order of the registers, the lane's part of two products.
 //
 // A product needs the same part of K from eight rows of W, so a warp's load would be 64 bytes from each of eight rows. Instead, two
 // lane groups load 64 neighbouring bytes each of one row, so that a load is 128 bytes from each of four rows. The eight rows of A are
@@ -108,7 +108,7 @@ struct MmaWarp {
   }
 
   // Writes the sums to `partial` and sets them to zero. A lane has columns 2 t and 2 t + 1 of the products, the two segments of row
-  // t of each load: the first segment of W times the first of A in sum[0], the second segment of W times the second of A in sum[3].
+  // t of each load. The product of the first segments of W and A is in sum[0], the product of the second segments in sum[3].
   __device__ void flush(float* partial) {
 #pragma unroll
     for (int r = 0; r < C::loads; r++) {

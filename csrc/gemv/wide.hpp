@@ -1,7 +1,7 @@
 // Nine to sixteen rows of A in f32: D = A @ B on the CUDA cores with K contiguous in A and B, in single chains of FMAs.
 //
 // As in gemv.cu, weights go from memory straight into registers. If A came from L1 for every two rows of W, the reads of A would be
-// eight times the bytes of W, which is more than L1 delivers. So a warp computes eight rows of W, whose sums fill its registers, and A
+// eight times the bytes of W, which is more than L1 delivers. So a warp computes eight rows of W, whose sums fill the registers, and A
 // passes through shared memory in chunks that all warps of a block multiply at the same time. Part of gemv.cu.
 #pragma once
 #include <algorithm>

@@ -10,7 +10,7 @@
 // A plan names the tile of D, whose rows are the rows that an instance is compiled for, the blocks of a cluster (`split`) and the warps
 // of a block; src/family/gevm.rs chooses them.
 //
-// The kernel may start while the kernel before it still runs (common/ptx.hpp), and then prefetches its first rows of B into L2.
+// The kernel may start while the kernel before still runs (common/ptx.hpp), and then prefetches the first rows of B into L2.
 #include <algorithm>
 #include <climits>
 
@@ -35,7 +35,7 @@ struct Tile {
   static constexpr int outputs = M * n;
   static constexpr int sums = M * width<T>;  // sums of a lane, (m, column)
   static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // warps of a block; blocks of a multiprocessor
-  static constexpr bool several = MANY && M < 4;  // whether a block computes several matrices; with four rows registers run out
+  static constexpr bool several = MANY && M < 4;  // whether a block computes several matrices; for four rows of A, registers do not suffice
   using Sums = LaneSums<sums, lanes / 2, n_lanes>;
   static_assert(n_lanes == 8 && Row::tile_k == groups * k);
 };
@@ -291,7 +291,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/family/gevm.rs has the same numbers.
+  // family.toml has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.n % width<T> != 0 ||
       batches > 65535 || args.config.tile_n != Row::tile_n || !has_layout(args, Row::layout) ||
       !rows_at_multiples<T>(width<T>, args.b, args.k, args.batch)) {

@@ -4,7 +4,7 @@
 // A thread keeps its columns of B and goes down a few rows. Neighbouring threads cover the columns of D, up to a warp or two. Where D
 // is narrow, a warp stores several rows.
 //
-// The kernel may start while the one before it still runs (common/ptx.hpp).
+// The kernel may start while the kernel before still runs (common/ptx.hpp).
 #include <algorithm>
 #include <climits>
 
@@ -84,7 +84,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers. A block has at least 16 rows and 64 columns; where D is narrower, a block has more rows.
+  // family.toml has the same numbers. A block has 16 rows and 64 columns at least; where D has fewer columns, a block has more rows.
   if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
   const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);

@@ -1,6 +1,6 @@
 // The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
-// Nothing here is meant to be fast, and activations are those of <cmath>. Sums run over k in ascending order, in f32 (f64 for f64), in
-// chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
+// Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order, in f32 (f64 for
+// f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
 

@@ -1,6 +1,6 @@
 // f32 GEMM on the FMA units, in CuTe: every layout, size and stride; products and sums in f32.
 //
-// A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads, each of which owns 4 x 4 outputs of every
+// A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads. Each thread owns 4 x 4 outputs of every
 // 64 x 64. Blocks of TILE_K k of A and B pass through a ring of shared-memory stages that cp.async fills.
 //
 // Shared memory is MN-major for both operands: a thread then reads four rows of one k in 16 bytes. A K-major operand is transposed
@@ -300,7 +300,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   }
 }
 
-// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and its other strides are multiples of `align` bytes.
+// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the other strides are multiples of `align` bytes.
 // The stride of a dimension of length 1 has no effect.
 bool fits(const tg_gemm_args& args, const tg_matrix& matrix, int64_t rows, int64_t cols, int contiguous, int align) {
   const int64_t extents[] = {rows, cols, args.batch[0], args.batch[1]};
@@ -322,12 +322,12 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool a_fits = fits(args, args.a, m, k, a_is_k_major(Row::layout) ? 1 : 0, Row::align);
   const bool b_fits = fits(args, args.b, k, n, b_is_k_major(Row::layout) ? 0 : 1, Row::align);
   const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
-  // src/kernel/limits.rs has the same numbers.
+  // family.toml has the same numbers.
   if (k == 0 || k > INT_MAX || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
 
   const auto kernel = simt_gemm<Row>;
   const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
-  if (smem_bytes > 48 * 1024) {  // a kernel gets this much without a request
+  if (smem_bytes > 48 * 1024) {  // a kernel gets 48 KiB without a request
     if (const cudaError_t error = allow_shared_memory<Config<Row>>(kernel, smem_bytes)) return cuda_status(error);
   }
   const Epilogue<float, float> epilogue(args);

@@ -40,11 +40,12 @@ CUTE_DEVICE void load_matrices_transposed(uint32_t (&to)[4], uint32_t from) {
 template <int BYTES, bool K_MAJOR, int MN, int K, int STAGES, int ALIGN, int THREADS>
 struct Operand {
   static constexpr bool k_major = K_MAJOR;
+  static constexpr int bytes = BYTES;
   static constexpr bool async = ALIGN >= 4;  // cp.async copies 4 bytes at least
   static constexpr int vector = async ? ALIGN / BYTES : 2;  // numbers of a copy
 
   // Lines along K of 64 or 128 bytes; lines along MN of 64 numbers of 16 bits.
-  static constexpr int log2_piece = BYTES == 2 ? 3 : 2;
+  static constexpr int piece = 16 / BYTES, log2_piece = BYTES == 2 ? 3 : 2;
   using Rows = decltype(composition(Swizzle<K * BYTES == 64 ? 2 : 3, log2_piece, 3>{}, Layout<Shape<_8, Int<K>>, Stride<Int<K>, _1>>{}));
   using Columns = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
   // ldmatrix does not transpose 32 bits. Threads read eight numbers of four lines at a time.
@@ -57,6 +58,9 @@ struct Operand {
 
   // The place of a number in a stage, in bytes.
   CUTE_HOST_DEVICE static constexpr uint32_t place(int mn, int k) { return uint32_t(Block{}(mn, k)) * BYTES; }
+
+  // Bits of an address that pieces of 16 bytes of a line differ in. A stage is a multiple of 128 bytes.
+  static constexpr uint32_t swizzled = 0x70;
 
   // ---- Copies. Adjacent threads copy adjacent vectors of a line.
 
@@ -99,7 +103,7 @@ struct Operand {
           if (!whole_k) numbers = k_left + across_left > i * lines_at_a_time ? numbers : 0;
         }
         if constexpr (async) {
-          copy_async<ALIGN>(at(to + stage, i), source, numbers * BYTES);
+          copy_async<ALIGN>(copy_at(to + stage, i), source, numbers * BYTES);
         } else {
           const auto* const two = reinterpret_cast<const uint16_t*>(source);
           held[i] = (numbers > 0 ? __ldg(two) : 0u) | (numbers > 1 ? uint32_t(__ldg(two + 1)) << 16 : 0u);
@@ -110,21 +114,39 @@ struct Operand {
     CUTE_DEVICE void put(uint32_t stage) const {
       CUTE_UNROLL
       for (int i = 0; i < copies && !async; i++) {
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(at(to + stage, i)), "r"(held[i]) : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(copy_at(to + stage, i)), "r"(held[i]) : "memory");
       }
     }
     CUTE_DEVICE void advance() { from += next_block; }
 
-   private:
-    // The place of copy `i`, from the place of copy 0. A stage is a multiple of 128 bytes, and the first line is below lines_at_a_time.
-    CUTE_DEVICE static uint32_t at(uint32_t first, int i) {
-      constexpr uint32_t swizzled = 0x7f;
-      const uint32_t step = K_MAJOR ? place(i * lines_at_a_time, 0) : place(0, i * lines_at_a_time);
-      return padded ? first + step : (first ^ (step & swizzled)) + (step & ~swizzled);
-    }
   };
 
+  // The place of a thread's copy `i`, from the place of its copy 0, whose line is below `lines_at_a_time`.
+  CUTE_HOST_DEVICE static constexpr uint32_t copy_at(uint32_t first, int i) {
+    const uint32_t step = K_MAJOR ? place(i * lines_at_a_time, 0) : place(0, i * lines_at_a_time);
+    return padded ? first + step : (first ^ (step & swizzled)) + (step & ~swizzled);
+  }
+
   // ---- Fragments of 16 rows by 32 bytes of K: for A the fragment of an instruction, for B those of two instructions.
+
+  // The row and the k at which a lane of ldmatrix reads, or the first of a lane's numbers.
+  template <bool IS_A>
+  CUTE_HOST_DEVICE static constexpr int row_of(int lane) {
+    return padded ? lane / 4 : (K_MAJOR ? lane % 8 : 0) + 8 * (IS_A ? lane / 8 % 2 : lane / 16);
+  }
+  template <bool IS_A>
+  CUTE_HOST_DEVICE static constexpr int k_of(int lane) {
+    const int half = IS_A ? lane / 16 : lane / 8 % 2;
+    return padded ? lane % 4 : K_MAJOR ? half * piece : lane % 8 + 8 * half;
+  }
+
+  // The place of fragment `i` of a warp at step `step` of a stage, from the place of fragment 0 at step 0.
+  CUTE_HOST_DEVICE static constexpr uint32_t fragment_at(uint32_t first, int step, int i) {
+    const uint32_t mn_step = place(16 * i, 0), k_step = place(0, 32 / BYTES * step);
+    if (padded) return first + mn_step + k_step;
+    if (K_MAJOR) return (first ^ k_step) + mn_step;
+    return (first ^ (mn_step & swizzled)) + (mn_step & ~swizzled) + k_step;
+  }
 
   // A warp's fragments, `warp_mn` being the first row of the warp.
   template <bool IS_A>
@@ -132,31 +154,23 @@ struct Operand {
     uint32_t from;
 
     CUTE_DEVICE Fragments(uint32_t ring, int warp_mn) {
-      const int lane = int(threadIdx.x) % 32, quarter = lane / 8;
-      const int mn_half = IS_A ? quarter % 2 : quarter / 2, k_half = IS_A ? quarter / 2 : quarter % 2;
-      if constexpr (padded) {
-        from = ring + place(warp_mn + lane / 4, lane % 4);
-      } else if constexpr (K_MAJOR) {
-        from = ring + place(warp_mn + lane % 8 + 8 * mn_half, k_half * 16 / BYTES);
-      } else {
-        from = ring + place(warp_mn + 8 * mn_half, lane % 8 + 8 * k_half);
-      }
+      const int lane = int(threadIdx.x) % 32;
+      from = ring + place(warp_mn + row_of<IS_A>(lane), k_of<IS_A>(lane));
     }
 
     // Fragment `i` of the warp at step `step` of the stage at `stage`.
     CUTE_DEVICE void load(uint32_t (&to)[4], uint32_t stage, int step, int i) const {
-      constexpr uint32_t swizzled = 0x70;
-      const uint32_t mn_step = place(16 * i, 0), k_step = place(0, 32 / BYTES * step);
+      const uint32_t at = fragment_at(from + stage, step, i);
       if constexpr (padded) {
         CUTE_UNROLL
         for (int j = 0; j < 4; j++) {
           const int mn = 8 * (IS_A ? j % 2 : j / 2), k = 4 * (IS_A ? j / 2 : j % 2);
-          asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[j]) : "r"(from + stage + mn_step + k_step + place(mn, k)));
+          asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[j]) : "r"(at + place(mn, k)));
         }
       } else if constexpr (K_MAJOR) {
-        load_matrices(to, ((from + stage) ^ k_step) + mn_step);
+        load_matrices(to, at);
       } else {
-        load_matrices_transposed(to, ((from + stage) ^ (mn_step & swizzled)) + (mn_step & ~swizzled) + k_step);
+        load_matrices_transposed(to, at);
       }
     }
   };

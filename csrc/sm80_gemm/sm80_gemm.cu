@@ -31,6 +31,16 @@ CUTE_DEVICE void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, 
   }
 }
 
+// Rounds to nearest. Tensor cores cut the last bits off.
+template <int count>
+CUTE_DEVICE void round_to_tf32(uint32_t (&fragments)[count][4]) {
+  CUTE_UNROLL
+  for (int i = 0; i < count; i++) {
+    CUTE_UNROLL
+    for (int j = 0; j < 4; j++) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(fragments[i][j]) : "f"(__uint_as_float(fragments[i][j])));
+  }
+}
+
 // Warps along M: tiles of warps as square as possible.
 constexpr int warps_along_m(int tile_m, int tile_n, int warps) {
   int along_m = 1;
@@ -167,6 +177,7 @@ __global__ __launch_bounds__(Config<Row>::threads, Config<Row>::blocks_per_sm) v
         if (block + stages - 1 < blocks) load_next(write);
         cp_async_fence();
       }
+      if constexpr (Row::math == TG_TF32) round_to_tf32(a[step % 2]), round_to_tf32(b[step % 2]);
       CUTE_UNROLL
       for (int i = 0; i < C::fragments_m; i++) {
         CUTE_UNROLL

@@ -10,8 +10,8 @@
 namespace tilegemm {
 namespace {
 
-// Step: the K after which sums leave the tensor cores. Exact: additions to `sum` are exact, since they pass their rounding errors
-// on; else there are totals.
+// Step: the K after which sums leave the tensor cores. Exact: additions to `sum` are exact, because the next sum in the tensor cores
+// starts from the rounding error; otherwise there are totals.
 template <int Width, int Cluster, int Step, bool Exact>
 struct Config {
   static constexpr int height = 128, width = Width, depth = 32, cluster = Cluster, step = Step;  // blocks of a cluster share B
@@ -19,7 +19,7 @@ struct Config {
   static constexpr int warp_groups = 2, consumers = 128 * warp_groups, threads = consumers + 128;
   static constexpr int a_bytes = height * depth * 4, part_bytes = width * depth * 2, stage_bytes = a_bytes + 3 * part_bytes;
   static constexpr int stages = width == 128 ? 4 : 6;
-  // Of a warp: 16 rows of the tile in panels of 32 columns, on their way out; before, the totals of its lanes.
+  // The strip of a warp holds the totals of the warp's lanes, and later 16 rows of the tile, in panels of 32 columns, on their way to D.
   static constexpr int panels = width / 32, strip_bytes = panels * panel_bytes;
   static constexpr int barriers_bytes = 8 * 2 * stages;
   static constexpr int shared_bytes = stages * stage_bytes + 4 * warp_groups * strip_bytes + barriers_bytes;
@@ -29,14 +29,14 @@ struct Config {
 };
 
 struct Place {
-  tg_matrix a, b, d;               // as they were given
+  tg_matrix a, b, d;               // the caller's matrices
   int m, n, k;
   TileOrder order;                 // of clusters
-  int b_moves[2];                  // distance in matrices of planes along the batch; 0 where B is broadcast
-  int sums;                        // in a total
-  float one;                       // 1
+  int b_moves[2];                  // distances along the batch, in matrices, between the planes of B; 0 where B is broadcast
+  int sums;                        // partial sums that are added to `sum` before `sum` goes to the total
+  float one;                       // 1, unknown to the compiler
   bool take_turns;
-  bool whole;                      // D is the product alone, and TMA can store it
+  bool whole;                      // D is the product alone, and TMA can store D
 };
 
 template <int size>
@@ -47,8 +47,8 @@ __device__ __forceinline__ void add_to(float (&sum)[size], float (&d)[size]) {
   wgmma_pin(sum);
 }
 
-// A warp's 16 rows of D from its strip of shared memory: again where it is not finite, and through the epilogue, unless it is
-// `whole` and left to TMA.
+// Finishes a warp's 16 rows of D in the warp's strip of shared memory. `strange`: a number is not finite; such numbers are computed
+// again. Then the rows go through the epilogue to D, unless TMA stores D (`whole`).
 template <class C>
 __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, float>& epilogue, uint32_t strip, int row,
                                        int column, const Tile& tile, bool strange) {
@@ -171,9 +171,9 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
       [[maybe_unused]] int left = p.sums;
       [[maybe_unused]] bool has_total = false;
-      // To the total, exactly: what its rounding loses is the new sum (TwoSum). The last one gives the result.
+      // Adds `sum` to the total; `sum` becomes the rounding error of the addition (TwoSum). The last call leaves the result in `sum`.
       const auto to_total = [&](bool last) __attribute__((always_inline)) {
-        if (!has_total && !last) {  // the tile before may be on its way out
+        if (!has_total && !last) {  // TMA may still read the tile before from the strip
           if (lane == 0) tma_store_wait_read();
           __syncwarp();
         }
@@ -200,7 +200,8 @@ __global__ void __launch_bounds__(C::threads, 1)
         wgmma_pin(sum);
         has_total = true;
       };
-      // Takes a sum from the tensor cores, where the next one starts with nothing, or with what this one lost.
+      // Adds the sum of the tensor cores to `sum`. The next sum of the tensor cores starts from the rounding error if C::exact, otherwise
+      // from zero.
       const auto take = [&]() __attribute__((always_inline)) {
         if constexpr (C::exact) {
           add_exactly(sum, d, p.one);
@@ -286,15 +287,15 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (lane == 0) tma_store_wait_read();
     __syncwarp();
   }
-  if (C::cluster > 1) cluster_sync();  // nobody leaves while others may write here, or arrive
+  if (C::cluster > 1) cluster_sync();  // this block stays while another block may signal or store to this block's shared memory
 }
 
-// Of A a copy, if anything; of B planes.
+// Prepares the operands: the transposed copy of A, if `copies_a`, and the planes of B.
 template <bool copies_a>
 __global__ void __launch_bounds__(prepare_threads, 4)
     prepare_both(const __grid_constant__ Transpose a, const __grid_constant__ Unprepared b) {
   __shared__ __align__(16) float tile[64 * 64];
-  // The workspace may be in use until the kernel before this one has ended, and the operands may be what that writes.
+  // Until the kernel before has ended, that kernel may read the workspace and write the operands.
   griddepcontrol_wait();
   launch_dependents();
   if constexpr (copies_a) transpose_all(a);

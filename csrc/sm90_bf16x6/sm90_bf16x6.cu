@@ -1,23 +1,28 @@
-// Hopper: f32 products on tensor cores, with no more error than those of fused multiply-adds (docs/f32.md).
+// Hopper: f32 products on tensor cores, with no more error than cuBLAS's SGEMM (docs/f32.md).
 //
 //     A = a0 + a1 + a2, B = b0 + b1 + b2, parts in bf16:   A @ B = a0 b2 + a1 b1 + a2 b0 + a0 b1 + a1 b0 + a0 b0 + ...
 //
-// What is left out is below 2^-25 of |A| |B|. Tensor cores multiply bf16 exactly, but cut off what they add up at 24 bits.
-// Three things keep that small:
+// The three products that are left out are below 2^-25 of |A| |B|. Tensor cores multiply bf16 exactly, but cut off their sums at 24
+// bits. Three measures keep the errors of the cuts small:
 //
-// - The small products come first, and sums stay in a tensor core for 32 of K only, or 16; then they are added to `sum` in f32,
-//   rounded to nearest.
-// - What such an addition loses is where the next sum in the tensor core starts. Or, since that costs more than the addition, a
-//   few sums are added plainly, and then go to a total in shared memory, by an addition whose error is where `sum` goes on.
-// - At the end D gets half of what is cut off on average, proportional to it: less than half a unit of its last place, so that
-//   a result that was exact stays so.
+// - The small products come first. A tensor core adds up 32 of K, or 16; this partial sum is then added to `sum` in f32, rounded to
+//   nearest.
+// - From K = 128 to 2048, the next partial sum starts from the rounding error of that addition. Finding the error costs more than the
+//   addition. So for other K, 2, 8 or 16 partial sums are added without their errors, and `sum` then goes to a total in shared memory.
+//   The next `sum` starts from the rounding error of the addition to the total.
+// - The cuts take 3e-8 to 6e-8 of a result on average. At the end D gets a share of D back, a little less than 2^-25. The share is
+//   less than half a unit of the last place of any number, so that an exact result stays exact.
 //
 //     f32 A, K-major  --TMA-->  shared memory  --split-->  registers  \
 //     B  --split by a kernel before-->  three planes  --TMA-->  shared memory  -->  wgmma
 //
-// Two warp groups of 64 rows take turns, one's additions under the other's products; blocks are persistent. An A whose K is not
-// contiguous is transposed beforehand, B whenever it has to be. Elements of D that are not finite are computed again by
-// fused multiply-adds: parts of an infinity, or of a number that rounds to one, make NaN where there is none.
+// Two warp groups have 64 rows each. From K = 256 on the groups take turns: the additions of one group run during the products of the
+// other group. Blocks are persistent. An A whose K is not contiguous is transposed beforehand. The kernel that splits B also transposes
+// a B whose K is not contiguous. Elements of D that are not finite are computed again by fused multiply-adds: the parts of an infinity,
+// or of a number that rounds to infinity in bf16, make results NaN that should be finite or infinite.
+//
+// The workspace holds the planes of B, and in tn and tt also the transposed A. For each matrix of the batch, with K rounded up to 64 and
+// N to 8, the planes take 6 * N * K bytes, and A takes 4 * M * K bytes (`footprint` in src/family/sm90_bf16x6.rs).
 #include <algorithm>
 #include <climits>
 
@@ -41,17 +46,17 @@ constexpr int sums_for(int64_t k) { return k < least_of_exact ? 2 : k < 8192 ? 8
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
 
-// The distinct matrices of the batch, along its dimensions.
+// The number of distinct matrices along each dimension of the batch.
 struct Distinct {
   int64_t count[2];
   Distinct(const tg_matrix& x, const int64_t (&batch)[2])
       : count{x.batch_stride[0] == 0 ? 1 : batch[0], x.batch_stride[1] == 0 ? 1 : batch[1]} {}
   int64_t all() const { return count[0] * count[1]; }
-  // Distances between them, where they follow each other.
+  // Distances between the matrices along the batch, where the matrices lie one behind the other; 0 where there is one matrix.
   void moves(int (&of)[2]) const { of[0] = count[0] > 1 ? int(count[1]) : 0, of[1] = count[1] > 1; }
 };
 
-// Planes of B: boxes of 64 bytes of a row, as shared memory is swizzled, and `box_rows` high.
+// Planes of B, in boxes of `box_rows` rows and 64 bytes, the width of the swizzle.
 bool tensor_map_of_planes(CUtensorMap* map, void* planes, int64_t plane_k, int64_t rows, int64_t count, int box_rows) {
   return tensor_map<3>(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, planes, {cuuint64_t(plane_k), cuuint64_t(rows), cuuint64_t(count)},
                        {cuuint64_t(plane_k) * 2, cuuint64_t(rows * plane_k) * 2}, {32, cuuint32_t(box_rows), 1},
@@ -79,13 +84,13 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
   const int64_t m_clusters = ceil_div(m, Tiles::height * Tiles::cluster), n_tiles = ceil_div(n, Tiles::width);
-  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same numbers
+  constexpr int64_t most = INT_MAX / 4;  // family.toml has the same numbers
   if (k == 0 || m > most || n > most || k > most || 3 * batches > most || m_clusters * n_tiles > most / batches) {
     return TG_UNSUPPORTED;
   }
   if (!has_layout(args, Row::layout) || args.sm_count < Tiles::cluster) return TG_UNSUPPORTED;
 
-  // The workspace: planes of B, then A's copy.
+  // The workspace: first the planes of B, then the copy of A.
   const Distinct of_b(args.b, args.batch);
   const int64_t plane_k = round_up(k, plane_group), plane_bytes = round_up(of_b.all() * 3 * n * plane_k * 2, 256);
   if (!args.workspace || args.workspace_bytes < uint64_t(plane_bytes)) return TG_UNSUPPORTED;

@@ -6,9 +6,9 @@
 namespace tilegemm {
 namespace {
 
-// A warp's lanes bring a stage of Q to the planes, in their order (common/bf16_parts.hpp), a chunk of eight numbers each at a time. Of Q
-// with contiguous K they have all four chunks of eight rows, in such an order that neither side has bank conflicts; else one
-// chunk of 32 rows.
+// A warp splits a stage of Q into planes, in the planes' order of K (common/bf16_parts.hpp). A lane splits a chunk of eight numbers at a
+// time. Where K is contiguous in Q, the lanes have the four chunks of each of eight rows, in an order without bank conflicts in loads and
+// stores. Where K is not contiguous, the lanes have one chunk of each of 32 rows.
 template <class C>
 class Splitter {
  public:
@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(C::threads, 1)
   const bool is_split = split_log2 > 0;
   const uint32_t raw = uint32_t(__cvta_generic_to_shared(shared)), planes = raw + C::stages * C::raw_bytes;
   const uint32_t out = planes + C::plane_stages * C::plane_bytes;
-  // Q has barriers of its own: Q usually arrives first, and its planes are ready when P arrives.
+  // Q has barriers of its own: Q usually arrives first, and the planes of Q are then ready when P arrives.
   const uint32_t full = out + C::out_bytes, q_full = full + 8 * C::stages, empty = q_full + 8 * C::stages;
   const uint32_t plane_full = empty + 8 * C::stages;
   const uint32_t plane_empty = plane_full + 8 * C::plane_stages;
-  const uint32_t arrived = plane_empty + 8 * C::plane_stages;  // the parts of our fragments
+  const uint32_t arrived = plane_empty + 8 * C::plane_stages;  // barrier: the parts of this block's fragments
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / 4;
   const int rank = is_split ? int(cluster_rank()) : 0;
   const int k_blocks = (place.k + C::depth - 1) / C::depth;
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(C::threads, 1)
             at.advance(stages);
           }
         }
-        launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
+        launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this kernel
       }
       __syncwarp();
       if (is_split) cluster_wait();
@@ -163,20 +163,20 @@ __global__ void __launch_bounds__(C::threads, 1)
 
   setmaxnreg_inc<200>();
   if (is_split) cluster_wait();
-  griddepcontrol_wait();  // of the threads that read C and the bias and write D
+  griddepcontrol_wait();  // in the threads that read C and the bias and write D
   constexpr int size = C::width / 2;
   float sum[size], d[size];
-  [[maybe_unused]] float large[size];  // where these are apart
+  [[maybe_unused]] float large[size];  // sums of large products, if C::apart
   const int g = lane / 4, q = lane % 4, mine = C::tall ? 0 : group;
   const uint32_t p_row = raw + ((C::tall ? warp : warp % 4) * 16 + g) * 128;
   const uint64_t q0 = wgmma_descriptor_64(planes);
   Stage at = Stage::to_read(mine), plane = Stage::to_read(mine);
-  int taken = 0;  // sums, from the tensor cores
+  int taken = 0;  // sums that have left the tensor cores
   [[maybe_unused]] const Meeting<C> meeting(out, arrived, split_log2, rank);  // where K is in parts
   const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
     load_fragments(f, p_row + at.s * C::raw_bytes + (((2 * q + j) ^ g) << 4));
   };
-  // This warp has read P's stage.
+  // Releases P's stage, which this warp has read.
   const auto release = [&] {
     __syncwarp();
     release_stage(empty, at.s, lane, false, 1);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
     for (int i = 0; i < 5; i++) product(d, f, j, i, i > 0 || add);
   };
-  // Groups of tall tiles take turns at the tensor cores, so that one adds up while the other multiplies.
+  // Groups of tall tiles take turns at the tensor cores, so that one group adds up while the other group multiplies.
   const bool in_turns = C::tall && k_blocks >= 4;
   const auto begin_turn = [&] {
     if (in_turns) bar_sync(named_barriers::turn + group, 32 * C::consumers);
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       load(two[0][0], 0), load(two[0][1], 1);
       release();
     }
-    // Meanwhile the fragments of the next stage are split.
+    // Multiplies a stage. Meanwhile the fragments of the next stage are split.
     const auto block = [&](Fragments (&f)[2], Fragments (&next)[2], bool more) __attribute__((always_inline)) {
       plane.wait(plane_full);
       begin_turn();
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
       wgmma_wait();
       release_plane();
-      // Adds to the sum; the rounding error is the start of the next small products.
+      // Adds to the sum. The next small products start from the rounding error.
       float(&first)[size] = C::apart ? large : d;
       wgmma_pin(first);
       if (taken++ == 0) {
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       if (i + C::turns >= k_count) break;
       block(two[1], two[0], i + 2 * C::turns < k_count);
     }
-    if (taken < (C::apart ? 1 : 2)) {  // nothing was lost
+    if (taken < (C::apart ? 1 : 2)) {  // d holds no rounding error
       if (taken == 0) {
 #pragma unroll
         for (int i = 0; i < size; i++) sum[i] = 0;
@@ -261,7 +261,8 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
       for (int i = 0; i < size; i++) d[i] = 0;
     }
-    // Apart, d holds the last two thirds of a number's digits: what is given back is rounded where these end.
+    // If C::apart, d holds the last two thirds of a result's digits. The share that is given back is then rounded at the last digit of d,
+    // and has to stay below half a unit of the result: so the share is a little smaller.
     constexpr float given = C::apart ? given_back * (1 - 0x1p-6f) : given_back;
     const bool one_part = C::tall && !is_split;
 #pragma unroll

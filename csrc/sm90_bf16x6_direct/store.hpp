@@ -12,31 +12,31 @@ namespace {
 constexpr int shared_bytes_of_block = 227 * 1024;
 constexpr int most_stages = 12, most_split = 8;
 namespace named_barriers {
-constexpr int turn = 1, sums = 3;  // a group's turn, two of them; sums of both groups
+constexpr int turn = 1, sums = 3;  // the turn of group 0, and behind it of group 1; the sums of both groups
 }
 
-// Two warp groups multiply. Tall: each has 64 rows of P and all of K. Else they take stages in turns, for 64 rows, and a block
-// has one tile. Width: rows of Q in a tile. InRows: K is contiguous in Q, else its rows are. Apart: large and small products of
-// a stage have sums of their own.
+// Two warp groups multiply. Tall: each group has 64 rows of P and all of K. Otherwise both groups have the same 64 rows, the groups take
+// stages in turns, and a block has one tile. Width: rows of Q in a tile. InRows: K is contiguous in Q; otherwise the numbers of one k are
+// contiguous. Apart: large and small products of a stage have separate sums.
 template <int Width, bool InRows, bool Tall, bool Apart>
 struct Config {
   static constexpr int groups = 2, height = Tall ? 128 : 64, width = Width, depth = 32;
   static constexpr bool in_rows = InRows, tall = Tall, apart = Apart;
-  // The fewer splitters, the more stages fit; small tiles have room for both.
+  // The fewer splitters, the more stages fit; small tiles have room for a third splitter.
   static constexpr int consumers = 4 * groups, splitters = tall ? 2 : 3, threads = 32 * (consumers + 4);
   static_assert(splitters < 4);
   static constexpr int p_bytes = height * depth * 4, q_bytes = width * depth * 4, raw_bytes = p_bytes + q_bytes;
   static constexpr int part_bytes = width * depth * 2, plane_bytes = 3 * part_bytes, plane_stages = 2 * splitters;
-  static constexpr int items = width / 8;  // of a stage of Q, to split at a time: 32 chunks of eight numbers
-  static constexpr int turns = tall ? 1 : groups;  // stages of which a group takes one
+  static constexpr int items = width / 8;  // that a warp splits in a stage of Q: 32 chunks of eight numbers each
+  static constexpr int turns = tall ? 1 : groups;  // a group takes every `turns`-th stage
 
-  // On their way out sums are fragments, of 16 rows of P and 8 of Q: a float4 per lane. Or, where TMA stores them, strips.
+  // On their way to D, sums are fragments of 16 rows of P and 8 rows of Q, a float4 for each lane. Where TMA stores D, sums are strips.
   static constexpr int columns = width / 8, fragments = height / 16 * columns, fragment_bytes = 32 * 16;
   static constexpr int out_bytes = turns * fragments * fragment_bytes, strip_bytes = width / 32 * panel_bytes;
   static_assert(!tall || consumers * strip_bytes == out_bytes);
 
-  // A slot of a stage and of its planes always has the same splitter and, where these take turns, the same group: nobody waits
-  // for a phase of a barrier while the one before may still last.
+  // A slot of a stage, and a slot of a stage's planes, always has the same splitter and, where groups take turns, the same group. So no
+  // warp waits for a phase of a barrier while the phase before may still last.
   static constexpr int unit = splitters * turns;
   static constexpr int barriers_bytes = 8 * (3 * most_stages + 2 * plane_stages + 1);
   static constexpr int fixed_bytes = plane_stages * plane_bytes + out_bytes + barriers_bytes;
@@ -44,23 +44,23 @@ struct Config {
   static constexpr int shared_bytes = stages * raw_bytes + fixed_bytes;
   static_assert(stages >= unit && plane_stages % unit == 0 && fragments % most_split == 0);
   static_assert(tall || !apart);
-  // Where swizzles begin: planes in rows of 64 bytes, the rest in rows of 128.
+  // A swizzle begins at multiples of 512 bytes for planes, in rows of 64 bytes, and of 1024 bytes for memory in rows of 128 bytes.
   static_assert(raw_bytes % 1024 == 0 && p_bytes % 1024 == 0 && part_bytes % 512 == 0 && plane_stages * plane_bytes % 1024 == 0);
 };
 
 struct Place {
-  tg_matrix a, b, d;            // as they were given
+  tg_matrix a, b, d;            // the caller's matrices
   int m, n, k;
   Divisor p_tiles, q_tiles, batch1;  // tiles of a matrix along P and Q; the inner batch
   int tiles;                    // of all matrices
   int q_rows;                   // of a tile
   int split_log2;               // blocks that split K
   int stages;                   // of the ring
-  int prefetch;                 // stages of P, to go to L2 before the kernel before this one ends
+  int prefetch;                 // stages of P, to prefetch into L2 before the kernel before ends
   uint64_t p_policy;
   bool swap_ab;               // P is B, and Q is A
   bool plain;                   // D is the product alone
-  bool whole;                   // D is the product alone, and TMA can store it: not split, without swap_ab
+  bool whole;                   // D is the product alone, and TMA can store D: K is not split, and P is A
 };
 
 // The first row of P and of Q of a tile.
@@ -74,7 +74,7 @@ struct Tile {
   }
 };
 
-// Stores a warp's 16 rows of a tile to D through its strip and TMA; the TMA stores complete asynchronously.
+// Stores a warp's 16 rows of a tile to D through the warp's strip and TMA; the TMA stores complete asynchronously.
 template <class C>
 __device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], const CUtensorMap& d_map, const Place& place,
                                             const Tile& tile, uint32_t strip) {
@@ -89,14 +89,14 @@ __device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], co
   tma_store_strip<C::width / 32>(d_map, strip, row, tile.q, place.m, place.n, tile.batch0, tile.batch1, lane);
 }
 
-// Rows and columns of D, and a matrix of it, from those of P and Q.
+// The elements of a tile by their rows of P and Q: rows and columns of D, addresses in D, and results that are computed again.
 template <class C>
 struct Target {
   const Place& place;
   const Tile& tile;
-  int p_count, q_count;        // where P and Q end
-  int64_t p_stride, q_stride;  // of D
-  float* d;                    // of the tile
+  int p_count, q_count;        // the ends of P, and of the tile's rows of Q
+  int64_t p_stride, q_stride;  // strides of D along P and along Q
+  float* d;                    // the first element of the tile
 
   __device__ Target(const Place& place, const Tile& tile)
       : place(place), tile(tile), p_count(place.swap_ab ? place.n : place.m),
@@ -106,7 +106,7 @@ struct Target {
         d(static_cast<float*>(place.d.ptr) + tile.batch0 * place.d.batch_stride[0] + tile.batch1 * place.d.batch_stride[1] +
           tile.p * p_stride + tile.q * q_stride) {}
 
-  // Of (p, q), counted from the tile.
+  // Rows p of P and q of Q are counted from the tile's first rows.
   __device__ float* at(int p, int q) const { return d + p * p_stride + q * q_stride; }
   __device__ bool has(int p, int q) const { return tile.p + p < p_count && tile.q + q < q_count; }
   __device__ int row(int p, int q) const { return place.swap_ab ? tile.q + q : tile.p + p; }
@@ -151,10 +151,11 @@ __device__ __forceinline__ void store_fragments(const float (&sum)[C::width / 2]
   __syncwarp();
 }
 
-// The sums of parts of K meet here: those of both groups of a block, and of the `split` blocks of a cluster. Each block adds up
-// and stores as many of a tile's fragments, one after the other; its `out` has a slot for each of these and each of the parts, in
-// the order of blocks and their groups. What can be worked out before there are sums is done in the constructor: nothing hides
-// what comes after.
+// The meeting of the sums of all parts of K. Each group of each of the `split` blocks of a cluster has a part of K. Each block owns
+// neighbouring fragments of the tile, as many as every other block: the block adds up the parts of these fragments, and stores the
+// totals. The block's `out` has a slot for each part of each fragment. Parts come in the order of blocks, and of the groups of a block;
+// a part has its slots one after the other. The constructor computes all numbers that do not depend on sums: nothing hides the time of
+// instructions after the products.
 template <class C>
 class Meeting {
  public:
@@ -194,7 +195,7 @@ class Meeting {
   uint32_t out_, arrived_, to_[2], barrier_[2];
   int parts_, slots_log2_, rank_;
 
-  // A warp takes slots one after the other; or, where these are few, a quarter of each, so that more warps have something to add up.
+  // A warp takes slots one after the other. Where slots are few, a warp takes a quarter of a slot, so that more warps add up.
   template <int count>
   __device__ __forceinline__ void store_slots(const Place& place, const Epilogue<float, float>& epilogue, const Tile& tile) const {
     const Target<C> target(place, tile);
@@ -230,7 +231,7 @@ class Meeting {
 #pragma unroll
       for (int e = 0; e < count; e++) all[e] = first_part.x[e];
 #pragma unroll
-      for (int part = 1; part < most_parts; part += part < 4 ? part : 4) {  // their number is a power of two
+      for (int part = 1; part < most_parts; part += part < 4 ? part : 4) {  // the number of parts is a power of two
         if (part >= parts_) break;
         Numbers y[4];
 #pragma unroll
@@ -251,7 +252,7 @@ class Meeting {
       }
       if (strange) {
 #pragma unroll 1
-        for (int e = 0; e < count; e++) {  // one after the other comes to x[0]: the code is there once, and out of the way
+        for (int e = 0; e < count; e++) {  // each number comes to x[0] in turn: the code is there once, and out of the way
           float y = x[0];
           if (is_strange(y) && target.has(p_of(slot, e), q_of(slot, e))) y = target.again(p_of(slot, e), q_of(slot, e));
 #pragma unroll

@@ -141,7 +141,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
     };
 #pragma unroll 1
     for (int k = 0; k < w.k; k += C::depth) {
-      // The stage before is released here, after the products that use its loads: an issued load may not have read yet. (A draft
+      // The stage before is released here, after the products of the stage's numbers: an issued load may not have read yet. (A draft
       // that released a stage at the stage's end gave wrong results now and then.) Only whole warps go on: mma needs all threads of
       // a warp, and threads of a warp may diverge in a loop that waits.
       release();

@@ -2,8 +2,8 @@
 //
 //     d = activation(alpha * acc + bias) + beta * c
 //
-// This is one node instead of a tree of CUTLASS's nodes. Only at run time is it known whether the bias runs along M or along N, or is
-// absent; without a bias, nothing is staged and no thread waits. All branches are uniform over the grid.
+// This is one node instead of a tree of CUTLASS's nodes: the arguments of a launch say whether the bias runs along M, runs along N, or is
+// absent. Without a bias, nothing is staged and no thread waits. All branches are uniform over the grid.
 #pragma once
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 
@@ -51,7 +51,7 @@ struct BiasActivation {
   CUTLASS_HOST_DEVICE BiasActivation(const Params& params, SharedStorage& shared)
       : params(params), staged(shared.bias) {}
 
-  // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice as the thread's accumulators see it, broadcast
+  // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice, partitioned like the thread's accumulators, broadcast
   // along N and along M. `Part`: the loaded part of C.
   template <int Threads, class Rows, class Columns, class Part>
   struct StoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {

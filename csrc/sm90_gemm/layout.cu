@@ -1,4 +1,4 @@
-// The layouts of sm90_gemm.cu, from the collectives that its kernels are made of.
+// The layouts of sm90_gemm.cu, from the collectives that the kernels are made of.
 #ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/program.hpp"
 

@@ -7,7 +7,7 @@
 // of D. Pointers and strides are multiples of 16 bytes as well.
 #include <climits>
 
-// A kernel waits for the kernel before it where its loads begin, and lets the next kernel start where its loads end.
+// A kernel waits for the kernel before where the loads begin, and lets the next kernel start where the loads end.
 #define CUTLASS_ENABLE_GDC_FOR_SM90 1
 
 #include "common/launch.hpp"
@@ -147,7 +147,7 @@ tg_status launch(const tg_gemm_args* args) {
 
   const int64_t batch = args->batch[0] * args->batch[1];
   if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
-  // src/kernel/limits.rs has the same numbers. CUTLASS rounds extents up to tiles in an int.
+  // family.toml has the same numbers. CUTLASS rounds extents up to tiles in an int.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX - 1024; };
   if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
   if (args->n % Types::out_alignment != 0) return TG_UNSUPPORTED;
@@ -182,7 +182,7 @@ tg_status launch(const tg_gemm_args* args) {
   }
   arguments.scheduler.order = order_of<Row>(*args, clusters_m, clusters_n, batch);
 
-  // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. Its can_implement is not called: that
+  // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. The adapter's can_implement is not called: that
   // function derives the alignment of strides from the extents, as if operands were packed.
   if (const cudaError_t error = allow_shared_memory<Types>(multiply<Kernel>, Kernel::SharedStorageSize)) return cuda_status(error);
   const typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);

@@ -1,6 +1,6 @@
 // CUTLASS's persistent kernels with the tile order of this library.
 //
-// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles. It rounds both sides of the grid up to whole groups, computes the
+// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles. That scheduler rounds both sides of the grid up to whole groups, computes the
 // additional tiles, and divides in 64 bits before the first load.
 #pragma once
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"

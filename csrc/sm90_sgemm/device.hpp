@@ -1,6 +1,6 @@
 // The kernel of sm90_sgemm.cu: D = A @ B in f32 on the FMA units of Hopper.
 //
-// Eight warps (or two blocks with four each) multiply; a thread has 8 rows and up to 16 columns of the tile. A producer keeps a
+// Eight warps (or two blocks of four warps) multiply; a thread has 8 rows and up to 16 columns of the tile. A producer keeps a
 // ring of TMA loads full. Sums run along K in order: one chain of fused multiply-adds from +0 for each element of D, unless K
 // is split.
 #pragma once
@@ -44,7 +44,7 @@ struct Config {
   static constexpr int spare = (launch_registers * threads - producer_registers * 128) / consumers / 8 * 8;
   static constexpr int consumer_registers = spare > 240 ? 240 : spare;
 
-  static constexpr int fours = rows * columns / 4;  // of a thread: numbers of a row
+  static constexpr int fours = rows * columns / 4;  // of a thread: fours of numbers of a row
 
   using ColumnsP = Columns<TileM, warp_m, lanes_m>;
   using ColumnsQ = Columns<TileN, warp_n, lanes_n>;
@@ -57,7 +57,7 @@ struct Work : Tiles {
   bool simple;    // in_fours, and the epilogue is the product times alpha
 };
 
-// The tiles of a block, and its part of K, in units.
+// The tiles of a block, and the block's part of K, in units.
 template <class C>
 struct Share {
   int tile, step, total, rank, from, end, k;
@@ -72,7 +72,7 @@ struct Share {
 };
 
 struct Barriers {
-  uint32_t full, empty, arrived;  // of stages; parts of sums
+  uint32_t full, empty, arrived;  // the barriers of stages; the barrier of the parts of sums
 };
 
 // ---- The producer ----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensor
 
 // ---- Consumers -------------------------------------------------------------------------------------------------------
 
-// The offset of row `i` and column `j` of a thread from its first row and column.
+// The offset of row `i` and column `j` of a thread from the thread's first row and column.
 template <class C>
 __device__ __forceinline__ int row_of(int i) { return C::p == Form::lines ? 8 * i : i / 4 * 32 + i % 4; }
 template <class C>
@@ -118,7 +118,7 @@ __device__ __forceinline__ void store_four(const Work& w, float* d, const float 
   }
 }
 
-// The epilogue of `count` numbers of a row, in fours, and their way out.
+// Passes `count` numbers of a row, in fours, through the epilogue to D.
 template <int count>
 __device__ __forceinline__ void finish(const Work& w, const Epilogue<float, float>& epilogue, float* d, float (&x)[count], int row,
                                        int column, const Tile& t) {
@@ -137,14 +137,14 @@ __device__ __forceinline__ void finish(const Work& w, const Epilogue<float, floa
   }
 }
 
-// A thread's place: its warp among the warps with the same part of K, and its lane. Lanes that differ in bit 0 read the same
-// numbers of P, in bit 1 the same numbers of Q: shared memory then serves half a warp at a time.
+// A thread's place: the warp among the warps with the same part of K, and the lane. Lanes that differ only in bit 0 read the same numbers
+// of P; lanes that differ only in bit 1 read the same numbers of Q. Shared memory then serves half a warp at a time.
 template <class C>
 struct Position {
   int warp, part, warp_m, warp_n, lane, lane_m, lane_n;
   __device__ __forceinline__ Position() {
     int thread;
-    // Volatile, so that the epilogue works all this out anew instead of keeping registers through the main loop.
+    // Volatile, so that the epilogue computes the position again; otherwise the position keeps registers through the main loop.
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     warp = thread / 32, lane = thread % 32;
     const int in_part = warp % C::warps_of_part;
@@ -153,7 +153,7 @@ struct Position {
   }
 };
 
-// Parts of sums meet in shared memory, where the ring was, and are added in order: four f of a thread in block f % split.
+// Parts of sums meet in shared memory, where the ring was, and are added in order. Block f % split adds up four number f of a thread.
 template <class C>
 __device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, float>& epilogue, const Barriers& b, uint32_t ring,
                                        const float (&sum)[C::rows][C::columns], int rank, const Position<C>& here, const Tile& t) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, floa
   const int split_log2 = C::split ? w.split_log2 : 0, split = 1 << split_log2, slots = C::fours >> split_log2;
   const int parts = split * C::parts, part = rank * C::parts + here.part, in_part = here.warp % C::warps_of_part, lane = here.lane;
   const bool in_cluster = C::split && split > 1;  // a block alone has no cluster to store to
-  if (in_cluster) cluster_arrive_relaxed(), cluster_wait();  // nobody reads stages any more
+  if (in_cluster) cluster_arrive_relaxed(), cluster_wait();  // no warp reads stages any more
   else bar_sync(1, C::consumers);
 #pragma unroll
   for (int f = 0; f < C::fours; f++) {
@@ -217,7 +217,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
     const Position<C> there;
     if constexpr (C::reduces) {
       reduce<C>(w, epilogue, b, ring, sum, share.rank, there, t);
-      return;  // such kernels have one tile to a block
+      return;  // a kernel that reduces has one tile for each block
     } else {
       const int row0 = t.m * C::tile_m + there.warp_m * C::warp_m + first_row<C>(there.lane_m);
       const int column0 = t.n * C::tile_n + there.warp_n * C::warp_n + 4 * there.lane_n;
@@ -235,7 +235,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
           }
         }
       } else {
-        // A loop, with the sums moving up row by row: unrolled, every activation would be there 128 times.
+        // A loop, with the sums moving up row by row: an unrolled loop would have every activation 128 times.
 #pragma unroll 1
         for (int i = 0; i < C::rows; i++) {
           float x[C::columns];

@@ -1,11 +1,12 @@
-// The main loops of device.hpp: how a thread reads its numbers from shared memory, and the order of its multiply-adds.
+// The main loops of device.hpp: how a thread reads numbers from shared memory, and the order of the thread's multiply-adds.
 //
-// Every cycle each quarter of a multiprocessor should start an FMA, and a bank of registers (there are two, even and odd)
-// gives one register a cycle. So of a, b and the sum, one has to come from the reuse cache, and the other two from different
-// banks. What a load of 16 bytes brings lies in four neighbours, so a number's bank is that of its place in them; the sums'
-// banks the compiler chooses, and well, where (1) one operand stays for a run of FMAs, (2) neighbours along the other are of
-// different banks, and (3) nothing else says where sums lie: stored as they are, they would have to lie in fours. Hence the
-// two orders below, and the products with alpha, or with a one that is not known, before any sum is stored.
+// Each quarter of a multiprocessor should start an FMA in every cycle. Registers have two banks, even and odd, and a bank gives one
+// register a cycle. An FMA reads three registers: a, b and the sum. So one of the three has to come from the reuse cache, and the other
+// two from different banks. A load of 16 bytes fills four neighbouring registers, so the place of a number in the load decides the
+// number's bank. The compiler chooses the banks of the sums. The choice is good under three conditions: (1) one operand stays for a run
+// of FMAs, (2) neighbours along the other operand are in different banks, and (3) nothing else decides the registers of the sums. A store
+// of four sums in 16 bytes would decide them: the sums would have to be neighbours. Hence the two orders of FMAs below. And hence every
+// sum is multiplied by alpha, or by a 1 that the compiler does not know, and the product is stored.
 #pragma once
 #include "common/pipeline.hpp"
 #include "common/ptx.hpp"
@@ -16,18 +17,18 @@ namespace {
 // How an operand lies in memory: in lines along K, or in columns, which are lines along M or N.
 enum class Form { lines, columns };
 
-// A thread's part of an operand in columns: fours of neighbours, `lanes` fours apart, among the `size` lines of its warp in a
+// A thread's part of an operand in columns: fours of neighbours, `lanes` fours apart, among the `size` lines of the thread's warp in a
 // tile of `tile` lines.
 template <int tile, int size, int lanes>
 struct Columns {
   static constexpr int count = size / lanes, fours = count / 4;
   uint32_t base;
   static __device__ __forceinline__ uint32_t offset(int k) { return k * tile * 4; }
-  // From K `first` of a stage on.
+  // `first`: the K of a stage with which the thread's part begins.
   __device__ __forceinline__ Columns(uint32_t from, int warp, int lane, int first)
       : base(opaque(from + (warp * size + 4 * lane) * 4 + offset(first))) {}
   __device__ __forceinline__ uint32_t at(uint32_t stage, int k) const { return base + stage + offset(k); }
-  // Four `four` at K `k` from where `at` is.
+  // Loads four number `four`, `k` K behind the address `at`.
   static __device__ __forceinline__ void load(float (&x)[count], uint32_t at, int k, int four) {
     const float4 v = load_shared_4(at + offset(k) + four * 4 * lanes * 4);
     x[4 * four] = v.x, x[4 * four + 1] = v.y, x[4 * four + 2] = v.z, x[4 * four + 3] = v.w;
@@ -55,7 +56,7 @@ struct AlongK {
 // A consumer's way through the ring, in steps of C::step K.
 template <class C>
 struct Walk {
-  uint32_t full, empty, used = 0;  // barriers; that of a stage that has been read, or is by the end of the step
+  uint32_t full, empty, used = 0;  // barriers of stages; `used`: the barrier of a stage that is read by the end of the step, or 0
   Stage at = Stage::to_read();
   int left = 0, step = 0;
   bool ends = false, ready = true;
@@ -73,8 +74,8 @@ struct Walk {
     if (used && threadIdx.x % 32 == 0) mbarrier_arrive(used);
     used = 0;
   }
-  // A stage is released only at the beginning of the next step, behind the FMAs with the last number loaded from the stage: an
-  // issued load may not have read shared memory yet.
+  // A stage is released only at the beginning of the next step, after the FMAs with the numbers that were loaded last from the stage: a
+  // load that has been issued may not have read shared memory yet.
   __device__ __forceinline__ void begin() {
     release();
     ends = C::steps == 1 || step == C::steps - 1, ready = true;
@@ -85,7 +86,7 @@ struct Walk {
     at.advance(C::stages);
     ready = --left == 0 || at.try_warp(full);
   }
-  // From here on loads belong to the next step. The loads read the next stage even if its numbers are of no use.
+  // From here on loads belong to the next step. The loads read the next stage even if the numbers of that stage are of no use.
   __device__ __forceinline__ void advance() {
     if (!ready) at.wait_warp(full);
     if (C::steps > 1) step = ends ? 0 : step + 1;
@@ -134,7 +135,8 @@ __device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>&
   } while (walk.goes_on());
 }
 
-// Both operands in columns: K by K and column by column. A run of FMAs has one number of Q and all rows, in twos, there and back.
+// Both operands in columns: K by K and column by column. A run of FMAs has one number of Q and all rows, in twos; every
+// other run goes through the rows backwards.
 template <class C, class P, class Q>
 __device__ __forceinline__ void sum_columns(Walk<C>& walk, const P& p, const Q& q, float (&sum)[C::rows][C::columns]) {
   float a[2][C::rows], b[2][C::columns];

@@ -6,12 +6,17 @@
 //     nn       A in lines      B
 //     tt       B in lines      A; A and B swapped, D stored transposed
 //     tn       A in columns    B
-//     nt       A in lines      B transposed; or B in lines, A transposed and D stored transposed: the smaller copy
+//     nt       A in lines      B transposed; or B in lines, A transposed and D stored transposed: whichever copy is smaller
 //
-// The tile of 128 x 256 is fastest with both operands in columns, so every operand along K is transposed. A kernel before the
-// product transposes into the workspace.
+// The tile of 128 x 256 is fastest with both operands in columns, so the row of this tile has every operand along K transposed. A kernel
+// before the product transposes into the workspace.
 //
-// A row of the table has several tiles; the configuration names one. A row of 128 x 128 splits K over groups of warps and
+// The workspace needs, for each matrix of the batch, with K rounded up to 64, and M and N to 32 (`footprint` in src/family/sm90_sgemm.rs):
+//
+//     the row of 128 x 256     4 * M * K bytes if A is K-major, and 4 * N * K bytes if B is K-major
+//     the other rows           nt only: 4 * M * K bytes if M < N, otherwise 4 * N * K bytes
+//
+// A row of the table has several tiles; the configuration names a tile. A row of 128 x 128 splits K over groups of warps and
 // over a cluster: partial sums are then added in a fixed order, but do not form a single chain.
 #include "common/launch.hpp"
 #include "common/transpose.hpp"
@@ -58,7 +63,7 @@ tg_status run(const Product& product) {
   return launch_configured<C>(args, blocks, 1 << split_log2, sgemm<C>, p_map, q_map, work, epilogue);
 }
 
-// Runs the configuration's tile, one of those of the row `tile_m` x `tile_n`; `src/family/sm90_sgemm.rs` lists the same tiles.
+// Runs the configuration's tile, if the row `tile_m` x `tile_n` has this tile. `src/family/sm90_sgemm.rs` lists the same tiles.
 template <int tile_m, int tile_n, Form P>
 tg_status run_configured(const Product& product) {
   const tg_config& config = product.args.config;
@@ -92,13 +97,13 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
   const int64_t batches = problem->batch[0] * problem->batch[1];
   if (problem->m == 0 || problem->n == 0 || batches == 0) return TG_OK;
-  constexpr int64_t most = INT_MAX / 4;  // src/kernel/limits.rs has the same limit
+  constexpr int64_t most = INT_MAX / 4;  // family.toml has the same limit
   if (problem->k == 0 || problem->m > most || problem->n > most || problem->k > most || batches > most ||
       !has_layout(*problem, Row::layout) || (problem->d.col_stride != 1 && problem->n > 1)) {
     return TG_UNSUPPORTED;
   }
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
-  // The workspace's contract has the same rule.
+  // `swaps` in src/family/sm90_sgemm.rs has the same rule.
   const bool swap_ab = form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));
   const tg_config& config = problem->config;
   if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, swap_ab}) return TG_UNSUPPORTED;

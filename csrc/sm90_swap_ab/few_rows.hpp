@@ -1,9 +1,9 @@
 // The kernel of sm90_swap_ab.cu for up to 128 rows of A: one tile has all rows.
 //
-// Reading B is the cost of such a product. 64 rows of W are wgmma's M side; the rows of A, rounded up to an N of wgmma, are its N
-// side. One warp group multiplies. Two blocks share a multiprocessor where their rings fit, so that one loads while the other
-// stores. Where tiles are few, up to eight blocks of a cluster split K. Their sums meet in distributed shared memory and are added
-// in a fixed order.
+// Reading B is the cost of such a product. 64 rows of W are wgmma's M side; the rows of A, rounded up to an N of wgmma, are wgmma's N
+// side. One warp group multiplies. Two blocks share a multiprocessor where their rings fit, so that one block loads while the other block
+// stores. Where tiles are few, up to eight blocks of a cluster split K. The sums of the blocks meet in distributed shared memory and are
+// added in a fixed order.
 #pragma once
 #include "common/pipeline.hpp"
 #include "sm90_swap_ab/raw.hpp"
@@ -19,15 +19,15 @@ struct FewRows : Tile<Row, Width> {
   static constexpr int depth = Row::tile_k, boxes = depth / box;
   static constexpr int w_box_bytes = Base::w_rows * 128, a_box_bytes = Base::a_rows * 128;
   static_assert(depth % box == 0);
-  // Whether W may lie anywhere (raw.hpp): 16 bytes more for each of its lines.
+  // Whether W may lie at any address (raw.hpp); each line of W then takes 16 bytes more.
   static constexpr bool raw = Row::align < 16, k_major = b_is_k_major(Row::layout);
   static constexpr int raw_bytes = raw ? 16 * (k_major ? Base::w_rows : depth) : 0;
   static constexpr int producer_warps = raw ? 4 : 1, threads = 32 * (Base::consumer_warps + producer_warps);
   static constexpr int w_bytes = boxes * w_box_bytes + raw_bytes, stage_bytes = Base::bytes_of_a_stage(depth) + raw_bytes;
   static_assert((raw || k_major) && stage_bytes % 1024 == 0);
 
-  // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The block's inbox has a slot for each of its
-  // fragments from each block.
+  // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The inbox of that block has a slot for each block's part
+  // of each such fragment.
   static constexpr int least_stages = 3, most_split = Row::split, fragments = consumer_warps * columns;
   static constexpr int slots(int split) { return (fragments + split - 1) / split; }
   static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
@@ -37,7 +37,7 @@ struct FewRows : Tile<Row, Width> {
 };
 
 struct FewRowsPlace : Product {
-  tg_matrix b;           // of a raw W
+  tg_matrix b;           // for a raw W
   int split_log2;        // blocks that split K; divisions would delay the first load
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool pairs;            // two 16-bit numbers of a row of D may be stored as one word
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(C::threads)
         }
         at.advance(stages);
       }
-      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
+      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this kernel
     }
     __syncwarp();
     if (!C::raw && split > 1) cluster_wait();
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(C::threads)
     return;
   }
 
-  // If K is not split, fragments go to the epilogue through the ring, which is free by now. The epilogue is then a loop; unrolled
-  // over registers it would be too large.
+  // If K is not split, fragments go to the epilogue through the ring, which is free by now. The epilogue is then a loop; an epilogue
+  // unrolled over registers would be too large.
   if (split == 1) asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");
 #pragma unroll
   for (int j = 0; j < C::columns; j++) {

@@ -1,7 +1,7 @@
-// The layouts of sm90_swap_ab.cu. Its kernels address shared memory by hand: the constants are theirs, the layouts CuTe's, and the two are
-// compared.
+// The layouts of sm90_swap_ab.cu. The kernels of that file address shared memory by hand. This program makes the layouts with CuTe, from
+// the constants of the kernels, and compares CuTe's offsets with the addresses of the kernels.
 #ifndef __CUDA_ARCH__  // nothing for the device
-#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // every width of a multiple of 8
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // every width that is a multiple of 8
 
 #include "common/layout/program.hpp"
 
@@ -10,7 +10,7 @@
 
 namespace tilegemm {
 
-// The widest tiles of a row, with whole K and the row's most stages.
+// The widest tiles of a row, with an unsplit K and the most stages.
 template <class Row>
 void describe_tma(layout::Page& page) {
   using C = Config<Row, widest(typename Row::widths{})>;
@@ -47,7 +47,8 @@ void describe_tma(layout::Page& page) {
                     Shape<Int<C::p_rows>, Int<C::q_rows>>>(page, mma, sides);
 }
 
-// A W at odd addresses: each line begins as many bytes further in its pitch as its address is past a multiple of 16.
+// A W at odd addresses: a line of W begins as many bytes after the start of its place in shared memory as the line's address is past a
+// multiple of 16.
 template <class C, class T>
 void describe_raw(layout::Page& page) {
   using namespace cute;

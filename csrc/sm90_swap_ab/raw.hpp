@@ -8,7 +8,7 @@
 //     N contiguous (nn):   a line is one K, the rows of the tile     a number of each of two lines
 //
 // A line has 16 bytes more in shared memory than in W, so that the lanes of a warp read from different banks. Bulk copies of such lines
-// were slower: a multiprocessor starts one in some 50 cycles.
+// were slower: a multiprocessor takes some 50 cycles to start a bulk copy.
 #pragma once
 #include "common/pipeline.hpp"
 #include "sm90_swap_ab/tiles.hpp"
@@ -24,7 +24,7 @@ struct RawW {
 
   uint64_t first;  // address of the block's first row at K = 0
   int64_t stride;  // bytes from one line to the next
-  int rows, k;     // that W has from the block's first row on, and in all
+  int rows, k;     // rows of W from the block's first row on, and K
 
   __device__ RawW(const tg_matrix& b, int n, int k, int row0, int batch0, int batch1)
       : stride((C::k_major ? b.col_stride : b.row_stride) * 2), rows(n - row0), k(k) {
@@ -62,11 +62,11 @@ struct RawW {
 template <class C>
 class RawFragments {
   using W = RawW<C>;
-  uint32_t at_[2];   // of rows g and g + 8; or of K = 2 q and 2 q + 1, in row g
-  uint32_t odd_[2];  // prmt's selectors: of two words the bytes from 0 or from 2 on
+  uint32_t at_[2];   // offsets of rows g and g + 8; or of K = 2 q and 2 q + 1, in row g
+  uint32_t odd_[2];  // prmt's selectors of four bytes of two words, from byte 0 or from byte 2 on
 
  public:
-  // The stages of a block start at multiples of depth, so that a line starts at the same of 16 bytes in every stage.
+  // The stages of a block start at multiples of `depth`, so that a line starts at the same place of a 16-byte piece in every stage.
   __device__ RawFragments(const W& w, int warp, int lane) {
     const int g = lane / 4, q = lane % 4;
 #pragma unroll

@@ -4,7 +4,7 @@
 
 namespace tilegemm {
 
-// The part of D that a warp stores: rows of P from p0, of Q from q0. What is left of n_from is another tile's.
+// The part of D that a warp stores: rows of P from p0 on, rows of Q from q0 on. Columns of D before n_from belong to another tile.
 template <class Out>
 struct Part {
   Out* d;
@@ -13,7 +13,8 @@ struct Part {
   bool wide;
 };
 
-// v[..][b] of lane q of a quad goes to v[..][q] of lane b. Step by step for all of them: none waits for another's shuffles.
+// v[..][b] of lane q of a quad goes to v[..][q] of lane b. Each step handles all `count` vectors, so that the shuffles of different vectors
+// overlap.
 template <int count>
 __device__ __forceinline__ void quad_transpose(uint32_t (&v)[count][4], int q) {
   const bool odd = q & 1, high = q & 2;
@@ -34,7 +35,7 @@ __device__ __forceinline__ void quad_transpose(uint32_t (&v)[count][4], int q) {
   }
 }
 
-// Eight numbers of a row of D, as far as it goes.
+// Stores eight numbers to a row of D, `left` numbers at most.
 template <class T>
 __device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, int left) {
   if (wide && left >= 8) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, in
   }
 }
 
-// Fragment j to D in f32, from the registers that hold the sums: a warp's store fills sectors of 32 bytes in four rows of D.
+// Stores fragment j to D in f32, from the registers that hold the sums: a warp's store fills sectors of 32 bytes in four rows of D.
 template <class C>
 __device__ __forceinline__ void store_f32(const float4& v, int j, const Part<float>& part) {
   static_assert(C::swap_ab);
@@ -61,7 +62,7 @@ __device__ __forceinline__ void store_f32(const float4& v, int j, const Part<flo
   }
 }
 
-// Fragments j to j + count to D, of at most `groups` groups. For whole warps.
+// Stores `count` fragments from j on to D, `groups` groups at most. For whole warps.
 template <class C, int groups>
 __device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int count, int j,
                                       const Part<typename C::Out>& part) {
@@ -108,13 +109,13 @@ __device__ __forceinline__ void store(const float4 (&v)[groups * C::group], int 
   }
 }
 
-// Whether anything of fragments j and further is in D, whatever the lane.
+// Whether fragments from j on have rows of D, in any lane.
 template <class C>
 __device__ __forceinline__ bool reaches(int j, const Part<typename C::Out>& part) {
   return (C::swap_ab ? part.q0 + 8 * j : part.p0) < part.m_end;
 }
 
-// Fragments from to end - 1, get(j) each, to D: eight at a time.
+// Stores fragments `from` to `end` - 1 to D, eight at a time; get(j) is fragment j.
 template <class C, int from, int end, class Get>
 __device__ __forceinline__ void store_all(const Get& get, const Part<typename C::Out>& part) {
   constexpr int groups = 8 / C::group;
@@ -128,7 +129,7 @@ __device__ __forceinline__ void store_all(const Get& get, const Part<typename C:
   }
 }
 
-// Fragments from to end - 1 from shared memory through the epilogue to D: a loop, since an epilogue unrolled over the registers
+// Stores fragments `from` to `end` - 1 from shared memory through the epilogue to D, in a loop: an epilogue unrolled over the registers
 // would be too large.
 template <class C>
 __device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Out>& part,

@@ -1,4 +1,4 @@
-// The tiles of sm90_swap_ab.cu, and the pieces that its two kernels share.
+// The tiles of sm90_swap_ab.cu, and the pieces that the two kernels share.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -16,8 +16,8 @@ namespace tilegemm {
 template <int... widths>
 constexpr int widest(Widths<widths...>) { return std::max({widths...}); }
 
-// Tiles of one row of the table and one of its widths. P is wgmma's M side, Q its N side, which is `Width` wide: A and W, or with
-// swap_ab W and A. The widest width of a row is a side of the row's tile, and thereby tells which side of D the widths are.
+// Tiles of one row of the table, with one width of the row. P is wgmma's M side, and Q is wgmma's N side, which is `Width` wide. P and Q
+// are A and W, or with swap_ab W and A. The widest width of a row is a side of the row's tile: M with swap_ab, N without swap_ab.
 template <class Row, int Width>
 struct Tile {
   using Element = typename scalar<Row::dtype>::type;
@@ -39,14 +39,14 @@ struct Tile {
   static constexpr int shared_per_block = 227 * 1024;
   static constexpr int most_stages = 16, barriers_bytes = 8 * (2 * most_stages + 1);
   static constexpr int bytes_of_a_stage(int depth) { return (p_rows + q_rows) * depth * int(sizeof(Element)); }
-  // Stages of so many bytes that shared memory holds beside an inbox.
+  // The stages of `stage_bytes` that shared memory holds beside an inbox.
   static constexpr int stages_in(int inbox_bytes, int stage_bytes) {
     return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes) / stage_bytes);
   }
   static constexpr int stages_beside(int inbox_bytes, int depth) { return stages_in(inbox_bytes, bytes_of_a_stage(depth)); }
 };
 
-// What the parameters of both kernels begin with.
+// The parameters that both kernels have.
 struct Product {
   tg_matrix d;
   int m, n, k, batch1;

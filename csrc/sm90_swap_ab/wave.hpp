@@ -1,19 +1,19 @@
 // The kernel of sm90_swap_ab.cu for some 65 to 800 rows of A, in one wave of the tensor cores.
 //
-// At these sizes the rows of W are still what costs, and a handful of tiles decides: 132 multiprocessors want 132 tiles or a little
-// fewer. A row of the table has tiles of several widths for that.
+// At these sizes reading W still decides the time, and a handful of tiles makes a difference: 132 multiprocessors want 132 tiles or a few
+// fewer. So a row of the table has tiles of several widths.
 //
 //     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
 //        K       |  part 0 : part 1    |       or the blocks of a cluster take half of K each
 //
-// Tiles of 128 rows of A come in widths that divide what models have. With swap_ab, 64 to 192 rows of W are wgmma's M side, and A is
-// cut evenly into tiles of a multiple of 8 rows, so that any M fills the device.
+// Tiles of 64 or 128 rows of A come in widths that divide the N of models. With swap_ab, 64 to 192 rows of W are wgmma's M side, and A is
+// cut evenly into tiles with a width that is a multiple of 8, so that any M fills the device.
 //
-// One to three warp groups multiply, and let go of a stage when the next is under way. Parts of K meet in distributed shared
-// memory, each block finishing half of the columns.
+// One to three warp groups multiply, and release a stage when the products of the next stage are under way. The sums of the parts of K
+// meet in distributed shared memory; each block finishes half of the columns.
 //
-// Rows that TMA finds outside of a tensor cost it 2 ns each, so nothing is loaded that is not there: tiles of A are as high
-// as M divided by their number, and the last tile of W moves back to end with N.
+// TMA takes 2 ns for each row outside of a tensor, so loads avoid such rows: the height of a tile of A is M divided by the number of tiles
+// along M, and the last tile of W moves back to end with N.
 #pragma once
 #include "common/pipeline.hpp"
 #include "sm90_swap_ab/store.hpp"
@@ -30,8 +30,8 @@ struct Wave : Tile<Row, Width> {
   static_assert(Base::w_rows % (8 * Row::cluster_m) == 0);
   static_assert(Row::cluster_m <= 2 && Row::cluster_n == 1 && Row::split <= 2);
 
-  // Of the blocks with two parts of K, the second finishes the fragments from `middle` on and the first the fragments before; each
-  // receives the other's sums in its inbox.
+  // Two blocks have the two parts of K. The first block finishes the fragments before `middle`, the second block the fragments from
+  // `middle` on. The inbox of a block receives the sums of the other block.
   static constexpr int middle = columns / 2;
   static constexpr int parts_bytes = may_split ? consumer_warps * (columns - middle) * fragment_bytes : 0;
   // A large inbox takes the place of the ring, at the price of a barrier of the cluster.
@@ -41,26 +41,26 @@ struct Wave : Tile<Row, Width> {
 
   static constexpr int inbox_bytes(int split) { return split > 1 && !inbox_in_ring ? parts_bytes : 0; }
   static constexpr int stages_of(int depth, int split) { return Base::stages_beside(inbox_bytes(split), depth); }
-  // The row's depth is for small tiles. Fewer than five stages were slower than twice as many of half the depth.
+  // The row's depth is for small tiles. Fewer than five stages were slower than twice as many stages of half the depth.
   static constexpr int depth = stages_of(Row::tile_k, Row::split) >= 5 ? Row::tile_k : Base::box;
   static constexpr int boxes = depth / Base::box, w_bytes = boxes * Base::w_rows * 128, stage_bytes = bytes_of_a_stage(depth);
   static constexpr int stages(int split) { return stages_of(depth, split); }
   static_assert(depth % Base::box == 0 && stages(Row::split) >= 3 && parts_bytes <= stages(2) * stage_bytes);
-  static_assert(consumer_warps * columns * fragment_bytes <= stages(1) * stage_bytes);  // an epilogue's loop goes over the ring
+  static_assert(consumer_warps * columns * fragment_bytes <= stages(1) * stage_bytes);  // the ring holds an epilogue's fragments
 };
 
 struct WavePlace : Product {
   int share, split;      // blocks of a cluster that share W, and parts of K: 1 or 2
   int a_box;             // rows of a tile of A
   Divisor m_groups;      // clusters along M
-  int groups;            // in all
+  int groups;            // clusters in all
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool wide;             // rows of D in 16 bits are aligned to 16 bytes
   bool plain;            // the epilogue is the product alone
 };
 
-// Clusters march over the tiles of D where there are more than fit, which only bare products of an unsplit K do: the loads
-// of the next tile are under way while this one is stored.
+// Where D has more tiles than the device has room for, clusters march over the tiles: the loads of the next tile are under way while a
+// tile is stored. Clusters march only for a single matrix, without an epilogue and with an unsplit K.
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
     wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), ring_bytes = stages * C::stage_bytes;
   const uint32_t inbox = ring + (inbox_in_ring ? 0 : ring_bytes);
   const uint32_t full = ring + ring_bytes + C::inbox_bytes(split), empty = full + 8 * stages;
-  const uint32_t arrived = empty + 8 * stages;  // the other part of our fragments
+  const uint32_t arrived = empty + 8 * stages;  // barrier: the other part of this block's fragments
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const int rank = clustered ? int(cluster_rank()) : 0, a_at = rank & (share - 1), part = rank >> (share - 1);
@@ -84,12 +84,13 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int k_tiles = (p.k + C::depth - 1) / C::depth, half = k_tiles / 2;
   const int first = part * half, count = split == 1 ? k_tiles : part == 0 ? half : k_tiles - half;
   const int group0 = blockIdx.x >> cluster_log2, step = gridDim.x >> cluster_log2;
-  // Along M first: tiles of one W run at the same time.
+  // Along M first: tiles with the same rows of W run at the same time.
   const auto m0_of = [&](int group) {
     return ((group - p.m_groups.quotient(group) * int(p.m_groups.value)) * share + a_at) * p.a_box;
   };
   const auto from_of = [&](int group) { return p.m_groups.quotient(group) * C::w_rows; };
-  // The last tile of W ends with N, as far as whole 16 bytes of D go.
+  // Unless W has a single tile, the last tile ends with N or up to 7 columns later: in 16 bits, the tile begins at a multiple of 16 bytes
+  // of D.
   const int last_n0 = (max(p.n - C::w_rows, 0) + 7) / 8 * 8;
   const auto n0_of = [&](int group) { return min(from_of(group), last_n0); };
 
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
     }
     __syncwarp();
-    if (share > 1) cluster_wait();  // the barriers of the other block, whose loads come here, too
+    if (share > 1) cluster_wait();  // the loads of this block also arrive at the barriers of the other block
     if (lane == 0) {
       griddepcontrol_wait();
       const uint16_t sharing = uint16_t(3 << leader);
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(C::threads, 1)
           at.advance(stages);
         }
       }
-      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this one
+      launch_dependents();  // earlier, the next kernel would take a share of the multiprocessors from this kernel
     }
     __syncwarp();
     if (share == 1 && clustered) cluster_wait();
@@ -153,13 +154,13 @@ __global__ void __launch_bounds__(C::threads, 1)
   const auto release = [&](int s) { release_stage(empty_there, s, lane, share > 1, share); };
 
   Out* const d = matrix_of<Out>(p.d, batch0, batch1);
-  // Stages to give back. Nobody waits for the last ones, and the other block may be gone.
+  // Stages to release. No producer waits for the last stages, and the other block may have ended.
   int left = (p.groups - group0 + step - 1) / step * count - stages;
   Stage at = Stage::to_read();
   for (int group = group0; group < p.groups; group += step) {
     float sum[C::width / 2] = {};
     int before = 0;
-#pragma unroll 1  // unrolled, some small ones are serialised (C7519)
+#pragma unroll 1  // in an unrolled loop, ptxas serialises the products of some small tiles (C7519)
     for (int i = 0; i < count; i++) {
       at.wait(full);
       const uint32_t w = ring + at.s * C::stage_bytes, a = w + C::w_bytes;
@@ -173,12 +174,12 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (count > 0 && left-- > 0) release(before);
     if (share > 1 && !inbox_in_ring && group + step >= p.groups) cluster_arrive();
 
-    griddepcontrol_wait();  // of the threads that read C and the bias and write D
+    griddepcontrol_wait();  // in the threads that read C and the bias and write D
     const auto own = [&](int j) { return fragment(sum, j); };
     const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
     const Part<Out> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
                        from_of(group), p.n, p.wide};
-    // An epilogue takes the fragments from `from` to end - 1 out of shared memory.
+    // An epilogue takes the fragments `from` to `end` - 1 out of shared memory.
     float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
     int from = 0, end = C::columns;
     if (split == 1) {
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(C::threads, 1)
         store_all<C, 0, C::columns>(own, to);
         continue;
       }
-      asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");  // nobody reads the ring any more
+      asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");  // no warp reads the ring any more
 #pragma unroll
       for (int j = 0; j < C::columns; j++) parked[j * 32] = own(j);
     } else if constexpr (C::may_split) {
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       const uint32_t slot = warp * (C::columns - C::middle) * C::fragment_bytes + lane * 16;
       parked = reinterpret_cast<float4*>(shared + (inbox - ring) + slot);
       const uint32_t there = map_shared(inbox + slot, other), barrier = map_shared(arrived, other);
-      // Fragments from mine to mine_end - 1 are finished here, those from theirs to theirs_end - 1 there.
+      // This block finishes the fragments `mine` to `mine_end` - 1, and the other block the fragments `theirs` to `theirs_end` - 1.
       const auto meet = [&](auto mine, auto mine_end, auto theirs, auto theirs_end) {
 #pragma unroll
         for (int j = theirs; j < theirs_end; j++) {
@@ -237,7 +238,7 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
     return TG_UNSUPPORTED;
   }
   CUtensorMap w_map, a_map;
-  const int a_box = int(ceil_div(args.m, m_groups * share));  // of even height
+  const int a_box = int(ceil_div(args.m, m_groups * share));  // rows of a tile of A, as even as possible
   if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / share) ||
       !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
     return TG_UNSUPPORTED;

@@ -1,6 +1,6 @@
 // Hopper: f32 products by one TF32 wgmma, the device side.
 //
-// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q its N side. P and Q are A and B, and C is D; or, with swap_ab, P and Q
+// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q is wgmma's N side. P and Q are A and B, and C is D; or, with swap_ab, P and Q
 // are B and A, and C is D transposed. wgmma reads TF32 K-major only. So
 //
 //     P   K-major: wgmma reads shared memory       MN-major ([K, R] in memory): through registers
@@ -12,7 +12,8 @@
 //
 // Repeated reads from L2 limit narrow tiles. There the blocks of a cluster may also have neighbouring rows of Q and share each
 // load of P, or share loads of both operands. Where tiles are few and K is long, each block of a pair takes half of K. The
-// partial sums then meet in distributed shared memory, and each block stores half of the tile: no workspace, the same bits every time.
+// partial sums then meet in distributed shared memory, and each block stores half of the tile. The sums need no workspace, and a
+// product has the same bits every time.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -43,7 +44,7 @@ struct Config {
   static_assert(q_rows / share % 8 == 0 && share <= 2 && q_rows % 32 == 0);
 
   // D leaves in panels of 32 columns: each warp has 16 rows of D; with swap_ab, each pair of warps has 32 rows. Two panels let a warp
-  // fill one while TMA reads the other; there are four where four cost no stage.
+  // fill one panel while TMA reads the other panel; there are four panels where four panels cost no stage.
   static constexpr int panel_rows = swap_ab ? 32 : 16, panel_bytes = panel_rows * 128;
   static constexpr int panel_owners = consumer_warps * 16 / panel_rows, panels = q_rows / 32;
   static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages + (adapts ? 8 : 0);
@@ -70,7 +71,7 @@ struct Cluster {
 struct Work {
   Cluster cluster;  // of this launch, for a kernel that adapts
   int r, s, k_blocks;
-  TileOrder order;  // of clusters; its M is R, and its N is S
+  TileOrder order;  // of clusters, with R for M and S for N
   bool bare;        // the epilogue is alpha alone
   uint64_t load_policy, store_policy;
 };
@@ -162,7 +163,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
     }
     return;
   }
-  // A loop over the panels: an unrolled epilogue would be too large. In a panel the warp has 16 rows, a lane a column.
+  // A loop over the panels: an unrolled epilogue would be too large. In a panel a warp has 16 rows, and a lane has a column.
 #pragma unroll 1
   for (int c = 0; c < C::panels; c++) {
     if (skips(c)) continue;
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const uint32_t full = panels_at + C::panels_bytes, empty = full + 8 * C::stages;
   const uint32_t arrived = empty + 8 * C::stages;  // barrier: the sums of the block with the other part of K
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  // Sharing and splitting cost a kernel that does not adapt nothing: their values are constants.
+  // In a kernel that does not adapt, sharing and splitting cost nothing: the values are constants.
   const int share_q = C::adapts ? w.cluster.share_q : C::share, share_p = C::adapts ? w.cluster.share_p : 1;
   const int split = C::adapts ? w.cluster.split : 1, cluster_log2 = share_q + share_p + split - 3;
   const int rank = C::share > 1 ? int(cluster_rank()) : 0, r_at = C::adapts ? rank & (share_q - 1) : rank;
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       prefetch_tensor_map(&p_map);
       prefetch_tensor_map(&q_map);
       prefetch_tensor_map(&d_map);
-      launch_dependents();  // early: the next kernel's blocks find no room beside those of this one
+      launch_dependents();  // early: blocks of the next kernel find no room beside the blocks of this kernel
       griddepcontrol_wait();
       Stage at = Stage::to_fill();
       for (int t = first; t < w.order.total; t += step) {
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(C::threads, 1)
         const int q_row = (place.n * share_p + s_at) * C::q_rows + r_at * q_slice;
         const uint16_t p_blocks = uint16_t(1 << rank | 1 << (rank ^ share_q));
         const uint16_t q_blocks = C::adapts ? uint16_t(1 << rank | 1 << (rank ^ 1)) : uint16_t(3);
-        // Boxes of P outside of the matrix are left out: their rows are not stored, and TMA would take as long to load them.
+        // Boxes of P outside of the matrix are left out: their rows are not stored, and TMA takes as long for such a box as for any other.
         const int boxes = C::registers ? min(4, max(0, (w.r - p_row + 31) / 32)) : 0;
         const uint32_t bytes = C::q_bytes + (C::registers ? boxes * C::box_bytes : C::p_bytes);
         const int from = part * half * C::depth;
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     float sum[C::q_rows / 2];
     wgmma_zero(sum);  // the first product overwrites the zeros
 
-    // P through registers: boxes of 32 of K by 32 rows, swizzled. Of each eight along K a lane takes q and q + 4; odd lanes read
+    // P through registers: boxes of 32 of K by 32 rows, swizzled. In each eight along K a lane takes q and q + 4; odd lanes read
     // q + 4 first, so that the warp has no bank conflicts.
     const int g = lane / 4, q = lane % 4, k_first = q ^ q % 2 * 4;
     const bool second_first = q % 2;
@@ -350,7 +351,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       release(before);
 
       if constexpr (C::adapts) {
-        // A block has one tile and stores one panel of it: the other buffer is free.
+        // A block has one tile and stores one panel of the tile: the other buffer is free.
         const uint32_t inbox = my_panels + C::panel_bytes + (C::swap_ab ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
         if (split > 1) meet(sum, part, inbox, arrived, rank ^ share_q * share_p);
       }
@@ -360,7 +361,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (lane == 0) tma_store_wait_read<0>();  // shared memory must outlive the reads of TMA
     __syncwarp();
   }
-  if (C::share > 1) cluster_sync();  // this block stays while another block may signal or store to its shared memory
+  if (C::share > 1) cluster_sync();  // this block stays while another block may signal or store to this block's shared memory
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The layouts of sm90_tf32.cu. Its kernels address shared memory by hand: the constants are theirs, the layouts CuTe's, and the two are
-// compared.
+// The layouts of sm90_tf32.cu. The kernels of that file address shared memory by hand. This program makes the layouts with CuTe, from the
+// constants of the kernels, and compares CuTe's offsets with the addresses of the kernels.
 #ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/program.hpp"
 
@@ -9,7 +9,7 @@
 namespace tilegemm {
 namespace {
 
-// (thread, value) with the values of some threads in another order: `moves` says which, `by` is xored into their numbers.
+// (thread, value) with the values of some threads in another order. `moves` says which threads; `by` is xored into the numbers of values.
 template <class Moves>
 layout::Table reordered(const layout::Table& tv, int by, const Moves& moves) {
   layout::Table other = tv;
@@ -57,7 +57,7 @@ void compare() {
   }
 }
 
-// P from memory to registers, where its columns are contiguous.
+// P from memory to registers, where the columns of P are contiguous.
 template <class C>
 void registers(layout::Page& page, const layout::Table& tv, const layout::Sides& sides) {
   const cute::GMMA::Layout_MN_SW128_Atom<cute::tfloat32_t> atom;
@@ -70,7 +70,7 @@ void registers(layout::Page& page, const layout::Table& tv, const layout::Sides&
   view.access("a thread loads its values, odd threads from the second half of K", 32, 4, ways(order));
 }
 
-// Panels of D, 32 columns of C of all warps: a warp's 16 rows are contiguous in D, or with swap_ab its columns.
+// Panels of D: 32 columns of C, for all warps. The rows of C are contiguous in D; with swap_ab, the columns of C are contiguous.
 template <class C>
 void panels(layout::Page& page, const layout::Table& c, const layout::Sides& sides) {
   using T = cute::tfloat32_t;

@@ -1,10 +1,11 @@
 // Hopper: f32 products by one TF32 wgmma, in all four layouts; the host side of device.hpp.
 //
-// Inputs are rounded to TF32, to nearest even, as TMA loads them: 11 bits of significand, all of f32's exponents. Sums are
-// f32, as tensor cores add: towards zero. What rounds to more than the largest number becomes Inf; Inf and NaN stay.
+// TMA rounds inputs to TF32, to nearest even: 11 bits of significand, and all exponents of f32. Sums are in f32; tensor cores round sums
+// towards zero. An input that rounds to more than the largest number becomes Inf; Inf and NaN stay.
 //
-// One side of a tile is 128: wgmma's M side. Where that is the tile's M, the operands stay as they are; else they are
-// swapped (swap_ab), which is what nn needs. tn transposes the other one into the workspace: B, or A with swap_ab.
+// One side of a tile is 128, and this side is wgmma's M side. Where the tile's N is 128, A and B are swapped (swap_ab); nn needs the
+// swap. tn transposes the operand on wgmma's N side into the workspace: B, or A with swap_ab. The workspace then needs 4 * N * K bytes, or
+// 4 * M * K bytes with swap_ab, for each matrix of the batch, with K rounded up to 64 and N to 8 (`footprint` in src/family/sm90_tf32.rs).
 #include <climits>
 
 #include "common/launch.hpp"
@@ -13,13 +14,14 @@
 namespace tilegemm {
 namespace {
 
-// The order of tiles. Strips of eight along S, of four where all tiles run at the same time or K is shallow, are the best or within
-// 1 % of it (H100). But narrow tiles that run at the same time should have P in common with their neighbours, most of what they load.
+// The order of tiles. Strips along S are the best order or within 1 % of the best (H100): eight tiles wide, or four where all tiles run at
+// the same time or K is shallow. Where narrow tiles run at the same time, strips lie along R: neighbours then share P, and P is the larger
+// part of the loads of a narrow tile.
 TileOrder order_of(const tg_gemm_args& args, int64_t r_tiles, int64_t s_tiles, bool narrow, bool one_wave) {
   return TileOrder(r_tiles, s_tiles, args.batch, narrow && one_wave, one_wave || args.k <= 1024 ? 4 : 8);
 }
 
-// Clusters that run at the same time; those of four reach 120 of an H100's 132 multiprocessors.
+// Clusters that run at the same time; clusters of four blocks reach 120 of an H100's 132 multiprocessors.
 int64_t clusters_at_once(const tg_gemm_args& args, const Cluster& cluster) {
   return (cluster.log2() > 1 ? int64_t(args.sm_count) * 10 / 11 : args.sm_count) >> cluster.log2();
 }
@@ -38,7 +40,7 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
   const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster), stages = ceil_div(args.k, C::depth);
-  // K is halved where it is long, and where no cluster has two tiles.
+  // K is halved only where K is long and no cluster has two tiles.
   if (at_once == 0 || (cluster.split > 1 && (total > at_once || stages < 16))) return TG_UNSUPPORTED;
 
   const Epilogue<float, float> epilogue(args);
@@ -80,7 +82,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_config& config = args.config;
   const Cluster cluster{swap_ab ? config.cluster_n : config.cluster_m, swap_ab ? config.cluster_m : config.cluster_n, config.split};
   if (config != tg_config{0, 0, config.cluster_m, config.cluster_n, config.split, 0, 0, 0}) return TG_UNSUPPORTED;
-  // src/kernel/limits.rs has the same limits.
+  // family.toml has the same limits.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
   if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
   if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;
@@ -89,7 +91,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const Lines a = lines_of_a(args, a_k_major), b = lines_of_b(args, b_k_major);
   const Lines &p = swap_ab ? b : a, &q = swap_ab ? a : b;
   using Shared = Config<!p_k_major, width, swap_ab, share>;
-  // Blocks of wide tiles may be alone: none waits for another one then.
+  // A block of wide tiles may be alone: no block then waits for another block.
   if constexpr (Shared::registers && width == 256) {
     if (cluster.is(1, 1, 1)) return run<Config<true, width, swap_ab, 1>>(args, cluster, p, q, !q_k_major);
   }

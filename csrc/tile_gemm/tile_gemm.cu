@@ -39,7 +39,7 @@ struct Problem {
   Strides a, b, d;
 };
 
-// The three epilogues are parts of the epilogue of common/epilogue.hpp. Each has a kernel of its own: the plain product pays nothing
+// The three epilogues are parts of the epilogue of common/epilogue.hpp. Each part has a kernel of its own: the plain product pays nothing
 // for an epilogue, and only the third kernel stages C in shared memory, which otherwise holds one more stage of A and B.
 struct Product {};  // d = acc
 
@@ -47,7 +47,7 @@ template <class T>
 struct Activated {  // d = activation(alpha * acc + bias)
   float alpha;
   int activation;
-  const T* bias;  // a vector along M of `bias_m` elements or along N of `bias_n`; the other count, or both, is 0
+  const T* bias;  // a vector along M of `bias_m` elements, or along N of `bias_n` elements; a count without a vector is 0
   int bias_m, bias_n;
   int64_t bias_stride, bias_batch[2];
 };
@@ -258,7 +258,7 @@ auto scalars(const Added<T>& e) {
 
 template <class Row>
 std::optional<Problem> problem_of(const tg_gemm_args& args) {
-  // src/kernel/limits.rs has the same number.
+  // family.toml has the same number.
   constexpr int most = INT_MAX / 2;  // leaves room for one step of the persistent loop beyond the last tile
   for (int64_t extent : {args.m, args.n, args.k, args.batch[0], args.batch[1]}) {
     if (extent < 1 || extent > most) return {};

@@ -24,7 +24,7 @@ pub enum Rejection {
         feature: String,
     },
     /// The kernel was left out of this build, a development build.
-    #[error("left out by TILEGEMM_PROFILE=fast; build without that")]
+    #[error("left out by TILEGEMM_PROFILE; build without that")]
     NotInProfile,
     /// The kernel is for other architectures and runs on this one by name only.
     #[error(

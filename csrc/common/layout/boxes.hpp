@@ -1,4 +1,4 @@
-// Operands in the boxes of common/tensor_map.hpp, 128 bytes wide and swizzled, as CuTe's layouts: what kernels address by hand.
+// Operands in the boxes of common/tensor_map.hpp, 128 bytes wide and swizzled, as CuTe's layouts. Kernels address these boxes by hand.
 #pragma once
 #include "common/layout/views.hpp"
 
@@ -24,7 +24,7 @@ auto ring(const Stage& stage) {
 template <class T, class Layout>
 auto shared_tensor(const Layout& layout) { return cute::make_tensor(cute::make_smem_ptr(static_cast<T*>(nullptr)), layout); }
 
-// The load of an operand by TMA, whose tensor map is made from the same type in CuTe's own kernels.
+// The load of an operand by TMA. CuTe's own kernels make tensor maps from the type of this copy.
 template <class T, int rows, int depth, bool k_major, class Ring>
 void tma_view(Page& page, const std::string& matrix, const Ring& ring, const char* row) {
   using namespace cute;

@@ -1,4 +1,5 @@
-// Examples of copies, of no kernel: published ones, which tests hold, and one that shows why shared memory is padded or swizzled.
+// Examples of copies that belong to no kernel: published examples, which tests hold, and an example that shows why shared memory is
+// padded or swizzled.
 #ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/views.hpp"
 

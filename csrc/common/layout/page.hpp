@@ -1,5 +1,5 @@
 // The page that a layout program prints: kernels and examples, each with views of its copies, products and shared memory, as JSON
-// (src/cli/layout/page.rs reads it). CuTe evaluates every layout, on the host.
+// (src/cli/layout/page.rs reads the page). CuTe evaluates every layout, on the host.
 #pragma once
 #include <cxxabi.h>
 
@@ -45,7 +45,7 @@ std::string type_name() {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
-// Ends the build where a layout is not what a kernel's own arithmetic says.
+// Ends the build where a layout differs from a kernel's own arithmetic.
 inline void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "a layout differs from the kernel: %s\n", what);
@@ -69,7 +69,8 @@ Table table(const Layout& layout) {
   return table;
 }
 
-// The cells of a matrix, each with two numbers: thread and value, or bank and offset. Of a large matrix, the first rows and columns.
+// The cells of a matrix, each with two numbers: thread and value, or bank and offset. A grid has only the first rows and columns of a large
+// matrix.
 class Grid {
  public:
   static constexpr int most = 64;

@@ -4,16 +4,16 @@
 // layout.cu includes this header, then the family's source, which ends with the rows. In place of a kernel's descriptor, each row
 // becomes an entry of the page. layout.cu defines `template <class Row> void describe(layout::Page&)` in namespace tilegemm: the views of
 // the types that the kernel of a row is made of. No kernel is instantiated. The whole of layout.cu is for the host alone: nvcc would read
-// it a second time for the device.
+// the file a second time for the device.
 #pragma once
-#include <cudaTypedefs.h>  // before CUTLASS, which would include it inside of a namespace
+#include <cudaTypedefs.h>  // before CUTLASS, which would include this header inside of a namespace
 
 #include "common/kernel.hpp"
 #include "common/layout/views.hpp"
 
 namespace tilegemm {
 
-// In registry.cpp for kernels; no module is loaded here.
+// registry.cpp has this function for kernels; no module is loaded here.
 inline tg_status load_module(const void*) { return TG_UNSUPPORTED; }
 
 template <class Row>

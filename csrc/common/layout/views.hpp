@@ -33,7 +33,7 @@ std::string swizzle(const cute::ComposedLayout<cute::Swizzle<B, M, S>, Offset, L
   return B == 0 ? "none" : text(cute::Swizzle<B, M, S>{}) + ", which xors bits " + bits(M + S) + " of the offset into bits " + bits(M);
 }
 
-// A matrix in shared memory, whose third mode, if there is one, is the stages. `Atom` is the layout that is repeated.
+// A matrix in shared memory. A third mode of the layout, if there is a third mode, is the stages. `Atom` is the layout that is repeated.
 template <class Atom, class Layout>
 View& shared_view(Page& page, const std::string& matrix, int bytes, const Atom& atom, const Layout& layout, const char* row, const char* column) {
   using namespace cute;
@@ -86,7 +86,7 @@ Table tile_table(const Layout& tv, const Tiler& tiler) {
   return elements;
 }
 
-// A view of a copy: its atom, tiler, thread-value layout, and thread 0's partitions of tensors of the types Source and Destination.
+// A view of a copy: the atom, tiler, thread-value layout, and thread 0's partitions of tensors of the types Source and Destination.
 template <class Source, class Destination, class Copy>
 View& copy_view(Page& page, const std::string& title, const Copy& copy, const char* row, const char* column) {
   using Tiler = typename Copy::Tiler_MN;
@@ -109,7 +109,7 @@ View& store_access(View& view, const char* what, const Copy& copy, int bytes, co
   return view.access(what, lanes_together(values * bytes), values * bytes,
                      ways_of_threads(tile_table(decltype(copy.get_layoutD_TV()){}, typename Copy::Tiler_MN{}), rows, table(offsets(layout)), bytes, values));
 }
-// The same for the load of a tile from shared memory.
+// Adds the load of a copy's tile from a matrix in shared memory, `values` elements of a thread at a time.
 template <class Copy, class Layout>
 View& load_access(View& view, const char* what, const Copy& copy, int bytes, const Layout& layout, int values) {
   const int rows = int(cute::size<0>(typename Copy::Tiler_MN{}));
@@ -129,7 +129,7 @@ struct Sides {
   static Sides of(bool swap_ab) { return swap_ab ? Sides{"B", "A", "N", "M"} : Sides{}; }
 };
 
-// A tiled MMA. A and B: the types of its operands in shared memory; Tile: rows and columns of a block's tile.
+// A tiled MMA. A and B: the types of the operands in shared memory; Tile: rows and columns of a block's tile.
 template <class A, class B, class Tile, class Mma>
 void mma_views(Page& page, const Mma& mma, const Sides& sides = {}) {
   using namespace cute;
