@@ -15,7 +15,7 @@ use family::Family;
 pub use family::{Language, Role};
 use limits::Limits;
 
-const ARCHS: [&str; 7] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120"];
+const ARCHS: [&str; 8] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120", "sm120a"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
@@ -26,7 +26,7 @@ const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// sm80 sm89 sm90 sm90a sm100 sm100a sm120; built when the Cargo feature of that number is on.
+    /// sm80 sm89 sm90 sm90a sm100 sm100a sm120 sm120a; built when the Cargo feature of that number is on.
     #[serde(default)]
     arch: Vec<String>,
     /// Archs on which other kernels win, where the row is compiled by the build profile `every` only, and run by name: for its proof.
@@ -139,7 +139,7 @@ pub struct Kernel {
     pub epilogue: String,
     /// Whether the build profile `fast` has the kernel.
     pub fast: bool,
-    /// Whether the kernel is the first of its row for its arch.
+    /// Whether the kernel is the first of its row for its arch and the size of its operands' elements.
     pub first: bool,
     pub why: String,
     /// Line of the row in its family.toml.
@@ -278,7 +278,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
-                    first: *dtype == row.dtype[0] && *layout == row.layout[0],
+                    first: *layout == row.layout[0] && first_of_size(dtype, &row.dtype),
                     why: row.why.clone(),
                     line,
                     code: String::new(),
@@ -354,6 +354,11 @@ fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String
         Some(value) => Err(format!("field `{field}`: unknown '{value}'; expected one of {}", allowed.join(", "))),
         None => Ok(()),
     }
+}
+
+/// Whether no dtype before this one in the list has elements of the same size.
+fn first_of_size(dtype: &str, list: &[String]) -> bool {
+    list.iter().find(|other| dtype_bytes(other) == dtype_bytes(dtype)).is_some_and(|first| first == dtype)
 }
 
 fn dtype_bytes(dtype: &str) -> u32 {

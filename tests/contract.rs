@@ -22,9 +22,15 @@ fn built() -> impl Iterator<Item = &'static KernelDesc> {
 }
 
 fn device(kernel: &KernelDesc) -> DeviceInfo {
-    let mut device = DeviceInfo::h100();
-    device.capability = kernel.arch.capability.max(device.capability);
-    device
+    let card = match kernel.arch.capability {
+        80 => "a100",
+        89 => "rtx4090",
+        90 => "h100",
+        100 => "b200",
+        120 => "rtx5090",
+        other => panic!("name a card of compute capability {other}"),
+    };
+    DeviceInfo::by_name(card).unwrap()
 }
 
 fn numbers(config: &Config) -> [i32; 8] {

@@ -178,7 +178,8 @@ impl ArchModel {
             latency_us: (LATENCY_US * LATENCY_GBPS / (memory_gbps / sms.max(1.0))).max(LEAST_LATENCY_US),
             // The H100 records of benches/record.
             launch_us: 3.7,
-            overlapped_launch_us: 1.7,
+            // Kernels overlap from Hopper on.
+            overlapped_launch_us: if capability >= 90 { 1.7 } else { 3.7 },
             // The H100: 120 and 112 of 132 multiprocessors. Groups of 18 and fewer multiprocessors leave a remainder.
             cluster_reach: [120.0 / 132.0, 112.0 / 132.0],
             shared_bytes: Arch::device(capability).shared_bytes(),

@@ -24,6 +24,8 @@ fitted! {
         unaligned: [f64; 2] = "", 0.05 to 1.3;
         /// The share of this throughput that a multiprocessor with a single block of four warps has.
         alone: f64 = "", 0.3 to 1.0;
+        /// The rate of `mma.sync` over that of the newer instructions: on Hopper, and on data-centre Blackwell.
+        newer: [f64; 2] = "", 0.1 to 1.0;
         /// First loads, and the epilogue of 128 x 128 results.
         tile_us: [f64; 2] = "us", 0.0 to 20.0;
         /// The share of what L2 gives.
@@ -107,9 +109,13 @@ impl Sm80Gemm {
         };
         let busiest = (blocks / sms).ceil();
         let single = kernel.warps == 4 && (busiest < 2.0 || room < 2.0);
-        let rate = peak_tflops(problem.a.format, kernel.math, device) * 1e6 / sms
-            * full
-            * if single { self.alone } else { 1.0 };
+        let newer = match device.capability / 10 {
+            9 => self.newer[0],
+            10 | 11 => self.newer[1],
+            _ => 1.0,
+        };
+        let alone = if single { self.alone } else { 1.0 };
+        let rate = peak_tflops(problem.a.format, kernel.math, device) * 1e6 / sms * newer * full * alone;
         let products = busiest * 2.0 * tile_m * tile_n * part / rate;
         let tiles = (busiest / room).ceil() * (self.tile_us[0] + self.tile_us[1] * tile_m * tile_n / 16384.0);
 
