@@ -114,11 +114,11 @@ fn compiles_kernels() -> bool {
 /// The table, with the hash of each kernel's code.
 fn kernels(csrc: &Path) -> Result<Vec<Kernel>> {
     let mut kernels = table::read(csrc)?;
-    let mut digests: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut digests: BTreeMap<(PathBuf, u16), String> = BTreeMap::new();
     for kernel in &mut kernels {
-        let source = kernel.source(csrc);
+        let source = kernel.source(csrc).map(|source| (source, kernel.capability()));
         if let Some(source) = source.as_ref().filter(|source| !digests.contains_key(*source)) {
-            digests.insert(source.clone(), code::digest(source, csrc)?);
+            digests.insert(source.clone(), code::digest(&source.0, csrc, source.1)?);
         }
         let row = format!("{}{}\n{}", kernel.cpp(), kernel.epilogue, kernel.flags.join(" "));
         kernel.code = code::hash(&row, source.and_then(|source| digests.get(&source)).map(String::as_str));

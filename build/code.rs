@@ -21,10 +21,11 @@ pub fn sources(source: &Path, include: &Path) -> Result<Vec<String>, String> {
     Ok(texts)
 }
 
-/// A digest of the code that `source` is compiled from. Names of files, comments and blanks do not count: with them, every change of a
-/// comment would make measurements invalid.
-pub fn digest(source: &Path, include: &Path) -> Result<String, String> {
-    let mut codes: Vec<String> = sources(source, include)?.iter().map(|text| code(text)).collect();
+/// A digest of the code that `source` is compiled from for this compute capability. Names of files, comments and blanks do not count: with
+/// them, every change of a comment would make measurements invalid.
+pub fn digest(source: &Path, include: &Path, capability: u16) -> Result<String, String> {
+    let texts = sources(source, include)?;
+    let mut codes: Vec<String> = texts.iter().map(|text| code(&for_capability(text, capability))).collect();
     codes.sort();
     Ok(hex(codes.iter().map(String::as_str)))
 }
@@ -41,6 +42,23 @@ fn hex<'a>(parts: impl Iterator<Item = &'a str>) -> String {
         hash.update([0]);
     }
     hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// C++ after the directives `#if __CUDA_ARCH__ >= NUMBER` and their `#endif`, for this compute capability. Such a block has no `#else` and
+/// no other directives.
+pub fn for_capability(source: &str, capability: u16) -> String {
+    let mut kept = String::new();
+    let mut block = None; // whether the block that is open is kept
+    for line in source.split_inclusive('\n') {
+        if let Some(least) = line.trim().strip_prefix("#if __CUDA_ARCH__ >= ") {
+            block = Some(least.parse().is_ok_and(|least: u32| u32::from(capability) * 10 >= least));
+        } else if line.trim() == "#endif" && block.is_some() {
+            block = None;
+        } else if block != Some(false) {
+            kept += line;
+        }
+    }
+    kept
 }
 
 /// C++ without comments and `#include`s, and with single blanks.

@@ -22,6 +22,15 @@ fn comments_blanks_and_includes_are_no_code() {
 }
 
 #[test]
+fn code_of_another_architecture_does_not_count() {
+    let text = "void wait() {\n#if __CUDA_ARCH__ >= 900\n  asm();\n#endif\n}\n#ifdef X\nint x;\n#endif\n";
+    let code_for = |capability| code::code(&code::for_capability(text, capability));
+    assert_eq!(code_for(90), "void wait() { asm(); } #ifdef X int x; #endif");
+    assert_eq!(code_for(100), code_for(90));
+    assert_eq!(code_for(80), "void wait() { } #ifdef X int x; #endif");
+}
+
+#[test]
 fn the_hash_of_a_kernel_is_of_what_it_is_made_of() {
     let folder = std::env::temp_dir().join(format!("tilegemm-hash-{}", std::process::id()));
     let write = |path: &str, text: &str| {
@@ -36,7 +45,7 @@ fn the_hash_of_a_kernel_is_of_what_it_is_made_of() {
     write("gemv/gemv.cu", "#include \"common/kernel.hpp\"\n#include \"gemv/mma.hpp\"\n#include TG_ROWS\nint gemv;");
     write("outer/outer.cu", "#include <limits>\n#include \"common/kernel.hpp\"\nint outer;");
     let hash = |row: &str, family: &str| {
-        let digest = code::digest(&folder.join(family).join(format!("{family}.cu")), &folder).unwrap();
+        let digest = code::digest(&folder.join(family).join(format!("{family}.cu")), &folder, 90).unwrap();
         code::hash(row, Some(&digest))
     };
     let hashes = || [hash("row", "gemv"), hash("row", "outer"), code::hash("row", None)];

@@ -140,7 +140,11 @@ fn every_kind_of_bad_row_has_its_error() {
         (FAMILY, &[("split", "2")], &["`split` is 2", "sm90_gemm has 1 to 1"]),
         ("tile_gemm", &[NEWER, PLAIN, ("tile", "[96, 64, 64]")], &["`tile` is [96, 64, 64]", "[16|32|64|128|256,"]),
         ("simt_gemm", &[NEWER, ("dtype", r#"["f32", "f64"]"#)], &["`dtype`", r#"["f32"]"#]),
-        ("gemv", &[("arch", r#"["sm80"]"#)], &["`arch`", r#"gemv is written for ["sm90", "sm100", "sm120"]"#]),
+        (
+            "gemv",
+            &[("arch", r#"["sm90a"]"#)],
+            &["`arch`", r#"gemv is written for ["sm80", "sm89", "sm90", "sm100", "sm120"]"#],
+        ),
         ("gemv", &[NEWER, NN], &["`layout`", r#"["nt"]"#]),
         ("gemv", &[NEWER, PLAIN, ("tile", "[4, 2, 512]")], &["`tile` is [4, 2, 512]", "[8, any, 256|"]),
         (
@@ -149,7 +153,7 @@ fn every_kind_of_bad_row_has_its_error() {
             &["`tile` is [8, 2, 384]", "256|512|768|1024] for bf16|f16"],
         ),
         ("gemv", &[NEWER, PLAIN, ("tile", "[8, 2, 256]"), F32], &["`tile` is [8, 2, 256]", "[16, any,", "for f32"]),
-        ("gevm", &[("arch", r#"["sm89"]"#)], &["`arch`", r#"gevm is written for ["sm90","#]),
+        ("gevm", &[("arch", r#"["sm90a"]"#)], &["`arch`", r#"gevm is written for ["sm80","#]),
         ("gevm", &[NEWER, ("layout", r#"["nt"]"#)], &["`layout`", r#"["nn"]"#]),
         ("gevm", &[NEWER, PLAIN, NN], &["`tile` is [128, 256, 64]", "[4, 64, 32]"]),
         ("outer", &[NEWER, F32, ("layout", r#"["tn"]"#)], &["`layout`", r#"["any"]"#]),

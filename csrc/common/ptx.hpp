@@ -1,4 +1,4 @@
-// PTX instructions that CUDA C++ lacks, for kernels from Hopper on. Functions have the names of the PTX ISA.
+// PTX instructions that CUDA C++ lacks, most of them from Hopper on. Functions have the names of the PTX ISA.
 #pragma once
 #include <cstdint>
 
@@ -13,11 +13,20 @@ namespace tilegemm {
 // - Every block waits, so that the end of a kernel implies the end of all earlier kernels.
 // - Before waiting, a block reads no memory. A block may prefetch into L2, since later writes reach L2, too.
 //
-// Both instructions do nothing in a kernel that was launched without the attribute.
+// Both instructions do nothing in a kernel that was launched without the attribute. Architectures before Hopper have neither the attribute
+// nor the instructions.
 
 // Lets the next kernel of the stream start.
-__device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void griddepcontrol_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // ---- Matrices --------------------------------------------------------------------------------------------------------
 
@@ -33,10 +42,12 @@ __device__ inline uint32_t movmatrix(uint32_t matrix) {
 // Fixed L2 policies, equal to the policies that createpolicy.fractional makes for a whole access.
 constexpr uint64_t evict_normal = 0x1000000000000000, evict_first = 0x12F0000000000000, evict_last = 0x14F0000000000000;
 
-// Requests `bytes` bytes in L2; address and `bytes` are multiples of 16.
+// Requests `bytes` bytes in L2, from Hopper on; address and `bytes` are multiples of 16.
 __device__ inline void prefetch_l2(const void* from, int bytes, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy)
                : "memory");
+#endif
 }
 
 // Requests the line of `at` in L2.

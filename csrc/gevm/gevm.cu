@@ -36,6 +36,7 @@ struct Tile {
   static constexpr int sums = M * width<T>;  // sums of a lane, (m, column)
   static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // warps of a block; blocks of a multiprocessor
   static constexpr bool several = MANY && M < 4;  // whether a block computes several matrices; for four rows of A, registers do not suffice
+  static constexpr bool splits = !MANY && Row::arch >= 90;  // whether the blocks of a cluster may split K
   using Sums = LaneSums<sums, lanes / 2, n_lanes>;
   static_assert(n_lanes == 8 && Row::tile_k == groups * k);
 };
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
   __shared__ float partials[C::several ? 2 : 1][warps][C::outputs], inbox[C::outputs];
   __shared__ uint64_t barrier;
   const int lane = threadIdx.x % lanes, warp = threadIdx.x / lanes;
-  const int cluster_log2 = MANY ? 0 : cut.cluster_log2, rank = int(blockIdx.x) & ((1 << cluster_log2) - 1);
+  const int cluster_log2 = C::splits ? cut.cluster_log2 : 0, rank = int(blockIdx.x) & ((1 << cluster_log2) - 1);
   const int first_n = (int(blockIdx.x) >> cluster_log2) * C::n;
   const uint32_t arrived = uint32_t(__cvta_generic_to_shared(&barrier));
   launch_dependents();
@@ -262,7 +263,7 @@ template <class Row, int M, bool MANY>
 tg_status launch_blocks(const tg_gemm_args& args) {
   using C = Tile<Row, M, MANY>;
   using T = typename C::T;
-  const int split = args.config.split, cluster_log2 = log2_of(split, MANY ? 1 : most_split);
+  const int split = args.config.split, cluster_log2 = log2_of(split, C::splits ? most_split : 1);
   if (args.m > M || cluster_log2 < 0) return TG_UNSUPPORTED;
   const int64_t tiles = ceil_div(args.n, C::n), batches = args.batch[0] * args.batch[1];
   const int64_t at_once = C::several ? std::max<int64_t>(C::residents * args.sm_count / tiles, 1) : batches;

@@ -36,6 +36,12 @@ fn config(case: &Case, split: u32, warps: u32) -> Config {
     Config { tile: [rows, case.kernel.tile[1]], split, warps, ..Config::default() }
 }
 
+/// The blocks that may split K: there are clusters from Hopper on.
+fn splits(case: &Case) -> impl Iterator<Item = u32> {
+    let clusters = case.kernel.arch.capability >= 90;
+    SPLITS.into_iter().filter(move |split| clusters || *split == 1)
+}
+
 /// The K of one group: each warp of a block has a group of rows of B. A stage of the row is two groups.
 fn block_k(case: &Case) -> usize {
     (WARPS * case.kernel.tile[2] / 2) as usize
@@ -43,8 +49,7 @@ fn block_k(case: &Case) -> usize {
 
 impl Family for Gevm {
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let deep =
-            SPLITS.into_iter().filter(|split| *split == 1 || case.problem.k > block_k(case) * *split as usize / 2);
+        let deep = splits(case).filter(|split| *split == 1 || case.problem.k > block_k(case) * *split as usize / 2);
         deep.map(|split| config(case, split, WARPS)).chain([config(case, 1, WARPS_OF_MANY)]).collect()
     }
 
@@ -59,7 +64,7 @@ impl Family for Gevm {
         }
         let pays = |split: u32| tiles * split as usize <= if split > 2 { sms / 2 } else { sms };
         let is_deep = |split: u32| case.problem.k > block_k(case) * split as usize / 2;
-        let split = SPLITS.into_iter().skip(1).take_while(|split| pays(*split) && is_deep(*split)).last();
+        let split = splits(case).skip(1).take_while(|split| pays(*split) && is_deep(*split)).last();
         config(case, split.unwrap_or(1), WARPS)
     }
 

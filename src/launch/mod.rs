@@ -79,7 +79,8 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
         return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
     }
     let problem = &plan.canonical.problem;
-    let overlap = overlap()?;
+    // Kernels overlap from Hopper on.
+    let overlap = overlap()? && plan.kernel.arch.capability >= 90;
     let args = |problem: &Problem, pointers| ffi::tg_gemm_args {
         config: config(plan.config),
         sm_count: plan.sm_count as i32,

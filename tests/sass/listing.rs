@@ -28,7 +28,7 @@ impl Instruction {
         let (name, operands) = words[usize::from(has_guard)..].split_first()?;
         let of_predicate = |word: &str| ["P", "!P", "UP", "!UP"].iter().any(|start| word.starts_with(start));
         let target = operands.last().and_then(|word| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok());
-        let jumps = name.starts_with("BRA") || *name == "BSSY";
+        let jumps = name.starts_with("BRA") || name.starts_with("BSSY");
         Some(Self {
             address,
             name: name.to_string(),

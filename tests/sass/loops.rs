@@ -1,6 +1,6 @@
 //! Answers from a function's control flow: the order of blocks in memory says little about loops.
 
-use super::listing::Instruction;
+use super::listing::{matches, Instruction};
 use petgraph::algo::dominators::simple_fast;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::Incoming;
@@ -89,10 +89,10 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
         let end = flow[block].end;
         let last = &code[end - 1];
         let mut next: Vec<usize> = if last.is_branch() { target(last).into_iter().collect() } else { Vec::new() };
-        if last.name == "BSYNC" {
+        if matches(&last.name, "BSYNC") {
             // Threads that have met at a barrier go on where the instruction that set the barrier up says.
             let sets_up =
-                |instruction: &&Instruction| instruction.name == "BSSY" && instruction.barrier == last.barrier;
+                |instruction: &&Instruction| matches(&instruction.name, "BSSY") && instruction.barrier == last.barrier;
             next.extend(code[..end].iter().rfind(sets_up).and_then(target));
         }
         next.extend((last.falls_through() && end < code.len()).then_some(end));
