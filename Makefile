@@ -3,7 +3,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-FEATURES := cuda,sm90,cutile,bench,layout
+# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90".
+ARCHS := sm90
+FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile,bench,layout
+FEATURES := $(call FEATURES_OF,sm90)
 # cudarc knows CUDA up to 13.4; candle's kernels are built by cudaforge, which takes one thread unless told.
 ENV := eval "$$(third_party/fetch.sh --env)"; \
   export CUDARC_CUDA_VERSION=$${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=$${CUDAFORGE_THREADS:-$$(nproc)} \
@@ -16,7 +19,7 @@ help:
 	@echo "make test        everything that can be checked on this machine; no GPU needed"
 	@echo "make bench       the benchmark suite (needs a GPU); make bench ARGS='--help' lists what it can do"
 	@echo "make tune        a measured table for this GPU; make tune ARGS='--help' lists what it can do"
-	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.xz"
+	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.xz; ARCHS='sm80 sm90' for several archs"
 	@echo "make fmt         format the sources"
 
 demo:
@@ -35,7 +38,7 @@ tune: toolchain
 	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- tune $(ARGS)
 
 gpu-bundle: toolchain
-	$(ENV) scripts/gpu_bundle.sh "$(FEATURES)"
+	$(ENV) scripts/gpu_bundle.sh "$(call FEATURES_OF,$(ARCHS))"
 
 fmt:
 	cargo fmt
