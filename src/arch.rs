@@ -7,6 +7,9 @@ pub use model::{ArchModel, Source};
 mod cards;
 mod model;
 
+/// The compute capabilities that have a Cargo feature: `sm80` and so on.
+const FEATURES: [u16; 5] = [80, 89, 90, 100, 120];
+
 /// A CUDA architecture that a kernel is compiled for, or that a device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -21,6 +24,22 @@ impl Arch {
     /// The architecture of a device.
     pub(crate) const fn device(capability: u16) -> Self {
         Self { capability, exact: false }
+    }
+
+    /// The words that tell the user of a device of compute capability `device` how to get kernels for the device, where `built` are the
+    /// capabilities of this build.
+    pub(crate) fn remedy(device: u16, built: &[u16]) -> String {
+        let built = match built {
+            [] => "no kernels".into(),
+            archs => {
+                format!("kernels for {}", archs.iter().map(|arch| format!("sm{arch}")).collect::<Vec<_>>().join(", "))
+            }
+        };
+        let device_is = format!("this build has {built}, and the device is an sm{device}");
+        match FEATURES.into_iter().rev().find(|arch| Arch::device(*arch).runs_on(device)) {
+            Some(feature) => format!("{device_is}; build with the feature sm{feature}"),
+            None => format!("{device_is}, which no feature builds for; cuBLAS runs there"),
+        }
     }
 
     /// Bytes of shared memory of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -78,4 +97,26 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// The numbers of the card that estimates are made of.
     pub model: ArchModel,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arch;
+
+    #[test]
+    fn a_device_without_kernels_is_told_the_feature() {
+        let says = |device, built: &[u16]| Arch::remedy(device, built);
+        assert_eq!(
+            says(86, &[90]),
+            "this build has kernels for sm90, and the device is an sm86; build with the feature sm80"
+        );
+        for (device, feature) in
+            [(80, 80), (87, 80), (89, 89), (90, 90), (100, 100), (103, 100), (120, 120), (121, 120)]
+        {
+            assert!(says(device, &[]).ends_with(&format!("build with the feature sm{feature}")), "{device}");
+        }
+        assert!(says(110, &[80, 90])
+            .starts_with("this build has kernels for sm80, sm90, and the device is an sm110, which"));
+        assert!(says(75, &[]).contains("no feature builds for"));
+    }
 }

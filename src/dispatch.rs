@@ -268,13 +268,13 @@ impl Dispatcher {
             None if policy.batch_invariant && !p.is_empty() => {
                 let order = self.sum_order(asked, policy);
                 let chosen = order.and_then(|order| self.in_order(p, policy, order));
-                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy)))?
+                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy), &self.device))?
             }
             None => {
                 let able = self.able(p, policy);
                 let tuned = self.tuned(p, policy, &able);
                 let chosen = self.with_packing(p, policy, self.decide(p, &able, &tuned));
-                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy)))?
+                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy), &self.device))?
             }
         };
         tracing::debug!(

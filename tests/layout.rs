@@ -175,14 +175,26 @@ mod with_layouts {
         );
 
         let file = std::env::temp_dir().join(format!("tilegemm-layout-docs-{}.svg", std::process::id()));
-        let kernel = "sm90_gemm_bf16_nt_128x256x64_2x1_cooperative";
-        stdout(&[kernel, "--view", "2", "--svg", file.to_str().unwrap()]);
-        let drawn = std::fs::read_to_string(&file).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let page = std::fs::read_to_string(root.join("docs/kernels.md")).unwrap();
+        let commands = page.lines().filter_map(|line| line.strip_prefix("tilegemm layout ")?.split_once(" --svg "));
+        let mut drawings = 0;
+        for (what, drawing) in commands {
+            let arguments = what.split(' ').chain(["--svg", file.to_str().unwrap()]);
+            stdout(&arguments.collect::<Vec<_>>());
+            let drawn = std::fs::read_to_string(&file).unwrap();
+            let redo = format!("draw it again: tilegemm layout {what} --svg {drawing}");
+            assert!(
+                drawn == std::fs::read_to_string(root.join(drawing)).unwrap(),
+                "{drawing} is another drawing; {redo}"
+            );
+            drawings += 1;
+        }
         std::fs::remove_file(&file).unwrap();
-        let redo = format!("draw it again: tilegemm layout {kernel} --view 2 --svg docs/layouts/swizzle.svg");
-        assert!(
-            drawn == include_str!("../docs/layouts/swizzle.svg"),
-            "docs/layouts/swizzle.svg is another drawing; {redo}"
+        assert_eq!(
+            drawings,
+            std::fs::read_dir(root.join("docs/layouts")).unwrap().count(),
+            "every drawing has its command"
         );
     }
 

@@ -3,8 +3,8 @@
 // A thread block computes a tile of D. Blocks of `tile_k` k's of A and B pass through a ring of shared-memory stages, which cp.async
 // fills. A warp loads fragments by ldmatrix one step of the tensor cores ahead, and multiplies by mma.sync.
 //
-// Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The first block of K is the one that may be incomplete, so that the
-// main loop checks no k.
+// Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The last block of K, which may
+// be incomplete, is loaded first, so that the main loop checks no k.
 //
 // With `split` parts of K each block writes its sums to the workspace, and a second kernel adds the parts in order (common/add_parts.hpp).
 #include <climits>
@@ -283,7 +283,8 @@ tg_status launch(const tg_gemm_args* problem) {
     if (const cudaError_t error = allow_shared_memory<C>(sm80_gemm<Row>, C::shared_bytes)) return cuda_status(error);
   }
   const Epilogue<Out, float> epilogue(args);
-  const Grid grid{TileOrder(tiles_m, tiles_n, args.batch, false, std::max(1, 2048 / C::tile_n)), split, blocks, in_vectors<Out>(args, args.d), epilogue.is_plain()};
+  const TileOrder order(tiles_m, tiles_n, args.batch, false, std::max(1, 2048 / C::tile_n));
+  const Grid grid{order, split, blocks, in_vectors<Out>(args, args.d), epilogue.is_plain()};
   const dim3 blocks_of_grid(unsigned(tiles_m * tiles_n * batches), unsigned(split));
   const tg_status status = launch_plainly(args, blocks_of_grid, dim3(C::threads), C::shared_bytes, sm80_gemm<Row>, args, epilogue, grid);
   if (status != TG_OK || split == 1) return status;

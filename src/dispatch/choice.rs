@@ -1,9 +1,10 @@
 //! Which of the kernels that can run a problem is taken.
 
 use super::{Candidate, Chosen, Dispatcher, Policy};
-use crate::arch::DeviceInfo;
+use crate::arch::{Arch, DeviceInfo};
 use crate::cost;
 use crate::error::Error;
+use crate::family::BUILT_ARCHS;
 use crate::kernel::trees;
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
@@ -186,7 +187,7 @@ pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Opti
 }
 
 /// The error that no kernel runs `problem`.
-pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error {
+pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo) -> Error {
     // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
         Err(Rejection::Arch { .. } | Rejection::Types { .. } | Rejection::Groups | Rejection::Layout { .. })
@@ -194,7 +195,13 @@ pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate]) -> Error 
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
     });
     let reasons: Vec<String> = near.take(4).collect();
-    let reasons =
-        if reasons.is_empty() { "none was built for this device and dtype".into() } else { reasons.join("; ") };
+    let runs_there = |c: &Candidate| {
+        c.kernel.role != Role::Vendor && c.kernel.is_built() && c.kernel.arch.runs_on(device.capability)
+    };
+    let reasons = match reasons.is_empty() {
+        true if candidates.iter().any(runs_there) => "none was built for this dtype".into(),
+        true => Arch::remedy(device.capability, BUILT_ARCHS),
+        false => reasons.join("; "),
+    };
     Error::Unsupported { problem: problem.to_string(), reasons }
 }

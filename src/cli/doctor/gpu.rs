@@ -1,7 +1,7 @@
 //! The driver, the devices, and whether the kernels of this build run on them.
 
 use super::{Finding, Status};
-use crate::arch::DeviceInfo;
+use crate::arch::{Arch, DeviceInfo};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{KernelDesc, Role};
@@ -83,8 +83,7 @@ fn device(ordinal: usize) -> Vec<Finding> {
         |kernel: &&KernelDesc| kernel.is_built() && kernel.role != Role::Vendor && kernel.arch.runs_on(*capability);
     let count = KERNELS.iter().filter(runs).count();
     if count == 0 {
-        let remedy =
-            format!("none of our kernels runs there: built for {BUILT_ARCHS:?}; add the feature sm{capability}");
+        let remedy = format!("none of our kernels runs there: {}", Arch::remedy(*capability, BUILT_ARCHS));
         return vec![Finding::problem(Status::Missing, "device", text, remedy)];
     }
     let mut findings = vec![Finding::ok("device", format!("{text}: {count} of our kernels run there"))];
