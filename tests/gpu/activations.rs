@@ -5,14 +5,13 @@ use crate::device::{Element, Gpu, Operands};
 use crate::oracle;
 use crate::Test;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Fusion, KernelDesc};
 use candle_tilegemm::problem::BiasAxis;
 use candle_tilegemm::{Activation, Format, Problem};
 use half::{bf16, f16};
 
 pub fn tests() -> Vec<(String, Test)> {
-    let fuses = |kernel: &&KernelDesc| kernel.is_built() && kernel.fusion >= Fusion::BiasAct;
+    let fuses = |kernel: &&KernelDesc| kernel.fusion >= Fusion::BiasAct;
     let test = |kernel: &'static KernelDesc| -> (String, Test) {
         let all: fn(&Gpu, &KernelDesc) -> Result<(), String> = match (kernel.types.a, kernel.types.d) {
             (Format::F16, Format::F16) => |gpu, kernel| every_number::<f16, _>(gpu, kernel, f16::from_bits),
@@ -27,7 +26,7 @@ pub fn tests() -> Vec<(String, Test)> {
         };
         (format!("{kernel}_activations"), Box::new(move |gpu| all(gpu, kernel)))
     };
-    KERNELS.iter().filter(fuses).map(test).collect()
+    crate::built().filter(fuses).map(test).collect()
 }
 
 fn single(bits: u16) -> f32 {

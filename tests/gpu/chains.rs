@@ -6,7 +6,6 @@ use crate::device::{Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::dispatch::Plan;
-use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Problem};
@@ -54,9 +53,9 @@ pub fn tests() -> Vec<(String, Test)> {
     // The D of a link is the A of the next one.
     let takes_part = |kernel: &&KernelDesc| {
         let links = kernel.types.a == kernel.types.d && kernel.types.a != Format::F16;
-        kernel.is_built() && links && kernel.role == Role::Kernel
+        links && kernel.role == Role::Kernel
     };
-    let tests = KERNELS.iter().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
+    let tests = crate::built().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
         let test: Test = Box::new(move |gpu| match kernel.types.a {
             Format::F16 => in_chains::<f16>(gpu, kernel),
             Format::BF16 => in_chains::<bf16>(gpu, kernel),

@@ -4,19 +4,18 @@
 use crate::cases::{self, Data, Variant};
 use crate::device::{by_types, Element, Gpu};
 use crate::{oracle, Test};
-use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::{Config, Problem};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let has_several = |kernel: &&KernelDesc| kernel.is_built() && kernel.role == Role::Kernel;
+    let has_several = |kernel: &&KernelDesc| [Role::Kernel, Role::ByName].contains(&kernel.role);
     let test_of = |kernel: &'static KernelDesc| -> (String, Test) {
         let test: Test = Box::new(move |gpu| by_types!(kernel.types, every_configuration(gpu, kernel)));
         (format!("{kernel}_in_every_configuration"), test)
     };
-    KERNELS.iter().filter(has_several).map(test_of).collect()
+    crate::built().filter(has_several).map(test_of).collect()
 }
 
 /// A dense product in the mode that the kernel is tried in.

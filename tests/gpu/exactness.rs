@@ -23,10 +23,10 @@ use std::sync::OnceLock;
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> = Vec::new();
     tests.push(("unaligned_f32_is_as_exact_as_sgemm".into(), Box::new(unaligned_f32_is_as_exact_as_sgemm)));
-    for kernel in KERNELS.iter().filter(|kernel| kernel.math == Math::Bf16x6 && kernel.is_built()) {
+    for kernel in crate::built().filter(|kernel| kernel.math == Math::Bf16x6) {
         tests.push((format!("{kernel}_is_as_exact_as_sgemm"), Box::new(move |gpu| is_as_exact_as_sgemm(gpu, kernel))));
     }
-    for kernel in KERNELS.iter().filter(|kernel| kernel.math == Math::Bf16x6 && kernel.is_built()) {
+    for kernel in crate::built().filter(|kernel| kernel.math == Math::Bf16x6) {
         tests.push((format!("{kernel}_special_values"), Box::new(move |gpu| special_values(gpu, kernel))));
         tests.push((format!("{kernel}_keeps_what_is_exact"), Box::new(move |gpu| keeps_what_is_exact(gpu, kernel))));
     }
@@ -193,7 +193,7 @@ fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
 /// What a kernel writes into the workspace of its stream, it finds there in a graph, too. Each test has a stream of its own, and
 /// those of the first eight have a workspace of their own.
 pub fn workspaces_in_graphs(gpu: &Gpu) -> Result<(), String> {
-    for kernel in KERNELS.iter().filter(|kernel| kernel.math != Math::Native && kernel.is_built()) {
+    for kernel in crate::built().filter(|kernel| kernel.math != Math::Native) {
         let f32_mode = cases::f32_mode(kernel);
         let problem = dense(kernel, 300, 264, 160).with(|p| p.f32_mode = f32_mode);
         let mut rng = StdRng::seed_from_u64(3);

@@ -5,7 +5,6 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu};
 use crate::oracle;
 use crate::Test;
-use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::{F32Mode, Problem};
 use rayon::prelude::*;
@@ -21,7 +20,7 @@ pub fn tests() -> Vec<(String, Test)> {
         };
         Some((format!("{kernel}_{}", if splits { "is_repeatable" } else { "is_a_chain" }), test))
     };
-    KERNELS.iter().filter(|kernel| kernel.is_built()).filter_map(test).collect()
+    crate::built().filter_map(test).collect()
 }
 
 /// One tile and many, more than multiprocessors have, narrow ones; K of a stage and one more, and deeper than the ring.

@@ -26,6 +26,7 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use device::Gpu;
 use libtest_mimic::{Arguments, Failed, Trial};
+use std::sync::OnceLock;
 
 fn main() {
     let mut arguments = Arguments::from_args();
@@ -35,6 +36,11 @@ fn main() {
     let skip = match &gpu {
         Ok(gpu) => {
             println!("device: {}", gpu.info.name);
+            let _ = CAPABILITY.set(gpu.info.capability);
+            let others = KERNELS.iter().filter(|kernel| kernel.is_built()).count() - built().count();
+            if others > 0 {
+                println!("left out: {others} kernels for other architectures");
+            }
             false
         }
         Err(error) => {
@@ -48,6 +54,15 @@ fn main() {
         Trial::test(name, run).with_ignored_flag(skip)
     });
     libtest_mimic::run(&arguments, trials.collect()).exit();
+}
+
+/// The device's compute capability, where there is a device.
+static CAPABILITY: OnceLock<u16> = OnceLock::new();
+
+/// The kernels of this build that run on the device; without a device, all.
+fn built() -> impl Iterator<Item = &'static KernelDesc> {
+    let runs = |kernel: &&KernelDesc| CAPABILITY.get().is_none_or(|capability| kernel.arch.runs_on(*capability));
+    KERNELS.iter().filter(|kernel| kernel.is_built()).filter(runs)
 }
 
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
@@ -66,7 +81,7 @@ fn all() -> Vec<(String, Test)> {
         ("outer_is_simt_to_the_bit".into(), Box::new(outer::outer_is_simt_to_the_bit)),
     ];
     tests.extend(others);
-    let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.role != Role::LastResort);
+    let kernels = built().filter(|kernel| kernel.role != Role::LastResort);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
         (kernel.name.to_string(), test)

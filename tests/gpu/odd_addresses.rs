@@ -6,14 +6,12 @@ use crate::oracle;
 use crate::Test;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::problem::power_of_two_in;
 use candle_tilegemm::{Config, Format, Layout, Problem};
 
 pub fn tests() -> Vec<(String, Test)> {
-    let kernels =
-        KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.role == Role::Kernel && reads_odd_addresses(kernel));
+    let kernels = crate::built().filter(|kernel| kernel.role == Role::Kernel && reads_odd_addresses(kernel));
     let test = |kernel: &'static KernelDesc| -> (String, Test) {
         let test = move |gpu: &Gpu| by_types!(kernel.types, every_address(gpu, kernel));
         (format!("odd_addresses_{}", kernel.name), Box::new(test))

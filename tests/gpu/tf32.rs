@@ -3,12 +3,11 @@
 use crate::cases::{self, Variant};
 use crate::device::{Gpu, Operands};
 use crate::Test;
-use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math};
 use candle_tilegemm::{F32Mode, Format};
 
 pub fn tests() -> Vec<(String, Test)> {
-    let kernels = KERNELS.iter().filter(|kernel| kernel.is_built() && kernel.math == Math::Tf32);
+    let kernels = crate::built().filter(|kernel| kernel.math == Math::Tf32);
     kernels
         .map(|kernel: &'static KernelDesc| -> (String, Test) {
             (format!("{kernel}_near_the_largest_number"), Box::new(move |gpu| near_the_largest_number(gpu, kernel)))
