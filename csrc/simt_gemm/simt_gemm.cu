@@ -15,6 +15,8 @@
 #include "common/epilogue.hpp"
 #include "common/kernel.hpp"
 #include "common/launch.hpp"
+#include "common/store.hpp"
+#include "common/tile_order.hpp"
 
 namespace tilegemm {
 namespace {
@@ -95,22 +97,6 @@ CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
   return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
 }
 
-// The order in which the tiles of D are visited: along N, in bands of `band` rows of tiles. Tiles that are computed at the same time
-// then share operands in L2.
-struct Raster {
-  unsigned tiles_m, tiles_n, band;
-
-  Raster(const tg_gemm_args& args, int tile_m, int tile_n)
-      : tiles_m(unsigned(ceil_div(args.m, tile_m))), tiles_n(unsigned(ceil_div(args.n, tile_n))), band(std::min(8u, tiles_m)) {}
-
-  // Row and column of the tile at position `index`.
-  CUTE_DEVICE uint2 operator()(unsigned index) const {
-    const unsigned first = index / (band * tiles_n) * band, in_band = index % (band * tiles_n);
-    const unsigned width = min(band, tiles_m - first);  // the last band may be narrower
-    return make_uint2(first + in_band % width, in_band / width);
-  }
-};
-
 // The tile and the matrices of the batch that a thread block computes, and the extents of the tile inside D.
 struct Place {
   int64_t batch0, batch1, first_m, first_n;
@@ -118,15 +104,16 @@ struct Place {
   int m_left, n_left;
 
   template <class Tile>
-  CUTE_DEVICE Place(const tg_gemm_args& args, const Raster& raster, int64_t first_batch, Tile) {
+  CUTE_DEVICE Place(const tg_gemm_args& args, const TileOrder& order, int64_t first_batch, Tile) {
     unsigned block;
     // Volatile, so that the epilogue computes the place again; otherwise the place keeps ten registers through the main loop.
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-    const unsigned tiles = raster.tiles_m * raster.tiles_n;
+    const unsigned tiles = order.in_matrix.value;
     const int64_t batch = first_batch + block / tiles;
     batch0 = batch / args.batch[1];
     batch1 = batch % args.batch[1];
-    tile = raster(block % tiles);
+    const tilegemm::Tile at = order.at(int(block % tiles));
+    tile = make_uint2(unsigned(at.m), unsigned(at.n));
     constexpr int64_t tile_m = size<0>(Tile{}), tile_n = size<1>(Tile{});
     first_m = tile.x * tile_m;
     first_n = tile.y * tile_n;
@@ -160,7 +147,7 @@ struct Config {
   using Threads = Layout<Shape<Shape<_2, _2, _4>, Shape<_2, _2, _2, _2>, _1>,
                          Stride<Stride<_2, _8, _32>, Stride<_1, _4, _16, _128>, _0>>;
   using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
-  using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, Tile<Quads, Quads, Underscore>>;
+  using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, cute::Tile<Quads, Quads, Underscore>>;
 };
 
 // Adds the accumulators to the totals of their thread and sets the accumulators to zero. `first`: there are no totals yet.
@@ -189,13 +176,13 @@ CUTE_DEVICE void take_totals(Accum& accum, const float* totals) {
 template <class Row>
 __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm(
     const __grid_constant__ tg_gemm_args args, const __grid_constant__ Epilogue<float, float> epilogue,
-    const __grid_constant__ Raster raster, const int64_t first_batch, const bool vector_stores) {
+    const __grid_constant__ TileOrder order, const int64_t first_batch, const bool vector_stores) {
   using A = typename Config<Row>::A;
   using B = typename Config<Row>::B;
   constexpr int stages = Row::stages;
   constexpr typename Config<Row>::TileMNK tile_mnk;
 
-  const Place place(args, raster, first_batch, tile_mnk);
+  const Place place(args, order, first_batch, tile_mnk);
   const float *a = place.of_batch(args.a), *b = place.of_batch(args.b);
   Tensor mA = A::tensor(a, args.m, args.k, args.a.row_stride, args.a.col_stride);               // (M,K)
   Tensor mB = B::tensor(b, args.n, args.k, args.b.col_stride, args.b.row_stride);               // (N,K)
@@ -268,7 +255,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   }
   if (Config<Row>::totals(args.k)) take_totals(accum, totals);
 
-  const Place goal(args, raster, first_batch, tile_mnk);
+  const Place goal(args, order, first_batch, tile_mnk);
   Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));              // (1,MMA_M,MMA_N)
   // A loop that is not unrolled, with the accumulators moving up row by row: otherwise every activation is inlined once per output.
   CUTE_NO_UNROLL
@@ -286,14 +273,7 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
       for (int e = 0; e < 4; e++) {
         if (e < count) out[e] = epilogue(accum(0, 0, col + e), i, j + e, goal.batch0, goal.batch1);
       }
-      if (vector_stores && count == 4) {
-        *reinterpret_cast<float4*>(d) = make_float4(out[0], out[1], out[2], out[3]);
-      } else {
-        CUTE_UNROLL
-        for (int e = 0; e < 4; e++) {
-          if (e < count) d[e * args.d.col_stride] = out[e];
-        }
-      }
+      store_row(d, args.d.col_stride, out, count, vector_stores);
     }
     CUTE_UNROLL
     for (int next = 1; next < size<1>(accum); next++) copy(accum(_, next, _), accum(_, next - 1, _));
@@ -331,13 +311,14 @@ tg_status launch(const tg_gemm_args* problem) {
     if (const cudaError_t error = allow_shared_memory<Config<Row>>(kernel, smem_bytes)) return cuda_status(error);
   }
   const Epilogue<float, float> epilogue(args);
-  const Raster raster(args, Row::tile_m, Row::tile_n);
+  // In strips of eight tiles along M: tiles that are computed at the same time share operands in L2.
+  const TileOrder order(ceil_div(m, Row::tile_m), ceil_div(n, Row::tile_n), {1, 1}, false, 8);
   const bool vector_stores = fits(args, args.d, m, n, 1, 16);
   const int64_t most = INT_MAX / tiles;  // matrices that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
     const tg_status status =
-        launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, raster, first, vector_stores);
+        launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, order, first, vector_stores);
     if (status != TG_OK) return status;
   }
   return TG_OK;

@@ -13,6 +13,7 @@
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
 #include "common/mma.hpp"
+#include "common/store.hpp"
 #include "common/tile_order.hpp"
 #include "sm80_gemm/operand.hpp"
 
@@ -81,23 +82,6 @@ struct Grid {
   bool vectors;  // whether 16 bytes of D are stored at a time
   bool plain;    // whether D is the product
 };
-
-// Stores the first `count` of eight numbers. `vectors`: whether pieces of 16 bytes are aligned and contiguous.
-template <class Out>
-CUTE_DEVICE void store(Out* to, int64_t stride, const Out (&x)[8], int count, bool vectors) {
-  constexpr int in_piece = 16 / int(sizeof(Out));
-  CUTE_UNROLL
-  for (int at = 0; at < 8; at += in_piece) {
-    if (vectors && count >= at + in_piece) {
-      *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(x + at);
-    } else {
-      CUTE_UNROLL
-      for (int e = at; e < at + in_piece; e++) {
-        if (e < count) to[e * stride] = x[e];
-      }
-    }
-  }
-}
 
 template <class Row>
 __global__ __launch_bounds__(Config<Row>::threads, Config<Row>::blocks_per_sm) void sm80_gemm(
@@ -227,7 +211,7 @@ __global__ __launch_bounds__(Config<Row>::threads, Config<Row>::blocks_per_sm) v
       *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
       *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
       if (grid.parts > 1) {
-        store(part_at<float>(args, part, matrix, m0 + i, j0), 1, x, count, args.n % 4 == 0);
+        store_row(part_at<float>(args, part, matrix, m0 + i, j0), 1, x, count, args.n % 4 == 0);
         continue;
       }
       if (!grid.plain) {
@@ -240,7 +224,7 @@ __global__ __launch_bounds__(Config<Row>::threads, Config<Row>::blocks_per_sm) v
       Out out[8];
       CUTE_UNROLL
       for (int e = 0; e < 8; e++) out[e] = Out(x[e]);
-      store(d + i * args.d.row_stride, args.d.col_stride, out, count, grid.vectors);
+      store_row(d + i * args.d.row_stride, args.d.col_stride, out, count, grid.vectors);
     }
   }
 }

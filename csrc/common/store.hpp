@@ -1,0 +1,28 @@
+// The store of neighbouring numbers of a row of D.
+#pragma once
+#include "common/kernel.hpp"
+
+namespace tilegemm {
+
+// Stores the first `count` of `size` numbers. `vectors`: whether pieces of 16 bytes are aligned and contiguous; otherwise numbers are
+// `stride` apart.
+template <class Out, int size>
+__device__ __forceinline__ void store_row(Out* to, int64_t stride, const Out (&x)[size], int count, bool vectors) {
+  constexpr int in_piece = 16 / int(sizeof(Out));
+  static_assert(size % in_piece == 0, "whole pieces");
+#pragma unroll
+  for (int at = 0; at < size; at += in_piece) {
+    if (vectors && count >= at + in_piece) {
+      uint4 piece;
+      memcpy(&piece, x + at, sizeof piece);
+      *reinterpret_cast<uint4*>(to + at) = piece;
+    } else {
+#pragma unroll
+      for (int e = at; e < at + in_piece; e++) {
+        if (e < count) to[e * stride] = x[e];
+      }
+    }
+  }
+}
+
+}  // namespace tilegemm
