@@ -65,7 +65,7 @@ impl Dispatcher {
     /// The choice on copies of operands ([`crate::packing`]), where this choice is faster than `direct`, the choice without copies.
     pub(super) fn with_packing(&self, problem: &Problem, policy: Policy, direct: Option<Chosen>) -> Option<Chosen> {
         let mut best = direct;
-        let direct_us = best.as_ref().map_or(f64::INFINITY, |direct| packing::LEAD * direct.us);
+        let direct_us = best.as_ref().map_or(f64::INFINITY, |direct| packing::lead(problem) * direct.us);
         let mut most = if policy.copies { f64::INFINITY } else { direct_us };
         if problem.is_empty() {
             return best;
