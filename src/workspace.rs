@@ -37,6 +37,7 @@
 pub use crate::partition::Need;
 
 use crate::error::Result;
+use crate::problem::{Format, Problem};
 use crate::settings;
 use once_cell::sync::OnceCell;
 
@@ -85,6 +86,21 @@ pub enum WorkspaceError {
         /// Bytes of the workspace.
         have: u64,
     },
+}
+
+/// Elements of D, over all matrices.
+pub(crate) fn outputs(problem: &Problem) -> u64 {
+    (problem.m as u64).saturating_mul(problem.n as u64).saturating_mul(problem.batch_count() as u64)
+}
+
+/// Device memory for the sums of `parts` parts of K (csrc/common/add_parts.hpp), in bytes.
+pub(crate) fn parts_bytes(parts: u64, problem: &Problem) -> u64 {
+    let accumulator = if problem.a.format == Format::F64 { 8 } else { 4 };
+    if parts > 1 {
+        outputs(problem).saturating_mul(parts * accumulator)
+    } else {
+        0
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::cost::{arithmetic_us, memory_us, peak_tflops};
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 use crate::problem::{Layout, Problem};
+use crate::workspace;
 
 /// The least blocks of K in a part.
 const LEAST_BLOCKS: u64 = 4;
@@ -60,16 +61,6 @@ impl Grid {
     fn part(&self, parts: u64) -> Option<u64> {
         let part = self.depth.div_ceil(parts);
         (self.depth.div_ceil(part) == parts).then_some(part)
-    }
-}
-
-/// Device memory for the sums of `parts` parts.
-fn parts_bytes(parts: u64, problem: &Problem) -> u64 {
-    let elements = (problem.m as u64).saturating_mul(problem.n as u64).saturating_mul(problem.batch_count() as u64);
-    if parts > 1 {
-        elements.saturating_mul(4 * parts)
-    } else {
-        0
     }
 }
 
@@ -128,24 +119,21 @@ impl Sm80Gemm {
         };
         let us = activities.overlapped(self.norm).max(arithmetic_us(problem, kernel.math, device));
         let add = if parts > 1 {
-            self.add_us + stream_us(2.0 * parts_bytes(parts, problem) as f64, 1.0, device)
+            self.add_us + stream_us(2.0 * workspace::parts_bytes(parts, problem) as f64, 1.0, device)
         } else {
             0.0
         };
         device.model.launch_us + us + add
     }
+}
 
-    /// Calls `visit` with every considered number of parts.
-    fn each(case: &Case, mut visit: impl FnMut(u64)) {
-        let grid = Grid::of(case.kernel, case.problem);
-        let room = u64::from(case.device.sm_count) * 2 / grid.tiles.max(1);
-        let most = room.min(MOST_PARTS).min(grid.depth / LEAST_BLOCKS).max(1);
-        for parts in 1..=most {
-            if grid.part(parts).is_some() && parts_bytes(parts, case.problem) <= case.workspace {
-                visit(parts);
-            }
-        }
-    }
+/// The considered numbers of parts of K.
+fn parts<'a>(case: &'a Case) -> impl Iterator<Item = u64> + 'a {
+    let grid = Grid::of(case.kernel, case.problem);
+    let room = u64::from(case.device.sm_count) * 2 / grid.tiles.max(1);
+    let most = room.min(MOST_PARTS).min(grid.depth / LEAST_BLOCKS).max(1);
+    let fits = move |parts: &u64| workspace::parts_bytes(*parts, case.problem) <= case.workspace;
+    (1..=most).filter(move |parts| grid.part(*parts).is_some()).filter(fits)
 }
 
 fn config(parts: u64) -> Config {
@@ -154,7 +142,7 @@ fn config(parts: u64) -> Config {
 
 impl Family for Sm80Gemm {
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
-        parts_bytes(config.split.into(), problem)
+        workspace::parts_bytes(config.split.into(), problem)
     }
 
     fn shared_bytes(&self, kernel: &KernelDesc) -> u32 {
@@ -162,21 +150,14 @@ impl Family for Sm80Gemm {
     }
 
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let mut configurations = Vec::new();
-        Self::each(case, |parts| configurations.push(config(parts)));
-        configurations
+        parts(case).map(config).collect()
     }
 
     /// The fastest configuration by the estimate.
     fn choose(&self, case: &Case) -> Config {
-        let mut best = (1, f64::INFINITY);
-        Self::each(case, |parts| {
-            let us = self.us(case.kernel, parts, case.problem, case.device);
-            if us < best.1 {
-                best = (parts, us);
-            }
-        });
-        config(best.0)
+        let us = |parts: u64| self.us(case.kernel, parts, case.problem, case.device);
+        let timed = parts(case).map(|parts| (parts, us(parts)));
+        config(timed.min_by(|x, y| x.1.total_cmp(&y.1)).map_or(1, |(parts, _)| parts))
     }
 
     /// The number of rows decides which numbers of parts are considered.

@@ -7,6 +7,7 @@ use crate::cost::{arithmetic_us, memory_us, overlap_by};
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, Math};
 use crate::problem::{Format, Problem};
+use crate::workspace;
 
 /// Threads of a block, and of a multiprocessor.
 const THREADS: u64 = 256;
@@ -75,21 +76,6 @@ impl Tile {
     }
 }
 
-/// Elements of D, over all matrices.
-fn outputs(problem: &Problem) -> u64 {
-    (problem.m as u64).saturating_mul(problem.n as u64).saturating_mul(problem.batch_count() as u64)
-}
-
-/// Device memory for the sums of `split` parts.
-fn parts_bytes(split: u64, problem: &Problem) -> u64 {
-    let accumulator = if problem.a.format == Format::F64 { 8 } else { 4 };
-    if split > 1 {
-        outputs(problem).saturating_mul(split * accumulator)
-    } else {
-        0
-    }
-}
-
 /// The tiles to consider.
 fn tiles(problem: &Problem, sms: u64) -> impl Iterator<Item = &'static Tile> {
     let large: &[Tile] = if problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
@@ -108,7 +94,7 @@ fn each(case: &Case, mut visit: impl FnMut(&'static Tile, u64)) {
         let even = sms / tile.tiles(case.problem).max(1);
         let mut before = 0;
         for split in [1, even, 2 * even, 3 * even].map(|split| split.clamp(1, most)) {
-            if split > before && parts_bytes(split, case.problem) <= case.workspace {
+            if split > before && workspace::parts_bytes(split, case.problem) <= case.workspace {
                 visit(tile, split);
             }
             before = before.max(split);
@@ -187,19 +173,19 @@ impl SplitK {
         if split == 1 {
             return 0.0;
         }
-        let (count, sms) = (outputs(problem), u64::from(device.sm_count).max(1));
+        let (count, sms) = (workspace::outputs(problem), u64::from(device.sm_count).max(1));
         let room = sms * SM_THREADS / count.max(1);
         let lanes = [32, 8].into_iter().find(|&lanes| split >= lanes && room >= lanes).unwrap_or(1);
         let rounds = split.div_ceil(lanes).div_ceil(8) as f64;
         let waves = (count * lanes / (sms * SM_THREADS)) as f64;
-        let parts = l2_us(2.0 * parts_bytes(split, problem) as f64, self.parts, device);
+        let parts = l2_us(2.0 * workspace::parts_bytes(split, problem) as f64, self.parts, device);
         self.add_us + rounds * self.add_round_us + waves * self.add_wave_us + parts
     }
 }
 
 impl Family for SplitK {
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
-        parts_bytes(config.split.into(), problem)
+        workspace::parts_bytes(config.split.into(), problem)
     }
 
     fn configurations(&self, case: &Case) -> Vec<Config> {
