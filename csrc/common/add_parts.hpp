@@ -13,16 +13,6 @@ namespace {
 constexpr int adding_threads = 256;
 constexpr int threads_of_sm = 2048;  // that a multiprocessor has room for
 
-template <int ARCH>
-__device__ void wait_for_the_kernel_before() {
-  if constexpr (ARCH >= 90) griddepcontrol_wait();
-}
-
-template <int ARCH>
-__device__ void let_the_next_kernel_start() {
-  if constexpr (ARCH >= 90) launch_dependents();
-}
-
 // A sum of sums. In f32 the rounding errors of the additions are summed separately (Neumaier, "Rundungsfehleranalyse einiger
 // Verfahren zur Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as cuBLAS's SGEMM.
 template <class Acc>
@@ -46,11 +36,11 @@ __device__ __forceinline__ Acc* part_at(const tg_gemm_args& args, int64_t part, 
 }
 
 // Adds the parts of each element of D, `LANES` threads to an element, and applies the epilogue.
-template <int ARCH, class Out, class Acc, int LANES>
+template <class Out, class Acc, int LANES>
 __global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constant__ tg_gemm_args args,
                                                             const __grid_constant__ Epilogue<Out, Acc> epilogue) {
-  let_the_next_kernel_start<ARCH>();
-  wait_for_the_kernel_before<ARCH>();
+  launch_dependents();
+  griddepcontrol_wait();
   const int64_t matrix = args.m * args.n, count = args.batch[0] * args.batch[1] * matrix;
   const int64_t index = (int64_t(blockIdx.x) * adding_threads + threadIdx.x) / LANES;
   const int lane = threadIdx.x % LANES;
@@ -70,17 +60,17 @@ __global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constan
                                 batch1 * args.d.batch_stride[1]] = epilogue(sum, i, j, batch0, batch1);
 }
 
-// Launches the kernel that adds the parts of `args.config.split`. `args.overlap` is for kernels from sm_90 on.
-template <int ARCH, class Out, class Acc>
+// Launches the kernel that adds the parts of `args.config.split`.
+template <class Out, class Acc>
 tg_status launch_add_parts(const tg_gemm_args& args) {
   // As many threads for an element as fit on the card at the same time, but no more than there are parts to add.
   const int64_t count = args.m * args.n * args.batch[0] * args.batch[1], room = int64_t(args.sm_count) * threads_of_sm / count;
   const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
   const int64_t blocks = ceil_div(count * lanes, adding_threads);
   if (blocks > INT_MAX) return TG_UNSUPPORTED;
-  const auto kernel = lanes == 32  ? add_parts<ARCH, Out, Acc, 32>
-                      : lanes == 8 ? add_parts<ARCH, Out, Acc, 8>
-                                   : add_parts<ARCH, Out, Acc, 1>;
+  const auto kernel = lanes == 32  ? add_parts<Out, Acc, 32>
+                      : lanes == 8 ? add_parts<Out, Acc, 8>
+                                   : add_parts<Out, Acc, 1>;
   return Launch(args, dim3(unsigned(blocks)), dim3(adding_threads), 0)(kernel, args, Epilogue<Out, Acc>(args));
 }
 

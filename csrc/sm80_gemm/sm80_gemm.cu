@@ -272,9 +272,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const dim3 blocks_of_grid(unsigned(tiles_m * tiles_n * batches), unsigned(split));
   const tg_status status = launch_plainly(args, blocks_of_grid, dim3(C::threads), C::shared_bytes, sm80_gemm<Row>, args, epilogue, grid);
   if (status != TG_OK || split == 1) return status;
-  tg_gemm_args adding = args;
-  adding.overlap = args.overlap && Row::arch >= 90;
-  return launch_add_parts<Row::arch, Out, float>(adding);
+  return launch_add_parts<Out, float>(args);
 }
 
 }  // namespace tilegemm

@@ -5,14 +5,14 @@
 namespace tilegemm {
 namespace {
 
-template <int ARCH, class T, class Out, class Acc, int TM, int TN>
+template <class T, class Out, class Acc, int TM, int TN>
 __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
                                                const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   constexpr int unroll = TM + TN <= 2 ? 8 : 4, outputs = TM * TN;  // k's whose loads are on their way at the same time
   constexpr int chains = chain / unroll;
-  let_the_next_kernel_start<ARCH>();
+  launch_dependents();
   const Place place(args, grid, TM, TN);
-  wait_for_the_kernel_before<ARCH>();
+  griddepcontrol_wait();
 
   // Rows and columns beyond D repeat the last one and are never stored.
   int64_t row[TM], column[TN];

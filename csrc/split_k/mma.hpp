@@ -23,19 +23,19 @@ struct MmaTile {
   static_assert(groups * warps_m * warps_n == warps && steps > 0 && chunks_of_a_chain > 0);
 };
 
-template <int ARCH, class T, class Out, int TM, int TN>
+template <class T, class Out, int TM, int TN>
 __global__ void __launch_bounds__(threads, 3)
     mma_tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
              const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaTile<T, TM, TN>;
   __shared__ __align__(16) uint8_t shared[C::shared_bytes];
   T* const stages = reinterpret_cast<T*>(shared);
-  let_the_next_kernel_start<ARCH>();
+  launch_dependents();
   const Place place(args, grid, TM, TN);
   const int64_t k_of_part = place.k_end - place.k_begin;
   typename C::A a(place.of<const T>(args.a), place.m0, args.m, place.k_begin, args.a.row_stride, args.a.col_stride);
   typename C::B b(place.of<const T>(args.b), place.n0, args.n, place.k_begin, args.b.col_stride, args.b.row_stride);
-  wait_for_the_kernel_before<ARCH>();
+  griddepcontrol_wait();
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / (C::warps_m * C::warps_n);
   const int row = warp % C::warps_m * 16 + lane / 4;

@@ -34,18 +34,18 @@ struct Tile {
   static_assert(threads % sharers == 0 && depth % groups == 0);
 };
 
-template <int ARCH, class T, class Out, class Acc, int TM, int TN>
+template <class T, class Out, class Acc, int TM, int TN>
 __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
     tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
          const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   using C = Tile<T, Acc, TM, TN>;
   __shared__ __align__(16) Acc shared[C::shared];
-  let_the_next_kernel_start<ARCH>();
+  launch_dependents();
   const Place place(args, grid, TM, TN);
   const int64_t depth_of_part = place.k_end - place.k_begin;
   typename C::A a(place.of<const T>(args.a), place.m0, args.m, place.k_begin, args.a.row_stride, args.a.col_stride);
   typename C::B b(place.of<const T>(args.b), place.n0, args.n, place.k_begin, args.b.col_stride, args.b.row_stride);
-  wait_for_the_kernel_before<ARCH>();
+  griddepcontrol_wait();
 
   const int group = threadIdx.x / C::sharers, sharer = threadIdx.x % C::sharers;
   const int i0 = sharer / C::columns * 4, j0 = sharer % C::columns * 4;

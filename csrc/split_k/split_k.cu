@@ -24,16 +24,14 @@ struct Family {
   using T = typename scalar<Row::dtype>::type;
   using Out = typename scalar<Row::out>::type;
   using Acc = typename scalar<Row::dtype>::accumulator;
-  static constexpr int arch = Row::arch;
 
   // Runs `kernel`, and then the kernel that adds the parts.
   template <class Kernel>
-  static tg_status run(tg_gemm_args args, Kernel* kernel, const Grid& grid) {
+  static tg_status run(const tg_gemm_args& args, Kernel* kernel, const Grid& grid) {
     if (grid.blocks() > INT_MAX) return TG_UNSUPPORTED;
-    args.overlap = args.overlap && arch >= 90;
     const Epilogue<Out, Acc> epilogue(args);
     const tg_status status = Launch(args, dim3(unsigned(grid.blocks())), dim3(threads), 0)(kernel, args, grid, epilogue);
-    return status == TG_OK && grid.split > 1 ? launch_add_parts<arch, Out, Acc>(args) : status;
+    return status == TG_OK && grid.split > 1 ? launch_add_parts<Out, Acc>(args) : status;
   }
 
   // The tiles that have a kernel, each with the number of k that the length of a part is a multiple of.
@@ -42,24 +40,24 @@ struct Family {
     const auto with = [&](int tile_m, int tile_n, auto* kernel, int multiple) {
       if (args.config.tile_m == tile_m && args.config.tile_n == tile_n) status = run(args, kernel, Grid(args, tile_m, tile_n, multiple));
     };
-    with(1, 1, dot<arch, T, Out, Acc, 1, 1>, 1);
-    with(1, 4, dot<arch, T, Out, Acc, 1, 4>, 1);
-    with(4, 1, dot<arch, T, Out, Acc, 4, 1>, 1);
-    with(4, 4, dot<arch, T, Out, Acc, 4, 4>, 1);
+    with(1, 1, dot<T, Out, Acc, 1, 1>, 1);
+    with(1, 4, dot<T, Out, Acc, 1, 4>, 1);
+    with(4, 1, dot<T, Out, Acc, 4, 1>, 1);
+    with(4, 4, dot<T, Out, Acc, 4, 4>, 1);
     if constexpr (sizeof(T) == 2) {
-      with(16, 64, mma_tile<arch, T, Out, 16, 64>, MmaTile<T, 16, 64>::depth);
-      with(64, 16, mma_tile<arch, T, Out, 64, 16>, MmaTile<T, 64, 16>::depth);
-      with(16, 16, mma_tile<arch, T, Out, 16, 16>, MmaTile<T, 16, 16>::depth);
-      with(32, 32, mma_tile<arch, T, Out, 32, 32>, MmaTile<T, 32, 32>::depth);
-      with(64, 64, mma_tile<arch, T, Out, 64, 64>, MmaTile<T, 64, 64>::depth);
+      with(16, 64, mma_tile<T, Out, 16, 64>, MmaTile<T, 16, 64>::depth);
+      with(64, 16, mma_tile<T, Out, 64, 16>, MmaTile<T, 64, 16>::depth);
+      with(16, 16, mma_tile<T, Out, 16, 16>, MmaTile<T, 16, 16>::depth);
+      with(32, 32, mma_tile<T, Out, 32, 32>, MmaTile<T, 32, 32>::depth);
+      with(64, 64, mma_tile<T, Out, 64, 64>, MmaTile<T, 64, 64>::depth);
     } else {
-      with(4, 64, tile<arch, T, Out, Acc, 4, 64>, Tile<T, Acc, 4, 64>::depth);
-      with(64, 4, tile<arch, T, Out, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
-      with(16, 64, tile<arch, T, Out, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
-      with(64, 16, tile<arch, T, Out, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
-      with(16, 16, tile<arch, T, Out, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
-      with(32, 32, tile<arch, T, Out, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
-      with(64, 64, tile<arch, T, Out, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
+      with(4, 64, tile<T, Out, Acc, 4, 64>, Tile<T, Acc, 4, 64>::depth);
+      with(64, 4, tile<T, Out, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
+      with(16, 64, tile<T, Out, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
+      with(64, 16, tile<T, Out, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
+      with(16, 16, tile<T, Out, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
+      with(32, 32, tile<T, Out, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
+      with(64, 64, tile<T, Out, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
     }
     return status;
   }
