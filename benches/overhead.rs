@@ -27,6 +27,7 @@ fn main() {
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
     print_allocations();
+    first_plans();
     plans(&mut criterion);
     threads(&mut criterion);
     launches(&mut criterion);
@@ -74,6 +75,32 @@ fn print_allocations() {
     count("with_plan", &|| find(&dispatcher, &linear(512)));
     count("plan", &|| take(&dispatcher, &linear(256)));
     count("fuse", &|| split(&dispatcher, &fused()));
+}
+
+/// The time of first plans for random products: of the list of a seed, the least time of each in seven rounds.
+#[cfg(feature = "cli")]
+fn first_plans() {
+    const PRODUCTS: usize = 1500;
+    const ROUNDS: usize = 7;
+    let shapes = candle_tilegemm::internal::suite::random::products(5, PRODUCTS, &[]);
+    let mut least = vec![Duration::MAX; shapes.len()];
+    for _ in 0..ROUNDS {
+        let fresh = dispatcher();
+        for (least, shape) in least.iter_mut().zip(&shapes) {
+            let problem = shape.problem();
+            let begin = Instant::now();
+            find(&fresh, &problem);
+            *least = begin.elapsed().min(*least);
+        }
+    }
+    least.sort();
+    let at = |share: f64| least[(share * (PRODUCTS - 1) as f64) as usize];
+    println!("first plan of {PRODUCTS} random products: median {:.1?}, 95th percentile {:.1?}", at(0.5), at(0.95));
+}
+
+#[cfg(not(feature = "cli"))]
+fn first_plans() {
+    println!("skipped: first plans of random products (built without the feature `cli`)");
 }
 
 fn plans(criterion: &mut Criterion) {

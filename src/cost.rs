@@ -65,9 +65,9 @@ impl Model<'_> {
         let (mut launches, mut facts) = (Vec::new(), Vec::new());
         for (place, (case, config, us)) in choices.iter().enumerate() {
             let epilogue = epilogue_us(self.family, case);
-            let rivals = self.family.rivals(case).into_iter().filter(|(rival, _)| rival != config);
+            let rivals = self.family.rivals(case, config, NEAR * us - epilogue).into_iter();
             let rivals = rivals.map(|(rival, rival_us)| (rival, rival_us + epilogue));
-            for (config, us) in [(*config, *us)].into_iter().chain(rivals.filter(|rival| rival.1 < NEAR * us)) {
+            for (config, us) in [(*config, *us)].into_iter().chain(rivals) {
                 launches.push((place, config, us));
                 facts.push(trees::of_launch(of_problem, case, &config, us));
             }

@@ -123,15 +123,10 @@ pub(crate) trait Family: Fitted + Sync {
         (config, self.estimate(case, &config))
     }
 
-    /// The configurations that may be as fast as the chosen one, with their estimates; none where there is nothing to choose.
-    fn rivals(&self, case: &Case) -> Vec<(Config, f64)> {
-        let configurations = self.configurations(case);
-        let estimate = |config| (config, self.estimate(case, &config));
-        if configurations.len() > 1 {
-            configurations.into_iter().map(estimate).collect()
-        } else {
-            Vec::new()
-        }
+    /// The other configurations that may be as fast as `chosen`, with their estimates, which are below `most_us`.
+    fn rivals(&self, case: &Case, chosen: &Config, most_us: f64) -> Vec<(Config, f64)> {
+        let others = self.configurations(case).into_iter().filter(|config| config != chosen);
+        others.map(|config| (config, self.estimate(case, &config))).filter(|(_, us)| *us < most_us).collect()
     }
 
     /// The order in which a kernel adds up the products of an element of D in this configuration; `None` where M or the element's place

@@ -23,6 +23,11 @@ impl Activities {
     pub fn overlapped(&self, norm: f64) -> f64 {
         overlap_by(norm, &[self.products, self.ring, self.l2, self.memory])
     }
+
+    /// The longest of the times: no norm is below.
+    pub fn longest(&self) -> f64 {
+        self.products.max(self.ring).max(self.l2).max(self.memory)
+    }
 }
 
 /// Time in which a ring of `stages` delivers `steps` stages of K one after the other: a stage is requested anew when it is free, and

@@ -322,12 +322,13 @@ impl Cublas {
         let memory = self.half_memory * memory_us(problem, device);
         let matrices = problem.batch_count() as f64;
         let sms = f64::from(device.sm_count);
-        let us = |[r, s]: [usize; 2], [p, width]: [u32; 2], parts: usize| {
+        let mut least = f64::INFINITY;
+        let mut time = |[r, s]: [usize; 2], [p, width]: [u32; 2], parts: usize| {
             let [p, width] = [p, width].map(f64::from);
             let part = k.div_ceil(parts) as f64;
             let tiles = (r as f64 / p).ceil() * (s as f64 / width).ceil() * matrices * parts as f64;
             if parts > 1 && (part < LEAST_PART || tiles > sms) {
-                return f64::INFINITY;
+                return;
             }
             let cycles = 4.0 * p / 64.0 * (width / 2.0).max(16.0 + width / 4.0);
             let stage = layout * (cycles / (self.half_clock * clocks_per_us)).max(self.half_stage_us);
@@ -336,15 +337,20 @@ impl Cublas {
             let l2 = l2_us(2.0 * tiles * (p + width) * part, self.half_l2, device);
             let [meet, doubling] = self.half_parts_us;
             let meet = if parts > 1 { meet + doubling * f64::from(parts.ilog2()) } else { 0.0 };
-            overlap_by(3.0, &[products, l2, memory]) + meet
+            // The norm takes longer than the other arithmetic, and is no less than the longest of the times.
+            if products.max(l2).max(memory) + meet < least {
+                least = least.min(overlap_by(3.0, &[products, l2, memory]) + meet);
+            }
         };
-        let sides = [[m, n], [n, m]];
-        let tiles = HALF_TILES.iter().flat_map(|tile| sides.map(|sides| (sides, *tile)));
-        let times = tiles.flat_map(|(sides, tile)| [1, 2, 4, 8].map(|parts| us(sides, tile, parts)));
+        for tile in HALF_TILES {
+            for sides in [[m, n], [n, m]] {
+                [1, 2, 4, 8].into_iter().for_each(|parts| time(sides, tile, parts));
+            }
+        }
         let arithmetic = self.half_sustained * arithmetic_us(problem, Math::Native, device);
         // The fitted numbers have D in the format of A and B.
         let wider = problem.outputs() * (problem.d.format.bits() - problem.a.format.bits()) / 8.0;
         let launch = device.model.launch_us + self.half_us;
-        launch + times.fold(f64::INFINITY, f64::min).max(arithmetic) + l2_us(wider, 1.0, device)
+        launch + least.max(arithmetic) + l2_us(wider, 1.0, device)
     }
 }

@@ -151,39 +151,45 @@ impl Tile {
         (room / ((self.p + self.width) * self.depth * 2 + self.gaps)).min(MOST_STAGES)
     }
 
-    /// Blocks of D, and blocks that run at the same time.
-    fn blocks(&self, case: &Case, share: usize, split: usize) -> [usize; 2] {
-        let [m_tiles, n_tiles] = self.tiles(case.problem, share);
-        let sms = case.device.sm_count as usize;
-        let at_once = case.device.model.reached(sms, share * split).max(1);
-        [m_tiles * n_tiles * case.problem.batch_count() * split, at_once]
-    }
-
     /// wgmma's cycles for 16 steps of K: the larger of its arithmetic and its shared-memory reads.
     fn cycles(&self) -> f64 {
         let width = f64::from(self.width);
         f64::from(self.p) / 64.0 * (width / 2.0).max(16.0 + width / 4.0)
     }
 
-    /// Tiles along M, in whole clusters, and along N.
-    fn tiles(&self, problem: &Problem, share: usize) -> [usize; 2] {
+    /// Tiles along M and along N.
+    fn tiles(&self, problem: &Problem) -> [usize; 2] {
         let [rows, columns] = self.sides.map(|side| side as usize);
-        [problem.m.div_ceil(rows).next_multiple_of(share), problem.n.div_ceil(columns)]
+        [problem.m.div_ceil(rows), problem.n.div_ceil(columns)]
     }
 
     /// Whether K is long enough for so many parts, and the parts are worth their sum.
-    fn can_split(&self, case: &Case, share: usize, split: usize) -> bool {
+    fn can_split(&self, case: &Case, grid: &Grid, split: usize) -> bool {
         if self.has_all_rows {
             return split <= case.problem.k.div_ceil(self.depth as usize);
         }
         // The reduction of a split K costs one or two microseconds; tiles that share W save that time by other means.
         let least_k = if case.kernel.cluster[0] > 1 { 8192 } else { 4 * self.depth as usize };
-        let is_one_wave = || {
-            let [blocks, at_once] = self.blocks(case, share, split);
-            blocks <= at_once
-        };
         // Nothing hides a second wave of reductions.
-        split == 1 || (case.problem.k >= least_k && is_one_wave())
+        split == 1 || (case.problem.k >= least_k && grid.blocks <= grid.at_once)
+    }
+}
+
+/// The blocks of a launch.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    /// Tiles along M, in whole clusters.
+    m_tiles: usize,
+    blocks: usize,
+    /// Blocks that run at the same time, one on a multiprocessor.
+    at_once: usize,
+}
+
+impl Grid {
+    fn new(case: &Case, [m_tiles, n_tiles]: [usize; 2], share: usize, split: usize) -> Self {
+        let m_tiles = m_tiles.next_multiple_of(share);
+        let at_once = case.device.model.reached(case.device.sm_count as usize, share * split).max(1);
+        Self { m_tiles, blocks: m_tiles * n_tiles * case.problem.batch_count() * split, at_once }
     }
 }
 
@@ -191,6 +197,7 @@ impl Tile {
 #[derive(Debug, Clone, Copy)]
 struct Way {
     tile: Tile,
+    grid: Grid,
     /// Blocks that share W.
     share: usize,
     split: usize,
@@ -198,16 +205,12 @@ struct Way {
 }
 
 impl Way {
-    /// With `residents` blocks on a multiprocessor, if their rings have enough stages.
-    fn new(tile: Tile, share: usize, split: usize, residents: u32) -> Option<Self> {
-        let stages = tile.stages(split as u32, residents);
-        (stages >= LEAST_STAGES).then_some(Self { tile, share, split, stages })
-    }
-
-    fn of(kernel: &KernelDesc, config: &Config) -> Self {
-        let width = if swaps_ab(kernel) { config.tile[0] } else { config.tile[1] };
+    fn of(case: &Case, config: &Config) -> Self {
+        let width = if swaps_ab(case.kernel) { config.tile[0] } else { config.tile[1] };
         let [share, split] = [config.cluster[0], config.split].map(|count| count.max(1) as usize);
-        Self { tile: Tile::of(kernel, width), share, split, stages: config.stages }
+        let tile = Tile::of(case.kernel, width);
+        let grid = Grid::new(case, tile.tiles(case.problem), share, split);
+        Self { tile, grid, share, split, stages: config.stages }
     }
 
     fn config(&self, kernel: &KernelDesc) -> Config {
@@ -236,17 +239,25 @@ fn each(case: &Case, mut visit: impl FnMut(Way)) {
     let width = if all_rows { Some(lowest(case).width) } else { None };
     let widths = kernel.widths.iter().filter(|other| width.is_none_or(|width| width == **other));
     for tile in widths.map(|width| Tile::of(kernel, *width)) {
+        let tiles = tile.tiles(problem);
         for share in (1..=most_share).rev() {
             // Whole clusters only: where A is on the N side, one more tile makes all tiles lower; otherwise the
             // additional tile is idle.
-            let whole = problem.m.div_ceil(tile.sides[0] as usize) % share == 0;
+            let whole = tiles[0] % share == 0;
             if !whole && !swaps_ab(kernel) {
                 continue;
             }
-            let splits = [1, 2, 4, 8].into_iter().filter(|split| *split <= kernel.split as usize);
-            for split in splits.filter(|split| tile.can_split(case, share, *split)) {
-                let residents = if all_rows { 1..=2 } else { 1..=1 };
-                residents.filter_map(|residents| Way::new(tile, share, split, residents)).for_each(&mut visit);
+            for split in [1, 2, 4, 8].into_iter().filter(|split| *split <= kernel.split as usize) {
+                let grid = Grid::new(case, tiles, share, split);
+                if !tile.can_split(case, &grid, split) {
+                    continue;
+                }
+                for residents in if all_rows { 1..=2 } else { 1..=1 } {
+                    let stages = tile.stages(split as u32, residents);
+                    if stages >= LEAST_STAGES {
+                        visit(Way { tile, grid, share, split, stages });
+                    }
+                }
             }
         }
     }
@@ -254,16 +265,15 @@ fn each(case: &Case, mut visit: impl FnMut(Way)) {
 
 /// For a row of waves, the work of the busiest multiprocessor, which processes its tiles in sequence: the work of a tile is its width plus a
 /// constant.
-fn work(case: &Case, way: &Way) -> usize {
-    let [blocks, at_once] = way.tile.blocks(case, way.share, way.split);
-    blocks.div_ceil(at_once) * (way.tile.width as usize + 32) * 2 / way.split
+fn work(way: &Way) -> usize {
+    way.grid.blocks.div_ceil(way.grid.at_once) * (way.tile.width as usize + 32) * 2 / way.split
 }
 
 /// The choice for a row of waves: the least work.
 fn choose_waves(case: &Case) -> Option<Way> {
     let (mut best, mut least) = (None, usize::MAX);
     each(case, |way| {
-        let work = work(case, &way);
+        let work = work(&way);
         if work < least {
             (least, best) = (work, Some(way));
         }
@@ -279,7 +289,7 @@ impl Sm90SwapAb {
         }
         let (mut best, mut least) = (None, f64::INFINITY);
         each(case, |way| {
-            let us = self.few_rows_us(case, &way);
+            let us = self.few_rows_us(case, &way, least);
             if us < least {
                 (least, best) = (us, Some(way));
             }
@@ -287,12 +297,12 @@ impl Sm90SwapAb {
         best
     }
 
-    /// The estimate for a row that has all rows of A in a tile.
-    fn few_rows_us(&self, case: &Case, way: &Way) -> f64 {
+    /// The estimate for a row that has all rows of A in a tile; infinite where a part of the estimate is above `most_us`.
+    fn few_rows_us(&self, case: &Case, way: &Way, most_us: f64) -> f64 {
         let (problem, device) = (case.problem, case.device);
-        let Way { tile, share, split: parts, stages } = *way;
+        let Way { tile, grid, split: parts, stages, .. } = *way;
         let sms = f64::from(device.sm_count);
-        let [blocks, at_once] = tile.blocks(case, share, parts).map(|count| count as f64);
+        let [blocks, at_once] = [grid.blocks, grid.at_once].map(|count| count as f64);
         let residents = if stages > tile.stages(parts as u32, 2) { 1.0 } else { 2.0 };
         let turns = (blocks / (residents * at_once)).ceil();
         let idle = (1.0 - blocks / sms).max(0.0);
@@ -312,28 +322,29 @@ impl Sm90SwapAb {
             _ => self.few_raw[1],
         };
         let memory = self.few_memory * memory_us(problem, device);
-        let loads = Activities { ring, memory, ..Activities::default() }.overlapped(self.few_norm);
-        let loads = (raw * loads).max(arithmetic_us(problem, Math::Native, device)); // of cards with slow tensor cores
-                                                                                     // Clusters of the next launch find room all at once or not at all.
+        let loads = Activities { ring, memory, ..Activities::default() };
+        // Clusters of the next launch find room all at once or not at all.
         let finds_room = residents * at_once >= 2.0 * blocks;
-        let [split_us, doubling_us] = self.few_split_us;
-        let split_us = if parts > 1 { split_us + doubling_us * f64::from(parts.ilog2()) } else { 0.0 };
         let launch =
             device.model.overlapped_launch_us + self.few_launch_us - self.few_room_us * f64::from(u8::from(finds_room));
+        if launch + raw * loads.longest() > most_us {
+            return f64::INFINITY;
+        }
+        let loads = (raw * loads.overlapped(self.few_norm)).max(arithmetic_us(problem, Math::Native, device)); // of cards with slow tensor cores
+        let [split_us, doubling_us] = self.few_split_us;
+        let split_us = if parts > 1 { split_us + doubling_us * f64::from(parts.ilog2()) } else { 0.0 };
         // Loads of the next tile hide all stores but the last.
         let second = residents.min((blocks / sms).ceil()) - 1.0;
         let row_us = self.few_row_us + second * self.few_second_row_us;
         launch + loads + split_us + f64::from(tile.width) * row_us
     }
 
-    /// The estimate for a row of waves.
-    fn waves_us(&self, case: &Case, way: &Way) -> f64 {
+    /// The estimate for a row of waves; infinite where a part of the estimate is above `most_us`.
+    fn waves_us(&self, case: &Case, way: &Way, most_us: f64) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let bytes = problem.b.format.bits() / 8.0;
-        let Way { tile, share, split, stages } = *way;
-        let [blocks, at_once] = tile.blocks(case, share, split);
+        let Way { tile, grid: Grid { m_tiles, blocks, at_once }, share, split, stages } = *way;
         let turns = blocks.div_ceil(at_once);
-        let [m_tiles, _] = tile.tiles(problem, share);
         let height = problem.m.div_ceil(m_tiles) as f64;
         let several = usize::from(turns > 1);
         let (turns, blocks, share, parts) = (turns as f64, blocks as f64, share as f64, split as f64);
@@ -349,7 +360,13 @@ impl Sm90SwapAb {
         let uneven = self.uneven[several];
         let reread = self.reread * w_us * (m_tiles as f64 / share - 1.0);
         let memory = memory_us(problem, device) * (1.0 + uneven * idle) + reread;
-        let together = Activities { products, ring, l2, memory }.overlapped(self.norm);
+        let launch = device.model.overlapped_launch_us + self.launch_us
+            - self.room_us * room(blocks, f64::from(device.sm_count));
+        let together = Activities { products, ring, l2, memory };
+        if launch + together.longest() > most_us {
+            return f64::INFINITY;
+        }
+        let together = together.overlapped(self.norm);
         let [sums_of_tile, bytes_of_tile] = [bytes, problem.d.format.bits() / 8.0].map(|size| height * w_rows * size);
         let split_us = if parts > 1.0 { self.split_us + sums_of_tile * self.sum_us } else { 0.0 };
         // Only plain products of one matrix with an unsplit K overlap the loads of the next tile with the stores of the
@@ -359,15 +376,14 @@ impl Sm90SwapAb {
         let share_us = if share > 1.0 { self.share_us } else { 0.0 };
         let group_us = self.group_us * (f64::from(tile.p) / 64.0 - 1.0);
         let busy = together + split_us + restarts + turns * bytes_of_tile * self.store_us;
-        let launch = device.model.overlapped_launch_us + self.launch_us
-            - self.room_us * room(blocks, f64::from(device.sm_count));
         launch + share_us + group_us + busy.max(self.roofline * roofline_us(problem, device))
     }
 
-    fn way_us(&self, case: &Case, way: &Way) -> f64 {
+    /// The estimate; infinite where a part of the estimate is above `most_us`.
+    fn way_us(&self, case: &Case, way: &Way, most_us: f64) -> f64 {
         match has_all_rows(case.kernel) {
-            true => self.few_rows_us(case, way),
-            false => self.waves_us(case, way),
+            true => self.few_rows_us(case, way, most_us),
+            false => self.waves_us(case, way, most_us),
         }
     }
 }
@@ -385,17 +401,19 @@ impl Family for Sm90SwapAb {
 
     fn chosen(&self, case: &Case) -> (Config, f64) {
         let way = self.chosen_way(case);
-        way.map_or((Config::default(), 0.0), |way| (way.config(case.kernel), self.way_us(case, &way)))
+        way.map_or((Config::default(), 0.0), |way| (way.config(case.kernel), self.way_us(case, &way, f64::INFINITY)))
     }
 
-    /// Of a row of waves, the ways with little more work than the least.
-    fn rivals(&self, case: &Case) -> Vec<(Config, f64)> {
-        let of_waves = || choose_waves(case).map_or(0, |way| work(case, &way)) * 9 / 8;
-        let most = (!has_all_rows(case.kernel)).then(of_waves);
+    /// Of a row of waves, the ways with little more work than the chosen way.
+    fn rivals(&self, case: &Case, chosen: &Config, most_us: f64) -> Vec<(Config, f64)> {
+        let most_work = (!has_all_rows(case.kernel)).then(|| work(&Way::of(case, chosen)) * 9 / 8);
         let mut rivals = Vec::new();
         each(case, |way| {
-            if most.is_none_or(|most| work(case, &way) <= most) {
-                rivals.push((way.config(case.kernel), self.way_us(case, &way)));
+            if most_work.is_none_or(|most| work(&way) <= most) {
+                let (config, us) = (way.config(case.kernel), self.way_us(case, &way, most_us));
+                if us < most_us && config != *chosen {
+                    rivals.push((config, us));
+                }
             }
         });
         rivals
@@ -407,7 +425,7 @@ impl Family for Sm90SwapAb {
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
-        self.way_us(case, &Way::of(case.kernel, config))
+        self.way_us(case, &Way::of(case, config), f64::INFINITY)
     }
 
     fn element_cost(&self, kernel: &KernelDesc) -> ElementCost {

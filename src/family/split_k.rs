@@ -140,7 +140,8 @@ fitted! {
 }
 
 impl SplitK {
-    fn us(&self, tile: &Tile, split: u64, problem: &Problem, device: &DeviceInfo) -> f64 {
+    /// The estimate; infinite where a part of the estimate is above `most_us`.
+    fn us(&self, tile: &Tile, split: u64, problem: &Problem, device: &DeviceInfo, most_us: f64) -> f64 {
         let sms = u64::from(device.sm_count).max(1);
         let k = (problem.k as u64).div_ceil(split);
         let rounds = k.div_ceil(tile.depth);
@@ -157,15 +158,15 @@ impl SplitK {
         let line_us = self.line_clocks / clocks_per_us;
         let lines = if tile.is_dot() { busiest * k as f64 / 32.0 * tile.lines(problem) * line_us } else { 0.0 };
         let memory = self.memory * memory_us(problem, device);
+        let launch = device.model.launch_us + self.launch_us;
+        if launch + products.max(latency).max(lines).max(memory) > most_us {
+            return f64::INFINITY;
+        }
         let add_us = self.adding_us(split, problem, device);
         let elements = (tile.size[0] * tile.size[1]).saturating_sub(256) as f64;
         let stores = 1e-3 * self.store_ns * busiest * elements;
         let more = stores + (waves - 1.0) * self.wave_us[usize::from(!tile.is_dot())];
-        device.model.launch_us
-            + self.launch_us
-            + overlap_by(self.norm, &[products, latency, lines, memory])
-            + more
-            + add_us
+        launch + overlap_by(self.norm, &[products, latency, lines, memory]) + more + add_us
     }
 
     /// Time to add the parts, with the kernel's distribution of threads.
@@ -198,7 +199,7 @@ impl Family for SplitK {
     fn choose(&self, case: &Case) -> Config {
         let mut best = (Config::default(), f64::INFINITY);
         each(case, |tile, split| {
-            let us = self.us(tile, split, case.problem, case.device);
+            let us = self.us(tile, split, case.problem, case.device, best.1);
             if us < best.1 {
                 best = (tile.config(split), us);
             }
@@ -209,7 +210,9 @@ impl Family for SplitK {
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let large: &[Tile] = if case.problem.a.format.bytes(1) == 2 { &MMA } else { &SIMT };
         let tile = DOTS.iter().chain(large).find(|tile| tile.size.map(|side| side as u32) == config.tile);
-        tile.map_or(f64::INFINITY, |tile| self.us(tile, config.split.max(1).into(), case.problem, case.device))
+        tile.map_or(f64::INFINITY, |tile| {
+            self.us(tile, config.split.max(1).into(), case.problem, case.device, f64::INFINITY)
+        })
     }
 
     /// The error of estimates is 19 %.
