@@ -10,14 +10,23 @@ namespace {
 
 using namespace cute;
 
-template <tg_format, tg_math> struct Product;
-template <> struct Product<TG_F16, TG_NATIVE> { using type = half_t; using atom = SM80_16x8x16_F32F16F16F32_TN; };
-template <> struct Product<TG_BF16, TG_NATIVE> { using type = bfloat16_t; using atom = SM80_16x8x16_F32BF16BF16F32_TN; };
-template <> struct Product<TG_F32, TG_TF32> { using type = tfloat32_t; using atom = SM80_16x8x8_F32TF32TF32F32_TN; };
-
-// Compares the stepped addresses of copies and of fragments with the layout.
+// The product of a row: its type, atom, and the k's of the atom, each in the place that its fragment has.
+template <class Row, tg_format = Row::dtype, tg_math = Row::math> struct Described;
+template <class Row, class T, class Atom, class K>
+struct Describes {
+  using type = T;
+  using atom = Atom;
+  using k = K;
+  static constexpr bool by_lanes = false;  // whether lanes load numbers of their own
+  using product = Native<Row>;
+};
+template <class Row> struct Described<Row, TG_F16, TG_NATIVE> : Describes<Row, half_t, SM80_16x8x16_F32F16F16F32_TN, _16> {};
+template <class Row> struct Described<Row, TG_BF16, TG_NATIVE> : Describes<Row, bfloat16_t, SM80_16x8x16_F32BF16BF16F32_TN, _16> {};
+template <class Row> struct Described<Row, TG_F32, TG_TF32> : Describes<Row, tfloat32_t, SM80_16x8x8_F32TF32TF32F32_TN, _8> {};
+// Compares the stepped addresses of copies and of fragments with the layout. A step has `k_of_step` k's; a lane loads `k_of_lane` neighbouring
+// k's of two rows, eight apart, or 0 where ldmatrix loads.
 template <class Op, bool is_a>
-void compare(int mn_count, int warp_mn, int steps) {
+void compare(int mn_count, int warp_mn, int k_count, int k_of_step, int k_of_lane) {
   for (int thread = 0; thread < Op::lines_at_a_time * Op::across; thread++) {
     const int line = thread / Op::across, at = thread % Op::across * Op::vector;
     for (int i = 0; i < Op::copies; i++) {
@@ -29,10 +38,16 @@ void compare(int mn_count, int warp_mn, int steps) {
   for (int warp = 0; warp < mn_count; warp += warp_mn) {
     for (int lane = 0; lane < 32; lane++) {
       const int row = warp + Op::template row_of<is_a>(lane), k = Op::template k_of<is_a>(lane);
-      for (int step = 0; step < steps; step++) {
+      for (int step = 0; step < k_count / k_of_step; step++) {
         for (int i = 0; i < warp_mn / 16; i++) {
           const uint32_t place = Op::fragment_at(Op::place(row, k), step, i);
-          layout::require(place == Op::place(row + 16 * i, k + 32 / Op::bytes * step), "a lane's fragments");
+          layout::require(place == Op::place(row + 16 * i, k + k_of_step * step), "a lane's fragments");
+          for (int half = 0; half < 2; half++) {
+            for (int e = 0; e < k_of_lane; e++) {
+              const uint32_t number = Op::stepped(place, Op::place(8 * half, 0)) + (Op::k_major ? e * Op::bytes : Op::place(0, e));
+              layout::require(number == Op::place(row + 16 * i + 8 * half, k + k_of_step * step + e), "a lane's numbers");
+            }
+          }
         }
       }
     }
@@ -40,7 +55,7 @@ void compare(int mn_count, int warp_mn, int steps) {
 }
 
 // The way of an operand to shared memory and to registers.
-template <class Op, class T, int mn_count, int k_count, int threads>
+template <class Op, class T, int mn_count, int k_count, int threads, bool by_lanes>
 void operand(layout::Page& page, const std::string& matrix, const char* row) {
   constexpr int across = Op::across, vector = Op::vector;
   using ThreadsK = Layout<Shape<Int<threads / across>, Int<across>>, Stride<Int<across>, _1>>;
@@ -58,7 +73,13 @@ void operand(layout::Page& page, const std::string& matrix, const char* row) {
 
   layout::View& shared = layout::shared_view(page, matrix, Op::bytes, block, block, row, "K");
   const layout::Table offsets = layout::table(layout::offsets(block));
-  if constexpr (Op::padded) {
+  if constexpr (by_lanes) {
+    // Half a warp loads 8 bytes at a time, a quarter 16 bytes.
+    constexpr int bytes = Op::k_major && Op::bytes == 4 ? 16 : Op::bytes, lanes = bytes == 4 ? 32 : 128 / bytes;
+    std::vector<int> addresses;
+    for (int lane = 0; lane < lanes; lane++) addresses.push_back(int(Op::place(Op::template row_of<true>(lane), Op::template k_of<true>(lane))));
+    shared.access(bytes == 16 ? "a lane loads four numbers" : "a lane loads a number", lanes, bytes, layout::ways(addresses, bytes));
+  } else if constexpr (Op::padded) {
     std::vector<int> addresses;
     for (int lane = 0; lane < 32; lane++) addresses.push_back(offsets(lane / 4, lane % 4) * Op::bytes);
     shared.access("a lane loads a number of its fragment", 32, Op::bytes, layout::ways(addresses, Op::bytes));
@@ -71,31 +92,36 @@ void operand(layout::Page& page, const std::string& matrix, const char* row) {
 
 template <class Row>
 void describe(layout::Page& page) {
-  using C = Config<Row>;
-  using T = typename Product<Row::dtype, Row::math>::type;
-  compare<typename C::A, true>(C::tile_m, C::warp_m, C::steps);
-  compare<typename C::B, false>(C::tile_n, C::warp_n, C::steps);
-  operand<typename C::A, T, C::tile_m, C::tile_k, C::threads>(page, "A", "M");
-  operand<typename C::B, T, C::tile_n, C::tile_k, C::threads>(page, "B", "N");
+  using D = Described<Row>;
+  using P = typename D::product;
+  using C = Config<P>;
+  using T = typename D::type;
+  using Shape_MNK = typename MMA_Traits<typename D::atom>::Shape_MNK;
+  constexpr int rows_of_atom = size<0>(Shape_MNK{}), k_of_atom = size<2>(Shape_MNK{}), k_of_lane = !D::by_lanes ? 0 : P::A::bytes == 4 ? 4 : 1;
+  compare<typename P::A, true>(C::tile_m, C::warp_m, C::tile_k, k_of_atom, k_of_lane);
+  compare<typename P::B, false>(C::tile_n, C::warp_n, C::tile_k, k_of_atom, k_of_lane);
+  operand<typename P::A, T, C::tile_m, C::tile_k, C::threads, D::by_lanes>(page, "A", "M");
+  operand<typename P::B, T, C::tile_n, C::tile_k, C::threads, D::by_lanes>(page, "B", "N");
 
   // A warp has neighbouring rows and columns.
-  using M = Layout<Shape<_16, Int<C::warps_m>, Int<C::fragments_m>>, Stride<_1, Int<C::warp_m>, _16>>;
+  using RowsOfAtom = Int<rows_of_atom>;
+  using M = Layout<Shape<RowsOfAtom, Int<C::warps_m>, Int<C::warp_m / rows_of_atom>>, Stride<_1, Int<C::warp_m>, RowsOfAtom>>;
   using N = Layout<Shape<_8, Int<C::warps_n>, Int<2 * C::fragments_n>>, Stride<_1, Int<C::warp_n>, _8>>;
-  using Mma = TiledMMA<MMA_Atom<typename Product<Row::dtype, Row::math>::atom>, Layout<Shape<Int<C::warps_m>, Int<C::warps_n>, _1>>,
-                       cute::Tile<M, N, Int<32 / C::bytes>>>;
-  using A = decltype(make_tensor(make_smem_ptr(static_cast<T*>(nullptr)), typename C::A::Block{}));
-  using B = decltype(make_tensor(make_smem_ptr(static_cast<T*>(nullptr)), typename C::B::Block{}));
+  using Mma = TiledMMA<MMA_Atom<typename D::atom>, Layout<Shape<Int<C::warps_m>, Int<C::warps_n>, _1>>, cute::Tile<M, N, typename D::k>>;
+  using A = decltype(make_tensor(make_smem_ptr(static_cast<T*>(nullptr)), typename P::A::Block{}));
+  using B = decltype(make_tensor(make_smem_ptr(static_cast<T*>(nullptr)), typename P::B::Block{}));
   layout::mma_views<A, B, Shape<Int<C::tile_m>, Int<C::tile_n>>>(page, Mma{});
 
   // D on its way to global memory: a thread stores two columns of two rows, and loads eight columns of a row.
-  constexpr int rows = C::slab * C::warps_m;
+  constexpr int rows = C::slab * C::warps_m, bytes = int(sizeof(typename C::Sum)), in_piece = 16 / bytes;
   const Layout<Shape<Int<rows>, Int<C::tile_n>>, Stride<Int<C::pitch>, _1>> slab;
-  layout::View& out = layout::shared_view(page, "rows of D", 4, slab, slab, "M", "N");
+  layout::View& out = layout::shared_view(page, "rows of D", bytes, slab, slab, "M", "N");
   std::vector<int> stores, loads;
-  for (int lane = 0; lane < 16; lane++) stores.push_back(slab(lane / 4, lane % 4 * 2) * 4);
-  for (int lane = 0; lane < 8; lane++) loads.push_back(slab(0, lane * 8) * 4);
-  out.access("a thread stores two numbers", 16, 8, layout::ways(stores, 8));
-  out.access("a thread loads four of eight numbers", 8, 16, layout::ways(loads, 16));
+  for (int lane = 0; lane < 64 / bytes; lane++) stores.push_back(slab(lane / 4, lane % 4 * 2) * bytes);
+  for (int lane = 0; lane < 8; lane++) loads.push_back(slab(0, lane * 8) * bytes);
+  out.access("a thread stores two numbers", 64 / bytes, 2 * bytes, layout::ways(stores, 2 * bytes));
+  out.access(in_piece == 4 ? "a thread loads four of eight numbers" : "a thread loads two of eight numbers", 8, 16, layout::ways(loads, 16));
+  page.view("shared memory of a block").fact("bytes", std::to_string(C::shared_bytes));
 }
 
 }  // namespace tilegemm

@@ -32,38 +32,30 @@ CUTE_DEVICE void load_matrices_transposed(uint32_t (&to)[4], uint32_t from) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
 }
 
-// One operand in blocks of MN rows by K numbers of BYTES bytes. The "rows" of B are the columns of B. ALIGN: bytes that pointers and
-// strides are multiples of, and bytes of a copy by cp.async. Numbers at odd addresses pass through registers, two at a time.
-//
-// In shared memory a line is contiguous along K (K_MAJOR) or along MN. Pieces of 16 bytes of eight neighbouring lines, which ldmatrix
-// reads at the same time, lie in different banks.
-template <int BYTES, bool K_MAJOR, int MN, int K, int STAGES, int ALIGN, int THREADS>
-struct Operand {
-  static constexpr bool k_major = K_MAJOR;
+// One operand in blocks of MN rows by K numbers of BYTES bytes. The "rows" of B are the columns of B. In shared memory a line is contiguous
+// along K (K_MAJOR) or along MN. LINES has the layout of a block, and says whether lines have padding; otherwise they are swizzled.
+// ALIGN: bytes that pointers and strides are multiples of, and bytes of a copy by cp.async. Numbers at odd addresses pass through
+// registers, two at a time.
+template <class LINES, int BYTES, bool K_MAJOR, int MN, int K, int STAGES, int ALIGN, int THREADS>
+struct Stages {
+  using Block = typename LINES::Block;
+  static constexpr bool k_major = K_MAJOR, padded = LINES::padded;
   static constexpr int bytes = BYTES;
   static constexpr bool async = ALIGN >= 4;  // cp.async copies 4 bytes at least
   static constexpr int vector = async ? ALIGN / BYTES : 2;  // numbers of a copy
-
-  // Lines along K of 64 or 128 bytes; lines along MN of 64 numbers of 16 bits.
-  static constexpr int piece = 16 / BYTES, log2_piece = BYTES == 2 ? 3 : 2;
-  using Rows = decltype(composition(Swizzle<K * BYTES == 64 ? 2 : 3, log2_piece, 3>{}, Layout<Shape<_8, Int<K>>, Stride<Int<K>, _1>>{}));
-  using Columns = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
-  // ldmatrix does not transpose 32 bits. Threads read eight numbers of four lines at a time.
-  using Padded = Layout<Shape<Int<MN>, Int<K>>, Stride<_1, Int<MN + 8>>>;
-  static constexpr bool padded = !K_MAJOR && BYTES == 4;
-  using Block = conditional_t<padded, Padded, decltype(tile_to_shape(conditional_t<K_MAJOR, Rows, Columns>{}, Shape<Int<MN>, Int<K>>{}))>;
   static constexpr int stage_bytes = (int(cosize_v<Block>) * BYTES + 127) / 128 * 128, ring_bytes = STAGES * stage_bytes;
-  static_assert(!K_MAJOR || K * BYTES == 64 || K * BYTES == 128);
-  static_assert(K_MAJOR || MN % 64 == 0);
 
   // The place of a number in a stage, in bytes.
   CUTE_HOST_DEVICE static constexpr uint32_t place(int mn, int k) { return uint32_t(Block{}(mn, k)) * BYTES; }
 
   // Bits of an address that pieces of 16 bytes of a line differ in. A stage is a multiple of 128 bytes.
   static constexpr uint32_t swizzled = 0x70;
+  // The place that is `step` further than `first`, where the two differ in other bits.
+  CUTE_HOST_DEVICE static constexpr uint32_t stepped(uint32_t first, uint32_t step) {
+    return padded ? first + step : (first ^ (step & swizzled)) + (step & ~swizzled);
+  }
 
-  // ---- Copies. Adjacent threads copy adjacent vectors of a line.
-
+  // Adjacent threads copy adjacent vectors of a line.
   static constexpr int line = K_MAJOR ? K : MN, lines = K_MAJOR ? MN : K;
   static constexpr int across = line / vector, lines_at_a_time = THREADS / across, copies = lines / lines_at_a_time;
   static_assert(THREADS % across == 0 && lines % lines_at_a_time == 0, "every thread copies the same number of vectors");
@@ -118,16 +110,36 @@ struct Operand {
       }
     }
     CUTE_DEVICE void advance() { from += next_block; }
-
   };
 
   // The place of a thread's copy `i`, from the place of its copy 0, whose line is below `lines_at_a_time`.
   CUTE_HOST_DEVICE static constexpr uint32_t copy_at(uint32_t first, int i) {
-    const uint32_t step = K_MAJOR ? place(i * lines_at_a_time, 0) : place(0, i * lines_at_a_time);
-    return padded ? first + step : (first ^ (step & swizzled)) + (step & ~swizzled);
+    return stepped(first, K_MAJOR ? place(i * lines_at_a_time, 0) : place(0, i * lines_at_a_time));
   }
+};
 
-  // ---- Fragments of 16 rows by 32 bytes of K: for A the fragment of an instruction, for B those of two instructions.
+// A block of an operand that mma.sync takes as it is. Pieces of 16 bytes of eight neighbouring lines, which ldmatrix
+// reads at the same time, lie in different banks.
+template <int BYTES, bool K_MAJOR, int MN, int K>
+struct Lines {
+  // Lines along K of 64 or 128 bytes; lines along MN of 64 numbers of 16 bits.
+  static constexpr int log2_piece = BYTES == 2 ? 3 : 2;
+  using Rows = decltype(composition(Swizzle<K * BYTES == 64 ? 2 : 3, log2_piece, 3>{}, Layout<Shape<_8, Int<K>>, Stride<Int<K>, _1>>{}));
+  using Columns = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
+  // ldmatrix does not transpose 32 bits. Threads read eight numbers of four lines at a time.
+  using Padded = Layout<Shape<Int<MN>, Int<K>>, Stride<_1, Int<MN + 8>>>;
+  static constexpr bool padded = !K_MAJOR && BYTES == 4;
+  using Block = conditional_t<padded, Padded, decltype(tile_to_shape(conditional_t<K_MAJOR, Rows, Columns>{}, Shape<Int<MN>, Int<K>>{}))>;
+  static_assert(!K_MAJOR || K * BYTES == 64 || K * BYTES == 128);
+  static_assert(K_MAJOR || MN % 64 == 0);
+};
+
+// Such an operand, and its fragments of 16 rows by 32 bytes of K: for A the fragment of an instruction, for B those of two instructions.
+template <int BYTES, bool K_MAJOR, int MN, int K, int STAGES, int ALIGN, int THREADS>
+struct Operand : Stages<Lines<BYTES, K_MAJOR, MN, K>, BYTES, K_MAJOR, MN, K, STAGES, ALIGN, THREADS> {
+  using Base = Stages<Lines<BYTES, K_MAJOR, MN, K>, BYTES, K_MAJOR, MN, K, STAGES, ALIGN, THREADS>;
+  using Base::padded, Base::place, Base::swizzled;
+  static constexpr int piece = 16 / BYTES;
 
   // The row and the k at which a lane of ldmatrix reads, or the first of a lane's numbers.
   template <bool IS_A>
