@@ -23,6 +23,12 @@ struct Describes {
 template <class Row> struct Described<Row, TG_F16, TG_NATIVE> : Describes<Row, half_t, SM80_16x8x16_F32F16F16F32_TN, _16> {};
 template <class Row> struct Described<Row, TG_BF16, TG_NATIVE> : Describes<Row, bfloat16_t, SM80_16x8x16_F32BF16BF16F32_TN, _16> {};
 template <class Row> struct Described<Row, TG_F32, TG_TF32> : Describes<Row, tfloat32_t, SM80_16x8x8_F32TF32TF32F32_TN, _8> {};
+template <class Row>
+struct Described<Row, TG_F64, TG_NATIVE> : Describes<Row, double, SM80_8x8x4_F64F64F64F64_TN, _4> {
+  static constexpr bool by_lanes = true;
+  using product = Double<Row>;
+};
+
 // Compares the stepped addresses of copies and of fragments with the layout. A step has `k_of_step` k's; a lane loads `k_of_lane` neighbouring
 // k's of two rows, eight apart, or 0 where ldmatrix loads.
 template <class Op, bool is_a>

@@ -2,7 +2,7 @@
 //
 // A thread block computes a tile of D. Blocks of `tile_k` k's of A and B pass through a ring of shared-memory stages, which cp.async
 // fills. A warp loads fragments one step ahead of the tensor cores, and multiplies by mma.sync. A `Product` has the layout of the ring, the
-// fragments and the sums: native.hpp for f16, bf16 and TF32.
+// fragments and the sums: native.hpp for f16, bf16 and TF32, double.hpp for f64.
 //
 // Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The last block of K, which may
 // be incomplete, is loaded first, so that the main loop checks no k.
@@ -15,6 +15,7 @@
 #include "common/launch.hpp"
 #include "common/store.hpp"
 #include "common/tile_order.hpp"
+#include "sm80_gemm/double.hpp"
 #include "sm80_gemm/native.hpp"
 
 namespace tilegemm {
@@ -239,7 +240,11 @@ tg_status run(const tg_gemm_args& args) {
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
-  return run<Native<Row>>(*problem);
+  if constexpr (Row::dtype == TG_F64) {
+    return run<Double<Row>>(*problem);
+  } else {
+    return run<Native<Row>>(*problem);
+  }
 }
 
 }  // namespace tilegemm

@@ -5,15 +5,15 @@ use crate::config::Config;
 use crate::cost::pipeline::{l2_us, stream_us, Activities};
 use crate::cost::{arithmetic_us, memory_us, peak_tflops};
 use crate::kernel::fitted::fitted;
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
-use crate::problem::{Layout, Problem};
+use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
+use crate::problem::{Format, Layout, Problem};
 use crate::workspace;
 
 /// The least blocks of K in a part.
 const LEAST_BLOCKS: u64 = 4;
 /// The most parts of K.
 const MOST_PARTS: u64 = 16;
-/// Bytes between the lines of a block that is contiguous along M or N, beside the line, where numbers have 32 bits.
+/// Bytes between the lines of a block that is contiguous along M or N, beside the line, of TF32.
 const PADDING: u32 = 32;
 
 fitted! {
@@ -23,9 +23,11 @@ fitted! {
         efficiency: [f64; 2] = "", 0.3 to 1.3;
         /// The same for copies of 4 bytes, and through registers.
         unaligned: [f64; 2] = "", 0.05 to 1.3;
+        /// The same for f64: blocks of eight warps, and of four.
+        double: [f64; 2] = "", 0.05 to 1.3;
         /// The share of this throughput that a multiprocessor with a single block of four warps has.
         alone: f64 = "", 0.3 to 1.0;
-        /// The rate of `mma.sync` over that of the newer instructions: on Hopper, and on data-centre Blackwell.
+        /// The rate of `mma.sync` over that of the newer instructions, except in f64: on Hopper, and on data-centre Blackwell.
         newer: [f64; 2] = "", 0.1 to 1.0;
         /// First loads, and the epilogue of 128 x 128 results.
         tile_us: [f64; 2] = "us", 0.0 to 20.0;
@@ -67,13 +69,13 @@ impl Grid {
 /// Shared memory of a block: the ring, or the rows of D that pass through its place.
 fn shared_bytes(kernel: &KernelDesc) -> u32 {
     let [m, n, k] = kernel.tile;
-    let bytes = kernel.types.a.bytes(1) as u32;
-    let operand =
-        |mn: u32, along_k: bool| if along_k || bytes == 2 { mn * k * bytes } else { (mn * bytes + PADDING) * k };
+    let [bytes, sum_bytes] = [kernel.types.a, kernel.types.acc].map(|format| format.bytes(1) as u32);
+    let has_padding = kernel.math == Math::Tf32;
+    let operand = |mn: u32, along_k: bool| (mn * bytes + if along_k || !has_padding { 0 } else { PADDING }) * k;
     let (a_along_k, b_along_k) =
         (matches!(kernel.layout, Layout::NN | Layout::NT), matches!(kernel.layout, Layout::NT | Layout::TT));
     let ring = kernel.stages * (operand(m, a_along_k) + operand(n, b_along_k));
-    let rows = |of_m: u32| of_m * (n + 8) * 4;
+    let rows = |of_m: u32| of_m * (n + 8) * sum_bytes;
     let mut of_m = m;
     while of_m >= 64 && rows(of_m) > ring {
         of_m /= 2;
@@ -92,15 +94,17 @@ impl Sm80Gemm {
         // Blocks that share a multiprocessor hide each other's waits.
         let room = f64::from(device.model.shared_bytes / shared_bytes(kernel))
             .clamp(1.0, if kernel.warps == 8 { 1.0 } else { 2.0 });
-        let full = match kernel.align {
-            4 if problem.a.format.bytes(1) == 2 => self.unaligned[0],
-            2 => self.unaligned[1],
-            _ if kernel.warps == 8 => self.efficiency[0],
-            _ => self.efficiency[1],
+        let few_warps = usize::from(kernel.warps < 8);
+        let full = match (problem.a.format, kernel.align) {
+            (Format::F64, _) => self.double[few_warps],
+            (Format::F16 | Format::BF16, 4) => self.unaligned[0],
+            (_, 2) => self.unaligned[1],
+            _ => self.efficiency[few_warps],
         };
         let busiest = (blocks / sms).ceil();
         let single = kernel.warps == 4 && (busiest < 2.0 || room < 2.0);
         let newer = match device.capability / 10 {
+            _ if problem.a.format == Format::F64 => 1.0,
             9 => self.newer[0],
             10 | 11 => self.newer[1],
             _ => 1.0,
