@@ -24,6 +24,11 @@ template <class Row> struct Described<Row, TG_F16, TG_NATIVE> : Describes<Row, h
 template <class Row> struct Described<Row, TG_BF16, TG_NATIVE> : Describes<Row, bfloat16_t, SM80_16x8x16_F32BF16BF16F32_TN, _16> {};
 template <class Row> struct Described<Row, TG_F32, TG_TF32> : Describes<Row, tfloat32_t, SM80_16x8x8_F32TF32TF32F32_TN, _8> {};
 template <class Row>
+struct Described<Row, TG_F32, TG_BF16X6> : Describes<Row, float, SM80_16x8x16_F32BF16BF16F32_TN, Layout<Shape<_2, _4, _2>, Stride<_1, _4, _2>>> {
+  static constexpr bool by_lanes = true;
+  using product = Parts<Row, false>;
+};
+template <class Row>
 struct Described<Row, TG_F64, TG_NATIVE> : Describes<Row, double, SM80_8x8x4_F64F64F64F64_TN, _4> {
   static constexpr bool by_lanes = true;
   using product = Double<Row>;

@@ -38,6 +38,7 @@ struct Native : Warps<OF> {
   using A = Operand<bytes, a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
   using B = Operand<bytes, b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
   static constexpr int steps = Row::tile_k * bytes / 32;
+  static constexpr bool mends = false;
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
   static constexpr int least_k = Row::math == TG_TF32 ? 32 : 1;  // csrc/sm80_gemm/family.toml has the same limits
 

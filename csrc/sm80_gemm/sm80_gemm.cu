@@ -2,7 +2,7 @@
 //
 // A thread block computes a tile of D. Blocks of `tile_k` k's of A and B pass through a ring of shared-memory stages, which cp.async
 // fills. A warp loads fragments one step ahead of the tensor cores, and multiplies by mma.sync. A `Product` has the layout of the ring, the
-// fragments and the sums: native.hpp for f16, bf16 and TF32, double.hpp for f64.
+// fragments and the sums: native.hpp for f16, bf16 and TF32, parts.hpp for f32 by six products of bf16 parts, double.hpp for f64.
 //
 // Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The last block of K, which may
 // be incomplete, is loaded first, so that the main loop checks no k.
@@ -17,6 +17,7 @@
 #include "common/tile_order.hpp"
 #include "sm80_gemm/double.hpp"
 #include "sm80_gemm/native.hpp"
+#include "sm80_gemm/parts.hpp"
 
 namespace tilegemm {
 namespace {
@@ -132,6 +133,9 @@ __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_p
   product.finish();
   cp_async_wait<0>();
 
+  bool strange = false;
+  if constexpr (Product::mends) strange = product.has_strange();
+
   // A thread has eight neighbouring columns of some rows of D.
   using Two = typename Vectors<Sum>::two;
   using Piece = typename Vectors<Sum>::piece;
@@ -155,7 +159,14 @@ __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_p
         *reinterpret_cast<Two*>(own + (16 * i + 8) * C::pitch + 8 * j) = Two{sum[i][j][2], sum[i][j][3]};
       }
     }
-    __syncthreads();
+    if constexpr (Product::mends) {
+      if (__syncthreads_or(strange)) {
+        mend<C>(slab, args, k0, int(k_of_part), m0 + row, n0, tile);
+        __syncthreads();
+      }
+    } else {
+      __syncthreads();
+    }
     CUTE_UNROLL
     for (int i = fragments; i < C::fragments_m; i++) {
       CUTE_UNROLL
@@ -240,7 +251,13 @@ tg_status run(const tg_gemm_args& args) {
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
-  if constexpr (Row::dtype == TG_F64) {
+  if constexpr (Row::math == TG_BF16X6) {
+    // Small tiles have room for separate sums of large and small products, which a shorter K needs.
+    if constexpr (Row::tile_m * Row::tile_n <= 64 * 64) {
+      if (problem->k < most_apart) return run<Parts<Row, true>>(*problem);
+    }
+    return run<Parts<Row, false>>(*problem);
+  } else if constexpr (Row::dtype == TG_F64) {
     return run<Double<Row>>(*problem);
   } else {
     return run<Native<Row>>(*problem);

@@ -15,6 +15,8 @@ const LEAST_BLOCKS: u64 = 4;
 const MOST_PARTS: u64 = 16;
 /// Bytes between the lines of a block that is contiguous along M or N, beside the line, of TF32.
 const PADDING: u32 = 32;
+/// The K below which f32 by parts has separate sums of large and small products (csrc/sm80_gemm/parts.hpp).
+const MOST_APART: usize = 256;
 
 fitted! {
     Sm80Gemm {
@@ -23,6 +25,8 @@ fitted! {
         efficiency: [f64; 2] = "", 0.3 to 1.3;
         /// The same for copies of 4 bytes, and through registers.
         unaligned: [f64; 2] = "", 0.05 to 1.3;
+        /// The same for f32 by six products of parts: tiles of 128 x 64, of 64 x 64, and of 64 x 64 with separate sums of large and small products.
+        parts: [f64; 3] = "", 0.05 to 1.3;
         /// The same for f64: blocks of eight warps, and of four.
         double: [f64; 2] = "", 0.05 to 1.3;
         /// The share of this throughput that a multiprocessor with a single block of four warps has.
@@ -95,10 +99,12 @@ impl Sm80Gemm {
         let room = f64::from(device.model.shared_bytes / shared_bytes(kernel))
             .clamp(1.0, if kernel.warps == 8 { 1.0 } else { 2.0 });
         let few_warps = usize::from(kernel.warps < 8);
-        let full = match (problem.a.format, kernel.align) {
-            (Format::F64, _) => self.double[few_warps],
-            (Format::F16 | Format::BF16, 4) => self.unaligned[0],
-            (_, 2) => self.unaligned[1],
+        let full = match (problem.a.format, kernel.math, kernel.align) {
+            (Format::F64, ..) => self.double[few_warps],
+            (_, Math::Bf16x6, _) if kernel.tile[0] * kernel.tile[1] > 64 * 64 => self.parts[0],
+            (_, Math::Bf16x6, _) => self.parts[if problem.k < MOST_APART { 2 } else { 1 }],
+            (Format::F16 | Format::BF16, _, 4) => self.unaligned[0],
+            (.., 2) => self.unaligned[1],
             _ => self.efficiency[few_warps],
         };
         let busiest = (blocks / sms).ceil();
@@ -166,7 +172,11 @@ impl Family for Sm80Gemm {
 
     /// The number of rows decides which numbers of parts are considered.
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
-        (config.split == 1).then_some(SumOrder::Mma { block: kernel.tile[2] })
+        let order = match kernel.math {
+            Math::Bf16x6 => SumOrder::Row { kernel: kernel.name, config: Config::default() },
+            _ => SumOrder::Mma { block: kernel.tile[2] },
+        };
+        (config.split == 1).then_some(order)
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
