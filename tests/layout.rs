@@ -18,7 +18,10 @@ fn a_build_without_layouts_names_the_feature() {
 #[cfg(feature = "layout")]
 mod with_layouts {
     use super::tilegemm;
+    use candle_tilegemm::arch::DeviceInfo;
     use candle_tilegemm::family::KERNELS;
+    use candle_tilegemm::kernel::{Math, Rejection};
+    use candle_tilegemm::{F32Mode, Problem};
     use serde_json::Value;
     use std::path::Path;
 
@@ -135,6 +138,27 @@ mod with_layouts {
             kernels += 1;
         }
         assert!(kernels > 0);
+    }
+
+    /// The launch function asks for the bytes that C++ computes; the dispatcher refuses a card by the bytes that Rust computes.
+    #[test]
+    fn rust_and_cpp_agree_on_the_shared_memory_of_a_block() {
+        let mut compared = 0;
+        for kernel in KERNELS.iter().filter(|kernel| kernel.family == "sm80_gemm") {
+            let problem = Problem::dense(512, 512, 512, 1, kernel.layout, kernel.types.a);
+            let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
+            let problem = problem.with(|p| (p.d.format, p.f32_mode) = (kernel.types.d, f32_mode));
+            // Without shared memory, except for the share of each block that belongs to the system.
+            let mut card = DeviceInfo::by_name("a100").unwrap();
+            (card.capability, card.model.shared_bytes) = (kernel.arch.capability, 1024);
+            let Err(Rejection::SharedMemory { need, .. }) = kernel.supports(&problem, &card) else {
+                panic!("{kernel} needs no shared memory for {problem}");
+            };
+            let bytes = view(kernel.name, "shared memory of a block");
+            assert_facts(&bytes, &[("bytes", &need.to_string())]);
+            compared += 1;
+        }
+        assert!(compared > 0);
     }
 
     #[test]
