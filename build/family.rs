@@ -130,7 +130,7 @@ impl Family {
         if self.is_vendor() && !row.arch.is_empty() {
             return Err(format!("field `arch` means nothing for {name}; remove it"));
         }
-        if !self.is_vendor() {
+        if !self.is_vendor() && (row.by_name.is_empty() || !row.arch.is_empty()) {
             one_of("arch", &row.arch, &ARCHS)?;
         }
         if let Some(arch) = row.by_name.iter().find(|arch| self.is_vendor() || row.arch.contains(arch)) {

@@ -15,7 +15,8 @@ use family::Family;
 pub use family::{Language, Role};
 use limits::Limits;
 
-const ARCHS: [&str; 8] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm120", "sm120a"];
+/// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
+const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
 const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
@@ -26,10 +27,12 @@ const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// sm80 sm89 sm90 sm90a sm100 sm100a sm120 sm120a; built when the Cargo feature of that number is on.
+    /// sm80 sm89 sm90 sm90a sm100 sm100a sm100f sm120 sm120a; built when the Cargo feature of that number is on. Empty where `by_name` has
+    /// all.
     #[serde(default)]
     arch: Vec<String>,
-    /// Archs on which other kernels win, where the row is compiled by the build profile `every` only, and run by name: for its proof.
+    /// Archs on which other kernels win, where the row is compiled by the build profile `every` only, and run by name: for its proof, or as
+    /// a step towards the kernel that wins.
     #[serde(default)]
     by_name: Vec<String>,
     /// f16 bf16 f32 f64: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
@@ -293,7 +296,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
 /// family [arch] dtype [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
 fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
     let mut parts = vec![family.to_string()];
-    if !family.starts_with(arch.trim_end_matches('a')) {
+    if !family.starts_with(arch.trim_end_matches(['a', 'f'])) {
         parts.push(arch.into());
     }
     parts.push(dtype.into());
@@ -372,7 +375,7 @@ fn dtype_bytes(dtype: &str) -> u32 {
 impl Kernel {
     /// The compute capability in the arch's name: 90 of `sm90a`.
     pub fn capability(&self) -> u16 {
-        self.arch.trim_start_matches("sm").trim_end_matches('a').parse().unwrap_or(0)
+        self.arch.trim_start_matches("sm").trim_end_matches(['a', 'f']).parse().unwrap_or(0)
     }
 
     /// The size of an element of A.

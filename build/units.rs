@@ -49,7 +49,7 @@ pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
             )),
         }
     }
-    units.sort_by_key(|(kernel, _)| !kernel.arch.ends_with('a'));
+    units.sort_by_key(|(kernel, _)| !kernel.arch.ends_with(['a', 'f']));
     units.into_iter().map(|(_, unit)| unit).collect()
 }
 
