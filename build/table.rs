@@ -21,7 +21,7 @@ const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
-const SCHEDULES: [&str; 3] = ["none", "cooperative", "pingpong"];
+const SCHEDULES: [&str; 7] = ["none", "cooperative", "pingpong", "naive", "prefetch", "subtiles", "two_ctas"];
 const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 
 #[derive(Debug, Clone, Deserialize)]
@@ -66,7 +66,7 @@ struct Row {
     /// Bytes that pointers and strides must be multiples of; 0: one element.
     #[serde(default)]
     align: u32,
-    /// cooperative, pingpong: CUTLASS's. Absent: the family's own.
+    /// cooperative, pingpong: CUTLASS's; naive ... two_ctas: rungs of csrc/sm100_gemm. Absent: the family's own.
     #[serde(default = "no_schedule")]
     schedule: String,
     /// full: bias, activation and beta * C; bias_act: bias and activation; none: alpha only.

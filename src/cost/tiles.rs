@@ -32,6 +32,8 @@ pub(crate) struct Loads {
 pub(crate) enum EpilogueTime {
     /// After the tile's products, microseconds.
     After(f64),
+    /// While the tensor cores multiply the next tile into other sums, microseconds. Nothing hides the last epilogue.
+    Under(f64),
     /// While another warp group multiplies the next tile, microseconds beside the products, and the share of the last epilogue that
     /// nothing hides.
     Beside(f64, f64),
@@ -59,11 +61,13 @@ impl Tiles {
         let tile_us = match self.epilogue {
             // Two warp groups take turns: each has half of the time.
             EpilogueTime::Beside(us, _) => products.max(0.5 * (products + us)),
+            EpilogueTime::Under(us) => products.max(us),
             EpilogueTime::After(us) => products + us,
         };
         let cut_off = if problem.m as f64 % tile_m != 0.0 { self.cut_off } else { 0.0 };
         let last = match self.epilogue {
             EpilogueTime::Beside(us, share) => share * us,
+            EpilogueTime::Under(us) => us,
             EpilogueTime::After(_) => 0.0,
         };
         let arithmetic = (waves + cut_off) * tile_us + last;

@@ -12,6 +12,7 @@ mod gevm;
 mod outer;
 mod reference;
 mod simt_gemm;
+mod sm100_gemm;
 mod sm80_gemm;
 mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
