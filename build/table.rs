@@ -17,7 +17,7 @@ use limits::Limits;
 
 /// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
 const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
-const DTYPES: [&str; 4] = ["f16", "bf16", "f32", "f64"];
+const DTYPES: [&str; 5] = ["f16", "bf16", "f32", "f64", "f8e4m3"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
@@ -35,9 +35,9 @@ struct Row {
     /// a step towards the kernel that wins.
     #[serde(default)]
     by_name: Vec<String>,
-    /// f16 bf16 f32 f64: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
+    /// f16 bf16 f32 f64 f8e4m3: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
-    /// f32: C, the bias and D of 16-bit operands.
+    /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3, which has no results of its own.
     out: Option<String>,
     /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). Absent: in the dtype itself.
     #[serde(default = "native")]
@@ -327,8 +327,8 @@ fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> Strin
 /// Checks the rules for the rows of every family.
 fn check(row: &Row) -> Result<(), String> {
     one_of("dtype", &row.dtype, &DTYPES)?;
-    if row.out.as_ref().is_some_and(|out| out != "f32" || row.dtype.iter().any(|dtype| dtype_bytes(dtype) != 2)) {
-        return Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into());
+    for dtype in &row.dtype {
+        check_out(dtype, row.out.as_deref())?;
     }
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
@@ -347,6 +347,21 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
     }
     Ok(())
+}
+
+/// Whether operands of `dtype` have results in this format.
+fn check_out(dtype: &str, out: Option<&str>) -> Result<(), String> {
+    let is_right = match (dtype_bytes(dtype), out) {
+        (1, Some(out)) => ["f16", "bf16", "f32"].contains(&out),
+        (2, Some(out)) => out == "f32",
+        (bytes, None) => bytes > 1,
+        (_, Some(_)) => false,
+    };
+    match (is_right, dtype_bytes(dtype)) {
+        (true, _) => Ok(()),
+        (false, 1) => Err(format!("field `out`: {dtype} has results in \"f16\", \"bf16\" or \"f32\"; name one")),
+        (false, _) => Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into()),
+    }
 }
 
 fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String> {
@@ -368,6 +383,7 @@ fn dtype_bytes(dtype: &str) -> u32 {
     match dtype {
         "f64" => 8,
         "f32" => 4,
+        "f8e4m3" => 1,
         _ => 2,
     }
 }

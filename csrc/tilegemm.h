@@ -30,7 +30,7 @@ typedef enum tg_status {
 } tg_status;
 
 /* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
- * along K. No kernel takes a format from TG_F8E4M3 on yet. */
+ * along K. TG_F8E4M3 is a format of A and B; no kernel takes a later format yet. */
 typedef enum tg_format {
   TG_F16 = 0,
   TG_BF16 = 1,

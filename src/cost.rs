@@ -142,6 +142,8 @@ pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> 
         (Format::F32, Math::Tf32) => device.model.tf32_tflops,
         (Format::F32, Math::Bf16x6) => device.model.half_tflops / 6.0,
         (Format::F64, _) => device.model.f64_tflops,
+        // Data sheets, from Ada on.
+        (Format::F8E4M3, _) => 2.0 * device.model.half_tflops,
         _ => device.model.half_tflops,
     }
 }

@@ -138,13 +138,15 @@ fn problem(shape: &Shape, operands: Format, out: Format, f32_mode: F32Mode) -> P
 }
 
 /// The formats of A and B, and of D.
-const TYPES: [[Format; 2]; 6] = [
+const TYPES: [[Format; 2]; 8] = [
     [Format::F16, Format::F16],
     [Format::BF16, Format::BF16],
     [Format::F32, Format::F32],
     [Format::F64, Format::F64],
     [Format::F16, Format::F32],
     [Format::BF16, Format::F32],
+    [Format::F8E4M3, Format::BF16],
+    [Format::F8E4M3, Format::F32],
 ];
 
 proptest! {

@@ -2,6 +2,7 @@
 // Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order, in f32 (f64 for
 // f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
 #include "common/epilogue.hpp"
+#include "common/fp8.hpp"
 #include "common/launch.hpp"
 
 namespace tilegemm {

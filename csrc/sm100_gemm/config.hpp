@@ -7,6 +7,7 @@
 #include <cute/atom/mma_traits_sm100.hpp>
 #include <cute/tensor.hpp>
 
+#include "common/fp8.hpp"
 #include "common/kernel.hpp"
 
 namespace tilegemm {
@@ -24,12 +25,23 @@ enum class Rung { naive, prefetch, subtiles, two_ctas, persistent, none = persis
 template <tg_format> struct umma_type;
 template <> struct umma_type<TG_F16> { using type = cute::half_t; };
 template <> struct umma_type<TG_BF16> { using type = cute::bfloat16_t; };
+template <> struct umma_type<TG_F8E4M3> { using type = cute::float_e4m3_t; };
 
 // CuTe's instruction: tcgen05.mma of one block, or of a pair of blocks, with A and B in shared memory and the sums in tensor memory.
 template <class T, int ctas, int m, int n, cute::UMMA::Major a, cute::UMMA::Major b>
 constexpr auto instruction() {
-  if constexpr (ctas == 1) return cute::SM100_MMA_F16BF16_SS<T, T, float, m, n, a, b>{};
-  else return cute::SM100_MMA_F16BF16_2x1SM_SS<T, T, float, m, n, a, b>{};
+  using namespace cute;
+  if constexpr (sizeof(T) == 1) {
+    using Of = std::conditional_t<ctas == 1, SM100_MMA_F8F6F4_SS, SM100_MMA_F8F6F4_2x1SM_SS>;
+    using Plain = cute::integral_constant<UMMA::ScaleIn, UMMA::ScaleIn::One>;
+    using MajorA = cute::integral_constant<UMMA::Major, a>;
+    using MajorB = cute::integral_constant<UMMA::Major, b>;
+    return MMA_Traits<Of, T, T, float, Int<m>, Int<n>, MajorA, MajorB, Plain, Plain>{};
+  } else if constexpr (ctas == 1) {
+    return SM100_MMA_F16BF16_SS<T, T, float, m, n, a, b>{};
+  } else {
+    return SM100_MMA_F16BF16_2x1SM_SS<T, T, float, m, n, a, b>{};
+  }
 }
 
 template <class Row>

@@ -17,6 +17,11 @@
 #include "sm100_gemm/config.hpp"
 
 namespace tilegemm {
+
+// TMA moves numbers of 8 bits as bytes.
+template <>
+constexpr CUtensorMapDataType tensor_map_type<__nv_fp8_e4m3> = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+
 namespace {
 
 // The arguments of a launch.

@@ -3,7 +3,7 @@
 //
 // D[M, N] = A[M, K] @ B[K, N]. A stage of a ring in shared memory holds 128 bytes of K of a tile's rows of A and columns of B. Operands in
 // 16 bits may be contiguous along either dimension: the descriptor of the product says which. TMA fills what lies outside of the matrices
-// with zeros, and the store leaves it out.
+// with zeros, and the store leaves it out. fp8 has operands that are contiguous along K, and results in 16 or 32 bits.
 #include <climits>
 
 #include "common/launch.hpp"

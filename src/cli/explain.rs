@@ -29,9 +29,9 @@ pub struct Args {
     #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
     /// Element type of the operands, and of the result without --out
-    #[arg(long, default_value = "bf16", value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
+    #[arg(long, default_value = "bf16", value_parser = operands())]
     dtype: Format,
-    /// Element type of the result; f32 for f16 and bf16 operands
+    /// Element type of the result; f32 for f16 and bf16 operands, bf16 or f32 for f8e4m3
     #[arg(long, value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
     out: Option<Format>,
     #[command(flatten)]
@@ -90,6 +90,13 @@ where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+}
+
+/// The formats of A and B that kernels take.
+fn operands() -> impl TypedValueParser<Value = Format> {
+    const FORMATS: [Format; 5] = [Format::F16, Format::BF16, Format::F32, Format::F64, Format::F8E4M3];
+    PossibleValuesParser::new(FORMATS.map(Format::name))
+        .try_map(|name| FORMATS.into_iter().find(|format| format.name() == name).ok_or("no format of a kernel"))
 }
 
 /// A size that every kernel interface can express.

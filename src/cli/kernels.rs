@@ -12,7 +12,7 @@ use std::fmt::Display;
 /// Columns of a table, on terminals and in files.
 const WIDTH: u16 = 120;
 /// Columns of each field but the last, with a column of padding on both sides, for a table of rows.
-const ROW_WIDTHS: [u16; 9] = [13, 12, 10, 8, 12, 9, 7, 10, 7];
+const ROW_WIDTHS: [u16; 9] = [13, 12, 10, 8, 13, 9, 7, 10, 7];
 const HEADER_ONLY: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─'));
 
 #[derive(clap::Args)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 /// How the numbers of a matrix are stored: each by itself, or in blocks of consecutive numbers along K.
 ///
-/// The block formats are the formats of GGUF files (ggml-common.h of llama.cpp). No kernel takes [`Format::F8E4M3`],
-/// [`Format::I4`] or a block format yet: a problem with such an operand is rejected with
+/// The block formats are the formats of GGUF files (ggml-common.h of llama.cpp). [`Format::F8E4M3`] is a format of A and
+/// B, with results in bf16 or f32. No kernel takes [`Format::I4`] or a block format yet: a problem with such an operand is rejected with
 /// [`Rejection::Types`](crate::kernel::Rejection::Types).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -153,7 +153,7 @@ impl fmt::Display for Format {
 impl std::str::FromStr for Format {
     type Err = String;
 
-    /// The formats that products can have so far, by name.
+    /// The formats of the op, the suites and the vendor library, by name.
     fn from_str(s: &str) -> Result<Self, String> {
         [Format::F16, Format::BF16, Format::F32, Format::F64]
             .into_iter()

@@ -8,6 +8,7 @@ use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::kernel::{Fusion, KernelDesc};
 use candle_tilegemm::problem::BiasAxis;
 use candle_tilegemm::{Activation, Format, Problem};
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -18,6 +19,8 @@ pub fn tests() -> Vec<(String, Test)> {
             (Format::BF16, Format::BF16) => |gpu, kernel| every_number::<bf16, _>(gpu, kernel, bf16::from_bits),
             (Format::F16, Format::F32) => |gpu, kernel| every_number::<f16, _>(gpu, kernel, single),
             (Format::BF16, Format::F32) => |gpu, kernel| every_number::<bf16, _>(gpu, kernel, single),
+            (Format::F8E4M3, Format::BF16) => |gpu, kernel| every_number::<F8E4M3, _>(gpu, kernel, bf16::from_bits),
+            (Format::F8E4M3, Format::F32) => |gpu, kernel| every_number::<F8E4M3, _>(gpu, kernel, single),
             (Format::F32, Format::F32) => |gpu, kernel| every_number::<f32, _>(gpu, kernel, single),
             (Format::F64, Format::F64) => {
                 |gpu, kernel| every_number::<f64, _>(gpu, kernel, |bits| bf16::from_bits(bits).to_f64())

@@ -26,6 +26,11 @@ pub trait Element:
     const UNIT_ROUNDOFF: f64;
 }
 
+impl Element for float8::F8E4M3 {
+    const KERNEL_DTYPE: Format = Format::F8E4M3;
+    const UNIT_ROUNDOFF: f64 = 1.0 / 16.0;
+}
+
 impl Element for f16 {
     const KERNEL_DTYPE: Format = Format::F16;
     const UNIT_ROUNDOFF: f64 = 1.0 / 2048.0;
@@ -49,12 +54,14 @@ impl Element for f64 {
 /// Calls a function with the element types of a kernel: those of A and B, and of D.
 macro_rules! by_types {
     ($types:expr, $call:ident($($argument:expr),*)) => {{
-        use candle_tilegemm::Format::{BF16, F16, F32, F64};
+        use candle_tilegemm::Format::{BF16, F16, F32, F64, F8E4M3};
         match ($types.a, $types.d) {
             (F16, F16) => $call::<half::f16, half::f16>($($argument),*),
             (F16, F32) => $call::<half::f16, f32>($($argument),*),
             (BF16, BF16) => $call::<half::bf16, half::bf16>($($argument),*),
             (BF16, F32) => $call::<half::bf16, f32>($($argument),*),
+            (F8E4M3, BF16) => $call::<float8::F8E4M3, half::bf16>($($argument),*),
+            (F8E4M3, F32) => $call::<float8::F8E4M3, f32>($($argument),*),
             (F32, F32) => $call::<f32, f32>($($argument),*),
             (F64, F64) => $call::<f64, f64>($($argument),*),
             _ => panic!("there is no test of {}", $types),

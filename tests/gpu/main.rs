@@ -25,6 +25,7 @@ mod vendor;
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use device::Gpu;
+use float8::F8E4M3;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::sync::OnceLock;
 
@@ -78,6 +79,8 @@ fn all() -> Vec<(String, Test)> {
         ("reference_f64_against_f64".into(), Box::new(oracle::reference_against_f64::<f64, f64>)),
         ("reference_f16_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<half::f16, f32>)),
         ("reference_bf16_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<half::bf16, f32>)),
+        ("reference_f8e4m3_bf16_against_f64".into(), Box::new(oracle::reference_against_f64::<F8E4M3, half::bf16>)),
+        ("reference_f8e4m3_f32_against_f64".into(), Box::new(oracle::reference_against_f64::<F8E4M3, f32>)),
         ("outer_is_simt_to_the_bit".into(), Box::new(outer::outer_is_simt_to_the_bit)),
     ];
     tests.extend(others);

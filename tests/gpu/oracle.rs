@@ -73,7 +73,7 @@ pub fn compare<'a, T: Element, Out: Element>(
     // roundings of those add up to about k units at the worst of a few 100,000 elements.
     let accumulator = if Out::UNIT_ROUNDOFF < 1e-12 { Out::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
     let mut units = 4.0 * (problem.k as f64 + 32.0);
-    if matches!(problem.a.format, Format::F16 | Format::BF16) {
+    if matches!(problem.a.format, Format::F16 | Format::BF16 | Format::F8E4M3) {
         // Tensor cores add 16 products at a time and cut the sum towards zero, half a unit of it on average.
         units += (problem.k as f64).powf(1.5) / 16.0;
     }
