@@ -147,7 +147,10 @@ impl Family {
             }
         }
         if let Some(out) = row.out.as_ref().filter(|out| !self.out.contains(out)) {
-            return Err(format!("field `out` is {out}; {name} stores D in the type of A and B; remove it"));
+            return Err(match self.out.is_empty() {
+                true => format!("field `out` is {out}; {name} stores D in the type of A and B; remove it"),
+                false => format!("field `out` is {out}; {name} has {}", self.out.join(" or ")),
+            });
         }
         if row.tile.contains(&0) && !self.is_vendor() {
             return Err(format!("field `tile` is {:?}; expected three positive numbers [M, N, K]", row.tile));

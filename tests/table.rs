@@ -79,6 +79,31 @@ fn a_good_row_is_expanded_into_arch_x_dtype_x_layout() {
     assert!(kernels.iter().all(|kernel| kernel.line == line(FAMILY) && kernel.align == 2), "{kernels:?}");
 }
 
+#[test]
+fn a_row_may_run_by_name_alone() {
+    let kernels = parse(FAMILY, &[("arch", ""), ("by_name", r#"["sm90a"]"#)]).unwrap();
+    let have: Vec<_> = kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.role)).collect();
+    assert_eq!(
+        have,
+        ["bf16", "f16"]
+            .map(|dtype| format!("sm90_gemm_{dtype}_nt_128x256x64_2x1_cooperative"))
+            .iter()
+            .map(|name| (name.as_str(), table::Role::ByName))
+            .collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn an_arch_of_a_family_has_its_number() {
+    let kernels = table::read(csrc()).unwrap();
+    let kernel = kernels.iter().find(|kernel| kernel.arch == "sm100f").unwrap();
+    assert_eq!(kernel.capability(), 100);
+    assert!(kernel.name.starts_with("sm100_gemm_bf16_nt_"), "{}", kernel.name);
+    let described = family::by_name(&kernel.name).unwrap();
+    let runs = [90, 100, 103, 120].map(|device| described.arch.runs_on(device));
+    assert_eq!(runs, [false, true, true, false], "{kernel:?}");
+}
+
 /// A family, what is changed in the good row, and what the message must say.
 type BadRow<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
@@ -98,6 +123,8 @@ fn every_kind_of_bad_row_has_its_error() {
     const FMA_TILE: (&str, &str) = ("tile", "[256, 128, 16]");
     const F64_TILE: (&str, &str) = ("tile", "[64, 128, 16]");
     const NN: (&str, &str) = ("layout", r#"["nn"]"#);
+    const FP8: (&str, &str) = ("dtype", r#"["f8e4m3"]"#);
+    const FAMILY_ARCH: (&str, &str) = ("arch", r#"["sm100f"]"#);
     let cases: &[BadRow] = &[
         // Words that are not known, with those that are.
         (FAMILY, &[("family", r#""sm90_gemm""#)], &["unknown field `family`", "`arch`"]),
@@ -118,6 +145,12 @@ fn every_kind_of_bad_row_has_its_error() {
         (FAMILY, &[("dtype", "[]")], &["`dtype` is empty", "f16, bf16, f32, f64"]),
         (FAMILY, &[("layout", "[]")], &["`layout` is empty", "nn, nt, tn, tt, any"]),
         (FAMILY, &[("why", r#"" ""#)], &["`why` is empty", "which shapes"]),
+        // Results.
+        (FAMILY, &[F32, ("out", r#""f32""#)], &["`out`", "16-bit operands", "remove it"]),
+        (FAMILY, &[("out", r#""bf16""#)], &["`out`", "16-bit operands", "remove it"]),
+        (FAMILY, &[FP8], &["`out`", "f8e4m3 has results in", "name one"]),
+        ("sm100_gemm", &[FP8, ("out", r#""f16""#), FAMILY_ARCH], &["`out` is f16", "sm100_gemm has bf16 or f32"]),
+        ("tile_gemm", &[NEWER, PLAIN, ("out", r#""f32""#)], &["`out` is f32", "tile_gemm stores D", "remove it"]),
         // Numbers out of range.
         (FAMILY, &[("tile", "[128, 0, 64]")], &["`tile` is [128, 0, 64]", "three positive numbers"]),
         (FAMILY, &[("tile", "[128, 64]")], &["array of length 3"]),
