@@ -83,7 +83,8 @@ pub fn built_for() -> String {
 }
 
 fn name_table(kernels: &[&KernelDesc]) -> Table {
-    let mut table = new_table(&["name", "arch", "dtype", "layout", "tile", "cluster", "align", "fuses", "built"]);
+    // Names tell the cluster.
+    let mut table = new_table(&["name", "arch", "dtype", "layout", "tile", "align", "fuses", "built"]);
     for kernel in kernels {
         table.add_row([
             kernel.name.into(),
@@ -91,7 +92,6 @@ fn name_table(kernels: &[&KernelDesc]) -> Table {
             kernel.types.a.to_string(),
             kernel.layout.to_string(),
             tile(kernel),
-            join(kernel.cluster, "x"),
             kernel.align.to_string(),
             fuses(kernel).into(),
             built(&[kernel]),
