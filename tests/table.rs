@@ -7,7 +7,7 @@ mod table;
 
 use candle_tilegemm::family::{self, KERNELS};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A good row of [`FAMILY`].
 const ROW: [(&str, &str); 8] = [
@@ -483,35 +483,4 @@ fn a_kernel_is_found_by_its_name_and_knows_its_place() {
         assert_eq!(kernel.index, index);
     }
     assert_eq!(family::by_name("sm90_gemm"), None);
-}
-
-/// All files below a folder.
-fn files(folder: &Path) -> Box<dyn Iterator<Item = PathBuf>> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    Box::new(entries.flat_map(|path| if path.is_dir() { files(&path) } else { Box::new(std::iter::once(path)) }))
-}
-
-/// nvcc before 13.0 makes weak symbols of kernels with external linkage: of two architectures in one binary, one would take the
-/// other's.
-#[test]
-fn kernels_have_internal_linkage() {
-    let mut kernels = 0;
-    for path in files(csrc()).filter(|path| path.extension().is_some_and(|ending| ending != "toml")) {
-        let (mut namespaces, text) = (Vec::new(), std::fs::read_to_string(&path).unwrap());
-        for (number, line) in text.lines().enumerate() {
-            match line {
-                _ if line.starts_with("namespace ") && line.ends_with('{') => namespaces.push(line == "namespace {"),
-                _ if line.starts_with("}  // namespace") => drop(namespaces.pop()),
-                _ if line.starts_with("__global__")
-                    || line.starts_with("__tile_global__")
-                    || line.starts_with("TG_ANCHOR") =>
-                {
-                    assert!(namespaces.contains(&true), "{}:{}: not in `namespace {{`", path.display(), number + 1);
-                    kernels += 1;
-                }
-                _ => {}
-            }
-        }
-    }
-    assert!(kernels > 15, "only {kernels} kernels found in csrc");
 }
