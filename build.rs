@@ -156,7 +156,7 @@ enum Profile {
     Full,
     /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
-    /// The first of each row, for a look at the machine code of an arch.
+    /// The first of each row, by name or not, for a look at the machine code of an arch.
     Sample,
     /// All, and those that run by name only.
     Every,
@@ -180,7 +180,7 @@ fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
         Profile::Every => true,
         Profile::Full => kernel.role != Role::ByName,
         Profile::Fast => kernel.role != Role::ByName && kernel.fast,
-        Profile::Sample => kernel.role != Role::ByName && kernel.first,
+        Profile::Sample => kernel.first,
     };
     has_feature && (kernel.role == Role::Vendor || archs.contains(&kernel.capability()) && is_in_profile)
 }

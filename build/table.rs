@@ -31,7 +31,7 @@ struct Row {
     /// all.
     #[serde(default)]
     arch: Vec<String>,
-    /// Archs on which other kernels win, where the row is compiled by the build profile `every` only, and run by name: for its proof, or as
+    /// Archs on which other kernels win, or no card has run the row: the build profile `every` compiles the row, and the row runs by name: for its proof, or as
     /// a step towards the kernel that wins.
     #[serde(default)]
     by_name: Vec<String>,

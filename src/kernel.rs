@@ -36,7 +36,8 @@ pub enum Role {
     Vendor,
     /// Taken only where no other kernel runs the problem.
     LastResort,
-    /// Run only by name ([`Policy::force`](crate::dispatch::Policy::force)): other kernels win on the kernel's architecture.
+    /// Run only by name ([`Policy::force`](crate::dispatch::Policy::force)): other kernels win on the kernel's architecture, or no card has run
+    /// the kernel.
     ByName,
 }
 

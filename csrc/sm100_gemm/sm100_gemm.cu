@@ -1,5 +1,5 @@
 // Data-centre Blackwell: tcgen05.mma with the sums in tensor memory, fed by TMA. The rungs of config.hpp lead from a plain kernel to the
-// one that plans take.
+// fastest one.
 //
 // D[M, N] = A[M, K] @ B[K, N]. A stage of a ring in shared memory holds 128 bytes of K of a tile's rows of A and columns of B. Operands in
 // 16 bits may be contiguous along either dimension: the descriptor of the product says which. TMA fills what lies outside of the matrices

@@ -26,8 +26,8 @@ pub enum Rejection {
     /// The kernel was left out of this build, a development build.
     #[error("left out by TILEGEMM_PROFILE; build without that")]
     NotInProfile,
-    /// Other kernels win on this architecture, and the kernel runs by name only.
-    #[error("other kernels win here; runs by name only, in a build with TILEGEMM_PROFILE=every and by TILEGEMM_FORCE")]
+    /// Other kernels win on this architecture, or no card has run the kernel: the kernel runs by name only.
+    #[error("not known to win here; runs by name only, in a build with TILEGEMM_PROFILE=every and by TILEGEMM_FORCE")]
     ByName,
     /// The device has too little shared memory for a thread block.
     #[error("needs {need} bytes of shared memory, a thread block of this device has {have}")]
