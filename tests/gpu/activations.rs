@@ -51,8 +51,11 @@ fn every_number<T: Element, Out: Element>(
             problem.with(|p| p.f32_mode = cases::f32_mode(kernel))
         };
         let able = |problem: &Problem| kernel.supports(&problem.canonical().problem, &device).is_ok();
-        let problem =
-            [(8, 64), (1, 64), (8, 1)].map(of_size).into_iter().find(able).ok_or("supports no such product")?;
+        let problem = [(8, 64), (1, 64), (8, 1), (8, 256)]
+            .map(of_size)
+            .into_iter()
+            .find(able)
+            .ok_or("supports no such product")?;
         let zeros = |count: usize| vec![T::from_f64(0.0); count];
         let c = vec![Out::from_f64(0.0)];
         let (a, b) = (zeros(problem.m * problem.k), zeros(problem.k * bias.len()));

@@ -24,11 +24,20 @@ pub trait Element:
     const KERNEL_DTYPE: Format;
     /// Half the distance from 1 to the next value.
     const UNIT_ROUNDOFF: f64;
+
+    /// The number. candle's `to_f64` of fp8 calls itself without end (candle-core 0.11.1).
+    fn number(self) -> f64 {
+        self.to_f64()
+    }
 }
 
 impl Element for float8::F8E4M3 {
     const KERNEL_DTYPE: Format = Format::F8E4M3;
     const UNIT_ROUNDOFF: f64 = 1.0 / 16.0;
+
+    fn number(self) -> f64 {
+        float8::F8E4M3::to_f64(&self)
+    }
 }
 
 impl Element for f16 {

@@ -178,8 +178,8 @@ pub fn check_sums<T: Element, Out: Element>(
     let check = |(element, &place): (usize, &usize)| {
         let (matrix, i, j) = (element / (m * n), element / n % m, element % n);
         let product = |p: usize| {
-            let left = operands.a[a_at[(matrix * m + i) * k + p]].to_f64();
-            left * operands.b[b_at[(matrix * k + p) * n + j]].to_f64()
+            let left = operands.a[a_at[(matrix * m + i) * k + p]].number();
+            left * operands.b[b_at[(matrix * k + p) * n + j]].number()
         };
         let sum: f64 = (0..k).map(product).sum();
         let size: f64 = (0..k).map(|p| product(p).abs()).sum();
