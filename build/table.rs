@@ -31,7 +31,7 @@ struct Row {
     /// all.
     #[serde(default)]
     arch: Vec<String>,
-    /// Archs on which other kernels win, or no card has run the row: the build profile `every` compiles the row, and the row runs by name: for its proof, or as
+    /// Archs on which other kernels win, or no card has run the row: the row runs by name, in builds of the profile `every`, for its proof or as
     /// a step towards the kernel that wins.
     #[serde(default)]
     by_name: Vec<String>,
@@ -351,16 +351,10 @@ fn check(row: &Row) -> Result<(), String> {
 
 /// Whether operands of `dtype` have results in this format.
 fn check_out(dtype: &str, out: Option<&str>) -> Result<(), String> {
-    let is_right = match (dtype_bytes(dtype), out) {
-        (1, Some(out)) => ["f16", "bf16", "f32"].contains(&out),
-        (2, Some(out)) => out == "f32",
-        (bytes, None) => bytes > 1,
-        (_, Some(_)) => false,
-    };
-    match (is_right, dtype_bytes(dtype)) {
-        (true, _) => Ok(()),
-        (false, 1) => Err(format!("field `out`: {dtype} has results in \"f16\", \"bf16\" or \"f32\"; name one")),
-        (false, _) => Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into()),
+    match (dtype_bytes(dtype), out) {
+        (1, Some("f16" | "bf16" | "f32")) | (2, Some("f32")) | (2.., None) => Ok(()),
+        (1, _) => Err(format!("field `out`: {dtype} has results in \"f16\", \"bf16\" or \"f32\"; name one")),
+        _ => Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into()),
     }
 }
 
