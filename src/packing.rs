@@ -21,8 +21,8 @@ const RATE: f64 = 1.0;
 /// bytes, and in each D (18 random products of attention and one of tests/gpu, H100).
 const LINE_BYTES: f64 = 1200.0;
 const SHORT_LINE: f64 = 512.0;
-/// A plan with copies is taken where its estimate is below this share of the estimate without copies: in 16 bits, where rows of A are
-/// contiguous and there are more than `FEW_ROWS` rows; and elsewhere. In f32 such a plan may be less exact than the SGEMM of cuBLAS, which
+/// A plan with copies is taken where its estimate is below this share of the estimate without copies: in 16 bits without a batch, where rows
+/// of A are contiguous and there are more than `FEW_ROWS` rows; and elsewhere. In f32 such a plan may be less exact than the SGEMM of cuBLAS, which
 /// splits K: 512 x 512 x 2044 nn by `sm90_sgemm`. Of 122 products at odd addresses whose estimate with copies is 0.8 to 0.95 of the
 /// estimate without, copies made 51 of the first kind 1.7 times as fast as stock, 2 of them slower; the others gained 8 %, 21 of 58 slower
 /// (H100, seeds 20 to 25, 2026-11-25; the rule is from the even seeds, the odd seeds judge).
@@ -32,7 +32,7 @@ const FEW_ROWS: usize = 256;
 /// The share of the estimate without copies that the estimate of a plan with copies has to be below.
 pub(crate) fn lead(problem: &Problem) -> f64 {
     let rows_of_a = matches!(problem.layout(), Layout::NT | Layout::NN) && !problem.is_f32();
-    LEAD[usize::from(!(rows_of_a && problem.m > FEW_ROWS))]
+    LEAD[usize::from(!(rows_of_a && problem.m > FEW_ROWS && problem.batch == [1, 1]))]
 }
 
 /// The operands of a product that are copied.

@@ -247,7 +247,7 @@ fn far_apart<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc, m
         base + o.format.offset(row as i64 * o.row_stride + column as i64 * o.col_stride) as u64
     };
     let picked = |i: usize| i * 21 % k;
-    let value = |p: usize, j: usize| ((p * 3 + j * 5) % 31) as f64;
+    let value = |p: usize, j: usize| ((p * 3 + j * 5) % 17) as f64;
     let write = |base: u64, o: &Operand, rows: usize, columns: usize, value: &dyn Fn(usize, usize) -> f64| {
         (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).try_for_each(|(row, column)| {
             // SAFETY: inside of the memory.
