@@ -289,13 +289,14 @@ fn sizes_of_widths(kernel: &KernelDesc) -> Vec<(usize, usize, usize)> {
     sizes
 }
 
-/// Sizes as near to these as the kernel takes: fewer rows, or a K of 1.
+/// Sizes as near to these as the kernel takes: fewer rows, a K of 1, or the least K.
 pub fn sizes_near(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3]) -> [usize; 3] {
     let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a).with(|p| p.d.format = kernel.types.d);
     let problem = dense.with(|p| p.f32_mode = f32_mode(kernel));
     match kernel.supports(&problem.canonical().problem, &gpu.info) {
         Err(Rejection::TooMany { what: "rows", most, .. }) => sizes_near(gpu, kernel, [most, n, k]),
         Err(Rejection::Sum { .. }) => [m, n, 1],
+        Err(Rejection::ShortSums { least, .. }) => [m, n, least],
         _ => [m, n, k],
     }
 }
