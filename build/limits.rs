@@ -67,10 +67,20 @@ struct Tiles {
     of: Of,
 }
 
+/// Groups of rows with a B each: whether a kernel takes such problems beside others, or takes no others.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Grouping {
+    Optional,
+    Always,
+}
+
 /// The `[limits]` table. An absent field sets no limit.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
+    /// Absent: the kernels take no groups.
+    groups: Option<Grouping>,
     /// The most rows, columns of B, columns of A, and matrices.
     extents: Option<Number>,
     /// The most rows: the row's tile.
@@ -142,9 +152,10 @@ impl Limits {
             None => "None".into(),
         };
         Ok(format!(
-            "Limits {{ rows: {}, columns: {extents}, k: {}, matrices: {}, tiles: {tiles}, least_k: {}, most_k: {}, \
+            "Limits {{ groups: Grouping::{}, rows: {}, columns: {extents}, k: {}, matrices: {}, tiles: {tiles}, least_k: {}, most_k: {}, \
              any_strides: {}, two_batch_dims: {}, aligned: {:?}, tma: {:?}, multiples: &[{multiples}], clustered: {}, \
              adds_to_d: {} }}",
+            self.groups.map_or("Never".into(), |groups| format!("{groups:?}")),
             if self.rows_of_tile { kernel.tile[0].to_string() } else { extents.clone() },
             or_extents(&self.k)?,
             or_extents(&self.matrices)?,

@@ -21,13 +21,18 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 11
+#define TG_ABI_VERSION 12
 
 typedef enum tg_status {
   TG_OK = 0,
   TG_UNSUPPORTED = 1, /* the kernel cannot run this problem; nothing was launched */
   TG_CUDA_ERROR = 2   /* a CUDA call failed; tg_last_cuda_error() says which error */
 } tg_status;
+
+/* Gated products: N is the columns of the gates and of the gated numbers together, D has N / 2 columns, and
+ * D[i, j] = activation(gate[i, j]) * up[i, j]. TG_GATE_HALVES: the gates are the first N / 2 columns of B. TG_GATE_INTERLEAVED: column 2 j
+ * is gate j, and column 2 j + 1 the number that the gate multiplies. No kernel takes gates yet. */
+typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2 } tg_gate;
 
 /* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
  * along K. TG_F8E4M3 is a format of A and B; no kernel takes a later format yet. */
@@ -96,9 +101,16 @@ typedef struct tg_scale {
   uint32_t rows, columns; /* that share a factor; UINT32_MAX: all */
 } tg_scale;
 
-/* Rows of A and D that belong to one matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows. */
+/* Groups of rows that have a matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows. Pointers are to the
+ * device, and m is the rows of all groups. A kernel leaves out a row of no group, and a row with a pair that is not below m. A problem with
+ * groups has one matrix A and D, and a beta of 0. Its bias has a row for each group, batch_stride[1] apart. A factor multiplies what the activation
+ * returns. */
 typedef struct tg_groups {
-  const int32_t *first_row; /* on the device: the first row of each group, and the end of the last group */
+  const int32_t *first_row;     /* the first row of each group, and the end of the last group; or null: */
+  const uint32_t *group_of_row; /* the group of each row, ascending */
+  const uint32_t *pairs;        /* row i of the product is pair p = pairs[i], of row p / pairs_per_row of A and row p of D; null: p = i */
+  const float *scales;          /* factor p of row p of D; null: no factors */
+  int64_t pairs_per_row;        /* 1 or more */
   int64_t count;
   int64_t expected_rows; /* of a group that has rows */
 } tg_groups;
@@ -133,6 +145,7 @@ typedef struct tg_gemm_args {
   tg_types types;                    /* the kernel's types */
   tg_scale a_scale, b_scale, d_scale;
   tg_groups groups;
+  tg_gate gate;
 } tg_gemm_args;
 
 /* The descriptor of a built kernel; checked against the table when the library is loaded. */

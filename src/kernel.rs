@@ -20,7 +20,7 @@ mod sums;
 pub(crate) mod trees;
 
 use fitted::Parameter;
-pub(crate) use limits::{Extent, Limits, Tiles, INT};
+pub(crate) use limits::{Extent, Grouping, Limits, Tiles, INT};
 
 /// Shared memory that the system takes of each thread block (CUDA C++ Programming Guide, "Compute Capability 8.x", "Shared Memory").
 const BLOCK_BYTES: u32 = 1024;
@@ -234,6 +234,18 @@ impl KernelDesc {
         self.built
     }
 
+    /// Whether the kernel takes problems with groups of rows only.
+    #[doc(hidden)]
+    pub fn needs_groups(&self) -> bool {
+        self.limits.groups == Grouping::Always
+    }
+
+    /// Whether the kernel takes problems with groups of rows.
+    #[doc(hidden)]
+    pub fn takes_groups(&self) -> bool {
+        self.limits.groups != Grouping::Never
+    }
+
     /// Why the kernel is not in the build, whose compute capabilities are `archs`.
     pub(crate) fn not_built(&self, archs: &[u16]) -> Rejection {
         let feature = match self.feature {
@@ -254,9 +266,7 @@ impl KernelDesc {
         if !self.arch.runs_on(device.capability) {
             return Err(Rejection::Arch { built: self.arch, device: device.capability });
         }
-        if problem.groups.is_some() {
-            return Err(Rejection::Groups);
-        }
+        self.limits.check_groups(problem)?;
         let need = problem.types();
         if self.types != need {
             return Err(Rejection::Types { have: self.types.into(), need: need.into() });

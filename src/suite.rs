@@ -250,6 +250,9 @@ impl Shape {
     /// padding between their rows, matrices that overlap, a bias along M.
     pub fn of(problem: &Problem, id: String, class: String) -> Option<Self> {
         let problem = without_alignment(problem);
+        if problem.groups.is_some() {
+            return None;
+        }
         let size = |size: usize| Size::try_from(size).ok();
         let stride = |operand: &Operand, dense: &Operand| match operand.batch_stride {
             strides if strides == dense.batch_stride => Some(None),

@@ -5,7 +5,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::internal::launch::can_implement;
 use candle_tilegemm::kernel::{KernelDesc, Math, Role};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Operand, Scale};
+use candle_tilegemm::problem::{BiasAxis, Bounds, Epilogue, Groups, Operand, Rows, Scale};
 use candle_tilegemm::{Activation, Config, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -47,7 +47,9 @@ fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4]) -> Problem {
     let layout = if kernel.layout == Layout::Any { Layout::NT } else { kernel.layout };
     let problem = Problem::dense(m, n, k, batch, layout, kernel.types.a);
     let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
-    problem.with(|p| (p.d.format, p.f32_mode) = (kernel.types.d, f32_mode)).canonical().problem
+    let problem = problem.with(|p| (p.d.format, p.f32_mode) = (kernel.types.d, f32_mode));
+    let grouped = |p: &mut Problem| (p.groups, p.batch) = (Some(Groups::new(3)), [1, 1]);
+    (if kernel.needs_groups() { problem.with(grouped) } else { problem }).canonical().problem
 }
 
 fn extent(most: usize) -> impl Strategy<Value = usize> {
@@ -73,6 +75,19 @@ struct Shape {
     activation: Activation,
     beta: f64,
     column_major_d: bool,
+    groups: Option<Groups>,
+}
+
+/// Often none; else few or many groups, with all that groups can have.
+fn groups() -> impl Strategy<Value = Option<Groups>> {
+    let count = prop_oneof![Just(1usize), 2..=8usize, 100..=1030usize];
+    let listed =
+        prop_oneof![Just(Rows::InOrder), (1..=9usize).prop_map(|pairs_per_row| Rows::Listed { pairs_per_row })];
+    let bounds = prop_oneof![Just(Bounds::FirstRow), Just(Bounds::GroupOfRow)];
+    let some = (count, bounds, listed, any::<bool>()).prop_map(|(count, bounds, listed, scaled)| {
+        Some(Groups::new(count).with(|g| (g.bounds, g.rows, g.scaled) = (bounds, listed, scaled)))
+    });
+    prop_oneof![2 => Just(None), 1 => some]
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
@@ -84,9 +99,15 @@ fn shape() -> impl Strategy<Value = Shape> {
     let places = ([padding(), padding(), padding()], [align(), align(), align()]);
     let bias = prop_oneof![2 => Just(None), 1 => Just(Some(BiasAxis::N)), 1 => Just(Some(BiasAxis::M))];
     let epilogue = (bias, proptest::sample::select(&Activation::ALL[..]), prop_oneof![2 => Just(0.0), 1 => Just(1.0)]);
-    let rest = (prop_oneof![4 => Just(1usize), 1 => Just(2)], any::<[bool; 3]>(), 0..8u32);
+    let rest = (prop_oneof![4 => Just(1usize), 1 => Just(2)], any::<[bool; 3]>(), 0..8u32, groups());
     (sizes, proptest::sample::select(layouts.to_vec()), places, epilogue, rest).prop_map(
-        |((m, n, k, batch), layout, (padding, align), (bias, activation, beta), (outer, broadcast, column_major))| {
+        |(
+            (m, n, k, batch),
+            layout,
+            (padding, align),
+            (bias, activation, beta),
+            (outer, broadcast, column_major, groups),
+        )| {
             Shape {
                 sizes: [m, n, k, batch],
                 layout,
@@ -98,6 +119,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                 activation,
                 beta,
                 column_major_d: column_major == 0,
+                groups,
             }
         },
     )
@@ -134,6 +156,7 @@ fn problem(shape: &Shape, operands: Format, out: Format, f32_mode: F32Mode) -> P
         c.batch_stride = [0, 0];
     }
     problem.epilogue = epilogue;
+    problem.groups = shape.groups;
     problem.canonical().problem
 }
 
@@ -255,7 +278,11 @@ fn other_types_are_refused() {
                 of(&|p| p.b.scale = Some(scale)),
                 of(&|p| p.d.scale = Some(scale)),
             ]);
-            wrong.push(of(&|p| p.groups = Some(Groups::new(2, 8))));
+            if kernel.needs_groups() {
+                wrong.push(of(&|p| p.groups = None));
+            } else if !kernel.takes_groups() {
+                wrong.push(of(&|p| p.groups = Some(Groups::new(2))));
+            }
             for wrong in wrong {
                 assert!(!takes(kernel, &wrong, config), "{kernel} takes {wrong}");
                 tried += 1;

@@ -295,12 +295,37 @@ fn an_alpha_of_0_is_a_product_over_nothing() {
 fn groups_keep_their_matrices_apart() {
     let product = Problem::dense(64, 32, 16, 1, Layout::NT, Format::BF16);
     let grouped = product.with(|p| {
-        p.groups = Some(Groups::new(8, 8));
+        p.groups = Some(Groups::new(8));
         p.b.batch_stride = [0, 32 * 16];
     });
     assert_eq!(grouped.canonical().problem, grouped);
     assert_eq!(grouped.bytes(), 2.0 * (64.0 * 16.0 + 8.0 * 16.0 * 32.0 + 64.0 * 32.0));
     let transposed = grouped.with(|p| p.d = Operand::col_major(Format::BF16, 64, [0, 0]));
     assert!(!transposed.canonical().swapped);
-    assert_eq!(grouped.to_string(), "64x32x16 nt bf16 in 8 groups");
+    assert_eq!(grouped.to_string(), "64x32x16 nt bf16 in 8 groups, 8 with rows");
+}
+
+#[test]
+fn groups_have_the_rows_and_bytes_of_their_routing() {
+    let of = |tokens: usize| {
+        let groups = Groups::routed(128, tokens, 8);
+        Problem::dense(tokens * 8, 1536, 2048, 1, Layout::NT, Format::BF16).with(|problem| {
+            problem.b.batch_stride = [0, 1536 * 2048];
+            problem.groups = Some(groups);
+        })
+    };
+    // One token hits eight experts, 8192 tokens all.
+    let hit = |problem: &Problem| problem.groups.unwrap().with_rows(problem.m);
+    assert_eq!([1, 8192].map(|tokens| hit(&of(tokens))), [8, 128]);
+    assert_eq!(hit(&of(8)), 52, "128 experts (1 - (15 / 16)^8) is 51.6");
+    assert_eq!(of(8192).groups.unwrap().expected_rows(65536), 512.0);
+    let matrix = 1536.0 * 2048.0 * 2.0;
+    assert_eq!(of(1).bytes(), 8.0 * matrix + 2048.0 * 2.0 + 8.0 * 1536.0 * 2.0);
+    let many = of(8192);
+    assert_eq!(many.bytes(), 128.0 * matrix + 8192.0 * 2048.0 * 2.0 + 65536.0 * 1536.0 * 2.0);
+    assert_eq!(many.flops(), 2.0 * 65536.0 * 1536.0 * 2048.0);
+    assert_eq!(many.to_string(), "65536x1536x2048 nt bf16 in 128 groups, 128 with rows");
+    // Groups stay rows: nothing is transposed or folded.
+    let canonical = many.canonical();
+    assert_eq!((canonical.swapped, canonical.problem.m, canonical.problem.groups), (false, 65536, many.groups));
 }

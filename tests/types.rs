@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::kernel::Rejection;
-use candle_tilegemm::problem::{Groups, Scale};
+use candle_tilegemm::problem::Scale;
 use candle_tilegemm::{Error, Format, Layout, Problem};
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ fn limits_count_the_bytes_of_each_operand() {
     assert_eq!(verdict(TILES, &layout).unwrap_err(), "reads nt, the operands are tn");
 }
 
-/// Blocks, scales and groups can be asked for; every kernel refuses them with what it has.
+/// Blocks and scales can be asked for; every kernel refuses them with what it has.
 #[test]
 fn what_no_kernel_takes_yet_is_refused_by_all() {
     let dense = Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::BF16);
@@ -79,14 +79,13 @@ fn what_no_kernel_takes_yet_is_refused_by_all() {
     for problem in [
         dense.with(|problem| problem.b.format = Format::Q4K),
         dense.with(|problem| problem.b.scale = Some(scale)),
-        dense.with(|problem| problem.groups = Some(Groups::new(8, 8))),
         Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F8E4M3),
     ] {
         let canonical = problem.canonical().problem;
         for kernel in KERNELS.iter() {
             let refused = kernel.supports(&canonical, &DeviceInfo::h100()).unwrap_err();
             assert!(
-                matches!(refused, Rejection::Types { .. } | Rejection::Groups | Rejection::Arch { .. }),
+                matches!(refused, Rejection::Types { .. } | Rejection::NoGroups | Rejection::Arch { .. }),
                 "{kernel}: {refused}"
             );
         }

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <cstring>
 
 #include "tilegemm.h"
@@ -47,8 +48,14 @@ class Rehearsal {
   static bool is_on();  // on this thread
 };
 
+// Whether the kernels of the source take problems with groups of rows, and problems without; a family that takes groups sets both.
+#ifndef TG_TAKES_GROUPS
+#define TG_TAKES_GROUPS false
+#define TG_TAKES_ONE_B true
+#endif
+
 // The descriptor's functions for a launch function of kernels whose operands A and B, and whose C, bias and D, have one format each.
-// No kernel takes scales or groups yet.
+// No kernel takes scales of matrices yet.
 template <tg_format operands, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
 struct Entry {
   static constexpr tg_types types = {operands, operands, out, out, operands == TG_F64 ? TG_F64 : TG_F32};
@@ -56,8 +63,15 @@ struct Entry {
   static tg_status checked_launch(const tg_gemm_args* args) {
     const tg_types& have = args->types;
     const bool same = have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
-    const bool plain = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr && args->groups.count == 0;
-    return same && plain ? launch(args) : TG_UNSUPPORTED;
+    const bool unscaled = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr;
+    return same && unscaled && args->gate == TG_UNGATED && takes_groups(*args) ? launch(args) : TG_UNSUPPORTED;
+  }
+  static bool takes_groups(const tg_gemm_args& args) {
+    const tg_groups& groups = args.groups;
+    if (groups.count == 0) return TG_TAKES_ONE_B;
+    return TG_TAKES_GROUPS && groups.count > 0 && groups.count <= INT_MAX / 2 && (!groups.first_row != !groups.group_of_row) &&
+           groups.pairs_per_row >= 1 && groups.pairs_per_row <= INT_MAX && args.batch[0] == 1 && args.batch[1] == 1 &&
+           args.beta == 0;
   }
   static tg_status can_implement(const tg_gemm_args* args) {
     const Rehearsal rehearsal;

@@ -1,8 +1,11 @@
 // The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
 // Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order, in f32 (f64 for
 // f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
+#define TG_TAKES_GROUPS true
+#define TG_TAKES_ONE_B true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
+#include "common/groups.hpp"
 #include "common/launch.hpp"
 
 namespace tilegemm {
@@ -25,7 +28,18 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
     const int64_t batch = index / (args.n * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
     const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
     const T* col = b + j * args.b.col_stride + batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
-    Acc acc = Acc(0);
+    Acc acc = Acc(0), scale = Acc(1);
+    int64_t row_of_d = i, of_bias = batch1;
+    if (args.groups.count > 0) {
+      const GroupedRows rows{args.groups, args.m};
+      const int64_t group = rows.group_of(i);
+      row_of_d = rows.row_of_d(i);
+      if (group < 0 || row_of_d < 0) continue;
+      row = a + rows.row_of_a(row_of_d) * args.a.row_stride;
+      col += group * args.b.batch_stride[1];
+      of_bias = group;
+      scale = Acc(rows.scale_of(row_of_d));
+    }
     for (int64_t first = 0; first < args.k; first += chain) {
       Acc sum = Acc(0);
       for (int64_t k = first; k < min(first + chain, args.k); k++) {
@@ -33,8 +47,8 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
       }
       acc += sum;
     }
-    d[i * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
-      batch1 * args.d.batch_stride[1]] = epilogue(acc, i, j, batch0, batch1);
+    d[row_of_d * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
+      batch1 * args.d.batch_stride[1]] = Out(scale * epilogue.unrounded(acc, row_of_d, j, batch0, of_bias));
   }
 }
 

@@ -190,7 +190,13 @@ pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Opti
 pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo) -> Error {
     // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
-        Err(Rejection::Arch { .. } | Rejection::Types { .. } | Rejection::Groups | Rejection::Layout { .. })
+        Err(
+            Rejection::Arch { .. }
+            | Rejection::Types { .. }
+            | Rejection::Groups
+            | Rejection::NoGroups
+            | Rejection::Layout { .. },
+        )
         | Ok(_) => None,
         Err(rejection) => Some(format!("{}: {rejection}", c.kernel.name)),
     });

@@ -17,7 +17,7 @@ impl Dispatcher {
     pub(super) fn sum_order(&self, asked: &Problem, policy: Policy) -> Option<SumOrder> {
         let single = asked.canonical_strides();
         let [a, d] = [single.a, single.d].map(with_room);
-        let b = single.b.with(|o| o.batch_stride = [0; 2]);
+        let b = if single.groups.is_some() { single.b } else { single.b.with(|o| o.batch_stride = [0; 2]) };
         let mut epilogue = single.epilogue;
         epilogue.c = epilogue.c.map(with_room);
         let options = ROWS.map(|m| {

@@ -3,7 +3,7 @@
 
 use crate::arch::Arch;
 use crate::kernel::trees::Trees;
-use crate::kernel::{Extent, Fusion, KernelDesc, Limits, Math, Role, Room, Tiles};
+use crate::kernel::{Extent, Fusion, Grouping, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{Format, Layout, Types};
 
 mod cublas;
@@ -18,6 +18,7 @@ mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
 mod sm90_dgemm;
 mod sm90_gemm;
+mod sm90_grouped_gemm;
 mod sm90_sgemm;
 mod sm90_swap_ab;
 mod sm90_tf32;

@@ -36,9 +36,18 @@ pub(crate) enum Extent {
     LineOfB,
 }
 
+/// Whether a kernel takes groups of rows with a B each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grouping {
+    Never,
+    Optional,
+    Always,
+}
+
 /// The limits of a kernel on sizes, and its requirements on operands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
+    pub groups: Grouping,
     /// The most rows.
     pub rows: usize,
     pub columns: usize,
@@ -97,6 +106,15 @@ impl Limits {
         match self.clustered && need > device.sm_count {
             true => Err(Rejection::Multiprocessors { need, have: device.sm_count }),
             false => Ok(()),
+        }
+    }
+
+    /// Checks whether `problem` has groups where the kernel needs groups, and none where the kernel takes none.
+    pub fn check_groups(&self, problem: &Problem) -> Result<(), Rejection> {
+        match (self.groups, problem.groups) {
+            (Grouping::Never, Some(_)) => Err(Rejection::Groups),
+            (Grouping::Always, None) => Err(Rejection::NoGroups),
+            _ => Ok(()),
         }
     }
 
@@ -170,6 +188,9 @@ impl Limits {
 
     fn check_epilogue(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let epilogue = &problem.epilogue;
+        if problem.groups.is_some() && epilogue.reads_c() {
+            return Err(Rejection::Epilogue { what: "beta * C of groups of rows" });
+        }
         if kernel.fusion < Fusion::BiasAct && epilogue.bias.is_some() {
             return Err(Rejection::Epilogue { what: "a bias" });
         }

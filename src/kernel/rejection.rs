@@ -48,6 +48,9 @@ pub enum Rejection {
     /// The kernel does not take groups of rows with a B each.
     #[error("takes one B for all rows, the problem has groups of rows")]
     Groups,
+    /// The kernel takes groups of rows only.
+    #[error("takes groups of rows with a B each, the problem has one B for all rows")]
+    NoGroups,
     /// The kernel's arithmetic is not exact enough.
     #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]
     Precision {

@@ -1,12 +1,12 @@
 //! A problem and its pointers as arguments of the C ABI.
 
-use super::pointers::Pointers;
+use super::pointers::{GroupPointers, Pointers};
 use crate::config::Config;
 use crate::ffi;
 use crate::kernel::Math;
-use crate::problem::{Activation, BiasAxis, Format, Groups, Layout, Operand, Problem, Scale, Types};
+use crate::problem::{Activation, BiasAxis, Bounds, Format, Groups, Layout, Operand, Problem, Rows, Scale, Types};
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// The problem and its operands; the stream, the workspace and the kernel's configuration are left open.
 pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_args {
@@ -16,6 +16,7 @@ pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_a
         Some(BiasAxis::N) => vector(pointers.bias, 0, 1),
         None => vector(null_mut(), 0, 0),
     };
+    let bias = ffi::tg_matrix { batch_stride: [0, problem.groups.map_or(0, |_| n as i64)], ..bias };
     ffi::tg_gemm_args {
         m: m as i64,
         n: n as i64,
@@ -39,7 +40,8 @@ pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_a
         a_scale: scale(pointers.scales[0], a.scale),
         b_scale: scale(pointers.scales[1], b.scale),
         d_scale: scale(pointers.scales[2], d.scale),
-        groups: groups(pointers.groups, problem.groups),
+        groups: groups(pointers.groups, problem.groups, m),
+        gate: ffi::tg_gate::TG_UNGATED,
     }
 }
 
@@ -94,9 +96,35 @@ fn scale(pointer: *const c_void, scale: Option<Scale>) -> ffi::tg_scale {
     ffi::tg_scale { ptr: pointer, format: format(of), rows, columns }
 }
 
-fn groups(pointer: *const c_void, groups: Option<Groups>) -> ffi::tg_groups {
-    let (count, expected_rows) = groups.map_or((0, 0), |groups| (groups.count as i64, groups.expected_rows as i64));
-    ffi::tg_groups { first_row: pointer.cast(), count, expected_rows }
+fn groups(pointers: GroupPointers, groups: Option<Groups>, m: usize) -> ffi::tg_groups {
+    let none = ffi::tg_groups {
+        first_row: null(),
+        group_of_row: null(),
+        pairs: null(),
+        scales: null(),
+        pairs_per_row: 1,
+        count: 0,
+        expected_rows: 0,
+    };
+    groups.map_or(none, |groups| {
+        let (pairs, pairs_per_row) = match groups.rows {
+            Rows::InOrder => (null(), 1),
+            Rows::Listed { pairs_per_row } => (pointers.pairs, pairs_per_row.max(1)),
+        };
+        let (first_row, group_of_row) = match groups.bounds {
+            Bounds::FirstRow => (pointers.bounds, null()),
+            Bounds::GroupOfRow => (null(), pointers.bounds),
+        };
+        ffi::tg_groups {
+            first_row: first_row.cast(),
+            group_of_row: group_of_row.cast(),
+            pairs: pairs.cast(),
+            scales: if groups.scaled { pointers.scales.cast() } else { null() },
+            pairs_per_row: pairs_per_row as i64,
+            count: groups.count as i64,
+            expected_rows: groups.expected_rows(m).ceil() as i64,
+        }
+    })
 }
 
 pub(super) fn math(math: Math) -> ffi::tg_math {

@@ -46,7 +46,7 @@ pub use elementwise::finish;
 #[cfg(feature = "candle")]
 pub(crate) use elementwise::slope;
 pub use library::verify_library;
-pub use pointers::{Pointers, Queue};
+pub use pointers::{GroupPointers, Pointers, Queue};
 
 /// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
 /// replacement runs ([`Plan::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.
@@ -237,6 +237,7 @@ pub fn can_implement(kernel: &'static KernelDesc, problem: &Problem, config: [i3
     let mut pointers = Pointers::new(a, b, d).with_c(c).with_bias(bias);
     pointers.scales =
         [&problem.a, &problem.b, &problem.d].map(|operand| operand.scale.map_or(null(), |_| d.cast_const()));
+    pointers.groups = GroupPointers { bounds: d.cast_const(), pairs: d.cast_const(), scales: d.cast_const() };
     let args = ffi::tg_gemm_args {
         config: ffi::tg_config { tile_m, tile_n, cluster_m, cluster_n, split, stages, warps, swap_ab },
         sm_count: sm_count as i32,

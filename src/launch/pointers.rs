@@ -21,15 +21,37 @@ pub struct Pointers {
     pub d: *mut c_void,
     /// The factors of A, B and D ([`Scale`](crate::problem::Scale)), row-major; null without factors.
     pub scales: [*const c_void; 3],
-    /// The first row of each group, and the end of the last group: i32, one more than there are
-    /// [`Groups`](crate::problem::Groups); null without groups.
-    pub groups: *const c_void,
+    /// The arrays of [`Groups`](crate::problem::Groups); null pointers without groups.
+    pub groups: GroupPointers,
+}
+
+/// Device pointers of a product with [`Groups`](crate::problem::Groups) of rows.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct GroupPointers {
+    /// As [`Bounds`](crate::problem::Bounds) says: the first row of each group and the end of the last group, in i32, or the group of each
+    /// row, in u32.
+    pub bounds: *const c_void,
+    /// The pair of each row of the product, u32; null where rows are in order ([`Rows`](crate::problem::Rows)).
+    pub pairs: *const c_void,
+    /// The factor of each row of D, f32; null where rows have no factors.
+    pub scales: *const c_void,
+}
+
+impl GroupPointers {
+    /// No groups.
+    pub const NONE: Self = Self { bounds: null(), pairs: null(), scales: null() };
+
+    /// Groups by their bounds, with rows in order.
+    pub const fn new(bounds: *const c_void) -> Self {
+        Self { bounds, ..Self::NONE }
+    }
 }
 
 impl Pointers {
     /// The pointers of a product without bias and C.
     pub const fn new(a: *const c_void, b: *const c_void, d: *mut c_void) -> Self {
-        Self { a, b, c: null(), bias: null(), d, scales: [null(); 3], groups: null() }
+        Self { a, b, c: null(), bias: null(), d, scales: [null(); 3], groups: GroupPointers::NONE }
     }
 
     /// The same pointers with a C.
@@ -40,6 +62,11 @@ impl Pointers {
     /// The same pointers with a bias.
     pub const fn with_bias(self, bias: *const c_void) -> Self {
         Self { bias, ..self }
+    }
+
+    /// The same pointers with groups of rows.
+    pub const fn with_groups(self, groups: GroupPointers) -> Self {
+        Self { groups, ..self }
     }
 
     /// The pointers of the transposed product.

@@ -15,7 +15,7 @@ mod operand;
 pub use epilogue::{Activation, BiasAxis, Epilogue, Real};
 pub use f32_mode::F32Mode;
 pub use format::{Block, Format, Scale, Types};
-pub use groups::Groups;
+pub use groups::{Bounds, Groups, Rows};
 pub use layout::Layout;
 #[doc(hidden)]
 pub use operand::Batch;
@@ -51,7 +51,7 @@ pub struct Problem {
     /// The precision of an f32 product. The op and the interposer set the mode of the process
     /// ([`f32_mode`](crate::f32_mode)) where a call asks for no mode.
     pub f32_mode: F32Mode,
-    /// The groups of rows that have a B each. Then the batch is `[1, 1]`, and A and D have the rows of all groups.
+    /// The groups of rows that have a B each. Then the batch is `[1, 1]`, and M is the rows of all groups.
     pub groups: Option<Groups>,
 }
 
@@ -127,7 +127,7 @@ impl Problem {
     }
 
     /// Bytes that must move through device memory: every operand once, a broadcast operand once for the batch, and the B of every
-    /// group.
+    /// group that is expected to have rows.
     pub fn bytes(&self) -> f64 {
         let bytes = |operand: &Operand, rows: f64, columns: f64| {
             let dims = self.batch.iter().zip(operand.batch_stride);
@@ -136,8 +136,9 @@ impl Problem {
         };
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(0.0, |c| bytes(&c, m, n));
-        let groups = self.groups.map_or(1.0, |groups| groups.count as f64);
-        bytes(&self.a, m, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, n) + c
+        let groups = self.groups.map_or(1.0, |groups| groups.with_rows(self.m) as f64);
+        let rows_of_a = self.groups.map_or(m, |groups| groups.rows_of_a(self.m) as f64);
+        bytes(&self.a, rows_of_a, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, n) + c
     }
 
     /// The layout of (A, B). Where a matrix is a single row or column, both letters are true, and the letter with K
@@ -273,8 +274,8 @@ impl fmt::Display for Problem {
         if self.batch_count() != 1 {
             write!(f, " batch {}", self.batch_count())?;
         }
-        if let Some(Groups { count, .. }) = self.groups {
-            write!(f, " in {count} groups")?;
+        if let Some(groups @ Groups { count, .. }) = self.groups {
+            write!(f, " in {count} groups, {} with rows", groups.with_rows(self.m))?;
         }
         let epilogue = &self.epilogue;
         if epilogue.alpha() != 1.0 {

@@ -12,6 +12,7 @@ mod end_to_end;
 mod epilogue;
 mod exactness;
 mod fma;
+mod groups;
 mod launches;
 mod limits;
 mod odd_addresses;
@@ -66,6 +67,11 @@ fn built() -> impl Iterator<Item = &'static KernelDesc> {
     KERNELS.iter().filter(|kernel| kernel.is_built()).filter(runs)
 }
 
+/// The kernels among these that take problems with one B for all rows; `groups.rs` has the others.
+fn with_one_b() -> impl Iterator<Item = &'static KernelDesc> {
+    built().filter(|kernel| !kernel.needs_groups())
+}
+
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
 
 fn all() -> Vec<(String, Test)> {
@@ -84,7 +90,7 @@ fn all() -> Vec<(String, Test)> {
         ("outer_is_simt_to_the_bit".into(), Box::new(outer::outer_is_simt_to_the_bit)),
     ];
     tests.extend(others);
-    let kernels = built().filter(|kernel| kernel.role != Role::LastResort);
+    let kernels = with_one_b().filter(|kernel| kernel.role != Role::LastResort);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
         (kernel.name.to_string(), test)
@@ -95,6 +101,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(configurations::tests());
     tests.extend(exactness::tests());
     tests.extend(fma::tests());
+    tests.extend(groups::tests());
     tests.extend(limits::tests());
     tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());

@@ -1,0 +1,192 @@
+// The kernel: producers load, consumers multiply and store, tile after tile.
+#pragma once
+#include "common/pipeline.hpp"
+#include "common/wgmma.hpp"
+#include "sm90_grouped_gemm/shape.hpp"
+#include "sm90_grouped_gemm/store.hpp"
+#include "sm90_grouped_gemm/units.hpp"
+
+namespace tilegemm {
+namespace {
+
+struct GroupedPlace {
+  GroupedRows rows;
+  Divisor pairs_per_row;
+  const void* a;
+  void* d;
+  int64_t a_stride, d_stride;
+  float alpha;
+  int n, k, n_tiles, entries, stages;
+};
+
+// Addresses in shared memory. `full` and `empty`: barriers of the ring; `known` and `used`: barriers of the places, two tiles.
+struct GroupedShared {
+  uint32_t ring, full, empty, known, used;
+  float* places;
+};
+
+// The rows of D, and the factors, of one of two tiles.
+template <class S>
+struct Places {
+  float* scales;
+  uint32_t* rows;
+  __device__ Places(const GroupedShared& at, int i) : scales(at.places + i * 2 * S::most), rows(reinterpret_cast<uint32_t*>(scales + S::most)) {}
+};
+
+// Loads stages. W comes by TMA with the group as a coordinate. Rows of A lie anywhere: each thread copies 16 bytes of every 16th row (of every
+// 32nd with two warp groups) to where TMA's 128-byte swizzle puts the bytes.
+template <class S>
+__device__ __forceinline__ void produce(const void* w_map, const GroupedPlace& p, const GroupedShared& at, UnitList<S::most, S::cluster>& list,
+                                        int thread, int rank) {
+  using T = typename S::Element;
+  constexpr int threads = 128 * S::producers, step = threads / 8, per_thread = (S::most + step - 1) / step;
+  const int chunk = thread % 8, row0 = thread / 8, k_tiles = (p.k + S::depth - 1) / S::depth;
+  const T* const a = static_cast<const T*>(p.a);
+  Stage stage = Stage::to_fill(), places = Stage::to_fill();
+  for (int u = blockIdx.x / S::cluster; u < list.total(); u += gridDim.x / S::cluster) {
+    const GroupedTile tile = list.tile(u);
+    places.wait(at.used);
+    const Places<S> to(at, places.s);
+    for (int i = thread; i < tile.height; i += threads) {
+      const int64_t row = p.rows.row_of_d(tile.first + i);
+      to.rows[i] = row < 0 ? no_row : uint32_t(row);
+      if (p.rows.groups.scales) to.scales[i] = row < 0 ? 0.0f : p.rows.scale_of(row);
+    }
+    mbarrier_arrive(at.known + 8 * places.s);
+    places.advance(2);
+
+    int from[per_thread];  // rows of A; -1: none
+#pragma unroll
+    for (int i = 0; i < per_thread; i++) {
+      const int r = row0 + step * i;
+      const int64_t row = r < tile.height ? p.rows.row_of_d(tile.first + r) : -1;
+      from[i] = row < 0 ? -1 : p.pairs_per_row.quotient(int(row));
+    }
+    for (int kt = 0; kt < k_tiles; kt++) {
+      stage.wait(at.empty);
+      const uint32_t w = at.ring + stage.s * S::stage_bytes, to_a = w + S::w_bytes, barrier = at.full + 8 * stage.s;
+      if (thread == 0) {
+        mbarrier_arrive_expect(barrier, S::w_bytes);
+#pragma unroll
+        for (int box = 0; box < S::w_rows / S::w_box; box++) {
+          const int row = tile.n * S::w_rows + box * S::w_box;
+          if (S::cluster == 2 && tile.shares_w) {
+            if (box == rank) tma_load_multicast(w_map, w + box * S::w_box * 128, barrier, kt * S::depth, row, tile.group, evict_normal, 3);
+          } else {
+            tma_load(w_map, w + box * S::w_box * 128, barrier, kt * S::depth, row, tile.group, S::most <= 32 ? evict_first : evict_normal);
+          }
+        }
+      }
+      const int k = kt * S::depth + chunk * 8;
+#pragma unroll
+      for (int i = 0; i < per_thread; i++) {
+        const int r = row0 + step * i;
+        if (r / 8 * 8 < tile.height) {  // wgmma reads rows in eights
+          const bool inside = from[i] >= 0 && k < p.k;
+          copy_async_16(to_a + r * 128 + ((chunk ^ (r & 7)) << 4), inside ? a + from[i] * p.a_stride + k : a, inside ? 16 : 0, evict_last);
+        }
+      }
+      mbarrier_arrive_after_copies(barrier);
+      stage.advance(p.stages);
+    }
+  }
+}
+
+// Multiplies and stores a tile of up to `width` rows.
+template <class S, int width>
+__device__ __forceinline__ void consume(Stage& stage, const GroupedPlace& p, const GroupedShared& at, uint32_t empty_there,
+                                        const GroupedTile& tile, const Places<S>& places, int group, int warp, int lane) {
+  using T = typename S::Element;
+  const int k_tiles = (p.k + S::depth - 1) / S::depth;
+  float sum[S::m64][width / 2];
+#pragma unroll
+  for (int i = 0; i < S::m64; i++) wgmma_zero(sum[i]);
+  int before = -1;
+#pragma unroll 1
+  for (int kt = 0; kt < k_tiles; kt++) {
+    stage.wait(at.full);
+    fence_proxy_async();  // A was written by the producers' threads
+    const uint32_t w = at.ring + stage.s * S::stage_bytes + group * S::m64 * 64 * 128, a = at.ring + stage.s * S::stage_bytes + S::w_bytes;
+#pragma unroll
+    for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < S::depth / 16; j++) {
+#pragma unroll
+      for (int i = 0; i < S::m64; i++) wgmma<T, width>(sum[i], wgmma_descriptor(w + i * 64 * 128 + j * 32), wgmma_descriptor(a + j * 32));
+    }
+    wgmma_commit_and_wait<1>();
+#pragma unroll
+    for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
+    if (before >= 0) release_stage(empty_there, before, lane, S::cluster > 1, S::cluster);
+    before = stage.s;
+    stage.advance(p.stages);
+  }
+  wgmma_commit_and_wait();
+#pragma unroll
+  for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
+  release_stage(empty_there, before, lane, S::cluster > 1, S::cluster);
+#pragma unroll
+  for (int i = 0; i < S::m64; i++) {
+    const int column = tile.n * S::w_rows + (group * S::m64 + i) * 64 + warp % 4 * 16;
+    store_rows<T, width>(sum[i], static_cast<T*>(p.d), p.d_stride, column, p.n, tile.height, p.alpha, p.rows.groups.scales ? places.scales : nullptr,
+                         places.rows, lane);
+  }
+}
+
+// The tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the compiler has to see so
+// (C7519).
+template <class S, int first, int... others>
+__device__ __forceinline__ void consume_in(Widths<first, others...>, Stage& stage, const GroupedPlace& p, const GroupedShared& at,
+                                           uint32_t empty_there, const GroupedTile& tile, const Places<S>& places, int group, int warp, int lane) {
+  if constexpr (sizeof...(others) == 0) {
+    consume<S, first>(stage, p, at, empty_there, tile, places, group, warp, lane);
+  } else {
+    if (!__any_sync(~0u, tile.height > first)) consume<S, first>(stage, p, at, empty_there, tile, places, group, warp, lane);
+    else consume_in<S>(Widths<others...>{}, stage, p, at, empty_there, tile, places, group, warp, lane);
+  }
+}
+
+template <class S, class Ws>
+__global__ void __launch_bounds__(S::threads, 1)
+    grouped(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GroupedPlace p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), barriers = ring + p.stages * S::stage_bytes;
+  const GroupedShared at{ring, barriers, barriers + 8 * p.stages, barriers + 16 * p.stages, barriers + 16 * p.stages + 16,
+                         reinterpret_cast<float*>(shared + p.stages * S::stage_bytes + S::barriers_bytes)};
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / 4;
+  const int rank = S::cluster > 1 ? int(cluster_rank()) : 0;
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&w_map);
+    init_ring(at.full, at.empty, p.stages, 4 * S::consumers * S::cluster, 1 + 128 * S::producers);
+    init_ring(at.known, at.used, 2, 4 * S::consumers, 128 * S::producers);
+    fence_mbarrier_init();
+  }
+  griddepcontrol_wait();
+  UnitList<S::most, S::cluster> list(reinterpret_cast<uint8_t*>(at.places) + S::places_bytes, p.entries, p.n_tiles, rank);
+  list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  if (S::cluster > 1) cluster_sync();
+
+  if (group >= S::consumers) {
+    if constexpr (S::consumers > 1) setmaxnreg_dec<S::producer_registers>();
+    produce<S>(&w_map, p, at, list, threadIdx.x - 128 * S::consumers, rank);
+    launch_dependents();
+  } else {
+    if constexpr (S::consumers > 1) setmaxnreg_inc<S::consumer_registers>();
+    const uint32_t empty_there = S::cluster > 1 && lane < S::cluster ? map_shared(at.empty, lane) : at.empty;
+    Stage stage = Stage::to_read(), places = Stage::to_read();
+    for (int u = blockIdx.x / S::cluster; __any_sync(~0u, u < list.total()); u += gridDim.x / S::cluster) {
+      GroupedTile tile = list.tile(u);
+      tile.height = __shfl_sync(~0u, tile.height, 0);
+      places.wait(at.known);
+      consume_in<S>(Ws{}, stage, p, at, empty_there, tile, Places<S>(at, places.s), group, warp, lane);
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(at.used + 8 * places.s);
+      places.advance(2);
+    }
+  }
+  if (S::cluster > 1) cluster_sync();  // no block ends while the other block signals its barriers
+}
+
+}  // namespace
+}  // namespace tilegemm

@@ -1,0 +1,88 @@
+// Hopper: groups of rows with a matrix B each (the grouped GEMM of a mixture of experts), in f16 and bf16, with sums in f32.
+//
+// B^T is called W here: N rows of K. W is on wgmma's M side, and rows of A are on the N side: tiles come in steps of 8 rows of A. W comes by
+// TMA with the group as a coordinate, rows of A by cp.async from wherever the list of pairs says, and rows of D go to wherever the list says.
+//
+// One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of the groups that have
+// rows (units.hpp), and takes tiles of the list until none is left. A group's rows are split in tiles of equal height, and a tile is
+// multiplied in the least width that holds the height. Blocks of a cluster of two share W where a group has several tiles along M.
+//
+// A plan names the tile, the blocks that share W (`cluster_m`), and the stages of the ring; src/family/sm90_grouped_gemm.rs chooses them.
+#define TG_TAKES_GROUPS true
+#define TG_TAKES_ONE_B false
+#include "common/launch.hpp"
+#include "common/tensor_map.hpp"
+#include "sm90_grouped_gemm/device.hpp"
+
+namespace tilegemm {
+namespace {
+
+template <class Ws>
+struct WidestOf;
+template <int... widths>
+struct WidestOf<Widths<widths...>> {
+  static constexpr int value = [] {
+    int widest = 0;
+    ((widest = widths > widest ? widths : widest), ...);
+    return widest;
+  }();
+};
+
+template <class Row, int cluster>
+tg_status run(const tg_gemm_args& args) {
+  using T = typename scalar<Row::dtype>::type;
+  // A tile of 256 rows of W has two warp groups that multiply and two that load, a tile of 128 rows one of each.
+  constexpr int warp_groups = Row::tile_n / 128;
+  using S = GroupedShape<T, Row::tile_n, Row::tile_m, warp_groups, warp_groups, cluster>;
+  using Ws = typename Row::widths;
+  static_assert(WidestOf<Ws>::value == Row::tile_m);
+  const int entries = int(args.groups.count < args.m ? args.groups.count : args.m), list_bytes = UnitList<S::most, cluster>::bytes(entries);
+  const int stages = S::stages(list_bytes);
+  if (stages < 2 || args.config.stages != stages) return TG_UNSUPPORTED;
+  // The temporary numbers of UnitList::fill() lie in the ring.
+  if ((args.groups.count + 1) * 4 > int64_t(stages) * S::stage_bytes) return TG_UNSUPPORTED;
+  const int64_t n_tiles = ceil_div(args.n, S::w_rows);
+  CUtensorMap w_map;
+  tg_matrix w = args.b;
+  const int64_t matrices[2] = {1, args.groups.count};
+  if (!tensor_map<T>(&w_map, w, args.b.col_stride, args.n, args.k, matrices, S::w_box)) return TG_UNSUPPORTED;
+  const GroupedPlace place{{args.groups, args.m}, Divisor(args.groups.pairs_per_row), args.a.ptr, args.d.ptr, args.a.row_stride, args.d.row_stride,
+                           float(args.alpha), int(args.n), int(args.k), int(n_tiles), entries, stages};
+  const auto kernel = grouped<S, Ws>;
+  if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_limit)) return cuda_status(error);
+  const int bytes = stages * S::stage_bytes + S::fixed_bytes(list_bytes);
+  // No more blocks than tiles that the rows can have: a group's last tile may have a single row.
+  const int64_t most = (ceil_div(args.m, S::most) + entries) * n_tiles * cluster;
+  if (most > INT_MAX / 2) return TG_UNSUPPORTED;
+  const int64_t blocks = std::min<int64_t>(args.sm_count / cluster * cluster, ceil_div(most, cluster) * cluster);
+  return Launch(args, dim3(unsigned(blocks)), dim3(S::threads), bytes, dim3(cluster))(kernel, w_map, place);
+}
+
+}  // namespace
+
+template <class Row>
+tg_status launch(const tg_gemm_args* problem) {
+  static_assert(Row::layout == TG_NT && Row::align == 16);
+  using T = typename scalar<Row::dtype>::type;
+  const tg_gemm_args& args = *problem;
+  const tg_config& config = args.config;
+  if (args.m == 0 || args.n == 0) return TG_OK;
+  // family.toml has the same limits. A tile's columns come in eights.
+  const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row);
+  if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 || args.groups.count > 65535 ||
+      !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 || args.n % 8 != 0 ||
+      args.activation != TG_IDENTITY || !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) ||
+      !rows_at_multiples<T>(8, args.d, args.m, args.batch) || config.tile_m != Row::tile_m || config.tile_n != Row::tile_n ||
+      config.cluster_n != 1 || config.split != 1 || config.warps != 0 || config.swap_ab != 1) {
+    return TG_UNSUPPORTED;
+  }
+  if (config.cluster_m == 1) return run<Row, 1>(args);
+  if constexpr (Row::cluster_m == 2) {
+    if (config.cluster_m == 2 && args.sm_count >= 2) return run<Row, 2>(args);
+  }
+  return TG_UNSUPPORTED;
+}
+
+}  // namespace tilegemm
+
+#include TG_ROWS

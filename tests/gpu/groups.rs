@@ -1,0 +1,344 @@
+//! Products with groups of rows, against sums in f64: edges of tiles, empty groups, stray rows, graphs whose routing changes.
+
+use crate::device::{by_types, Element, Gpu};
+use crate::oracle::{agree, GUARD};
+use crate::{built, Test};
+use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
+use candle_tilegemm::dispatch::{Dispatcher, Plan};
+use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::launch::{self, GroupPointers, Pointers, Queue};
+use candle_tilegemm::problem::{Bounds, Epilogue, Groups, Operand, Rows};
+use candle_tilegemm::{Layout, Problem};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+pub fn tests() -> Vec<(String, Test)> {
+    let kernels = built().filter(|kernel| kernel.takes_groups() && kernel.types.a != candle_tilegemm::Format::F8E4M3);
+    kernels
+        .flat_map(|kernel| {
+            let of = |what: &str, test: fn(&Gpu, &'static KernelDesc) -> Result<(), String>| {
+                let test: Test = Box::new(move |gpu| test(gpu, kernel));
+                (format!("{kernel}_{what}"), test)
+            };
+            [
+                of("in_groups", |gpu, kernel| by_types!(kernel.types, in_groups(gpu, kernel))),
+                of("of_a_graph_is_routed_anew", |gpu, kernel| by_types!(kernel.types, routed_anew(gpu, kernel))),
+            ]
+        })
+        .collect()
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Where rows go.
+#[derive(Clone)]
+struct Routing {
+    groups: Groups,
+    m: usize,
+    /// First rows, or the group of each row.
+    bounds: Vec<u32>,
+    pairs: Vec<u32>,
+    scales: Vec<f32>,
+    /// The group and the row of D of each row; none of a row that is left out.
+    places: Vec<Option<(usize, usize)>>,
+}
+
+/// What a routing is made of.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    bounds: Bounds,
+    rows: Rows,
+    scaled: bool,
+    /// Rows of no group, and pairs that do not exist.
+    strays: bool,
+}
+
+const KINDS: [Kind; 6] = {
+    let plain = Kind { bounds: Bounds::FirstRow, rows: Rows::InOrder, scaled: false, strays: false };
+    let candle =
+        Kind { bounds: Bounds::GroupOfRow, rows: Rows::Listed { pairs_per_row: 8 }, scaled: false, strays: false };
+    [
+        candle,
+        Kind { rows: Rows::Listed { pairs_per_row: 1 }, scaled: true, ..candle },
+        plain,
+        Kind { strays: true, scaled: true, rows: Rows::Listed { pairs_per_row: 3 }, ..plain },
+        Kind { strays: true, ..candle },
+        Kind { bounds: Bounds::GroupOfRow, strays: true, scaled: true, ..plain },
+    ]
+};
+
+fn routing(counts: &[usize], kind: Kind, rng: &mut StdRng) -> Routing {
+    let before = if kind.strays && kind.bounds == Bounds::FirstRow { 3 } else { 0 };
+    let behind = if kind.strays { 5 } else { 0 };
+    let in_groups: usize = counts.iter().sum();
+    let m = before + in_groups + behind;
+    let group_of: Vec<usize> = counts.iter().enumerate().flat_map(|(group, &rows)| vec![group; rows]).collect();
+    let bounds = match kind.bounds {
+        Bounds::FirstRow => {
+            let mut next = before;
+            let firsts = counts.iter().map(|rows| {
+                next += rows;
+                (next - rows) as u32
+            });
+            let mut bounds: Vec<u32> = firsts.collect();
+            bounds.push(next as u32);
+            bounds
+        }
+        _ => {
+            let stray = [0, 1, 1000, 1 << 31, u32::MAX].map(|more: u32| more.saturating_add(counts.len() as u32));
+            group_of.iter().map(|group| *group as u32).chain(stray.into_iter().take(behind)).collect()
+        }
+    };
+    let mut pairs: Vec<u32> = (0..m as u32).collect();
+    if let Rows::Listed { .. } = kind.rows {
+        pairs.shuffle(rng);
+        if kind.strays {
+            for stray in [m as u32, m as u32 + 7, 1 << 31, u32::MAX] {
+                let at = rng.random_range(0..m);
+                pairs[at] = stray;
+            }
+        }
+    }
+    let place = |i: usize| {
+        let group = *group_of.get(i.checked_sub(before)?)?;
+        let pair = pairs[i] as usize;
+        (pair < m).then_some((group, pair))
+    };
+    let places = (0..m).map(place).collect();
+    let scales = (0..m).map(|_| rng.random_range(0.1f32..1.5)).collect();
+    let groups =
+        Groups::new(counts.len()).with(|g| (g.bounds, g.rows, g.scaled) = (kind.bounds, kind.rows, kind.scaled));
+    Routing { groups, m, bounds, pairs, scales, places }
+}
+
+/// Numbers of rows of each group.
+fn distributions(most: usize, rng: &mut StdRng) -> Vec<Vec<usize>> {
+    let mut one_of_many = vec![0; 16];
+    one_of_many[11] = 3 * most + 5;
+    let mut skewed = vec![0; 64];
+    for _ in 0..500 {
+        let x: f64 = rng.random_range(0.0..1.0);
+        skewed[(x.powi(4) * 64.0) as usize] += 1;
+    }
+    let mut decode = vec![0; 128];
+    for group in [0, 3, 4, 31, 32, 100, 126, 127] {
+        decode[group] = 1;
+    }
+    let mut many = vec![0; 1024];
+    for _ in 0..300 {
+        many[rng.random_range(0..1024)] += 1;
+    }
+    let edges = vec![0, 1, most - 1, most, most + 1, 0, 2 * most + 3, 8, 9, 0];
+    vec![edges, one_of_many, skewed, decode, many, vec![7], vec![2 * most; 3]]
+}
+
+/// Operands of a product with groups; NaN in D and around.
+struct Operands<T, Out> {
+    a: Vec<T>,
+    b: Vec<T>,
+    d: Vec<Out>,
+}
+
+fn problem<T: Element, Out: Element>(routing: &Routing, n: usize, k: usize, padding: usize) -> Problem {
+    let (m, types) = (routing.m, (T::KERNEL_DTYPE, Out::KERNEL_DTYPE));
+    Problem::dense(m, n, k, 1, Layout::NT, types.0).with(|p| {
+        p.a = Operand::row_major(types.0, k + padding, [0, 0]);
+        p.b = Operand::col_major(types.0, k + padding, [0, ((k + padding) * n + 8 * padding) as i64]);
+        p.d = Operand::row_major(types.1, n + padding, [0, 0]);
+        p.groups = Some(routing.groups);
+        p.epilogue = Epilogue::new(if padding > 0 { -0.5 } else { 1.0 }, 0.0);
+    })
+}
+
+fn operands<T: Element, Out: Element>(problem: &Problem, rng: &mut StdRng) -> Operands<T, Out> {
+    let mut normal =
+        |count: usize| -> Vec<T> { (0..count).map(|_| T::from_f64(StandardNormal.sample(&mut *rng))).collect() };
+    let groups = problem.groups.unwrap();
+    let a = normal(groups.rows_of_a(problem.m) * problem.a.row_stride as usize);
+    let b = normal(groups.count * problem.b.batch_stride[1].max(problem.b.col_stride * problem.n as i64) as usize);
+    let d = vec![Out::from_f64(f64::NAN); problem.m * problem.d.row_stride as usize + GUARD];
+    Operands { a, b, d }
+}
+
+/// The operands on the device.
+struct Uploaded<T, Out> {
+    stream: Arc<CudaStream>,
+    a: CudaSlice<T>,
+    b: CudaSlice<T>,
+    d: CudaSlice<Out>,
+    bounds: CudaSlice<u32>,
+    pairs: CudaSlice<u32>,
+    scales: CudaSlice<f32>,
+}
+
+impl<T: Element, Out: Element> Uploaded<T, Out> {
+    fn new(gpu: &Gpu, routing: &Routing, operands: &Operands<T, Out>) -> Result<Self, String> {
+        let stream = gpu.device.cuda_stream();
+        fn up<X: DeviceRepr>(stream: &Arc<CudaStream>, values: &[X]) -> Result<CudaSlice<X>, String> {
+            stream.clone_htod(values).map_err(text)
+        }
+        let (a, b, d) = (up(&stream, &operands.a)?, up(&stream, &operands.b)?, up(&stream, &operands.d)?);
+        let (bounds, pairs) = (up(&stream, &routing.bounds)?, up(&stream, &routing.pairs)?);
+        let scales = up(&stream, &routing.scales)?;
+        Ok(Self { stream, a, b, d, bounds, pairs, scales })
+    }
+
+    fn launch(&self, plan: &Plan, queue: Queue) -> Result<(), String> {
+        fn at<X>(slice: &CudaSlice<X>, stream: &Arc<CudaStream>) -> *mut std::ffi::c_void {
+            slice.device_ptr(stream).0 as _
+        }
+        let s = &self.stream;
+        let mut groups = GroupPointers::new(at(&self.bounds, s));
+        (groups.pairs, groups.scales) = (at(&self.pairs, s), at(&self.scales, s));
+        let pointers = Pointers::new(at(&self.a, s), at(&self.b, s), at(&self.d, s)).with_groups(groups);
+        // SAFETY: the buffers hold what the problem spans, and live until a copy has waited for the stream.
+        unsafe { launch::launch(plan, pointers, queue) }.map_err(text)
+    }
+
+    fn result(&self) -> Result<Vec<Out>, String> {
+        self.stream.clone_dtoh(&self.d).map_err(text)
+    }
+}
+
+/// Every row against sums in f64, and everything else against what was there before.
+fn check<T: Element, Out: Element>(
+    problem: &Problem,
+    routing: &Routing,
+    operands: &Operands<T, Out>,
+    got: &[Out],
+) -> Result<(), String> {
+    let Problem { n, k, .. } = *problem;
+    let (lda, ldb, ldd) = (problem.a.row_stride as usize, problem.b.col_stride as usize, problem.d.row_stride as usize);
+    let pairs_per_row = match routing.groups.rows {
+        Rows::Listed { pairs_per_row } => pairs_per_row,
+        _ => 1,
+    };
+    let mut row_of = vec![None; problem.m];
+    for &(group, pair) in routing.places.iter().flatten() {
+        row_of[pair] = Some(group);
+    }
+    let numbers = |values: &[T]| -> Vec<f64> { values.iter().map(|x| x.number()).collect() };
+    let (a, b) = (numbers(&operands.a), numbers(&operands.b));
+    (0..got.len()).into_par_iter().try_for_each(|at| {
+        let (row, column) = (at / ldd, at % ldd);
+        let group = if column < n { row_of.get(row).copied().flatten() } else { None };
+        let value = got[at].to_f64();
+        let Some(group) = group else {
+            return if value.is_nan() {
+                Ok(())
+            } else {
+                Err(format!("wrote {value} to row {row}, column {column} of D"))
+            };
+        };
+        let x = &a[row / pairs_per_row * lda..][..k];
+        let w = &b[group * problem.b.batch_stride[1] as usize + column * ldb..][..k];
+        let factor =
+            problem.epilogue.alpha() * if routing.groups.scaled { f64::from(routing.scales[row]) } else { 1.0 };
+        let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+        let size: f64 = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+        let expected = factor * sum;
+        let accumulator = if Out::UNIT_ROUNDOFF < 1e-12 { Out::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
+        let tolerance =
+            1.01 * Out::UNIT_ROUNDOFF * expected.abs() + factor.abs() * accumulator * (k as f64 + 8.0) * size.max(1.0);
+        match agree(value, expected, tolerance) {
+            true => Ok(()),
+            false => Err(format!(
+                "D[{row}, {column}] of group {group} is {value}, expected {expected} within {tolerance:.2e}"
+            )),
+        }
+    })
+}
+
+fn bits<Out: Element>(values: &[Out]) -> Vec<u64> {
+    values.iter().map(|x| x.to_f64().to_bits()).collect()
+}
+
+/// All distributions, in every configuration, twice.
+fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let mut rng = StdRng::seed_from_u64(11);
+    let sizes = [(264, 136, 0), (136, 520, 8), (1032, 72, 0), (8, 8, 0), (520, 264, 16), (256, 2056, 0), (384, 64, 8)];
+    let most = (kernel.tile[0] as usize).max(16);
+    let mut tried = 0;
+    for (turn, kind) in KINDS.into_iter().enumerate() {
+        for (i, counts) in distributions(most, &mut rng).into_iter().enumerate() {
+            let routing = routing(&counts, kind, &mut rng);
+            // Matrices of many groups are small.
+            let fits = |(n, k, _): &&(usize, usize, usize)| counts.len() * n * k < 20_000_000;
+            let (n, k, padding) =
+                *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
+            let problem = problem::<T, Out>(&routing, n, k, padding);
+            let mut operands = operands::<T, Out>(&problem, &mut rng);
+            // Neither an infinity nor a NaN may spread to other rows.
+            operands.a[3] = T::from_f64(f64::INFINITY);
+            let last = operands.a.len() - problem.a.row_stride as usize;
+            operands.a[last] = T::from_f64(f64::NAN);
+            for config in kernel.configurations(&problem.canonical().problem, &gpu.info) {
+                let name = if config == Default::default() { kernel.name.into() } else { format!("{kernel}@{config}") };
+                let describe = |e: String| format!("{name}, {problem}, {kind:?}, distribution {i}: {e}");
+                let (plan, queue) = gpu.plan(name.as_str(), &problem).map_err(describe)?;
+                let mut uploaded = Uploaded::new(gpu, &routing, &operands)?;
+                uploaded.launch(&plan, queue).map_err(describe)?;
+                let got = uploaded.result().map_err(describe)?;
+                check(&problem, &routing, &operands, &got).map_err(describe)?;
+                uploaded.stream.memcpy_htod(&operands.d, &mut uploaded.d).map_err(text)?;
+                uploaded.launch(&plan, queue)?;
+                if bits(&uploaded.result()?) != bits(&got) {
+                    return Err(describe("another launch has other bits".into()));
+                }
+                tried += 1;
+            }
+        }
+    }
+    match tried {
+        0..30 => Err(format!("only {tried} products")),
+        _ => Ok(()),
+    }
+}
+
+/// A graph reads the routing that the device has when the graph runs, also one that is nonsense.
+fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let mut rng = StdRng::seed_from_u64(12);
+    let of = |counts: &[usize], rng: &mut StdRng| routing(counts, KINDS[1], rng);
+    let first = of(&[40, 0, 3, 157, 0, 0, 12, 1], &mut rng);
+    let second = of(&[0, 100, 0, 0, 0, 100, 13, 0], &mut rng);
+    let problem = problem::<T, Out>(&first, 264, 136, 0);
+    let operands = operands::<T, Out>(&problem, &mut rng);
+    let dispatcher = Dispatcher::new(gpu.info.clone());
+    for config in kernel.configurations(&problem.canonical().problem, dispatcher.device()) {
+        let name = if config == Default::default() { kernel.name.into() } else { format!("{kernel}@{config}") };
+        let (plan, queue) = gpu.plan(name.as_str(), &problem)?;
+        let mut uploaded = Uploaded::new(gpu, &first, &operands)?;
+        let stream = uploaded.stream.clone();
+        uploaded.launch(&plan, queue)?;
+        stream.synchronize().map_err(text)?;
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
+        let launched = uploaded.launch(&plan, queue);
+        let graph = stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+        launched?;
+        let graph = graph.map_err(text)?.ok_or("nothing was captured")?;
+        for routing in [&first, &second, &first] {
+            stream.memcpy_htod(&routing.bounds, &mut uploaded.bounds).map_err(text)?;
+            stream.memcpy_htod(&routing.pairs, &mut uploaded.pairs).map_err(text)?;
+            stream.memcpy_htod(&routing.scales, &mut uploaded.scales).map_err(text)?;
+            stream.memcpy_htod(&operands.d, &mut uploaded.d).map_err(text)?;
+            graph.launch().map_err(text)?;
+            check(&problem, routing, &operands, &uploaded.result()?).map_err(|e| format!("{name}: {e}"))?;
+        }
+        // Groups in no order: whatever results, nothing outside of D is written.
+        let nonsense: Vec<u32> = (0..problem.m).map(|_| rng.random_range(0..20)).collect();
+        stream.memcpy_htod(&nonsense, &mut uploaded.bounds).map_err(text)?;
+        graph.launch().map_err(text)?;
+        let beyond = &uploaded.result()?[problem.m * problem.d.row_stride as usize..];
+        if beyond.iter().any(|x| !x.to_f64().is_nan()) {
+            return Err(format!("{name}: groups in no order are written outside of D"));
+        }
+    }
+    Ok(())
+}
