@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|embed|encode]..., all but
-# embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|embed|encode]..., all but
+# experts, embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -35,6 +35,7 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
       planted) planted ;;
       overhead) ./overhead --bench ;;
       llama) ./llama --config tiny --dtype bf16 && ./llama --config 1b --prompt 128 --decode 8 ;;
+      experts) for model in qwen3 mixtral; do ./experts --model $model; done ;;
       embed) ./embed --device cuda ;;
       encode)
         for model in minilm bert-base; do

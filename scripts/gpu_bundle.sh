@@ -10,7 +10,7 @@ rm -rf "$bundle" && mkdir -p "$bundle"
 cargo build --locked --features "$features" --bins --examples --test gpu --bench overhead --message-format json |
   python3 -c '
 import json, sys
-wanted = {"gpu", "overhead", "embed", "llama", "tilegemm"}
+wanted = {"gpu", "overhead", "embed", "experts", "llama", "tilegemm"}
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable") and message["target"]["name"] in wanted:

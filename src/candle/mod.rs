@@ -5,6 +5,7 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod experts;
 mod gemm_op;
 mod lowering;
 pub mod nn;

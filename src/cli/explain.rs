@@ -4,7 +4,7 @@ use crate::arch::DeviceInfo;
 use crate::cli::{Failure, Result};
 use crate::dispatch::{Dispatcher, Explanation, Policy};
 use crate::kernel::Fusion;
-use crate::problem::BiasAxis;
+use crate::problem::{BiasAxis, Groups};
 use crate::{cost, workspace, Activation, Format, Layout, Problem};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
@@ -25,6 +25,12 @@ pub struct Args {
     /// Matrices in the batch
     #[arg(long, default_value_t = 1, value_parser = size())]
     batch: u32,
+    /// The product of a mixture of experts: M tokens, each with the matrices B of several of so many experts (nt only)
+    #[arg(long, value_name = "EXPERTS", value_parser = size(), conflicts_with_all = ["batch", "broadcast"])]
+    experts: Option<u32>,
+    /// Experts of a token
+    #[arg(long, default_value_t = 1, value_name = "EXPERTS", value_parser = size(), requires = "experts")]
+    top_k: u32,
     /// Layout: nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, the product of a Linear layer
     #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Layout,
@@ -144,6 +150,16 @@ impl Args {
         problem.d.format = self.out.unwrap_or(self.dtype);
         if self.broadcast {
             problem.b.batch_stride = [0, 0];
+        }
+        if let Some(experts) = self.experts {
+            let [experts, top_k] = [experts, self.top_k].map(|count| count as usize);
+            if top_k > experts || self.layout != Layout::NT {
+                let why = "--experts: a token has at most as many experts as there are, and the layout is nt";
+                return Err(Failure::Usage(why.into()));
+            }
+            problem.m = m * top_k;
+            problem.b.batch_stride = [0, (n * k) as i64];
+            problem.groups = Some(Groups::routed(experts, m, top_k));
         }
         problem.epilogue.bias = self.bias.then_some(BiasAxis::N);
         problem.epilogue.activation = self.activation;

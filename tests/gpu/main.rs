@@ -11,6 +11,7 @@ mod device;
 mod end_to_end;
 mod epilogue;
 mod exactness;
+mod experts;
 mod fma;
 mod groups;
 mod launches;
@@ -100,6 +101,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(chains::tests());
     tests.extend(configurations::tests());
     tests.extend(exactness::tests());
+    tests.extend(experts::tests());
     tests.extend(fma::tests());
     tests.extend(groups::tests());
     tests.extend(limits::tests());

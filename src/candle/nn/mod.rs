@@ -3,6 +3,8 @@
 //! A model needs only `use candle_tilegemm::nn::{Linear, linear};` in place of the same names of `candle_nn`. The GEMM
 //! kernel applies bias and activation where the dispatcher finds fusion to be faster.
 
+pub mod moe;
+
 use super::op::Gemm;
 use crate::problem::Activation;
 use ::candle::{Module, Result, Tensor};
