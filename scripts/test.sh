@@ -47,7 +47,7 @@ step "bindings"
 cargo check --locked --no-default-features --features bindgen
 
 step "clippy with CUDA"
-for features in "cuda" "candle,cuda" "candle,$cuda"; do
+for features in "cuda" "candle,cuda" "candle,$cuda,interpose-kernels"; do
   TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
 

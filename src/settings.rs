@@ -93,6 +93,17 @@ pub const EXACT_SUMS: Setting = Setting {
     check: Setting::check_word,
 };
 
+/// What happens to a product of experts that cannot run.
+pub const ON_FAILURE: Setting = Setting {
+    name: "TILEGEMM_ON_FAILURE",
+    holds: "nan|abort",
+    default: "nan",
+    decides: "whether a product of experts that cannot run becomes NaN or ends the program",
+    feature: Some("interpose-kernels"),
+    expected: "nan or abort",
+    check: Setting::check_word,
+};
+
 /// The f32 mode of the process.
 pub const F32: Setting = Setting {
     name: "TILEGEMM_F32",
@@ -149,8 +160,8 @@ pub const REQUIRE_GPU: Setting = Setting {
 };
 
 /// Every environment variable of this library.
-pub const ALL: [Setting; 11] =
-    [MODE, TRACE, FORCE, VENDOR, BATCH_INVARIANT, EXACT_SUMS, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
+pub const ALL: [Setting; 12] =
+    [MODE, TRACE, FORCE, VENDOR, BATCH_INVARIANT, EXACT_SUMS, ON_FAILURE, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
 
 impl Setting {
     /// The value at the start of the process; `None` where the variable is not set, or empty.
@@ -248,6 +259,12 @@ pub(crate) fn batch_invariant() -> Result<bool> {
 #[cfg(feature = "interpose")]
 pub(crate) fn exact_sums() -> Result<bool> {
     EXACT_SUMS.switch()
+}
+
+/// The value of [`ON_FAILURE`].
+#[cfg(feature = "interpose-kernels")]
+pub(crate) fn on_failure() -> Result<Option<String>> {
+    ON_FAILURE.read()
 }
 
 /// The value of [`F32`].

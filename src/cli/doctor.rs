@@ -94,11 +94,12 @@ fn print_section(title: &str, findings: &[Finding]) -> Result {
 }
 
 /// The features of this build, and whether they are on.
-const FEATURES: [(&str, bool); 4] = [
+const FEATURES: [(&str, bool); 5] = [
     ("candle", cfg!(feature = "candle")),
     ("cuda", cfg!(feature = "cuda")),
     ("cutile", cfg!(feature = "cutile")),
     ("interpose", cfg!(feature = "interpose")),
+    ("interpose-kernels", cfg!(feature = "interpose-kernels")),
 ];
 
 fn build() -> Vec<Finding> {

@@ -38,6 +38,8 @@ const REASONS: [Forwarded; 8] = [
 
 static OURS: Counter = Counter::new();
 static REFUSED: Counter = Counter::new();
+static EXPERTS: Counter = Counter::new();
+static FAILED: Counter = Counter::new();
 static FORWARDED: [Counter; REASONS.len()] = [const { Counter::new() }; REASONS.len()];
 
 pub(super) fn count_ours() {
@@ -46,6 +48,11 @@ pub(super) fn count_ours() {
 
 pub(super) fn count_refused() {
     REFUSED.count();
+}
+
+#[cfg(feature = "interpose-kernels")]
+pub(super) fn count_experts(ran: bool) {
+    if ran { &EXPERTS } else { &FAILED }.count();
 }
 
 pub(super) fn count_forwarded(reason: Forwarded) {
@@ -63,10 +70,14 @@ pub struct Stats {
     /// Calls answered with an error: in [`super::Mode::Force`], and after a failed launch that may have added to C
     /// already.
     pub refused: u64,
+    /// Calls of candle's kernel for experts that ran on our kernels (feature `interpose-kernels`).
+    pub experts: u64,
+    /// Calls of candle's kernel for experts that could not run: their results are NaN.
+    pub failed: u64,
 }
 
 impl Stats {
-    /// All calls.
+    /// All calls of cuBLAS's function.
     pub fn calls(&self) -> u64 {
         self.ours + self.refused + self.forwarded.iter().map(|(_, count)| count).sum::<u64>()
     }
@@ -79,6 +90,8 @@ impl Stats {
             ours: self.ours - earlier.ours,
             forwarded: forwarded.filter(|(_, count)| *count > 0).collect(),
             refused: self.refused - earlier.refused,
+            experts: self.experts - earlier.experts,
+            failed: self.failed - earlier.failed,
         }
     }
 }
@@ -90,5 +103,7 @@ pub fn stats() -> Stats {
         ours: OURS.sum(),
         forwarded: REASONS.into_iter().map(count).filter(|(_, count)| *count > 0).collect(),
         refused: REFUSED.sum(),
+        experts: EXPERTS.sum(),
+        failed: FAILED.sum(),
     }
 }

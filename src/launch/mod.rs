@@ -47,6 +47,8 @@ pub use elementwise::finish;
 pub(crate) use elementwise::slope;
 pub use library::verify_library;
 pub use pointers::{GroupPointers, Pointers, Queue};
+#[cfg(feature = "interpose-kernels")]
+pub(crate) use stream::fill;
 
 /// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
 /// replacement runs ([`Plan::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.

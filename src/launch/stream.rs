@@ -103,6 +103,19 @@ pub(super) unsafe fn record(stream: *mut c_void, event: usize) -> std::result::R
     unsafe { event::record(event as CUevent, stream.cast()) }
 }
 
+/// Sets every byte of `bytes` bytes of device memory.
+///
+/// # Safety
+/// `stream` is a stream of the current device, and the memory at `address` has so many bytes.
+#[cfg(feature = "interpose-kernels")]
+pub(crate) unsafe fn fill(stream: *mut c_void, address: *mut c_void, byte: u8, bytes: usize) -> Result<()> {
+    make_context().map_err(failed("cuCtxSetCurrent"))?;
+    // SAFETY: the caller's stream and memory.
+    unsafe { sys::cuMemsetD8Async(address as u64, byte, bytes, stream.cast()) }
+        .result()
+        .map_err(failed("cuMemsetD8Async"))
+}
+
 /// Gives the thread the context that a call of the CUDA runtime would give: the context of the thread's current device,
 /// or of device 0 for a thread without a context.
 fn make_context() -> std::result::Result<(), DriverError> {

@@ -9,6 +9,11 @@ use candle_tilegemm::stats;
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> =
         vec![("experts_of_the_layer".into(), Box::new(|gpu| compare(gpu, moe_gemm).map_err(|e| e.to_string())))];
+    #[cfg(feature = "interpose-kernels")]
+    tests.extend([
+        ("experts_of_candles_layer".into(), Box::new(candles_layer) as Test),
+        ("experts_that_cannot_run_are_nan".into(), Box::new(failures)),
+    ]);
     tests.extend([("experts_on_strided_tensors".into(), Box::new(strided) as Test)]);
     tests
 }
@@ -87,5 +92,61 @@ fn strided(gpu: &Gpu) -> std::result::Result<(), String> {
     match run().map_err(|e| e.to_string())? {
         worst if worst <= 8e-3 && (calls() > before || gpu.info.capability != 90) => Ok(()),
         worst => Err(format!("off by {worst}, {} calls of the kernel for groups", calls() - before)),
+    }
+}
+
+#[cfg(feature = "interpose-kernels")]
+fn candles_layer(gpu: &Gpu) -> std::result::Result<(), String> {
+    use candle_tilegemm::interpose;
+    if !interpose::experts_are_active() {
+        return Err("candle's calls for experts do not arrive".into());
+    }
+    let before = interpose::stats();
+    compare(gpu, candle_nn::moe::moe_gemm).map_err(|e| e.to_string())?;
+    let since = interpose::stats().since(&before);
+    match (since.experts, since.failed) {
+        (32, 0) => Ok(()),
+        counts => Err(format!("calls on our kernels, and failed calls: {counts:?}")),
+    }
+}
+
+/// A call with an unknown type is counted, and its result is NaN.
+#[cfg(feature = "interpose-kernels")]
+fn failures(gpu: &Gpu) -> std::result::Result<(), String> {
+    use candle::cuda_backend::cudarc::driver::DevicePtr;
+    use candle::cuda_backend::kernels::ffi::moe_gemm_wmma;
+    use candle_tilegemm::interpose;
+    let stream = gpu.device.cuda_stream();
+    let d = stream.clone_htod(&vec![half::bf16::ONE; 2 * 16 + 8]).map_err(|e| e.to_string())?;
+    let at = d.device_ptr(&stream).0;
+    let before = interpose::stats();
+    let null = std::ptr::null::<f32>();
+    // SAFETY: the definition looks at the type before any pointer, and fills 2 x 16 numbers of D.
+    unsafe {
+        moe_gemm_wmma(
+            null.cast(),
+            null.cast(),
+            null.cast(),
+            null.cast(),
+            null,
+            at as _,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            4,
+            2,
+            2,
+            16,
+            8,
+            7,
+            false,
+            stream.cu_stream() as i64,
+        )
+    };
+    let got = stream.clone_dtoh(&d).map_err(|e| e.to_string())?;
+    let since = interpose::stats().since(&before);
+    let is_right = got[..32].iter().all(|x| x.is_nan()) && got[32..].iter().all(|x| *x == half::bf16::ONE);
+    match (is_right, since.experts, since.failed) {
+        (true, 0, 1) => Ok(()),
+        other => Err(format!("NaN and nothing else, calls on our kernels, failed calls: {other:?}")),
     }
 }
