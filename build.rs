@@ -1,6 +1,8 @@
 //! Joins `csrc/*/family.toml` into the table of kernels, compiles the kernels of the chosen archs into one static library, and provides the
 //! bindings. Never downloads, never asks for a GPU, writes to OUT_DIR only.
 
+#[path = "build/archs.rs"]
+mod archs;
 #[path = "build/code.rs"]
 mod code;
 #[path = "build/fitted.rs"]
@@ -128,25 +130,13 @@ fn kernels(csrc: &Path) -> Result<Vec<Kernel>> {
 
 /// The compute capabilities to build for: the arch features, else CUDA_COMPUTE_CAP, else 90.
 fn chosen_archs() -> Result<Vec<u16>> {
-    const KNOWN: [u16; 5] = [80, 89, 90, 100, 120];
-    let features: Vec<u16> = KNOWN.into_iter().filter(|arch| has(&format!("sm{arch}"))).collect();
+    let features: Vec<u16> = archs::KNOWN.into_iter().filter(|arch| has(&format!("sm{arch}"))).collect();
     let asked = env("CUDA_COMPUTE_CAP");
-    if !features.is_empty() {
-        return Ok(features);
+    match asked {
+        _ if !features.is_empty() => Ok(features),
+        None => Ok(vec![90]),
+        Some(asked) => archs::of_list(&asked),
     }
-    let Some(asked) = asked else { return Ok(vec![90]) };
-    asked
-        .split([',', ';', ' '])
-        .filter(|part| !part.is_empty())
-        .map(|part| {
-            let digits = part.trim_start_matches("sm_").trim_start_matches("sm").trim_end_matches(['a', 'f']);
-            let arch = digits.replace('.', "").parse().ok().map(|arch| if arch == 86 || arch == 87 { 80 } else { arch });
-            arch.filter(|arch| KNOWN.contains(arch)).ok_or_else(|| {
-                format!("CUDA_COMPUTE_CAP={asked}: no kernels for '{part}'; set it to some of 80, 89, 90, 100, 120, or choose \
-                         the features sm80, sm89, sm90, sm100, sm120")
-            })
-        })
-        .collect()
 }
 
 /// How many of the kernels are compiled.
