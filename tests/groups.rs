@@ -86,7 +86,7 @@ fn groups_are_limited_by_shared_memory() {
         if let Err(Rejection::TooMany { what, most, .. }) =
             kernel.supports(&problem.canonical().problem, &DeviceInfo::h100())
         {
-            assert_eq!(what, "groups");
+            assert_eq!(what, "groups with rows");
             assert!(most >= 1024, "{kernel} takes {most} groups, and 1024 are promised");
             refused += 1;
         }

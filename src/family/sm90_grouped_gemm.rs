@@ -6,12 +6,15 @@ use crate::config::Config;
 use crate::cost::pipeline::{stream_us, Activities};
 use crate::cost::{peak_tflops, roofline_us};
 use crate::kernel::fitted::fitted;
-use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder};
+use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
 use crate::problem::{Groups, Problem};
 
 /// csrc/sm90_grouped_gemm/shape.hpp has the same numbers.
 const SHARED_BYTES: usize = 227 * 1024;
 const MOST_STAGES: usize = 16;
+const LEAST_STAGES: usize = 2;
+/// A coordinate of TMA, as csrc/sm90_grouped_gemm/sm90_grouped_gemm.cu checks.
+const MOST_GROUPS: usize = 65_535;
 const BARRIERS_BYTES: usize = 16 * (MOST_STAGES + 2);
 /// A row of a tile has a place in D and a factor, for two tiles.
 const PLACE_BYTES: usize = 2 * 2 * 4;
@@ -74,15 +77,20 @@ fn stages(kernel: &KernelDesc, problem: &Problem, groups: &Groups) -> usize {
 impl Family for Sm90GroupedGemm {
     fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        let most = (SHARED_BYTES
-            - BARRIERS_BYTES
-            - PLACE_BYTES * kernel.tile[0] as usize
-            - 2 * (kernel.tile[0] + kernel.tile[1]) as usize * 128)
-            / ENTRY_BYTES
-            - 1;
-        match groups.count.min(problem.m) > most {
-            true => Err(Rejection::TooMany { what: "groups", have: groups.count, most }),
-            false => Ok(()),
+        let [most, columns] = [0, 1].map(|i| kernel.tile[i] as usize);
+        let (entries, stage) = (groups.count.min(problem.m), (most + columns) * 128);
+        let free = SHARED_BYTES - BARRIERS_BYTES - PLACE_BYTES * most - LEAST_STAGES * stage;
+        // The first row of each group passes through the ring.
+        let through = (stages(kernel, problem, &groups) * stage / 4).saturating_sub(1);
+        let tiles = (problem.m.div_ceil(most) + entries).saturating_mul(problem.n.div_ceil(columns));
+        let counts = [
+            ("groups with rows", entries, free / ENTRY_BYTES - 1),
+            ("groups", groups.count, through.min(MOST_GROUPS)),
+            ("tiles", tiles, INT / 4),
+        ];
+        match counts.into_iter().find(|(_, have, most)| have > most) {
+            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
+            None => Ok(()),
         }
     }
 

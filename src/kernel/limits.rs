@@ -6,7 +6,7 @@
 
 use super::{Fusion, KernelDesc, Rejection};
 use crate::arch::DeviceInfo;
-use crate::problem::{Operand, Problem, MAX_ALIGN};
+use crate::problem::{Operand, Problem, Rows, MAX_ALIGN};
 
 /// The largest signed 32-bit integer.
 pub(crate) const INT: usize = i32::MAX as usize;
@@ -114,7 +114,22 @@ impl Limits {
         match (self.groups, problem.groups) {
             (Grouping::Never, Some(_)) => Err(Rejection::Groups),
             (Grouping::Always, None) => Err(Rejection::NoGroups),
-            _ => Ok(()),
+            (_, None) => Ok(()),
+            (_, Some(groups)) => {
+                let pairs = match groups.rows {
+                    Rows::InOrder => 1,
+                    Rows::Listed { pairs_per_row } => pairs_per_row,
+                };
+                let counts = [
+                    ("matrices D of groups", problem.batch_count(), 1),
+                    ("groups", groups.count, INT / 2),
+                    ("pairs of a row", pairs, INT),
+                ];
+                match counts.into_iter().find(|(_, have, most)| have > most) {
+                    Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
+                    None => Ok(()),
+                }
+            }
         }
     }
 
