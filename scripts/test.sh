@@ -8,7 +8,12 @@ page=$(mktemp --suffix=.html)
 trap 'rm -f "$log" "$page" "$page.log"' EXIT
 export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 
-step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+# Minutes of each step, for the table at the end.
+minutes=""
+began=$SECONDS
+end_step() { [[ -z ${current:-} ]] || minutes+=$(printf '%6.1f min  %s' "$(in_minutes $((SECONDS - began)))" "$current")$'\n'; began=$SECONDS; }
+in_minutes() { awk -v s="$1" 'BEGIN { print s / 60 }'; }
+step() { end_step; current=$*; printf '\n\033[1m== %s\033[0m\n' "$*"; }
 # Runs tests and keeps their totals for the last line.
 tests() { cargo test --locked "$@" 2>&1 | tee -a "$log"; }
 
@@ -65,5 +70,7 @@ TILEGEMM_PROFILE=sample tests --no-default-features --features "cuda,sm80,sm89,s
 step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh
 
+end_step
+printf '\n%s%6.1f min  in all\n' "$minutes" "$(in_minutes $SECONDS)"
 awk '/^test result:/ { passed += $4; failed += $6; skipped += $8 }
   END { printf "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0 }' "$log"
