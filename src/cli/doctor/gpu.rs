@@ -11,6 +11,8 @@ pub fn findings() -> Vec<Finding> {
     let mut findings = vec![driver(), library(), vendor()];
     #[cfg(feature = "interpose")]
     findings.push(interposer());
+    #[cfg(feature = "interpose-kernels")]
+    findings.push(experts());
     match launch::device_count() {
         Ok(count) => findings.extend((0..count).flat_map(device)),
         Err(error) => {
@@ -66,6 +68,16 @@ fn interposer() -> Finding {
     } else {
         let remedy = "link cuBLAS dynamically (Linux only); cudarc must not have `dynamic-loading` on";
         Finding::problem(Status::Broken, "interposer", "candle's products go to cuBLAS directly", remedy)
+    }
+}
+
+#[cfg(feature = "interpose-kernels")]
+fn experts() -> Finding {
+    if crate::interpose::experts_are_active() {
+        Finding::ok("experts", "candle's calls for experts arrive at the dispatcher")
+    } else {
+        let remedy = "link candle and candle-tilegemm into the same program or shared library";
+        Finding::problem(Status::Broken, "experts", "candle's calls for experts go to another definition", remedy)
     }
 }
 
