@@ -11,11 +11,12 @@ use crate::error::Result;
 use crate::launch::{self, GroupPointers, Pointers, Queue};
 use crate::problem::{power_of_two_in, Bounds, Format, Groups, Layout, Operand, Problem, Rows};
 use crate::settings;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::panic::AssertUnwindSafe;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 
 /// candle's declaration of the function: another version of candle with another signature does not compile.
@@ -40,12 +41,57 @@ type Function = unsafe extern "C" fn(
 const CANDLES: Function = ::candle::cuda_backend::kernels::ffi::moe_gemm_wmma;
 const _: Function = moe_gemm_wmma;
 
-/// Whether candle's calls for experts arrive here: whether candle's declaration and the definition here have the same address. The linker gives both one address
-/// in one program or shared library; in a program whose shared libraries each have a definition, the loader decides. The check needs no GPU.
-pub fn experts_are_active() -> bool {
-    let [candles, ours] = [CANDLES, moe_gemm_wmma as Function].map(|function| black_box(function) as usize);
-    candles == ours
+/// A second symbol of the object that has the definition. rustc makes the linker look for each symbol that has no mangled name. Where another
+/// library with a `moe_gemm_wmma` comes first in the link, this symbol still takes the object into the program: the two definitions are an error
+/// of the link. Without this symbol, candle's calls would reach the other library's function, whose arguments may be others.
+#[unsafe(export_name = "candle_tilegemm_experts")]
+static ANCHOR: Function = moe_gemm_wmma;
+
+/// The state of a check whether calls arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probe {
+    Idle,
+    Asking,
+    Arrived,
 }
+
+thread_local! {
+    static PROBE: Cell<Probe> = const { Cell::new(Probe::Idle) };
+}
+
+/// Whether candle's calls for experts arrive here. The check makes one call through candle's declaration and sees whether the call reaches this definition. A host
+/// that loads this crate in a shared library may have a definition of its own, which the loader prefers: addresses of the function are equal there, too.
+/// The check needs no GPU.
+pub fn experts_are_active() -> bool {
+    // The compiler may not take the declaration for the definition of this module.
+    let candles = black_box(CANDLES);
+    PROBE.set(Probe::Asking);
+    // SAFETY: with no row, no column and no expert candle's own function reads and writes no memory; our definition only sets the flag.
+    unsafe {
+        candles(
+            null(),
+            null(),
+            null(),
+            null(),
+            null(),
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            0,
+            1,
+            0,
+            0,
+            0,
+            NO_TYPE,
+            false,
+            0,
+        );
+    }
+    PROBE.replace(Probe::Idle) == Probe::Arrived
+}
+
+/// The number of no type.
+const NO_TYPE: i32 = -1;
 
 /// The arguments of one call.
 struct Call {
@@ -85,6 +131,9 @@ pub unsafe extern "C" fn moe_gemm_wmma(
     _is_prefill: bool,
     stream: i64,
 ) {
+    if PROBE.get() != Probe::Idle {
+        return PROBE.set(Probe::Arrived);
+    }
     if is_dry_run() {
         return;
     }
