@@ -261,10 +261,11 @@ pub(crate) fn exact_sums() -> Result<bool> {
     EXACT_SUMS.switch()
 }
 
-/// The value of [`ON_FAILURE`].
+/// Whether [`ON_FAILURE`] asks for the end of the program.
 #[cfg(feature = "interpose-kernels")]
-pub(crate) fn on_failure() -> Result<Option<String>> {
-    ON_FAILURE.read()
+pub(crate) fn aborts_on_failure() -> Result<bool> {
+    ON_FAILURE.check()?;
+    Ok(ON_FAILURE.read::<String>()?.is_some_and(|value| value == "abort"))
 }
 
 /// The value of [`F32`].

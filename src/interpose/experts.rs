@@ -4,20 +4,21 @@
 //! program. There is no way back to candle's kernel at run time.
 
 use super::count::count_experts;
-use super::mode::is_dry_run;
+use super::mode::{is_dry_run, mode, Mode};
 use super::tell::tell;
 use crate::dispatch::Policy;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernel::KernelDesc;
 use crate::launch::{self, GroupPointers, Pointers, Queue};
 use crate::problem::{power_of_two_in, Bounds, Format, Groups, Layout, Operand, Problem, Rows};
-use crate::settings;
+use crate::{settings, trace};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::panic::AssertUnwindSafe;
 use std::ptr::{null, null_mut};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 /// candle's declaration of the function: another version of candle with another signature does not compile.
 type Function = unsafe extern "C" fn(
@@ -164,6 +165,11 @@ pub unsafe extern "C" fn moe_gemm_wmma(
     unsafe { call.fail(failure) };
 }
 
+/// Our own kernels, within the limits of `policy`: there is no cuBLAS handle.
+fn own(policy: Policy) -> Policy {
+    Policy::own().with_workspace(policy.workspace).with_batch_invariance(policy.batch_invariant)
+}
+
 impl Call {
     /// The product that the call asks for.
     fn problem(&self) -> std::result::Result<Problem, String> {
@@ -173,6 +179,8 @@ impl Call {
             1 => Format::BF16,
             other => return Err(format!("moe_gemm_wmma has no type {other}; f16 is 0, bf16 is 1")),
         };
+        // Where each pair has a row of the input, `topk` says nothing about rows.
+        let top_k = if self.scales.is_null() { top_k } else { top_k.max(1) };
         if experts == 0 || top_k == 0 || self.counts.iter().any(|count| *count < 0) {
             return Err(format!("moe_gemm_wmma of {m} x {n} x {k} with {top_k} of {experts} experts is no product"));
         }
@@ -195,40 +203,159 @@ impl Call {
     /// # Safety
     /// As for [`moe_gemm_wmma`].
     unsafe fn run(&self, problem: &Problem) -> Result<()> {
-        let policy = launch::policy()?;
-        // There is no cuBLAS handle.
-        let policy = match policy.forced() {
-            Some(kernel) if kernel.takes_groups() => policy,
-            _ => Policy::own().with_workspace(policy.workspace).with_batch_invariance(policy.batch_invariant),
-        };
         let mut groups = GroupPointers::new(self.experts.cast());
         (groups.pairs, groups.scales) = (self.pairs.cast(), self.scales.cast());
         let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
         let queue = Queue::new(self.stream, null_mut());
         let dispatcher = launch::dispatcher(launch::current_device()?)?;
-        // SAFETY: the caller's promises.
-        dispatcher.with_plan(problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })?
+        let launch_by = |policy| -> Result<()> {
+            // SAFETY: the caller's promises.
+            dispatcher.with_plan(problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })?
+        };
+        let (mode, policy) = (mode(), launch::policy()?);
+        if policy.forced().is_some_and(KernelDesc::takes_groups) {
+            match launch_by(policy) {
+                // As for products of cuBLAS, a kernel that cannot run the product is passed over, unless the mode is `force`.
+                Err(Error::Forced { .. }) if mode != Mode::Force => {}
+                outcome => return outcome,
+            }
+        }
+        launch_by(own(policy))
     }
 
-    /// Tells of the failure once, and fills the result with NaN or ends the program.
+    /// Tells of the failure once, records the failure in a trace, and fills the result with NaN or ends the program.
     ///
     /// # Safety
     /// As for [`moe_gemm_wmma`].
     unsafe fn fail(&self, failure: String) {
         static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let aborts = settings::aborts_on_failure();
         let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if told.len() < 64 && told.insert(failure.clone()) {
-            tell(&format!("a product of experts failed, and its result is NaN: {failure}"));
+            let end = match &aborts {
+                Ok(true) => "TILEGEMM_ON_FAILURE=abort ends the program".into(),
+                Ok(false) => "its result is NaN".into(),
+                Err(error) => format!("its result is NaN ({error})"),
+            };
+            tell(&format!("a product of experts failed, and {end}: {failure}"));
         }
         drop(told);
-        if settings::on_failure().ok().flatten().as_deref() == Some("abort") {
+        if mode() == Mode::Trace {
+            trace::outside(failure);
+        }
+        if aborts.unwrap_or(false) {
             std::process::abort();
         }
         let [_, _, m, n, _] = self.counts.map(|count| usize::try_from(count).unwrap_or(0));
+        if m == 0 || n == 0 {
+            return;
+        }
         // All bits of a NaN may be set, in f16 and in bf16.
         // SAFETY: the output has m x n numbers of two bytes.
         if let Err(error) = unsafe { launch::fill(self.stream, self.output, 0xff, m * n * 2) } {
-            tell(&format!("the result of a product of experts that failed is undefined: {error}"));
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| tell(&format!("the result of a product of experts that failed is undefined: {error}")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{experts_are_active, own, Call, CANDLES};
+    use crate::arch::DeviceInfo;
+    use crate::dispatch::{Dispatcher, Policy};
+    use crate::family::KERNELS;
+    use crate::kernel::Role;
+    use crate::problem::{Bounds, Format, Layout, Rows};
+    use std::ptr::{null, null_mut};
+
+    /// 64 tokens choose 8 of 128 experts.
+    fn call() -> Call {
+        Call {
+            input: 0x1000 as _,
+            weights: 0x2008 as _,
+            pairs: null(),
+            experts: null(),
+            scales: null(),
+            output: 0x3002 as _,
+            counts: [128, 8, 512, 1536, 2048],
+            dtype: 1,
+            stream: null_mut(),
+        }
+    }
+
+    fn scaled() -> Call {
+        Call { scales: 0x4000 as _, ..call() }
+    }
+
+    #[test]
+    fn a_call_is_a_product_in_groups() {
+        let problem = call().problem().unwrap();
+        assert_eq!([problem.m, problem.n, problem.k, problem.batch_count()], [512, 1536, 2048, 1]);
+        assert_eq!((problem.layout(), problem.a.format, problem.d.format), (Layout::NT, Format::BF16, Format::BF16));
+        assert_eq!([problem.a, problem.b, problem.d].map(|operand| operand.pointer_align), [16, 8, 2]);
+        assert_eq!(problem.b.batch_stride, [0, 1536 * 2048]);
+        let groups = problem.groups.unwrap();
+        assert_eq!((groups.count, groups.bounds, groups.scaled), (128, Bounds::GroupOfRow, false));
+        assert_eq!((groups.rows, groups.rows_of_a(problem.m)), (Rows::Listed { pairs_per_row: 8 }, 64));
+    }
+
+    #[test]
+    fn with_factors_each_pair_has_a_row_of_the_input() {
+        let top_k_of_0 = Call { counts: [128, 0, 512, 1536, 2048], ..scaled() };
+        for call in [scaled(), top_k_of_0] {
+            let groups = call.problem().unwrap().groups.unwrap();
+            assert_eq!(
+                (groups.rows, groups.scaled, groups.rows_of_a(512)),
+                (Rows::Listed { pairs_per_row: 1 }, true, 512)
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_no_product_has_a_reason() {
+        let said = |call: Call| call.problem().unwrap_err();
+        assert!(said(Call { dtype: 2, ..call() }).contains("no type 2"));
+        let sizes = [[0, 8, 8, 8, 8], [8, 0, 8, 8, 8], [8, 8, -1, 8, 8], [8, 8, 8, -1, 8], [8, 8, 8, 8, i32::MIN]];
+        for counts in sizes {
+            assert!(said(Call { counts, ..call() }).contains("is no product"), "{counts:?}");
+        }
+        assert!(said(Call { counts: [8, -1, 8, 8, 8], ..scaled() }).contains("is no product"));
+    }
+
+    /// Without a GPU, too. No other test here makes such calls, so that the counts are this test's.
+    #[test]
+    fn candles_calls_arrive_and_failures_are_counted() {
+        assert!(experts_are_active());
+        let failed = || crate::interpose::stats().failed;
+        assert_eq!(failed(), 0, "the check is no call");
+        let [ids, scratch] = [null_mut(); 2];
+        // SAFETY: a call with a type that does not exist, and with no elements, reads and writes no memory.
+        unsafe { CANDLES(null(), null(), ids, ids, null(), null_mut(), scratch, scratch, 8, 2, 0, 0, 8, 7, true, 0) };
+        assert_eq!((failed(), crate::interpose::stats().experts), (1, 0));
+    }
+
+    /// Any size, alignment and number of experts, with batch invariance and without a workspace, too.
+    #[test]
+    fn each_product_has_a_plan_of_our_own_kernels() {
+        let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+        let sizes = [[1, 1, 1], [8, 1536, 2048], [7, 33, 65], [4096, 768, 2048], [24, 2048, 0], [0, 8, 8]];
+        let experts = [1, 8, 128, 100_000];
+        for ([m, n, k], experts) in sizes.into_iter().flat_map(|sizes| experts.map(|experts| (sizes, experts))) {
+            for call in [call(), scaled()].map(|call| Call { counts: [experts, 8, m, n, k], ..call }) {
+                let forced = Policy::force(KERNELS[0].name).unwrap();
+                for asked in [Policy::default(), forced.with_batch_invariance(true).with_workspace(0)] {
+                    let problem = call.problem().unwrap();
+                    let plan =
+                        dispatcher.plan(&problem, own(asked)).unwrap_or_else(|error| panic!("{problem}: {error}"));
+                    assert!(problem.is_empty() || plan.kernel.takes_groups(), "{problem}: {}", plan.kernel);
+                    assert!(
+                        plan.kernel.role != Role::Vendor && plan.workspace.least == 0,
+                        "{problem}: {}",
+                        plan.kernel
+                    );
+                }
+            }
         }
     }
 }
