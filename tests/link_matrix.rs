@@ -1,199 +1,292 @@
-//! The definition that a program gets where candle-kernels' archive and this crate both define a function (feature `interpose-kernels`), by linker, profile,
-//! link-time optimisation and kind of program.
-//!
-//! Small crates stand for candle-kernels with its archive `libmoe.a`, for candle-nn, and for this crate: how the linker finds a definition does not depend on
-//! what the functions do. The test is the same in every build, and runs in builds without CUDA alone.
+//! The definition of moe_gemm_wmma that a program gets (docs/interposer.md): candle-kernels, candle-nn and this crate are stubs of some lines in
+//! tests/link, so that a link takes a fraction of a second. The stubs need rustc, a C compiler and ar, but neither CUDA nor a GPU.
+//! The test is the same in every build, and runs in builds without CUDA alone.
+#![cfg(all(not(feature = "cuda"), target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
-#![cfg(not(feature = "cuda"))]
-
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::LazyLock;
 
-/// candle's kernel for experts is an object of the archive of its own, beside objects with other functions.
-const MOE_WMMA: &str = "const char *candles_wmma(void) { return \"candle's moe_wmma.o is linked\"; }\n\
-                        void moe_gemm_wmma(int *d) { *d = candles_wmma()[0] == 'c' ? 1 : 0; }\n";
-const MOE_GGUF: &str = "void moe_gemm_gguf(int *d) { *d = 2; }\n";
-const KERNELS: &str = "unsafe extern \"C\" { pub fn moe_gemm_wmma(d: *mut i32); pub fn moe_gemm_gguf(d: *mut i32); }\n";
-const NN: &str = "pub fn wmma() -> i32 { let mut d = 0; unsafe { kernels::moe_gemm_wmma(&mut d) }; d }\n\
-                  pub fn gguf() -> i32 { let mut d = 0; unsafe { kernels::moe_gemm_gguf(&mut d) }; d }\n";
-const OURS: &str = "const _: unsafe extern \"C\" fn(*mut i32) = kernels::moe_gemm_wmma;\n\
-                    #[unsafe(no_mangle)] pub unsafe extern \"C\" fn moe_gemm_wmma(d: *mut i32) { unsafe { *d = 3 } }\n";
-const MAIN: &str = "#[cfg(with_use)] use ours as _;\nfn main() { println!(\"{} {}\", nn::wmma(), nn::gguf()); }\n";
-const PLUGIN: &str = "#[cfg(with_use)] use ours as _;\n\
-                      #[unsafe(no_mangle)] pub extern \"C\" fn run() -> i32 { 10 * nn::wmma() + nn::gguf() }\n";
-const HOST: &str = "#include <dlfcn.h>\n#include <stdio.h>\nint main(int n, char **names) {\n\
-                    void *plugin = dlopen(names[n - 1], RTLD_NOW);\n if (!plugin) { puts(dlerror()); return 1; }\n\
-                    printf(\"%d\\n\", ((int (*)(void))dlsym(plugin, \"run\"))());\n}\n";
-/// A library of others with a function of the same name, as engines have. The function's arguments are others.
-const FOREIGN: &str = "const char *foreign_wmma(void) { return \"the other library's kernel is linked\"; }\n\
-                       void moe_gemm_wmma(int a, int *d) { *d = foreign_wmma()[0] == 't' ? a : 0; }\n";
-const FOREIGN_CALL: &str = "void moe_gemm_wmma(int a, int *d);\nvoid foreign_layer(int *d) { moe_gemm_wmma(5, d); }\n";
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/link");
 
-const CANDLES: &str = "candle's moe_wmma.o is linked";
-const OTHERS: &str = "the other library's kernel is linked";
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
 
-struct Folder(PathBuf);
+/// Runs a command that has to succeed.
+fn succeed(command: &mut Command) {
+    let output = run(command);
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
 
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tilegemm-link-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
+fn has(file: &Path, words: &[u8]) -> bool {
+    std::fs::read(file).unwrap().windows(words.len()).any(|bytes| bytes == words)
+}
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        std::fs::write(self.0.join(name), text).unwrap();
-        self.0.join(name)
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Linker {
+    Lld,
+    Gnu,
+}
 
-    /// Runs a program in the folder; its output, or what it says of the failure.
-    fn run(&self, program: &Path, arguments: &[&str]) -> Result<String, String> {
-        let output = Command::new(program).args(arguments).current_dir(&self.0).env_remove("RUSTFLAGS").output();
-        let output = output.unwrap_or_else(|e| panic!("{}: {e}", program.display()));
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
-        match output.status.success() {
-            true => Ok(text(&output.stdout)),
-            false => Err(text(&output.stdout) + &text(&output.stderr)),
-        }
-    }
-
-    fn archive(&self, name: &str, sources: &[(&str, &str)]) {
-        let mut objects = Vec::new();
-        for (source, text) in sources {
-            self.file(source, text);
-            self.run("cc".as_ref(), &["-c", "-O1", "-fPIC", source]).unwrap();
-            objects.push(source.replace(".c", ".o"));
-        }
-        let mut arguments = vec!["rcs", name];
-        arguments.extend(objects.iter().map(String::as_str));
-        self.run("ar".as_ref(), &arguments).unwrap();
-    }
-
-    fn rustc(&self, arguments: &[&str]) -> Result<String, String> {
-        let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
-        let mut all = vec!["--edition=2024", "-L", "."];
-        all.extend(arguments);
-        self.run(rustc.as_ref(), &all)
-    }
-
-    /// The crates, in this profile.
-    fn crates(&self, optimise: &str) {
-        self.archive("libmoe.a", &[("moe_wmma.c", MOE_WMMA), ("moe_gguf.c", MOE_GGUF)]);
-        for (name, text) in [("kernels", KERNELS), ("nn", NN), ("ours", OURS)] {
-            let source = self.file(&format!("{name}.rs"), text);
-            let mut arguments = vec!["--crate-type=rlib", optimise, source.to_str().unwrap()];
-            match name {
-                // As candle-kernels' build script says.
-                "kernels" => arguments.push("-lmoe"),
-                _ => arguments.extend(["--extern", "kernels=libkernels.rlib"]),
+impl Linker {
+    /// The linkers of this machine. rustc of rust-lang.org links with rust-lld unless told; other builds of rustc may lack rust-lld.
+    fn all() -> &'static [Self] {
+        static HAS_LLD: LazyLock<bool> = LazyLock::new(|| {
+            let has_lld = Linker::Lld.linked(&link("linker", Linker::Lld, RELEASE, &[], &[]).file);
+            if !has_lld {
+                // Not `println`, which is shown for tests that fail only.
+                let _ = writeln!(std::io::stderr(), "skipped: rust-lld, with which this rustc does not link");
             }
-            self.rustc(&arguments).unwrap();
+            has_lld
+        });
+        if *HAS_LLD {
+            &[Self::Lld, Self::Gnu]
+        } else {
+            &[Self::Gnu]
         }
     }
 
-    fn program(&self, kind: &str, text: &str, arguments: &[&str]) -> Result<PathBuf, String> {
-        let source = self.file("program.rs", text);
-        let mut all = vec![kind, "--extern", "nn=libnn.rlib", "--extern", "ours=libours.rlib", "-o", "program"];
-        all.push(source.to_str().unwrap());
-        all.extend(arguments);
-        self.rustc(&all).map(|_| self.0.join("program"))
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Lld => &[],
+            Self::Gnu => &["-Clinker-features=-lld", "-Clink-arg=-fuse-ld=bfd"],
+        }
     }
 
-    fn has(&self, program: &Path, words: &str) -> bool {
-        std::fs::read(program).unwrap().windows(words.len()).any(|window| window == words.as_bytes())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+    /// Whether the linker made the file: LLD leaves its name.
+    fn linked(self, file: &Path) -> bool {
+        has(file, b"Linker: LLD") == (self == Self::Lld)
     }
 }
 
-/// The default linker of the target, which is rust-lld, and GNU ld.
-const LINKERS: [&[&str]; 2] = [&[], &["-Clinker-features=-lld", "-Clink-arg=-fuse-ld=bfd"]];
-const PROFILES: [(&str, &[&str]); 2] =
-    [("-Copt-level=0", &["-Clto=off"]), ("-Copt-level=3", &["-Clto=off", "-Clto=thin", "-Clto=fat"])];
+/// How the crates and the program are compiled.
+#[derive(Debug, Clone, Copy)]
+struct Profile {
+    /// The folder of the crates.
+    crates: &'static str,
+    /// Flags for the crates and the program.
+    level: &'static str,
+    /// Flags for the program alone.
+    lto: &'static str,
+}
+
+const DEBUG: Profile = Profile { crates: "debug", level: "-Copt-level=0", lto: "-Clto=off" };
+const RELEASE: Profile = Profile { crates: "release", level: "-Copt-level=3", lto: "-Clto=off" };
+const THIN: Profile = Profile { lto: "-Clto=thin", ..RELEASE };
+const FAT: Profile = Profile { lto: "-Clto=fat", ..RELEASE };
+/// `ours` without its second symbol.
+const NO_ANCHOR: Profile = Profile { crates: "no_anchor", ..RELEASE };
+
+/// The stubs, compiled once: `debug`, `release` and `no_anchor` have the crates, `.` the objects and archives.
+fn stubs() -> &'static Path {
+    static STUBS: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("link_matrix");
+        let _ = std::fs::remove_dir_all(&folder);
+        for name in ["debug", "release", "no_anchor", "candle", "one_object"] {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        let object = |name: &str, source: &str, defines: &[&str]| {
+            let source = format!("{SOURCES}/{source}.c");
+            succeed(Command::new("cc").current_dir(&folder).args(["-c", "-fPIC", "-o", name, &source]).args(defines));
+        };
+        let command = |program: &str, words: &[&str]| succeed(Command::new(program).current_dir(&folder).args(words));
+        object("moe_wmma.o", "definition", &["-DDEFINITION=1"]);
+        object("moe_gguf.o", "caller", &["-DCALLER=moe_gemm_gguf"]);
+        object("moe.o", "definition", &["-DDEFINITION=1", "-DWITH=moe_gemm_gguf"]);
+        object("alone.o", "definition", &["-DDEFINITION=3"]);
+        object("caller.o", "caller", &["-DCALLER=foreign", "-DCALLS=moe_gemm_wmma"]);
+        object("together.o", "definition", &["-DDEFINITION=3", "-DWITH=foreign"]);
+        object("personality.o", "personality", &[]);
+        command("ar", &["rcs", "candle/libmoe.a", "moe_wmma.o", "moe_gguf.o"]);
+        command("ar", &["rcs", "one_object/libmoe.a", "moe.o"]);
+        command("ar", &["rcs", "libalone.a", "alone.o", "caller.o"]);
+        command("ar", &["rcs", "libtogether.a", "together.o"]);
+        command("cc", &["-shared", "-o", "libshared.so", "together.o"]);
+        command("cc", &["-shared", "-Wl,-Bsymbolic", "-o", "libsymbolic.so", "together.o"]);
+        let host = format!("{SOURCES}/host.c");
+        command("cc", &["-o", "host", &host, "-ldl"]);
+        command("cc", &["-o", "host_with_a_definition", "-DFOREIGN", "-rdynamic", &host, "-ldl"]);
+        for Profile { crates, level, .. } in [DEBUG, RELEASE, NO_ANCHOR] {
+            for name in ["kernels", "nn", "ours"] {
+                let mut rustc = rustc(&folder, crates);
+                rustc.args(["--crate-type=rlib", "--crate-name", name, "--out-dir", crates, level]);
+                rustc.args(["--cfg", crates]);
+                // As the build script of candle-kernels links the archive.
+                rustc.args(if name == "kernels" { &["-lmoe"][..] } else { &[] });
+                succeed(rustc.arg(format!("{SOURCES}/{name}.rs")));
+            }
+        }
+        folder
+    });
+    &STUBS
+}
+
+/// rustc in the folder of the stubs, with the crates of a folder.
+fn rustc(folder: &Path, crates: &str) -> Command {
+    let mut rustc = Command::new("rustc");
+    rustc.current_dir(folder).args(["--edition=2021", "-Cpanic=abort", "-L", crates]);
+    for name in ["kernels", "nn", "ours"] {
+        rustc.args(["--extern", &format!("{name}={crates}/lib{name}.rlib")]);
+    }
+    rustc
+}
+
+/// Whose definition a call reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Definition {
+    Candle,
+    Ours,
+    Foreign,
+}
+
+/// The definitions that calls reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Calls {
+    candle: Definition,
+    /// A call of the other library itself.
+    foreign: Option<Definition>,
+    /// `experts_are_active`.
+    active: Option<bool>,
+}
+
+const CANDLES: Outcome = Outcome::Runs(Calls { candle: Definition::Candle, foreign: None, active: None });
+const OURS: Outcome = Outcome::Runs(Calls { candle: Definition::Ours, foreign: None, active: None });
+
+impl Calls {
+    /// From the exit code of tests/link/program.rs.
+    fn of(code: Option<i32>) -> Option<Self> {
+        let from = |bits: i32| {
+            [None, Some(Definition::Candle), Some(Definition::Ours), Some(Definition::Foreign)][(bits & 3) as usize]
+        };
+        let code = code.filter(|code| *code < 1 << 6)?;
+        let active = [None, Some(false), Some(true)].get((code >> 4) as usize).copied()?;
+        Some(Self { candle: from(code)?, foreign: from(code >> 2), active })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Runs(Calls),
+    /// The linker refuses two definitions.
+    Duplicate,
+}
+
+/// A link and its output.
+struct Linked {
+    file: PathBuf,
+    output: Output,
+    what: String,
+}
+
+/// Links tests/link/program.rs.
+fn link(name: &str, linker: Linker, profile: Profile, configurations: &[&str], arguments: &[&str]) -> Linked {
+    let file = stubs().join(format!("{name}-{linker:?}-{}{}", profile.crates, profile.lto));
+    let mut rustc = rustc(stubs(), profile.crates);
+    rustc.args(["--crate-name=program", "-Clink-arg=-lc", "-Clink-arg=personality.o", profile.level, profile.lto]);
+    rustc.args(["--crate-type", if configurations.contains(&"library") { "cdylib" } else { "bin" }, "-o"]).arg(&file);
+    rustc.args(linker.arguments());
+    rustc.args(configurations.iter().flat_map(|name| ["--cfg", name]));
+    // The first folder that has an archive counts.
+    rustc.args(arguments).args(["-Lnative=candle", "-Lnative=."]);
+    let output = run(rustc.arg(format!("{SOURCES}/program.rs")));
+    let what = format!("{name}, {linker:?}, {profile:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Linked { file, output, what }
+}
+
+impl Linked {
+    fn run(&self) -> Outcome {
+        self.run_by(&mut Command::new(&self.file))
+    }
+
+    fn run_by(&self, command: &mut Command) -> Outcome {
+        let Self { file, output, what } = self;
+        if output.status.success() {
+            let code = run(command.arg(file)).status.code();
+            return Outcome::Runs(Calls::of(code).unwrap_or_else(|| panic!("{what}: exit code {code:?}")));
+        }
+        let duplicates = ["duplicate symbol: moe_gemm_wmma", "multiple definition of `moe_gemm_wmma'"];
+        assert!(duplicates.iter().any(|text| what.contains(text)), "{what}");
+        Outcome::Duplicate
+    }
+}
 
 #[test]
-fn the_use_line_decides_whose_kernel_a_program_has() {
-    for (optimise, ltos) in PROFILES {
-        let folder = Folder::new(&optimise[1..]);
-        folder.crates(optimise);
-        for (linker, lto) in LINKERS.into_iter().flat_map(|linker| ltos.iter().map(move |lto| (linker, *lto))) {
-            for with_use in [true, false] {
-                let mut arguments = vec![optimise, lto];
-                arguments.extend(linker);
-                if with_use {
-                    arguments.extend(["--cfg", "with_use"]);
-                }
-                let program = folder.program("--crate-type=bin", MAIN, &arguments).unwrap();
-                let said = folder.run(&program, &[]).unwrap();
-                assert_eq!(said, if with_use { "3 2" } else { "1 2" }, "{arguments:?}");
-                assert_eq!(folder.has(&program, CANDLES), !with_use, "{arguments:?}");
+fn a_program_that_uses_the_crate_gets_our_definition() {
+    for &linker in Linker::all() {
+        for profile in [DEBUG, RELEASE, THIN, FAT] {
+            for (name, configurations, expected) in [("uses", &["uses"][..], OURS), ("uses_not", &[], CANDLES)] {
+                let linked = link(name, linker, profile, configurations, &[]);
+                assert_eq!(linked.run(), expected, "{}", linked.what);
+                assert!(linker.linked(&linked.file), "{}", linked.what);
+                assert_eq!(has(&linked.file, b"candle's moe_wmma.o"), expected == CANDLES, "{}", linked.what);
             }
         }
     }
 }
 
-/// A shared library in Rust, loaded by a program in C.
+/// The loader asks the program first. With `-Bsymbolic-functions` the library keeps its own definition.
 #[test]
-fn a_shared_library_has_our_kernel_too() {
-    let folder = Folder::new("cdylib");
-    folder.crates("-Copt-level=3");
-    folder.file("host.c", HOST);
-    folder.run("cc".as_ref(), &["host.c", "-o", "host", "-ldl"]).unwrap();
-    for linker in LINKERS {
-        for with_use in [true, false] {
-            let mut arguments = linker.to_vec();
-            if with_use {
-                arguments.extend(["--cfg", "with_use"]);
-            }
-            let plugin = folder.program("--crate-type=cdylib", PLUGIN, &arguments).unwrap();
-            let said = folder.run(&folder.0.join("host"), &[plugin.to_str().unwrap()]).unwrap();
-            assert_eq!(said, if with_use { "32" } else { "12" }, "{arguments:?}");
+fn a_library_gets_our_definition_unless_its_host_has_one() {
+    const OWN: &[&str] = &["-Clink-arg=-Wl,-Bsymbolic-functions"];
+    let ours = Outcome::Runs(Calls { candle: Definition::Ours, foreign: None, active: Some(true) });
+    for &linker in Linker::all() {
+        for profile in [RELEASE, THIN, FAT] {
+            let host = || Command::new(stubs().join("host"));
+            let other_host = || Command::new(stubs().join("host_with_a_definition"));
+            let linked = link("library", linker, profile, &["library", "uses", "asks"], &[]);
+            assert_eq!(linked.run_by(&mut host()), ours, "{}", linked.what);
+            let Outcome::Runs(calls) = linked.run_by(&mut other_host()) else { panic!("{}", linked.what) };
+            // With lto the compiler may have chosen before the loader.
+            assert!(calls.candle == Definition::Foreign || profile.lto != RELEASE.lto, "{calls:?}, {}", linked.what);
+            assert_eq!(calls.active, Some(false), "{}", linked.what);
+            let linked = link("library_without", linker, profile, &["library"], &[]);
+            assert_eq!(linked.run_by(&mut host()), CANDLES, "{}", linked.what);
+            let linked = link("library_of_its_own", linker, profile, &["library", "uses", "asks"], OWN);
+            assert_eq!(
+                [host(), other_host()].map(|mut host| linked.run_by(&mut host)),
+                [ours, ours],
+                "{}",
+                linked.what
+            );
         }
     }
 }
 
-/// An archive of others with the same name, first in the link and last.
+/// Another library that has a function of the same name, and calls the function.
 #[test]
-fn the_place_in_the_link_decides_about_a_library_of_others() {
-    let folder = Folder::new("foreign");
-    folder.crates("-Copt-level=3");
-    let main = MAIN
-        .replace("fn main()", "unsafe extern \"C\" { fn foreign_layer(d: *mut i32); }\nfn main()")
-        .replace("println!(", "let mut d = [0; 2]; unsafe { foreign_layer(&mut d[0]) }; println!(");
-    let apart: &[(&str, &str)] = &[("foreign.c", FOREIGN), ("foreign_call.c", FOREIGN_CALL)];
-    let (_, call) = FOREIGN_CALL.split_once('\n').unwrap();
-    let both = format!("{FOREIGN}{call}");
-    // A call with the arguments of the other definition would be wild: the programs are linked and not run.
-    // Where the archive comes first in the link, its object takes the place of both definitions. Where the archive comes last, nothing needs the
-    // object, and the archive's own calls arrive at ours; an object with more functions defines the name a second time.
-    for (sources, first, expected) in [
-        (apart, true, Some(true)),
-        (apart, false, Some(false)),
-        (&[("both.c", both.as_str())][..], true, Some(true)),
-        (&[("both.c", both.as_str())][..], false, None),
-    ] {
-        folder.archive("libforeign.a", sources);
-        for linker in LINKERS {
-            let archive = if first { "-lforeign" } else { "-Clink-arg=-lforeign" };
-            let mut arguments = vec!["--cfg", "with_use", archive, "-Clink-arg=-L."];
-            arguments.extend(linker);
-            match folder.program("--crate-type=bin", &main, &arguments) {
-                Ok(program) => {
-                    assert_eq!(Some(folder.has(&program, OTHERS)), expected, "{arguments:?}");
-                    assert!(!folder.has(&program, CANDLES), "{arguments:?}");
-                }
-                Err(error) => {
-                    assert_eq!(None, expected, "{arguments:?}: {error}");
-                    let is_twice = error.contains("duplicate symbol") || error.contains("multiple definition");
-                    assert!(is_twice && error.contains("moe_gemm_wmma"), "{error}");
-                }
-            }
+fn two_definitions_are_an_error_of_the_link_or_ours_wins() {
+    const RPATH: &str = "-Clink-arg=-Wl,-rpath,$ORIGIN";
+    let with = |foreign| Outcome::Runs(Calls { candle: Definition::Ours, foreign: Some(foreign), active: None });
+    let cases: [(&str, &[&str], Outcome); 6] = [
+        ("alone_behind", &["-Clink-arg=libalone.a"], with(Definition::Ours)),
+        ("together_behind", &["-Clink-arg=libtogether.a"], Outcome::Duplicate),
+        ("alone_before", &["-lstatic=alone"], Outcome::Duplicate),
+        ("together_before", &["-lstatic=together"], Outcome::Duplicate),
+        ("shared", &["-ldylib=shared", RPATH], with(Definition::Ours)),
+        ("symbolic", &["-ldylib=symbolic", RPATH], with(Definition::Foreign)),
+    ];
+    for &linker in Linker::all() {
+        for (name, arguments, expected) in &cases {
+            let linked = link(name, linker, RELEASE, &["uses", "calls_foreign"], arguments);
+            assert_eq!(linked.run(), *expected, "{}", linked.what);
         }
-        std::fs::remove_file(folder.0.join("libforeign.a")).unwrap();
+        let linked = link("before", linker, NO_ANCHOR, &["uses", "calls_foreign"], &["-lstatic=alone"]);
+        let foreign = Calls { candle: Definition::Foreign, foreign: Some(Definition::Foreign), active: None };
+        assert_eq!(linked.run(), Outcome::Runs(foreign), "without a second symbol: {}", linked.what);
+    }
+}
+
+/// Linkers take objects whole: where candle's object has another function that the program calls, or the whole archive is linked.
+#[test]
+fn an_object_of_candle_that_is_linked_for_another_reason_is_an_error_of_the_link() {
+    const WHOLE: &[&str] =
+        &["-Clink-arg=-Wl,--whole-archive", "-Clink-arg=candle/libmoe.a", "-Clink-arg=-Wl,--no-whole-archive"];
+    for &linker in Linker::all() {
+        for (name, arguments) in [("one_object", &["-Lnative=one_object"][..]), ("whole", WHOLE)] {
+            let linked = link(name, linker, RELEASE, &["uses"], arguments);
+            assert_eq!(linked.run(), Outcome::Duplicate, "{}", linked.what);
+        }
     }
 }
