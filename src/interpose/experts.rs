@@ -44,7 +44,7 @@ const _: Function = moe_gemm_wmma;
 
 /// A second symbol of the object that has the definition. rustc makes the linker look for each symbol that has no mangled name. Where another
 /// library with a `moe_gemm_wmma` comes first in the link, this symbol still takes the object into the program: the two definitions are an error
-/// of the link. Without this symbol, candle's calls would reach the other library's function, whose arguments may be others.
+/// of the link; with lto, ours wins. Without this symbol, candle's calls would reach the other library's function, whose arguments may be others.
 #[unsafe(export_name = "candle_tilegemm_experts")]
 static ANCHOR: Function = moe_gemm_wmma;
 
