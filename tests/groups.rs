@@ -8,10 +8,7 @@ use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups};
 use candle_tilegemm::{Format, Layout, Problem};
 
 fn experts(tokens: usize, [n, k]: [usize; 2], [count, top_k]: [usize; 2], format: Format) -> Problem {
-    Problem::dense(tokens * top_k, n, k, 1, Layout::NT, format).with(|problem| {
-        problem.b.batch_stride = [0, (n * k) as i64];
-        problem.groups = Some(Groups::routed(count, tokens, top_k));
-    })
+    Problem::grouped([tokens * top_k, n, k], Groups::routed(count, tokens, top_k), format)
 }
 
 #[test]

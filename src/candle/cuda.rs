@@ -155,9 +155,8 @@ fn grouped_as<T: CudaDType + DeviceRepr>(
         for (operand, address) in [(&mut problem.a, a), (&mut problem.b, b), (&mut problem.d, d)] {
             operand.pointer_align = power_of_two_in(address);
         }
-        let mut groups = GroupPointers::new(bounds as _);
-        groups.pairs = pairs as _;
-        groups.scales = scales.as_ref().map_or(std::ptr::null(), |(scales, _)| *scales as _);
+        let scales = scales.as_ref().map_or(0, |(scales, _)| *scales);
+        let groups = GroupPointers::new(bounds as _).with_lists(pairs as _, scales as _);
         let pointers = Pointers::new(a as _, b as _, d as _).with_groups(groups);
         let cublas = device.cublas_handle();
         let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());

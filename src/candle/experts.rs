@@ -5,7 +5,7 @@ use super::cuda;
 use super::lowering::format_of;
 #[cfg(feature = "cuda")]
 use crate::problem::Operand;
-use crate::problem::{Bounds, Format, Groups, Layout, Problem, Rows};
+use crate::problem::{Format, Groups, Problem};
 use crate::stats;
 use ::candle::{bail, DType, Device, Result, Tensor};
 
@@ -76,14 +76,9 @@ impl Experts<'_> {
 
     fn problem(&self, m: usize, n: usize, k: usize, count: usize, format: Format) -> Problem {
         let groups = Groups::routed(count, m / self.pairs_per_row, self.pairs_per_row).with(|groups| {
-            groups.bounds = Bounds::GroupOfRow;
-            groups.rows = Rows::Listed { pairs_per_row: self.pairs_per_row };
             groups.scaled = self.scales.is_some();
         });
-        Problem::dense(m, n, k, 1, Layout::NT, format).with(|problem| {
-            problem.b.batch_stride = [0, (n * k) as i64];
-            problem.groups = Some(groups);
-        })
+        Problem::grouped([m, n, k], groups, format)
     }
 
     /// candle's product for each expert that has rows, in f32.

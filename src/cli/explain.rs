@@ -147,7 +147,6 @@ impl Args {
     fn problem(&self) -> Result<Problem> {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(|size| size as usize);
         let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
-        problem.d.format = self.out.unwrap_or(self.dtype);
         if self.broadcast {
             problem.b.batch_stride = [0, 0];
         }
@@ -157,10 +156,9 @@ impl Args {
                 let why = "--experts: a token has at most as many experts as there are, and the layout is nt";
                 return Err(Failure::Usage(why.into()));
             }
-            problem.m = m * top_k;
-            problem.b.batch_stride = [0, (n * k) as i64];
-            problem.groups = Some(Groups::routed(experts, m, top_k));
+            problem = Problem::grouped([m * top_k, n, k], Groups::routed(experts, m, top_k), self.dtype);
         }
+        problem.d.format = self.out.unwrap_or(self.dtype);
         problem.epilogue.bias = self.bias.then_some(BiasAxis::N);
         problem.epilogue.activation = self.activation;
         problem.f32_mode = self.f32.mode()?;

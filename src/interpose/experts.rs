@@ -10,7 +10,7 @@ use crate::dispatch::Policy;
 use crate::error::{Error, Result};
 use crate::kernel::KernelDesc;
 use crate::launch::{self, GroupPointers, Pointers, Queue};
-use crate::problem::{power_of_two_in, Bounds, Format, Groups, Layout, Operand, Problem, Rows};
+use crate::problem::{power_of_two_in, Format, Groups, Operand, Problem, Rows};
 use crate::{settings, trace};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -185,26 +185,23 @@ impl Call {
             return Err(format!("moe_gemm_wmma of {m} x {n} x {k} with {top_k} of {experts} experts is no product"));
         }
         let groups = Groups::routed(experts, m / top_k, top_k).with(|groups| {
-            groups.bounds = Bounds::GroupOfRow;
             groups.rows = Rows::Listed { pairs_per_row: if self.scales.is_null() { top_k } else { 1 } };
             groups.scaled = !self.scales.is_null();
         });
         let at = |operand: Operand, address: *const c_void| {
             operand.with(|o| o.pointer_align = power_of_two_in(address as u64))
         };
-        Ok(Problem::dense(m, n, k, 1, Layout::NT, format).with(|problem| {
+        Ok(Problem::grouped([m, n, k], groups, format).with(|problem| {
             problem.a = at(problem.a, self.input);
-            problem.b = at(problem.b, self.weights).with(|b| b.batch_stride = [0, (n * k) as i64]);
+            problem.b = at(problem.b, self.weights);
             problem.d = at(problem.d, self.output);
-            problem.groups = Some(groups);
         }))
     }
 
     /// # Safety
     /// As for [`moe_gemm_wmma`].
     unsafe fn run(&self, problem: &Problem) -> Result<()> {
-        let mut groups = GroupPointers::new(self.experts.cast());
-        (groups.pairs, groups.scales) = (self.pairs.cast(), self.scales.cast());
+        let groups = GroupPointers::new(self.experts.cast()).with_lists(self.pairs.cast(), self.scales.cast());
         let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
         let queue = Queue::new(self.stream, null_mut());
         let dispatcher = launch::dispatcher(launch::current_device()?)?;

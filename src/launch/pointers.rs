@@ -46,6 +46,11 @@ impl GroupPointers {
     pub const fn new(bounds: *const c_void) -> Self {
         Self { bounds, ..Self::NONE }
     }
+
+    /// The same groups with the list of pairs and the factors; null for none.
+    pub const fn with_lists(self, pairs: *const c_void, scales: *const c_void) -> Self {
+        Self { pairs, scales, ..self }
+    }
 }
 
 impl Pointers {

@@ -88,6 +88,14 @@ impl Problem {
         Self::new([m, n, k], [1, batch], a, b, Operand::row_major(format, n, d_stride))
     }
 
+    /// A product in nt with groups of rows, of dense matrices, all in one format: `m` rows of all groups, and a B of n x k for each group.
+    pub fn grouped([m, n, k]: [usize; 3], groups: Groups, format: Format) -> Self {
+        Self::dense(m, n, k, 1, Layout::NT, format).with(|problem| {
+            problem.b.batch_stride = [0, (n * k) as i64];
+            problem.groups = Some(groups);
+        })
+    }
+
     /// The same problem after `change`.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

@@ -195,8 +195,7 @@ impl<T: Element, Out: Element> Uploaded<T, Out> {
             slice.device_ptr(stream).0 as _
         }
         let s = &self.stream;
-        let mut groups = GroupPointers::new(at(&self.bounds, s));
-        (groups.pairs, groups.scales) = (at(&self.pairs, s), at(&self.scales, s));
+        let groups = GroupPointers::new(at(&self.bounds, s)).with_lists(at(&self.pairs, s), at(&self.scales, s));
         let pointers = Pointers::new(at(&self.a, s), at(&self.b, s), at(&self.d, s)).with_groups(groups);
         // SAFETY: the buffers hold what the problem spans, and live until a copy has waited for the stream.
         unsafe { launch::launch(plan, pointers, queue) }.map_err(text)
