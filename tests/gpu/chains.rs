@@ -55,7 +55,7 @@ pub fn tests() -> Vec<(String, Test)> {
         let links = kernel.types.a == kernel.types.d && kernel.types.a != Format::F16;
         links && kernel.role == Role::Kernel
     };
-    let tests = crate::built().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
+    let tests = crate::with_one_b().filter(takes_part).map(|kernel: &'static KernelDesc| -> (String, Test) {
         let test: Test = Box::new(move |gpu| match kernel.types.a {
             Format::F16 => in_chains::<f16>(gpu, kernel),
             Format::BF16 => in_chains::<bf16>(gpu, kernel),

@@ -15,7 +15,7 @@ pub fn tests() -> Vec<(String, Test)> {
         let test: Test = Box::new(move |gpu| by_types!(kernel.types, every_configuration(gpu, kernel)));
         (format!("{kernel}_in_every_configuration"), test)
     };
-    crate::built().filter(has_several).map(test_of).collect()
+    crate::with_one_b().filter(has_several).map(test_of).collect()
 }
 
 /// A dense product in the mode that the kernel is tried in.

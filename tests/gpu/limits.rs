@@ -228,7 +228,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
 fn far_apart<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc, memory: u64) -> Result<(), String> {
     let [m, n, k] = cases::sizes_near(gpu, kernel, [8, 64, 64]);
     let dense = Problem::dense(m, n, k, 1, kernel.layout, kernel.types.a).with(|p| p.d.format = kernel.types.d);
-    let stride = (FAR / size_of::<T>() / 64) as i64;
+    let stride = (FAR / size_of::<T>() / m.max(n).max(k).next_power_of_two()) as i64;
     let far = |o: Operand| match o.col_stride {
         1 => o.with(|o| o.row_stride = stride),
         _ => o.with(|o| o.col_stride = stride),
