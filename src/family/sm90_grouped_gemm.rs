@@ -20,8 +20,8 @@ const BARRIERS_BYTES: usize = 16 * (MOST_STAGES + 2);
 const PLACE_BYTES: usize = 2 * 2 * 4;
 /// A group that has rows has an entry in the list of units (csrc/sm90_grouped_gemm/units.hpp).
 const ENTRY_BYTES: usize = 16;
-/// Tiles of a group along M from which blocks share B. With three tiles of the Qwen3 experts, sharing gains nothing.
-const TILES_TO_SHARE: usize = 6;
+/// Tiles of a group along M from which blocks share B. Without sharing, the blocks of a group drift apart, and each reads B from memory.
+const TILES_TO_SHARE: usize = 2;
 
 /// Standard deviations above the expected rows of a group for which tiles are counted.
 const SPREAD: f64 = 0.5;
