@@ -73,7 +73,7 @@ fn run() -> Result<()> {
         let toolkit = Toolkit::find(&manifest, has("cutile"))?;
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
-        units.push(units::elementwise(&archs, &csrc, &toolkit));
+        units.extend(["elementwise", "experts"].map(|name| units::beside(name, &archs, &csrc, &toolkit)));
         units.push(units::registry(&built, &csrc, &toolkit, &out)?);
         let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, LIBRARY, &out)?;

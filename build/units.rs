@@ -69,13 +69,13 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit, out: &Path) 
     })
 }
 
-/// The unit of the elementwise kernels, for every arch of the build.
-pub fn elementwise(archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit {
+/// The unit of kernels beside the products, csrc/common/`name`.cu, for every arch of the build.
+pub fn beside(name: &str, archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit {
     let mut compiler = toolkit.cuda(csrc);
     compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flags(archs.iter().map(|&arch| machine_code(arch)));
     Unit {
-        title: "elementwise".into(),
-        source: csrc.join("common/elementwise.cu"),
+        title: name.into(),
+        source: csrc.join(format!("common/{name}.cu")),
         include: csrc.into(),
         rows: String::new(),
         compiler,

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 12
+#define TG_ABI_VERSION 13
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -30,8 +30,8 @@ typedef enum tg_status {
 } tg_status;
 
 /* Gated products: N is the columns of the gates and of the gated numbers together, D has N / 2 columns, and
- * D[i, j] = activation(gate[i, j]) * up[i, j]. TG_GATE_HALVES: the gates are the first N / 2 columns of B. TG_GATE_INTERLEAVED: column 2 j
- * is gate j, and column 2 j + 1 the number that the gate multiplies. No kernel takes gates yet. */
+ * D[i, j] = activation(gate[i, j]) * up[i, j], where gate and up are columns of alpha * A @ B + bias. TG_GATE_HALVES: the gates are the first
+ * N / 2 columns. TG_GATE_INTERLEAVED: column 2 j is gate j, and column 2 j + 1 is up j. A gated product has a beta of 0. */
 typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2 } tg_gate;
 
 /* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
@@ -165,6 +165,30 @@ typedef struct tg_kernel {
    * capture, on any stream and thread. Kernels that are compiled together have the same function. */
   tg_status (*load)(void);
 } tg_kernel;
+
+/* The choice of the experts of each token, and the lists for a product with groups of rows: the groups are the experts, and pair p is
+ * choice p % top_k of token p / top_k. Pointers are to the device. At most 1024 experts. */
+typedef struct tg_routing {
+  int64_t tokens, experts, top_k;
+  const void *logits;  /* tokens x experts, `row_stride` apart; null: `chosen` is given, and scales are not written */
+  int64_t row_stride;
+  tg_format format;    /* of the logits: f16, bf16 or f32 */
+  int32_t normalise;   /* not 0: the scales of a token add up to 1; 0: scales are shares of the softmax over all experts */
+  uint32_t *chosen;    /* tokens x top_k: experts by falling logit, equal logits by rising expert. A given expert that does not exist has no row */
+  float *scales;       /* tokens x top_k */
+  int32_t *first_row;  /* experts + 1, as tg_groups has it */
+  uint32_t *pairs;     /* tokens x top_k: by expert, and for each expert by rising pair */
+  uint32_t *counts;    /* blocks x experts, scratch; unused with one block */
+  int32_t blocks;      /* thread blocks, each with a part of the tokens */
+  int32_t overlap;     /* as in tg_gemm_args */
+  void *stream;
+} tg_routing;
+tg_status tg_route(const tg_routing *routing);
+
+/* Over dense matrices. tg_sum_rows: row i of D, m x n, is the sum of rows i k to i k + k - 1 of A, in this order, in f32. tg_gate_rows: D, m x n / 2,
+ * is the gated A, m x n, by `gate` and `activation`. Formats: f16, bf16, f32. */
+tg_status tg_sum_rows(tg_format format, const tg_gemm_args *args);
+tg_status tg_gate_rows(tg_format format, const tg_gemm_args *args);
 
 /* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and the workspace. A may be D.
  * tg_epilogue: D = activation(A + bias) + beta * C, the part of an epilogue that a GEMM kernel does not fuse.

@@ -246,6 +246,11 @@ impl KernelDesc {
         self.limits.groups != Grouping::Never
     }
 
+    /// Whether the kernel takes gated products ([`Gate`](crate::problem::Gate)).
+    pub fn takes_gates(&self) -> bool {
+        self.limits.gates
+    }
+
     /// Why the kernel is not in the build, whose compute capabilities are `archs`.
     pub(crate) fn not_built(&self, archs: &[u16]) -> Rejection {
         let feature = match self.feature {

@@ -221,6 +221,7 @@ fn is_packable(problem: &Problem) -> bool {
     let is_plain_format = |format: Format| matches!(format, Format::F16 | Format::BF16 | Format::F32);
     let operands = [&problem.a, &problem.b, &problem.d];
     problem.groups.is_none()
+        && problem.epilogue.gate.is_none()
         && problem.k > 0
         && operands.iter().all(|operand| is_plain_format(operand.format) && operand.scale.is_none())
         && operands

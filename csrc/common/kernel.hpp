@@ -54,6 +54,11 @@ class Rehearsal {
 #define TG_TAKES_ONE_B true
 #endif
 
+// Whether the kernels of the source take gated products.
+#ifndef TG_TAKES_GATES
+#define TG_TAKES_GATES false
+#endif
+
 // The descriptor's functions for a launch function of kernels whose operands A and B, and whose C, bias and D, have one format each.
 // No kernel takes scales of matrices yet.
 template <tg_format operands, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
@@ -64,7 +69,12 @@ struct Entry {
     const tg_types& have = args->types;
     const bool same = have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
     const bool unscaled = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr;
-    return same && unscaled && args->gate == TG_UNGATED && takes_groups(*args) ? launch(args) : TG_UNSUPPORTED;
+    return same && unscaled && takes_groups(*args) && takes_gate(*args) ? launch(args) : TG_UNSUPPORTED;
+  }
+  static bool takes_gate(const tg_gemm_args& args) {
+    if (args.gate == TG_UNGATED) return true;
+    const bool known = args.gate == TG_GATE_HALVES || args.gate == TG_GATE_INTERLEAVED;
+    return TG_TAKES_GATES && known && args.n % 2 == 0 && args.beta == 0;
   }
   static bool takes_groups(const tg_gemm_args& args) {
     const tg_groups& groups = args.groups;

@@ -1,8 +1,17 @@
-// The store of neighbouring numbers of a row of D.
+// Neighbouring numbers of a row of D: packed, and stored.
 #pragma once
 #include "common/kernel.hpp"
 
 namespace tilegemm {
+
+// Two 16-bit numbers in a word.
+template <class T>
+__device__ __forceinline__ uint32_t pack(float x, float y) {
+  const T both[2] = {T(x), T(y)};
+  uint32_t word;
+  memcpy(&word, both, 4);
+  return word;
+}
 
 // Stores the first `count` of `size` numbers. `vectors`: whether pieces of 16 bytes are aligned and contiguous; otherwise numbers are
 // `stride` apart.

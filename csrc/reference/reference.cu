@@ -3,6 +3,7 @@
 // f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B true
+#define TG_TAKES_GATES true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
 #include "common/groups.hpp"
@@ -21,14 +22,19 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
   const T* a = static_cast<const T*>(args.a.ptr);
   const T* b = static_cast<const T*>(args.b.ptr);
   Out* d = static_cast<Out*>(args.d.ptr);
-  const int64_t count = args.batch[0] * args.batch[1] * args.m * args.n;
+  // Gated: D has half of the columns, and an element is made of two columns of the product.
+  const bool gated = args.gate != TG_UNGATED, interleaved = args.gate == TG_GATE_INTERLEAVED;
+  const int64_t columns = gated ? args.n / 2 : args.n;
+  ExactEpilogue<Out, Acc> linear = epilogue;
+  linear.activation = TG_IDENTITY;
+  const int64_t count = args.batch[0] * args.batch[1] * args.m * columns;
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; index < count; index += step) {
-    const int64_t j = index % args.n, i = index / args.n % args.m;
-    const int64_t batch = index / (args.n * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
+    const int64_t j = index % columns, i = index / columns % args.m;
+    const int64_t batch = index / (columns * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
     const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
-    const T* col = b + j * args.b.col_stride + batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
-    Acc acc = Acc(0), scale = Acc(1);
+    const T* matrix = b + batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
+    Acc scale = Acc(1);
     int64_t row_of_d = i, of_bias = batch1;
     if (args.groups.count > 0) {
       const GroupedRows rows{args.groups, args.m};
@@ -36,19 +42,26 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
       row_of_d = rows.row_of_d(i);
       if (group < 0 || row_of_d < 0) continue;
       row = a + rows.row_of_a(row_of_d) * args.a.row_stride;
-      col += group * args.b.batch_stride[1];
+      matrix += group * args.b.batch_stride[1];
       of_bias = group;
       scale = Acc(rows.scale_of(row_of_d));
     }
-    for (int64_t first = 0; first < args.k; first += chain) {
-      Acc sum = Acc(0);
-      for (int64_t k = first; k < min(first + chain, args.k); k++) {
-        sum += Acc(row[k * args.a.col_stride]) * Acc(col[k * args.b.row_stride]);
+    Acc x = scale;
+    for (int part = 0; part <= int(gated); part++) {
+      const int64_t column = interleaved ? 2 * j + part : j + part * columns;
+      const T* col = matrix + column * args.b.col_stride;
+      Acc acc = Acc(0);
+      for (int64_t first = 0; first < args.k; first += chain) {
+        Acc sum = Acc(0);
+        for (int64_t k = first; k < min(first + chain, args.k); k++) {
+          sum += Acc(row[k * args.a.col_stride]) * Acc(col[k * args.b.row_stride]);
+        }
+        acc += sum;
       }
-      acc += sum;
+      x *= (part == 0 ? epilogue : linear).unrounded(acc, row_of_d, column, batch0, of_bias);
     }
     d[row_of_d * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
-      batch1 * args.d.batch_stride[1]] = Out(scale * epilogue.unrounded(acc, row_of_d, j, batch0, of_bias));
+      batch1 * args.d.batch_stride[1]] = Out(x);
   }
 }
 

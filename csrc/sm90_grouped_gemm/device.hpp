@@ -16,8 +16,22 @@ struct GroupedPlace {
   void* d;
   int64_t a_stride, d_stride;
   float alpha;
-  int n, k, n_tiles, entries, stages;
+  tg_activation activation;
+  bool gated;
+  int columns, k, n_tiles, entries, stages;  // `columns`: of D
 };
+
+// The rows of W of a box of a tile. Gated: a warp group's first box has the gates of 64 columns of D (`half` 0), and the second box the numbers
+// that these gates multiply (`half` 1). Otherwise boxes are neighbours.
+struct BoxOfW {
+  int row, half;
+};
+template <class S>
+__device__ __forceinline__ BoxOfW box_of_w(int tile_n, int box, bool gated) {
+  constexpr int boxes = S::w_rows / S::w_box;
+  if (gated) return {(tile_n * (boxes / 2) + box / 2) * S::w_box, box % 2};
+  return {(tile_n * boxes + box) * S::w_box, 0};
+}
 
 // Addresses in shared memory. `full` and `empty`: barriers of the ring; `known` and `used`: barriers of the places, two tiles.
 struct GroupedShared {
@@ -69,11 +83,12 @@ __device__ __forceinline__ void produce(const void* w_map, const GroupedPlace& p
         mbarrier_arrive_expect(barrier, S::w_bytes);
 #pragma unroll
         for (int box = 0; box < S::w_rows / S::w_box; box++) {
-          const int row = tile.n * S::w_rows + box * S::w_box;
+          const BoxOfW of = box_of_w<S>(tile.n, box, p.gated);
+          const uint32_t to = w + box * S::w_box * 128;
           if (S::cluster == 2 && tile.shares_w) {
-            if (box == rank) tma_load_multicast(w_map, w + box * S::w_box * 128, barrier, kt * S::depth, row, tile.group, evict_normal, 3);
+            if (box % 2 == rank) tma_load_multicast(w_map, to, barrier, kt * S::depth, of.row, tile.group, of.half, evict_normal, 3);
           } else {
-            tma_load(w_map, w + box * S::w_box * 128, barrier, kt * S::depth, row, tile.group, S::most <= 32 ? evict_first : evict_normal);
+            tma_load(w_map, to, barrier, kt * S::depth, of.row, tile.group, of.half, S::most <= 32 ? evict_first : evict_normal);
           }
         }
       }
@@ -126,11 +141,13 @@ __device__ __forceinline__ void consume(Stage& stage, const GroupedPlace& p, con
 #pragma unroll
   for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
   release_stage(empty_there, before, lane, S::cluster > 1, S::cluster);
+  if (p.gated) apply_gate(sum[0], sum[1], p.activation, p.alpha);
 #pragma unroll
   for (int i = 0; i < S::m64; i++) {
-    const int column = tile.n * S::w_rows + (group * S::m64 + i) * 64 + warp % 4 * 16;
-    store_rows<T, width>(sum[i], static_cast<T*>(p.d), p.d_stride, column, p.n, tile.height, p.alpha, p.rows.groups.scales ? places.scales : nullptr,
-                         places.rows, lane);
+    if (i > 0 && p.gated) break;
+    const int box = tile.n * S::consumers * (p.gated ? 1 : S::m64) + (p.gated ? group : group * S::m64 + i);
+    store_rows<T, width>(sum[i], static_cast<T*>(p.d), p.d_stride, box * 64 + warp % 4 * 16, p.columns, tile.height, p.gated ? 1.0f : p.alpha,
+                         p.rows.groups.scales ? places.scales : nullptr, places.rows, lane);
   }
 }
 

@@ -12,7 +12,7 @@ struct GroupedShape {
   using Element = T;
   static constexpr int w_rows = WRows, most = Most, consumers = Consumers, producers = Producers, cluster = Cluster;
   static constexpr int m64 = WRows / 64 / Consumers;          // instructions of a warp group along W
-  static constexpr int depth = 64, w_box = 128;               // of a stage along K; rows of W of a TMA load
+  static constexpr int depth = 64, w_box = 64;                // of a stage along K; rows of W of a TMA load
   static constexpr int w_bytes = WRows * 128, a_bytes = Most * 128, stage_bytes = w_bytes + a_bytes;
   static constexpr int threads = 128 * (Consumers + Producers), most_stages = 16;
   static constexpr int barriers_bytes = 16 * (most_stages + 2);
@@ -22,7 +22,8 @@ struct GroupedShape {
   static constexpr int consumer_registers = Consumers == 1 ? 0 : Producers == 1 ? 224 : 208;
   static constexpr int producer_registers = Producers == 1 ? 56 : 40;
 
-  static_assert(WRows % w_box == 0 && WRows % (64 * Consumers) == 0 && Most % 8 == 0);
+  static_assert(WRows % (w_box * Cluster) == 0 && Most % 8 == 0);
+  static_assert(m64 == 2, "a warp group has the gates in one instruction's sums, and the gated numbers in the other's");
 
   static constexpr int fixed_bytes(int list_bytes) { return barriers_bytes + places_bytes + list_bytes; }
   static constexpr int stages(int list_bytes) {

@@ -7,9 +7,13 @@
 // rows (units.hpp), and takes tiles of the list until none is left. A group's rows are split in tiles of equal height, and a tile is
 // multiplied in the least width that holds the height. Blocks of a cluster of two share W where a group has several tiles along M.
 //
+// Gated products: each half of W is a dimension of the tensor map, so that halves and interleaved columns are the same to the kernel. A warp
+// group multiplies by 64 columns of gates and by the 64 columns that the gates multiply, and a thread has both sums of an element of D.
+//
 // A plan names the tile, the blocks that share W (`cluster_m`), and the stages of the ring; src/family/sm90_grouped_gemm.rs chooses them.
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B false
+#define TG_TAKES_GATES true
 #include "common/launch.hpp"
 #include "common/tensor_map.hpp"
 #include "sm90_grouped_gemm/device.hpp"
@@ -42,12 +46,15 @@ tg_status run(const tg_gemm_args& args) {
   // The temporary numbers of UnitList::fill() lie in the ring.
   if ((args.groups.count + 1) * 4 > int64_t(stages) * S::stage_bytes) return TG_UNSUPPORTED;
   const int64_t n_tiles = ceil_div(args.n, S::w_rows);
+  const bool gated = args.gate != TG_UNGATED, interleaved = args.gate == TG_GATE_INTERLEAVED;
+  const int64_t columns = gated ? args.n / 2 : args.n;
+  // The dimensions of W: K, columns of D, groups, and the two halves of gated products.
+  const int64_t row = args.b.col_stride, half = interleaved ? row : columns * row;
+  const Lines w{args.b.ptr, args.k, columns, interleaved ? 2 * row : row, {gated ? 2 : 1, args.groups.count}, {half, args.b.batch_stride[1]}};
   CUtensorMap w_map;
-  tg_matrix w = args.b;
-  const int64_t matrices[2] = {1, args.groups.count};
-  if (!tensor_map<T>(&w_map, w, args.b.col_stride, args.n, args.k, matrices, S::w_box)) return TG_UNSUPPORTED;
+  if (!tensor_map<T>(&w_map, w, S::depth, S::w_box, CU_TENSOR_MAP_SWIZZLE_128B)) return TG_UNSUPPORTED;
   const GroupedPlace place{{args.groups, args.m}, Divisor(args.groups.pairs_per_row), args.a.ptr, args.d.ptr, args.a.row_stride, args.d.row_stride,
-                           float(args.alpha), int(args.n), int(args.k), int(n_tiles), entries, stages};
+                           float(args.alpha), args.activation, gated, int(columns), int(args.k), int(n_tiles), entries, stages};
   const auto kernel = grouped<S, Ws>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_limit)) return cuda_status(error);
   const int bytes = stages * S::stage_bytes + S::fixed_bytes(list_bytes);
@@ -70,8 +77,8 @@ tg_status launch(const tg_gemm_args* problem) {
   // family.toml has the same limits. A tile's columns come in eights.
   const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row);
   if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 || args.groups.count > 65535 ||
-      !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 || args.n % 8 != 0 ||
-      args.activation != TG_IDENTITY || !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) ||
+      !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 ||
+      args.n % (args.gate == TG_UNGATED ? 8 : 16) != 0 || (args.gate == TG_UNGATED && args.activation != TG_IDENTITY) || !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) ||
       !rows_at_multiples<T>(8, args.d, args.m, args.batch) || config.tile_m != Row::tile_m || config.tile_n != Row::tile_n ||
       config.cluster_n != 1 || config.split != 1 || config.warps != 0 || config.swap_ab != 1) {
     return TG_UNSUPPORTED;

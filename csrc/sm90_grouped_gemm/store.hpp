@@ -1,23 +1,33 @@
 // From sums in registers to rows of D. The sums are of a tile of D^T: a lane has two neighbouring rows of D at a time.
 #pragma once
+#include "common/activation.hpp"
 #include "common/ptx.hpp"
+#include "common/store.hpp"
 
 namespace tilegemm {
 namespace {
 
-template <class T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  const T both[2] = {T(low), T(high)};
-  uint32_t word;
-  memcpy(&word, both, 4);
-  return word;
-}
-
 // Row p of D for each row of the tile: no row at all where p is `no_row`.
 constexpr uint32_t no_row = ~0u;
 
+// Turns sums of gates into sums of gated numbers: activation(alpha * gate) * alpha * up.
+template <int count>
+__device__ __forceinline__ void apply_gate(float (&gate)[count], const float (&up)[count], tg_activation activation, float alpha) {
+#pragma unroll
+  for (int e = 0; e < count; e++) gate[e] *= alpha;
+  switch (activation) {
+    case TG_RELU: activate_each<TG_RELU, Accuracy::half>(gate); break;
+    case TG_GELU_ERF: activate_each<TG_GELU_ERF, Accuracy::half>(gate); break;
+    case TG_GELU_TANH: activate_each<TG_GELU_TANH, Accuracy::half>(gate); break;
+    case TG_SILU: activate_each<TG_SILU, Accuracy::half>(gate); break;
+    default: break;
+  }
+#pragma unroll
+  for (int e = 0; e < count; e++) gate[e] *= alpha * up[e];
+}
+
 // Stores a warp's sums of 16 columns of D and `width` rows. `column`: the first column. `scales`, `rows`: the factor and the row of D of
-// each row of the tile; `scales` may be null. N is a multiple of 8.
+// each row of the tile; `scales` may be null. `n`: the columns of D, a multiple of 8.
 //
 // movmatrix transposes 8 x 8 numbers, which gives a lane two neighbouring columns of a row. Four lanes of a row then exchange words: a lane
 // ends with eight neighbouring columns. All exchanges of a kind follow one another, so that their latencies overlap.

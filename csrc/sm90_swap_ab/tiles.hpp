@@ -8,6 +8,7 @@
 #include "common/kernel.hpp"
 #include "common/launch.hpp"
 #include "common/ptx.hpp"
+#include "common/store.hpp"
 #include "common/tensor_map.hpp"
 #include "common/wgmma.hpp"
 
@@ -51,14 +52,6 @@ struct Product {
   tg_matrix d;
   int m, n, k, batch1;
 };
-
-template <class T>
-__device__ __forceinline__ uint32_t pack(float x, float y) {
-  const T both[2] = {T(x), T(y)};
-  uint32_t word;
-  memcpy(&word, both, 4);
-  return word;
-}
 
 // Adds the products of a stage to the sums: 64 rows of P with all rows of Q. On return the products of the stage before have ended,
 // and the products of this stage may be under way.

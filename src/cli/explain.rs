@@ -4,7 +4,7 @@ use crate::arch::DeviceInfo;
 use crate::cli::{Failure, Result};
 use crate::dispatch::{Dispatcher, Explanation, Policy};
 use crate::kernel::Fusion;
-use crate::problem::{BiasAxis, Groups};
+use crate::problem::{BiasAxis, Gate, Groups};
 use crate::{cost, workspace, Activation, Format, Layout, Problem};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
@@ -57,6 +57,9 @@ pub struct Args {
     /// Exclude the vendor library
     #[arg(long, conflicts_with = "force")]
     own: bool,
+    /// A gated product, with the activation on the gates: D has N / 2 columns
+    #[arg(long, value_parser = gates())]
+    gate: Option<Gate>,
     /// Force this kernel
     #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(name))]
     force: Option<Policy>,
@@ -88,6 +91,16 @@ fn activations() -> impl TypedValueParser<Value = Activation> {
     let named = |name: String| ACTIVATIONS.into_iter().find(|(known, _)| *known == name);
     PossibleValuesParser::new(ACTIVATIONS.map(|(name, _)| name))
         .map(move |name| named(name).map_or(Activation::Identity, |(_, activation)| activation))
+}
+
+fn gates() -> impl TypedValueParser<Value = Gate> {
+    PossibleValuesParser::new(["halves", "interleaved"]).map(|name| {
+        if name == "halves" {
+            Gate::Halves
+        } else {
+            Gate::Interleaved
+        }
+    })
 }
 
 /// Parses one of these names; the error lists the names.
@@ -161,6 +174,8 @@ impl Args {
         problem.d.format = self.out.unwrap_or(self.dtype);
         problem.epilogue.bias = self.bias.then_some(BiasAxis::N);
         problem.epilogue.activation = self.activation;
+        problem.epilogue.gate = self.gate;
+        problem.d.row_stride = problem.columns_of_d() as i64;
         problem.f32_mode = self.f32.mode()?;
         Ok(problem)
     }

@@ -48,6 +48,8 @@ pub(crate) enum Grouping {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
     pub groups: Grouping,
+    /// Whether the kernel takes gated products.
+    pub gates: bool,
     /// The most rows.
     pub rows: usize,
     pub columns: usize,
@@ -188,6 +190,8 @@ impl Limits {
     fn check_multiples(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let extent = |extent: &Extent| match extent {
             Extent::LineOfA if problem.a.col_stride != 1 => ("M", problem.m, problem.a),
+            // The halves of a gated product are multiples.
+            Extent::N if problem.epilogue.gate.is_some() => ("N / 2", problem.columns_of_d(), problem.d),
             Extent::N => ("N", problem.n, problem.d),
             Extent::LineOfB if problem.b.row_stride != 1 => ("N", problem.n, problem.b),
             Extent::K | Extent::LineOfA | Extent::LineOfB => ("K", problem.k, problem.a),
@@ -206,10 +210,21 @@ impl Limits {
         if problem.groups.is_some() && epilogue.reads_c() {
             return Err(Rejection::Epilogue { what: "beta * C of groups of rows" });
         }
+        if epilogue.gate.is_some() {
+            match () {
+                _ if !self.gates => return Err(Rejection::Epilogue { what: "a gate" }),
+                _ if epilogue.reads_c() => return Err(Rejection::Epilogue { what: "beta * C of a gated product" }),
+                _ if problem.n % 2 != 0 => {
+                    return Err(Rejection::RowLength { dimension: "N", have: problem.n, multiple: 2 });
+                }
+                _ => {}
+            }
+        }
         if kernel.fusion < Fusion::BiasAct && epilogue.bias.is_some() {
             return Err(Rejection::Epilogue { what: "a bias" });
         }
-        if kernel.fusion < Fusion::BiasAct && epilogue.activation != Default::default() {
+        let activates = epilogue.activation != Default::default() && epilogue.gate.is_none();
+        if kernel.fusion < Fusion::BiasAct && activates {
             return Err(Rejection::Epilogue { what: "an activation" });
         }
         let adds = self.adds_to_d && epilogue.in_place && epilogue.c == Some(problem.d);

@@ -4,7 +4,9 @@ use super::pointers::{GroupPointers, Pointers};
 use crate::config::Config;
 use crate::ffi;
 use crate::kernel::Math;
-use crate::problem::{Activation, BiasAxis, Bounds, Format, Groups, Layout, Operand, Problem, Rows, Scale, Types};
+use crate::problem::{
+    Activation, BiasAxis, Bounds, Format, Gate, Groups, Layout, Operand, Problem, Rows, Scale, Types,
+};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -41,7 +43,11 @@ pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_a
         b_scale: scale(pointers.scales[1], b.scale),
         d_scale: scale(pointers.scales[2], d.scale),
         groups: groups(pointers.groups, problem.groups, m),
-        gate: ffi::tg_gate::TG_UNGATED,
+        gate: match epilogue.gate {
+            None => ffi::tg_gate::TG_UNGATED,
+            Some(Gate::Halves) => ffi::tg_gate::TG_GATE_HALVES,
+            Some(Gate::Interleaved) => ffi::tg_gate::TG_GATE_INTERLEAVED,
+        },
     }
 }
 
@@ -145,7 +151,7 @@ pub(super) fn layout(layout: Layout) -> ffi::tg_layout {
     }
 }
 
-fn activation(activation: Activation) -> ffi::tg_activation {
+pub(super) fn activation(activation: Activation) -> ffi::tg_activation {
     match activation {
         Activation::Identity => ffi::tg_activation::TG_IDENTITY,
         Activation::Relu => ffi::tg_activation::TG_RELU,

@@ -110,6 +110,18 @@ macro_rules! impl_real {
 impl_real!(f32, libm::erfcf);
 impl_real!(f64, libm::erfc);
 
+/// How the columns of a gated product (SwiGLU, GEGLU) make columns of D: `D[i, j] = activation(gate[i, j]) * up[i, j]`. N counts the columns of
+/// gates and of the numbers that they multiply together; D has N / 2 columns. Source: Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Gate {
+    /// The gates are the first N / 2 columns.
+    Halves,
+    /// Column 2 j is gate j, column 2 j + 1 the number that the gate multiplies.
+    Interleaved,
+}
+
 /// The dimension of the result that a bias runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BiasAxis {
@@ -132,7 +144,7 @@ pub enum Fusion {
     Full,
 }
 
-/// `D = activation(alpha * A @ B + bias) + beta * C`
+/// `D = activation(alpha * A @ B + bias) + beta * C`, or a gated product of `alpha * A @ B + bias` ([`Gate`]).
 ///
 /// Floats are kept as bits, so that a problem can be a hash key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -143,6 +155,8 @@ pub struct Epilogue {
     pub bias: Option<BiasAxis>,
     /// The function applied before `beta * C` is added.
     pub activation: Activation,
+    /// Whether the activation makes gates. A gated product has a beta of 0.
+    pub gate: Option<Gate>,
     /// The layout of C; C is not read when beta is 0.
     pub c: Option<Operand>,
     /// Whether C is D itself and the product is added to D, as in a cuBLAS call with a beta. [`Epilogue::c`] then has
@@ -164,6 +178,7 @@ impl Epilogue {
             beta_bits: beta.to_bits(),
             bias: None,
             activation: Activation::Identity,
+            gate: None,
             c: None,
             in_place: false,
         }
@@ -190,7 +205,16 @@ impl Epilogue {
 
     /// Whether D is `alpha * A @ B` and nothing more.
     pub fn is_linear(&self) -> bool {
-        !self.reads_c() && self.bias.is_none() && self.activation == Activation::Identity
+        !self.reads_c() && self.bias.is_none() && self.activation == Activation::Identity && self.gate.is_none()
+    }
+
+    /// Columns of D for `n` columns of B.
+    pub fn columns_of_d(&self, n: usize) -> usize {
+        if self.gate.is_some() {
+            n / 2
+        } else {
+            n
+        }
     }
 
     /// The fusion that a kernel needs for the whole epilogue.
@@ -207,6 +231,7 @@ impl Epilogue {
     #[doc(hidden)]
     pub fn keep(&self, fusion: Fusion) -> (Self, usize) {
         let kept = match fusion {
+            _ if self.gate.is_some() => *self, // no elementwise kernel applies a gate
             Fusion::Full => *self,
             Fusion::BiasAct => Self { beta_bits: 0f64.to_bits(), c: None, in_place: false, ..*self },
             Fusion::None => Self::new(self.alpha(), 0.0),
@@ -219,6 +244,7 @@ impl Epilogue {
     #[doc(hidden)]
     pub fn rest(&self, fusion: Fusion) -> Option<Self> {
         let rest = match fusion {
+            _ if self.gate.is_some() => return None,
             Fusion::Full => return None,
             Fusion::BiasAct => Self { c: self.c, ..Self::new(1.0, self.beta()) },
             Fusion::None => self.with_alpha(1.0),

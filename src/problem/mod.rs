@@ -12,7 +12,7 @@ mod groups;
 mod layout;
 mod operand;
 
-pub use epilogue::{Activation, BiasAxis, Epilogue, Real};
+pub use epilogue::{Activation, BiasAxis, Epilogue, Gate, Real};
 pub use f32_mode::F32Mode;
 pub use format::{Block, Format, Scale, Types};
 pub use groups::{Bounds, Groups, Rows};
@@ -34,7 +34,7 @@ pub use operand::{power_of_two_in, Operand, MAX_ALIGN};
 pub struct Problem {
     /// Rows of A and D.
     pub m: usize,
-    /// Columns of B and D.
+    /// Columns of B and, unless the product is gated, of D.
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
@@ -44,7 +44,7 @@ pub struct Problem {
     pub a: Operand,
     /// The right operand, k x n.
     pub b: Operand,
-    /// The result, m x n.
+    /// The result, m x n; m x n / 2 of a gated product.
     pub d: Operand,
     /// The epilogue, applied to the product before the store.
     pub epilogue: Epilogue,
@@ -119,14 +119,19 @@ impl Problem {
         self.batch[0].saturating_mul(self.batch[1])
     }
 
+    /// Columns of D: N, or half of N in a gated product.
+    pub fn columns_of_d(&self) -> usize {
+        self.epilogue.columns_of_d(self.n)
+    }
+
     /// Elements of D as a float, which holds any such number.
     pub fn outputs(&self) -> f64 {
-        self.m as f64 * self.n as f64 * self.batch[0] as f64 * self.batch[1] as f64
+        self.m as f64 * self.columns_of_d() as f64 * self.batch[0] as f64 * self.batch[1] as f64
     }
 
     /// Whether the result has no elements.
     pub fn is_empty(&self) -> bool {
-        [self.m, self.n, self.batch[0], self.batch[1]].contains(&0)
+        [self.m, self.columns_of_d(), self.batch[0], self.batch[1]].contains(&0)
     }
 
     /// Floating-point operations of the product.
@@ -146,7 +151,7 @@ impl Problem {
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(0.0, |c| bytes(&c, m, n));
         let groups = self.groups.map_or(1.0, |groups| groups.with_rows(self.m) as f64);
         let rows_of_a = self.groups.map_or(m, |groups| groups.rows_of_a(self.m) as f64);
-        bytes(&self.a, rows_of_a, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, n) + c
+        bytes(&self.a, rows_of_a, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, self.columns_of_d() as f64) + c
     }
 
     /// The layout of (A, B). Where a matrix is a single row or column, both letters are true, and the letter with K
@@ -174,7 +179,8 @@ impl Problem {
     /// 0 where alpha is 0, because A and B are not read then, as in BLAS. Groups of rows stay rows.
     pub fn canonical(&self) -> Canonical {
         let mut problem = self.canonical_strides();
-        let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1 && problem.groups.is_none();
+        let swaps = problem.groups.is_none() && problem.epilogue.gate.is_none();
+        let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1 && swaps;
         if swapped {
             problem = problem.transposed().canonical_strides();
         }
@@ -199,7 +205,7 @@ impl Problem {
         Self {
             a: self.a.canonical(m, k, batch),
             b: self.b.canonical(k, n, self.groups.map_or(batch, |groups| [1, groups.count])),
-            d: self.d.canonical_d(m, n, batch),
+            d: self.d.canonical_d(m, self.columns_of_d(), batch),
             epilogue,
             ..*self
         }
@@ -294,6 +300,11 @@ impl fmt::Display for Problem {
         }
         if epilogue.activation != Activation::Identity {
             write!(f, " {:?}", epilogue.activation)?;
+        }
+        match epilogue.gate {
+            Some(Gate::Halves) => write!(f, " gated in halves")?,
+            Some(Gate::Interleaved) => write!(f, " gated, interleaved")?,
+            None => {}
         }
         if epilogue.reads_c() {
             write!(f, " + {} C", epilogue.beta())?;

@@ -8,7 +8,7 @@ use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, Dev
 use candle_tilegemm::dispatch::{Dispatcher, Plan};
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, GroupPointers, Pointers, Queue};
-use candle_tilegemm::problem::{Bounds, Epilogue, Groups, Operand, Rows};
+use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows};
 use candle_tilegemm::{Layout, Problem};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -58,12 +58,14 @@ struct Kind {
     scaled: bool,
     /// Rows of no group, and pairs that do not exist.
     strays: bool,
+    gate: Option<(Gate, Activation)>,
 }
 
-const KINDS: [Kind; 6] = {
-    let plain = Kind { bounds: Bounds::FirstRow, rows: Rows::InOrder, scaled: false, strays: false };
-    let candle =
-        Kind { bounds: Bounds::GroupOfRow, rows: Rows::Listed { pairs_per_row: 8 }, scaled: false, strays: false };
+const KINDS: [Kind; 11] = {
+    let plain = Kind { bounds: Bounds::FirstRow, rows: Rows::InOrder, scaled: false, strays: false, gate: None };
+    let listed = Rows::Listed { pairs_per_row: 8 };
+    let candle = Kind { bounds: Bounds::GroupOfRow, rows: listed, ..plain };
+    let gated = Kind { rows: listed, gate: Some((Gate::Halves, Activation::Silu)), ..plain };
     [
         candle,
         Kind { rows: Rows::Listed { pairs_per_row: 1 }, scaled: true, ..candle },
@@ -71,6 +73,11 @@ const KINDS: [Kind; 6] = {
         Kind { strays: true, scaled: true, rows: Rows::Listed { pairs_per_row: 3 }, ..plain },
         Kind { strays: true, ..candle },
         Kind { bounds: Bounds::GroupOfRow, strays: true, scaled: true, ..plain },
+        gated,
+        Kind { gate: Some((Gate::Interleaved, Activation::GeluErf)), scaled: true, ..candle },
+        Kind { gate: Some((Gate::Halves, Activation::GeluTanh)), strays: true, ..candle },
+        Kind { gate: Some((Gate::Interleaved, Activation::Relu)), ..plain },
+        Kind { gate: Some((Gate::Halves, Activation::Identity)), scaled: true, ..gated },
     ]
 };
 
@@ -146,14 +153,19 @@ struct Operands<T, Out> {
     d: Vec<Out>,
 }
 
-fn problem<T: Element, Out: Element>(routing: &Routing, n: usize, k: usize, padding: usize) -> Problem {
+/// A product with `n` columns of D.
+fn problem<T: Element, Out: Element>(routing: &Routing, kind: Kind, n: usize, k: usize, padding: usize) -> Problem {
     let (m, types) = (routing.m, (T::KERNEL_DTYPE, Out::KERNEL_DTYPE));
-    Problem::dense(m, n, k, 1, Layout::NT, types.0).with(|p| {
+    let columns_of_b = if kind.gate.is_some() { 2 * n } else { n };
+    Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.0).with(|p| {
         p.a = Operand::row_major(types.0, k + padding, [0, 0]);
-        p.b = Operand::col_major(types.0, k + padding, [0, ((k + padding) * n + 8 * padding) as i64]);
+        p.b = Operand::col_major(types.0, k + padding, [0, ((k + padding) * columns_of_b + 8 * padding) as i64]);
         p.d = Operand::row_major(types.1, n + padding, [0, 0]);
         p.groups = Some(routing.groups);
         p.epilogue = Epilogue::new(if padding > 0 { -0.5 } else { 1.0 }, 0.0);
+        if let Some((gate, activation)) = kind.gate {
+            (p.epilogue.gate, p.epilogue.activation) = (Some(gate), activation);
+        }
     })
 }
 
@@ -213,7 +225,7 @@ fn check<T: Element, Out: Element>(
     operands: &Operands<T, Out>,
     got: &[Out],
 ) -> Result<(), String> {
-    let Problem { n, k, .. } = *problem;
+    let (n, k) = (problem.columns_of_d(), problem.k);
     let (lda, ldb, ldd) = (problem.a.row_stride as usize, problem.b.col_stride as usize, problem.d.row_stride as usize);
     let pairs_per_row = match routing.groups.rows {
         Rows::Listed { pairs_per_row } => pairs_per_row,
@@ -237,15 +249,30 @@ fn check<T: Element, Out: Element>(
             };
         };
         let x = &a[row / pairs_per_row * lda..][..k];
-        let w = &b[group * problem.b.batch_stride[1] as usize + column * ldb..][..k];
-        let factor =
-            problem.epilogue.alpha() * if routing.groups.scaled { f64::from(routing.scales[row]) } else { 1.0 };
-        let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
-        let size: f64 = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
-        let expected = factor * sum;
+        let scale = if routing.groups.scaled { f64::from(routing.scales[row]) } else { 1.0 };
         let accumulator = if Out::UNIT_ROUNDOFF < 1e-12 { Out::UNIT_ROUNDOFF } else { f32::UNIT_ROUNDOFF };
-        let tolerance =
-            1.01 * Out::UNIT_ROUNDOFF * expected.abs() + factor.abs() * accumulator * (k as f64 + 8.0) * size.max(1.0);
+        // Alpha times a column of the product, and the error that sums may have.
+        let product = |column: usize| {
+            let w = &b[group * problem.b.batch_stride[1] as usize + column * ldb..][..k];
+            let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+            let size: f64 = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+            let alpha = problem.epilogue.alpha();
+            (alpha * sum, alpha.abs() * accumulator * (k as f64 + 8.0) * size.max(1.0))
+        };
+        let (expected, error) = match problem.epilogue.gate {
+            None => product(column),
+            Some(gate) => {
+                let halves = gate == Gate::Halves;
+                let (gates, gates_error) = product(if halves { column } else { 2 * column });
+                let (ups, ups_error) = product(if halves { n + column } else { 2 * column + 1 });
+                let gate = problem.epilogue.activation.apply(gates);
+                // No activation is steeper than 1.13. The last terms are the activation's own error (csrc/common/activation.hpp).
+                let of_gate = 1.13 * gates_error + 0.5 * Out::UNIT_ROUNDOFF * gate.abs() + 1e-6;
+                (gate * ups, of_gate * ups.abs() + gate.abs() * ups_error)
+            }
+        };
+        let expected = scale * expected;
+        let tolerance = 1.01 * Out::UNIT_ROUNDOFF * expected.abs() + scale * error;
         match agree(value, expected, tolerance) {
             true => Ok(()),
             false => Err(format!(
@@ -265,14 +292,15 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
     let sizes = [(264, 136, 0), (136, 520, 8), (1032, 72, 0), (8, 8, 0), (520, 264, 16), (256, 2056, 0), (384, 64, 8)];
     let most = (kernel.tile[0] as usize).max(16);
     let mut tried = 0;
-    for (turn, kind) in KINDS.into_iter().enumerate() {
+    let fits = |kind: &Kind| kind.gate.is_none() || kernel.takes_gates();
+    for (turn, kind) in KINDS.into_iter().filter(fits).enumerate() {
         for (i, counts) in distributions(most, &mut rng).into_iter().enumerate() {
             let routing = routing(&counts, kind, &mut rng);
             // Matrices of many groups are small.
             let fits = |(n, k, _): &&(usize, usize, usize)| counts.len() * n * k < 20_000_000;
             let (n, k, padding) =
                 *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
-            let problem = problem::<T, Out>(&routing, n, k, padding);
+            let problem = problem::<T, Out>(&routing, kind, n, k, padding);
             let mut operands = operands::<T, Out>(&problem, &mut rng);
             // Neither an infinity nor a NaN may spread to other rows.
             operands.a[3] = T::from_f64(f64::INFINITY);
@@ -307,7 +335,7 @@ fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc)
     let of = |counts: &[usize], rng: &mut StdRng| routing(counts, KINDS[1], rng);
     let first = of(&[40, 0, 3, 157, 0, 0, 12, 1], &mut rng);
     let second = of(&[0, 100, 0, 0, 0, 100, 13, 0], &mut rng);
-    let problem = problem::<T, Out>(&first, 264, 136, 0);
+    let problem = problem::<T, Out>(&first, KINDS[1], 264, 136, 0);
     let operands = operands::<T, Out>(&problem, &mut rng);
     let dispatcher = Dispatcher::new(gpu.info.clone());
     for config in kernel.configurations(&problem.canonical().problem, dispatcher.device()) {
