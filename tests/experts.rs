@@ -1,7 +1,9 @@
 //! The layer of experts on the CPU.
 
 use candle::{DType, Device, Tensor};
-use candle_tilegemm::nn::moe::moe_gemm;
+use candle_tilegemm::nn::moe::{moe_gemm, FusedMoe, MoeCfg, Routing};
+use candle_tilegemm::problem::Gate;
+use candle_tilegemm::{Activation, GroupedGemm};
 
 fn randn(shape: &[usize], dtype: DType) -> Tensor {
     Tensor::randn(0f32, 1f32, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
@@ -48,14 +50,119 @@ fn the_layer_says_what_does_not_fit() {
     let cases = [
         (error(&randn(&[3, 7], DType::F32), &weights, &None, &list(6), &list(6)), "rows of 7 numbers"),
         (error(&x, &randn(&[4, 6, 8], DType::F64), &None, &list(6), &list(6)), "f16, bf16 or f32"),
-        (error(&x, &weights, &None, &list(5), &list(6)), "sorted_token_ids has 5 numbers in U32; expected 6"),
-        (error(&x, &weights, &None, &list(6), &list(7)), "experts_ids has 7"),
+        (
+            error(&x, &weights, &None, &list(5), &list(6)),
+            "sorted_token_ids (the pairs) has 5 numbers in U32; expected 6",
+        ),
+        (error(&x, &weights, &None, &list(6), &list(7)), "experts_ids (the group of each row) has 7"),
         (
             error(&x, &weights, &Some(list(3)), &list(3), &list(3)),
-            "topk_weights has 3 numbers in U32; expected 3 in F32",
+            "topk_weights (the scales) has 3 numbers in U32; expected 3 in F32",
         ),
     ];
     for (error, words) in cases {
         assert!(error.contains(words), "{error}");
     }
+}
+
+fn numbers(t: &Tensor) -> Vec<f32> {
+    t.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f32) {
+    assert_eq!(got.dims(), expected.dims());
+    for (got, expected) in numbers(got).into_iter().zip(numbers(expected)) {
+        assert!((got - expected).abs() <= tolerance * expected.abs().max(1.0), "{got}, expected {expected}");
+    }
+}
+
+#[test]
+fn a_gated_product_is_the_product_and_then_the_gate() {
+    let (x, weights) = (randn(&[7, 8], DType::F32), randn(&[3, 12, 8], DType::F32));
+    let first_row = Tensor::new(&[1u32, 1, 4, 7], &Device::Cpu).unwrap(); // row 0 is of no group, group 0 is empty
+    let product = GroupedGemm::by_first_row(&first_row);
+    let y = product.forward(&x, &weights).unwrap();
+    assert_eq!(numbers(&y.get(0).unwrap()), [0.0; 12]);
+    let column = |j: usize| y.narrow(1, j, 1).unwrap();
+    for (gate, places) in [(Gate::Halves, [0, 6, 1]), (Gate::Interleaved, [0, 1, 2])] {
+        let got = product.clone().gate(gate, Activation::Silu).forward(&x, &weights).unwrap();
+        let columns: Vec<Tensor> = (0..6)
+            .map(|j| (column(places[0] + places[2] * j).silu().unwrap() * column(places[1] + places[2] * j)).unwrap())
+            .collect();
+        assert_close(&got, &Tensor::cat(&columns, 1).unwrap(), 1e-6);
+    }
+    let odd = randn(&[3, 11, 8], DType::F32);
+    let error = product.gate(Gate::Halves, Activation::Silu).forward(&x, &odd).unwrap_err().to_string();
+    assert!(error.contains("expected an even number"), "{error}");
+}
+
+#[test]
+fn tokens_choose_the_experts_of_the_largest_logits() {
+    let logits = Tensor::new(&[[0f32, 1., 1., -1.], [f32::NAN, 5., 0., 9.], [2., 2., 2., 2.]], &Device::Cpu).unwrap();
+    let routing = Routing::by_logits(&logits, 2, false).unwrap();
+    assert_eq!(routing.experts().to_vec2::<u32>().unwrap(), [[1, 2], [0, 3], [0, 1]]);
+    assert_eq!(routing.first_row().to_vec1::<u32>().unwrap(), [0, 2, 4, 5, 6]);
+    assert_eq!(routing.pairs().to_vec1::<u32>().unwrap(), [2, 4, 0, 5, 1, 3]);
+    let weights = routing.weights().to_vec2::<f32>().unwrap();
+    assert!(weights[1].iter().all(|weight| weight.is_nan()) && weights[2] == [0.25, 0.25], "{weights:?}");
+    let sum = |row: &[f32]| row.iter().sum::<f32>();
+    assert!(sum(&weights[0]) < 0.9);
+    let normalised = Routing::by_logits(&logits, 2, true).unwrap().weights().to_vec2::<f32>().unwrap();
+    assert!((sum(&normalised[0]) - 1.0).abs() < 1e-6);
+    for (top_k, words) in [(0, "cannot choose 0 of 4"), (5, "cannot choose 5 of 4")] {
+        let error = Routing::by_logits(&logits, top_k, true).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// Every expert's product with every token, and the weights of the experts that were not chosen are 0.
+#[test]
+fn the_fused_layer_is_the_weighted_sum_of_experts() {
+    let cfg = MoeCfg {
+        hidden_size: 16,
+        num_experts: 5,
+        num_experts_per_tok: 2,
+        moe_intermediate_size: 12,
+        norm_topk_prob: true,
+        act: candle_nn::Activation::Silu,
+        decoder_sparse_step: None,
+    };
+    let (router, gate_up, down) =
+        (randn(&[5, 16], DType::F32), randn(&[5, 24, 16], DType::F32), randn(&[5, 16, 12], DType::F32));
+    let names = std::collections::HashMap::from_iter(
+        (0..5)
+            .flat_map(|i| {
+                let of = |name: &str, t: Tensor| (format!("experts.{i}.{name}.weight"), t);
+                let (both, down) = (gate_up.get(i).unwrap(), down.get(i).unwrap());
+                let half = |at: usize| both.narrow(0, at, 12).unwrap();
+                [of("gate_proj", half(0)), of("up_proj", half(12)), of("down_proj", down)]
+            })
+            .chain([("gate.weight".to_string(), router.clone())]),
+    );
+    let vb = candle_nn::VarBuilder::from_tensors(names, DType::F32, &Device::Cpu);
+    let layer = FusedMoe::new(&cfg, vb, DType::F32).unwrap();
+    let x = randn(&[2, 4, 16], DType::F32);
+    let tokens = x.reshape((8, 16)).unwrap();
+    let logits = tokens.matmul(&router.t().unwrap()).unwrap();
+    let routing = Routing::by_logits(&logits, 2, true).unwrap();
+    let (chosen, weights) = (routing.experts().to_vec2::<u32>().unwrap(), routing.weights().to_vec2::<f32>().unwrap());
+    let rows: Vec<Tensor> = (0..8)
+        .map(|token| {
+            let expert = |j: usize| {
+                let (i, x) = (chosen[token][j] as usize, tokens.narrow(0, token, 1).unwrap());
+                let both = x.matmul(&gate_up.get(i).unwrap().t().unwrap()).unwrap();
+                let half = |at: usize| both.narrow(1, at, 12).unwrap();
+                let inner = (half(0).silu().unwrap() * half(12)).unwrap();
+                (inner.matmul(&down.get(i).unwrap().t().unwrap()).unwrap() * f64::from(weights[token][j])).unwrap()
+            };
+            (expert(0) + expert(1)).unwrap()
+        })
+        .collect();
+    let expected = Tensor::cat(&rows, 0).unwrap().reshape((2, 4, 16)).unwrap();
+    assert_close(&layer.forward(&x, true).unwrap(), &expected, 1e-4);
+    let wrong = FusedMoe::from_weights(router.clone(), down.clone(), down.clone(), &cfg).unwrap_err().to_string();
+    assert!(wrong.contains("gate_up have the shape [5, 16, 12]; expected [5, 24, 16]"), "{wrong}");
+    let mish = MoeCfg { act: candle_nn::Activation::Mish, ..cfg };
+    let wrong = FusedMoe::from_weights(router, gate_up, down, &mish).unwrap_err().to_string();
+    assert!(wrong.contains("no gate has the activation Mish"), "{wrong}");
 }

@@ -1,16 +1,16 @@
 //! The op on a GPU: storage and layouts to pointers, and the launch.
 
+pub(super) mod grouped;
+
 use super::lowering::{format_of, GemmOp, Third};
 use crate::error::Error;
-use crate::launch::{self, GroupPointers, Pointers, Queue};
+use crate::launch::{self, Pointers, Queue};
 use crate::problem::{power_of_two_in, Activation, Format, Problem};
 use ::candle::backend::BackendStorage;
-use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
+use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
-use ::candle::op::BackpropOp;
-use ::candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage, Tensor};
+use ::candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage};
 use half::{bf16, f16};
-use std::sync::Arc;
 
 impl From<Error> for ::candle::Error {
     fn from(error: Error) -> Self {
@@ -106,70 +106,6 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         unsafe { launch::finish(&problem, fusion, pointers, queue.stream)? };
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
-}
-
-/// The grouped product of tensors whose rows are contiguous, by contiguous lists ([`super::experts`]).
-pub(super) fn grouped(
-    device: &CudaDevice,
-    problem: Problem,
-    operands: [&Tensor; 2],
-    lists: [&Tensor; 2],
-    scales: Option<&Tensor>,
-) -> Result<Tensor> {
-    match problem.a.format {
-        Format::F16 => grouped_as::<f16>(device, problem, operands, lists, scales),
-        Format::BF16 => grouped_as::<bf16>(device, problem, operands, lists, scales),
-        _ => grouped_as::<f32>(device, problem, operands, lists, scales),
-    }
-}
-
-fn grouped_as<T: CudaDType + DeviceRepr>(
-    device: &CudaDevice,
-    mut problem: Problem,
-    operands: [&Tensor; 2],
-    lists: [&Tensor; 2],
-    scales: Option<&Tensor>,
-) -> Result<Tensor> {
-    let stream = device.cuda_stream();
-    // SAFETY: the kernel writes every row that the lists name; the caller's documentation says so.
-    let mut out: CudaSlice<T> = unsafe { device.alloc(problem.m * problem.n)? };
-    {
-        let [x, w, pairs, groups] = [operands[0], operands[1], lists[0], lists[1]].map(Tensor::storage_and_layout);
-        let scales = scales.map(Tensor::storage_and_layout);
-        fn first<'a, X: CudaDType + 'a>(
-            storage: &'a Storage,
-            layout: &Layout,
-            stream: &'a Arc<CudaStream>,
-        ) -> Result<(u64, SyncOnDrop<'a>)> {
-            let Storage::Cuda(storage) = storage else { ::candle::bail!("moe_gemm: a tensor has left the GPU") };
-            let (base, guard) = storage.as_cuda_slice::<X>()?.device_ptr(stream);
-            Ok((base + (layout.start_offset() * size_of::<X>()) as u64, guard))
-        }
-        // Until the launch is made, the guards order this stream behind all other users of the memory.
-        let (a, _a_guard) = first::<T>(&x.0, x.1, &stream)?;
-        let (b, _b_guard) = first::<T>(&w.0, w.1, &stream)?;
-        let (pairs, _pairs_guard) = first::<u32>(&pairs.0, pairs.1, &stream)?;
-        let (bounds, _bounds_guard) = first::<u32>(&groups.0, groups.1, &stream)?;
-        let scales = scales.as_ref().map(|(scales, layout)| first::<f32>(scales, layout, &stream)).transpose()?;
-        let (d, _d_guard) = out.device_ptr_mut(&stream);
-        for (operand, address) in [(&mut problem.a, a), (&mut problem.b, b), (&mut problem.d, d)] {
-            operand.pointer_align = power_of_two_in(address);
-        }
-        let scales = scales.as_ref().map_or(0, |(scales, _)| *scales);
-        let groups = GroupPointers::new(bounds as _).with_lists(pairs as _, scales as _);
-        let pointers = Pointers::new(a as _, b as _, d as _).with_groups(groups);
-        let cublas = device.cublas_handle();
-        let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());
-        stream.context().bind_to_thread().w()?;
-        let (dispatcher, policy) = (launch::dispatcher(ordinal(device))?, launch::policy()?);
-        #[cfg(feature = "interpose")]
-        crate::trace::start_if_asked();
-        // SAFETY: the layouts stay inside their storage, the guards above keep the storage alive, D is freshly allocated, and stream and
-        // handle are the device's own. Kernels leave out rows that the lists send elsewhere.
-        dispatcher.with_plan(&problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??;
-    }
-    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(out, device.clone()));
-    Ok(Tensor::from_storage(storage, (problem.m, problem.n), BackpropOp::none(), false))
 }
 
 /// The derivative of `activation` at each number of a contiguous `x`.

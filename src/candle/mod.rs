@@ -5,11 +5,13 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod experts;
 mod gemm_op;
+mod grouped_gemm;
 mod lowering;
 pub mod nn;
 mod op;
+mod routing;
 mod slope;
 
+pub use grouped_gemm::GroupedGemm;
 pub use op::{prepare, Gemm, GemmExt};

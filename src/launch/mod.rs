@@ -22,6 +22,8 @@ pub(crate) mod cublas;
 mod device;
 mod dispatchers;
 mod elementwise;
+#[cfg(feature = "candle")]
+pub(crate) mod experts;
 mod library;
 mod modules;
 pub(crate) mod observer;

@@ -3,7 +3,7 @@
 use crate::device::Gpu;
 use crate::Test;
 use candle::{DType, Device, Result, Tensor};
-use candle_tilegemm::nn::moe::moe_gemm;
+use candle_tilegemm::nn::moe::{moe_gemm, FusedMoe, MoeCfg, Routing};
 use candle_tilegemm::stats;
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -14,7 +14,12 @@ pub fn tests() -> Vec<(String, Test)> {
         ("experts_of_candles_layer".into(), Box::new(candles_layer) as Test),
         ("experts_that_cannot_run_are_nan".into(), Box::new(failures)),
     ]);
-    tests.extend([("experts_on_strided_tensors".into(), Box::new(strided) as Test)]);
+    tests.extend([
+        ("experts_on_strided_tensors".into(), Box::new(strided) as Test),
+        ("experts_are_chosen_and_listed".into(), Box::new(|gpu| routed(gpu).map_err(|e| e.to_string()))),
+        ("experts_of_the_fused_layer".into(), Box::new(|gpu| fused(gpu).map_err(|e| e.to_string()))),
+        ("experts_of_the_fused_layer_in_a_graph".into(), Box::new(in_a_graph)),
+    ]);
     tests
 }
 
@@ -149,4 +154,176 @@ fn failures(gpu: &Gpu) -> std::result::Result<(), String> {
         (true, 0, 1) => Ok(()),
         other => Err(format!("NaN and nothing else, calls on our kernels, failed calls: {other:?}")),
     }
+}
+
+/// Choices, weights and lists on the GPU are those of the CPU.
+fn routed(gpu: &Gpu) -> Result<()> {
+    let device = Device::Cuda(gpu.device.clone());
+    let sizes = [
+        (1, 8, 128),
+        (1, 1, 1),
+        (3, 5, 5),
+        (16, 2, 8),
+        (17, 2, 8),
+        (300, 8, 256),
+        (2113, 8, 100),
+        (700, 3, 1024),
+        (20_011, 8, 128),
+    ];
+    for (turn, (tokens, top_k, experts)) in sizes.into_iter().enumerate() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let logits = Tensor::randn(0f32, 1f32, (tokens, experts), &Device::Cpu)?.to_dtype(dtype)?;
+            // Tokens with equal logits, and with infinities and a NaN.
+            let logits = match turn % 3 {
+                0 => logits,
+                1 => ((logits * 2.0)?.round()? / 2.0)?,
+                _ => {
+                    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
+                    let row: Vec<f32> = odd.into_iter().cycle().take(experts).collect();
+                    Tensor::cat(
+                        &[
+                            &Tensor::from_vec(row, (1, experts), &Device::Cpu)?.to_dtype(dtype)?,
+                            &logits.narrow(0, 1, tokens - 1)?,
+                        ],
+                        0,
+                    )?
+                }
+            };
+            for normalise in [true, false] {
+                let expected = Routing::by_logits(&logits, top_k, normalise)?;
+                let got = Routing::by_logits(&logits.to_device(&device)?, top_k, normalise)?;
+                same_lists(&got, &expected)?;
+                let numbers = |r: &Routing| r.weights().to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>();
+                for (got, expected) in numbers(&got)?.into_iter().zip(numbers(&expected)?) {
+                    let close = (got - expected).abs() <= 1e-5 * expected.abs() + 1e-9;
+                    if !close && !(got.is_nan() && expected.is_nan()) {
+                        candle::bail!(
+                            "{tokens} tokens, {top_k} of {experts}, {dtype:?}: a weight is {got}, expected {expected}"
+                        );
+                    }
+                }
+            }
+        }
+        // Given experts, one of which does not exist.
+        let count = (tokens * top_k) as u32;
+        let chosen: Vec<u32> =
+            (0..count).map(|p| if p == count / 2 { 5000 } else { p * 7919 % experts as u32 }).collect();
+        let chosen = Tensor::from_vec(chosen, (tokens, top_k), &Device::Cpu)?;
+        let weights = Tensor::ones((tokens, top_k), DType::F32, &Device::Cpu)?;
+        let expected = Routing::new(experts, &chosen, &weights)?;
+        same_lists(&Routing::new(experts, &chosen.to_device(&device)?, &weights.to_device(&device)?)?, &expected)?;
+    }
+    Ok(())
+}
+
+/// Pairs behind the last expert's last row have no defined content.
+fn same_lists(got: &Routing, expected: &Routing) -> Result<()> {
+    let list = |tensor: &Tensor| tensor.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<u32>();
+    let first_row = list(expected.first_row())?;
+    let rows = first_row[first_row.len() - 1] as usize;
+    let same = list(got.first_row())? == first_row
+        && list(got.experts())? == list(expected.experts())?
+        && list(got.pairs())?[..rows] == list(expected.pairs())?[..rows];
+    match same {
+        true => Ok(()),
+        false => candle::bail!("the lists of {:?} differ from those of the CPU", expected.experts().shape()),
+    }
+}
+
+fn config([experts, top_k, hidden, inner]: [usize; 4], act: candle_nn::Activation) -> MoeCfg {
+    MoeCfg {
+        hidden_size: hidden,
+        num_experts: experts,
+        num_experts_per_tok: top_k,
+        moe_intermediate_size: inner,
+        norm_topk_prob: true,
+        act,
+        decoder_sparse_step: None,
+    }
+}
+
+/// The weights of a layer in `dtype` on the CPU: router, gates and ups, downs.
+fn layer_weights(cfg: &MoeCfg, dtype: DType) -> Result<[Tensor; 3]> {
+    let (experts, hidden, inner) = (cfg.num_experts, cfg.hidden_size, cfg.moe_intermediate_size);
+    let draw =
+        |shape: &[usize], k: usize| Tensor::randn(0f32, (1.0 / k as f32).sqrt(), shape, &Device::Cpu)?.to_dtype(dtype);
+    Ok([
+        draw(&[experts, hidden], hidden)?,
+        draw(&[experts, 2 * inner, hidden], hidden)?,
+        draw(&[experts, hidden, inner], inner)?,
+    ])
+}
+
+fn layer_on(weights: &[Tensor; 3], cfg: &MoeCfg, device: &Device, dtype: DType) -> Result<FusedMoe> {
+    let [router, gate_up, down] = weights;
+    let up = |t: &Tensor| t.to_device(device)?.to_dtype(dtype);
+    FusedMoe::from_weights(up(router)?, up(gate_up)?, up(down)?, cfg)
+}
+
+/// The fused layer against the layer on the CPU in f32, with the same experts.
+fn fused(gpu: &Gpu) -> Result<()> {
+    use candle_nn::Activation::{Gelu, NewGelu, Relu, Silu};
+    let device = Device::Cuda(gpu.device.clone());
+    for (dtype, tolerance) in [(DType::BF16, 1e-2), (DType::F16, 2e-3), (DType::F32, 1e-5)] {
+        for (tokens, sizes, act) in [
+            (1, [128, 8, 256, 96], Silu),
+            (9, [8, 2, 128, 64], NewGelu),
+            (200, [16, 4, 264, 136], Silu),
+            (40, [4, 1, 72, 56], Gelu),
+            (33, [6, 2, 60, 30], Relu), // no fast kernel: rows are no multiples of 16 bytes
+        ] {
+            let cfg = config(sizes, act);
+            let weights = layer_weights(&cfg, dtype)?;
+            let x = Tensor::randn(0f32, 1f32, (tokens, cfg.hidden_size), &Device::Cpu)?.to_dtype(dtype)?;
+            let logits = Tensor::randn(0f32, 1f32, (tokens, cfg.num_experts), &Device::Cpu)?;
+            let top_k = cfg.num_experts_per_tok;
+            let expected = layer_on(&weights, &cfg, &Device::Cpu, DType::F32)?
+                .forward_routed(&x.to_dtype(DType::F32)?, &Routing::by_logits(&logits, top_k, true)?)?;
+            let layer = layer_on(&weights, &cfg, &device, dtype)?;
+            let routing = Routing::by_logits(&logits.to_device(&device)?, top_k, true)?;
+            let got = layer.forward_routed(&x.to_device(&device)?, &routing)?;
+            let worst = difference(&got, &expected)?;
+            if worst.is_nan() || worst > tolerance {
+                candle::bail!("{tokens} tokens, {sizes:?}, {act:?}, {dtype:?}: off by {worst}");
+            }
+            // The whole layer, with the router.
+            let x = x.to_device(&device)?.unsqueeze(0)?;
+            let y = layer.forward(&x, true)?;
+            if y.dims() != x.dims() || y.to_dtype(DType::F32)?.abs()?.sum_all()?.to_scalar::<f32>()?.is_nan() {
+                candle::bail!("the layer's result has the shape {:?}", y.dims());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A graph of the layer's kernels routes the tokens that are there when the graph runs.
+fn in_a_graph(gpu: &Gpu) -> std::result::Result<(), String> {
+    use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+    let text = |e: candle::Error| e.to_string();
+    let device = Device::Cuda(gpu.device.clone());
+    let stream = gpu.device.cuda_stream();
+    let cfg = config([16, 4, 256, 128], candle_nn::Activation::Silu);
+    let layer = layer_on(&layer_weights(&cfg, DType::BF16).map_err(text)?, &cfg, &device, DType::BF16).map_err(text)?;
+    for tokens in [3, 100] {
+        let draw = || Tensor::randn(0f32, 1f32, (1, tokens, 256), &device)?.to_dtype(DType::BF16);
+        let x = draw().map_err(text)?;
+        layer.forward(&x, true).map_err(text)?; // loads modules
+        stream.synchronize().map_err(|e| e.to_string())?;
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(|e| e.to_string())?;
+        let y = layer.forward(&x, true);
+        let graph = stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+        let (y, graph) = (y.map_err(text)?, graph.map_err(|e| e.to_string())?.ok_or("nothing was captured")?);
+        for _ in 0..3 {
+            let new = draw().map_err(text)?;
+            x.slice_set(&new, 0, 0).map_err(text)?;
+            graph.launch().map_err(|e| e.to_string())?;
+            let expected = layer.forward(&new, true).map_err(text)?;
+            let bits = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
+            if bits(&y).map_err(text)? != bits(&expected).map_err(text)? {
+                return Err(format!("{tokens} tokens: a graph's result is another than the layer's"));
+            }
+        }
+    }
+    Ok(())
 }

@@ -3,8 +3,11 @@
 //! In candle such a layer needs `cuda` and 16-bit tensors. Here the layer runs on the CPU, too, and honours start offsets and strides of
 //! all tensors, which candle's `moe_gemm` ignores.
 
-use super::super::experts::Experts;
-use ::candle::{Result, Tensor};
+pub use super::super::routing::Routing;
+use super::super::{Gemm, GroupedGemm};
+use crate::problem::{Activation, Gate};
+use ::candle::{bail, DType, Result, Tensor};
+use candle_nn::VarBuilder;
 
 /// The product of each token with the weights of the token's experts.
 ///
@@ -47,7 +50,148 @@ pub fn moe_gemm(
     is_prefill: bool,
 ) -> Result<Tensor> {
     let _ = is_prefill;
-    let pairs_per_row = if topk_weights.is_some() { 1 } else { topk };
-    Experts { pairs: sorted_token_ids, groups: experts_ids, scales: topk_weights.as_ref(), pairs_per_row }
-        .forward(input, weights)
+    let product = GroupedGemm::by_group_of_row(experts_ids);
+    match topk_weights {
+        Some(weights) => product.pairs(sorted_token_ids, 1).scales(weights),
+        None => product.pairs(sorted_token_ids, topk),
+    }
+    .forward(input, weights)
+}
+
+/// What a layer of experts is made of, with the fields of candle_transformers' `MoeCfg`.
+#[derive(Debug, Clone)]
+pub struct MoeCfg {
+    /// Numbers of a token.
+    pub hidden_size: usize,
+    /// Experts.
+    pub num_experts: usize,
+    /// Experts of a token.
+    pub num_experts_per_tok: usize,
+    /// Numbers between an expert's two products.
+    pub moe_intermediate_size: usize,
+    /// Whether the weights of a token's experts add up to 1. Otherwise weights are shares of the softmax over all experts.
+    pub norm_topk_prob: bool,
+    /// The function of the gates.
+    pub act: candle_nn::Activation,
+    /// Not used here: the model decides which of its layers have experts.
+    pub decoder_sparse_step: Option<usize>,
+}
+
+/// A layer of experts: each token goes through `top_k` experts of its own, and the weighted results are added up.
+///
+/// An expert is `down @ (activation(gate @ x) * (up @ x))`. On a GPU the layer takes five or six kernels: the product with the router, the choice of experts and the
+/// lists of tokens by expert (one kernel for few tokens, two for many), gates and ups with the gate in the epilogue, downs with the weights in the
+/// epilogue, and the sum over a token's experts, in the order of its choice. Nothing is read back: the layer can be captured in a graph.
+///
+/// ```
+/// use candle::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
+///
+/// let config = MoeCfg {
+///     hidden_size: 16,
+///     num_experts: 4,
+///     num_experts_per_tok: 2,
+///     moe_intermediate_size: 8,
+///     norm_topk_prob: true,
+///     act: candle_nn::Activation::Silu,
+///     decoder_sparse_step: None,
+/// };
+/// let weights = VarMap::new();
+/// let layer = FusedMoe::new(&config, VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu), DType::F32)?;
+/// let y = layer.forward(&Tensor::randn(0f32, 1f32, (1, 3, 16), &Device::Cpu)?, true)?;
+/// assert_eq!(y.dims(), [1, 3, 16]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct FusedMoe {
+    router: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: Activation,
+    top_k: usize,
+    normalise: bool,
+}
+
+impl FusedMoe {
+    /// The layer with the names of weights of candle_transformers' `FusedMoe::new`: `gate`, `experts.<i>.gate_proj`, `up_proj` and `down_proj`.
+    /// The weights are converted to `dtype`: f16, bf16 or f32.
+    ///
+    /// # Errors
+    /// Missing weights, weights of another shape, and an activation that no gate has.
+    pub fn new(cfg: &MoeCfg, vb: VarBuilder, dtype: DType) -> Result<Self> {
+        let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
+        let weight = |vb: VarBuilder, shape: (usize, usize)| {
+            vb.get_with_hints(shape, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?.to_dtype(dtype)
+        };
+        let router = weight(vb.pp("gate"), (experts, hidden))?;
+        // Each weight is copied to its place at once: a layer's weights are in memory once, and those of one expert twice.
+        let gate_up = Tensor::zeros((experts * 2 * inner, hidden), dtype, vb.device())?;
+        let down = Tensor::zeros((experts * hidden, inner), dtype, vb.device())?;
+        for i in 0..experts {
+            let vb = vb.pp("experts").pp(i);
+            gate_up.slice_set(&weight(vb.pp("gate_proj"), (inner, hidden))?, 0, 2 * i * inner)?;
+            gate_up.slice_set(&weight(vb.pp("up_proj"), (inner, hidden))?, 0, (2 * i + 1) * inner)?;
+            down.slice_set(&weight(vb.pp("down_proj"), (hidden, inner))?, 0, i * hidden)?;
+        }
+        let gate_up = gate_up.reshape((experts, 2 * inner, hidden))?;
+        let down = down.reshape((experts, hidden, inner))?;
+        Self::from_weights(router, gate_up, down, cfg)
+    }
+
+    /// The layer with these weights, in one type.
+    ///
+    /// - `router`: (experts, hidden)
+    /// - `gate_up`: (experts, 2 * inner, hidden); the gates are the first `inner` rows
+    /// - `down`: (experts, hidden, inner)
+    ///
+    /// # Errors
+    /// Weights of other shapes than `cfg` has, and an activation that no gate has.
+    pub fn from_weights(router: Tensor, gate_up: Tensor, down: Tensor, cfg: &MoeCfg) -> Result<Self> {
+        let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
+        for (what, tensor, shape) in [
+            ("router", &router, &[experts, hidden][..]),
+            ("gate_up", &gate_up, &[experts, 2 * inner, hidden]),
+            ("down", &down, &[experts, hidden, inner]),
+        ] {
+            if tensor.dims() != shape {
+                bail!("FusedMoe: the weights {what} have the shape {:?}; expected {shape:?}", tensor.dims());
+            }
+        }
+        let activation = match cfg.act {
+            candle_nn::Activation::Silu | candle_nn::Activation::Swish => Activation::Silu,
+            candle_nn::Activation::Gelu => Activation::GeluErf,
+            candle_nn::Activation::NewGelu | candle_nn::Activation::GeluPytorchTanh => Activation::GeluTanh,
+            candle_nn::Activation::Relu => Activation::Relu,
+            other => bail!("FusedMoe: no gate has the activation {other:?}; use nn::moe::moe_gemm and apply the gate to its result"),
+        };
+        let (top_k, normalise) = (cfg.num_experts_per_tok, cfg.norm_topk_prob);
+        Ok(Self { router, gate_up, down, activation, top_k, normalise })
+    }
+
+    /// The layer's result for `xs`, (batch, tokens, hidden), of the same shape. `is_prefill` changes nothing.
+    ///
+    /// Scores of experts are in f32, where candle's layer rounds them to the type of `xs`: tokens with nearly equal scores may go to other
+    /// experts. Any number of tokens is routed.
+    ///
+    /// # Errors
+    /// As for [`GroupedGemm::forward`] and [`Routing::by_logits`].
+    pub fn forward(&self, xs: &Tensor, is_prefill: bool) -> Result<Tensor> {
+        let _ = is_prefill;
+        let (_, _, hidden) = xs.dims3()?;
+        let tokens = xs.reshape(((), hidden))?;
+        let logits = Gemm::new().out_dtype(DType::F32).forward(&tokens, &self.router.t()?)?;
+        let routing = Routing::by_logits(&logits, self.top_k, self.normalise)?;
+        self.forward_routed(&tokens, &routing)?.reshape(xs.shape())
+    }
+
+    /// The result for tokens, (tokens, hidden), whose experts are chosen already.
+    ///
+    /// # Errors
+    /// As for [`GroupedGemm::forward`].
+    pub fn forward_routed(&self, tokens: &Tensor, routing: &Routing) -> Result<Tensor> {
+        let inner = routing.by_tokens().gate(Gate::Halves, self.activation).forward(tokens, &self.gate_up)?;
+        let results = routing.by_pairs().forward(&inner, &self.down)?;
+        routing.sum(&results)
+    }
 }

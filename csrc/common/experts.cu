@@ -1,0 +1,324 @@
+// Kernels beside the products of a layer of experts (src/candle/nn/moe.rs): the choice of each token's experts, the lists of pairs by expert,
+// gates after an ungated product, and the sum over a token's experts.
+//
+// All results are equal from run to run: no order of atomic operations decides a result.
+#include "common/activation.hpp"
+#include "common/launch.hpp"
+#include "common/ptx.hpp"
+
+namespace tilegemm {
+namespace {
+
+constexpr int warps = 8, threads = 32 * warps, most_experts = 1024;
+
+// A number whose order is the order of the floats. NaN is above all floats, so that a token with a NaN has weights of NaN.
+__device__ __forceinline__ uint32_t key_of(float x) {
+  if (x != x) return ~0u;
+  const uint32_t bits = __float_as_uint(x);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float float_of(uint32_t key) {
+  if (key == ~0u) return __uint_as_float(0x7fffffffu);
+  return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+constexpr uint32_t taken = 0;  // below the key of -inf
+
+// The `top_k` experts with the largest logits of a token, by falling logit, equal logits by rising expert; and their shares of the softmax.
+// A warp works on a token, and `keys` is the warp's own shared memory.
+template <class T>
+__device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int lane) {
+  const T* logits = static_cast<const T*>(r.logits) + token * r.row_stride;
+  const int experts = int(r.experts), top_k = int(r.top_k);
+  for (int e = lane; e < experts; e += 32) keys[e] = key_of(float(logits[e]));
+  float largest = 0, sum = 0;
+  uint32_t* const chosen = r.chosen + token * top_k;
+  float* const scales = r.scales + token * top_k;
+  for (int j = 0; j < top_k; j++) {
+    uint32_t key = 0, expert = ~0u;
+    for (int e = lane; e < experts; e += 32) {
+      if (keys[e] > key) key = keys[e], expert = e;
+    }
+    const uint32_t best = __reduce_max_sync(~0u, key);
+    expert = __reduce_min_sync(~0u, key == best ? expert : ~0u);
+    const float logit = float_of(best);
+    if (j == 0) {
+      largest = logit;
+      if (!r.normalise) {
+        for (int e = lane; e < experts; e += 32) sum += expf(float_of(keys[e]) - largest);
+#pragma unroll
+        for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      }
+    }
+    const float share = expf(logit - largest);
+    if (r.normalise) sum += share;
+    __syncwarp();
+    if (lane == 0) chosen[j] = expert, scales[j] = share, keys[expert] = taken;
+    __syncwarp();
+  }
+  for (int j = lane; j < top_k; j += 32) scales[j] /= sum;
+}
+
+__device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int lane) {
+  switch (r.format) {
+    case TG_F16: return choose<__half>(r, token, keys, lane);
+    case TG_BF16: return choose<__nv_bfloat16>(r, token, keys, lane);
+    default: return choose<float>(r, token, keys, lane);
+  }
+}
+
+// The tokens of a block.
+struct Tokens {
+  int64_t first, end;
+  __device__ Tokens(const tg_routing& r, int block) {
+    const int64_t each = (r.tokens + r.blocks - 1) / r.blocks;
+    first = min(r.tokens, each * block), end = min(r.tokens, first + each);
+  }
+};
+
+// Chooses experts for the tokens of a block, and counts the tokens of each expert in shared memory.
+__device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint32_t* counts, uint32_t* keys, int warp, int lane) {
+  for (int e = threadIdx.x; e < r.experts; e += blockDim.x) counts[e] = 0;
+  __syncthreads();
+  if (r.logits) {
+    for (int64_t token = tokens.first + warp; token < tokens.end; token += blockDim.x / 32) {
+      choose(r, token, keys + warp * r.experts, lane);
+      __syncwarp();
+      for (int j = lane; j < r.top_k; j += 32) atomicAdd(counts + r.chosen[token * r.top_k + j], 1);
+    }
+  } else {
+    for (int64_t p = tokens.first * r.top_k + threadIdx.x; p < tokens.end * r.top_k; p += blockDim.x) {
+      if (r.chosen[p] < r.experts) atomicAdd(counts + r.chosen[p], 1);
+    }
+  }
+  __syncthreads();
+}
+
+// Turns the rows of each expert into the first row of each expert. For one warp.
+__device__ void add_up(uint32_t* rows, int experts, int32_t* first_row, int lane) {
+  uint32_t before = 0;
+  for (int e0 = 0; e0 < experts; e0 += 32) {
+    const int e = e0 + lane;
+    const uint32_t own = e < experts ? rows[e] : 0;
+    uint32_t up_to = own;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const uint32_t other = __shfl_up_sync(~0u, up_to, d);
+      if (lane >= d) up_to += other;
+    }
+    if (e < experts) {
+      rows[e] = before + up_to - own;
+      if (first_row) first_row[e] = int32_t(rows[e]);
+    }
+    before += __shfl_sync(~0u, up_to, 31);
+  }
+  if (first_row && lane == 0) first_row[experts] = int32_t(before);
+}
+
+// Lists the pairs of a block's tokens, for each expert by rising pair. `next`: the next row of each expert. For one warp.
+__device__ void place(const tg_routing& r, const Tokens& tokens, uint32_t* next, int lane) {
+  const int64_t end = tokens.end * r.top_k;
+  for (int64_t p0 = tokens.first * r.top_k; p0 < end; p0 += 32) {
+    const int64_t p = p0 + lane;
+    const uint32_t expert = p < end ? r.chosen[p] : ~0u;
+    const bool exists = expert < r.experts;
+    const unsigned same = __match_any_sync(~0u, expert), before = same & ((1u << lane) - 1);
+    const uint32_t row = exists ? next[expert] + __popc(before) : 0;
+    __syncwarp();
+    if (exists) {
+      if (before == 0) next[expert] += __popc(same);
+      r.pairs[row] = uint32_t(p);
+    }
+    __syncwarp();
+  }
+}
+
+// Few tokens: one block does all.
+__global__ void __launch_bounds__(threads) route_few(const tg_routing r) {
+  extern __shared__ uint32_t shared[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  griddepcontrol_wait();
+  launch_dependents();
+  const Tokens tokens(r, 0);
+  choose_and_count(r, tokens, shared, shared + r.experts, warp, lane);
+  if (warp > 0) return;
+  add_up(shared, int(r.experts), r.first_row, lane);
+  __syncwarp();
+  place(r, tokens, shared, lane);
+}
+
+// Many tokens, first kernel: choices, and the tokens of each expert among the tokens of each block.
+__global__ void __launch_bounds__(threads) route_choose(const tg_routing r) {
+  extern __shared__ uint32_t shared[];
+  griddepcontrol_wait();
+  launch_dependents();
+  choose_and_count(r, Tokens(r, blockIdx.x), shared, shared + r.experts, threadIdx.x / 32, threadIdx.x % 32);
+  for (int e = threadIdx.x; e < r.experts; e += blockDim.x) r.counts[int64_t(blockIdx.x) * r.experts + e] = shared[e];
+}
+
+// Second kernel: a block's first row of each expert lies behind the rows of the blocks before. Each block adds up all counts by itself.
+__global__ void __launch_bounds__(threads) route_place(const tg_routing r) {
+  extern __shared__ uint32_t shared[];
+  uint32_t* const of_blocks_before = shared + r.experts;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  griddepcontrol_wait();
+  launch_dependents();
+  for (int e = threadIdx.x; e < r.experts; e += blockDim.x) {
+    uint32_t all = 0, before = 0;
+#pragma unroll 8
+    for (int b = 0; b < r.blocks; b++) {
+      const uint32_t count = r.counts[int64_t(b) * r.experts + e];
+      all += count;
+      if (b < int(blockIdx.x)) before += count;
+    }
+    shared[e] = all, of_blocks_before[e] = before;
+  }
+  __syncthreads();
+  if (warp > 0) return;
+  add_up(shared, int(r.experts), blockIdx.x == 0 ? r.first_row : nullptr, lane);
+  __syncwarp();
+  for (int e = lane; e < r.experts; e += 32) shared[e] += of_blocks_before[e];
+  __syncwarp();
+  place(r, Tokens(r, blockIdx.x), shared, lane);
+}
+
+// Neighbouring numbers of a row, moved at once.
+template <class T, int width> struct alignas(sizeof(T) * width) Piece { T x[width]; };
+template <class T, int width>
+__device__ __forceinline__ void load(float (&x)[width], const T* from) {
+  const auto piece = *reinterpret_cast<const Piece<T, width>*>(from);
+#pragma unroll
+  for (int e = 0; e < width; e++) x[e] = float(piece.x[e]);
+}
+template <class T, int width>
+__device__ __forceinline__ void store(T* to, const float (&x)[width]) {
+  Piece<T, width> piece;
+#pragma unroll
+  for (int e = 0; e < width; e++) piece.x[e] = T(x[e]);
+  *reinterpret_cast<Piece<T, width>*>(to) = piece;
+}
+
+// D[i] = the sum of `of_row` rows of A, in their order, in f32. A and D are dense.
+template <class T, int width>
+__global__ void __launch_bounds__(threads) sum_rows(const T* a, T* d, int64_t pieces, int64_t count, int of_row) {
+  griddepcontrol_wait();
+  launch_dependents();
+  const int64_t index = int64_t(blockIdx.x) * threads + threadIdx.x;
+  if (index >= count) return;
+  const int64_t row = index / pieces, at = (index - row * pieces) * width, stride = pieces * width;
+  const T* from = a + row * of_row * stride + at;
+  float sum[width] = {};
+#pragma unroll 8
+  for (int j = 0; j < of_row; j++) {
+    float x[width];
+    load<T>(x, from + j * stride);
+#pragma unroll
+    for (int e = 0; e < width; e++) sum[e] += x[e];
+  }
+  store<T>(d + row * stride + at, sum);
+}
+
+// D = activation(gate) * up, with the gates and the numbers that they multiply side by side in the rows of A. A and D are dense.
+template <class T, int width>
+__global__ void __launch_bounds__(threads) gate_rows(const T* a, T* d, int64_t pieces, int64_t count, tg_activation activation, bool interleaved) {
+  griddepcontrol_wait();
+  launch_dependents();
+  const int64_t index = int64_t(blockIdx.x) * threads + threadIdx.x;
+  if (index >= count) return;
+  const int64_t row = index / pieces, at = (index - row * pieces) * width, columns = pieces * width;
+  const T* from = a + row * 2 * columns;
+  float gate[width], up[width];
+  if (interleaved) {
+    float both[2][width];
+    load<T>(both[0], from + 2 * at);
+    load<T>(both[1], from + 2 * at + width);
+#pragma unroll
+    for (int e = 0; e < width; e++) {
+      gate[e] = both[2 * e / width][2 * e % width];
+      up[e] = both[(2 * e + 1) / width][(2 * e + 1) % width];
+    }
+  } else {
+    load<T>(gate, from + at);
+    load<T>(up, from + columns + at);
+  }
+#pragma unroll
+  for (int e = 0; e < width; e++) gate[e] = activate<accuracy_of<T>>(activation, gate[e]) * up[e];
+  store<T>(d + row * columns + at, gate);
+}
+
+template <class T, int width>
+bool in_pieces(const tg_gemm_args& args, int64_t columns) {
+  const auto aligned = [](const void* ptr) { return reinterpret_cast<uintptr_t>(ptr) % (sizeof(T) * width) == 0; };
+  return columns % width == 0 && aligned(args.a.ptr) && aligned(args.d.ptr);
+}
+
+// Launches `kernel` for `columns` of each of m rows, in pieces of `width`.
+template <int width, class T, class... Parameters>
+tg_status by_pieces(const tg_gemm_args& args, int64_t columns, void (*kernel)(const T*, T*, int64_t, int64_t, Parameters...),
+                    const Parameters&... parameters) {
+  const int64_t pieces = columns / width, count = args.m * pieces, blocks = ceil_div(count, threads);
+  if (count == 0) return TG_OK;
+  if (blocks > INT32_MAX) return TG_UNSUPPORTED;
+  return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, static_cast<const T*>(args.a.ptr), static_cast<T*>(args.d.ptr), pieces,
+                                                                count, parameters...);
+}
+
+template <tg_format format>
+tg_status sum_of(const tg_gemm_args& args) {
+  using T = typename scalar<format>::type;
+  constexpr int width = 16 / sizeof(T);
+  const int of_row = int(args.k);
+  return in_pieces<T, width>(args, args.n) ? by_pieces<width>(args, args.n, sum_rows<T, width>, of_row)
+                                           : by_pieces<1>(args, args.n, sum_rows<T, 1>, of_row);
+}
+
+template <tg_format format>
+tg_status gate_of(const tg_gemm_args& args) {
+  using T = typename scalar<format>::type;
+  constexpr int width = 16 / sizeof(T);
+  const bool interleaved = args.gate == TG_GATE_INTERLEAVED, wide = in_pieces<T, width>(args, args.n / 2);
+  if (args.gate == TG_UNGATED || args.n % 2 != 0) return TG_UNSUPPORTED;
+  return wide ? by_pieces<width>(args, args.n / 2, gate_rows<T, width>, args.activation, interleaved)
+              : by_pieces<1>(args, args.n / 2, gate_rows<T, 1>, args.activation, interleaved);
+}
+
+tg_status route(const tg_routing& r) {
+  const bool has_choice = r.format == TG_F16 || r.format == TG_BF16 || r.format == TG_F32;
+  if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.top_k > r.experts || r.tokens < 0 || r.tokens > INT_MAX / r.top_k ||
+      r.blocks < 1 || (r.logits && !has_choice)) {
+    return TG_UNSUPPORTED;
+  }
+  tg_gemm_args args{};
+  args.stream = r.stream, args.overlap = r.overlap;
+  const dim3 grid(unsigned(r.blocks)), block(threads);
+  const int row_bytes = int(r.experts) * 4, choosing = (1 + warps) * row_bytes;
+  if (r.blocks == 1) return Launch(args, grid, block, choosing)(route_few, r);
+  if (const tg_status status = Launch(args, grid, block, choosing)(route_choose, r)) return status;
+  return Launch(args, grid, block, 2 * row_bytes)(route_place, r);
+}
+
+}  // namespace
+}  // namespace tilegemm
+
+extern "C" {
+
+tg_status tg_route(const tg_routing* routing) { return tilegemm::route(*routing); }
+
+tg_status tg_sum_rows(tg_format format, const tg_gemm_args* args) {
+  switch (format) {
+    case TG_F16: return tilegemm::sum_of<TG_F16>(*args);
+    case TG_BF16: return tilegemm::sum_of<TG_BF16>(*args);
+    case TG_F32: return tilegemm::sum_of<TG_F32>(*args);
+    default: return TG_UNSUPPORTED;
+  }
+}
+
+tg_status tg_gate_rows(tg_format format, const tg_gemm_args* args) {
+  switch (format) {
+    case TG_F16: return tilegemm::gate_of<TG_F16>(*args);
+    case TG_BF16: return tilegemm::gate_of<TG_BF16>(*args);
+    case TG_F32: return tilegemm::gate_of<TG_F32>(*args);
+    default: return TG_UNSUPPORTED;
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,233 @@
+//! Grouped products of tensors: each row of the input times the matrix of the row's group.
+
+#[cfg(feature = "cuda")]
+use super::cuda::grouped;
+use super::lowering::format_of;
+#[cfg(feature = "cuda")]
+use crate::problem::Operand;
+use crate::problem::{Activation, Bounds, Gate, Groups, Problem, Rows};
+use crate::stats;
+use ::candle::{bail, DType, Device, Result, Tensor, D};
+
+/// The product of groups of rows with a matrix each, such as the experts of a layer and the tokens that chose them.
+///
+/// Rows of a group follow one another. The lists lie on the device of the operands, and are never read back: a captured graph stays right when
+/// the lists change. A row of no group, and a row whose pair does not exist, are left out: on a GPU their rows of the result have no defined
+/// content.
+///
+/// ```
+/// use candle::{Device, Tensor};
+/// use candle_tilegemm::GroupedGemm;
+///
+/// let dev = &Device::Cpu;
+/// let x = Tensor::new(&[[1f32, 2.], [3., 4.], [5., 6.]], dev)?;
+/// let weights = Tensor::new(&[[[1f32, 0.]], [[0., 1.]]], dev)?; // two groups, n = 1
+/// let first_row = Tensor::new(&[0u32, 1, 3], dev)?; // row 0; rows 1 and 2
+/// let y = GroupedGemm::by_first_row(&first_row).forward(&x, &weights)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[1.], [4.], [6.]]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct GroupedGemm {
+    bounds: Bounds,
+    list: Tensor,
+    pairs: Option<(Tensor, usize)>,
+    scales: Option<Tensor>,
+    gate: Option<(Gate, Activation)>,
+}
+
+impl GroupedGemm {
+    /// Groups by the first row of each group and the end of the last group: (groups + 1) ascending numbers in u32.
+    pub fn by_first_row(first_row: &Tensor) -> Self {
+        Self::new(Bounds::FirstRow, first_row)
+    }
+
+    /// Groups by the group of each row: ascending numbers in u32.
+    pub fn by_group_of_row(groups: &Tensor) -> Self {
+        Self::new(Bounds::GroupOfRow, groups)
+    }
+
+    fn new(bounds: Bounds, list: &Tensor) -> Self {
+        Self { bounds, list: list.clone(), pairs: None, scales: None, gate: None }
+    }
+
+    /// Row i of the product reads row `pairs[i] / pairs_per_row` of the input, and writes row `pairs[i]` of the result. `pairs` has a number in
+    /// u32 for each row of the result. With `top_k` pairs for each row, a pair is a token and one of the token's experts.
+    pub fn pairs(mut self, pairs: &Tensor, pairs_per_row: usize) -> Self {
+        self.pairs = Some((pairs.clone(), pairs_per_row));
+        self
+    }
+
+    /// Multiplies each row of the result by a number: a tensor in f32.
+    pub fn scales(mut self, scales: &Tensor) -> Self {
+        self.scales = Some(scales.clone());
+        self
+    }
+
+    /// Makes a gated product, such as SwiGLU: the result has half as many columns as the weights have rows.
+    pub fn gate(mut self, gate: Gate, activation: Activation) -> Self {
+        self.gate = Some((gate, activation));
+        self
+    }
+
+    /// The product. No gradient passes.
+    ///
+    /// - `input`: (rows, k) in f16, bf16 or f32; without pairs, a row for each row of the result
+    /// - `weights`: (groups, n, k), in the input's type
+    /// - result: (rows, n), with a gate (rows, n / 2), in the input's type; sums are in f32
+    ///
+    /// # Errors
+    /// Where shapes, types or devices do not fit, and where no kernel of this build runs the product.
+    pub fn forward(&self, input: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        let problem = self.problem(input, weights)?;
+        match input.device() {
+            Device::Cpu => self.on_cpu(&problem, input, weights),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                let [input, weights] = [readable(input)?, readable(weights)?];
+                let list = self.list.contiguous()?;
+                let pairs = self.pairs.as_ref().map(|(pairs, _)| pairs.contiguous()).transpose()?;
+                let scales = self.scales.as_ref().map(Tensor::contiguous).transpose()?;
+                let place = |o: &mut Operand, t: &Tensor| {
+                    let [.., row, _] = t.stride() else { return };
+                    *(if o.col_stride == 1 { &mut o.row_stride } else { &mut o.col_stride }) = *row as i64;
+                };
+                let problem = problem.with(|problem| {
+                    place(&mut problem.a, &input);
+                    place(&mut problem.b, &weights);
+                    problem.b.batch_stride[1] = weights.stride()[0] as i64;
+                });
+                let lists = grouped::Lists { bounds: &list, pairs: pairs.as_ref(), scales: scales.as_ref() };
+                grouped::product(device, problem, [&input, &weights], &lists)
+            }
+            _ => bail!("a grouped product runs on the CPU and with CUDA"),
+        }
+    }
+
+    /// The problem, of dense operands.
+    fn problem(&self, input: &Tensor, weights: &Tensor) -> Result<Problem> {
+        let (rows, k) = input.dims2()?;
+        let (count, n, weights_k) = weights.dims3()?;
+        if k != weights_k {
+            bail!("a grouped product: the input has rows of {k} numbers, the weights have rows of {weights_k}");
+        }
+        if input.dtype() != weights.dtype() || !matches!(input.dtype(), DType::F16 | DType::BF16 | DType::F32) {
+            let (x, w) = (input.dtype(), weights.dtype());
+            bail!("a grouped product: the input is in {x:?} and the weights are in {w:?}; both have to be in f16, bf16 or f32");
+        }
+        let pairs_per_row = self.pairs.as_ref().map_or(1, |(_, pairs_per_row)| *pairs_per_row);
+        if pairs_per_row == 0 || count == 0 {
+            bail!("a grouped product has at least one group, and at least one pair for each row");
+        }
+        if self.gate.is_some() && n % 2 != 0 {
+            bail!("a gated product: the weights have {n} rows; expected an even number");
+        }
+        let m = rows * pairs_per_row;
+        let bounds = match self.bounds {
+            Bounds::FirstRow => ("first_row", count + 1),
+            Bounds::GroupOfRow => ("experts_ids (the group of each row)", m),
+        };
+        for ((what, numbers), list, dtype) in [
+            (bounds, Some(&self.list), DType::U32),
+            (("sorted_token_ids (the pairs)", m), self.pairs.as_ref().map(|(pairs, _)| pairs), DType::U32),
+            (("topk_weights (the scales)", m), self.scales.as_ref(), DType::F32),
+        ] {
+            let Some(list) = list else { continue };
+            if list.elem_count() != numbers || list.dtype() != dtype {
+                let (have, of) = (list.elem_count(), list.dtype());
+                bail!("a grouped product: {what} has {have} numbers in {of:?}; expected {numbers} in {dtype:?}");
+            }
+            if !list.device().same_device(input.device()) {
+                bail!("a grouped product: {what} is on another device than the input");
+            }
+        }
+        if !weights.device().same_device(input.device()) {
+            bail!("a grouped product: the weights are on another device than the input");
+        }
+        let groups = Groups::routed(count, rows, pairs_per_row).with(|groups| {
+            groups.bounds = self.bounds;
+            groups.scaled = self.scales.is_some();
+            if self.pairs.is_none() {
+                groups.rows = Rows::InOrder;
+            }
+        });
+        let format = format_of(input.dtype())?;
+        Ok(Problem::grouped([m, n, k], groups, format).with(|problem| {
+            if let Some((gate, activation)) = self.gate {
+                (problem.epilogue.gate, problem.epilogue.activation) = (Some(gate), activation);
+                problem.d.row_stride = problem.columns_of_d() as i64;
+            }
+        }))
+    }
+
+    /// The group and the pair of each row that has both, ascending by group.
+    fn rows(&self, m: usize, count: usize) -> Result<Vec<(u32, u32)>> {
+        let list = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<u32>();
+        let (m, count) = (m as u32, count as u32);
+        let groups: Vec<u32> = match (self.bounds, list(&self.list)?) {
+            (Bounds::FirstRow, first_row) => {
+                let group = |row: u32| first_row.partition_point(|first| *first <= row).checked_sub(1);
+                (0..m).map(|row| group(row).map_or(count, |group| group as u32)).collect()
+            }
+            (Bounds::GroupOfRow, groups) => groups,
+        };
+        let pairs = match &self.pairs {
+            Some((pairs, _)) => list(pairs)?,
+            None => (0..m).collect(),
+        };
+        let rows = groups.into_iter().zip(pairs).filter(|(group, pair)| *group < count && *pair < m);
+        let mut rows: Vec<(u32, u32)> = rows.collect();
+        rows.sort_by_key(|(group, _)| *group);
+        Ok(rows)
+    }
+
+    /// candle's product for each group that has rows, in f32.
+    fn on_cpu(&self, problem: &Problem, input: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        stats::count_cpu(problem);
+        let device = input.device();
+        let pairs_per_row = self.pairs.as_ref().map_or(1, |(_, pairs_per_row)| *pairs_per_row as u32);
+        let scales = self.scales.as_ref().map(|scales| scales.flatten_all()?.to_vec1::<f32>()).transpose()?;
+        let mut result = Tensor::zeros((problem.m, problem.columns_of_d()), DType::F32, device)?;
+        let dense = input.contiguous()?;
+        for of_group in self.rows(problem.m, weights.dim(0)?)?.chunk_by(|x, y| x.0 == y.0) {
+            let pairs: Vec<u32> = of_group.iter().map(|row| row.1).collect();
+            let from: Vec<u32> = pairs.iter().map(|pair| pair / pairs_per_row).collect();
+            let x = dense.index_select(&Tensor::new(from, device)?, 0)?.to_dtype(DType::F32)?;
+            let w = weights.get(of_group[0].0 as usize)?.to_dtype(DType::F32)?;
+            let mut y = x.matmul(&w.t()?)?;
+            if let Some((gate, activation)) = self.gate {
+                y = gated(&y, gate, activation)?;
+            }
+            if let Some(scales) = &scales {
+                let factors: Vec<f32> = pairs.iter().map(|pair| scales[*pair as usize]).collect();
+                y = y.broadcast_mul(&Tensor::new(factors, device)?.unsqueeze(1)?)?;
+            }
+            result = result.index_add(&Tensor::new(pairs, device)?, &y, 0)?;
+        }
+        result.to_dtype(input.dtype())
+    }
+}
+
+/// `activation(gate) * up` of the columns of an f32 matrix on the CPU.
+fn gated(y: &Tensor, gate: Gate, activation: Activation) -> Result<Tensor> {
+    let (rows, n) = y.dims2()?;
+    let (gates, ups) = match gate {
+        Gate::Halves => (y.narrow(D::Minus1, 0, n / 2)?, y.narrow(D::Minus1, n / 2, n / 2)?),
+        Gate::Interleaved => {
+            let pairs = y.reshape((rows, n / 2, 2))?;
+            (pairs.get_on_dim(2, 0)?, pairs.get_on_dim(2, 1)?)
+        }
+    };
+    let gates = gates.flatten_all()?.to_vec1::<f32>()?.into_iter().map(|x| activation.apply(x)).collect::<Vec<f32>>();
+    Tensor::from_vec(gates, (rows, n / 2), y.device())? * ups
+}
+
+/// The tensor, copied where rows are not contiguous.
+#[cfg(feature = "cuda")]
+fn readable(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.stride() {
+        [.., 1] => Ok(tensor.clone()),
+        _ => tensor.contiguous(),
+    }
+}

@@ -1,0 +1,190 @@
+//! The experts of tokens: the choice by logits, and the lists for grouped products.
+
+#[cfg(feature = "cuda")]
+use super::cuda::grouped;
+#[cfg(feature = "cuda")]
+use super::lowering::format_of;
+use super::GroupedGemm;
+use ::candle::{bail, DType, Device, Result, Tensor};
+
+/// The most experts that tokens can choose from.
+const MOST_EXPERTS: usize = 1024;
+
+/// The experts of each token, and the tokens of each expert: the lists of the products of a layer of experts. A pair is a token and one of its
+/// experts; pair `p` is choice `p % top_k` of token `p / top_k`.
+///
+/// Pairs are sorted by expert, and pairs of an expert by token (a stable counting sort), so that results are equal from run to run.
+///
+/// ```
+/// use candle::{Device, Tensor};
+/// use candle_tilegemm::nn::moe::Routing;
+///
+/// let logits = Tensor::new(&[[0f32, 2., 1.], [3., 0., 2.]], &Device::Cpu)?;
+/// let routing = Routing::by_logits(&logits, 2, true)?;
+/// assert_eq!(routing.experts().to_vec2::<u32>()?, [[1, 2], [0, 2]]); // of each token, by falling logit
+/// assert_eq!(routing.first_row().to_vec1::<u32>()?, [0, 1, 2, 4]); // of each expert
+/// assert_eq!(routing.pairs().to_vec1::<u32>()?, [2, 0, 1, 3]); // by expert
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Routing {
+    experts: Tensor,
+    scales: Tensor,
+    first_row: Tensor,
+    pairs: Tensor,
+}
+
+impl Routing {
+    /// Each token's `top_k` experts with the largest logits; equal logits by rising expert.
+    ///
+    /// - `logits`: (tokens, experts) in f16, bf16 or f32, of at most 1024 experts
+    /// - `normalise`: the weights of a token's experts add up to 1; otherwise weights are shares of the softmax over all experts
+    ///
+    /// A NaN counts as the largest number, and makes the token's weights NaN.
+    ///
+    /// # Errors
+    /// Logits of another shape or type, and more choices than experts.
+    pub fn by_logits(logits: &Tensor, top_k: usize, normalise: bool) -> Result<Self> {
+        let (_, experts) = logits.dims2()?;
+        if top_k == 0 || top_k > experts || experts > MOST_EXPERTS {
+            bail!("a token cannot choose {top_k} of {experts} experts; expected 1 and more of at most {MOST_EXPERTS}");
+        }
+        if !matches!(logits.dtype(), DType::F16 | DType::BF16 | DType::F32) {
+            bail!("the logits of experts are in {:?}; expected f16, bf16 or f32", logits.dtype());
+        }
+        match logits.device() {
+            Device::Cpu => Self::on_cpu(logits, top_k, normalise),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                let format = format_of(logits.dtype())?;
+                let [experts, scales, first_row, pairs] =
+                    grouped::route(device, format, &logits.contiguous()?, top_k, normalise)?;
+                Ok(Self { experts, scales, first_row, pairs })
+            }
+            _ => bail!("experts are chosen on the CPU and with CUDA"),
+        }
+    }
+
+    /// Given experts and weights of tokens, (tokens, top_k) each, in u32 and f32, of `count` experts. An expert that does not exist gets no row: the
+    /// row of the result has no defined content on a GPU.
+    ///
+    /// # Errors
+    /// Lists of other shapes or types, and more than 1024 experts.
+    pub fn new(count: usize, experts: &Tensor, weights: &Tensor) -> Result<Self> {
+        let (tokens, top_k) = experts.dims2()?;
+        if weights.dims2()? != (tokens, top_k) || (experts.dtype(), weights.dtype()) != (DType::U32, DType::F32) {
+            bail!(
+                "the experts of tokens are {:?} in {:?} and their weights {:?} in {:?}; expected one shape, u32 and f32",
+                experts.shape(),
+                experts.dtype(),
+                weights.shape(),
+                weights.dtype()
+            );
+        }
+        if top_k == 0 || top_k > count || count > MOST_EXPERTS {
+            bail!("a token cannot have {top_k} of {count} experts; expected 1 and more of at most {MOST_EXPERTS}");
+        }
+        let (experts, scales) = (experts.contiguous()?, weights.contiguous()?);
+        let [first_row, pairs] = match experts.device() {
+            Device::Cpu => lists(count, &experts)?,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => grouped::route_chosen(device, count, &experts)?,
+            _ => bail!("experts are listed on the CPU and with CUDA"),
+        };
+        Ok(Self { experts, scales, first_row, pairs })
+    }
+
+    /// The experts of each token, (tokens, top_k) in u32.
+    pub fn experts(&self) -> &Tensor {
+        &self.experts
+    }
+
+    /// The weights of each token's experts, (tokens, top_k) in f32.
+    pub fn weights(&self) -> &Tensor {
+        &self.scales
+    }
+
+    /// The first row of each expert, and the number of all rows: (experts + 1) in u32.
+    pub fn first_row(&self) -> &Tensor {
+        &self.first_row
+    }
+
+    /// The pairs by expert, (tokens * top_k) in u32.
+    pub fn pairs(&self) -> &Tensor {
+        &self.pairs
+    }
+
+    /// The product of each token with the weights of its experts: row `p` of the result is of pair `p`.
+    pub fn by_tokens(&self) -> GroupedGemm {
+        GroupedGemm::by_first_row(&self.first_row).pairs(&self.pairs, self.top_k())
+    }
+
+    /// The product of each pair's row with the weights of its expert, times the weight of the pair.
+    pub fn by_pairs(&self) -> GroupedGemm {
+        GroupedGemm::by_first_row(&self.first_row).pairs(&self.pairs, 1).scales(&self.scales)
+    }
+
+    /// The sum over each token's experts, (tokens, n), of the results of pairs, (tokens * top_k, n): in f32, in the order of the token's choice.
+    ///
+    /// # Errors
+    /// Results of another shape, and types other than f16, bf16 and f32.
+    pub fn sum(&self, results: &Tensor) -> Result<Tensor> {
+        let (rows, n) = results.dims2()?;
+        if rows != self.pairs.elem_count() || !matches!(results.dtype(), DType::F16 | DType::BF16 | DType::F32) {
+            let expected = self.pairs.elem_count();
+            bail!(
+                "results of {rows} pairs in {:?} to add up; expected {expected}, in f16, bf16 or f32",
+                results.dtype()
+            );
+        }
+        match results.device() {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                grouped::sum_rows(device, format_of(results.dtype())?, &results.contiguous()?, self.top_k())
+            }
+            _ => results
+                .to_dtype(DType::F32)?
+                .reshape((rows / self.top_k(), self.top_k(), n))?
+                .sum(1)?
+                .to_dtype(results.dtype()),
+        }
+    }
+
+    fn top_k(&self) -> usize {
+        self.experts.dims()[1]
+    }
+
+    fn on_cpu(logits: &Tensor, top_k: usize, normalise: bool) -> Result<Self> {
+        let (tokens, count) = logits.dims2()?;
+        let device = logits.device();
+        let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let (mut experts, mut scales) = (Vec::with_capacity(tokens * top_k), Vec::with_capacity(tokens * top_k));
+        for row in rows {
+            let above = |x: f32| if x.is_nan() { f32::INFINITY } else { x };
+            let mut order: Vec<usize> = (0..count).collect();
+            order.sort_by(|&i, &j| row[j].is_nan().cmp(&row[i].is_nan()).then(above(row[j]).total_cmp(&above(row[i]))));
+            order.truncate(top_k);
+            let largest = row[order[0]];
+            let share = |i: &usize| (row[*i] - largest).exp();
+            let sum: f32 = if normalise { order.iter().map(share).sum() } else { (0..count).map(|i| share(&i)).sum() };
+            scales.extend(order.iter().map(|i| share(i) / sum));
+            experts.extend(order.iter().map(|i| *i as u32));
+        }
+        let experts = Tensor::from_vec(experts, (tokens, top_k), device)?;
+        let scales = Tensor::from_vec(scales, (tokens, top_k), device)?;
+        let [first_row, pairs] = lists(count, &experts)?;
+        Ok(Self { experts, scales, first_row, pairs })
+    }
+}
+
+/// The first row of each expert and the pairs, on the CPU. Pairs of experts that do not exist come last.
+fn lists(count: usize, experts: &Tensor) -> Result<[Tensor; 2]> {
+    let experts_of_pairs = experts.flatten_all()?.to_vec1::<u32>()?;
+    let mut pairs: Vec<u32> = (0..experts_of_pairs.len() as u32).collect();
+    pairs.sort_by_key(|pair| experts_of_pairs[*pair as usize].min(count as u32));
+    let rows =
+        |expert: usize| pairs.partition_point(|pair| (experts_of_pairs[*pair as usize] as usize) < expert) as u32;
+    let first_row: Vec<u32> = (0..=count).map(rows).collect();
+    let (all, device) = (pairs.len(), experts.device());
+    Ok([Tensor::from_vec(first_row, count + 1, device)?, Tensor::from_vec(pairs, all, device)?])
+}

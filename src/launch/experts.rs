@@ -1,0 +1,136 @@
+//! Kernels beside the products of a layer of experts: the choice of experts, gates after an ungated product, and the sum over a token's experts.
+
+use super::arguments::{activation as activation_of, arguments, format as format_of};
+use super::device::{check, current_device};
+use super::dispatchers::dispatcher;
+use super::library::library;
+use super::pointers::Pointers;
+use crate::error::Result;
+use crate::ffi;
+use crate::problem::{Activation, Format, Gate, Layout, Problem};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+/// Tokens of a thread block with few tokens. One block routes up to twice as many, with one kernel in place of two.
+const TOKENS_OF_BLOCK: usize = 8;
+/// Every block adds up the counts of all blocks: more blocks read more.
+const MOST_BLOCKS: usize = 264;
+
+/// The thread blocks that choose the experts of `tokens` tokens.
+pub(crate) fn blocks_for(tokens: usize) -> usize {
+    match tokens {
+        0..=16 => 1,
+        _ => tokens.div_ceil(TOKENS_OF_BLOCK).min(MOST_BLOCKS),
+    }
+}
+
+/// The choice of the experts of each token, and the lists for products with groups of rows (`tg_routing` of csrc/tilegemm.h).
+pub(crate) struct Choice {
+    pub tokens: usize,
+    pub experts: usize,
+    pub top_k: usize,
+    /// tokens x experts, dense; null: `chosen` is given.
+    pub logits: *const c_void,
+    pub format: Format,
+    pub normalise: bool,
+    pub chosen: *mut u32,
+    pub scales: *mut f32,
+    pub first_row: *mut i32,
+    pub pairs: *mut u32,
+    /// [`blocks_for`] x experts numbers.
+    pub counts: *mut u32,
+}
+
+impl Choice {
+    /// Given experts; the lists and the scratch memory are missing.
+    pub(crate) const fn new([tokens, experts, top_k]: [usize; 3], chosen: *mut u32) -> Self {
+        let (scales, first_row, pairs, counts) = (null_mut(), null_mut(), null_mut(), null_mut());
+        let (logits, format, normalise) = (null(), Format::F32, false);
+        Self { tokens, experts, top_k, logits, format, normalise, chosen, scales, first_row, pairs, counts }
+    }
+
+    /// Experts by logits.
+    pub(crate) const fn by_logits(
+        self,
+        logits: *const c_void,
+        format: Format,
+        normalise: bool,
+        scales: *mut f32,
+    ) -> Self {
+        Self { logits, format, normalise, scales, ..self }
+    }
+}
+
+/// Whether kernels may overlap on the current device.
+fn overlaps() -> Result<bool> {
+    Ok(super::overlap()? && dispatcher(current_device()?)?.device().capability >= 90)
+}
+
+/// Chooses experts and lists the pairs.
+///
+/// # Safety
+/// The pointers of `choice` are memory of the current device of the sizes that `tg_routing` states, and `stream` is a stream of that device. The
+/// memory stays allocated until `stream` has passed the launch.
+pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
+    library()?;
+    let routing = ffi::tg_routing {
+        tokens: choice.tokens as i64,
+        experts: choice.experts as i64,
+        top_k: choice.top_k as i64,
+        logits: choice.logits,
+        row_stride: choice.experts as i64,
+        format: format_of(choice.format),
+        normalise: choice.normalise.into(),
+        chosen: choice.chosen,
+        scales: choice.scales,
+        first_row: choice.first_row,
+        pairs: choice.pairs,
+        counts: choice.counts,
+        blocks: blocks_for(choice.tokens) as i32,
+        overlap: overlaps()?.into(),
+        stream,
+    };
+    // SAFETY: the caller's promises.
+    check("tg_route", unsafe { ffi::tg_route(&routing) })
+}
+
+/// D, `rows` x `columns`, is the sums of `of_row` rows of A each, in the order of the rows, in f32. A and D are dense.
+///
+/// # Safety
+/// A and D are memory of the current device, and `stream` is a stream of that device. The memory stays allocated until `stream` has passed the
+/// launch.
+pub(crate) unsafe fn sum_rows(
+    of: Format,
+    [rows, columns, of_row]: [usize; 3],
+    a: *const c_void,
+    d: *mut c_void,
+    stream: *mut c_void,
+) -> Result<()> {
+    library()?;
+    let problem = Problem::dense(rows, columns, of_row, 1, Layout::NN, of);
+    let args = arguments(&problem, Pointers::new(a, null(), d));
+    let args = ffi::tg_gemm_args { stream, overlap: overlaps()?.into(), ..args };
+    // SAFETY: the caller's promises.
+    check("tg_sum_rows", unsafe { ffi::tg_sum_rows(format_of(of), &args) })
+}
+
+/// D, `rows` x `columns / 2`, is the gated A, `rows` x `columns`. A and D are dense.
+///
+/// # Safety
+/// As for [`sum_rows`].
+pub(crate) unsafe fn gate_rows(
+    of: Format,
+    [rows, columns]: [usize; 2],
+    (gate, activation): (Gate, Activation),
+    a: *const c_void,
+    d: *mut c_void,
+    stream: *mut c_void,
+) -> Result<()> {
+    library()?;
+    let mut problem = Problem::dense(rows, columns, 0, 1, Layout::NN, of);
+    problem.epilogue.gate = Some(gate);
+    let args = arguments(&problem, Pointers::new(a, null(), d));
+    let args = ffi::tg_gemm_args { activation: activation_of(activation), stream, overlap: overlaps()?.into(), ..args };
+    // SAFETY: the caller's promises.
+    check("tg_gate_rows", unsafe { ffi::tg_gate_rows(format_of(of), &args) })
+}
