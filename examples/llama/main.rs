@@ -6,6 +6,7 @@
 //! cargo run --example llama --features cuda,sm90,cutile,interpose -- --config 8b --prompt 2048 --decode 32
 //! ```
 
+mod measure;
 #[path = "../embed/notice.rs"]
 mod notice;
 mod report;
@@ -18,7 +19,8 @@ use candle_nn::VarBuilder;
 use candle_tilegemm::interpose::{self, Mode};
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig};
 use clap::Parser;
-use report::{Measurement, Report};
+use measure::Measurement;
+use report::Report;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -89,13 +91,13 @@ fn main() -> Result<()> {
 
     let report = Report {
         config: args.weights.as_ref().map_or(args.config.clone(), |dir| dir.display().to_string()),
-        device: report::device_name(&device),
+        device: measure::device_name(&device),
         dtype: dtype.as_str(),
         prompt: args.prompt,
         decode: args.decode,
         stock: Measurement::median(&stock_times, args.prompt, args.decode),
         ours: Measurement::median(&our_times, args.prompt, args.decode),
-        logits: report::compare(&stock_logits.logits, &our_logits.logits)?,
+        logits: measure::compare(&stock_logits.logits, &our_logits.logits)?,
         dispatched,
         gemms: candle_tilegemm::stats::gemms(),
     };
@@ -129,7 +131,7 @@ impl Model {
                     "8b" => shapes::llama_8b(),
                     _ => shapes::tiny(),
                 };
-                let backend = Box::new(weights::Seeded);
+                let backend = Box::new(weights::Seeded::default());
                 (config, VarBuilder::from_backend(backend, dtype, device.clone()))
             }
         };
