@@ -1,0 +1,184 @@
+//! The unmodified qwen3_moe: its arms, and its runs.
+
+use crate::measure::{self, Measurement};
+use crate::report::{Arm, Report};
+use crate::{shapes, weights, Args};
+use anyhow::{ensure, Context, Result};
+use candle::{safetensors, DType, Device, Tensor};
+use candle_nn::VarBuilder;
+#[cfg(feature = "interpose")]
+use candle_tilegemm::interpose::{self, Mode};
+use candle_transformers::models::qwen3_moe::{Config, ModelForCausalLM};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// The feature that decides what runs on our kernels.
+const FEATURE: &str = if cfg!(feature = "interpose-kernels") {
+    "interpose-kernels"
+} else if cfg!(feature = "interpose") {
+    "interpose"
+} else if cfg!(feature = "cuda") {
+    "cuda"
+} else {
+    "candle"
+};
+
+/// The names of this build's arms. The interposer is off in the first arm, and on in the second.
+const ARMS: &[&str] = if cfg!(feature = "interpose-kernels") {
+    &["experts ours", "all ours"]
+} else if cfg!(feature = "interpose") {
+    &["stock", "dense ours"]
+} else {
+    &["stock"]
+};
+
+pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
+    #[cfg(feature = "interpose")]
+    ensure!(
+        interpose::is_active(),
+        "candle's cuBLAS calls do not arrive at the interposer; see the docs of `interpose`"
+    );
+    #[cfg(feature = "interpose-kernels")]
+    ensure!(interpose::experts_are_active(), "candle's calls for experts do not arrive; see the docs of `interpose`");
+    // TILEGEMM=trace and TILEGEMM=force hold for our arm.
+    #[cfg(feature = "interpose")]
+    let modes = [Mode::Off, if interpose::mode() == Mode::Off { Mode::On } else { interpose::mode() }];
+    let enter = |_arm: usize| {
+        #[cfg(feature = "interpose")]
+        interpose::set_mode(modes[_arm]);
+    };
+
+    enter(0);
+    let mut config = if args.is_tiny() { shapes::qwen3_tiny() } else { shapes::qwen3_30b_a3b() };
+    config.num_hidden_layers = args.layers.map_or(config.num_hidden_layers, |layers| layers as usize);
+    let by_cpu = args.is_tiny() || args.weights_by_cpu || device.is_cpu();
+    let mut model = Model::load(&config, by_cpu, dtype, device)?;
+    // All runs have the same tokens, so that logits can be compared.
+    let tokens: Vec<u32> =
+        (0..args.prompt + args.decode).map(|i| i.wrapping_mul(2_654_435_761) % config.vocab_size as u32).collect();
+    let drawn_by = if by_cpu { "the CPU" } else { "the GPU" };
+    let about = format!(
+        "qwen3_moe {}, {} layers, weights drawn by {drawn_by}, {} + {} tokens",
+        args.config, config.num_hidden_layers, args.prompt, args.decode
+    );
+    let reference = args.compare.as_deref().map(|file| load_logits(file, &about)).transpose()?;
+
+    // A first run of each arm, which also warms the arm up.
+    let mut logits: Vec<Vec<Tensor>> = Vec::new();
+    #[cfg(feature = "interpose")]
+    let mut dispatched = Vec::new();
+    for arm in 0..ARMS.len() {
+        enter(arm);
+        #[cfg(feature = "interpose")]
+        let before = interpose::stats();
+        logits.push(model.run(&tokens, args.prompt)?.logits);
+        #[cfg(feature = "interpose")]
+        dispatched.push(interpose::stats().since(&before));
+    }
+    // Two products of experts for each layer and pass.
+    #[cfg(feature = "interpose-kernels")]
+    for counts in &dispatched {
+        let expected = 2 * config.num_hidden_layers as u64 * (1 + u64::from(args.decode));
+        ensure!(
+            counts.experts == expected && counts.failed == 0,
+            "{} of {expected} products of experts ran on our kernels, {} failed",
+            counts.experts,
+            counts.failed
+        );
+    }
+    let mut times = vec![Vec::new(); ARMS.len()];
+    for _ in 0..args.runs {
+        for (arm, times) in times.iter_mut().enumerate() {
+            enter(arm);
+            times.push(model.run(&tokens, args.prompt)?.times);
+        }
+    }
+
+    if let Some(file) = &args.save_logits {
+        save_logits(file, &about, &logits[0])?;
+    }
+    let mut arms = Vec::new();
+    for (arm, name) in ARMS.iter().enumerate() {
+        arms.push(Arm {
+            name,
+            times: Measurement::median(&times[arm], args.prompt, args.decode),
+            to_first: if arm > 0 { Some(measure::compare(&logits[0], &logits[arm])?) } else { None },
+            to_file: reference.as_ref().map(|reference| measure::compare(reference, &logits[arm])).transpose()?,
+            #[cfg(feature = "interpose")]
+            dispatched: dispatched[arm].clone(),
+        });
+    }
+    let report = Report {
+        about,
+        device: measure::device_name(device),
+        dtype: dtype.as_str(),
+        feature: FEATURE,
+        arms,
+        gemms: candle_tilegemm::stats::gemms(),
+    };
+    report.print(args.json)
+}
+
+struct Model {
+    model: ModelForCausalLM,
+    device: Device,
+}
+
+/// One prefill and its decode steps.
+struct Run {
+    /// Seconds of the prefill and of all decode steps.
+    times: (f64, f64),
+    /// The last token's logits of the prefill and of each decode step.
+    logits: Vec<Tensor>,
+}
+
+impl Model {
+    /// Weights are numbers of bf16, whatever the model's type, so that runs in f32 are references of runs in bf16.
+    fn load(config: &Config, by_cpu: bool, dtype: DType, device: &Device) -> Result<Self> {
+        let backend = Box::new(weights::Seeded { by_cpu, rounded_to: Some(DType::BF16) });
+        let builder = VarBuilder::from_backend(backend, dtype, device.clone());
+        Ok(Self { model: ModelForCausalLM::new(config, builder)?, device: device.clone() })
+    }
+
+    /// Prefill with the first tokens, then a decode step for each token after them.
+    fn run(&mut self, tokens: &[u32], prompt: u32) -> Result<Run> {
+        let (prompt, decode) = tokens.split_at(prompt as usize);
+        self.model.clear_kv_cache();
+        let mut logits = Vec::new();
+        self.device.synchronize()?;
+        let start = Instant::now();
+        let input = Tensor::new(prompt, &self.device)?.unsqueeze(0)?;
+        logits.push(self.model.forward(&input, 0)?);
+        self.device.synchronize()?;
+        let prefill = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        for (step, token) in decode.iter().enumerate() {
+            let input = Tensor::new(&[*token], &self.device)?.unsqueeze(0)?;
+            logits.push(self.model.forward(&input, prompt.len() + step)?);
+        }
+        self.device.synchronize()?;
+        Ok(Run { times: (prefill, start.elapsed().as_secs_f64()), logits })
+    }
+}
+
+/// The file has the logits of each step, and in bytes what the logits are of.
+fn save_logits(file: &Path, about: &str, logits: &[Tensor]) -> Result<()> {
+    let all = Tensor::cat(logits, 0)?.flatten_from(1)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
+    let about = Tensor::new(about.as_bytes(), &Device::Cpu)?;
+    safetensors::save(&HashMap::from([("logits", all), ("about", about)]), file)
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn load_logits(file: &Path, about: &str) -> Result<Vec<Tensor>> {
+    let name = file.display();
+    let tensors = safetensors::load(file, &Device::Cpu).with_context(|| format!("cannot read {name}"))?;
+    let tensor = |part: &str| {
+        tensors.get(part).with_context(|| format!("{name} has no {part}; --save-logits writes such files"))
+    };
+    let bytes = tensor("about")?.to_vec1::<u8>()?;
+    let of_file = String::from_utf8_lossy(&bytes);
+    ensure!(of_file == about, "{name} has logits of {of_file}; this run is of {about}");
+    let logits = tensor("logits")?;
+    (0..logits.dim(0)?).map(|step| Ok(logits.narrow(0, step, 1)?)).collect()
+}
