@@ -3,8 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90".
+# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90". BUNDLE=kernels adds the example moe with the experts on our kernels.
 ARCHS := sm90
+BUNDLE :=
 FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile,bench,layout
 FEATURES := $(call FEATURES_OF,sm90)
 # cudarc knows CUDA up to 13.4; candle's kernels are built by cudaforge, which takes one thread unless told.
@@ -38,7 +39,7 @@ tune: toolchain
 	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- tune $(ARGS)
 
 gpu-bundle: toolchain
-	$(ENV) scripts/gpu_bundle.sh "$(call FEATURES_OF,$(ARCHS))"
+	$(ENV) scripts/gpu_bundle.sh "$(call FEATURES_OF,$(ARCHS))" $(BUNDLE)
 
 fmt:
 	cargo fmt

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|embed|encode]..., all but
-# experts, embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|embed|encode]..., all but
+# experts, moe, embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -25,6 +25,14 @@ planted() {
   echo "a kernel that skips its last K tile is called wrong, zeros are refused"
 }
 
+# Qwen3-30B-A3B, which needs 80 GB, and a block of Mixtral's; moe-kernels is the build with the experts on our kernels.
+moe() {
+  local run=(--config full --prompt 1024 --decode 32)
+  ./moe --model mixtral "${run[@]}"
+  ./moe "${run[@]}" --save-logits stock.safetensors
+  [[ ! -e moe-kernels ]] || ./moe-kernels "${run[@]}" --compare stock.safetensors
+}
+
 for step in "${@:-doctor test planted bench overhead llama}"; do
   for name in $step; do
     echo "== $name"
@@ -36,6 +44,7 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
       overhead) ./overhead --bench ;;
       llama) ./llama --config tiny --dtype bf16 && ./llama --config 1b --prompt 128 --decode 8 ;;
       experts) for model in qwen3 mixtral; do ./experts --model $model; done ;;
+      moe) moe ;;
       embed) ./embed --device cuda ;;
       encode)
         for model in minilm bert-base; do

@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
 # Packs the GPU tests, benches, examples and the command line, stripped, with a run.sh, for a GPU host without Rust.
-# Usage: scripts/gpu_bundle.sh FEATURES; the environment is that of `third_party/fetch.sh --env`.
+# Usage: scripts/gpu_bundle.sh FEATURES [kernels]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the example moe is also
+# built with the feature interpose-kernels, as moe-kernels, which compiles the kernels once more.
 set -euo pipefail
 features=$1
 bundle=target/gpu-bundle
 rm -rf "$bundle" && mkdir -p "$bundle"
 
-# The executables that cargo built, as `name path` lines.
-cargo build --locked --features "$features" --bins --examples --test gpu --bench overhead --message-format json |
-  python3 -c '
-import json, sys
-wanted = {"gpu", "overhead", "embed", "experts", "llama", "tilegemm"}
+# Packs executables that cargo builds: pack SUFFIX NAMES OPTION...
+pack() {
+  local suffix=$1 names=$2
+  cargo build --locked --message-format json "${@:3}" |
+    NAMES=$names python3 -c '
+import json, os, sys
+wanted = os.environ["NAMES"].split()
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable") and message["target"]["name"] in wanted:
         print(message["target"]["name"], message["executable"])' |
-  while read -r name path; do strip -o "$bundle/$name" "$path"; done
+    while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
+}
+
+pack "" "gpu overhead embed experts llama moe tilegemm" --features "$features" --bins --examples --test gpu --bench overhead
+if [[ ${2:-} == kernels ]]; then
+  pack -kernels moe --features "$features,interpose-kernels" --example moe
+fi
 
 cp scripts/bundle_run.sh "$bundle/run.sh"
 # The binaries share most of their bytes: a window larger than one of them finds that.
