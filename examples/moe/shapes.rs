@@ -20,7 +20,7 @@ pub fn qwen3_30b_a3b() -> Config {
     }
 }
 
-/// A model that a CPU runs in a moment. Its products are large enough for the kernels of the large model.
+/// A model that a CPU runs in a moment. Rows and columns of its experts are multiples of 8, as our kernels for experts need.
 pub fn qwen3_tiny() -> Config {
     Config {
         vocab_size: 512,
