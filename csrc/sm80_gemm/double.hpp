@@ -2,9 +2,9 @@
 //
 // With g = lane / 4 and t = lane % 4, a lane has the numbers of A at row g and of B at column g of eight, at k = t of four.
 #pragma once
+#include "common/operand.hpp"
 #include "common/ptx.hpp"
-#include "sm80_gemm/operand.hpp"
-#include "sm80_gemm/warps.hpp"
+#include "common/warps.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,8 +1,8 @@
 // Products of sm80_gemm in the formats that mma.sync takes as they are: f16, bf16 and TF32.
 #pragma once
 #include "common/mma.hpp"
-#include "sm80_gemm/operand.hpp"
-#include "sm80_gemm/warps.hpp"
+#include "common/operand.hpp"
+#include "common/warps.hpp"
 
 namespace tilegemm {
 namespace {

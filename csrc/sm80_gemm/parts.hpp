@@ -7,9 +7,9 @@
 #pragma once
 #include "common/bf16_sums.hpp"
 #include "common/mma.hpp"
+#include "common/operand.hpp"
 #include "common/tile_order.hpp"
-#include "sm80_gemm/operand.hpp"
-#include "sm80_gemm/warps.hpp"
+#include "common/warps.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,10 +1,10 @@
 // The kernel: producers load, consumers multiply and store, tile after tile.
 #pragma once
 #include "common/pipeline.hpp"
+#include "common/unit_list.hpp"
 #include "common/wgmma.hpp"
 #include "sm90_grouped_gemm/shape.hpp"
 #include "sm90_grouped_gemm/store.hpp"
-#include "sm90_grouped_gemm/units.hpp"
 
 namespace tilegemm {
 namespace {

@@ -15,12 +15,13 @@ struct GroupedTile {
 // A list of the groups that have rows, in shared memory, and the units before each group. A unit is the work of a cluster between two
 // choices of work.
 //
-// A group has `count` tiles along M, of equal height. Without clusters a unit is a tile, and the tiles that share W are neighbours. In a
+// A group has `count` tiles along M, of equal height but for the last: a multiple of `Step` rows. Without clusters a unit is a tile, and the tiles that share W are neighbours. In a
 // cluster of two, each tile of W makes units of two tiles along M, whose blocks share W. With an odd count, the last tile along M and two
 // tiles of W make another unit.
-template <int Most, int Cluster>
+template <int Most, int Cluster, int Step = 8>
 class UnitList {
  public:
+  static_assert(Most % Step == 0);
   static constexpr int bytes_of_entry = 4 * 4;
   static __host__ __device__ constexpr int bytes(int entries) { return (entries + 1) * bytes_of_entry; }
 
@@ -44,10 +45,11 @@ class UnitList {
       __syncwarp();
       if (lane == 0) unit_[entries] = units, *temporary = units;
     }
-    // The ring's bytes of `temporary` are next written by TMA.
     __syncthreads();
     total_ = __shfl_sync(~0u, *temporary, 0);
-    fence_proxy_async();
+#if __CUDA_ARCH__ >= 900
+    fence_proxy_async();  // TMA may be the next that writes the bytes of `temporary`
+#endif
     __syncthreads();
   }
 
@@ -66,7 +68,7 @@ class UnitList {
       n = 2 * turn + (shares_w ? second : rank_);
       m = shares_w ? 2 * (rest - second * pairs) + rank_ : count - 1;
     }
-    const int height = ((rows + count - 1) / count + 7) / 8 * 8;
+    const int height = ((rows + count - 1) / count + Step - 1) / Step * Step;
     return {group_[entry_], first_[entry_] + m * height, max(0, min(height, rows - m * height)), n, shares_w};
   }
 

@@ -1,4 +1,4 @@
-// An operand of sm80_gemm: its layout in shared memory, the copies that fill a stage, and the loads of fragments.
+// An operand of products by mma.sync: its layout in shared memory, the copies that fill a stage, and the loads of fragments.
 //
 // CuTe states the layouts. Addresses are stepped by constants and exclusive ors. CuTe's own tensors evaluate the swizzle anew for each
 // access, which doubles the number of instructions beside the products.

@@ -1,4 +1,4 @@
-// How the warps of a block of sm80_gemm share a tile.
+// How the warps of a block share a tile of products by mma.sync.
 #pragma once
 #include "common/kernel.hpp"
 
