@@ -14,6 +14,7 @@ mod reference;
 mod simt_gemm;
 mod sm100_gemm;
 mod sm80_gemm;
+mod sm80_grouped_gemm;
 mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
 mod sm90_dgemm;

@@ -25,6 +25,8 @@ pub enum SumOrder {
         /// K of a block.
         block: u32,
     },
+    /// Tensor cores add up the products of an instruction of `mma.sync` at a time, 16 of 16-bit operands, from the first K to the last.
+    MmaInOrder,
     /// The order of one row of the table.
     Row {
         /// The row's kernel.
@@ -41,6 +43,7 @@ impl fmt::Display for SumOrder {
             SumOrder::WgmmaTf32 => f.write_str("8 products at a time, on tensor cores in TF32"),
             SumOrder::WgmmaBf16x6 => f.write_str("products of bf16 parts, on tensor cores"),
             SumOrder::Mma { block } => write!(f, "in blocks of {block} on tensor cores"),
+            SumOrder::MmaInOrder => f.write_str("16 products at a time, by mma.sync"),
             SumOrder::Chain => f.write_str("in one chain of fused multiply-adds"),
             SumOrder::Chains64 => f.write_str("in chains of 64 fused multiply-adds"),
             SumOrder::Row { kernel, config } if config.is_default() => write!(f, "in the order of {kernel}"),
