@@ -104,18 +104,49 @@ __device__ __forceinline__ void produce(const void* w_map, const GroupedPlace& p
       mbarrier_arrive_after_copies(barrier);
       stage.advance(p.stages);
     }
+    // A stage for each warp group's rows of D: full as soon as the stage is free.
+    for (int i = 0; i < S::consumers; i++) {
+      stage.wait(at.empty);
+      if (thread == 0) mbarrier_arrive(at.full + 8 * stage.s);  // in place of TMA
+      mbarrier_arrive(at.full + 8 * stage.s);
+      stage.advance(p.stages);
+    }
   }
 }
 
+// The consumers' side of the ring.
+struct Reader {
+  Stage stage = Stage::to_read();
+  int storing = -1;  // the stage that the warp group's rows of D leave; -1: none
+  uint32_t empty_there;
+  int lane;
+  __device__ Reader(uint32_t empty_there, int lane) : empty_there(empty_there), lane(lane) {}
+
+  template <class S>
+  __device__ __forceinline__ void release(int s) {
+    release_stage(empty_there, s, lane, S::cluster > 1, S::cluster);
+  }
+  // Gives the stage back when the copies have read the rows.
+  template <class S>
+  __device__ __forceinline__ void end_stores() {
+    if (storing < 0) return;
+    tma_store_wait_read();
+    __syncwarp();
+    release<S>(storing);
+    storing = -1;
+  }
+};
+
 // Multiplies and stores a tile of up to `width` rows.
 template <class S, int width>
-__device__ __forceinline__ void consume(Stage& stage, const GroupedPlace& p, const GroupedShared& at, uint32_t empty_there,
-                                        const GroupedTile& tile, const Places<S>& places, int group, int warp, int lane) {
+__device__ __forceinline__ void consume(Reader& reader, const GroupedPlace& p, const GroupedShared& at, const GroupedTile& tile,
+                                        const Places<S>& places, int group, int warp, int lane) {
   using T = typename S::Element;
   const int k_tiles = (p.k + S::depth - 1) / S::depth;
   float sum[S::m64][width / 2];
 #pragma unroll
   for (int i = 0; i < S::m64; i++) wgmma_zero(sum[i]);
+  Stage& stage = reader.stage;
   int before = -1;
 #pragma unroll 1
   for (int kt = 0; kt < k_tiles; kt++) {
@@ -133,34 +164,46 @@ __device__ __forceinline__ void consume(Stage& stage, const GroupedPlace& p, con
     wgmma_commit_and_wait<1>();
 #pragma unroll
     for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
-    if (before >= 0) release_stage(empty_there, before, lane, S::cluster > 1, S::cluster);
+    reader.template end_stores<S>();  // of the tile before
+    if (before >= 0) reader.template release<S>(before);
     before = stage.s;
     stage.advance(p.stages);
   }
   wgmma_commit_and_wait();
 #pragma unroll
   for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
-  release_stage(empty_there, before, lane, S::cluster > 1, S::cluster);
+  reader.template release<S>(before);
+
   if (p.gated) apply_gate(sum[0], sum[1], p.activation, p.alpha);
+  uint32_t rows = 0;
 #pragma unroll
-  for (int i = 0; i < S::m64; i++) {
-    if (i > 0 && p.gated) break;
-    const int box = tile.n * S::consumers * (p.gated ? 1 : S::m64) + (p.gated ? group : group * S::m64 + i);
-    store_rows<T, width>(sum[i], static_cast<T*>(p.d), p.d_stride, box * 64 + warp % 4 * 16, p.columns, tile.height, p.gated ? 1.0f : p.alpha,
-                         p.rows.groups.scales ? places.scales : nullptr, places.rows, lane);
+  for (int i = 0; i < S::consumers; i++) {
+    stage.wait(at.full);
+    if (i == group) rows = at.ring + stage.s * S::stage_bytes, reader.storing = stage.s;
+    else reader.template release<S>(stage.s);
+    stage.advance(p.stages);
+  }
+  const float alpha = p.gated ? 1.0f : p.alpha, *const scales = p.rows.groups.scales ? places.scales : nullptr;
+  write_rows<T, width>(sum[0], rows + warp % 4 * 32, alpha, scales, lane);
+  if (!p.gated) write_rows<T, width>(sum[1], rows + 128 + warp % 4 * 32, alpha, scales, lane);
+  fence_proxy_async();
+  bar_sync(1 + group, 128);
+  const int own = p.gated ? 64 : 128, column = (tile.n * S::consumers + group) * own, columns = min(own, p.columns - column);
+  if (columns > 0) {
+    copy_rows(static_cast<T*>(p.d) + column, p.d_stride, rows, columns * int(sizeof(T)), tile.height, places.rows, threadIdx.x % 128);
   }
 }
 
 // The tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the compiler has to see so
 // (C7519).
 template <class S, int first, int... others>
-__device__ __forceinline__ void consume_in(Widths<first, others...>, Stage& stage, const GroupedPlace& p, const GroupedShared& at,
-                                           uint32_t empty_there, const GroupedTile& tile, const Places<S>& places, int group, int warp, int lane) {
+__device__ __forceinline__ void consume_in(Widths<first, others...>, Reader& reader, const GroupedPlace& p, const GroupedShared& at,
+                                           const GroupedTile& tile, const Places<S>& places, int group, int warp, int lane) {
   if constexpr (sizeof...(others) == 0) {
-    consume<S, first>(stage, p, at, empty_there, tile, places, group, warp, lane);
+    consume<S, first>(reader, p, at, tile, places, group, warp, lane);
   } else {
-    if (!__any_sync(~0u, tile.height > first)) consume<S, first>(stage, p, at, empty_there, tile, places, group, warp, lane);
-    else consume_in<S>(Widths<others...>{}, stage, p, at, empty_there, tile, places, group, warp, lane);
+    if (!__any_sync(~0u, tile.height > first)) consume<S, first>(reader, p, at, tile, places, group, warp, lane);
+    else consume_in<S>(Widths<others...>{}, reader, p, at, tile, places, group, warp, lane);
   }
 }
 
@@ -191,16 +234,18 @@ __global__ void __launch_bounds__(S::threads, 1)
   } else {
     if constexpr (S::consumers > 1) setmaxnreg_inc<S::consumer_registers>();
     const uint32_t empty_there = S::cluster > 1 && lane < S::cluster ? map_shared(at.empty, lane) : at.empty;
-    Stage stage = Stage::to_read(), places = Stage::to_read();
+    Stage places = Stage::to_read();
+    Reader reader(empty_there, lane);
     for (int u = blockIdx.x / S::cluster; __any_sync(~0u, u < list.total()); u += gridDim.x / S::cluster) {
       GroupedTile tile = list.tile(u);
       tile.height = __shfl_sync(~0u, tile.height, 0);
       places.wait(at.known);
-      consume_in<S>(Ws{}, stage, p, at, empty_there, tile, Places<S>(at, places.s), group, warp, lane);
+      consume_in<S>(Ws{}, reader, p, at, tile, Places<S>(at, places.s), group, warp, lane);
       __syncwarp();
       if (lane == 0) mbarrier_arrive(at.used + 8 * places.s);
       places.advance(2);
     }
+    tma_store_wait_read();  // shared memory ends with the block
   }
   if (S::cluster > 1) cluster_sync();  // no block ends while the other block signals its barriers
 }

@@ -1,6 +1,7 @@
 // The shape of a block: a tile of W on wgmma's M side, and rows of A on wgmma's N side.
 #pragma once
 #include "common/kernel.hpp"
+#include "sm90_grouped_gemm/store.hpp"
 
 namespace tilegemm {
 namespace {
@@ -20,9 +21,11 @@ struct GroupedShape {
   static constexpr int shared_limit = 227 * 1024;
   // Registers of a thread of the two roles; all start with 65536 / threads.
   static constexpr int consumer_registers = Consumers == 1 ? 0 : Producers == 1 ? 224 : 208;
-  static constexpr int producer_registers = Producers == 1 ? 56 : 40;
+  static constexpr int producer_registers = Producers == 1 ? 56 : 48;
 
   static_assert(WRows % (w_box * Cluster) == 0 && Most % 8 == 0);
+  static constexpr int least_stages = Consumers + 1;          // one while rows of D leave the others
+  static_assert(Most * row_pitch <= stage_bytes, "a warp group's rows of D fit into a stage");
   static_assert(m64 == 2, "a warp group has the gates in one instruction's sums, and the gated numbers in the other's");
 
   static constexpr int fixed_bytes(int list_bytes) { return barriers_bytes + places_bytes + list_bytes; }

@@ -42,7 +42,7 @@ tg_status run(const tg_gemm_args& args) {
   static_assert(WidestOf<Ws>::value == Row::tile_m);
   const int entries = int(args.groups.count < args.m ? args.groups.count : args.m), list_bytes = UnitList<S::most, cluster>::bytes(entries);
   const int stages = S::stages(list_bytes);
-  if (stages < 2 || args.config.stages != stages) return TG_UNSUPPORTED;
+  if (stages < S::least_stages || args.config.stages != stages) return TG_UNSUPPORTED;
   // The temporary numbers of UnitList::fill() lie in the ring.
   if ((args.groups.count + 1) * 4 > int64_t(stages) * S::stage_bytes) return TG_UNSUPPORTED;
   const int64_t n_tiles = ceil_div(args.n, S::w_rows);
@@ -78,7 +78,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row);
   if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 || args.groups.count > 65535 ||
       !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 ||
-      args.n % (args.gate == TG_UNGATED ? 8 : 16) != 0 || (args.gate == TG_UNGATED && args.activation != TG_IDENTITY) || !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) ||
+      args.bias.ptr || args.n % (args.gate == TG_UNGATED ? 8 : 16) != 0 || (args.gate == TG_UNGATED && args.activation != TG_IDENTITY) || !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) ||
       !rows_at_multiples<T>(8, args.d, args.m, args.batch) || config.tile_m != Row::tile_m || config.tile_n != Row::tile_n ||
       config.cluster_n != 1 || config.split != 1 || config.warps != 0 || config.swap_ab != 1) {
     return TG_UNSUPPORTED;

@@ -12,7 +12,6 @@ use crate::problem::{Groups, Problem};
 /// csrc/sm90_grouped_gemm/shape.hpp has the same numbers.
 const SHARED_BYTES: usize = 227 * 1024;
 const MOST_STAGES: usize = 16;
-const LEAST_STAGES: usize = 2;
 /// A coordinate of TMA, as csrc/sm90_grouped_gemm/sm90_grouped_gemm.cu checks.
 const MOST_GROUPS: usize = 65_535;
 const BARRIERS_BYTES: usize = 16 * (MOST_STAGES + 2);
@@ -79,7 +78,9 @@ impl Family for Sm90GroupedGemm {
         let Some(groups) = problem.groups else { return Ok(()) };
         let [most, columns] = [0, 1].map(|i| kernel.tile[i] as usize);
         let (entries, stage) = (groups.count.min(problem.m), (most + columns) * 128);
-        let free = SHARED_BYTES - BARRIERS_BYTES - PLACE_BYTES * most - LEAST_STAGES * stage;
+        // While rows of D leave a stage for each warp group of 128 columns, one stage has operands.
+        let least_stages = columns / 128 + 1;
+        let free = SHARED_BYTES - BARRIERS_BYTES - PLACE_BYTES * most - least_stages * stage;
         // The first row of each group passes through the ring.
         let through = (stages(kernel, problem, &groups) * stage / 4).saturating_sub(1);
         let tiles = (problem.m.div_ceil(most) + entries).saturating_mul(problem.n.div_ceil(columns));
