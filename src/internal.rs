@@ -23,8 +23,8 @@ pub mod launch {
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite {
     #[cfg(feature = "cli")]
-    pub use crate::suite::random;
-    pub use crate::suite::{parse, to_toml, Shape, ShapeEpilogue, Size};
+    pub use crate::suite::{experts, random, Routing};
+    pub use crate::suite::{parse, to_toml, Distribution, Shape, ShapeEpilogue, ShapeGroups, Size};
 }
 
 /// Files of traces.

@@ -16,10 +16,12 @@
 //! d_offset = 1                 # elements before D (and C), from an address of the largest alignment; 0 unless given; also a_offset, b_offset
 //! f32 = "tf32"                 # the mode of an f32 product; the mode of the run unless given
 //! epilogue = { alpha = 1.0, beta = 0.0, bias = true, activation = "gelu_erf" } # each optional
+//! groups = { experts = 128, top_k = 8, routing = "zipf", seed = 1, scaled = true } # a product of experts (`ShapeGroups`)
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
 //!
-//! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. [`random`] draws such lists.
+//! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. [`random`] draws such lists,
+//! [`experts`] lists the products of models with experts.
 
 use crate::error::{Error, Result};
 use crate::problem::{
@@ -32,7 +34,16 @@ use std::fmt;
 use toml::Spanned;
 
 #[cfg(feature = "cli")]
+pub mod experts;
+mod groups;
+#[cfg(feature = "cli")]
 pub mod random;
+#[cfg(feature = "cli")]
+mod routing;
+
+pub use groups::{Distribution, ShapeGroups};
+#[cfg(feature = "cli")]
+pub use routing::Routing;
 
 /// One product to measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,6 +98,9 @@ pub struct Shape {
     /// The epilogue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue: Option<ShapeEpilogue>,
+    /// The groups of rows that have a B each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<ShapeGroups>,
     /// Where the shape comes from.
     #[serde(default, alias = "source", skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
@@ -166,6 +180,11 @@ impl Visitor<'_> for Whole {
         let number_in_range = u32::try_from(number).ok().filter(|number| (self.least..=self.most).contains(number));
         number_in_range.ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
     }
+
+    /// JSON has whole numbers without a sign.
+    fn visit_u64<E: de::Error>(self, number: u64) -> std::result::Result<u32, E> {
+        self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
+    }
 }
 
 impl Size {
@@ -202,6 +221,32 @@ pub(crate) fn without_alignment(problem: &Problem) -> Problem {
 }
 
 impl Shape {
+    /// A row of dense operands without a name.
+    pub(crate) fn dense([m, n, k]: [Size; 3], batch: Size, layout: Layout, dtype: Format) -> Self {
+        Self {
+            id: String::new(),
+            class: String::new(),
+            m,
+            n,
+            k,
+            batch,
+            layout,
+            dtype,
+            out: None,
+            a_batch_stride: None,
+            b_batch_stride: None,
+            a_stride: None,
+            b_stride: None,
+            a_offset: None,
+            b_offset: None,
+            d_offset: None,
+            f32: None,
+            epilogue: None,
+            groups: None,
+            from: None,
+        }
+    }
+
     /// The problem of the row in a run of this mode.
     pub fn problem_in(&self, run: F32Mode) -> Problem {
         self.problem().with(|problem| problem.f32_mode = self.f32.unwrap_or(run))
@@ -210,7 +255,10 @@ impl Shape {
     /// The problem of the row.
     pub fn problem(&self) -> Problem {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(Size::get);
-        let mut problem = Problem::dense(m, n, k, batch, self.layout, self.dtype);
+        let mut problem = match &self.groups {
+            Some(groups) => Problem::grouped([m, n, k], groups.groups(m), self.dtype),
+            None => Problem::dense(m, n, k, batch, self.layout, self.dtype),
+        };
         problem.d.format = self.out.unwrap_or(self.dtype);
         problem.f32_mode = self.f32.unwrap_or_default();
         let [lines_of_a, lines_of_b] = self.lines();
@@ -247,7 +295,7 @@ impl Shape {
     }
 
     /// The row that asks for `problem`, or `None` when the format cannot express the problem: two batch dimensions, operands with
-    /// padding between their rows, matrices that overlap, a bias along M.
+    /// padding between their rows, matrices that overlap, a bias along M, groups, whose routing the problem does not say.
     pub fn of(problem: &Problem, id: String, class: String) -> Option<Self> {
         let problem = without_alignment(problem);
         if problem.groups.is_some() {
@@ -267,23 +315,11 @@ impl Shape {
         let shape = Self {
             id,
             class,
-            m: size(m)?,
-            n: size(n)?,
-            k: size(k)?,
-            batch: size(batch)?,
-            layout,
-            dtype,
             out: (d.format != dtype).then_some(d.format),
             a_batch_stride: stride(&problem.a, &dense.a)?,
             b_batch_stride: stride(&problem.b, &dense.b)?,
-            a_stride: None,
-            b_stride: None,
-            a_offset: None,
-            b_offset: None,
-            d_offset: None,
-            f32: None,
             epilogue: (epilogue != ShapeEpilogue::default()).then_some(epilogue),
-            from: None,
+            ..Self::dense([size(m)?, size(n)?, size(k)?], size(batch)?, layout, dtype)
         };
         let same = layout != Layout::Any && shape.mistake().is_none();
         (same && without_alignment(&shape.problem()) == problem).then_some(shape)
@@ -299,11 +335,27 @@ impl Shape {
         [a, b]
     }
 
-    /// The field of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a stride
+    /// What is wrong with the groups of this row. Operands of groups are dense and in nt, and there is no batch and no epilogue.
+    fn mistake_of(&self, groups: &ShapeGroups) -> Option<String> {
+        let Self { a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset, b_offset, d_offset, .. } = self;
+        let places = [a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset, b_offset, d_offset];
+        let is_plain = self.layout == Layout::NT && self.batch == Size(1) && self.epilogue.is_none();
+        if !is_plain || places.iter().any(|place| place.is_some()) {
+            return Some(
+                "expected layout = \"nt\", no batch, no strides, no offsets and no epilogue beside groups".into(),
+            );
+        }
+        groups.mistake(self.m.get())
+    }
+
+    /// The field of wrong groups or of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a stride
     /// without a batch is a mistake.
     fn mistake(&self) -> Option<(&'static str, String)> {
         if self.f32.is_some() && self.dtype != Format::F32 {
             return Some(("f32", format!("the product is in {}; expected no mode, or dtype = \"f32\"", self.dtype)));
+        }
+        if let Some(groups) = &self.groups {
+            return self.mistake_of(groups).map(|what| ("groups", what));
         }
         let [lines_of_a, lines_of_b] = self.lines();
         let operands = [

@@ -236,7 +236,7 @@ prop_compose! {
         let (a_stride, b_stride, a_offset, b_offset, d_offset, f32) = (None, None, None, None, None, None);
         Shape {
             id, class, m, n, k, batch, layout, dtype, out, a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset,
-            b_offset, d_offset, f32, epilogue, from,
+            b_offset, d_offset, f32, epilogue, groups: None, from,
         }
     }
 }

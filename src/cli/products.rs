@@ -1,7 +1,8 @@
 //! The products that a command is about: a suite, or random products of a seed.
 
 use crate::cli::{Failure, Result};
-use crate::suite::{self, random, Shape};
+use crate::suite::{self, experts, random, Shape};
+use clap::builder::PossibleValuesParser;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,8 @@ pub struct Products {
     /// The list of random products; a seed's products never change
     #[arg(long, value_name = "S", requires = "random")]
     pub seed: Option<u64>,
-    /// Random products of these classes only; several words with commas
-    #[arg(long, value_name = "CLASS", requires = "random", value_delimiter = ',', value_parser = random::CLASSES)]
+    /// Random products of these classes only; several words with commas. `experts` alone: the products of models with experts
+    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
     /// Only rows whose id or class contains this word; several words with commas
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
@@ -31,10 +32,22 @@ impl Products {
     /// The rows.
     pub fn shapes(&self) -> Result<Vec<Shape>> {
         let rows = match (self.random, self.seed) {
-            (Some(count), Some(seed)) => random::products(seed, count as usize, &self.class),
-            _ => suite_rows(self.suite.as_deref())?,
+            (None, _) if self.are_experts() => experts::products(),
+            (Some(count), Some(seed)) if !self.class.iter().any(|class| class == experts::CLASS) => {
+                random::products(seed, count as usize, &self.class)
+            }
+            _ if self.class.is_empty() => suite_rows(self.suite.as_deref())?,
+            _ => {
+                let what = "--class names classes of random products, with --random N --seed S, or is `experts` alone";
+                return Err(Failure::Usage(what.into()));
+            }
         };
         only(rows, &self.only)
+    }
+
+    /// Whether the products are those of models with experts.
+    pub fn are_experts(&self) -> bool {
+        self.class == [experts::CLASS] && self.suite.is_none()
     }
 
     /// The shares of the kinds of random products, in per cent, for the record.
@@ -43,6 +56,10 @@ impl Products {
         let shares = random::shares().map(|(name, share)| (name.into(), share));
         self.random.map_or_else(BTreeMap::new, |_| shares.collect())
     }
+}
+
+fn classes() -> PossibleValuesParser {
+    PossibleValuesParser::new(random::CLASSES.into_iter().chain([experts::CLASS]))
 }
 
 /// The rows of this crate's suite.

@@ -133,10 +133,10 @@ fn class(kind: Kind, shape: &Shape) -> &'static str {
 }
 
 /// Random numbers.
-struct Draw(ChaCha8Rng);
+pub(super) struct Draw(ChaCha8Rng);
 
 impl Draw {
-    fn new(seed: u64, stream: u64) -> Self {
+    pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         let mut numbers = ChaCha8Rng::from_seed(key);
@@ -145,7 +145,7 @@ impl Draw {
     }
 
     /// A number below `end`.
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.0.next_u64()) * end as u128) >> 64) as usize
     }
 
@@ -231,27 +231,7 @@ fn shape([m, n, k]: [usize; 3], batch: usize, layout: Layout, (dtype, f32): (For
         m /= 2;
     }
     let size = |size: usize| Size::try_from(size).expect("sizes of models are sizes");
-    Shape {
-        id: String::new(),
-        class: String::new(),
-        m: size(m),
-        n: size(n),
-        k: size(k),
-        batch: size(batch),
-        layout,
-        dtype,
-        out: None,
-        a_batch_stride: None,
-        b_batch_stride: None,
-        a_stride: None,
-        b_stride: None,
-        a_offset: None,
-        b_offset: None,
-        d_offset: None,
-        f32,
-        epilogue: None,
-        from: None,
-    }
+    Shape { f32, ..Shape::dense([m, n, k].map(size), size(batch), layout, dtype) }
 }
 
 fn dense(draw: &mut Draw) -> Shape {

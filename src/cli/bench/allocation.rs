@@ -26,7 +26,9 @@ pub fn elements(problem: &Problem) -> [usize; 5] {
     };
     let c = problem.epilogue.c.map_or(0, |c| span(&c, m, n));
     let bias = if problem.epilogue.bias.is_some() { n } else { 0 };
-    [span(&problem.a, m, k), span(&problem.b, k, n), span(&problem.d, m, n), c, bias]
+    let rows_of_a = problem.groups.map_or(m, |groups| groups.rows_of_a(m));
+    let further = problem.groups.map_or(0, |groups| (groups.count - 1) * problem.b.batch_stride[1] as usize);
+    [span(&problem.a, rows_of_a, k), span(&problem.b, k, n) + further, span(&problem.d, m, n), c, bias]
 }
 
 /// Elements before an operand in its allocation, so that its address has the problem's alignment and no larger one.
@@ -43,12 +45,19 @@ pub fn offsets(problem: &Problem) -> [usize; 4] {
     [problem.a, problem.b, problem.d, c].map(|operand| offset(&operand))
 }
 
-/// The number of copies: one for hot operands; for cold ones at least two.
+/// Elements that a product reads and writes: of the matrices of groups only those of groups with rows.
+fn moved(problem: &Problem) -> usize {
+    let [a, b, d, c, bias] = elements(problem);
+    let b = problem.groups.map_or(b, |groups| b / groups.count * groups.with_rows(problem.m));
+    a + b + d + c + bias
+}
+
+/// The number of copies: one for hot operands; for cold ones at least two. Matrices of groups without rows do not make other data cold.
 pub fn copies(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
     if hot {
         return 1;
     }
-    let bytes = elements(problem).iter().sum::<usize>() * problem.a.format.bytes(1);
+    let bytes = problem.a.format.bytes(moved(problem));
     (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
 }
 
@@ -57,6 +66,13 @@ pub fn copies(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
 pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
     let each = elements(problem).iter().sum::<usize>();
     let copies = copies(problem, l2_bytes, hot);
+    if let Some(groups) = problem.groups {
+        let [a, b, d, ..] = elements(problem);
+        // A in the order of the product for the loop of cuBLAS products. The check holds one matrix B and its rows of A in f64, and D in
+        // f64 up to four times.
+        let rows = problem.m * problem.k;
+        return problem.a.format.bytes(copies * (each + rows)) + 12 * (a + rows + b / groups.count) + 40 * d;
+    }
     // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
     each * (copies * problem.a.format.bytes(1) + 8 + 4) + 16 * elements(problem)[2]
 }
@@ -89,6 +105,26 @@ mod tests {
         });
         assert_eq!((elements(&with_c)[3], offsets(&with_c)[3]), (30, 4));
         assert_eq!((copies(&padded, 50 << 20, true), copies(&padded, 50 << 20, false)), (1, 4096));
+    }
+
+    #[test]
+    fn experts_without_rows_take_memory_but_are_no_cold_data() {
+        let fields = "m = 8\nn = 1536\nk = 2048\nlayout = \"nt\"\ngroups = { experts = 128, top_k = 8 }";
+        let problem = row(fields);
+        let matrix = 1536 * 2048;
+        assert_eq!(elements(&problem), [2048, 128 * matrix, 8 * 1536, 0, 0]);
+        // 8 of 128 experts have rows: 50 MB of 805.
+        assert_eq!(moved(&problem), 2048 + 8 * matrix + 8 * 1536);
+        assert_eq!(copies(&problem, 50 << 20, false), 9);
+        assert!((7_200_000_000..7_400_000_000).contains(&bytes(&problem, 50 << 20, false)));
+        // Each pair has a row of A.
+        let scaled = row(&fields.replace("top_k = 8", "top_k = 8, scaled = true"));
+        assert_eq!(elements(&scaled)[0], 8 * 2048);
+        for shape in crate::suite::experts::products() {
+            let routing = shape.routing().expect("a product of experts has a routing");
+            let need = bytes(&routing.of(&shape.problem()), 50 << 20, false);
+            assert!(need < 72 << 30, "{} takes {need}", shape.id);
+        }
     }
 
     /// An allocation begins at a multiple of 256 bytes: the offset gives the operand the alignment that the row asks for, and its last line

@@ -1,5 +1,6 @@
 //! Arms, measured side by side: their names, and the launches of each arm for a row.
 
+use super::grouped::{CandlesKernel, Loop, CANDLES};
 use super::lt::{CublasLt, LtProblem, Reduction};
 use super::operands::Operands;
 use super::timing::{Captured, Timer};
@@ -9,6 +10,7 @@ use crate::family::{self, KERNELS};
 use crate::kernel::{KernelDesc, Role};
 use crate::launch::{self, Pointers, VendorCall};
 use crate::{workspace, Config, F32Mode, Format, Problem};
+use candle::Tensor;
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +28,9 @@ pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt",
 /// The arms of a run over random products without `--arms`.
 pub const RANDOM: [&str; 5] = ["ours", "ours-untuned", "own", "candle", "every"];
 
+/// The arms of a run over products of experts without `--arms`.
+pub const EXPERTS: [&str; 5] = ["ours", "own", "own-best", "candle", "cublas-loop"];
+
 /// One arm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arm {
@@ -39,8 +44,10 @@ pub enum Arm {
     Own,
     /// The fastest of our rows, found by timing the rows.
     OwnBest,
-    /// `cublasGemmStridedBatchedEx` as candle calls it.
+    /// `cublasGemmStridedBatchedEx` as candle calls it; for a product in groups, candle's own kernel for experts.
     Candle,
+    /// A product of cuBLAS for each expert that has rows.
+    CublasLoop,
     /// `Own` in this f32 mode, whatever the run's mode is.
     OwnIn(F32Mode),
     /// `Candle` in this f32 mode: TF32 for `Tf32`, else SGEMM.
@@ -77,6 +84,7 @@ impl std::str::FromStr for Arm {
             "own" => Arm::Own,
             "own-best" => Arm::OwnBest,
             "candle" => Arm::Candle,
+            "cublas-loop" => Arm::CublasLoop,
             "cublaslt" => Arm::CublasLt,
             "cublaslt-any" => Arm::CublasLtAny,
             "cublaslt-top1" => Arm::CublasLtTop1,
@@ -89,7 +97,7 @@ impl std::str::FromStr for Arm {
                 let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
                 let kernel = family::by_name(kernel).ok_or_else(|| {
                     format!(
-                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, every, contenders, or a name from \
+                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, cublas-loop, every, contenders, or a name from \
                          `tilegemm kernels`",
                         DEFAULT.join(", ")
                     )
@@ -111,6 +119,7 @@ impl Arm {
             Arm::Own => "own",
             Arm::OwnBest => "own-best",
             Arm::Candle => "candle",
+            Arm::CublasLoop => "cublas-loop",
             Arm::CublasLt => "cublaslt",
             Arm::CublasLtAny => "cublaslt-any",
             Arm::CublasLtTop1 => "cublaslt-top1",
@@ -149,6 +158,8 @@ pub enum Runner<'a> {
     Plan(Arc<Plan>),
     Vendor(VendorCall),
     Lt(Rc<LtProblem<'a>>, usize),
+    Experts(Rc<CandlesKernel>),
+    Loop(Rc<Loop>),
 }
 
 impl Runner<'_> {
@@ -158,6 +169,8 @@ impl Runner<'_> {
             Runner::Plan(plan) => plan.name(),
             Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
             Runner::Lt(problem, index) => problem.name(*index),
+            Runner::Experts(_) => CANDLES.into(),
+            Runner::Loop(_) => "cublasGemmStridedBatchedEx for each expert".into(),
         }
     }
 
@@ -165,6 +178,14 @@ impl Runner<'_> {
     fn plan(&self) -> Option<Arc<Plan>> {
         match self {
             Runner::Plan(plan) => Some(plan.clone()),
+            _ => None,
+        }
+    }
+
+    /// The kernel that waits for the GPU within its call.
+    fn waits(&self) -> Option<&Rc<CandlesKernel>> {
+        match self {
+            Runner::Experts(kernel) if kernel.is_prefill => Some(kernel),
             _ => None,
         }
     }
@@ -206,14 +227,16 @@ impl Runner<'_> {
     }
 
     /// # Safety
-    /// As for [`launch::launch`].
-    unsafe fn launch(&self, timer: &Timer, pointers: Pointers) -> Result {
+    /// As for [`launch::launch`]; `pointers` are those of this copy of the operands.
+    unsafe fn launch(&self, timer: &Timer, copy: usize, pointers: Pointers) -> Result {
         // SAFETY: the caller's promises are passed on.
         unsafe {
             match self {
                 Runner::Plan(plan) => launch::launch(plan, pointers, timer.queue())?,
                 Runner::Vendor(call) => call.run(pointers, timer.queue().cublas)?,
                 Runner::Lt(problem, index) => problem.launch(*index, pointers)?,
+                Runner::Experts(kernel) => kernel.launch(pointers, timer.queue().stream)?,
+                Runner::Loop(products) => products.launch(copy, pointers, timer)?,
             }
         }
         Ok(())
@@ -222,15 +245,31 @@ impl Runner<'_> {
     /// Computes the product of the first copy of the operands, and waits for the result.
     pub fn run(&self, timer: &Timer, operands: &Operands) -> Result {
         // SAFETY: the operands are the problem's, and outlive the launch.
-        unsafe { self.launch(timer, operands.pointers(0)?)? };
+        unsafe { self.launch(timer, 0, operands.pointers(0)?)? };
         timer.synchronize()
     }
 
-    /// The runner's launches over all copies of the operands, as a graph.
+    /// D of the first copy of the operands after a launch, as a flat tensor. The loop leaves rows in the order of the list, without factors.
+    pub fn result(&self, operands: &Operands) -> Result<Tensor> {
+        let d = operands.first()[2];
+        match self {
+            Runner::Loop(_) => operands.lists()?.in_order_of_pairs(d),
+            _ => Ok(d.clone()),
+        }
+    }
+
+    /// The runner's launches over all copies of the operands, as a graph where a graph can hold them.
     pub fn capture(&self, timer: &Timer, operands: &Operands) -> Result<Captured> {
+        if let Some(kernel) = self.waits() {
+            let pointers = (0..operands.copies()).map(|copy| operands.pointers(copy)).collect::<Result<Vec<_>>>()?;
+            let (kernel, stream) = (kernel.clone(), timer.queue().stream);
+            // SAFETY: the operands are the problem's, and outlive the calls.
+            return timer
+                .calls(pointers.len(), move |copy| unsafe { kernel.launch(pointers[copy % pointers.len()], stream) });
+        }
         timer.capture(operands.copies(), |copy| {
             // SAFETY: the operands are the problem's, and outlive the graph.
-            unsafe { self.launch(timer, operands.pointers(copy)?) }
+            unsafe { self.launch(timer, copy, operands.pointers(copy)?) }
         })
     }
 }
@@ -263,6 +302,7 @@ impl<'a> Resolver<'a> {
     /// The launches of `arm`, or the reason why the row has no such arm.
     pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
         let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
+        let in_groups = self.problem.groups.is_some();
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
             Arm::OursUntuned => {
@@ -274,6 +314,11 @@ impl<'a> Resolver<'a> {
             Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
             Arm::Kernel(..) => plan(Policy::force(&arm.name())?),
             Arm::OwnBest => self.own_best(),
+            Arm::Candle if in_groups => Ok(Runner::Experts(Rc::new(CandlesKernel::new(self.problem, self.operands)?))),
+            Arm::CandleIn(_) | Arm::CublasLt | Arm::CublasLtAny | Arm::CublasLtTop1 if in_groups => {
+                Err("cuBLAS and cuBLASLt have no product in groups of rows".into())
+            }
+            Arm::CublasLoop => Ok(Runner::Loop(Rc::new(Loop::new(self.problem, self.operands)?))),
             Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
             }

@@ -3,6 +3,7 @@
 //! The f64 result comes from our reference kernel where that kernel is quick, else from cuBLAS in f64, which shares no
 //! kernel with the arms. So every arm is compared with the f64 result of another kernel.
 
+use super::grouped::grouped_in_f64;
 use super::operands::{address, Operands};
 use super::timing::Timer;
 use crate::cli::Result;
@@ -58,6 +59,9 @@ pub fn product_in_f64(
     problem: &Problem,
     operands: &Operands,
 ) -> Result<Tensor> {
+    if problem.groups.is_some() {
+        return grouped_in_f64(timer, dispatcher, problem, operands);
+    }
     let [a, b, d, c, bias] = operands.first();
     let exact = |tensor: &Tensor| tensor.to_dtype(CandleDType::F64);
     let (a, b, c, bias) = (exact(a)?, exact(b)?, exact(c)?, exact(bias)?);

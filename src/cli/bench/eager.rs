@@ -27,9 +27,14 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             "candle's calls do not arrive at the interposer in this build, so there is nothing to compare".into()
         );
     }
+    if problem.groups.is_some() {
+        return Err(
+            "--eager has no products in groups; without it, the flag `eager` marks arms that no graph can hold".into(),
+        );
+    }
     set_mode(problem.f32_mode);
-    let operands =
-        Operands::new(timer, &Pool::default(), problem, dispatcher.device().l2_bytes as usize, args.hot, 1.0)?;
+    let l2_bytes = dispatcher.device().l2_bytes as usize;
+    let operands = Operands::new(timer, &Pool::default(), problem, l2_bytes, args.hot, 1.0, None)?;
     let copies =
         (0..operands.copies()).map(|copy| Views::of(problem, operands.inputs(copy))).collect::<Result<Vec<_>>>()?;
     let reference = if args.no_check { None } else { Some(Reference::new(timer, dispatcher, problem, &operands)?) };

@@ -177,7 +177,7 @@ impl<'a> Matrices<'a> {
         let dispatcher = launch::dispatcher(timer.device().cuda_stream().context().ordinal())?;
         let problem = Problem::dense(size, size, size, 1, Layout::NT, Format::F16);
         let inputs =
-            Operands::new(timer, &Pool::default(), &problem, dispatcher.device().l2_bytes as usize, false, 1.0)?;
+            Operands::new(timer, &Pool::default(), &problem, dispatcher.device().l2_bytes as usize, false, 1.0, None)?;
         let reference = Reference::new(timer, dispatcher, &problem, &inputs)?;
         let device = Device::Cuda(timer.device().clone());
         let output = |_| Tensor::zeros(size * size, CandleDType::F32, &device);

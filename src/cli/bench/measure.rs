@@ -12,7 +12,7 @@ use super::{allocation, eager, ladder, order, Args, Plant};
 use crate::arch::DeviceInfo;
 use crate::cli::Result;
 use crate::dispatch::Dispatcher;
-use crate::suite::Shape;
+use crate::suite::{Routing, Shape};
 use crate::{launch, F32Mode, Format, Layout, Problem};
 use candle::{CudaDevice, Device};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -54,6 +54,8 @@ pub struct How {
     pub check: bool,
     /// The factor on the data: 1, or 0 as a planted mistake.
     pub scale: f64,
+    /// The routing of a product in groups.
+    pub routing: Option<Routing>,
 }
 
 impl Session {
@@ -125,14 +127,15 @@ impl Session {
             let shape = &shapes[index];
             progress.set_message(shape.id.clone());
             let per_row = first_row.elapsed() / done.max(1) as u32;
+            let routing = shape.routing();
             if STOP.load(Ordering::Relaxed) {
                 left_out.insert(shape.id.clone(), "interrupted".into());
             } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
                 left_out.insert(shape.id.clone(), "no time left in the budget".into());
-            } else if let Some(reason) = self.does_not_fit(&self.problem(shape), args.hot)? {
+            } else if let Some(reason) = self.does_not_fit(&moved(&self.problem(shape), routing.as_ref()), args.hot)? {
                 left_out.insert(shape.id.clone(), reason);
             } else {
-                match self.row(shape, args, &ceilings) {
+                match self.row(shape, routing, args, &ceilings) {
                     Ok(row) => {
                         progress.suspend(|| super::table::print_row(&row))?;
                         rows.push((index, row));
@@ -205,18 +208,19 @@ impl Session {
             return Ok(None);
         }
         let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
-        let how = How { samples: 11, warm_up: WARM_UP, hot: true, check: false, scale: 1.0 };
+        let how = How { samples: 11, warm_up: WARM_UP, hot: true, check: false, scale: 1.0, routing: None };
         let measured = self.measure(&problem, &arms, &how)?;
         let best = measured.runs.iter().map(|run| run.samples.median()).fold(f64::INFINITY, f64::min);
         Ok(Some(digits(problem.flops() / best / 1e6)))
     }
 
-    fn row(&self, shape: &Shape, args: &Args, ceilings: &Ceilings) -> Result<Row> {
+    fn row(&self, shape: &Shape, routing: Option<Routing>, args: &Args, ceilings: &Ceilings) -> Result<Row> {
         let problem = self.problem(shape);
+        let how = How { routing, ..args.how() };
         let measured = if args.eager {
             eager::measure(&self.timer, &self.dispatcher, &problem, args)?
         } else {
-            self.measure(&problem, &args.arms(), &args.how())?
+            self.measure(&problem, &args.arms(), &how)?
         };
         let mut flags = measured.flags.clone();
         if args.hot {
@@ -255,7 +259,10 @@ impl Session {
             d_offset: shape.d_offset,
             f32: shape.f32,
             epilogue: shape.epilogue,
-            roof_us: digits(ceilings.roof_us(&problem)),
+            groups: shape.groups,
+            experts_hit: how.routing.as_ref().map(Routing::hit),
+            largest_group: how.routing.as_ref().map(Routing::largest),
+            roof_us: digits(ceilings.roof_us(&moved(&problem, how.routing.as_ref()))),
             arms,
             absent: measured.absent,
             flags,
@@ -272,7 +279,8 @@ impl Session {
     /// Resolves the arms, checks their results and times them in turns, on new operands.
     pub fn measure(&self, problem: &Problem, arms: &[Arm], how: &How) -> Result<Measured> {
         let l2_bytes = self.dispatcher.device().l2_bytes as usize;
-        let operands = Operands::new(&self.timer, &self.pool, problem, l2_bytes, how.hot, how.scale)?;
+        let routing = how.routing.as_ref();
+        let operands = Operands::new(&self.timer, &self.pool, problem, l2_bytes, how.hot, how.scale, routing)?;
         let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
@@ -313,6 +321,9 @@ impl Session {
         if runners.is_empty() {
             return Err(format!("no arm runs it: {:?}", measured.absent).into());
         }
+        let is_eager = |index: &usize| runners[*index].1.is_eager();
+        let eager = measured.arms.iter().filter(|(_, index)| is_eager(index)).map(|(arm, _)| arm.name());
+        measured.flags.extend(eager.map(|name| format!("eager {name}")).collect::<Vec<_>>());
         let errors = match how.check {
             true => self.check(problem, &operands, &runners)?,
             false => vec![None; runners.len()],
@@ -350,10 +361,10 @@ impl Session {
         runners: &[(Runner, Captured, &Problem)],
     ) -> Result<Vec<Option<Error>>> {
         let reference = Reference::new(&self.timer, &self.dispatcher, problem, operands)?;
-        let judge = |(_, captured, problem): &(Runner, Captured, &Problem)| {
+        let judge = |(runner, captured, problem): &(Runner, Captured, &Problem)| {
             operands.poison(&self.timer)?;
             captured.replay(&self.timer)?;
-            Ok(Some(Error { error: reference.error_of(operands.first()[2])?, tolerance: tolerance(problem) }))
+            Ok(Some(Error { error: reference.error_of(&runner.result(operands)?)?, tolerance: tolerance(problem) }))
         };
         runners.iter().map(judge).collect()
     }
@@ -371,8 +382,14 @@ impl Args {
     /// The method of measuring a row.
     fn how(&self) -> How {
         let scale = if self.plant == Some(Plant::Zeros) { 0.0 } else { 1.0 };
-        How { samples: self.samples.into(), warm_up: self.warm_up, hot: self.hot, check: !self.no_check, scale }
+        let (samples, warm_up, check) = (self.samples.into(), self.warm_up, !self.no_check);
+        How { samples, warm_up, hot: self.hot, check, scale, routing: None }
     }
+}
+
+/// The problem with the number of experts that have rows in the routing, for memory and the roofline.
+fn moved(problem: &Problem, routing: Option<&Routing>) -> Problem {
+    routing.map_or(*problem, |routing| routing.of(problem))
 }
 
 impl Ceilings {

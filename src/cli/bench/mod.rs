@@ -12,6 +12,8 @@ mod compact;
 mod compare;
 #[cfg(feature = "bench")]
 mod eager;
+#[cfg(feature = "bench")]
+mod grouped;
 mod html;
 #[cfg(feature = "bench")]
 mod ladder;
@@ -48,7 +50,7 @@ pub struct Args {
     #[command(flatten)]
     products: Products,
     /// Arms: ours, ours-untuned, ours-invariant, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
-    /// f32 mode, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
+    /// f32 mode, cublas-loop for products of experts, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
     #[command(flatten)]
@@ -84,10 +86,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Read a record instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "random", "mode", "eager", "hot", "aa", "budget"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "random", "class", "mode", "eager", "hot", "aa", "budget"])]
     from: Option<PathBuf>,
     /// Show the rows that are faster or slower in the second record than in the first; fails on a regression
-    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "random", "mode", "from", "json", "html"])]
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "random", "class", "mode", "from", "json", "html"])]
     compare: Vec<PathBuf>,
     /// Run the classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
     #[arg(long)]

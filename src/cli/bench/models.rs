@@ -226,7 +226,7 @@ impl Options<'_> {
 
     fn load(&self, dtype: candle::DType, device: &Device) -> Result<Box<dyn Workload>> {
         let builder = || match &self.weights {
-            None => Ok(VarBuilder::from_backend(Box::new(weights::Seeded), dtype, device.clone())),
+            None => Ok(VarBuilder::from_backend(Box::new(weights::Seeded::default()), dtype, device.clone())),
             Some(folder) => open_weights(folder, dtype, device),
         };
         if let Some(shape) = self.model.encoder() {

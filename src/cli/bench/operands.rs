@@ -1,9 +1,11 @@
 //! The tensors that all arms of a row share: N(0, 1) data, in as many copies as keep the operands out of the L2 cache.
 
 use super::allocation::{copies, elements, offsets};
+use super::grouped::Lists;
 use super::timing::Timer;
 use crate::cli::Result;
 use crate::launch::Pointers;
+use crate::suite::Routing;
 use crate::{Format, Problem};
 use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
@@ -92,6 +94,8 @@ impl Slices {
 pub struct Operands {
     problem: Problem,
     copies: Vec<Copy>,
+    /// The lists of a product in groups.
+    lists: Option<Lists>,
 }
 
 struct Copy {
@@ -104,12 +108,20 @@ struct Copy {
 }
 
 impl Operands {
-    /// Operands with data from the pool. `scale` is 1; 0 plants a mistake.
+    /// Operands with data from the pool, and the lists of the routing. `scale` is 1; 0 plants a mistake.
     ///
     /// # Errors
     /// Data that is not N(0, 1), such as zeros.
-    pub fn new(timer: &Timer, pool: &Pool, problem: &Problem, l2_bytes: usize, hot: bool, scale: f64) -> Result<Self> {
-        let copies = copies(problem, l2_bytes, hot);
+    pub fn new(
+        timer: &Timer,
+        pool: &Pool,
+        problem: &Problem,
+        l2_bytes: usize,
+        hot: bool,
+        scale: f64,
+        routing: Option<&Routing>,
+    ) -> Result<Self> {
+        let copies = copies(&routing.map_or(*problem, |routing| routing.of(problem)), l2_bytes, hot);
         let [a, b, d, c, bias] = elements(problem).map(|count| count.max(1));
         let [a_offset, b_offset, d_offset, c_offset] = offsets(problem);
         let device = Device::Cuda(timer.device().clone());
@@ -130,7 +142,8 @@ impl Operands {
             let c = normal(c_offset + c, 0)?.to_dtype(out)?.narrow(0, c_offset, c)?;
             Ok(Copy { a, b, c, bias: normal(bias, 0)?.to_dtype(out)?, d })
         };
-        let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()? };
+        let lists = routing.map(|routing| Lists::new(routing, &device)).transpose()?;
+        let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()?, lists };
         for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
             is_normal("A", &copy.a)?;
             is_normal("B", &copy.b)?;
@@ -148,7 +161,15 @@ impl Operands {
             return Err(format!("{problem} takes {a_count} and {b_count} numbers, not those").into());
         }
         let copy = Copy { a, b, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
-        Ok(Self { problem: *problem, copies: vec![copy] })
+        Ok(Self { problem: *problem, copies: vec![copy], lists: None })
+    }
+
+    /// The lists of a product in groups.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn lists(&self) -> Result<&Lists> {
+        Ok(self.lists.as_ref().ok_or("the product has no groups")?)
     }
 
     pub fn copies(&self) -> usize {
@@ -177,6 +198,9 @@ impl Operands {
         }
         if has_bias {
             pointers.bias = address(bias)? as _;
+        }
+        if let Some(lists) = &self.lists {
+            pointers = pointers.with_groups(lists.pointers()?);
         }
         Ok(pointers)
     }
@@ -233,7 +257,8 @@ pub fn address(tensor: &Tensor) -> Result<u64> {
         candle::DType::BF16 => storage.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
         candle::DType::F32 => storage.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
         candle::DType::F64 => storage.as_cuda_slice::<f64>()?.device_ptr(&stream).0,
-        other => return Err(format!("{} is no type of our kernels", other.as_str()).into()),
+        candle::DType::U32 => storage.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
+        other => return Err(format!("{} is no type of operands and lists", other.as_str()).into()),
     };
     Ok(storage_begin + before)
 }

@@ -44,12 +44,12 @@ pub fn is_kernel(row: &Row, arm: &str) -> bool {
     row.arms.get(arm).is_some_and(|measured| arm.split('@').next() == Some(&measured.kernel))
 }
 
-/// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms
-/// and other f32 modes are no choices.
+/// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms,
+/// other f32 modes, and candle's kernel for experts are no choices.
 fn is_candidate(row: &Row, arm: &str) -> bool {
     match arm {
         "ours" | "ours-untuned" | "own" | "own-best" => true,
-        STOCK => !row.flags.iter().any(|flag| flag == "inexact candle"),
+        STOCK => row.groups.is_none() && !row.flags.iter().any(|flag| flag == "inexact candle"),
         name => is_kernel(row, name),
     }
 }

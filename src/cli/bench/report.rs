@@ -5,7 +5,7 @@
 
 use super::compact;
 use crate::cli::Result;
-use crate::suite::ShapeEpilogue;
+use crate::suite::{ShapeEpilogue, ShapeGroups};
 use crate::{Config, F32Mode, Format, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -137,6 +137,14 @@ pub struct Row {
     /// The epilogue, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue: Option<ShapeEpilogue>,
+    /// The groups of a product of experts, with the seed of the routing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<ShapeGroups>,
+    /// The experts that have rows, and the rows of the expert that has most, in this routing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts_hit: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_group: Option<usize>,
     /// The least time by the ceilings.
     pub roof_us: f64,
     /// The measurements, by name of the arm.
@@ -144,7 +152,7 @@ pub struct Row {
     /// Arms without a time, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
-    /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `clocks`, `hot`.
+    /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `eager ARM`, `clocks`, `hot`.
     pub flags: Vec<String>,
     /// The card before and after the row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -262,10 +270,12 @@ impl Row {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch as f64
     }
 
-    /// FLOP per byte that must move, dense operands once each.
+    /// FLOP per byte that must move, dense operands once each; of matrices of experts those that have rows.
     pub fn intensity(&self) -> f64 {
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
-        2.0 * m * n * k / ((m * k + k * n + m * n) * self.dtype.bits() / 8.0)
+        let rows_of_a = self.groups.map_or(m, |groups| m / groups.pairs_per_row() as f64);
+        let matrices = self.experts_hit.unwrap_or(1) as f64;
+        2.0 * m * n * k / ((rows_of_a * k + matrices * k * n + m * n) * self.dtype.bits() / 8.0)
     }
 }
 

@@ -20,6 +20,7 @@ impl Args {
         let named = |name: &str| name.parse::<Arm>().expect("checked when the run began");
         let mut arms: Vec<Arm> = match &self.arms[..] {
             [] if self.products.random.is_some() => arms::RANDOM.into_iter().map(named).collect(),
+            [] if self.products.are_experts() => arms::EXPERTS.into_iter().map(named).collect(),
             [] => arms::DEFAULT.into_iter().map(named).collect(),
             names => names.iter().map(|name| named(name)).collect(),
         };

@@ -24,10 +24,16 @@ pub struct Timer {
     pub pause: f64,
 }
 
-/// Several launches, captured as a graph.
+/// Several launches, captured as a graph, or made one after the other where no graph can hold them.
 pub struct Captured {
-    graph: CudaGraph,
+    work: Work,
     launches: usize,
+}
+
+enum Work {
+    Graph(CudaGraph),
+    /// A call, for any copy of the operands.
+    Calls(Box<dyn Fn(usize) -> Result>),
 }
 
 /// Sorted times of one product, in microseconds.
@@ -87,11 +93,20 @@ impl Timer {
         let once = self.capture_exactly(copies, &launch)?; // the first launch loads the module, which a capture may not do
         once.replay(self)?;
         let estimate = once.replay(self)?;
-        let rounds = (SAMPLE_US / (estimate * copies as f64)).round().clamp(1.0, 400.0) as usize;
-        if rounds == 1 {
-            return Ok(once);
+        match rounds(estimate, copies) {
+            1 => Ok(once),
+            rounds => self.capture_exactly(rounds * copies, &launch),
         }
-        self.capture_exactly(rounds * copies, &launch)
+    }
+
+    /// Calls of `call(0)`, `call(1)`, ... in a row, as many as [`Timer::capture`] would capture. The calls wait for the GPU, so that their
+    /// time contains the host's work.
+    pub fn calls(&self, copies: usize, call: impl Fn(usize) -> Result + 'static) -> Result<Captured> {
+        let mut calls = Captured { work: Work::Calls(Box::new(call)), launches: copies };
+        calls.replay(self)?;
+        let estimate = calls.replay(self)?;
+        calls.launches = rounds(estimate, copies) * copies;
+        Ok(calls)
     }
 
     fn capture_exactly(&self, launches: usize, launch: impl Fn(usize) -> Result) -> Result<Captured> {
@@ -103,12 +118,12 @@ impl Timer {
         let graph = stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
         launched?;
         let graph = graph?.ok_or("nothing was captured")?;
-        Ok(Captured { graph, launches })
+        Ok(Captured { work: Work::Graph(graph), launches })
     }
 
     /// One sample of an arm, with its pause.
     pub fn sample(&self, arm: &Captured) -> Result<f64> {
-        arm.graph.launch()?; // a predecessor of the same kind for every arm
+        arm.launch()?; // a predecessor of the same kind for every arm
         let us = arm.replay(self)?;
         let length = us * arm.launches as f64 / 1e6;
         std::thread::sleep(Duration::from_secs_f64(length * self.pause).min(MOST_PAUSE));
@@ -133,12 +148,30 @@ impl Timer {
     }
 }
 
+/// The number of rounds over all copies that take about as long as a sample should.
+fn rounds(us: f64, copies: usize) -> usize {
+    (SAMPLE_US / (us * copies as f64)).round().clamp(1.0, 400.0) as usize
+}
+
 impl Captured {
-    /// Replays the graph and waits for the end: microseconds of one launch.
+    /// Whether the launches are calls, whose time contains the host's work.
+    pub fn is_eager(&self) -> bool {
+        matches!(self.work, Work::Calls(_))
+    }
+
+    /// Launches all.
+    fn launch(&self) -> Result {
+        match &self.work {
+            Work::Graph(graph) => Ok(graph.launch()?),
+            Work::Calls(call) => (0..self.launches).try_for_each(call),
+        }
+    }
+
+    /// Launches all and waits for the end: microseconds of one launch.
     pub fn replay(&self, timer: &Timer) -> Result<f64> {
         let stream = timer.device.cuda_stream();
         let start = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
-        self.graph.launch()?;
+        self.launch()?;
         let end = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
         stream.synchronize()?;
         let us = f64::from(start.elapsed_ms(&end)?) * 1e3 / self.launches as f64;
@@ -153,7 +186,7 @@ impl Captured {
     pub fn launch_for(&self, timer: &Timer, time: Duration) -> Result {
         let us = self.replay(timer)? * self.launches as f64;
         for _ in 0..(time.as_secs_f64() * 1e6 / us).ceil() as usize {
-            self.graph.launch()?;
+            self.launch()?;
         }
         Ok(())
     }

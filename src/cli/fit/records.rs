@@ -185,12 +185,6 @@ fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
     let own = Shape {
         id: row.id.clone(),
         class: row.class.clone(),
-        m,
-        n,
-        k,
-        batch,
-        layout: row.layout,
-        dtype: row.dtype,
         a_batch_stride: row.a_batch_stride,
         b_batch_stride: row.b_batch_stride,
         a_stride: row.a_stride,
@@ -200,8 +194,9 @@ fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
         d_offset: row.d_offset,
         f32: row.f32,
         epilogue: row.epilogue,
+        groups: row.groups,
         out: row.out,
-        from: None,
+        ..Shape::dense([m, n, k], batch, row.layout, row.dtype)
     };
     Some(of_suite.cloned().unwrap_or(own))
 }

@@ -43,7 +43,8 @@ pub struct Outcome {
 
 /// Measures `problem`, and measures the challengers that were faster than the choice a second time, on other operands.
 pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome> {
-    let how = How { samples: args.samples.into(), warm_up: WARM_UP, hot: false, check: true, scale: 1.0 };
+    let how =
+        How { samples: args.samples.into(), warm_up: WARM_UP, hot: false, check: true, scale: 1.0, routing: None };
     let canonical = problem.canonical().problem;
     let contests = contests(session, &canonical);
     let mut outcome = Outcome::default();

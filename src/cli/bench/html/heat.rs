@@ -38,6 +38,7 @@ pub fn plots(view: &View) -> Vec<Map> {
         let rows = view.sound.iter().copied().filter(|row| {
             row.layout == Layout::NT
                 && row.batch == 1
+                && row.groups.is_none()
                 && dtypes.contains(&row.dtype)
                 && speedup(row, OURS, baseline).is_some()
         });

@@ -99,6 +99,7 @@ fn cells(view: &View, row: &Row) -> Vec<Cell> {
     let size =
         |size: usize| Cell { text: size.to_string(), value: Some(size as f64), class: "size", ..Cell::default() };
     let mut id = text(&row.id);
+    id.title = groups(row);
     if row.is_wrong() {
         id.text.insert_str(0, "<span class=\"badge bad\">wrong</span> ");
     }
@@ -122,6 +123,16 @@ fn cells(view: &View, row: &Row) -> Vec<Cell> {
     cells.push(Cell { text: error(err), value: err, title: every.collect::<Vec<_>>().join("\n"), ..Cell::default() });
     cells.push(Cell { text: flags(row), class: "text", ..Cell::default() });
     cells
+}
+
+/// The groups of a product of experts.
+fn groups(row: &Row) -> String {
+    let Some(groups) = row.groups else { return String::new() };
+    let [hit, largest] =
+        [row.experts_hit, row.largest_group].map(|count| count.map_or(NOTHING.into(), |n| n.to_string()));
+    let (top_k, experts) = (groups.top_k.get(), groups.experts.get());
+    let routing = groups.routing.name();
+    format!("{top_k} of {experts} experts, {routing} routing: {hit} experts have rows, the largest group has {largest}")
 }
 
 fn time(row: &Row, arm: &str) -> Cell {
@@ -190,10 +201,11 @@ pub fn left_out(view: &View) -> String {
 
 /// The meaning of flags; the flags of this record with their number of rows.
 pub fn flag_list(view: &View) -> String {
-    const KNOWN: [(&str, &str); 5] = [
+    const KNOWN: [(&str, &str); 6] = [
         ("wrong ARM", "The result of the arm is further from the reference than rounding explains. The row counts in no average and no plot."),
         ("inexact ARM", "The arm adds partial sums in 16 bits: its result is further from the reference than sums in f32 explain. The row counts."),
         ("spread ARM", "The samples of the arm lie further apart than 5 %, p10 to p90: point at its time to see them."),
+        ("eager ARM", "The arm waits for the GPU within a call: its time is of calls in a row, host included, in place of a graph."),
         ("clocks", "The card's clock fell while the row was measured."),
         ("hot", "The operands stayed in the L2 cache where they fit: the row can be faster than memory allows."),
     ];

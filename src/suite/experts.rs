@@ -1,0 +1,55 @@
+//! The class `experts`: the two products of a layer of experts, for four models, with few to many tokens, with even and with skewed
+//! routing.
+
+use super::{Distribution, Shape, ShapeGroups, Size};
+use crate::problem::{Format, Layout};
+
+/// The name of the class.
+pub const CLASS: &str = "experts";
+
+/// A model with experts.
+struct Model {
+    /// The name in ids, and the name.
+    names: [&'static str; 2],
+    experts: usize,
+    top_k: usize,
+    hidden: usize,
+    /// The size between the two products.
+    intermediate: usize,
+}
+
+const MODELS: [Model; 4] = [
+    Model { names: ["qwen3-30b", "Qwen3-30B-A3B"], experts: 128, top_k: 8, hidden: 2048, intermediate: 768 },
+    Model { names: ["mixtral-8x7b", "Mixtral 8x7B"], experts: 8, top_k: 2, hidden: 4096, intermediate: 14336 },
+    Model { names: ["dsv3", "like DeepSeek-V3"], experts: 256, top_k: 8, hidden: 7168, intermediate: 2048 },
+    Model { names: ["gpt-oss", "like GPT-OSS"], experts: 32, top_k: 4, hidden: 2880, intermediate: 2880 },
+];
+const TOKENS: [usize; 6] = [1, 8, 64, 512, 2048, 8192];
+const SEED: u32 = 1;
+
+/// The products of the class.
+pub fn products() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for model in &MODELS {
+        for (tokens, routing) in
+            TOKENS.iter().flat_map(|tokens| [Distribution::Uniform, Distribution::Zipf].map(|r| (*tokens, r)))
+        {
+            shapes.extend(["gate_up", "down"].map(|product| shape(model, product, tokens, routing)));
+        }
+    }
+    shapes
+}
+
+fn shape(model: &Model, product: &str, tokens: usize, routing: Distribution) -> Shape {
+    let &Model { names: [short, name], experts, top_k, hidden, intermediate } = model;
+    let size = |size: usize| Size::try_from(size).expect("sizes of models are sizes");
+    let scaled = product == "down";
+    let (n, k) = if scaled { (hidden, intermediate) } else { (2 * intermediate, hidden) };
+    Shape {
+        id: format!("{short}-{product}-t{tokens}-{}", routing.name()),
+        class: CLASS.into(),
+        groups: Some(ShapeGroups { experts: size(experts), top_k: size(top_k), routing, seed: SEED, scaled }),
+        from: Some(format!("{name} {product}, {tokens} tokens")),
+        ..Shape::dense([tokens * top_k, n, k].map(size), Size::default(), Layout::NT, Format::BF16)
+    }
+}
