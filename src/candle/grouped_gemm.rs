@@ -120,7 +120,7 @@ impl GroupedGemm {
         if pairs_per_row == 0 || count == 0 {
             bail!("a grouped product has at least one group, and at least one pair for each row");
         }
-        if self.gate.is_some() && n % 2 != 0 {
+        if self.gate.is_some() && !n.is_multiple_of(2) {
             bail!("a gated product: the weights have {n} rows; expected an even number");
         }
         let m = rows * pairs_per_row;

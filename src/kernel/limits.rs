@@ -214,7 +214,7 @@ impl Limits {
             match () {
                 _ if !self.gates => return Err(Rejection::Epilogue { what: "a gate" }),
                 _ if epilogue.reads_c() => return Err(Rejection::Epilogue { what: "beta * C of a gated product" }),
-                _ if problem.n % 2 != 0 => {
+                _ if !problem.n.is_multiple_of(2) => {
                     return Err(Rejection::RowLength { dimension: "N", have: problem.n, multiple: 2 });
                 }
                 _ => {}
