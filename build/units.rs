@@ -3,7 +3,7 @@
 
 use crate::code;
 use crate::table::{Kernel, Language, Role};
-use crate::toolkit::Toolkit;
+use crate::toolkit::{env, Toolkit};
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -110,7 +110,8 @@ struct Job<'a> {
 
 /// Compiles the missing objects and returns the objects of all units.
 pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<PathBuf>, String> {
-    let objects = out.join("objects");
+    let shared = env("TILEGEMM_OBJECTS").map(PathBuf::from);
+    let objects = shared.clone().unwrap_or_else(|| out.join("objects"));
     std::fs::create_dir_all(&objects).map_err(|e| format!("cannot create {}: {e}", objects.display()))?;
     let jobs: Vec<Job> = units.iter().map(|unit| unit.job(&objects, toolkit)).collect::<Result<_, String>>()?;
     let missing: Vec<&Job> = jobs.iter().filter(|job| !job.object.exists()).collect();
@@ -119,7 +120,10 @@ pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<Path
         run_side_by_side(&missing)?;
     }
     let paths: Vec<PathBuf> = jobs.into_iter().map(|job| job.object).collect();
-    remove_stale(&objects, &paths);
+    // Other builds use other objects of a shared folder.
+    if shared.is_none() {
+        remove_stale(&objects, &paths);
+    }
     Ok(paths)
 }
 
@@ -178,7 +182,7 @@ impl Job<'_> {
         let rows = object.with_extension("inc");
         write(&rows, &unit.rows)?;
         // A finished object gets its name by a rename: an interrupted build leaves no unfinished object under that name.
-        let partial = object.with_extension("partial.o");
+        let partial = object.with_extension(format!("{}.partial.o", std::process::id()));
         // Not `to_command`, which would put a RUSTC_WRAPPER like sccache before nvcc: this file caches objects by content.
         let mut command = Command::new(tool.path());
         command.args(tool.args()).envs(tool.get_envs()).arg(format!("-DTG_ROWS=\"{}\"", rows.display()));

@@ -56,6 +56,9 @@ for features in "cuda" "candle,cuda" "candle,$cuda,interpose-kernels"; do
   TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
 
+# Builds with and without `interpose-kernels` share their objects.
+export TILEGEMM_OBJECTS=$PWD/target/kernels
+
 step "kernels, and what of the CUDA build runs here"
 tests --features "$cuda"
 cargo build --locked --features "$cuda" --bins --examples --bench overhead
@@ -63,6 +66,13 @@ library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n'
 bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"
 ((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
+
+step "candle's calls for experts, by two linkers"
+tests --features "$cuda,interpose-kernels" --lib interpose
+for linker in "" "-Clinker-features=-lld -Clink-arg=-fuse-ld=bfd"; do  # rustc's own, which is rust-lld, and GNU ld
+  cargo rustc --locked --features "$cuda,interpose-kernels" --bin tilegemm -- $linker
+  { target/debug/tilegemm doctor || true; } | grep "calls for experts arrive at the dispatcher" || { echo "with '$linker' they do not"; exit 1; }
+done
 
 step "kernels of the other architectures: the first of each row"
 TILEGEMM_PROFILE=sample tests --no-default-features --features "cuda,sm80,sm89,sm100,sm120,cutile" --test sass --test contract
