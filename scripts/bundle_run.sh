@@ -29,6 +29,7 @@ planted() {
 moe() {
   local run=(--config full --prompt 1024 --decode 32)
   ./moe --model mixtral "${run[@]}"
+  ./moe --model layer --config full
   ./moe "${run[@]}" --save-logits stock.safetensors
   [[ ! -e moe-kernels ]] || ./moe-kernels "${run[@]}" --compare stock.safetensors
 }

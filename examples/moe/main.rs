@@ -6,15 +6,17 @@
 //!
 //! ```sh
 //! cargo run --example moe                                               # tiny, on the CPU
-//! cargo run --example moe --features cuda,sm90,cutile,interpose -- \
+//! cargo run --example moe --features cuda,sm90,cutile,interpose,bench -- \
 //!   --config full --prompt 1024 --decode 32 --save-logits stock.safetensors
-//! cargo run --example moe --features cuda,sm90,cutile,interpose-kernels -- \
+//! cargo run --example moe --features cuda,sm90,cutile,interpose-kernels,bench -- \
 //!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
+//! cargo run --example moe --features cuda,sm90,bench -- --model layer --config full
 //! cargo run --example moe --features cuda,sm90 -- --model mixtral --config full
 //! ```
 //!
 //! Qwen3-30B-A3B needs a GPU with 80 GB.
 
+mod layer;
 #[path = "../llama/measure.rs"]
 mod measure;
 mod mixtral;
@@ -34,8 +36,8 @@ use std::path::PathBuf;
 /// Prefill and decode of a qwen3_moe, stock and through candle-tilegemm; or a block of Mixtral's, by a loop over experts and by our layer.
 #[derive(Parser)]
 struct Args {
-    /// qwen3: an unmodified model. mixtral: one block, moved to our layer.
-    #[arg(long, default_value = "qwen3", value_parser = ["qwen3", "mixtral"])]
+    /// qwen3: an unmodified model. layer: one layer of its experts, candle's and ours. mixtral: one block, moved to our layer.
+    #[arg(long, default_value = "qwen3", value_parser = ["qwen3", "layer", "mixtral"])]
     model: String,
     /// full: Qwen3-30B-A3B, and a block of Mixtral 8x7B.
     #[arg(long, default_value = "tiny", value_parser = ["tiny", "full"])]
@@ -89,9 +91,15 @@ fn main() -> Result<()> {
     };
     ensure!(device.is_cpu() || dtype != DType::F32, "on a GPU candle's experts take f16 and bf16");
     if args.model == "mixtral" {
-        mixtral::run(&args, dtype, &device)
-    } else {
-        qwen3::run(&args, dtype, &device)
+        return mixtral::run(&args, dtype, &device);
+    }
+    ensure!(
+        !cfg!(feature = "cuda") || cfg!(feature = "bench"),
+        "candle_transformers has its layer of experts for CUDA in builds with the feature `bench`; add the feature"
+    );
+    match args.model.as_str() {
+        "layer" => layer::run(&args, dtype, &device),
+        _ => qwen3::run(&args, dtype, &device),
     }
 }
 

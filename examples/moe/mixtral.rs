@@ -139,7 +139,7 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
 }
 
 /// The median microseconds of a call of each arm. The arms take turns of ten calls.
-fn times(device: &Device, runs: u32, arms: [&dyn Fn() -> Result<Tensor>; 2]) -> Result<[f64; 2]> {
+pub fn times(device: &Device, runs: u32, arms: [&dyn Fn() -> Result<Tensor>; 2]) -> Result<[f64; 2]> {
     const CALLS: u32 = 10;
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..runs {
