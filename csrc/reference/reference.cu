@@ -25,8 +25,6 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
   // Gated: D has half of the columns, and an element is made of two columns of the product.
   const bool gated = args.gate != TG_UNGATED, interleaved = args.gate == TG_GATE_INTERLEAVED;
   const int64_t columns = gated ? args.n / 2 : args.n;
-  ExactEpilogue<Out, Acc> linear = epilogue;
-  linear.activation = TG_IDENTITY;
   const int64_t count = args.batch[0] * args.batch[1] * args.m * columns;
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; index < count; index += step) {
@@ -58,7 +56,9 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
         }
         acc += sum;
       }
-      x *= (part == 0 ? epilogue : linear).unrounded(acc, row_of_d, column, batch0, of_bias);
+      if (part > 0) epilogue.activation = TG_IDENTITY;
+      else epilogue.activation = args.activation;
+      x *= epilogue.unrounded(acc, row_of_d, column, batch0, of_bias);
     }
     d[row_of_d * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
       batch1 * args.d.batch_stride[1]] = Out(x);
