@@ -1,19 +1,11 @@
 // From sums in registers to rows of D. A lane has two neighbouring columns of a row at a time.
 #pragma once
 #include "common/mma.hpp"
+#include "common/store.hpp"
 #include "sm80_grouped_gemm/shape.hpp"
 
 namespace tilegemm {
 namespace {
-
-// Two sums as a word of D.
-template <class T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  const T both[2] = {T(low), T(high)};
-  uint32_t word;
-  memcpy(&word, both, 4);
-  return word;
-}
 
 // Four lanes have a row of four words each. Lane q gets word q of the four lanes, in the order of the lanes.
 __device__ __forceinline__ void transpose_words(uint32_t (&v)[4], int lane) {
