@@ -92,7 +92,9 @@ fn product_as<T: CudaDType + DeviceRepr>(
             // handle are the device's own. Kernels leave out rows that the lists send elsewhere.
             Ok(dispatcher.with_plan(problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??)
         };
-        let is_fast = dispatcher.with_plan(&problem, policy, |plan| plan.kernel.role != Role::LastResort)?;
+        // A product without a gate needs one plan.
+        let is_fast = problem.epilogue.gate.is_none()
+            || dispatcher.with_plan(&problem, policy, |plan| plan.kernel.role != Role::LastResort)?;
         match problem.epilogue.gate {
             // No fast kernel applies the gate: a kernel of its own does.
             Some(gate) if !is_fast => {
