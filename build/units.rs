@@ -112,7 +112,9 @@ struct Job<'a> {
 pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<PathBuf>, String> {
     let shared = env("TILEGEMM_OBJECTS").map(PathBuf::from);
     let objects = shared.clone().unwrap_or_else(|| out.join("objects"));
-    std::fs::create_dir_all(&objects).map_err(|e| format!("cannot create {}: {e}", objects.display()))?;
+    for folder in [out, objects.as_path()] {
+        std::fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
+    }
     let jobs: Vec<Job> = units.iter().map(|unit| unit.job(&objects, toolkit)).collect::<Result<_, String>>()?;
     let missing: Vec<&Job> = jobs.iter().filter(|job| !job.object.exists()).collect();
     if !missing.is_empty() {
