@@ -45,6 +45,8 @@
 //!   [`Policy`](crate::dispatch::Policy), and `own` for the policy without the vendor library. An entry of either kind was measured
 //!   against the choice of its own policy, and does not answer for the other.
 //!   An f32 product in another mode than `accurate` is another product: its entry has `"f32": "strict"` or `"tf32"`.
+//!   The key of a product of groups has `"groups"`, with the number of groups that are expected to have rows: an entry for one token of 128
+//!   experts says nothing of 64 tokens.
 //! - **Rows.** Both ends of `m` were measured, and so were all points of the suite between them, with the same winner. A step
 //!   from one measured point to the next is at most [`MOST_STEP`]. An entry says nothing of rows outside its range: see [`Point`].
 //! - **Gain.** The speed of the kernel over the speed of the dispatcher's choice without the table: the least of two measurements
@@ -69,11 +71,13 @@ use crate::error::{Error, Result};
 use crate::kernel::Fusion;
 use crate::problem::{F32Mode, Format, Layout, Problem, Types, MAX_ALIGN};
 use entry::Row;
+use groups::GroupKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
 mod entry;
+mod groups;
 mod origin;
 mod ranges;
 mod refusal;
@@ -141,6 +145,9 @@ pub struct Key {
     pub aligned: bool,
     /// The parts of the epilogue that a kernel has to fuse. Scale, kind of activation and axis of a bias make no difference to speed.
     pub epilogue: Fusion,
+    /// The groups of rows. The file omits them for a product without groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<GroupKey>,
     /// The kernels among which the fastest was found.
     pub among: Among,
 }
@@ -153,8 +160,7 @@ impl Key {
         let types @ Types { a: dtype, d, .. } = problem.types();
         let is_dense =
             batch[0] == 1 && (batch[1] == 1 || ![problem.a, problem.b].iter().any(|o| o.batch_stride[1] == 0));
-        let is_known =
-            is_dense && types == Types::new(dtype, d) && problem.groups.is_none() && problem.layout() != Layout::Any;
+        let is_known = is_dense && types == Types::new(dtype, d) && problem.layout() != Layout::Any;
         (is_known && !problem.is_empty() && k > 0).then(|| Self {
             dtype,
             out: (d != dtype).then_some(d),
@@ -165,6 +171,7 @@ impl Key {
             batch: batch[1],
             aligned: problem.alignments().iter().all(|(_, align)| *align >= MAX_ALIGN),
             epilogue: problem.epilogue.fusion(),
+            groups: GroupKey::of(problem),
             among,
         })
     }
@@ -172,13 +179,16 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key { dtype, out, f32, layout, n, k, batch, aligned, epilogue, among } = self;
+        let Key { dtype, out, f32, layout, n, k, batch, aligned, epilogue, groups, among } = self;
         write!(f, "Mx{n}x{k} {layout} {}", Types::new(*dtype, out.unwrap_or(*dtype)))?;
         if !is_usual(f32) {
             write!(f, " {f32}")?;
         }
         if *batch != 1 {
             write!(f, " batch {batch}")?;
+        }
+        if let Some(groups) = groups {
+            write!(f, " {groups}")?;
         }
         match epilogue {
             Fusion::None => {}

@@ -6,7 +6,7 @@ use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::internal::cost;
 use candle_tilegemm::internal::tuning::{shipped, Among, Entry, Key, Origin, Point, Tuning, LEAST_GAIN, MOST_STEP};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
-use candle_tilegemm::problem::{BiasAxis, Epilogue};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Rows};
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 
@@ -207,6 +207,38 @@ fn what_no_table_speaks_of_has_no_key() {
     }
 }
 
+/// Qwen3-30B-A3B's first product.
+fn experts(tokens: usize) -> Problem {
+    let groups = Groups::routed(128, tokens, 8);
+    Problem::dense(tokens * 8, 1536, 2048, 1, Layout::NT, Format::BF16).with(|p| {
+        p.groups = Some(groups);
+        p.b.batch_stride = [0, 1536 * 2048];
+    })
+}
+
+#[test]
+fn an_entry_of_groups_answers_for_as_many_groups_with_rows() {
+    let problem = experts(512);
+    let other = others(&problem)[0];
+    let mut entries = empty("experts");
+    let of = key(&problem, Among::All);
+    let groups = of.groups.expect("the product has groups");
+    assert_eq!((groups.count, groups.filled, groups.pairs_per_row, groups.scaled), (128, 128, Some(8), false));
+    entries.replace(of, &[won(4096, other), won(8192, other)]);
+    let entries = Tuning::parse("experts", &entries.to_text()).unwrap();
+    let tuned = model().with_tuning(entries).unwrap();
+    for tokens in [512, 600, 1024] {
+        assert_eq!(kernel(&tuned, &experts(tokens), Policy::default()), (other, Reason::Tuned), "{tokens} tokens");
+    }
+    let dense = Problem::dense(4096, 1536, 2048, 1, Layout::NT, Format::BF16);
+    let scaled = problem.with(|p| p.groups = p.groups.map(|g| g.with(|g| g.scaled = true)));
+    let in_order = problem.with(|p| p.groups = p.groups.map(|g| g.with(|g| g.rows = Rows::InOrder)));
+    let fewer = problem.with(|p| p.groups = p.groups.map(|g| g.with(|g| g.filled = 100)));
+    for problem in [experts(8), experts(4096), dense, scaled, in_order, fewer] {
+        assert_ne!(kernel(&tuned, &problem, Policy::default()).1, Reason::Tuned, "{problem}");
+    }
+}
+
 #[test]
 fn an_entry_whose_kernel_cannot_run_is_passed_over() {
     // Nobody measured such a kernel; a table that was edited by hand may still name it.
@@ -316,11 +348,13 @@ prop_compose! {
         (n, k, batch) in (1usize..100_000, 1usize..100_000, 1usize..2000),
         aligned in any::<bool>(),
         (f32, wide) in (prop::sample::select(F32Mode::ALL.to_vec()), any::<bool>()),
+        (tokens, scaled) in (prop::option::of(1usize..1000), any::<bool>()),
     ) -> Key {
         let f32 = if dtype == Format::F32 { f32 } else { F32Mode::default() };
         let mut problem = Problem::dense(1, n, k, batch, layout, dtype);
         problem.d.format = if wide && dtype.bytes(1) == 2 { Format::F32 } else { dtype };
         problem.f32_mode = f32;
+        problem.groups = tokens.map(|tokens| Groups::routed(64, tokens, 4).with(|groups| groups.scaled = scaled));
         let mut key = Key::of(&problem, among).unwrap();
         (key.aligned, key.epilogue, key.layout, key.f32) = (aligned, epilogue, layout, f32);
         key

@@ -21,6 +21,8 @@ use std::time::Duration;
 /// is timed against the choice a second time, on fresh operands. A kernel that wins both times gets an entry. With the vendor library
 /// off (TILEGEMM_VENDOR=off, TILEGEMM=force) the dispatcher chooses among our own kernels; this choice has entries of its own.
 ///
+/// `--class experts` takes the products of models with experts, with uniform routing.
+///
 /// The table is valid for this GPU model, this driver branch and this version of the crate; elsewhere the table is refused. An entry is
 /// valid as long as the code of its kernel stays the same.
 /// TILEGEMM_TUNING=FILE names another table; TILEGEMM_TUNING=off switches tables off. Ctrl-C ends the command after the current product

@@ -388,7 +388,7 @@ impl Args {
 }
 
 /// The problem with the number of experts that have rows in the routing, for memory and the roofline.
-fn moved(problem: &Problem, routing: Option<&Routing>) -> Problem {
+pub fn moved(problem: &Problem, routing: Option<&Routing>) -> Problem {
     routing.map_or(*problem, |routing| routing.of(problem))
 }
 

@@ -8,6 +8,7 @@ use crate::cli::Result;
 use crate::dispatch::Policy;
 use crate::family::{self, KERNELS};
 use crate::kernel::{KernelDesc, Role};
+use crate::suite::Routing;
 use crate::tuning::{Among, Point, LEAST_GAIN};
 use crate::{Config, Problem};
 
@@ -41,10 +42,10 @@ pub struct Outcome {
     pub wrong: Vec<String>,
 }
 
-/// Measures `problem`, and measures the challengers that were faster than the choice a second time, on other operands.
-pub fn hold(session: &Session, problem: &Problem, args: &Args) -> Result<Outcome> {
-    let how =
-        How { samples: args.samples.into(), warm_up: WARM_UP, hot: false, check: true, scale: 1.0, routing: None };
+/// Measures `problem`, and measures the challengers that were faster than the choice a second time, on other operands. A product in
+/// groups has a routing.
+pub fn hold(session: &Session, problem: &Problem, routing: Option<Routing>, args: &Args) -> Result<Outcome> {
+    let how = How { samples: args.samples.into(), warm_up: WARM_UP, hot: false, check: true, scale: 1.0, routing };
     let canonical = problem.canonical().problem;
     let contests = contests(session, &canonical);
     let mut outcome = Outcome::default();

@@ -4,7 +4,7 @@ use super::contest::{self, Outcome};
 use super::output::Output;
 use super::Args;
 use crate::arch::DeviceInfo;
-use crate::cli::bench::measure::{progress, Session};
+use crate::cli::bench::measure::{moved, progress, Session};
 use crate::cli::bench::measured::STOP;
 use crate::cli::bench::run::stop_at_ctrl_c;
 use crate::cli::bench::{order, table};
@@ -86,6 +86,7 @@ fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
     let start = Instant::now();
     for (done, shape) in order.into_iter().map(|index| &shapes[index]).enumerate() {
         progress.set_message(shape.id.clone());
+        let (problem, routing) = (session.problem(shape), shape.routing());
         let per_row = start.elapsed() / done.max(1) as u32;
         let reason = if STOP.load(Ordering::Relaxed) {
             Some("interrupted".into())
@@ -94,11 +95,11 @@ fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
         } else if key(session, shape, Among::All).is_none() {
             Some("a table cannot express it".into())
         } else {
-            session.does_not_fit(&session.problem(shape), false)?
+            session.does_not_fit(&moved(&problem, routing.as_ref()), false)?
         };
         let outcome = match reason {
             Some(reason) => Err(reason),
-            None => contest::hold(session, &session.problem(shape), args).map_err(|error| format!("failed: {error}")),
+            None => contest::hold(session, &problem, routing, args).map_err(|error| format!("failed: {error}")),
         };
         match outcome {
             Ok(outcome) => {
