@@ -209,11 +209,7 @@ fn what_no_table_speaks_of_has_no_key() {
 
 /// Qwen3-30B-A3B's first product.
 fn experts(tokens: usize) -> Problem {
-    let groups = Groups::routed(128, tokens, 8);
-    Problem::dense(tokens * 8, 1536, 2048, 1, Layout::NT, Format::BF16).with(|p| {
-        p.groups = Some(groups);
-        p.b.batch_stride = [0, 1536 * 2048];
-    })
+    Problem::grouped([tokens * 8, 1536, 2048], Groups::routed(128, tokens, 8), Format::BF16)
 }
 
 #[test]

@@ -132,7 +132,7 @@ impl Session {
                 left_out.insert(shape.id.clone(), "interrupted".into());
             } else if args.budget.is_some_and(|budget| start.elapsed() + per_row > budget) {
                 left_out.insert(shape.id.clone(), "no time left in the budget".into());
-            } else if let Some(reason) = self.does_not_fit(&moved(&self.problem(shape), routing.as_ref()), args.hot)? {
+            } else if let Some(reason) = self.does_not_fit(&self.problem(shape), routing.as_ref(), args.hot)? {
                 left_out.insert(shape.id.clone(), reason);
             } else {
                 match self.row(shape, routing, args, &ceilings) {
@@ -171,12 +171,12 @@ impl Session {
     }
 
     /// The reason why a product cannot be measured, if there is one. Where the pool leaves too little memory, the pool is emptied.
-    pub fn does_not_fit(&self, problem: &Problem, hot: bool) -> Result<Option<String>> {
+    pub fn does_not_fit(&self, problem: &Problem, routing: Option<&Routing>, hot: bool) -> Result<Option<String>> {
         let free = || -> Result<f64> {
             self.timer.synchronize()?;
             Ok(free_bytes(self.timer.device())? as f64)
         };
-        let need = allocation::bytes(problem, self.dispatcher.device().l2_bytes as usize, hot) as f64;
+        let need = allocation::bytes(&moved(problem, routing), self.dispatcher.device().l2_bytes as usize, hot) as f64;
         let mut free_now = free()?;
         if need > 0.95 * free_now {
             self.pool.clear();
@@ -204,7 +204,7 @@ impl Session {
     /// TFLOP/s of the best arm at 8192^3; `None` where the product does not fit or the run is to stop.
     fn ceiling(&self, dtype: Format, f32_mode: F32Mode) -> Result<Option<f64>> {
         let problem = Problem::dense(8192, 8192, 8192, 1, Layout::NT, dtype).with(|p| p.f32_mode = f32_mode);
-        if STOP.load(Ordering::Relaxed) || self.does_not_fit(&problem, true)?.is_some() {
+        if STOP.load(Ordering::Relaxed) || self.does_not_fit(&problem, None, true)?.is_some() {
             return Ok(None);
         }
         let arms = [Arm::Candle, Arm::CublasLt, Arm::OwnBest];
@@ -388,7 +388,7 @@ impl Args {
 }
 
 /// The problem with the number of experts that have rows in the routing, for memory and the roofline.
-pub fn moved(problem: &Problem, routing: Option<&Routing>) -> Problem {
+fn moved(problem: &Problem, routing: Option<&Routing>) -> Problem {
     routing.map_or(*problem, |routing| routing.of(problem))
 }
 

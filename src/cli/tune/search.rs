@@ -4,7 +4,7 @@ use super::contest::{self, Outcome};
 use super::output::Output;
 use super::Args;
 use crate::arch::DeviceInfo;
-use crate::cli::bench::measure::{moved, progress, Session};
+use crate::cli::bench::measure::{progress, Session};
 use crate::cli::bench::measured::STOP;
 use crate::cli::bench::run::stop_at_ctrl_c;
 use crate::cli::bench::{order, table};
@@ -95,7 +95,7 @@ fn search(session: &Session, args: &Args, shapes: &[Shape]) -> Result<Found> {
         } else if key(session, shape, Among::All).is_none() {
             Some("a table cannot express it".into())
         } else {
-            session.does_not_fit(&moved(&problem, routing.as_ref()), false)?
+            session.does_not_fit(&problem, routing.as_ref(), false)?
         };
         let outcome = match reason {
             Some(reason) => Err(reason),
