@@ -63,6 +63,17 @@ fn logits_of_a_file_are_a_reference_of_the_same_model_alone() {
 }
 
 #[test]
+fn the_model_on_our_layer_has_the_logits_of_the_unmodified_model() {
+    let file = scratch("fused");
+    let file = file.to_str().unwrap();
+    json(&["--prompt", "24", "--decode", "8", "--save-logits", file]);
+    let ours = json(&["--model", "fused", "--prompt", "24", "--decode", "8", "--compare", file]);
+    let arm = &ours["arms"][0];
+    assert_eq!(arm["name"], "FusedMoe");
+    assert!(arm["to_file"]["relative"].as_f64().unwrap() < 1e-5 && arm["to_file"]["same_token"] == 9, "{arm}");
+}
+
+#[test]
 fn prints_the_arms_and_the_feature() {
     let output = moe(&["--prompt", "8", "--decode", "2"]);
     let text = String::from_utf8(output.stdout).unwrap();

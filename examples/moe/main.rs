@@ -10,12 +10,15 @@
 //!   --config full --prompt 1024 --decode 32 --save-logits stock.safetensors
 //! cargo run --example moe --features cuda,sm90,cutile,interpose-kernels,bench -- \
 //!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
+//! cargo run --example moe --features cuda,sm90,cutile,interpose,bench -- --model fused \
+//!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
 //! cargo run --example moe --features cuda,sm90,bench -- --model layer --config full
 //! cargo run --example moe --features cuda,sm90 -- --model mixtral --config full
 //! ```
 //!
 //! Qwen3-30B-A3B needs a GPU with 80 GB.
 
+mod fused;
 mod layer;
 #[path = "../llama/measure.rs"]
 mod measure;
@@ -36,8 +39,8 @@ use std::path::PathBuf;
 /// Prefill and decode of a qwen3_moe, stock and through candle-tilegemm; or a block of Mixtral's, by a loop over experts and by our layer.
 #[derive(Parser)]
 struct Args {
-    /// qwen3: an unmodified model. layer: one layer of its experts, candle's and ours. mixtral: one block, moved to our layer.
-    #[arg(long, default_value = "qwen3", value_parser = ["qwen3", "layer", "mixtral"])]
+    /// qwen3: an unmodified model. fused: the model with `nn::moe::FusedMoe` for its layer of experts. layer: one layer of its experts, candle's and ours. mixtral: one block, moved to our layer.
+    #[arg(long, default_value = "qwen3", value_parser = ["qwen3", "fused", "layer", "mixtral"])]
     model: String,
     /// full: Qwen3-30B-A3B, and a block of Mixtral 8x7B.
     #[arg(long, default_value = "tiny", value_parser = ["tiny", "full"])]

@@ -1,5 +1,6 @@
-//! The unmodified qwen3_moe: its arms, and its runs.
+//! qwen3_moe, unmodified or on our layer of experts: its arms, and its runs.
 
+use crate::fused::Qwen3;
 use crate::measure::{self, Measurement};
 use crate::report::{Arm, Report};
 use crate::{shapes, weights, Args};
@@ -25,13 +26,16 @@ const FEATURE: &str = if cfg!(feature = "interpose-kernels") {
 };
 
 /// The names of this build's arms. The interposer is off in the first arm, and on in the second.
-const ARMS: &[&str] = if cfg!(feature = "interpose-kernels") {
-    &["experts ours", "all ours"]
-} else if cfg!(feature = "interpose") {
-    &["stock", "dense ours"]
-} else {
-    &["stock"]
-};
+fn arms(is_fused: bool) -> &'static [&'static str] {
+    if !cfg!(feature = "interpose") {
+        return if is_fused { &["FusedMoe"] } else { &["stock"] };
+    }
+    match (is_fused, cfg!(feature = "interpose-kernels")) {
+        (true, _) => &["FusedMoe", "all ours"],
+        (false, true) => &["experts ours", "all ours"],
+        (false, false) => &["stock", "dense ours"],
+    }
+}
 
 pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     #[cfg(feature = "interpose")]
@@ -50,10 +54,12 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     };
 
     enter(0);
+    let is_fused = args.model == "fused";
+    let names = arms(is_fused);
     let mut config = if args.is_tiny() { shapes::qwen3_tiny() } else { shapes::qwen3_30b_a3b() };
     config.num_hidden_layers = args.layers.map_or(config.num_hidden_layers, |layers| layers as usize);
     let by_cpu = args.is_tiny() || args.weights_by_cpu || device.is_cpu();
-    let mut model = Model::load(&config, by_cpu, dtype, device)?;
+    let mut model = Model::load(&config, is_fused, by_cpu, dtype, device)?;
     // All runs have the same tokens, so that logits can be compared.
     let tokens: Vec<u32> =
         (0..args.prompt + args.decode).map(|i| i.wrapping_mul(2_654_435_761) % config.vocab_size as u32).collect();
@@ -68,7 +74,7 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     let mut logits: Vec<Vec<Tensor>> = Vec::new();
     #[cfg(feature = "interpose")]
     let mut dispatched = Vec::new();
-    for arm in 0..ARMS.len() {
+    for arm in 0..names.len() {
         enter(arm);
         #[cfg(feature = "interpose")]
         let before = interpose::stats();
@@ -78,7 +84,7 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     }
     // Two products of experts for each layer and pass.
     #[cfg(feature = "interpose-kernels")]
-    for counts in &dispatched {
+    for counts in dispatched.iter().filter(|_| !is_fused) {
         let expected = 2 * config.num_hidden_layers as u64 * (1 + u64::from(args.decode));
         ensure!(
             counts.experts == expected && counts.failed == 0,
@@ -87,7 +93,7 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
             counts.failed
         );
     }
-    let mut times = vec![Vec::new(); ARMS.len()];
+    let mut times = vec![Vec::new(); names.len()];
     for _ in 0..args.runs {
         for (arm, times) in times.iter_mut().enumerate() {
             enter(arm);
@@ -99,7 +105,7 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
         save_logits(file, &about, &logits[0])?;
     }
     let mut arms = Vec::new();
-    for (arm, name) in ARMS.iter().enumerate() {
+    for (arm, name) in names.iter().enumerate() {
         arms.push(Arm {
             name,
             times: Measurement::median(&times[arm], args.prompt, args.decode),
@@ -121,8 +127,13 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
 }
 
 struct Model {
-    model: ModelForCausalLM,
+    form: Form,
     device: Device,
+}
+
+enum Form {
+    Unmodified(ModelForCausalLM),
+    Fused(Qwen3),
 }
 
 /// One prefill and its decode steps.
@@ -135,27 +146,44 @@ struct Run {
 
 impl Model {
     /// Weights are numbers of bf16, whatever the model's type, so that runs in f32 are references of runs in bf16.
-    fn load(config: &Config, by_cpu: bool, dtype: DType, device: &Device) -> Result<Self> {
+    fn load(config: &Config, is_fused: bool, by_cpu: bool, dtype: DType, device: &Device) -> Result<Self> {
         let backend = Box::new(weights::Seeded { by_cpu, rounded_to: Some(DType::BF16) });
         let builder = VarBuilder::from_backend(backend, dtype, device.clone());
-        Ok(Self { model: ModelForCausalLM::new(config, builder)?, device: device.clone() })
+        let form = match is_fused {
+            true => Form::Fused(Qwen3::new(config, builder)?),
+            false => Form::Unmodified(ModelForCausalLM::new(config, builder)?),
+        };
+        Ok(Self { form, device: device.clone() })
+    }
+
+    fn forward(&mut self, tokens: &[u32], offset: usize) -> Result<Tensor> {
+        let input = Tensor::new(tokens, &self.device)?.unsqueeze(0)?;
+        Ok(match &mut self.form {
+            Form::Unmodified(model) => model.forward(&input, offset)?,
+            Form::Fused(model) => model.forward(&input, offset)?,
+        })
+    }
+
+    fn clear_kv_cache(&mut self) {
+        match &mut self.form {
+            Form::Unmodified(model) => model.clear_kv_cache(),
+            Form::Fused(model) => model.clear_kv_cache(),
+        }
     }
 
     /// Prefill with the first tokens, then a decode step for each token after them.
     fn run(&mut self, tokens: &[u32], prompt: u32) -> Result<Run> {
         let (prompt, decode) = tokens.split_at(prompt as usize);
-        self.model.clear_kv_cache();
+        self.clear_kv_cache();
         let mut logits = Vec::new();
         self.device.synchronize()?;
         let start = Instant::now();
-        let input = Tensor::new(prompt, &self.device)?.unsqueeze(0)?;
-        logits.push(self.model.forward(&input, 0)?);
+        logits.push(self.forward(prompt, 0)?);
         self.device.synchronize()?;
         let prefill = start.elapsed().as_secs_f64();
         let start = Instant::now();
         for (step, token) in decode.iter().enumerate() {
-            let input = Tensor::new(&[*token], &self.device)?.unsqueeze(0)?;
-            logits.push(self.model.forward(&input, prompt.len() + step)?);
+            logits.push(self.forward(&[*token], prompt.len() + step)?);
         }
         self.device.synchronize()?;
         Ok(Run { times: (prefill, start.elapsed().as_secs_f64()), logits })

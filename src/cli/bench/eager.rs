@@ -83,7 +83,13 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             Ok(Error { error: reference.error_of(&d)?, tolerance: reference.tolerance })
         };
         let error = reference.as_ref().map(error).transpose()?;
-        measured.runs.push(Run { kernel: call.name().into(), config: Config::default(), samples, error });
+        measured.runs.push(Run {
+            kernel: call.name().into(),
+            config: Config::default(),
+            samples,
+            us_in_kernels: None,
+            error,
+        });
         measured.arms.push((arm, index));
     }
     interpose::set_mode(Mode::On);

@@ -229,7 +229,7 @@ impl Session {
         let mut arms = BTreeMap::new();
         for (arm, index) in &measured.arms {
             let run = &measured.runs[*index];
-            let Run { kernel, config, samples, error } = run;
+            let Run { kernel, config, samples, us_in_kernels, error } = run;
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
@@ -237,7 +237,8 @@ impl Session {
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
             let err = error.map(|error| digits(error.error));
             let (kernel, config) = (kernel.clone(), *config);
-            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, kernel, config, err });
+            let us_in_kernels = us_in_kernels.map(digits);
+            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, us_in_kernels, kernel, config, err });
         }
         let Problem { m, n, k, .. } = problem;
         Ok(Row {
@@ -341,15 +342,14 @@ impl Session {
             measured.flags.push("clocks".into());
         }
         measured.card = vec![before, after];
-        let runs = runners.iter().zip(times).zip(errors);
-        measured.runs = runs
-            .map(|(((runner, ..), samples), error)| Run {
-                kernel: runner.kernel(),
-                config: runner.config(),
-                samples,
-                error,
-            })
-            .collect();
+        for (((runner, captured, _), samples), error) in runners.iter().zip(times).zip(errors) {
+            let us_in_kernels = captured.is_eager().then(|| captured.time_in_kernels(&self.timer)).transpose();
+            let us_in_kernels = us_in_kernels.unwrap_or_else(|error| {
+                measured.flags.push(format!("no time of kernels: {error}"));
+                None
+            });
+            measured.runs.push(Run { kernel: runner.kernel(), config: runner.config(), samples, us_in_kernels, error });
+        }
         Ok(measured)
     }
 

@@ -34,6 +34,8 @@ pub struct Run {
     /// The configuration; all zeros where the kernel has no configuration.
     pub config: Config,
     pub samples: Samples,
+    /// Microseconds in kernels, for a call that no graph can hold.
+    pub us_in_kernels: Option<f64>,
     /// `None` without a check.
     pub error: Option<Error>,
 }
@@ -79,7 +81,8 @@ mod tests {
     fn only_arms_that_may_add_in_16_bits_are_inexact_and_not_wrong() {
         let flag = |arm: Arm, dtype, error| {
             let error = Some(Error { error, tolerance: 0.0625 });
-            Run { kernel: String::new(), config: Config::default(), samples: Samples::default(), error }
+            let samples = Samples::default();
+            Run { kernel: String::new(), config: Config::default(), samples, us_in_kernels: None, error }
                 .flag(&arm, dtype)
         };
         for arm in [Arm::Candle, Arm::CublasLtAny] {

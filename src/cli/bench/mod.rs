@@ -11,6 +11,8 @@ pub mod check;
 mod compact;
 mod compare;
 #[cfg(feature = "bench")]
+mod cupti;
+#[cfg(feature = "bench")]
 mod eager;
 #[cfg(feature = "bench")]
 mod grouped;

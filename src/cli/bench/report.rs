@@ -165,6 +165,9 @@ pub struct Arm {
     pub us: f64,
     pub us_p10: f64,
     pub us_p90: f64,
+    /// Of calls whose time contains the host's work (the row has the flag `eager` and the arm): the time in kernels, by CUPTI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub us_in_kernels: Option<f64>,
     /// The kernel's name.
     pub kernel: String,
     /// The kernel's configuration. Absent where the kernel has no configuration, and in records from before 2026-11-23.

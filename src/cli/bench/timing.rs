@@ -182,6 +182,16 @@ impl Captured {
         }
     }
 
+    /// Microseconds in kernels of one launch, the median of three replays.
+    pub fn time_in_kernels(&self, timer: &Timer) -> Result<f64> {
+        let mut samples = Samples::default();
+        for _ in 0..3 {
+            let us = super::cupti::time_in_kernels(|| self.replay(timer).map(drop))?;
+            samples.push(us / self.launches as f64);
+        }
+        Ok(samples.median())
+    }
+
     /// Launches replays for at least `time` without waiting for the end.
     pub fn launch_for(&self, timer: &Timer, time: Duration) -> Result {
         let us = self.replay(timer)? * self.launches as f64;
