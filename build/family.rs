@@ -44,6 +44,9 @@ pub(super) struct Family {
     #[serde(default)]
     arch: Vec<String>,
     dtype: Vec<String>,
+    /// The formats of B beside those of `dtype`.
+    #[serde(default)]
+    b: Vec<String>,
     /// The formats of results beside those of `dtype`.
     #[serde(default)]
     out: Vec<String>,
@@ -140,6 +143,7 @@ impl Family {
             ("arch", "is written for", &row.arch, &self.arch),
             ("by_name", "is written for", &row.by_name, &self.arch),
             ("dtype", "computes in", &row.dtype, &self.dtype),
+            ("b", "multiplies by", &row.b, &self.b),
             ("layout", "reads", &row.layout, &self.layout),
         ] {
             if values.iter().any(|value| !allowed.contains(value)) {

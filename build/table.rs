@@ -18,6 +18,8 @@ use limits::Limits;
 /// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
 const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
 const DTYPES: [&str; 5] = ["f16", "bf16", "f32", "f64", "f8e4m3"];
+/// The formats of B beside those of `dtype`: blocks of GGUF.
+const BLOCKS: [&str; 10] = ["q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q5k", "q6k"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
@@ -37,6 +39,9 @@ struct Row {
     by_name: Vec<String>,
     /// f16 bf16 f32 f64 f8e4m3: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
+    /// B, where B has another format than A: blocks of GGUF. Each makes a kernel.
+    #[serde(default)]
+    b: Vec<String>,
     /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3, which has no results of its own.
     out: Option<String>,
     /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). Absent: in the dtype itself.
@@ -127,6 +132,8 @@ pub struct Kernel {
     /// `sm90a`; empty for the vendor library.
     pub arch: String,
     pub dtype: String,
+    /// The format of B.
+    pub b: String,
     /// The format of C, the bias and D.
     pub out: String,
     pub math: String,
@@ -257,10 +264,10 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     let archs = chosen.iter().map(|arch| (arch, head.role)).chain(row.by_name.iter().map(|arch| (arch, Role::ByName)));
     let mut kernels = Vec::new();
     for (arch, role) in archs {
-        for dtype in &row.dtype {
+        for (dtype, b) in operands(&row) {
             for layout in &row.layout {
                 kernels.push(Kernel {
-                    name: name(family, &row, arch, dtype, layout),
+                    name: name(family, &row, arch, [dtype, b], layout),
                     family: family.into(),
                     role,
                     language: head.language,
@@ -268,6 +275,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     flags: head.tiles_of(family, &row, dtype, layout)?.flags.clone(),
                     arch: arch.clone(),
                     dtype: dtype.clone(),
+                    b: b.clone(),
                     out: row.out.as_ref().unwrap_or(dtype).clone(),
                     math: row.math.clone(),
                     layout: layout.clone(),
@@ -281,7 +289,9 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
-                    first: *layout == row.layout[0] && first_of_size(dtype, &row.dtype),
+                    first: *layout == row.layout[0]
+                        && first_of_size(dtype, &row.dtype)
+                        && row.b.first().is_none_or(|first| first == b),
                     why: row.why.clone(),
                     line,
                     code: String::new(),
@@ -293,13 +303,20 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     Ok(kernels)
 }
 
-/// family [arch] dtype [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
-fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> String {
+/// The formats of A and B: each dtype with each block format, or with itself.
+fn operands(row: &Row) -> impl Iterator<Item = (&String, &String)> {
+    let of = move |dtype| row.b.iter().chain(row.b.is_empty().then_some(dtype)).map(move |b| (dtype, b));
+    row.dtype.iter().flat_map(of)
+}
+
+/// family [arch] dtype [b] [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
+fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], layout: &str) -> String {
     let mut parts = vec![family.to_string()];
     if !family.starts_with(arch.trim_end_matches(['a', 'f'])) {
         parts.push(arch.into());
     }
-    parts.push(dtype.into());
+    parts.push(dtype.clone());
+    parts.extend((b != dtype).then(|| b.clone()));
     parts.extend(row.out.clone());
     if row.math != "native" && !family.contains(&row.math) {
         parts.push(row.math.clone());
@@ -327,6 +344,9 @@ fn name(family: &str, row: &Row, arch: &str, dtype: &str, layout: &str) -> Strin
 /// Checks the rules for the rows of every family.
 fn check(row: &Row) -> Result<(), String> {
     one_of("dtype", &row.dtype, &DTYPES)?;
+    if !row.b.is_empty() {
+        one_of("b", &row.b, &BLOCKS)?;
+    }
     for dtype in &row.dtype {
         check_out(dtype, row.out.as_deref())?;
     }
@@ -404,10 +424,11 @@ impl Kernel {
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
+            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
+            self.b.to_uppercase(),
             self.out.to_uppercase(),
             self.math.to_uppercase(),
             self.layout.to_uppercase(),
@@ -423,21 +444,21 @@ impl Kernel {
     /// The kernel's descriptor in Rust (`KernelDesc` in kernel.rs), at this position of the table, with this link to its family.
     pub fn rust(&self, index: usize, built: bool, room: &str) -> String {
         let family = &self.family;
+        let [a, b, out] = [&self.dtype, &self.b, &self.out].map(|format| format.to_uppercase());
+        let of_b = if a == b { String::new() } else { format!(".with_b(Format::{b})") };
         let feature = match &self.feature {
             Some(feature) => format!("Some(({feature:?}, cfg!(feature = {feature:?})))"),
             None => "None".into(),
         };
         format!(
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
-             exact: {} }}, types: Types::new(Format::{}, Format::{}), math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
+             exact: {} }}, types: Types::new(Format::{a}, Format::{out}){of_b}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
              limits: {}, feature: {feature}, built: {built}, room: {} }},\n",
             self.name,
             self.role,
             self.capability(),
             self.arch.ends_with('a'),
-            self.dtype.to_uppercase(),
-            self.out.to_uppercase(),
             camel_case(&self.math),
             if self.layout == "any" { "Any".into() } else { self.layout.to_uppercase() },
             self.tile,

@@ -20,8 +20,8 @@ struct File {
 }
 
 /// What the variants of a kernel share.
-fn kind(kernel: &Kernel) -> [&String; 5] {
-    [&kernel.family, &kernel.arch, &kernel.dtype, &kernel.out, &kernel.layout]
+fn kind(kernel: &Kernel) -> [&String; 6] {
+    [&kernel.family, &kernel.arch, &kernel.dtype, &kernel.b, &kernel.out, &kernel.layout]
 }
 
 /// The splits, as facts and bounds, and the leaves.

@@ -35,7 +35,7 @@ typedef enum tg_status {
 typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2 } tg_gate;
 
 /* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
- * along K. TG_F8E4M3 is a format of A and B; no kernel takes a later format yet. */
+ * along K. TG_F8E4M3 is a format of A and B; blocks of GGUF (TG_Q4_0 to TG_Q6K) are formats of B. No kernel takes TG_I4 yet. */
 typedef enum tg_format {
   TG_F16 = 0,
   TG_BF16 = 1,

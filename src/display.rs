@@ -185,7 +185,15 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }
         Rejection::Types { have, need } => {
-            (Nearness::Elsewhere, format!("the problem is in {need}; these compute in "), have.to_string())
+            let (common, own) = match [have, need].map(|types| types.b.is_gguf_block()) {
+                [false, false] => (format!("the problem is in {need}; these compute in "), have.to_string()),
+                [true, false] => ("these multiply by blocks of GGUF files, the problem has none".into(), String::new()),
+                [false, true] => ("these multiply by no blocks of GGUF files".into(), String::new()),
+                [true, true] => {
+                    (format!("the problem is in {need}; these take other blocks or activations"), String::new())
+                }
+            };
+            (Nearness::Elsewhere, common, own)
         }
         Rejection::Arch { built, device } => {
             (Nearness::Elsewhere, format!("the device is an sm{device}; these are built for "), built.to_string())

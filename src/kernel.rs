@@ -276,6 +276,7 @@ impl KernelDesc {
         if self.types != need {
             return Err(Rejection::Types { have: self.types.into(), need: need.into() });
         }
+        Limits::check_blocks(problem)?;
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });
         }

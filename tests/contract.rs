@@ -47,7 +47,7 @@ fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4]) -> Problem {
     let layout = if kernel.layout == Layout::Any { Layout::NT } else { kernel.layout };
     let problem = Problem::dense(m, n, k, batch, layout, kernel.types.a);
     let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
-    let problem = problem.with(|p| (p.d.format, p.f32_mode) = (kernel.types.d, f32_mode));
+    let problem = problem.with(|p| (p.b.format, p.d.format, p.f32_mode) = (kernel.types.b, kernel.types.d, f32_mode));
     let grouped = |p: &mut Problem| (p.groups, p.batch) = (Some(Groups::new(3)), [1, 1]);
     (if kernel.needs_groups() { problem.with(grouped) } else { problem }).canonical().problem
 }
@@ -126,11 +126,11 @@ fn shape() -> impl Strategy<Value = Shape> {
 }
 
 /// The canonical problem of these types.
-fn problem(shape: &Shape, operands: Format, out: Format, f32_mode: F32Mode) -> Problem {
+fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Problem {
     let [m, n, k, batch] = shape.sizes;
-    let mut problem = Problem::dense(m, n, k, batch, shape.layout, operands);
+    let mut problem = Problem::dense(m, n, k, batch, shape.layout, a);
     problem.f32_mode = f32_mode;
-    problem.d.format = out;
+    (problem.b.format, problem.d.format) = (b, out);
     if shape.column_major_d {
         problem.d = Operand::col_major(out, m, [0, 0]);
     }
@@ -144,7 +144,8 @@ fn problem(shape: &Shape, operands: Format, out: Format, f32_mode: F32Mode) -> P
         let inner = line * lines as i64;
         let outer = (inner + if shape.outer > 1 { 16 } else { 0 }) * batch as i64;
         operand.batch_stride = if broadcast || count == 1 { [0, 0] } else { [outer, inner] };
-        operand.pointer_align = shape.align[at].max(operand.format.bytes(1) as u32);
+        let least = if operand.format.is_gguf_block() { 2 } else { operand.format.bytes(1) as u32 };
+        operand.pointer_align = shape.align[at].max(least);
     };
     place(0, &mut problem.a, [m, k], shape.broadcast[0]);
     place(1, &mut problem.b, [k, n], shape.broadcast[1]);
@@ -160,16 +161,19 @@ fn problem(shape: &Shape, operands: Format, out: Format, f32_mode: F32Mode) -> P
     problem.canonical().problem
 }
 
-/// The formats of A and B, and of D.
-const TYPES: [[Format; 2]; 8] = [
-    [Format::F16, Format::F16],
-    [Format::BF16, Format::BF16],
-    [Format::F32, Format::F32],
-    [Format::F64, Format::F64],
-    [Format::F16, Format::F32],
-    [Format::BF16, Format::F32],
-    [Format::F8E4M3, Format::BF16],
-    [Format::F8E4M3, Format::F32],
+/// The formats of A, B and D.
+const TYPES: [[Format; 3]; 11] = [
+    [Format::F16, Format::F16, Format::F16],
+    [Format::BF16, Format::BF16, Format::BF16],
+    [Format::F32, Format::F32, Format::F32],
+    [Format::F64, Format::F64, Format::F64],
+    [Format::F16, Format::F16, Format::F32],
+    [Format::BF16, Format::BF16, Format::F32],
+    [Format::F8E4M3, Format::F8E4M3, Format::BF16],
+    [Format::F8E4M3, Format::F8E4M3, Format::F32],
+    [Format::F32, Format::Q8_0, Format::F32],
+    [Format::F16, Format::Q4_0, Format::F16],
+    [Format::BF16, Format::Q4K, Format::BF16],
 ];
 
 proptest! {
@@ -177,9 +181,9 @@ proptest! {
 
     #[test]
     fn kernels_take_what_their_descriptors_support(shape in shape()) {
-        for [operands, out] in TYPES {
+        for types in TYPES {
             for f32_mode in [F32Mode::Accurate, F32Mode::Tf32] {
-                let problem = problem(&shape, operands, out, f32_mode);
+                let problem = problem(&shape, types, f32_mode);
                 for kernel in built() {
                     for config in kernel.configurations(&problem, &device(kernel)) {
                         prop_assert!(takes(kernel, &problem, numbers(&config)), "{kernel}@{config} refuses {problem}");
@@ -264,7 +268,7 @@ fn other_types_are_refused() {
             let Some(config) = kernel.configurations(&problem, &device(kernel)).first().map(numbers) else { continue };
             let of = |change: &dyn Fn(&mut Problem)| problem.with(|p| change(p));
             let others = |format: Format| {
-                [Format::F16, Format::BF16, Format::F32, Format::F64, Format::Q4_0]
+                [Format::F16, Format::BF16, Format::F32, Format::F64, Format::Q4_0, Format::Q6K]
                     .into_iter()
                     .filter(move |&x| x != format)
             };

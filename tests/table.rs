@@ -378,7 +378,7 @@ fn how_f32_is_multiplied_is_in_the_name() {
     };
     let kernel = made_up("sm90_made_up", &[("math", r#""bf16x6""#)]);
     assert_eq!(kernel.name, "sm90_made_up_f32_bf16x6_nt_128x256x64_2x1_cooperative");
-    assert!(kernel.cpp().contains(", 90, TG_F32, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
+    assert!(kernel.cpp().contains(", 90, TG_F32, TG_F32, TG_F32, TG_BF16X6, TG_NT, "), "{}", kernel.cpp());
     assert!(
         kernel
             .rust(0, true, "ROOM")
@@ -462,15 +462,17 @@ fn the_fast_profile_has_something_for_every_problem() {
     }
     let of_hopper = || rows.iter().filter(|row| row.capability() == 90 && row.role != table::Role::ByName);
     let on_hopper = |fast: bool, half: bool| {
-        let rows = of_hopper().filter(|row| row.out == row.dtype && (row.fast || !fast));
+        let rows = of_hopper().filter(|row| row.out == row.dtype && row.b == row.dtype && (row.fast || !fast));
         rows.filter(|row| ["bf16", "f16"].contains(&row.dtype.as_str()) == half).count()
     };
     let (half, single) = (on_hopper(false, true), on_hopper(false, false));
     assert!(half <= 58 && single <= 58, "{half} kernels of bf16 and f16, {single} of f32 and f64");
     assert!(on_hopper(true, true) + on_hopper(true, false) <= 56);
+    let blocks = of_hopper().filter(|row| row.b != row.dtype).count();
+    assert!(blocks <= 60, "{blocks} kernels of blocks");
     // fp8 has no results of its own.
     let (fp8, wider): (Vec<_>, Vec<_>) =
-        of_hopper().filter(|row| row.out != row.dtype).partition(|row| row.dtype == "f8e4m3");
+        of_hopper().filter(|row| row.out != row.dtype && row.b == row.dtype).partition(|row| row.dtype == "f8e4m3");
     assert!(fp8.len() <= 2 && wider.len() <= 16, "{} kernels of fp8, {} with a wider result", fp8.len(), wider.len());
 }
 

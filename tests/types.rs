@@ -71,13 +71,46 @@ fn limits_count_the_bytes_of_each_operand() {
     assert_eq!(verdict(TILES, &layout).unwrap_err(), "reads nt, the operands are tn");
 }
 
-/// Blocks and scales can be asked for; every kernel refuses them with what it has.
+/// A product with the weights of a GGUF file.
+fn gguf(b: Format, [m, n, k]: [usize; 3]) -> Problem {
+    Problem::dense(m, n, k, 1, Layout::NT, Format::F32).with(|problem| problem.b.format = b)
+}
+
+#[test]
+fn blocks_of_gguf_are_a_format_of_b() {
+    let blocks: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_gguf_block()).collect();
+    assert_eq!(blocks.len(), 10);
+    for b in blocks {
+        for a in [Format::F32, Format::F16, Format::BF16] {
+            let problem = gguf(b, [3, 40, 512]).with(|p| (p.a.format, p.d.format) = (a, a));
+            let plan = plan(&problem, Policy::default());
+            assert_eq!((plan.kernel.types.a, plan.kernel.types.b, plan.kernel.types.d), (a, b, a), "{problem}");
+        }
+        let scale = b.block().elements;
+        let cut = gguf(b, [3, 40, 512 + 16]);
+        let stepped = gguf(b, [3, 40, 512]).with(|p| p.b.row_stride = 2);
+        let apart = gguf(b, [3, 40, 512]).with(|p| p.b.col_stride = 512 + 16);
+        for (problem, words) in [
+            (cut, format!("B has blocks of {scale} numbers along K, K is 528")),
+            (stepped, format!("B has blocks of {scale} numbers along K, the stride along K is 2")),
+            (apart, format!("B has blocks of {scale} numbers along K, a stride of B is 528")),
+        ] {
+            let error = Dispatcher::hypothetical(DeviceInfo::h100()).plan(&problem, Policy::default()).unwrap_err();
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    }
+    let swapped = gguf(Format::Q8_0, [3, 40, 512]).with(|p| std::mem::swap(&mut p.a.format, &mut p.b.format));
+    let error = Dispatcher::hypothetical(DeviceInfo::h100()).plan(&swapped, Policy::default()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
+
+/// Scales and packed 4 bits can be asked for; every kernel refuses them with what it has.
 #[test]
 fn what_no_kernel_takes_yet_is_refused_by_all() {
     let dense = Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::BF16);
     let scale = Scale::new(Format::F32, [1, 128]);
     for problem in [
-        dense.with(|problem| problem.b.format = Format::Q4K),
+        dense.with(|problem| problem.b.format = Format::I4),
         dense.with(|problem| problem.b.scale = Some(scale)),
         Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F8E4M3),
     ] {

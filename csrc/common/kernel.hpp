@@ -59,11 +59,11 @@ class Rehearsal {
 #define TG_TAKES_GATES false
 #endif
 
-// The descriptor's functions for a launch function of kernels whose operands A and B, and whose C, bias and D, have one format each.
+// The descriptor's functions for a launch function of kernels with these formats of A and of B, and one format of C, bias and D.
 // No kernel takes scales of matrices yet.
-template <tg_format operands, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
+template <tg_format a, tg_format b, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
 struct Entry {
-  static constexpr tg_types types = {operands, operands, out, out, operands == TG_F64 ? TG_F64 : TG_F32};
+  static constexpr tg_types types = {a, b, out, out, a == TG_F64 ? TG_F64 : TG_F32};
 
   static tg_status checked_launch(const tg_gemm_args* args) {
     const tg_types& have = args->types;
@@ -159,12 +159,12 @@ bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const i
 }  // namespace tilegemm
 
 #ifndef TG_KERNEL
-#define TG_KERNEL(NAME, ARCH, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
+#define TG_KERNEL(NAME, ARCH, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
                   SCHEDULE, ...)                                                                                      \
   namespace tilegemm {                                                                                                \
   struct NAME##_row {                                                                                                 \
     static constexpr int arch = ARCH;                                                                                 \
-    static constexpr tg_format dtype = DTYPE, out = OUT; /* of A and B; of C, the bias and D */                       \
+    static constexpr tg_format dtype = DTYPE, b = B, out = OUT; /* of A; of B; of C, the bias and D */                \
     static constexpr tg_math math = MATH;                                                                             \
     static constexpr tg_layout layout = LAYOUT;                                                                       \
     static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
@@ -174,14 +174,14 @@ bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const i
     using widths = Widths<__VA_ARGS__>;                                                                               \
   };                                                                                                                  \
   }                                                                                                                   \
-  TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                         \
+  TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                      \
               tilegemm::launch<tilegemm::NAME##_row>)
 #endif
 
 // The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of TG_DESCRIBE.
-#define TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
+#define TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
   namespace tilegemm {                                                                                                \
-  using NAME##_entry = Entry<DTYPE, OUT, LAUNCH>;                                                                     \
+  using NAME##_entry = Entry<DTYPE, B, OUT, LAUNCH>;                                                                    \
   }                                                                                                                   \
   extern "C" {                                                                                                        \
   extern const tg_kernel NAME;                                                                                        \

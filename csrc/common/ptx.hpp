@@ -110,6 +110,11 @@ __device__ inline void copy_async_16(uint32_t to, const void* from, int size, ui
                : "memory");
 }
 
+// Ends a group of copies of this thread; waits until at most `groups` of the groups are on their way.
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int groups>
+__device__ inline void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory"); }
+
 // Arrives at a barrier when all copies that this thread has started have ended. The barrier's number of arrivals has to include this
 // arrival.
 __device__ inline void mbarrier_arrive_after_copies(uint32_t barrier) {
@@ -150,6 +155,9 @@ __device__ inline float4 load_shared_4_ordered(uint32_t from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from) : "memory");
   return v;
+}
+__device__ inline void store_shared_8(uint32_t to, uint8_t byte) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(uint32_t(byte)) : "memory");
 }
 __device__ inline void store_shared(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");

@@ -6,6 +6,7 @@
 #define TG_TAKES_GATES true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
+#include "common/gguf.hpp"
 #include "common/groups.hpp"
 #include "common/launch.hpp"
 
@@ -17,10 +18,31 @@ constexpr int64_t chain = 64;
 template <class Out, class Acc>
 using ExactEpilogue = Epilogue<Out, Acc, Accuracy::exact>;
 
-template <class T, class Out, class Acc>
+// A column of B, and the numbers of the column by k.
+template <class T>
+struct Numbers {
+  const T* first;
+  int64_t stride;
+  __device__ Numbers(const tg_matrix& b, tg_format, int64_t offset)
+      : first(static_cast<const T*>(b.ptr) + offset), stride(b.row_stride) {}
+  __device__ T operator[](int64_t k) const { return first[k * stride]; }
+};
+
+// As Numbers, where B has blocks, whose numbers lie at consecutive k.
+struct Blocks {
+  const uint8_t* first;
+  tg_format format;
+  __device__ Blocks(const tg_matrix& b, tg_format format, int64_t offset)
+      : first(static_cast<const uint8_t*>(b.ptr) + offset / gguf::block_of(format).elements * gguf::block_of(format).bytes), format(format) {}
+  __device__ float operator[](int64_t k) const {
+    const gguf::Block block = gguf::block_of(format);
+    return gguf::number(format, first + k / block.elements * block.bytes, int(k % block.elements));
+  }
+};
+
+template <class T, class Column, class Out, class Acc>
 __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
   const T* a = static_cast<const T*>(args.a.ptr);
-  const T* b = static_cast<const T*>(args.b.ptr);
   Out* d = static_cast<Out*>(args.d.ptr);
   // Gated: D has half of the columns, and an element is made of two columns of the product.
   const bool gated = args.gate != TG_UNGATED, interleaved = args.gate == TG_GATE_INTERLEAVED;
@@ -31,7 +53,7 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
     const int64_t j = index % columns, i = index / columns % args.m;
     const int64_t batch = index / (columns * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
     const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
-    const T* matrix = b + batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
+    int64_t matrix = batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
     Acc scale = Acc(1);
     int64_t row_of_d = i, of_bias = batch1;
     if (args.groups.count > 0) {
@@ -47,12 +69,12 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
     Acc x = scale;
     for (int part = 0; part <= int(gated); part++) {
       const int64_t column = interleaved ? 2 * j + part : j + part * columns;
-      const T* col = matrix + column * args.b.col_stride;
+      const Column col(args.b, args.types.b, matrix + column * args.b.col_stride);
       Acc acc = Acc(0);
       for (int64_t first = 0; first < args.k; first += chain) {
         Acc sum = Acc(0);
         for (int64_t k = first; k < min(first + chain, args.k); k++) {
-          sum += Acc(row[k * args.a.col_stride]) * Acc(col[k * args.b.row_stride]);
+          sum += Acc(row[k * args.a.col_stride]) * Acc(col[k]);
         }
         acc += sum;
       }
@@ -77,7 +99,15 @@ tg_status launch(const tg_gemm_args* args) {
   if (blocks == 0) return TG_OK;
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
   const dim3 grid(unsigned(blocks < most ? blocks : most));
-  return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Out, Acc>, *args, ExactEpilogue<Out, Acc>(*args));
+  const ExactEpilogue<Out, Acc> epilogue(*args);
+  if constexpr (gguf::is_block(Row::b)) {
+    const int64_t elements = gguf::block_of(Row::b).elements;
+    const bool whole = args->k % elements == 0 && args->b.row_stride == 1 && args->b.col_stride % elements == 0 &&
+                       args->b.batch_stride[0] % elements == 0 && args->b.batch_stride[1] % elements == 0;
+    return whole ? launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue) : TG_UNSUPPORTED;
+  } else {
+    return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Numbers<T>, Out, Acc>, *args, epilogue);
+  }
 }
 
 }  // namespace tilegemm

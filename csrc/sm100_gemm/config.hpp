@@ -115,7 +115,7 @@ struct Config {
 
 // The rows have rungs for schedules; the fields that no kernel here reads are left out.
 #undef TG_KERNEL
-#define TG_KERNEL(NAME, ARCH, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
+#define TG_KERNEL(NAME, ARCH, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
                   RUNG, ...)                                                                                                     \
   namespace tilegemm {                                                                                                           \
   struct NAME##_row {                                                                                                            \
@@ -126,4 +126,4 @@ struct Config {
     static constexpr Rung rung = Rung::RUNG;                                                                                     \
   };                                                                                                                             \
   }                                                                                                                              \
-  TG_DESCRIBE(NAME, DTYPE, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, tilegemm::launch<tilegemm::NAME##_row>)
+  TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, tilegemm::launch<tilegemm::NAME##_row>)

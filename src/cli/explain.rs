@@ -37,6 +37,9 @@ pub struct Args {
     /// Element type of the operands, and of the result without --out
     #[arg(long, default_value = "bf16", value_parser = operands())]
     dtype: Format,
+    /// Format of B, where B has another format: blocks of a GGUF file, along K (nt only)
+    #[arg(long, value_name = "FORMAT", value_parser = blocks())]
+    b: Option<Format>,
     /// Element type of the result; f32 for f16 and bf16 operands, bf16 or f32 for f8e4m3
     #[arg(long, value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
     out: Option<Format>,
@@ -118,6 +121,13 @@ fn operands() -> impl TypedValueParser<Value = Format> {
         .try_map(|name| FORMATS.into_iter().find(|format| format.name() == name).ok_or("no format of a kernel"))
 }
 
+/// The block formats of B.
+fn blocks() -> impl TypedValueParser<Value = Format> {
+    let formats: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_gguf_block()).collect();
+    PossibleValuesParser::new(formats.iter().map(|format| format.name()))
+        .try_map(move |name| formats.iter().copied().find(|format| format.name() == name).ok_or("no block format"))
+}
+
 /// A size that every kernel interface can express.
 fn size() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(i32::MAX))
@@ -170,6 +180,12 @@ impl Args {
                 return Err(Failure::Usage(why.into()));
             }
             problem = Problem::grouped([m * top_k, n, k], Groups::routed(experts, m, top_k), self.dtype);
+        }
+        if let Some(b) = self.b {
+            if self.layout != Layout::NT {
+                return Err(Failure::Usage("--b: blocks lie along K, so that the layout is nt".into()));
+            }
+            problem.b.format = b;
         }
         problem.d.format = self.out.unwrap_or(self.dtype);
         problem.epilogue.bias = self.bias.then_some(BiasAxis::N);

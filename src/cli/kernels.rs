@@ -139,10 +139,13 @@ fn same_row(x: &KernelDesc, y: &KernelDesc) -> bool {
     row(x) == row(y)
 }
 
-/// Element types, and the type of the multiplication where that type differs.
+/// Element types, the formats of B and the type of the multiplication where these differ.
 fn dtypes(row: &[&KernelDesc]) -> String {
     let names = distinct(row, |kernel| kernel.types.a);
     match row[0].math {
+        Math::Native if row[0].types.b != row[0].types.a => {
+            format!("{names}\nx {}", distinct(row, |kernel| kernel.types.b))
+        }
         Math::Native => names,
         math => format!("{names}\n{math}"),
     }

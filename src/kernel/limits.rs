@@ -111,6 +111,20 @@ impl Limits {
         }
     }
 
+    /// Checks whether blocks of B are whole and lie one after the other along K.
+    pub fn check_blocks(problem: &Problem) -> Result<(), Rejection> {
+        let Problem { k, b, .. } = *problem;
+        let block = b.format.block().elements;
+        let strides = [b.col_stride, b.batch_stride[0], b.batch_stride[1]].map(|stride| ("a stride of B", stride));
+        let is_whole = |(_, extent): &(&str, i64)| extent % block as i64 == 0;
+        match [("K", k as i64)].into_iter().chain(strides).find(|extent| !is_whole(extent)) {
+            _ if block == 1 => Ok(()),
+            _ if b.row_stride != 1 => Err(Rejection::Blocks { block, what: "the stride along K", have: b.row_stride }),
+            Some((what, have)) => Err(Rejection::Blocks { block, what, have }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks whether `problem` has groups where the kernel needs groups, and none where the kernel takes none.
     pub fn check_groups(&self, problem: &Problem) -> Result<(), Rejection> {
         match (self.groups, problem.groups) {

@@ -45,6 +45,16 @@ pub enum Rejection {
         /// The problem's type.
         need: Box<Types>,
     },
+    /// Blocks of B are cut, or do not lie one after the other along K.
+    #[error("B has blocks of {block} numbers along K, {what} is {have}")]
+    Blocks {
+        /// Numbers of a block.
+        block: usize,
+        /// K, or a stride.
+        what: &'static str,
+        /// The problem's extent or stride, in elements; expected a multiple of the block, and 1 along K.
+        have: i64,
+    },
     /// The kernel does not take groups of rows with a B each.
     #[error("takes one B for all rows, the problem has groups of rows")]
     Groups,

@@ -5,8 +5,8 @@ use std::fmt;
 /// How the numbers of a matrix are stored: each by itself, or in blocks of consecutive numbers along K.
 ///
 /// The block formats are the formats of GGUF files (ggml-common.h of llama.cpp). [`Format::F8E4M3`] is a format of A and
-/// B, with results in bf16 or f32. No kernel takes [`Format::I4`] or a block format yet: a problem with such an operand is rejected with
-/// [`Rejection::Types`](crate::kernel::Rejection::Types).
+/// B, with results in bf16 or f32. A block format is a format of B. No kernel takes [`Format::I4`] yet: a problem with such an operand is
+/// rejected with [`Rejection::Types`](crate::kernel::Rejection::Types).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -101,6 +101,11 @@ impl Format {
             Format::Q6K => (256, 210),
         };
         Block { elements, bytes }
+    }
+
+    /// Whether the format is a block format of GGUF files.
+    pub const fn is_gguf_block(self) -> bool {
+        self.block().elements > 2
     }
 
     /// Bits of an element, scales included: 4.5 of `q4_0`.
@@ -209,6 +214,11 @@ impl Types {
     pub const fn new(operands: Format, out: Format) -> Self {
         let acc = if matches!(operands, Format::F64) { Format::F64 } else { Format::F32 };
         Self { a: operands, b: operands, c: out, d: out, acc, scales: [None; 3] }
+    }
+
+    /// The same type with another format of B.
+    pub const fn with_b(self, b: Format) -> Self {
+        Self { b, ..self }
     }
 
     /// Everything in one format.

@@ -29,7 +29,7 @@ pub fn tests() -> Vec<(String, Test)> {
         };
         (format!("{kernel}_activations"), Box::new(move |gpu| all(gpu, kernel)))
     };
-    crate::built().filter(fuses).map(test).collect()
+    crate::with_one_b().filter(fuses).map(test).collect()
 }
 
 fn single(bits: u16) -> f32 {

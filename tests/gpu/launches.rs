@@ -31,7 +31,7 @@ pub fn tests() -> Vec<(String, Test)> {
 
 fn own_kernels(gpu: &Gpu) -> Vec<&'static KernelDesc> {
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && !kernel.needs_groups()).filter(runs).collect()
+    KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(crate::plain).filter(runs).collect()
 }
 
 /// A product of ones, which is K everywhere.

@@ -39,7 +39,7 @@ fn no_kernel_refuses_what_it_supports(gpu: &Gpu) -> Result<(), String> {
     // SAFETY: the stream is one of the device, which is now the current one.
     unsafe { launch::prepare(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && !kernel.needs_groups()).filter(runs) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(crate::plain).filter(runs) {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(text)?;
         let launched = launch_large(gpu, kernel, &stream);
         // SAFETY: the stream is being captured by this thread, and the graph is destroyed once.
@@ -218,7 +218,7 @@ fn lines_far_apart(gpu: &Gpu) -> Result<(), String> {
     let memory = unsafe { stream.alloc::<u8>(FAR) }.map_err(text)?;
     let memory = memory.device_ptr(&stream).0;
     let runs = |kernel: &&KernelDesc| kernel.is_built() && kernel.arch.runs_on(gpu.info.capability);
-    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor && !kernel.needs_groups()).filter(runs) {
+    for kernel in KERNELS.iter().filter(|kernel| kernel.role != Role::Vendor).filter(crate::plain).filter(runs) {
         by_types!(kernel.types, far_apart(gpu, kernel, memory))?;
     }
     Ok(())

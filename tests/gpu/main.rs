@@ -13,6 +13,7 @@ mod epilogue;
 mod exactness;
 mod experts;
 mod fma;
+mod gguf;
 mod groups;
 mod launches;
 mod limits;
@@ -68,9 +69,14 @@ fn built() -> impl Iterator<Item = &'static KernelDesc> {
     KERNELS.iter().filter(|kernel| kernel.is_built()).filter(runs)
 }
 
-/// The kernels among these that take problems with one B for all rows; `groups.rs` has the others.
+/// The kernels among these that are `plain`.
 fn with_one_b() -> impl Iterator<Item = &'static KernelDesc> {
-    built().filter(|kernel| !kernel.needs_groups())
+    built().filter(plain)
+}
+
+/// Whether a kernel takes problems with one B for all rows, in the format of A; `groups.rs` and `gguf.rs` have the others.
+fn plain(kernel: &&'static KernelDesc) -> bool {
+    !kernel.needs_groups() && kernel.types.a == kernel.types.b
 }
 
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
@@ -103,6 +109,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(exactness::tests());
     tests.extend(experts::tests());
     tests.extend(fma::tests());
+    tests.extend(gguf::tests());
     tests.extend(groups::tests());
     tests.extend(limits::tests());
     tests.extend(odd_addresses::tests());

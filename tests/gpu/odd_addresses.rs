@@ -11,7 +11,7 @@ use candle_tilegemm::problem::power_of_two_in;
 use candle_tilegemm::{Config, Format, Layout, Problem};
 
 pub fn tests() -> Vec<(String, Test)> {
-    let kernels = crate::built().filter(|kernel| kernel.role == Role::Kernel && reads_odd_addresses(kernel));
+    let kernels = crate::with_one_b().filter(|kernel| kernel.role == Role::Kernel && reads_odd_addresses(kernel));
     let test = |kernel: &'static KernelDesc| -> (String, Test) {
         let test = move |gpu: &Gpu| by_types!(kernel.types, every_address(gpu, kernel));
         (format!("odd_addresses_{}", kernel.name), Box::new(test))

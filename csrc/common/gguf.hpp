@@ -1,0 +1,89 @@
+// The block formats of GGUF files: sizes, and the numbers of a block one by one, as ggml-common.h and ggml-quants.c of llama.cpp define
+// them. A block is B's numbers at consecutive k of one column. Any bytes are a valid block.
+#pragma once
+#include "common/kernel.hpp"
+
+namespace tilegemm::gguf {
+
+struct Block {
+  int elements, bytes;
+};
+
+constexpr bool is_block(tg_format format) { return format >= TG_Q4_0 && format <= TG_Q6K; }
+
+constexpr __host__ __device__ Block block_of(tg_format format) {
+  switch (format) {
+    case TG_Q4_0: return {32, 18};
+    case TG_Q4_1: return {32, 20};
+    case TG_Q5_0: return {32, 22};
+    case TG_Q5_1: return {32, 24};
+    case TG_Q8_0: return {32, 34};
+    case TG_Q2K: return {256, 84};
+    case TG_Q3K: return {256, 110};
+    case TG_Q4K: return {256, 144};
+    case TG_Q5K: return {256, 176};
+    case TG_Q6K: return {256, 210};
+    default: return {1, 0};
+  }
+}
+
+__host__ __device__ inline float half_at(const uint8_t* at) {
+  __half_raw raw;
+  raw.x = uint16_t(at[0] | at[1] << 8);
+  return __half2float(__half(raw));
+}
+
+// The scale and the minimum of numbers 32 j ... 32 j + 31 of q4k and q5k: 6 bits each, in 12 bytes.
+struct ScaleAndMin {
+  int scale, min;
+};
+__host__ __device__ inline ScaleAndMin scale_and_min(const uint8_t* packed, int j) {
+  if (j < 4) return {packed[j] & 63, packed[j + 4] & 63};
+  return {(packed[j + 4] & 15) | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4};
+}
+
+// Number i of a block. The f32 operations are those of candle's `to_float`.
+__host__ __device__ inline float number(tg_format format, const uint8_t* block, int i) {
+  const int half = i / 16, byte = i % 16;                    // of the formats with 32 numbers: two halves of 16
+  const int part = i / 128, row = i % 128 / 32, at = i % 32;  // of the formats with 256 numbers: two parts of 4 rows of 32
+  const auto nibble = [](uint8_t pair, int which) { return pair >> 4 * which & 15; };
+  switch (format) {
+    case TG_Q4_0: return float(nibble(block[2 + byte], half) - 8) * half_at(block);
+    case TG_Q4_1: return float(nibble(block[4 + byte], half)) * half_at(block) + half_at(block + 2);
+    case TG_Q5_0:
+    case TG_Q5_1: {
+      const uint8_t* high = block + (format == TG_Q5_0 ? 2 : 4);
+      const int q = nibble(high[4 + byte], half) | (high[i / 8] >> i % 8 & 1) << 4;
+      return format == TG_Q5_0 ? float(q - 16) * half_at(block) : float(q) * half_at(block) + half_at(block + 2);
+    }
+    case TG_Q8_0: return float(int8_t(block[2 + i])) * half_at(block);
+    case TG_Q2K: {
+      const uint8_t scale = block[i / 16];
+      const int q = block[16 + 32 * part + at] >> 2 * row & 3;
+      return half_at(block + 80) * float(scale & 15) * float(q) - half_at(block + 82) * float(scale >> 4);
+    }
+    case TG_Q3K: {
+      const uint8_t* scales = block + 96;
+      const int s = i / 16, low = nibble(scales[s % 8], s / 8), high = scales[8 + s % 4] >> 2 * (s / 4) & 3;
+      const int q = (block[32 + 32 * part + at] >> 2 * row & 3) - (block[at] >> (4 * part + row) & 1 ? 0 : 4);
+      return half_at(block + 108) * float((low | high << 4) - 32) * float(q);
+    }
+    case TG_Q4K:
+    case TG_Q5K: {
+      const int sub = i / 32;
+      const ScaleAndMin packed = scale_and_min(block + 4, sub);
+      const uint8_t* low = block + (format == TG_Q4K ? 16 : 48);
+      int q = nibble(low[32 * (sub / 2) + at], sub % 2);
+      if (format == TG_Q5K) q |= (block[16 + at] >> sub & 1) << 4;
+      return half_at(block) * float(packed.scale) * float(q) - half_at(block + 2) * float(packed.min);
+    }
+    case TG_Q6K: {
+      const int low = nibble(block[64 * part + 32 * (row % 2) + at], row / 2);
+      const int q = (low | (block[128 + 32 * part + at] >> 2 * row & 3) << 4) - 32;
+      return half_at(block + 208) * float(int8_t(block[192 + i / 16])) * float(q);
+    }
+    default: return 0.0f;
+  }
+}
+
+}  // namespace tilegemm::gguf

@@ -1,0 +1,141 @@
+// Blocks of GGUF as operand A of mma.m16n8k16 in bf16: whole numbers, and the factors that 16 or 32 of them share.
+//
+// A span is 256 numbers of a row: a block of 256, or eight blocks of 32. Step s of a span is the numbers 16 s ... 16 s + 15. Lane (g, t) of a
+// warp holds numbers 4 t ... 4 t + 3 of a step, of rows g and g + 8. The lane's first pair is (4 t, 4 t + 2), the second (4 t + 1, 4 t + 3):
+// operand B needs its numbers in this order of k (place_of_k).
+//
+// A number of the row is `scale * whole - min`. Whole numbers are exact in bf16, and scales and minima are f32, so that sums have the error of
+// the activations alone.
+#pragma once
+#include "common/gguf.hpp"
+
+namespace tilegemm::gguf {
+namespace {
+
+constexpr int span = 256, step = 16, steps = span / step;
+
+// The place, among the 16 of its step, at which a lane finds number k of the step.
+__device__ inline int place_of_k(int k) { return k / 4 * 4 + k % 2 * 2 + k % 4 / 2; }
+
+// Bytes of a row in shared memory from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself.
+template <bool WORDS>
+struct Image {
+  const uint8_t* at;
+
+  __device__ uint32_t word(int offset) const {
+    if constexpr (WORDS) return *reinterpret_cast<const uint32_t*>(at + offset);
+    const uint8_t* const from = at + offset;
+    const bool is_odd = reinterpret_cast<uintptr_t>(from) & 2;
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(from - (is_odd ? 2 : 0));
+    return __funnelshift_r(words[0], words[1], is_odd ? 16 : 0);
+  }
+  __device__ float half(int offset) const { return __half2float(*reinterpret_cast<const __half*>(at + offset)); }
+};
+
+// The factor times byte i of a word, less `zero`. 2^23 + byte has the byte in its last bits.
+__device__ inline float times_byte(float factor, uint32_t word, int i, int zero = 0) {
+  const float shifted = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + i));
+  return zero ? factor * (shifted - float((1 << 23) + zero)) : fmaf(shifted, factor, -float(1 << 23) * factor);  // exact but for one rounding
+}
+
+__device__ inline uint32_t minus(uint32_t x, uint32_t y) {
+  const __nv_bfloat162 difference = __hsub2(reinterpret_cast<const __nv_bfloat162&>(x), reinterpret_cast<const __nv_bfloat162&>(y));
+  return reinterpret_cast<const uint32_t&>(difference);
+}
+
+// A span of a row in one format.
+template <tg_format F>
+struct Row {
+  static constexpr Block block = block_of(F);
+  static constexpr int blocks = span / block.elements, bytes = blocks * block.bytes;
+  static constexpr bool has_words = block.bytes % 4 == 0;
+  // Numbers that share a scale.
+  static constexpr int scaled = F == TG_Q2K || F == TG_Q3K || F == TG_Q6K ? 16 : 32;
+  static constexpr bool has_min = F == TG_Q4_1 || F == TG_Q5_1 || F == TG_Q2K || F == TG_Q4K || F == TG_Q5K;
+  // The code of 0.
+  static constexpr uint32_t zero = F == TG_Q4_0 ? 8 : F == TG_Q5_0 ? 16 : F == TG_Q3K ? 4 : F == TG_Q6K ? 32 : 0;
+
+  Image<has_words> row;
+  float d, m;  // of the block of 256
+
+  __device__ explicit Row(const uint8_t* at) : row{at}, d(0), m(0) {
+    if constexpr (F == TG_Q2K) d = row.half(80), m = row.half(82);
+    if constexpr (F == TG_Q3K) d = row.half(108);
+    if constexpr (F == TG_Q4K || F == TG_Q5K) d = row.half(0), m = row.half(2);
+    if constexpr (F == TG_Q6K) d = row.half(208);
+  }
+
+  // Whether the factors of a block of 256 are finite.
+  __device__ bool is_finite() const { return isfinite(d) && isfinite(m); }
+
+  // The codes of a lane's four numbers of step s, a byte each.
+  __device__ uint32_t codes(int s, int t) const {
+    const int b = s / 2 * block.bytes, h = s % 2, at = 16 * h + 4 * t;  // the block of 32, its half, and the place in 32 bytes
+    const int part = s / 8, r = s / 2 % 4;                             // of 128 numbers; of rows of 32 numbers
+    if constexpr (F == TG_Q4_0) return row.word(b + 2 + 4 * t) >> 4 * h & 0x0f0f0f0f;
+    if constexpr (F == TG_Q4_1) return row.word(b + 4 + 4 * t) >> 4 * h & 0x0f0f0f0f;
+    if constexpr (F == TG_Q5_0 || F == TG_Q5_1) {
+      constexpr int high = F == TG_Q5_0 ? 2 : 4;
+      const uint32_t low = row.word(b + high + 4 + 4 * t) >> 4 * h & 0x0f0f0f0f;
+      // Bits i = 0 ... 3 go to bits 8 i + 4.
+      return low | ((row.word(b + high) >> (16 * h + 4 * t) & 15) * 0x02040810 & 0x10101010);
+    }
+    if constexpr (F == TG_Q8_0) return row.word(b + 2 + at);
+    if constexpr (F == TG_Q2K) return row.word(16 + 32 * part + at) >> 2 * r & 0x03030303;
+    if constexpr (F == TG_Q3K) {
+      const uint32_t low = row.word(32 + 32 * part + at) >> 2 * r & 0x03030303;
+      return low | (row.word(at) >> (4 * part + r) & 0x01010101) << 2;
+    }
+    if constexpr (F == TG_Q4K || F == TG_Q5K) {
+      const uint32_t low = row.word((F == TG_Q4K ? 16 : 48) + 32 * (s / 4) + at) >> 4 * (s / 2 % 2) & 0x0f0f0f0f;
+      return F == TG_Q4K ? low : low | (row.word(16 + at) >> s / 2 & 0x01010101) << 4;
+    }
+    if constexpr (F == TG_Q6K) {
+      const uint32_t low = row.word(64 * part + 32 * (r % 2) + at) >> 4 * (r / 2) & 0x0f0f0f0f;
+      return low | (row.word(128 + 32 * part + at) >> 2 * r & 0x03030303) << 4;
+    }
+    return 0;
+  }
+
+  // A lane's two pairs of step s.
+  __device__ void pairs(int s, int t, uint32_t& first, uint32_t& second) const {
+    constexpr uint32_t from_128 = 0x43004300;  // 128 + code has the code in its last bits
+    const uint32_t u = codes(s, t);
+    if constexpr (F == TG_Q8_0) {
+      // Two's complement: the 7 low bits less 0 or 128. With its last bit set, 128's exponent is that of 256.
+      first = minus((u & 0x007f007f) | from_128, (u & 0x00800080) | from_128);
+      second = minus((u >> 8 & 0x007f007f) | from_128, (u >> 8 & 0x00800080) | from_128);
+    } else {
+      first = minus((u & 0x00ff00ff) | from_128, from_128 | zero * 0x00010001);
+      second = minus((u >> 8 & 0x00ff00ff) | from_128, from_128 | zero * 0x00010001);
+    }
+  }
+
+  // The scale and the minimum of the numbers `scaled * i` and following.
+  __device__ float scale(int i) const {
+    if constexpr (block.elements == 32) return row.half(i * block.bytes);
+    if constexpr (F == TG_Q2K) return times_byte(d, row.word(i / 4 * 4) & 0x0f0f0f0f, i % 4);
+    if constexpr (F == TG_Q3K) {
+      const uint32_t low = row.word(96 + i / 4 % 2 * 4) >> i / 8 * 4 & 0x0f0f0f0f;
+      return times_byte(d, low | (row.word(104) >> i / 4 * 2 & 0x03030303) << 4, i % 4, 32);
+    }
+    if constexpr (F == TG_Q4K || F == TG_Q5K) {
+      const uint32_t low = i < 4 ? row.word(4) & 0x3f3f3f3f : (row.word(12) & 0x0f0f0f0f) | (row.word(4) >> 2 & 0x30303030);
+      return times_byte(d, low, i % 4);
+    }
+    if constexpr (F == TG_Q6K) return times_byte(d, row.word(192 + i / 4 * 4) ^ 0x80808080, i % 4, 128);
+    return 0;
+  }
+  __device__ float min(int i) const {
+    if constexpr (F == TG_Q4_1 || F == TG_Q5_1) return -row.half(i * block.bytes + 2);
+    if constexpr (F == TG_Q2K) return times_byte(m, row.word(i / 4 * 4) >> 4 & 0x0f0f0f0f, i % 4);
+    if constexpr (F == TG_Q4K || F == TG_Q5K) {
+      const uint32_t word = i < 4 ? row.word(8) & 0x3f3f3f3f : (row.word(12) >> 4 & 0x0f0f0f0f) | (row.word(8) >> 2 & 0x30303030);
+      return times_byte(m, word, i % 4);
+    }
+    return 0;
+  }
+};
+
+}  // namespace
+}  // namespace tilegemm::gguf

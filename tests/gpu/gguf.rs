@@ -1,0 +1,238 @@
+//! Products with the weights of GGUF files, against sums in f64 of the numbers that candle reads from the blocks.
+
+use crate::device::{Element, Gpu};
+use crate::oracle::{agree, GUARD};
+use crate::{built, Test};
+use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle::quantized::{GgmlDType, QStorage, QTensor};
+use candle::Device;
+use candle_tilegemm::kernel::{KernelDesc, Role};
+use candle_tilegemm::launch::{self, Pointers};
+use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
+use candle_tilegemm::{Activation, Format, Layout, Problem};
+use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+pub fn tests() -> Vec<(String, Test)> {
+    let kernels = built().filter(|kernel| kernel.types.b.is_gguf_block());
+    let test = |kernel: &'static KernelDesc| -> (String, Test) {
+        let test: Test = Box::new(move |gpu| match kernel.types.a {
+            Format::F16 => every_case::<f16>(gpu, kernel),
+            Format::BF16 => every_case::<bf16>(gpu, kernel),
+            _ => every_case::<f32>(gpu, kernel),
+        });
+        (format!("{kernel}_blocks"), test)
+    };
+    kernels.map(test).collect()
+}
+
+/// The bytes of blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Weights {
+    /// Random bits, with scales as a model has them.
+    Bounded,
+    /// Random bits, scales included: infinities, NaN, subnormal and huge numbers.
+    Any,
+}
+
+/// The places of a block's f16 factors.
+fn factors(format: Format) -> &'static [usize] {
+    match format {
+        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+        Format::Q2K => &[80, 82],
+        Format::Q3K => &[108],
+        Format::Q6K => &[208],
+        _ => &[0],
+    }
+}
+
+fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) -> Vec<u8> {
+    let bytes = format.block().bytes;
+    let mut blocks = vec![0; count * bytes];
+    rng.fill_bytes(&mut blocks);
+    if weights == Weights::Bounded {
+        for block in blocks.chunks_mut(bytes) {
+            for &at in factors(format) {
+                let scale = f16::from_f32(rng.random_range(0.001..0.02));
+                block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+    blocks
+}
+
+/// The numbers of `n` rows of blocks, as candle reads them.
+fn numbers(format: Format, blocks: &[u8], n: usize) -> Result<Vec<f32>, String> {
+    let text = |e: candle::Error| e.to_string();
+    let types = [
+        (Format::Q4_0, GgmlDType::Q4_0),
+        (Format::Q4_1, GgmlDType::Q4_1),
+        (Format::Q5_0, GgmlDType::Q5_0),
+        (Format::Q5_1, GgmlDType::Q5_1),
+        (Format::Q8_0, GgmlDType::Q8_0),
+        (Format::Q2K, GgmlDType::Q2K),
+        (Format::Q3K, GgmlDType::Q3K),
+        (Format::Q4K, GgmlDType::Q4K),
+        (Format::Q5K, GgmlDType::Q5K),
+        (Format::Q6K, GgmlDType::Q6K),
+    ];
+    let (_, theirs) = types.into_iter().find(|(ours, _)| *ours == format).ok_or("candle has no such format")?;
+    let storage = QStorage::from_data(Cow::Borrowed(blocks), &Device::Cpu, theirs).map_err(text)?;
+    let k = blocks.len() / format.block().bytes * format.block().elements / n;
+    let tensor = QTensor::new(storage, (n, k)).and_then(|tensor| tensor.dequantize(&Device::Cpu));
+    tensor.and_then(|tensor| tensor.flatten_all()?.to_vec1()).map_err(text)
+}
+
+/// What is varied beside the sizes.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    weights: Weights,
+    /// Bytes before the first block, and elements between rows of A.
+    offset: usize,
+    padding: usize,
+    bias: bool,
+    activation: Activation,
+    beta: f64,
+    /// An infinity and a NaN in A.
+    non_finite: bool,
+}
+
+const PLAIN: Case = Case {
+    weights: Weights::Bounded,
+    offset: 0,
+    padding: 0,
+    bias: false,
+    activation: Activation::Identity,
+    beta: 0.0,
+    non_finite: false,
+};
+const CASES: [Case; 6] = [
+    PLAIN,
+    Case { weights: Weights::Any, ..PLAIN },
+    Case { offset: 2, ..PLAIN },
+    Case { offset: 4, padding: 8, bias: true, activation: Activation::Silu, ..PLAIN },
+    Case { beta: 0.5, bias: true, ..PLAIN },
+    Case { non_finite: true, ..PLAIN },
+];
+const ROWS: [usize; 13] = [1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 100, 130];
+const COLUMNS: [usize; 5] = [1, 8, 24, 129, 320];
+
+fn every_case<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let block = kernel.types.b.block().elements;
+    let mut tried = 0;
+    for (at, m) in ROWS.into_iter().enumerate() {
+        for (columns, n) in COLUMNS.into_iter().enumerate() {
+            let of_k = [1, 2, 3, 5, 512 / block * 4][(at + columns) % 5];
+            let case = CASES[(at + 2 * columns) % CASES.len()];
+            for case in [PLAIN, case] {
+                tried += usize::from(run::<T>(gpu, kernel, [m, n, of_k * block], case)?);
+            }
+        }
+    }
+    // Deep K: sums of many blocks, and parts of K.
+    for (m, case) in [(1, PLAIN), (5, CASES[3]), (8, CASES[5]), (40, CASES[2])] {
+        tried += usize::from(run::<T>(gpu, kernel, [m, 40, 8192], case)?);
+    }
+    if tried < 20 {
+        return Err(format!("only {tried} products to try"));
+    }
+    Ok(())
+}
+
+/// Whether the kernel takes the product; then its D is compared with the sums.
+fn run<T: Element>(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3], case: Case) -> Result<bool, String> {
+    let (a, b) = (kernel.types.a, kernel.types.b);
+    let seed = (m * 1009 + n * 31 + k) as u64;
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|p| p.b.format = b);
+    problem.a.row_stride += case.padding as i64;
+    problem.b.pointer_align = power_of_two_in(case.offset as u64);
+    let mut epilogue = Epilogue::new(1.0, case.beta);
+    (epilogue.bias, epilogue.activation) = (case.bias.then_some(BiasAxis::N), case.activation);
+    epilogue.c = (case.beta != 0.0).then(|| Operand::row_major(a, n, [0, 0]));
+    problem.epilogue = epilogue;
+    if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
+        return Ok(false);
+    }
+    let mut draw = |count: usize| -> Vec<T> {
+        let normal = std::iter::repeat_with(|| T::from_f64(StandardNormal.sample(&mut rng)));
+        normal.take(count).collect()
+    };
+    let stride = k + case.padding;
+    let (mut x, bias, c) = (draw(m * stride), draw(n), draw(m * n));
+    if case.non_finite {
+        x[(m / 2) * stride + k - 1] = T::from_f64(f64::INFINITY);
+        x[(m - 1) * stride + k / 2] = T::from_f64(f64::NAN);
+    }
+    let bytes = blocks(b, n * k / b.block().elements, case.weights, &mut rng);
+    let weights = numbers(b, &bytes, n)?;
+    let wrong = |e: String| format!("{problem} {case:?}: {e}");
+    let configs = kernel.configurations(&problem.canonical().problem, &gpu.info);
+    let last = configs.last().map(|config| format!("{kernel}@{config}"));
+    let mut got = on_the_gpu(gpu, kernel.name, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong)?;
+    if let Some(last) = last.filter(|_| configs.len() > 1) {
+        // The configuration that the family does not choose: D a second time, behind the first.
+        got.truncate(m * n);
+        got.extend(on_the_gpu(gpu, &last, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong)?);
+    }
+    let whole = got.len() - GUARD;
+    let check = |(place, got): (usize, &T)| {
+        let (i, j) = (place / n % m, place % n);
+        if place >= whole {
+            return if got.to_f64().is_nan() { Ok(()) } else { Err(format!("wrote {} behind D", got.to_f64())) };
+        }
+        let products = (0..k).map(|p| x[i * stride + p].to_f64() * f64::from(weights[j * k + p]));
+        let (sum, size) = products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
+        let bias = if case.bias { bias[j].to_f64() } else { 0.0 };
+        let c = if case.beta == 0.0 { 0.0 } else { case.beta * c[i * n + j].to_f64() };
+        let expected = case.activation.apply(sum + bias) + c;
+        // The reference kernel adds in f32; other kernels round activations to 16 bits or fewer (docs/gguf.md).
+        let of_sum = match kernel.role {
+            Role::LastResort => f32::UNIT_ROUNDOFF * (k as f64 + 8.0),
+            _ => 1.0 / 256.0,
+        };
+        let around = of_sum * size + f32::UNIT_ROUNDOFF * 8.0 * (bias.abs() + c.abs()) + f64::from(f32::MIN_POSITIVE);
+        let tolerance = if expected.is_finite() { T::UNIT_ROUNDOFF * expected.abs() * 1.01 + around } else { 0.0 };
+        let got = got.to_f64();
+        // A sum beyond the largest number of the type is an infinity.
+        let bounds = [expected - tolerance, expected + tolerance].map(|bound| T::from_f64(bound).to_f64());
+        if agree(got, expected, tolerance) || bounds.contains(&got) {
+            return Ok(());
+        }
+        Err(format!("D[{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"))
+    };
+    got.par_iter().enumerate().try_for_each(check).map_err(wrong).map(|()| true)
+}
+
+/// D and the guard behind D.
+fn on_the_gpu<T: Element>(
+    gpu: &Gpu,
+    kernel: &str,
+    problem: &Problem,
+    offset: usize,
+    blocks: &[u8],
+    [x, bias, c]: [&Vec<T>; 3],
+) -> Result<Vec<T>, String> {
+    let text = |e: candle::Error| e.to_string();
+    let (plan, queue) = gpu.plan(kernel, problem)?;
+    // Bytes around the blocks that would be NaN as scales.
+    let mut memory = vec![0xff; offset];
+    memory.extend_from_slice(blocks);
+    memory.resize(memory.len() + GUARD, 0xff);
+    let memory = gpu.device.clone_htod(&memory).map_err(text)?;
+    let [x, bias, c] = [x, bias, c].map(|values| gpu.device.clone_htod(values));
+    let (x, bias, c) = (x.map_err(text)?, bias.map_err(text)?, c.map_err(text)?);
+    let d = vec![T::from_f64(f64::NAN); problem.m * problem.n + GUARD];
+    let d: CudaSlice<T> = gpu.device.clone_htod(&d).map_err(text)?;
+    let stream = gpu.device.cuda_stream();
+    let at = |slice: &CudaSlice<T>| slice.device_ptr(&stream).0;
+    let first = memory.device_ptr(&stream).0 + offset as u64;
+    let pointers = Pointers::new(at(&x) as _, first as _, at(&d) as _).with_c(at(&c) as _).with_bias(at(&bias) as _);
+    // SAFETY: the buffers hold what the problem spans, and live until the copy below has waited for the stream.
+    unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string())?;
+    gpu.device.clone_dtoh(&d).map_err(text)
+}
