@@ -200,6 +200,7 @@ fn each_kernel_takes_a_product_of_its_own() {
     let sizes = [
         [1, 64, 64, 1],
         [4, 264, 520, 1],
+        [4, 264, 1024, 1],
         [16, 512, 1024, 1],
         [128, 512, 1024, 1],
         [512, 1024, 1024, 2],
@@ -223,7 +224,7 @@ fn each_kernel_takes_a_product_of_its_own() {
 fn other_configurations_are_refused() {
     let mut refused = 0;
     for kernel in built() {
-        for sizes in [[4, 264, 520, 1], [1, 64, 64, 2], [7, 136, 1032, 1], [100, 520, 8200, 1]] {
+        for sizes in [[4, 264, 520, 1], [1, 64, 64, 2], [7, 136, 1032, 1], [5, 136, 1024, 1], [100, 520, 8200, 1]] {
             let problem = dense(kernel, sizes);
             for config in kernel.configurations(&problem, &device(kernel)) {
                 let right = numbers(&config);
@@ -263,7 +264,7 @@ fn configurations_of_other_problems_are_refused() {
 fn other_types_are_refused() {
     let mut tried = 0;
     for kernel in built() {
-        for sizes in [[4, 264, 520, 1], [128, 512, 1024, 1], [64, 64, 1, 1]] {
+        for sizes in [[4, 264, 520, 1], [4, 264, 1024, 1], [128, 512, 1024, 1], [64, 64, 1, 1]] {
             let problem = dense(kernel, sizes);
             let Some(config) = kernel.configurations(&problem, &device(kernel)).first().map(numbers) else { continue };
             let of = |change: &dyn Fn(&mut Problem)| problem.with(|p| change(p));
