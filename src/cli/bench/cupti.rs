@@ -47,7 +47,7 @@ static TIME: AtomicU64 = AtomicU64::new(0);
 
 /// Microseconds that the GPU spends in kernels of `work`, which waits for its end. An error says what is missing.
 pub fn time_in_kernels(work: impl FnOnce() -> Result) -> Result<f64> {
-    let api = API.get_or_init(|| load().map_err(|e| e.to_string())).as_ref()?;
+    let api = API.get_or_init(|| load().map_err(|e| e.to_string())).as_ref().map_err(String::as_str)?;
     // SAFETY: signatures as of cupti_activity.h.
     unsafe {
         succeed("cuptiActivityEnable", (api.enable)(KERNELS))?;
@@ -67,7 +67,7 @@ fn load() -> Result<Api> {
     let names =
         ["libcupti.so.13", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so", "/usr/local/cuda/lib64/libcupti.so"];
     // SAFETY: libcupti has no initialisers that depend on this program.
-    let library = names.iter().find_map(|name| unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.ok());
+    let library = names.into_iter().find_map(|name| unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.ok());
     let library =
         library.ok_or("there is no libcupti; add the CUDA toolkit's folder extras/CUPTI/lib64 to LD_LIBRARY_PATH")?;
     // SAFETY: signatures as of cupti_activity.h.
