@@ -68,7 +68,13 @@ __device__ __forceinline__ void compute(const GroupedPlace& p, const GroupedTile
       }
     }
   }
-  store_rows<S, fragments>(sum, p, tile, warp.row, tile.n * S::tile_n + warp.column, int(threadIdx.x) % 32);
+  const int lane = threadIdx.x % 32, column = tile.n * S::tile_n + warp.column;
+  const LaneRows<S, fragments> rows(p, tile, warp.row, lane);
+  if (p.gated) {
+    store_gated<S, fragments>(sum, p, rows, column, lane);
+  } else {
+    store_rows<S, fragments>(sum, p, rows, column, lane);
+  }
 }
 
 // The tile in the least number of fragments that holds the rows.

@@ -13,7 +13,8 @@ class Loader {
   using W = typename S::W;
 
  public:
-  __device__ Loader(const GroupedPlace& p, const typename S::List& list, uint32_t ring_a, uint32_t ring_w) : p_(p), list_(list), u_(blockIdx.x) {
+  __device__ Loader(const GroupedPlace& p, const typename S::List& list, uint32_t ring_a, uint32_t ring_w) : p_(p), list_(list), u_(blockIdx.x),
+        step_of_w_((W::lines_at_a_time >> p.halves) * p.w_stride) {
     to_a_ = ring_a + A::place(threadIdx.x / A::across, first_k());
     to_w_ = ring_w + W::place(threadIdx.x / W::across, first_k());
     begin();
@@ -33,7 +34,7 @@ class Loader {
 #pragma unroll
     for (int i = 0; i < W::copies; i++) {
       if (w_left_ > i * W::lines_at_a_time) copy_async<16>(W::copy_at(to_w_ + stage * W::stage_bytes, i), w, bytes);
-      w += W::lines_at_a_time * p_.w_stride;
+      w += step_of_w_;
     }
     w_ += 2 * S::tile_k;
     k_ += S::tile_k;
@@ -44,7 +45,7 @@ class Loader {
   }
 
  private:
-  static_assert(A::across == W::across && A::copies <= 32);
+  static_assert(A::across == W::across && A::copies <= 32 && W::lines_at_a_time % 2 == 0);
   static __device__ int first_k() { return int(threadIdx.x) % A::across * A::vector; }
 
   // Begins the next tile. The pairs are requested here and read by find_rows(), one block of K later.
@@ -59,7 +60,7 @@ class Loader {
     }
     const int n = tile.n * S::tile_n + threadIdx.x / W::across;
     w_left_ = p_.n - n;
-    w_ = p_.w + tile.group * p_.w_of_group + n * p_.w_stride + 2 * k_;
+    w_ = p_.w + tile.group * p_.w_of_group + (n >> p_.halves) * p_.w_stride + (n & p_.halves) * p_.w_half + 2 * k_;
   }
 
   // From pairs to addresses in A.
@@ -79,6 +80,7 @@ class Loader {
   const GroupedPlace& p_;
   typename S::List list_;
   int u_, k_;             // the tile, and the thread's first k of the next block
+  int64_t step_of_w_;      // from one of the thread's rows of W to the next
   uint64_t a_[A::copies];  // pairs, then addresses
   const char* w_;
   uint32_t to_a_, to_w_;  // in stage 0

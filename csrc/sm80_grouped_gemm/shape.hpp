@@ -26,15 +26,18 @@ struct GroupedShape : Warps<R> {
   static_assert(steps >= 2 && stages >= 2 && Base::warp_n % 32 == 0);
 };
 
-// The arguments of a launch. Strides of A and W are in bytes. W is B^T: N rows of K.
+// The arguments of a launch. Strides of A and W are in bytes. W is B^T: N rows of K. Of a gated product the kernel sees rows of gates and of ups
+// by turns: row n is at (n >> halves) * w_stride + (n & halves) * w_half, where `halves` is 1 if the gates are the first half of W, else 0.
 struct GroupedPlace {
   GroupedRows rows;
   Divisor pairs_per_row;
   const char *a, *w;
   void* d;
-  int64_t a_stride, w_stride, w_of_group, d_stride;
+  int64_t a_stride, w_stride, w_half, w_of_group, d_stride;
   float alpha;
-  int n, k, n_tiles, entries;
+  tg_activation activation;
+  bool gated;
+  int halves, n, k, n_tiles, entries;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 // products as the steps of its height.
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B false
+#define TG_TAKES_GATES true
 #include "common/launch.hpp"
 #include "sm80_grouped_gemm/device.hpp"
 
@@ -36,10 +37,11 @@ tg_status launch(const tg_gemm_args* problem) {
   using T = typename S::Element;
   const tg_gemm_args& args = *problem;
   if (args.m == 0 || args.n == 0) return TG_OK;
+  const bool gated = args.gate != TG_UNGATED;
   // family.toml has the same limits.
   const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row), matrices[2] = {1, args.groups.count};
   if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 || !has_layout(args, Row::layout) ||
-      (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 || args.n % 8 != 0 || args.activation != TG_IDENTITY || args.bias.ptr ||
+      (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 || args.n % (gated ? 16 : 8) != 0 || (!gated && args.activation != TG_IDENTITY) || args.bias.ptr ||
       !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) || !rows_at_multiples<T>(8, args.d, args.m, args.batch) ||
       !lines_at_multiples<T>(8, args.b, args.b.col_stride, args.n, matrices) || args.config != tg_config{}) {
     return TG_UNSUPPORTED;
@@ -59,9 +61,13 @@ tg_status launch(const tg_gemm_args* problem) {
                            args.d.ptr,
                            args.a.row_stride * 2,
                            args.b.col_stride * 2,
+                           args.n / 2 * args.b.col_stride * 2,
                            args.b.batch_stride[1] * 2,
                            args.d.row_stride,
                            float(args.alpha),
+                           args.activation,
+                           gated,
+                           args.gate == TG_GATE_HALVES,
                            int(args.n),
                            int(args.k),
                            int(n_tiles),

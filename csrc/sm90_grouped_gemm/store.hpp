@@ -3,7 +3,7 @@
 // A warp group's columns of D pass through a stage of the ring: `stmatrix` transposes sums into rows, and a bulk copy takes each row to D. The
 // copies run while the warp group multiplies the next tile.
 #pragma once
-#include "common/activation.hpp"
+#include "common/gate.hpp"
 #include "common/ptx.hpp"
 #include "common/store.hpp"
 
@@ -15,22 +15,6 @@ constexpr uint32_t no_row = ~0u;
 
 // Bytes from one row of D to the next in shared memory: 128 numbers, and 16 bytes so that the eight rows of a matrix lie in different banks.
 constexpr int row_pitch = 256 + 16;
-
-// Turns sums of gates into sums of gated numbers: activation(alpha * gate) * alpha * up.
-template <int count>
-__device__ __forceinline__ void apply_gate(float (&gate)[count], const float (&up)[count], tg_activation activation, float alpha) {
-#pragma unroll
-  for (int e = 0; e < count; e++) gate[e] *= alpha;
-  switch (activation) {
-    case TG_RELU: activate_each<TG_RELU, Accuracy::half>(gate); break;
-    case TG_GELU_ERF: activate_each<TG_GELU_ERF, Accuracy::half>(gate); break;
-    case TG_GELU_TANH: activate_each<TG_GELU_TANH, Accuracy::half>(gate); break;
-    case TG_SILU: activate_each<TG_SILU, Accuracy::half>(gate); break;
-    default: break;
-  }
-#pragma unroll
-  for (int e = 0; e < count; e++) gate[e] *= alpha * up[e];
-}
 
 // Stores 8 x 8 matrices of 16-bit numbers transposed: two numbers of a column in each lane. Lane 8 i + j has the address of row j of matrix i.
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t a, uint32_t b) {
