@@ -126,7 +126,9 @@ pub fn roofline_us(problem: &Problem, device: &DeviceInfo) -> f64 {
 }
 
 pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) -> f64 {
-    problem.flops() / (peak_tflops(problem.a.format, math, device) * 1e6)
+    // Blocks of GGUF files become 16-bit numbers on their way to the tensor cores.
+    let operands = if problem.b.format.is_gguf_block() { Format::BF16 } else { problem.a.format };
+    problem.flops() / (peak_tflops(operands, math, device) * 1e6)
 }
 
 /// Time of `passes` elementwise kernels over D: the cost of an epilogue that no GEMM kernel fuses.

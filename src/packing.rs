@@ -2,7 +2,7 @@
 //!
 //! TMA and loads of 16 bytes need lines that start at multiples of 16 bytes: a bf16 product with an odd K has none. Every kernel then runs
 //! on copies in the workspace, whose lines do. A plan with copies consists of an elementwise kernel for each copied operand, the product,
-//! and a kernel that copies the result to D and applies the rest of the epilogue. The dispatcher takes such a plan where its estimate,
+//! and a kernel that copies the result to D and applies the rest of the epilogue. Blocks of GGUF files become bf16 in such a copy. The dispatcher takes such a plan where its estimate,
 //! copies included, is below the estimate without copies.
 
 use crate::arch::DeviceInfo;
@@ -17,6 +17,8 @@ const PITCH: usize = 64;
 /// writes counted: from benches/record/h200/2026-11-24-odd.json.
 const LAUNCHES: f64 = 0.8;
 const RATE: f64 = 1.0;
+/// The same where blocks of GGUF files become bf16 (14336 x 4096 in ten formats, H100, 2026-11-26).
+const RATE_OF_BLOCKS: f64 = 0.6;
 /// The time that unaligned lines of several matrices add to a copy, as a number of bytes a line: where lines of A and B are shorter than `SHORT_LINE`
 /// bytes, and in each D (18 random products of attention and one of tests/gpu, H100).
 const LINE_BYTES: f64 = 1200.0;
@@ -31,8 +33,20 @@ const FEW_ROWS: usize = 256;
 
 /// The share of the estimate without copies that the estimate of a plan with copies has to be below.
 pub(crate) fn lead(problem: &Problem) -> f64 {
+    if problem.b.format.is_gguf_block() {
+        return LEAD[0];
+    }
     let rows_of_a = matches!(problem.layout(), Layout::NT | Layout::NN) && !problem.is_f32();
     LEAD[usize::from(!(rows_of_a && problem.m > FEW_ROWS && problem.batch == [1, 1]))]
+}
+
+/// The format of the copy of an operand. Beside blocks of GGUF files both operands are copied in bf16: a finite number stays finite.
+fn copied_format(problem: &Problem, operand: &Operand) -> Format {
+    if problem.b.format.is_gguf_block() {
+        Format::BF16
+    } else {
+        operand.format
+    }
 }
 
 /// The operands of a product that are copied.
@@ -64,6 +78,17 @@ impl Packing {
     }
 
     fn candidates(problem: &Problem) -> [Option<Self>; 5] {
+        if problem.b.format.is_gguf_block() {
+            let a = problem.a.format != Format::BF16 || !is_plain(&problem.a, problem.m, problem.k);
+            let with_d = has_odd_d(problem) && !problem.epilogue.in_place;
+            return [
+                Some(Self { a, b: true, d: false }),
+                with_d.then_some(Self { a, b: true, d: true }),
+                None,
+                None,
+                None,
+            ];
+        }
         let [a, b] = [!is_plain(&problem.a, problem.m, problem.k), !is_plain(&problem.b, problem.k, problem.n)];
         let (odd_n, odd_d) = (has_odd_n(problem), has_odd_d(problem));
         let none = Self::default();
@@ -113,15 +138,15 @@ impl Packing {
         }
         let [m, n, k] = [problem.m, problem.n, problem.k].map(|extent| extent.next_multiple_of(PITCH) as i64);
         if self.a {
-            inner.a = copy_of(&problem.a, [m, k], problem.batch);
+            inner.a = copy_of(&problem.a, copied_format(problem, &problem.a), [m, k], problem.batch);
         }
         if self.b {
-            inner.b = copy_of(&problem.b, [k, n], problem.batch);
+            inner.b = copy_of(&problem.b, copied_format(problem, &problem.b), [k, n], problem.batch);
         }
         if self.d {
             // Stores end with whole pieces of 16 bytes.
             inner.n = problem.n.next_multiple_of(elements_of_16_bytes(problem.d.format));
-            inner.d = copy_of(&problem.d, [m, n], problem.batch);
+            inner.d = copy_of(&problem.d, problem.d.format, [m, n], problem.batch);
             inner.epilogue = problem.epilogue.keep(Fusion::None).0;
         }
         inner
@@ -129,11 +154,15 @@ impl Packing {
 
     /// The part of the workspace that the copies take.
     pub(crate) fn footprint(self, problem: &Problem) -> Option<Footprint> {
-        let bytes = |is_copied: bool, operand: &Operand| if is_copied { operand.format.bytes(1) as u64 } else { 0 };
+        let bytes = |is_copied: bool, operand: &Operand| match is_copied {
+            true => copied_format(problem, operand).bytes(1) as u64,
+            false => 0,
+        };
         let footprint =
             Footprint::new(problem, [bytes(self.a, &problem.a), bytes(self.b, &problem.b)], [PITCH; 2], [256, 2048]);
         let empty = Footprint { row: 0, column: 0, element: 0, lines: [PITCH; 2], step: [256, 2048] };
-        Some(Footprint { element: bytes(self.d, &problem.d), ..footprint.unwrap_or(empty) })
+        let element = if self.d { problem.d.format.bytes(1) as u64 } else { 0 };
+        Some(Footprint { element, ..footprint.unwrap_or(empty) })
     }
 
     #[cfg(any(feature = "cuda", test))]
@@ -141,15 +170,12 @@ impl Packing {
     pub(crate) fn copies(self, problem: &Problem) -> Copies {
         let [m, n, k] = [problem.m, problem.n, problem.k].map(|extent| extent.next_multiple_of(PITCH));
         let matrices = problem.batch_count();
-        let bytes = |is_copied: bool, operand: &Operand, elements: usize| match is_copied {
-            true => operand.format.bytes(elements.saturating_mul(matrices)) as u64,
+        let bytes = |is_copied: bool, format: Format, elements: usize| match is_copied {
+            true => format.bytes(elements.saturating_mul(matrices)) as u64,
             false => 0,
         };
-        Copies {
-            a: bytes(self.a, &problem.a, m * k),
-            b: bytes(self.b, &problem.b, k * n),
-            d: bytes(self.d, &problem.d, m * n),
-        }
+        let [a, b] = [&problem.a, &problem.b].map(|operand| copied_format(problem, operand));
+        Copies { a: bytes(self.a, a, m * k), b: bytes(self.b, b, k * n), d: bytes(self.d, problem.d.format, m * n) }
     }
 
     /// The expected time of the copies, in microseconds.
@@ -164,11 +190,14 @@ impl Packing {
         copied
             .map(|(_, operand, [rows, columns], longest)| {
                 let bytes = operand.format.bits() / 8.0;
+                let copied =
+                    if std::ptr::eq(operand, &problem.d) { operand.format } else { copied_format(problem, operand) };
                 let line = bytes * if operand.col_stride == 1 { columns } else { rows } as f64;
                 let has_lines = problem.batch_count() > 1 && operand.align() < 16 && line < longest;
                 let factor = if has_lines { 1.0 + LINE_BYTES / line } else { 1.0 };
-                let moved = 2.0 * distinct(problem, operand) * (rows * columns) as f64 * bytes;
-                LAUNCHES * device.model.launch_us + factor * pipeline::stream_us(moved, RATE, device)
+                let rate = if operand.format.is_gguf_block() { RATE_OF_BLOCKS } else { RATE };
+                let moved = distinct(problem, operand) * (rows * columns) as f64 * (bytes + copied.bits() / 8.0);
+                LAUNCHES * device.model.launch_us + factor * pipeline::stream_us(moved, rate, device)
             })
             .sum()
     }
@@ -218,7 +247,15 @@ fn has_odd_d(problem: &Problem) -> bool {
 
 /// Whether the product has operands that copies may help.
 fn is_packable(problem: &Problem) -> bool {
-    let is_plain_format = |format: Format| matches!(format, Format::F16 | Format::BF16 | Format::F32);
+    let is_whole = problem.batch == [1, 1] && problem.layout() == Layout::NT && problem.d.col_stride == 1;
+    let types = [Format::F32, Format::BF16];
+    if problem.b.format.is_gguf_block()
+        && !(is_whole && types.contains(&problem.a.format) && problem.d.format == problem.a.format)
+    {
+        return false;
+    }
+    let is_plain_format =
+        |format: Format| matches!(format, Format::F16 | Format::BF16 | Format::F32) || format.is_gguf_block();
     let operands = [&problem.a, &problem.b, &problem.d];
     problem.groups.is_none()
         && problem.epilogue.gate.is_none()
@@ -238,7 +275,7 @@ fn is_plain(operand: &Operand, rows: usize, columns: usize) -> bool {
 
 /// The copy of an operand, in the same order of lines, or in rows where no dimension is contiguous. A dimension of the batch that repeats
 /// one matrix is copied once.
-fn copy_of(operand: &Operand, [rows, columns]: [i64; 2], batch: [usize; 2]) -> Operand {
+fn copy_of(operand: &Operand, format: Format, [rows, columns]: [i64; 2], batch: [usize; 2]) -> Operand {
     let in_columns = operand.row_stride == 1 && operand.col_stride != 1;
     let strides = if in_columns { [1, rows] } else { [columns, 1] };
     let repeats = [0, 1].map(|dim| operand.batch_stride[dim] == 0 || batch[dim] == 1);
@@ -248,7 +285,7 @@ fn copy_of(operand: &Operand, [rows, columns]: [i64; 2], batch: [usize; 2]) -> O
         [_, true] => rows * columns,
         _ => batch[1] as i64 * rows * columns,
     };
-    Operand::new(operand.format, strides, [outer, inner])
+    Operand::new(format, strides, [outer, inner])
 }
 
 #[cfg(test)]

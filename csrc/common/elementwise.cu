@@ -1,5 +1,6 @@
 // Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
 // slopes of activations, for gradients, and copies.
+#include "common/convert.hpp"
 #include "common/copy_rows.hpp"
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
@@ -184,6 +185,7 @@ tg_status tg_slope(tg_format format, const tg_gemm_args* args) {
 tg_status tg_copy(tg_format format, const tg_gemm_args* args) {
   tg_gemm_args plain = *args;
   plain.beta = 0, plain.bias = {}, plain.activation = TG_IDENTITY;
+  if (plain.types.d != format) return plain.types.d == TG_BF16 ? tilegemm::convert_to_bf16(format, plain) : TG_UNSUPPORTED;
   if ((plain.a.col_stride != 1 && plain.n > 1) || (plain.d.col_stride != 1 && plain.n > 1)) {
     return plain.k == plain.n ? tilegemm::launch_of<tilegemm::Rest>(format, plain) : TG_UNSUPPORTED;
   }

@@ -1,11 +1,10 @@
-// Blocks of GGUF as operand A of mma.m16n8k16 in bf16: whole numbers, and the factors that 16 or 32 of them share.
+// Blocks of GGUF as operand A of matrix instructions: codes, and the factors that 16 or 32 of them share.
 //
 // A span is 256 numbers of a row: a block of 256, or eight blocks of 32. Step s of a span is the numbers 16 s ... 16 s + 15. Lane (g, t) of a
-// warp holds numbers 4 t ... 4 t + 3 of a step, of rows g and g + 8. The lane's first pair is (4 t, 4 t + 2), the second (4 t + 1, 4 t + 3):
-// operand B needs its numbers in this order of k (place_of_k).
+// warp holds numbers 4 t ... 4 t + 3 of a step, of rows g and g + 8: in bytes, the registers of mma.m16n8k16, and of two steps those of
+// mma.m16n8k32.
 //
-// A number of the row is `scale * whole - min`. Whole numbers are exact in bf16, and scales and minima are f32, so that sums have the error of
-// the activations alone.
+// A number of the row is `scale * (code - zero) - min`, with scales and minima in f32.
 #pragma once
 #include "common/gguf.hpp"
 
@@ -13,9 +12,6 @@ namespace tilegemm::gguf {
 namespace {
 
 constexpr int span = 256, step = 16, steps = span / step;
-
-// The place, among the 16 of its step, at which a lane finds number k of the step.
-__device__ inline int place_of_k(int k) { return k / 4 * 4 + k % 2 * 2 + k % 4 / 2; }
 
 // Bytes of a row in shared memory from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself.
 template <bool WORDS>
@@ -36,11 +32,6 @@ struct Image {
 __device__ inline float times_byte(float factor, uint32_t word, int i, int zero = 0) {
   const float shifted = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + i));
   return zero ? factor * (shifted - float((1 << 23) + zero)) : fmaf(shifted, factor, -float(1 << 23) * factor);  // exact but for one rounding
-}
-
-__device__ inline uint32_t minus(uint32_t x, uint32_t y) {
-  const __nv_bfloat162 difference = __hsub2(reinterpret_cast<const __nv_bfloat162&>(x), reinterpret_cast<const __nv_bfloat162&>(y));
-  return reinterpret_cast<const uint32_t&>(difference);
 }
 
 // A span of a row in one format.
@@ -95,20 +86,6 @@ struct Row {
       return low | (row.word(128 + 32 * part + at) >> 2 * r & 0x03030303) << 4;
     }
     return 0;
-  }
-
-  // A lane's two pairs of step s.
-  __device__ void pairs(int s, int t, uint32_t& first, uint32_t& second) const {
-    constexpr uint32_t from_128 = 0x43004300;  // 128 + code has the code in its last bits
-    const uint32_t u = codes(s, t);
-    if constexpr (F == TG_Q8_0) {
-      // Two's complement: the 7 low bits less 0 or 128. With its last bit set, 128's exponent is that of 256.
-      first = minus((u & 0x007f007f) | from_128, (u & 0x00800080) | from_128);
-      second = minus((u >> 8 & 0x007f007f) | from_128, (u >> 8 & 0x00800080) | from_128);
-    } else {
-      first = minus((u & 0x00ff00ff) | from_128, from_128 | zero * 0x00010001);
-      second = minus((u >> 8 & 0x00ff00ff) | from_128, from_128 | zero * 0x00010001);
-    }
   }
 
   // The scale and the minimum of the numbers `scaled * i` and following.

@@ -20,6 +20,7 @@ mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
 mod sm90_dgemm;
 mod sm90_gemm;
+mod sm90_gguf_gemm;
 mod sm90_grouped_gemm;
 mod sm90_sgemm;
 mod sm90_swap_ab;

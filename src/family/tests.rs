@@ -41,10 +41,22 @@ fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
 
 #[test]
 fn the_other_families_keep_no_operands_in_the_workspace() {
-    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm"];
+    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm", "gguf_gemv", "sm90_gguf_gemm"];
     for kernel in KERNELS.iter().filter(|kernel| !copies.contains(&kernel.family)) {
         assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
     }
+}
+
+#[test]
+fn activations_beside_blocks_of_gguf_lie_in_the_workspace() {
+    let gguf = |family: &str, m, n, k| {
+        let mut kernels = KERNELS.iter().filter(|kernel| kernel.family == family && kernel.types.b == Format::Q4K);
+        let kernel = kernels.find(|kernel| kernel.types.a == Format::F32).unwrap();
+        kernel.workspace(&Problem::dense(m, n, k, 1, Layout::NT, Format::F32).with(|p| p.b.format = Format::Q4K))
+    };
+    // bf16; rows in fours and 12 bytes for bytes, scales and sums.
+    assert_eq!(gguf("sm90_gguf_gemm", 300, 4096, 512).best, 2 * 300 * 512);
+    assert_eq!(gguf("gguf_gemv", 5, 4096, 512).best, 12 * 8 * 512);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Products with the weights of GGUF files, against sums in f64 of the numbers that candle reads from the blocks.
 
-use crate::device::{Element, Gpu};
+use crate::device::{Choice, Element, Gpu};
 use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle::quantized::{GgmlDType, QStorage, QTensor};
 use candle::Device;
+use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
@@ -19,15 +20,27 @@ use std::borrow::Cow;
 
 pub fn tests() -> Vec<(String, Test)> {
     let kernels = built().filter(|kernel| kernel.types.b.is_gguf_block());
-    let test = |kernel: &'static KernelDesc| -> (String, Test) {
-        let test: Test = Box::new(move |gpu| match kernel.types.a {
-            Format::F16 => every_case::<f16>(gpu, kernel),
-            Format::BF16 => every_case::<bf16>(gpu, kernel),
-            _ => every_case::<f32>(gpu, kernel),
+    let ways = kernels.map(|kernel| (Way::Kernel(kernel), kernel.types.a, kernel.types.b, format!("{kernel}_blocks")));
+    let blocks = Format::ALL.into_iter().filter(|format| format.is_gguf_block());
+    let copies =
+        blocks.flat_map(|b| [Format::F32, Format::BF16].map(|a| (Way::Copies, a, b, format!("copies_{a}_{b}_blocks"))));
+    let test = |(way, a, b, name): (Way, Format, Format, String)| -> (String, Test) {
+        let test: Test = Box::new(move |gpu| match a {
+            Format::F16 => every_case::<f16>(gpu, way, [a, b]),
+            Format::BF16 => every_case::<bf16>(gpu, way, [a, b]),
+            _ => every_case::<f32>(gpu, way, [a, b]),
         });
-        (format!("{kernel}_blocks"), test)
+        (name, test)
     };
-    kernels.map(test).collect()
+    ways.chain(copies).map(test).collect()
+}
+
+/// How products run.
+#[derive(Clone, Copy)]
+enum Way {
+    Kernel(&'static KernelDesc),
+    /// On a copy of the weights in bf16, by our kernels.
+    Copies,
 }
 
 /// The bytes of blocks.
@@ -121,21 +134,21 @@ const CASES: [Case; 6] = [
 const ROWS: [usize; 13] = [1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 100, 130];
 const COLUMNS: [usize; 5] = [1, 8, 24, 129, 320];
 
-fn every_case<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
-    let block = kernel.types.b.block().elements;
+fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(), String> {
+    let block = types[1].block().elements;
     let mut tried = 0;
     for (at, m) in ROWS.into_iter().enumerate() {
         for (columns, n) in COLUMNS.into_iter().enumerate() {
             let of_k = [1, 2, 3, 5, 512 / block * 4][(at + columns) % 5];
             let case = CASES[(at + 2 * columns) % CASES.len()];
             for case in [PLAIN, case] {
-                tried += usize::from(run::<T>(gpu, kernel, [m, n, of_k * block], case)?);
+                tried += usize::from(run::<T>(gpu, way, types, [m, n, of_k * block], case)?);
             }
         }
     }
     // Deep K: sums of many blocks, and parts of K.
     for (m, case) in [(1, PLAIN), (5, CASES[3]), (8, CASES[5]), (40, CASES[2])] {
-        tried += usize::from(run::<T>(gpu, kernel, [m, 40, 8192], case)?);
+        tried += usize::from(run::<T>(gpu, way, types, [m, 40, 8192], case)?);
     }
     if tried < 20 {
         return Err(format!("only {tried} products to try"));
@@ -144,8 +157,13 @@ fn every_case<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), 
 }
 
 /// Whether the kernel takes the product; then its D is compared with the sums.
-fn run<T: Element>(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3], case: Case) -> Result<bool, String> {
-    let (a, b) = (kernel.types.a, kernel.types.b);
+fn run<T: Element>(
+    gpu: &Gpu,
+    way: Way,
+    [a, b]: [Format; 2],
+    [m, n, k]: [usize; 3],
+    case: Case,
+) -> Result<bool, String> {
     let seed = (m * 1009 + n * 31 + k) as u64;
     let mut rng = StdRng::seed_from_u64(seed);
     let mut problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|p| p.b.format = b);
@@ -155,7 +173,7 @@ fn run<T: Element>(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3], case: 
     (epilogue.bias, epilogue.activation) = (case.bias.then_some(BiasAxis::N), case.activation);
     epilogue.c = (case.beta != 0.0).then(|| Operand::row_major(a, n, [0, 0]));
     problem.epilogue = epilogue;
-    if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
+    if matches!(way, Way::Kernel(kernel) if kernel.supports(&problem.canonical().problem, &gpu.info).is_err()) {
         return Ok(false);
     }
     let mut draw = |count: usize| -> Vec<T> {
@@ -171,13 +189,19 @@ fn run<T: Element>(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3], case: 
     let bytes = blocks(b, n * k / b.block().elements, case.weights, &mut rng);
     let weights = numbers(b, &bytes, n)?;
     let wrong = |e: String| format!("{problem} {case:?}: {e}");
-    let configs = kernel.configurations(&problem.canonical().problem, &gpu.info);
-    let last = configs.last().map(|config| format!("{kernel}@{config}"));
-    let mut got = on_the_gpu(gpu, kernel.name, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong)?;
-    if let Some(last) = last.filter(|_| configs.len() > 1) {
-        // The configuration that the family does not choose: D a second time, behind the first.
-        got.truncate(m * n);
-        got.extend(on_the_gpu(gpu, &last, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong)?);
+    let launch =
+        |choice: Choice| on_the_gpu(gpu, choice, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong);
+    let mut got = match way {
+        Way::Kernel(kernel) => launch(Choice::Named(kernel.name))?,
+        Way::Copies => launch(Choice::By(Policy::own().with_copies()))?,
+    };
+    if let Way::Kernel(kernel) = way {
+        let configs = kernel.configurations(&problem.canonical().problem, &gpu.info);
+        if let [_, .., last] = configs[..] {
+            // The configuration that the family does not choose: D a second time, behind the first.
+            got.truncate(m * n);
+            got.extend(launch(Choice::Named(&format!("{kernel}@{last}")))?);
+        }
     }
     let whole = got.len() - GUARD;
     let check = |(place, got): (usize, &T)| {
@@ -191,8 +215,8 @@ fn run<T: Element>(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3], case: 
         let c = if case.beta == 0.0 { 0.0 } else { case.beta * c[i * n + j].to_f64() };
         let expected = case.activation.apply(sum + bias) + c;
         // The reference kernel adds in f32; other kernels round activations to 16 bits or fewer (docs/gguf.md).
-        let of_sum = match kernel.role {
-            Role::LastResort => f32::UNIT_ROUNDOFF * (k as f64 + 8.0),
+        let of_sum = match way {
+            Way::Kernel(kernel) if kernel.role == Role::LastResort => f32::UNIT_ROUNDOFF * (k as f64 + 8.0),
             _ => 1.0 / 256.0,
         };
         let around = of_sum * size + f32::UNIT_ROUNDOFF * 8.0 * (bias.abs() + c.abs()) + f64::from(f32::MIN_POSITIVE);
@@ -211,14 +235,18 @@ fn run<T: Element>(gpu: &Gpu, kernel: &KernelDesc, [m, n, k]: [usize; 3], case: 
 /// D and the guard behind D.
 fn on_the_gpu<T: Element>(
     gpu: &Gpu,
-    kernel: &str,
+    choice: Choice,
     problem: &Problem,
     offset: usize,
     blocks: &[u8],
     [x, bias, c]: [&Vec<T>; 3],
 ) -> Result<Vec<T>, String> {
     let text = |e: candle::Error| e.to_string();
-    let (plan, queue) = gpu.plan(kernel, problem)?;
+    let is_on_copies = matches!(choice, Choice::By(_));
+    let (plan, queue) = gpu.plan(choice, problem)?;
+    if is_on_copies && plan.packing.is_none_or(|packing| !packing.b) {
+        return Err(format!("{} runs without a copy of B", plan.kernel));
+    }
     // Bytes around the blocks that would be NaN as scales.
     let mut memory = vec![0xff; offset];
     memory.extend_from_slice(blocks);

@@ -1,0 +1,118 @@
+// Blocks of a GGUF file on their way to a warp: 16 rows of W, span after span, through a ring in shared memory.
+#pragma once
+#include "common/gguf_fragment.hpp"
+#include "common/ptx.hpp"
+
+namespace tilegemm::gguf {
+namespace {
+
+constexpr int rows_of_warp = 16;
+// A warp's 16 rows span less than 2^32 bytes. The families' .rs files have the same number.
+constexpr int64_t most_stride = 1 << 27;
+
+// The ring of a warp: the blocks of a span of each row, as they lie in the file.
+template <tg_format F, int STAGES>
+struct RingShape {
+  using Row = gguf::Row<F>;
+  static constexpr tg_format format = F;
+  // Bytes from a row to the next, for a row at any multiple of 2 bytes: an odd multiple of 16, which spreads eight rows over all banks.
+  static constexpr int least = (Row::bytes + 15 + 15) / 16 * 16, pitch = least % 32 ? least : least + 16;
+  static constexpr int stages = STAGES;
+  static constexpr int stage_bytes = rows_of_warp * pitch, ring_bytes = stages * stage_bytes;
+  // Behind the last row a word may touch 4 bytes.
+  static constexpr int bytes_behind = 16;
+};
+
+// The spans of a warp's 16 rows, loaded one after the other. Places are bytes from a multiple of 16 at or before the first row's first byte.
+template <class S>
+class Ring {
+ public:
+  using Row = typename S::Row;
+
+  // `span`: the first span that load() loads.
+  __device__ Ring(const tg_gemm_args& args, int first_row, int span, uint8_t* ring)
+      : rows_left_(int(args.n) - 1 - first_row), row_bytes_(uint32_t(args.k) / Row::block.elements * Row::block.bytes),
+        stride_(int(args.b.col_stride / Row::block.elements * Row::block.bytes)) {
+    const uint64_t first = reinterpret_cast<uint64_t>(args.b.ptr), here = first + int64_t(min(first_row, int(args.n) - 1)) * stride_;
+    base_ = reinterpret_cast<const uint8_t*>(here & ~uint64_t(15));
+    odd_ = uint32_t(here & 15);
+    front_ = here == first ? odd_ : 0;
+    // Rows behind the end of W are the last row.
+    end_ = odd_ + uint32_t(min(max(rows_left_, 0), rows_of_warp - 1)) * stride_ + row_bytes_;
+    to_ = uint32_t(__cvta_generic_to_shared(ring)) + int(threadIdx.x) % 32 * 16;
+    passed_ = span * Row::bytes;
+#pragma unroll
+    for (int i = 0; i < copies; i++) rows_[i] = place(row_of(i));
+  }
+
+  // Loads the next span.
+  __device__ void load(int stage) {
+#pragma unroll
+    for (int i = 0; i < copies; i++) {
+      // Of a row's last span there may be fewer blocks.
+      const uint32_t from = rows_[i] + passed_, last = min(from + Row::bytes, rows_[i] + row_bytes_), at = (from & ~15u) + 16 * chunk_of(i);
+      const uint32_t until = Row::block.elements == gguf::span ? from + Row::bytes : last;
+      const bool exists = (rows_of_warp * chunks % 32 == 0 || row_of(i) < rows_of_warp) && at >= front_ && at < until;
+      if (exists) copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + at, int(min(end_ - at, 16u)), evict_first);
+    }
+    passed_ += Row::bytes;
+  }
+
+  // Loads the first bytes of W, where these do not start at a multiple of 16 bytes: `load` leaves them out.
+  __device__ void load_front(int stage) const {
+    const int byte = int(threadIdx.x) % 32;
+    if (front_ > 0 && byte >= front_ && byte < 16 && byte < end_) {
+      store_shared_8(to_ - byte * 16 + stage * S::stage_bytes + byte, base_[byte]);
+    }
+  }
+
+  // The bytes between row i's span and the multiple of 16 before, with which the span has arrived in shared memory.
+  __device__ uint32_t odd_bytes(int i, int span) const { return (place(i) + span * Row::bytes) & 15; }
+
+  __device__ const uint8_t* row(int i) const { return base_ + place(i); }
+
+ private:
+  // Chunks of 16 bytes lie in the ring in the order of the lanes that copy them.
+  static constexpr int chunks = S::pitch / 16, copies = (rows_of_warp * chunks + 31) / 32;
+
+  __device__ static int row_of(int i) { return (i * 32 + int(threadIdx.x) % 32) / chunks; }
+  __device__ static int chunk_of(int i) { return (i * 32 + int(threadIdx.x) % 32) % chunks; }
+  __device__ uint32_t place(int i) const { return odd_ + uint32_t(min(i, max(rows_left_, 0))) * stride_; }
+
+  const uint8_t* base_;
+  uint32_t odd_, front_, end_, to_;
+  int rows_left_;
+  uint32_t row_bytes_;
+  int stride_;
+  uint32_t passed_;  // bytes of a row before the next span
+  uint32_t rows_[copies];
+};
+
+// The factors of a span for each of a warp's 16 rows, in shared memory: a scale and a start, or whatever else two numbers of a scale's numbers are.
+template <class Row>
+struct Factors {
+  static constexpr int count = gguf::span / Row::scaled, pitch = count + 1;  // rows in different banks
+  static constexpr int bytes = rows_of_warp * pitch * int(sizeof(float2));
+  float2* table;
+
+  __device__ float2 at(int row, int i) const { return table[row * pitch + i]; }
+
+  // Two lanes compute the factors of a row. `of`(row's span, i): the two numbers. Returns whether the lane's scales are finite.
+  // `existing`: the scales of the span that exist.
+  template <class Of>
+  __device__ bool fill(const Row& row, int lane, int existing, const Of& of) const {
+    bool are_finite = true;
+    const int first = lane % 2 * (count / 2);
+#pragma unroll
+    for (int c = 0; c < count / 2; c++) {
+      const int i = first + c;
+      const float2 two = of(row, i);
+      if (i < existing) are_finite = are_finite && isfinite(two.x) && isfinite(two.y);
+      table[lane / 2 * pitch + i] = two;
+    }
+    return are_finite;
+  }
+};
+
+}  // namespace
+}  // namespace tilegemm::gguf

@@ -1,0 +1,55 @@
+// Weights of a GGUF file as operand A of wgmma, in bf16.
+//
+// Lane (g, t) of a warp holds numbers 4 t ... 4 t + 3 of a step of 16, of rows g and g + 8. wgmma's slots 2 t, 2 t + 1 of K get the first two
+// numbers, slots 2 t + 8 and 2 t + 9 the others: the activations lie in this order (prepare.hpp).
+#pragma once
+#include "common/gguf_ring.hpp"
+
+namespace tilegemm::gguf {
+namespace {
+
+// The place in memory, among the 16 of its step, of number k of the step.
+__device__ inline int slot_of_k(int k) { return k % 4 / 2 * 8 + k / 4 * 2 + k % 2; }
+
+// Codes of a lane's numbers of a step, as floats: base<F>() + code, less the code of 0. The factors are exact powers of two away.
+template <tg_format F>
+struct Values {
+  using Row = gguf::Row<F>;
+  // A byte of a float: the code in these bits is `unit` times the code. q8_0 has eight bits, the other formats seven or fewer.
+  static constexpr bool is_signed = F == TG_Q8_0;
+  static constexpr uint32_t magic = is_signed ? 0x47000000 : 0x43000000;
+  static constexpr float base = is_signed ? 32768.0f + 128.0f : 128.0f + float(Row::zero);
+
+  // factor * code - least, where `start` is start_of(factor, least). One rounding, and that of `start`, to 24 bits.
+  __device__ static float start_of(float factor, float least) { return -(base * factor + least); }
+
+  __device__ static float number(uint32_t codes, int i, float factor, float start) {
+    // Bytes 0 to 3 are codes, 4 is zero, 7 is the magic number's first.
+    const uint32_t select = is_signed ? 0x7404u | uint32_t(i) << 4 : 0x7044u | uint32_t(i) << 8;
+    return fmaf(__uint_as_float(__byte_perm(codes, magic, select)), factor, start);
+  }
+
+  // A lane's share of a row: the two registers of a step.
+  __device__ static void convert(const Row& row, int s, int t, float factor, float start, uint32_t& first, uint32_t& second) {
+    const uint32_t codes = is_signed ? row.codes(s, t) ^ 0x80808080u : row.codes(s, t);
+    first = pair(number(codes, 0, factor, start), number(codes, 1, factor, start));
+    second = pair(number(codes, 2, factor, start), number(codes, 3, factor, start));
+  }
+
+  // The same number by number, whatever the factors are.
+  __device__ static void convert_exactly(const uint8_t* span, int s, int t, uint32_t& first, uint32_t& second) {
+    const auto at = [&](int i) {
+      const int k = gguf::step * s + 4 * t + i;
+      return gguf::number(F, span + k / Row::block.elements * Row::block.bytes, k % Row::block.elements);
+    };
+    first = pair(at(0), at(1)), second = pair(at(2), at(3));
+  }
+
+  __device__ static uint32_t pair(float low, float high) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(two);
+  }
+};
+
+}  // namespace
+}  // namespace tilegemm::gguf

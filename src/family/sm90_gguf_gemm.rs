@@ -1,0 +1,116 @@
+//! `csrc/sm90_gguf_gemm`: rows times the weights of a GGUF file, by WGMMA with weights from registers.
+
+use crate::config::Config;
+use crate::cost::memory_us;
+use crate::cost::pipeline::stream_us;
+use crate::kernel::fitted::fitted;
+use crate::kernel::{Case, Family, KernelDesc, Rejection};
+use crate::partition::Footprint;
+use crate::problem::Problem;
+use crate::workspace;
+
+/// Rows of W that a block computes, and numbers of K that a block loads at a time.
+const COLUMNS: usize = 128;
+const SPAN: usize = 256;
+/// Bytes of an activation in the workspace, and the multiple of bytes from which the activations lie there.
+const PREPARED: u64 = 2;
+const PLACE: u64 = 128;
+/// The largest stride of B, in elements: 16 rows of W span less than 2^32 bytes. csrc/common/gguf_ring.hpp has the same number.
+const MOST_STRIDE: u64 = 1 << 27;
+
+fitted! {
+    /// Lists of four numbers are of tiles of 16, 64, 128 and 256 rows of A.
+    Sm90GgufGemm {
+        /// Blocks that share a multiprocessor.
+        residents: [f64; 4] = "", 1.0 to 4.0;
+        /// A span of all blocks of a multiprocessor.
+        span_us: [f64; 4] = "us", 0.1 to 20.0;
+        /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
+        alone: f64 = "", 0.3 to 1.0;
+        /// The first loads and the last stores of a wave of blocks.
+        wave_us: [f64; 4] = "us", 0.0 to 20.0;
+        /// The kernel that prepares the activations, beside their bytes.
+        prepare_us: f64 = "us", 0.0 to 8.0;
+        /// The kernel that adds parts, beside their bytes.
+        add_us: f64 = "us", 0.0 to 8.0;
+        /// The share of the memory's rate.
+        memory: f64 = "", 0.3 to 1.2;
+    }
+}
+
+/// The tile's place in lists of four fitted numbers.
+fn place(kernel: &KernelDesc) -> usize {
+    match kernel.tile[0] {
+        256.. => 3,
+        128.. => 2,
+        64.. => 1,
+        _ => 0,
+    }
+}
+
+/// The sums of parts, and the activations behind them.
+fn bytes(problem: &Problem, split: u32) -> u64 {
+    let parts = workspace::parts_bytes(split.into(), problem);
+    let rows = (problem.m as u64).saturating_mul(problem.k.next_multiple_of(64) as u64);
+    parts.saturating_add(PLACE).saturating_add(PREPARED.saturating_mul(rows))
+}
+
+/// The configurations to consider: parts of K with a span or more each. Parts lie in the workspace beside the activations of the whole product.
+fn configurations(case: &Case) -> Vec<Config> {
+    let spans = case.problem.k.div_ceil(SPAN).max(1);
+    let fits = |split: &u32| *split == 1 || (*split as usize <= spans && bytes(case.problem, *split) <= case.workspace);
+    let tile = [case.kernel.tile[0], COLUMNS as u32];
+    [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).map(|split| Config::tile(tile, split)).collect()
+}
+
+impl Family for Sm90GgufGemm {
+    fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+        match problem.b.col_stride {
+            have if have.unsigned_abs() > MOST_STRIDE => {
+                Err(Rejection::Stride { operand: "B", have, most: MOST_STRIDE })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
+        Footprint::new(problem, [PREPARED, 0], [1, 1], [kernel.tile[0] as usize, COLUMNS])
+    }
+
+    fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
+        if config.split > 1 {
+            bytes(problem, config.split)
+        } else {
+            0
+        }
+    }
+
+    fn configurations(&self, case: &Case) -> Vec<Config> {
+        configurations(case)
+    }
+
+    fn choose(&self, case: &Case) -> Config {
+        let best =
+            configurations(case).into_iter().min_by(|x, y| self.estimate(case, x).total_cmp(&self.estimate(case, y)));
+        best.unwrap_or_else(|| Config::tile([case.kernel.tile[0], COLUMNS as u32], 1))
+    }
+
+    fn estimate(&self, case: &Case, config: &Config) -> f64 {
+        let (problem, device, place) = (case.problem, case.device, place(case.kernel));
+        let split = config.split.max(1) as usize;
+        let tiles = problem.m.div_ceil(case.kernel.tile[0] as usize).saturating_mul(problem.n.div_ceil(COLUMNS));
+        let blocks = tiles.saturating_mul(split) as f64;
+        let room = self.residents[place] * f64::from(device.sm_count);
+        // Blocks of many waves do not wait for each other.
+        let waves = if blocks > 4.0 * room { blocks / room + 0.5 } else { (blocks / room).ceil() };
+        // A block that has a multiprocessor for itself takes less time than blocks that share one.
+        let is_alone = self.residents[place] > 1.0 && blocks <= f64::from(device.sm_count);
+        let alone = if is_alone { self.alone } else { 1.0 };
+        let spans = problem.k.div_ceil(SPAN).div_ceil(split) as f64;
+        let busy = waves * (alone * spans * self.span_us[place] + self.wave_us[place]);
+        let moved = |bytes: u64| stream_us(bytes as f64, self.memory, device);
+        let prepare = self.prepare_us + moved(problem.m as u64 * problem.k as u64 * 6);
+        let add = if split > 1 { self.add_us + moved(workspace::parts_bytes(split as u64, problem)) } else { 0.0 };
+        device.model.launch_us + prepare + busy.max(memory_us(problem, device) / self.memory) + add
+    }
+}
