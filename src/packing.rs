@@ -7,7 +7,7 @@
 
 use crate::arch::DeviceInfo;
 use crate::cost::{distinct, pipeline};
-use crate::kernel::Fusion;
+use crate::kernel::{Fusion, Limits};
 use crate::partition::Footprint;
 use crate::problem::{Format, Layout, Operand, Problem, MAX_ALIGN};
 
@@ -245,13 +245,19 @@ fn has_odd_d(problem: &Problem) -> bool {
     has_odd_n(problem) || problem.d.align() < MAX_ALIGN
 }
 
+/// Whether `tg_copy` makes B's blocks bf16, and kernels with results in D's format take the copies.
+fn has_blocks_to_convert(problem: &Problem) -> bool {
+    let Problem { a, b, d, .. } = problem;
+    let is_one = problem.batch == [1, 1] && problem.layout() == Layout::NT && d.col_stride == 1;
+    // Words of blocks whose size is a multiple of 4 bytes are read at once.
+    let word = if b.format.block().bytes.is_multiple_of(4) { 4 } else { 2 };
+    let is_read = Limits::check_blocks(problem).is_ok() && b.pointer_align >= word;
+    is_one && is_read && [Format::F32, Format::BF16].contains(&a.format) && a.format == d.format
+}
+
 /// Whether the product has operands that copies may help.
 fn is_packable(problem: &Problem) -> bool {
-    let is_whole = problem.batch == [1, 1] && problem.layout() == Layout::NT && problem.d.col_stride == 1;
-    let types = [Format::F32, Format::BF16];
-    if problem.b.format.is_gguf_block()
-        && !(is_whole && types.contains(&problem.a.format) && problem.d.format == problem.a.format)
-    {
+    if problem.b.format.is_gguf_block() && !has_blocks_to_convert(problem) {
         return false;
     }
     let is_plain_format =
@@ -305,6 +311,32 @@ mod tests {
         assert_eq!(names(512, 4095, 4095, Layout::NT), ["AB", "ABD", "A"]);
         assert_eq!(names(512, 4095, 4096, Layout::NN), ["B", "BD"]);
         assert_eq!(names(511, 4096, 4096, Layout::TN), ["A"]);
+    }
+
+    #[test]
+    fn blocks_of_gguf_become_bf16() {
+        let gguf = |n, change: &dyn Fn(&mut Problem)| {
+            let problem = Problem::dense(300, n, 512, 1, Layout::NT, Format::F32).with(|p| p.b.format = Format::Q4K);
+            let problem = problem.with(change).canonical().problem;
+            Packing::each(&problem).map(|packing| (packing.names(), packing.inner(&problem))).collect::<Vec<_>>()
+        };
+        let names = |n, change: &dyn Fn(&mut Problem)| -> Vec<String> {
+            gguf(n, change).into_iter().map(|(names, _)| names).collect()
+        };
+        for (names, inner) in gguf(4095, &|_| ()) {
+            let formats = [inner.a, inner.b, inner.d].map(|operand| operand.format);
+            assert_eq!(formats, [Format::BF16, Format::BF16, Format::F32], "{names}");
+            assert_eq!((inner.layout(), inner.k), (Layout::NT, 512));
+        }
+        assert_eq!(names(4096, &|_| ()), ["AB"]);
+        assert_eq!(names(4095, &|_| ()), ["AB", "ABD"]);
+        assert_eq!(names(4096, &|p| (p.a.format, p.d.format) = (Format::BF16, Format::BF16)), ["B"]);
+        let none: [&dyn Fn(&mut Problem); 3] = [&|p| p.b.pointer_align = 2, &|p| p.b.col_stride = 512 + 32, &|p| {
+            (p.a.format, p.d.format) = (Format::F16, Format::F16)
+        }];
+        for change in none {
+            assert_eq!(names(4096, change), [""; 0]);
+        }
     }
 
     #[test]

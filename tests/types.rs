@@ -82,7 +82,7 @@ fn blocks_of_gguf_are_a_format_of_b() {
     assert_eq!(blocks.len(), 10);
     for b in blocks {
         for a in [Format::F32, Format::F16, Format::BF16] {
-            let problem = gguf(b, [3, 40, 512]).with(|p| (p.a.format, p.d.format) = (a, a));
+            let problem = gguf(b, [3, 4096, 4096]).with(|p| (p.a.format, p.d.format) = (a, a));
             let plan = plan(&problem, Policy::default());
             assert_eq!((plan.kernel.types.a, plan.kernel.types.b, plan.kernel.types.d), (a, b, a), "{problem}");
         }

@@ -176,6 +176,10 @@ fn run<T: Element>(
     if matches!(way, Way::Kernel(kernel) if kernel.supports(&problem.canonical().problem, &gpu.info).is_err()) {
         return Ok(false);
     }
+    // Copies read words of 4 bytes where blocks are multiples of 4 bytes.
+    if matches!(way, Way::Copies) && b.block().bytes.is_multiple_of(4) && !case.offset.is_multiple_of(4) {
+        return Ok(false);
+    }
     let mut draw = |count: usize| -> Vec<T> {
         let normal = std::iter::repeat_with(|| T::from_f64(StandardNormal.sample(&mut rng)));
         normal.take(count).collect()
