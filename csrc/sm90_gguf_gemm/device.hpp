@@ -44,6 +44,16 @@ __device__ __forceinline__ void multiply(float (&d)[width / 2], const uint32_t (
   else wgmma<__nv_bfloat16, width>(d, p, q);
 }
 
+// Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma.
+__device__ __forceinline__ bool all_of_group(bool holds, int barrier) {
+  int all;
+  asm volatile("{\n .reg .pred p, q;\n setp.ne.b32 p, %1, 0;\n barrier.cta.red.and.pred q, %2, 128, p;\n selp.b32 %0, 1, 0, q;\n}"
+               : "=r"(all)
+               : "r"(int(holds)), "r"(barrier)
+               : "memory");
+  return all;
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, int spans_of_part,
@@ -129,7 +139,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       if (lane == 0) mbarrier_arrive(empty + 8 * done.s);
       done.advance(S::x_stages);
     };
-    if (__all_sync(~0u, is_fast)) {
+    if (all_of_group(is_fast, 1 + warp / 4)) {
       float2 of_row[2];
       // Two groups of steps: one in flight, and the next.
       uint32_t a[2][group][4];
