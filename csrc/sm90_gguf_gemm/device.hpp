@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
         if (s + group < gguf::steps) convert(s + group);
       }
     } else {
+      wgmma_wait();  // the group in flight reads registers
 #pragma unroll 1
       for (int s = 0; s < steps; s++) {
         uint32_t a[1][4];
