@@ -88,7 +88,7 @@ class Ring {
   uint32_t rows_[copies];
 };
 
-// The factors of a span for each of a warp's 16 rows, in shared memory: a scale and a start, or whatever else two numbers of a scale's numbers are.
+// Two numbers for each scale of a span, of each of a warp's 16 rows, in shared memory.
 template <class Row>
 struct Factors {
   static constexpr int count = gguf::span / Row::scaled, pitch = count + 1;  // rows in different banks
@@ -97,8 +97,8 @@ struct Factors {
 
   __device__ float2 at(int row, int i) const { return table[row * pitch + i]; }
 
-  // Two lanes compute the factors of a row. `of`(row's span, i): the two numbers. Returns whether the lane's scales are finite.
-  // `existing`: the scales of the span that exist.
+  // Two lanes compute the numbers of a row: `of`(the row's span, i) gives those of scale i. Returns whether the lane's numbers are finite, as far as
+  // the span's first `existing` scales go.
   template <class Of>
   __device__ bool fill(const Row& row, int lane, int existing, const Of& of) const {
     bool are_finite = true;

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     };
     const bool is_fast = factors.fill(row_of_factors, lane, steps * gguf::step / Row::scaled, of) && steps == gguf::steps;
     __syncwarp();
-    // Multiplies by steps s to s + count - 1, which lie in one stage. Every group before the last one is done then.
+    // Multiplies by the steps from s on whose weights `a` has; the steps lie in one stage. All groups but the last are done then.
     const auto multiply_steps = [&](int s, const auto& a) {
       if (s % 4 == 0) at.wait_warp(full);
       wgmma_fence();

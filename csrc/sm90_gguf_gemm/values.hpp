@@ -8,19 +8,18 @@
 namespace tilegemm::gguf {
 namespace {
 
-// The place in memory, among the 16 of its step, of number k of the step.
-__device__ inline int slot_of_k(int k) { return k % 4 / 2 * 8 + k / 4 * 2 + k % 2; }
-
-// Codes of a lane's numbers of a step, as floats: base<F>() + code, less the code of 0. The factors are exact powers of two away.
+// From codes to weights in bf16. The code of a weight, put into the bits of a float, is the number `base` + code - zero; a fused multiply-add takes
+// the number to scale * (code - zero) - min.
 template <tg_format F>
 struct Values {
   using Row = gguf::Row<F>;
-  // A byte of a float: the code in these bits is `unit` times the code. q8_0 has eight bits, the other formats seven or fewer.
+  // Codes of q8_0 are bytes with a sign, and become 128 more. Codes of the other formats have seven bits or fewer, which a float at 128 holds in
+  // the bits of its third byte; a byte without a sign needs a float at 32768.
   static constexpr bool is_signed = F == TG_Q8_0;
   static constexpr uint32_t magic = is_signed ? 0x47000000 : 0x43000000;
   static constexpr float base = is_signed ? 32768.0f + 128.0f : 128.0f + float(Row::zero);
 
-  // factor * code - least, where `start` is start_of(factor, least). One rounding, and that of `start`, to 24 bits.
+  // factor * (code - zero) - least, where `start` is start_of(factor, least). Two roundings, to 24 bits each: that of `start` and this one.
   __device__ static float start_of(float factor, float least) { return -(base * factor + least); }
 
   __device__ static float number(uint32_t codes, int i, float factor, float start) {
