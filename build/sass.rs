@@ -25,6 +25,9 @@ pub(super) struct Expected {
     /// The most accesses of local memory in a main loop; 0 unless the file says why.
     #[serde(default)]
     local: usize,
+    /// The function loads before `griddepcontrol.wait`: the kernel before is the family's own and has waited itself.
+    #[serde(default)]
+    loads_early: bool,
     /// The most registers of a thread.
     registers: u32,
 }
@@ -32,11 +35,11 @@ pub(super) struct Expected {
 impl Expected {
     /// The entry as an expression of Rust.
     pub fn rust(&self, family: &str) -> String {
-        let Self { function, arch, of, main, needs, main_needs, local, registers } = self;
+        let Self { function, arch, of, main, needs, main_needs, local, loads_early, registers } = self;
         let main = main.as_deref().unwrap_or_default();
         format!(
             "Expected {{ family: {family:?}, function: {function:?}, arch: &{arch:?}, of: {of:?}, main: {main:?}, \
-             needs: &{needs:?}, main_needs: &{main_needs:?}, local: {local}, registers: {registers} }},\n"
+             needs: &{needs:?}, main_needs: &{main_needs:?}, local: {local}, loads_early: {loads_early}, registers: {registers} }},\n"
         )
     }
 }
