@@ -286,7 +286,7 @@ impl Dispatcher {
             None => kernel.workspace_of(p, &config),
         };
         let without = match policy.forced {
-            None if workspace.least > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
+            None if workspace.least > 0 && policy.workspace > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
         };
         let (sm_count, dispatcher) = (self.device.sm_count, self.id);
