@@ -17,7 +17,7 @@ struct Numbers {
   const T* from;
   int64_t stride, k;
 
-  explicit Numbers(const tg_gemm_args& args) : from(static_cast<const T*>(args.a.ptr)), stride(args.a.row_stride), k(args.k) {}
+  __host__ __device__ explicit Numbers(const tg_gemm_args& args) : from(static_cast<const T*>(args.a.ptr)), stride(args.a.row_stride), k(args.k) {}
 
   __device__ void load(int64_t row, int64_t at, float (&x)[width]) const {
     const T* const here = from + row * stride + at;
@@ -72,7 +72,7 @@ struct Blocks {
       const uint32_t codes = of.codes(s, t) ^ (is_signed ? 0x80808080 : 0);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        x[4 * t + i] = fmaf(__uint_as_float(__byte_perm(codes, 0x4b000000, 0x7440 + i)) - base, scale, -least);  // 2^23 + code
+        x[4 * t + i] = fmaf(gguf::with_byte(codes, i) - base, scale, -least);
       }
     }
   }

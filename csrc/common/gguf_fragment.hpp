@@ -13,24 +13,29 @@ namespace {
 
 constexpr int span = 256, step = 16, steps = span / step;
 
-// Bytes of a row in shared memory from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself.
+// Bytes of a row from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself and the 2 bytes before.
 template <bool WORDS>
 struct Image {
   const uint8_t* at;
 
+  // `offset` is even.
   __device__ uint32_t word(int offset) const {
     if constexpr (WORDS) return *reinterpret_cast<const uint32_t*>(at + offset);
-    const uint8_t* const from = at + offset;
-    const bool is_odd = reinterpret_cast<uintptr_t>(from) & 2;
-    const uint32_t* const words = reinterpret_cast<const uint32_t*>(from - (is_odd ? 2 : 0));
-    return __funnelshift_r(words[0], words[1], is_odd ? 16 : 0);
+    // Two aligned words at a place that does not depend on the address, so that a compiler adds constants to one register.
+    const bool is_odd = reinterpret_cast<uintptr_t>(at) & 2;
+    const int behind = offset % 4;
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(at - (is_odd ? 2 : 0) + offset - behind);
+    return __funnelshift_rc(words[0], words[1], (is_odd ? 16 : 0) + 8 * behind);
   }
   __device__ float half(int offset) const { return __half2float(*reinterpret_cast<const __half*>(at + offset)); }
 };
 
-// The factor times byte i of a word, less `zero`. 2^23 + byte has the byte in its last bits.
+// 2^23 + byte i of a word: the byte lies in the last bits of the float.
+__device__ inline float with_byte(uint32_t word, int i) { return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + i)); }
+
+// The factor times byte i of a word, less `zero`.
 __device__ inline float times_byte(float factor, uint32_t word, int i, int zero = 0) {
-  const float shifted = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + i));
+  const float shifted = with_byte(word, i);
   return zero ? factor * (shifted - float((1 << 23) + zero)) : fmaf(shifted, factor, -float(1 << 23) * factor);  // exact but for one rounding
 }
 
@@ -55,9 +60,6 @@ struct Row {
     if constexpr (F == TG_Q4K || F == TG_Q5K) d = row.half(0), m = row.half(2);
     if constexpr (F == TG_Q6K) d = row.half(208);
   }
-
-  // Whether the factors of a block of 256 are finite.
-  __device__ bool is_finite() const { return isfinite(d) && isfinite(m); }
 
   // The codes of a lane's four numbers of step s, a byte each.
   __device__ uint32_t codes(int s, int t) const {
@@ -91,26 +93,45 @@ struct Row {
   // The scale and the minimum of the numbers `scaled * i` and following.
   __device__ float scale(int i) const {
     if constexpr (block.elements == 32) return row.half(i * block.bytes);
-    if constexpr (F == TG_Q2K) return times_byte(d, row.word(i / 4 * 4) & 0x0f0f0f0f, i % 4);
-    if constexpr (F == TG_Q3K) {
-      const uint32_t low = row.word(96 + i / 4 % 2 * 4) >> i / 8 * 4 & 0x0f0f0f0f;
-      return times_byte(d, low | (row.word(104) >> i / 4 * 2 & 0x03030303) << 4, i % 4, 32);
-    }
-    if constexpr (F == TG_Q4K || F == TG_Q5K) {
-      const uint32_t low = i < 4 ? row.word(4) & 0x3f3f3f3f : (row.word(12) & 0x0f0f0f0f) | (row.word(4) >> 2 & 0x30303030);
-      return times_byte(d, low, i % 4);
-    }
-    if constexpr (F == TG_Q6K) return times_byte(d, row.word(192 + i / 4 * 4) ^ 0x80808080, i % 4, 128);
-    return 0;
+    return times_byte(d, scales(i / 4), i % 4, zero_of_scales);
   }
   __device__ float min(int i) const {
     if constexpr (F == TG_Q4_1 || F == TG_Q5_1) return -row.half(i * block.bytes + 2);
-    if constexpr (F == TG_Q2K) return times_byte(m, row.word(i / 4 * 4) >> 4 & 0x0f0f0f0f, i % 4);
-    if constexpr (F == TG_Q4K || F == TG_Q5K) {
-      const uint32_t word = i < 4 ? row.word(8) & 0x3f3f3f3f : (row.word(12) >> 4 & 0x0f0f0f0f) | (row.word(8) >> 2 & 0x30303030);
-      return times_byte(m, word, i % 4);
+    return has_min ? times_byte(m, minima(i / 4), i % 4) : 0.0f;
+  }
+
+  // Calls `put`(i, scale, minimum) for half of the row's scales, in order: the first half, or the second.
+  static constexpr int scale_count = span / scaled;
+  template <class Put>
+  __device__ void each_factor(bool second, const Put& put) const {
+#pragma unroll
+    for (int c = 0; c < scale_count / 2; c += 4) {
+      const int first = c + (second ? scale_count / 2 : 0);
+      const uint32_t of_scales = block.elements == 32 ? 0 : scales(c / 4 + (second ? scale_count / 8 : 0));
+      const uint32_t of_minima = has_min && block.elements == 256 ? minima(c / 4 + (second ? scale_count / 8 : 0)) : 0;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if constexpr (block.elements == 32) put(first + i, scale(first + i), min(first + i));
+        else put(first + i, times_byte(d, of_scales, i, zero_of_scales), has_min ? times_byte(m, of_minima, i) : 0.0f);
+      }
     }
-    return 0;
+  }
+
+ private:
+  static constexpr int zero_of_scales = F == TG_Q3K ? 32 : F == TG_Q6K ? 128 : 0;
+
+  // Scales and minima 4 i ... 4 i + 3 of a block of 256, a byte each.
+  __device__ uint32_t scales(int i) const {
+    if constexpr (F == TG_Q2K) return row.word(4 * i) & 0x0f0f0f0f;
+    if constexpr (F == TG_Q3K) return (row.word(96 + i % 2 * 4) >> i / 2 * 4 & 0x0f0f0f0f) | (row.word(104) >> 2 * i & 0x03030303) << 4;
+    if constexpr (F == TG_Q6K) return row.word(192 + 4 * i) ^ 0x80808080;
+    const uint32_t first = row.word(4);  // of q4k and q5k
+    return i == 0 ? first & 0x3f3f3f3f : (row.word(12) & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
+  }
+  __device__ uint32_t minima(int i) const {
+    if constexpr (F == TG_Q2K) return row.word(4 * i) >> 4 & 0x0f0f0f0f;
+    const uint32_t first = row.word(8);  // of q4k and q5k
+    return i == 0 ? first & 0x3f3f3f3f : (row.word(12) >> 4 & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
   }
 };
 

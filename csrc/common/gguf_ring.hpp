@@ -10,6 +10,18 @@ constexpr int rows_of_warp = 16;
 // A warp's 16 rows span less than 2^32 bytes. The families' .rs files have the same number.
 constexpr int64_t most_stride = 1 << 27;
 
+// Whether the operands are within the limits of the families that read blocks of `Row::b`. Their family.toml have the limits.
+template <class Row>
+bool takes_operands(const tg_gemm_args& args) {
+  constexpr Block block = block_of(Row::b);
+  const bool is_whole = args.k % block.elements == 0 && args.b.row_stride == 1 && args.b.col_stride % block.elements == 0;
+  const bool is_aligned = reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0;
+  const bool is_one = args.batch[0] == 1 && args.batch[1] == 1;
+  const bool has_lines = args.a.col_stride == 1 && args.d.col_stride == 1 && args.b.col_stride >= args.k && args.b.col_stride <= most_stride;
+  constexpr int most = INT_MAX / 2;
+  return is_whole && is_aligned && is_one && has_lines && args.m <= most && args.n <= most && args.k >= 1 && args.k <= most;
+}
+
 // The ring of a warp: the blocks of a span of each row, as they lie in the file.
 template <tg_format F, int STAGES>
 struct RingShape {
@@ -88,28 +100,30 @@ class Ring {
   uint32_t rows_[copies];
 };
 
-// Two numbers for each scale of a span, of each of a warp's 16 rows, in shared memory.
+// Two numbers for each scale of a span, of each of a warp's 16 rows, in shared memory from a multiple of 16 bytes on.
 template <class Row>
 struct Factors {
-  static constexpr int count = gguf::span / Row::scaled, pitch = count + 1;  // rows in different banks
+  static constexpr int count = gguf::span / Row::scaled, pitch = count + 2;  // rows in different banks
   static constexpr int bytes = rows_of_warp * pitch * int(sizeof(float2));
   float2* table;
 
   __device__ float2 at(int row, int i) const { return table[row * pitch + i]; }
+  // The numbers of scales i and i + 1; i is even.
+  __device__ float4 two_at(int row, int i) const { return *reinterpret_cast<const float4*>(table + row * pitch + i); }
 
-  // Two lanes compute the numbers of a row: `of`(the row's span, i) gives those of scale i. Returns whether the lane's numbers are finite, as far as
-  // the span's first `existing` scales go.
+  // Two lanes compute the numbers of a row: `of`(scale, minimum) of each scale. Scales from `existing` on do not exist, and get zeros.
+  // Returns whether the lane's numbers are finite.
   template <class Of>
   __device__ bool fill(const Row& row, int lane, int existing, const Of& of) const {
     bool are_finite = true;
-    const int first = lane % 2 * (count / 2);
-#pragma unroll
-    for (int c = 0; c < count / 2; c++) {
-      const int i = first + c;
-      const float2 two = of(row, i);
-      if (i < existing) are_finite = are_finite && isfinite(two.x) && isfinite(two.y);
-      table[lane / 2 * pitch + i] = two;
-    }
+    float4 two;
+    row.each_factor(lane % 2, [&](int i, float scale, float min) {
+      float2 one = of(scale, min);
+      if (Row::block.elements < gguf::span && i >= existing) one = {0.0f, 0.0f};
+      are_finite = are_finite && isfinite(one.x) && isfinite(one.y);
+      if (i % 2 == 0) two.x = one.x, two.y = one.y;
+      else two.z = one.x, two.w = one.y, *reinterpret_cast<float4*>(table + lane / 2 * pitch + i - 1) = two;
+    });
     return are_finite;
   }
 };

@@ -119,10 +119,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     const Row rows[2] = {Row(lines[0]), Row(lines[1])};
     const int steps = min(gguf::steps, (k - span * gguf::span) / gguf::step);
     const Row row_of_factors(arrived + lane / 2 * S::Ring::pitch + ring.odd_bytes(lane / 2, span));
-    const auto of = [](const Row& row, int i) {
-      const float factor = row.scale(i);
-      return make_float2(factor, Values::start_of(factor, row.min(i)));
-    };
+    const auto of = [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); };
     const bool is_fast = factors.fill(row_of_factors, lane, steps * gguf::step / Row::scaled, of) && steps == gguf::steps;
     __syncwarp();
     // Multiplies by the steps from s on whose weights `a` has; the steps lie in one stage. All groups but the last are done then.

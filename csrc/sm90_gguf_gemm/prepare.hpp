@@ -1,8 +1,6 @@
 // Activations in bf16, in the order of K that the weights have in registers: rows of a multiple of 64 numbers in the workspace.
 #pragma once
-#include "common/bf16.hpp"
-#include "common/launch.hpp"
-#include "common/ptx.hpp"
+#include "common/convert.hpp"
 
 namespace tilegemm {
 namespace {
@@ -19,15 +17,9 @@ __global__ void __launch_bounds__(preparing_threads) prepare(const __grid_consta
   if (index >= args.m * quads) return;
   const int64_t row = index / quads;
   const int quad = int(index - row * quads), k = 4 * quad;
-  const T* const from = static_cast<const T*>(args.a.ptr) + row * args.a.row_stride + k;
-  __nv_bfloat162 pairs[2] = {};
-  T four[4] = {};
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    if (k + i < args.k) four[i] = from[i];
-  }
-#pragma unroll
-  for (int i = 0; i < 2; i++) pairs[i] = {to_bf16(float(four[2 * i])), to_bf16(float(four[2 * i + 1]))};
+  float x[Numbers<T>::width];
+  Numbers<T>(args).load(row, k, x);
+  const __nv_bfloat162 pairs[2] = {{to_bf16(x[0]), to_bf16(x[1])}, {to_bf16(x[2]), to_bf16(x[3])}};
   uint32_t* const step = to + row * (pitch / 2) + quad / 4 * 8 + quad % 4;
   step[0] = reinterpret_cast<const uint32_t&>(pairs[0]);
   step[4] = reinterpret_cast<const uint32_t&>(pairs[1]);

@@ -42,20 +42,12 @@ tg_status run(const tg_gemm_args& args) {
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   using T = typename scalar<Row::dtype>::type;
-  constexpr gguf::Block block = gguf::block_of(Row::b);
   const tg_gemm_args& args = *problem;
   if (args.m == 0 || args.n == 0) return TG_OK;
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
   const bool is_tiled = args.config.tile_m == Row::tile_m && args.config.tile_n == Row::tile_n && split >= 1 && split <= spans && split <= 65535;
-  const bool is_whole = args.k % block.elements == 0 && args.b.row_stride == 1 && args.b.col_stride % block.elements == 0;
-  const bool is_aligned = reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0;
-  const bool is_one = args.batch[0] == 1 && args.batch[1] == 1;
-  const bool has_lines = args.a.col_stride == 1 && args.d.col_stride == 1;
   const bool is_bare = args.beta == 0 && !args.bias.ptr && args.activation == TG_IDENTITY;
-  // family.toml has the limits.
-  if (!is_tiled || !is_whole || !is_aligned || !is_one || !has_lines || !is_bare) return TG_UNSUPPORTED;
-  if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k < 1 || args.k > INT_MAX / 2) return TG_UNSUPPORTED;
-  if (args.b.col_stride < args.k || args.b.col_stride > gguf::most_stride) return TG_UNSUPPORTED;
+  if (!is_tiled || !is_bare || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
   return run<Shape<Row::b, Row::tile_m>, T>(args);
 }
 

@@ -9,6 +9,7 @@ use crate::problem::{Format, Layout, Types};
 mod cublas;
 mod gemv;
 mod gevm;
+mod gguf;
 mod gguf_gemv;
 mod outer;
 mod reference;

@@ -1,5 +1,6 @@
 //! `csrc/sm90_gguf_gemm`: rows times the weights of a GGUF file, by WGMMA with weights from registers.
 
+use super::gguf::{self, SPAN};
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::cost::pipeline::stream_us;
@@ -9,14 +10,11 @@ use crate::partition::Footprint;
 use crate::problem::Problem;
 use crate::workspace;
 
-/// Rows of W that a block computes, and numbers of K that a block loads at a time.
+/// Rows of W that a block computes.
 const COLUMNS: usize = 128;
-const SPAN: usize = 256;
 /// Bytes of an activation in the workspace, and the multiple of bytes from which the activations lie there.
 const PREPARED: u64 = 2;
 const PLACE: u64 = 128;
-/// The largest stride of B, in elements: 16 rows of W span less than 2^32 bytes. csrc/common/gguf_ring.hpp has the same number.
-const MOST_STRIDE: u64 = 1 << 27;
 
 fitted! {
     /// Lists of four numbers are of tiles of 16, 64, 128 and 256 rows of A.
@@ -65,12 +63,7 @@ fn configurations(case: &Case) -> Vec<Config> {
 
 impl Family for Sm90GgufGemm {
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
-        match problem.b.col_stride {
-            have if have.unsigned_abs() > MOST_STRIDE => {
-                Err(Rejection::Stride { operand: "B", have, most: MOST_STRIDE })
-            }
-            _ => Ok(()),
-        }
+        gguf::supports(problem)
     }
 
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
@@ -90,9 +83,7 @@ impl Family for Sm90GgufGemm {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let best =
-            configurations(case).into_iter().min_by(|x, y| self.estimate(case, x).total_cmp(&self.estimate(case, y)));
-        best.unwrap_or_else(|| Config::tile([case.kernel.tile[0], COLUMNS as u32], 1))
+        gguf::fastest(self, case, configurations(case))
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

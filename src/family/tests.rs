@@ -1,6 +1,8 @@
 //! The contents of the workspace, by family.
 
 use super::{by_name, KERNELS};
+use crate::arch::DeviceInfo;
+use crate::dispatch::{Dispatcher, Policy};
 use crate::kernel::{KernelDesc, Math};
 use crate::partition::{Need, Partition};
 use crate::{Format, Layout, Problem};
@@ -41,7 +43,7 @@ fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
 
 #[test]
 fn the_other_families_keep_no_operands_in_the_workspace() {
-    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm", "gguf_gemv", "sm90_gguf_gemm"];
+    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm", "sm90_gguf_gemm"];
     for kernel in KERNELS.iter().filter(|kernel| !copies.contains(&kernel.family)) {
         assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
     }
@@ -49,14 +51,10 @@ fn the_other_families_keep_no_operands_in_the_workspace() {
 
 #[test]
 fn activations_beside_blocks_of_gguf_lie_in_the_workspace() {
-    let gguf = |family: &str, m, n, k| {
-        let mut kernels = KERNELS.iter().filter(|kernel| kernel.family == family && kernel.types.b == Format::Q4K);
-        let kernel = kernels.find(|kernel| kernel.types.a == Format::F32).unwrap();
-        kernel.workspace(&Problem::dense(m, n, k, 1, Layout::NT, Format::F32).with(|p| p.b.format = Format::Q4K))
-    };
-    // bf16; rows in fours and 12 bytes for bytes, scales and sums.
-    assert_eq!(gguf("sm90_gguf_gemm", 300, 4096, 512).best, 2 * 300 * 512);
-    assert_eq!(gguf("gguf_gemv", 5, 4096, 512).best, 12 * 8 * 512);
+    let mut kernels = KERNELS.iter().filter(|kernel| kernel.family == "sm90_gguf_gemm");
+    let kernel = kernels.find(|kernel| kernel.types.a == Format::F32).unwrap();
+    let problem = Problem::dense(300, 4096, 512, 1, Layout::NT, Format::F32).with(|p| p.b.format = kernel.types.b);
+    assert_eq!(kernel.workspace(&problem).best, 2 * 300 * 512);
 }
 
 #[test]
@@ -75,4 +73,23 @@ fn tf32_transposes_one_operand_where_none_is_k_major() {
     for kernel in others {
         assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
     }
+}
+
+/// Without a workspace, another kernel runs a product whose sums of parts need one.
+#[test]
+fn a_k_of_many_blocks_needs_a_workspace() {
+    let mut kernels = KERNELS.iter().filter(|kernel| kernel.family == "gguf_gemv");
+    let kernel = kernels.find(|kernel| kernel.tile[2] == 4096 && kernel.types.a == Format::F32).unwrap();
+    let need = |m, n, k| {
+        let problem = Problem::dense(m, n, k, 1, Layout::NT, Format::F32).with(|p| p.b.format = kernel.types.b);
+        kernel.workspace(&problem)
+    };
+    assert_eq!(need(8, 4096, 4096), Need::default());
+    assert_eq!(need(8, 4096, 14336), Need { least: 8 * 16 * 4 * 4, best: 8 * 4096 * 4 * 4 });
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    let long = Problem::dense(8, 4096, 14336, 1, Layout::NT, Format::F32).with(|p| p.b.format = Format::Q4K);
+    let plan = dispatcher.plan(&long, Policy::own()).unwrap();
+    assert_eq!((plan.kernel.family, plan.config.split), ("gguf_gemv", 4));
+    let without = plan.without_workspace().expect("another kernel runs without a workspace");
+    assert_eq!((without.kernel.family, without.workspace), ("reference", Need::default()));
 }

@@ -1,0 +1,29 @@
+//! The pieces that the families with the weights of GGUF files share.
+
+use crate::config::Config;
+use crate::kernel::{Case, Family, Rejection};
+use crate::problem::{Format, Problem};
+
+/// Numbers of K that a warp loads at a time.
+pub(super) const SPAN: usize = 256;
+/// The largest stride of B, in elements: 16 rows of W span less than 2^32 bytes. csrc/common/gguf_ring.hpp has the same number.
+const MOST_STRIDE: u64 = 1 << 27;
+
+pub(super) fn supports(problem: &Problem) -> Result<(), Rejection> {
+    match problem.b.col_stride {
+        have if have.unsigned_abs() > MOST_STRIDE => Err(Rejection::Stride { operand: "B", have, most: MOST_STRIDE }),
+        _ => Ok(()),
+    }
+}
+
+/// The configuration with the smallest estimate; there is one at least.
+pub(super) fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Config>) -> Config {
+    let timed = configurations.into_iter().map(|config| (family.estimate(case, &config), config));
+    timed.min_by(|x, y| x.0.total_cmp(&y.0)).map(|(_, config)| config).unwrap_or_default()
+}
+
+/// The format's place in lists of fitted numbers.
+pub(super) fn place(format: Format) -> usize {
+    let blocks = Format::ALL.into_iter().filter(|format| format.is_gguf_block());
+    blocks.take_while(|block| *block != format).count().min(9)
+}
