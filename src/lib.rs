@@ -5,7 +5,7 @@
 //!
 //! **Unmodified models** (feature `interpose`, Linux): one line sends every f16, bf16 and f32 product of the program through the
 //! dispatcher. A call that the dispatcher does not take goes to cuBLAS unchanged. See the module `interpose`. The feature
-//! `interpose-kernels` does the same with candle's kernel for experts.
+//! `interpose-kernels` does the same with candle's kernels for experts and for quantised weights.
 //!
 //! ```
 //! use candle_tilegemm as _;

@@ -39,6 +39,7 @@ const REASONS: [Forwarded; 8] = [
 static OURS: Counter = Counter::new();
 static REFUSED: Counter = Counter::new();
 static EXPERTS: Counter = Counter::new();
+static GGUF: Counter = Counter::new();
 static FAILED: Counter = Counter::new();
 static FORWARDED: [Counter; REASONS.len()] = [const { Counter::new() }; REASONS.len()];
 
@@ -53,6 +54,11 @@ pub(super) fn count_refused() {
 #[cfg(feature = "interpose-kernels")]
 pub(super) fn count_experts(ran: bool) {
     if ran { &EXPERTS } else { &FAILED }.count();
+}
+
+#[cfg(feature = "interpose-kernels")]
+pub(super) fn count_gguf(ran: bool) {
+    if ran { &GGUF } else { &FAILED }.count();
 }
 
 pub(super) fn count_forwarded(reason: Forwarded) {
@@ -72,7 +78,9 @@ pub struct Stats {
     pub refused: u64,
     /// Calls of candle's kernel for experts that ran on our kernels (feature `interpose-kernels`).
     pub experts: u64,
-    /// Calls of candle's kernel for experts that could not run: their results are NaN.
+    /// Calls of candle's kernels for products with quantised weights that ran on our kernels (feature `interpose-kernels`).
+    pub gguf: u64,
+    /// Calls of candle's kernels for experts and for quantised weights that could not run: their results are NaN.
     pub failed: u64,
 }
 
@@ -91,6 +99,7 @@ impl Stats {
             forwarded: forwarded.filter(|(_, count)| *count > 0).collect(),
             refused: self.refused - earlier.refused,
             experts: self.experts - earlier.experts,
+            gguf: self.gguf - earlier.gguf,
             failed: self.failed - earlier.failed,
         }
     }
@@ -104,6 +113,7 @@ pub fn stats() -> Stats {
         forwarded: REASONS.into_iter().map(count).filter(|(_, count)| *count > 0).collect(),
         refused: REFUSED.sum(),
         experts: EXPERTS.sum(),
+        gguf: GGUF.sum(),
         failed: FAILED.sum(),
     }
 }

@@ -4,21 +4,15 @@
 //! program. There is no way back to candle's kernel at run time.
 
 use super::count::count_experts;
-use super::mode::{is_dry_run, mode, Mode};
-use super::tell::tell;
-use crate::dispatch::Policy;
-use crate::error::{Error, Result};
+use super::kernels::{self, Probe};
+use super::mode::is_dry_run;
+use crate::error::Result;
 use crate::kernel::KernelDesc;
-use crate::launch::{self, GroupPointers, Pointers, Queue};
+use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Format, Groups, Operand, Problem, Rows};
-use crate::{settings, trace};
-use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::hint::black_box;
-use std::panic::AssertUnwindSafe;
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, Once};
 
 /// candle's declaration of the function: another version of candle with another signature does not compile.
 type Function = unsafe extern "C" fn(
@@ -48,16 +42,8 @@ const _: Function = moe_gemm_wmma;
 #[unsafe(export_name = "candle_tilegemm_experts")]
 static ANCHOR: Function = moe_gemm_wmma;
 
-/// The state of a check whether calls arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Probe {
-    Idle,
-    Asking,
-    Arrived,
-}
-
 thread_local! {
-    static PROBE: Cell<Probe> = const { Cell::new(Probe::Idle) };
+    static PROBE: Probe = const { Probe::new() };
 }
 
 /// Whether candle's calls for experts arrive here. The check makes one call through candle's declaration and sees whether the call reaches this definition. A host
@@ -66,7 +52,7 @@ thread_local! {
 pub fn experts_are_active() -> bool {
     // The compiler may not take the declaration for the definition of this module.
     let candles = black_box(CANDLES);
-    PROBE.set(Probe::Asking);
+    PROBE.with(Probe::ask);
     // SAFETY: with no row, no column and no expert candle's own function reads and writes no memory; our definition only sets the flag.
     unsafe {
         candles(
@@ -88,7 +74,7 @@ pub fn experts_are_active() -> bool {
             0,
         );
     }
-    PROBE.replace(Probe::Idle) == Probe::Arrived
+    PROBE.with(Probe::has_arrived)
 }
 
 /// The number of no type.
@@ -132,10 +118,7 @@ pub unsafe extern "C" fn moe_gemm_wmma(
     _is_prefill: bool,
     stream: i64,
 ) {
-    if PROBE.get() != Probe::Idle {
-        return PROBE.set(Probe::Arrived);
-    }
-    if is_dry_run() {
+    if PROBE.with(Probe::arrives) || is_dry_run() {
         return;
     }
     let call = Call {
@@ -149,25 +132,14 @@ pub unsafe extern "C" fn moe_gemm_wmma(
         dtype,
         stream: stream as *mut c_void,
     };
-    // A panic must not cross the C boundary.
-    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let problem = call.problem()?;
-        // SAFETY: the caller's promises.
-        unsafe { call.run(&problem) }.map_err(|error| format!("{problem}: {error}"))
-    }));
-    let failure = match outcome {
-        Ok(Ok(())) => return count_experts(true),
-        Ok(Err(failure)) => failure,
-        Err(_) => "a panic in candle-tilegemm; please report it".into(),
+    // SAFETY: the caller's promises.
+    let ran = unsafe {
+        kernels::guard("a product of experts", call.stream, call.output(), || {
+            let problem = call.problem()?;
+            call.run(&problem).map_err(|error| format!("{problem}: {error}"))
+        })
     };
-    count_experts(false);
-    // SAFETY: as above.
-    unsafe { call.fail(failure) };
-}
-
-/// Our own kernels, within the limits of `policy`: there is no cuBLAS handle.
-fn own(policy: Policy) -> Policy {
-    Policy::own().with_workspace(policy.workspace).with_batch_invariance(policy.batch_invariant)
+    count_experts(ran);
 }
 
 impl Call {
@@ -203,62 +175,21 @@ impl Call {
     unsafe fn run(&self, problem: &Problem) -> Result<()> {
         let groups = GroupPointers::new(self.experts.cast()).with_lists(self.pairs.cast(), self.scales.cast());
         let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
-        let queue = Queue::new(self.stream, null_mut());
-        let dispatcher = launch::dispatcher(launch::current_device()?)?;
-        let launch_by = |policy| -> Result<()> {
-            // SAFETY: the caller's promises.
-            dispatcher.with_plan(problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })?
-        };
-        let (mode, policy) = (mode(), launch::policy()?);
-        if policy.forced().is_some_and(KernelDesc::takes_groups) {
-            match launch_by(policy) {
-                // As for products of cuBLAS, a kernel that cannot run the product is passed over, unless the mode is `force`.
-                Err(Error::Forced { .. }) if mode != Mode::Force => {}
-                outcome => return outcome,
-            }
-        }
-        launch_by(own(policy))
+        // SAFETY: the caller's promises.
+        unsafe { kernels::run(problem, KernelDesc::takes_groups, pointers, self.stream) }
     }
 
-    /// Tells of the failure once, records the failure in a trace, and fills the result with NaN or ends the program.
-    ///
-    /// # Safety
-    /// As for [`moe_gemm_wmma`].
-    unsafe fn fail(&self, failure: String) {
-        static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-        let aborts = settings::aborts_on_failure();
-        let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if told.len() < 64 && told.insert(failure.clone()) {
-            let end = match &aborts {
-                Ok(true) => "TILEGEMM_ON_FAILURE=abort ends the program".into(),
-                Ok(false) => "its result is NaN".into(),
-                Err(error) => format!("its result is NaN ({error})"),
-            };
-            tell(&format!("a product of experts failed, and {end}: {failure}"));
-        }
-        drop(told);
-        if mode() == Mode::Trace {
-            trace::outside(failure);
-        }
-        if aborts.unwrap_or(false) {
-            std::process::abort();
-        }
+    /// Where the result is, and its bytes.
+    fn output(&self) -> (*mut c_void, usize) {
         let [_, _, m, n, _] = self.counts.map(|count| usize::try_from(count).unwrap_or(0));
-        if m == 0 || n == 0 {
-            return;
-        }
-        // All bits of a NaN may be set, in f16 and in bf16.
-        // SAFETY: the output has m x n numbers of two bytes.
-        if let Err(error) = unsafe { launch::fill(self.stream, self.output, 0xff, m * n * 2) } {
-            static ONCE: Once = Once::new();
-            ONCE.call_once(|| tell(&format!("the result of a product of experts that failed is undefined: {error}")));
-        }
+        (self.output, m.saturating_mul(n).saturating_mul(2))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{experts_are_active, own, Call, CANDLES};
+    use super::super::kernels::own;
+    use super::{experts_are_active, Call, CANDLES};
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};
     use crate::family::KERNELS;

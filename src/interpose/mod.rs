@@ -25,9 +25,10 @@
 //! A 16-bit product that the dispatcher gives to cuBLAS goes unchanged too, and cuBLAS may add the partial sums in 16
 //! bits. [`set_exact_sums`] and `TILEGEMM_EXACT_SUMS=on` ask for sums in f32, as the op has.
 //!
-//! The feature `interpose-kernels` also defines candle's own kernel for experts, `moe_gemm_wmma`, which `candle_nn::moe::moe_gemm` calls. candle's
-//! definition is then not in the program: every such call runs on our kernels, whatever the [`Mode`] is. The symbol returns nothing, so a call that cannot
-//! run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN. `TILEGEMM_ON_FAILURE=abort` ends the program instead.
+//! The feature `interpose-kernels` also defines candle's own kernels: `moe_gemm_wmma`, which `candle_nn::moe::moe_gemm` calls, and the 46 functions behind
+//! `QMatMul` (mmvq, mmq and their quantisation). candle's definitions are then not in the program: every such call runs on our kernels, whatever
+//! the [`Mode`] is. The functions return nothing, so a call that cannot run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN.
+//! `TILEGEMM_ON_FAILURE=abort` ends the program instead.
 //!
 //! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts the outcomes of the calls. `trace` also writes the
 //! products to a benchmark suite: `TILEGEMM_TRACE` names the file; the default is `tilegemm-trace.toml` in the working
@@ -39,6 +40,10 @@ mod cublas;
 #[cfg(feature = "interpose-kernels")]
 mod experts;
 mod failure;
+#[cfg(feature = "interpose-kernels")]
+mod gguf;
+#[cfg(feature = "interpose-kernels")]
+mod kernels;
 mod mode;
 mod tell;
 
@@ -46,6 +51,8 @@ pub use count::{stats, Forwarded, Stats};
 pub use cublas::is_active;
 #[cfg(feature = "interpose-kernels")]
 pub use experts::experts_are_active;
+#[cfg(feature = "interpose-kernels")]
+pub use gguf::gguf_is_active;
 #[doc(hidden)]
 pub use mode::set_dry_run;
 pub use mode::{exact_sums, mode, set_exact_sums, set_mode, trace_to, Mode};

@@ -12,7 +12,7 @@ pub fn findings() -> Vec<Finding> {
     #[cfg(feature = "interpose")]
     findings.push(interposer());
     #[cfg(feature = "interpose-kernels")]
-    findings.push(experts());
+    findings.extend(kernels());
     match launch::device_count() {
         Ok(count) => findings.extend((0..count).flat_map(device)),
         Err(error) => {
@@ -71,14 +71,20 @@ fn interposer() -> Finding {
     }
 }
 
+/// Whether candle's calls of its own kernels arrive.
 #[cfg(feature = "interpose-kernels")]
-fn experts() -> Finding {
-    if crate::interpose::experts_are_active() {
-        Finding::ok("experts", "candle's calls for experts arrive at the dispatcher")
-    } else {
+fn kernels() -> [Finding; 2] {
+    let finding = |name, calls: &str, arrive: bool| {
+        if arrive {
+            return Finding::ok(name, format!("candle's calls for {calls} arrive at the dispatcher"));
+        }
         let remedy = "link candle and candle-tilegemm into the same program or shared library";
-        Finding::problem(Status::Broken, "experts", "candle's calls for experts go to another definition", remedy)
-    }
+        Finding::problem(Status::Broken, name, format!("candle's calls for {calls} go to another definition"), remedy)
+    };
+    [
+        finding("experts", "experts", crate::interpose::experts_are_active()),
+        finding("gguf", "quantised weights", crate::interpose::gguf_is_active()),
+    ]
 }
 
 fn device(ordinal: usize) -> Vec<Finding> {
