@@ -1,6 +1,7 @@
 //! The op on a GPU: storage and layouts to pointers, and the launch.
 
 pub(super) mod grouped;
+pub(super) mod quantized;
 
 use super::lowering::{format_of, GemmOp, Third};
 use crate::error::Error;

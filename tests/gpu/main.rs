@@ -21,6 +21,7 @@ mod odd_addresses;
 mod oracle;
 mod outer;
 mod packing;
+mod qmatmul;
 mod speed;
 mod tf32;
 mod vendor;
@@ -110,6 +111,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(experts::tests());
     tests.extend(fma::tests());
     tests.extend(gguf::tests());
+    tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(limits::tests());
     tests.extend(odd_addresses::tests());

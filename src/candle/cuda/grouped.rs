@@ -13,16 +13,16 @@ use half::{bf16, f16};
 use std::sync::Arc;
 
 /// Address of the first element of a tensor. Until the guard is dropped, the stream runs behind all other users of the memory.
-fn first<'a, T: CudaDType + 'a>(
+pub(super) fn first<'a, T: CudaDType + 'a>(
     (storage, layout): (&'a Storage, &Layout),
     stream: &'a Arc<CudaStream>,
 ) -> Result<(u64, SyncOnDrop<'a>)> {
-    let Storage::Cuda(storage) = storage else { bail!("a tensor of a layer of experts has left the GPU") };
+    let Storage::Cuda(storage) = storage else { bail!("a tensor of a product on a GPU is not on a GPU") };
     let (base, guard) = storage.as_cuda_slice::<T>()?.device_ptr(stream);
     Ok((base + (layout.start_offset() * size_of::<T>()) as u64, guard))
 }
 
-fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device: &CudaDevice) -> Tensor {
+pub(super) fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device: &CudaDevice) -> Tensor {
     let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, device.clone()));
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }

@@ -4,6 +4,9 @@
 //! kernel applies bias and activation where the dispatcher finds fusion to be faster.
 
 pub mod moe;
+mod qlinear;
+
+pub use qlinear::QLinear;
 
 use super::op::Gemm;
 use crate::problem::Activation;

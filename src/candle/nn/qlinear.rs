@@ -1,0 +1,109 @@
+//! A layer with the weights of a GGUF file.
+
+#[cfg(feature = "cuda")]
+use super::super::cuda::quantized::Operands;
+use crate::problem::Activation;
+use ::candle::quantized::{QMatMul, QTensor};
+use ::candle::{Module, Result, Tensor};
+use std::sync::Arc;
+
+/// `activation(x @ weight^T + bias)` with quantised weights, as candle's `QMatMul` and the layer `quantized_nn::Linear` of candle-transformers.
+///
+/// On a GPU, inputs in f32, bf16 and f16 of any rank run on this crate's kernels, and the result has the input's type. candle's `QMatMul` runs everything else:
+/// on the CPU, and with weights that were dequantised.
+///
+/// ```
+/// use candle::quantized::{GgmlDType, QTensor};
+/// use candle::{Device, Module, Tensor};
+/// use candle_tilegemm::{nn::QLinear, Activation};
+///
+/// let weight = Tensor::ones((2, 32), candle::DType::F32, &Device::Cpu)?;
+/// let weight = QTensor::quantize(&weight, GgmlDType::Q8_0)?;
+/// let bias = Tensor::new(&[0f32, -64.], &Device::Cpu)?;
+/// let layer = QLinear::from_arc(weight.into(), Some(bias))?.with_activation(Activation::Relu);
+/// let y = layer.forward(&Tensor::ones((1, 32), candle::DType::F32, &Device::Cpu)?)?.to_vec2::<f32>()?;
+/// assert!((y[0][0] - 32.).abs() < 0.1 && y[0][1] == 0.);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct QLinear {
+    weight: QMatMul,
+    bias: Option<Tensor>,
+    activation: Activation,
+}
+
+impl QLinear {
+    /// A layer with weights of shape (out, in).
+    ///
+    /// # Errors
+    /// As for `QMatMul::from_arc`.
+    pub fn from_arc(weight: Arc<QTensor>, bias: Option<Tensor>) -> Result<Self> {
+        Ok(Self::from_weights(QMatMul::from_arc(weight)?, bias))
+    }
+
+    /// A layer with weights of shape (out, in) and a bias of shape (out).
+    pub fn from_weights(weight: QMatMul, bias: Option<Tensor>) -> Self {
+        Self { weight, bias, activation: Activation::Identity }
+    }
+
+    /// The same layer with a function applied to its output.
+    pub fn with_activation(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self
+    }
+
+    /// Weights, (out, in).
+    pub fn weight(&self) -> &QMatMul {
+        &self.weight
+    }
+
+    /// Bias, (out).
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    /// `forward(x) + residual`, in one kernel where a kernel fuses the addition. The residual has the shape and the type of the result.
+    ///
+    /// # Errors
+    /// As for `QMatMul`, and for a residual of another shape.
+    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.product(x, Some(residual))
+    }
+
+    fn product(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        {
+            let operands = Operands { x, weight: &self.weight, bias: self.bias.as_ref(), residual };
+            if let Some(y) = operands.product(self.activation)? {
+                return Ok(y);
+            }
+        }
+        let mut y = self.weight.forward(x)?;
+        if let Some(bias) = &self.bias {
+            y = y.broadcast_add(bias)?;
+        }
+        y = match self.activation {
+            Activation::Identity => y,
+            Activation::Relu => y.relu()?,
+            Activation::GeluErf => y.gelu_erf()?,
+            Activation::GeluTanh => y.gelu()?,
+            Activation::Silu => y.silu()?,
+        };
+        match residual {
+            Some(residual) => y + residual,
+            None => Ok(y),
+        }
+    }
+}
+
+impl Module for QLinear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.product(x, None)
+    }
+}
+
+impl From<QMatMul> for QLinear {
+    fn from(weight: QMatMul) -> Self {
+        Self::from_weights(weight, None)
+    }
+}

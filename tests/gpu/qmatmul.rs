@@ -1,0 +1,220 @@
+//! `nn::QLinear`, and `QMatMul` of candle on our kernels, against sums in f64 of the numbers that candle reads from the blocks.
+
+use crate::device::Gpu;
+use crate::Test;
+#[cfg(feature = "interpose-kernels")]
+use candle::cuda_backend::{cudarc::driver::DevicePtr, kernels::ffi};
+use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle::{DType, Device, Module, Result, Tensor};
+#[cfg(feature = "interpose-kernels")]
+use candle_tilegemm::interpose;
+use candle_tilegemm::nn::QLinear;
+use candle_tilegemm::Activation;
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use std::borrow::Cow;
+#[cfg(feature = "interpose-kernels")]
+use std::ptr::{null, null_mut};
+
+const TYPES: [GgmlDType; 10] = [
+    GgmlDType::Q4_0,
+    GgmlDType::Q4_1,
+    GgmlDType::Q5_0,
+    GgmlDType::Q5_1,
+    GgmlDType::Q8_0,
+    GgmlDType::Q2K,
+    GgmlDType::Q3K,
+    GgmlDType::Q4K,
+    GgmlDType::Q5K,
+    GgmlDType::Q6K,
+];
+
+pub fn tests() -> Vec<(String, Test)> {
+    let layer = |format: GgmlDType| -> (String, Test) {
+        let name = format!("qlinear_{format:?}").to_lowercase();
+        (name, Box::new(move |gpu| layers(gpu, format).map_err(|error| error.to_string())?))
+    };
+    #[allow(unused_mut)]
+    let mut tests: Vec<(String, Test)> = TYPES.into_iter().map(layer).collect();
+    #[cfg(feature = "interpose-kernels")]
+    {
+        let format = |format: GgmlDType| -> (String, Test) {
+            (format!("qmatmul_{format:?}").to_lowercase(), Box::new(move |gpu| products(gpu, format)))
+        };
+        tests.extend(TYPES.into_iter().map(format));
+        tests.extend([
+            ("qmatmul_on_many_threads".into(), Box::new(on_many_threads) as Test),
+            ("qmatmul_that_cannot_run_is_nan".into(), Box::new(failures)),
+        ]);
+    }
+    tests
+}
+
+/// Weights of random blocks with bounded factors, on the device and as numbers.
+fn weights(device: &Device, format: GgmlDType, [n, k]: [usize; 2], rng: &mut StdRng) -> Result<(QMatMul, Vec<f32>)> {
+    let mut bytes = vec![0; n * k / format.block_size() * format.type_size()];
+    rng.fill_bytes(&mut bytes);
+    let factors: &[usize] = match format {
+        GgmlDType::Q4_1 | GgmlDType::Q5_1 | GgmlDType::Q4K | GgmlDType::Q5K => &[0, 2],
+        GgmlDType::Q2K => &[80, 82],
+        GgmlDType::Q3K => &[108],
+        GgmlDType::Q6K => &[208],
+        _ => &[0],
+    };
+    for block in bytes.chunks_mut(format.type_size()) {
+        for &at in factors {
+            let factor = half::f16::from_f32(rng.random_range(0.001..0.02));
+            block[at..at + 2].copy_from_slice(&factor.to_le_bytes());
+        }
+    }
+    let tensor =
+        |device: &Device| QTensor::new(QStorage::from_data(Cow::Borrowed(&bytes[..]), device, format)?, (n, k));
+    let numbers = tensor(&Device::Cpu)?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?;
+    Ok((QMatMul::from_qtensor(tensor(device)?)?, numbers))
+}
+
+/// The largest difference of y from `epilogue`(sum in f64, place), over the sum of |w x|.
+fn worst_of(x: &Tensor, w: &[f32], y: &Tensor, epilogue: impl Fn(f64, usize) -> f64) -> Result<f64> {
+    let k = x.dim(candle::D::Minus1)?;
+    let (x, y, n) = (flat(x)?, flat(y)?, w.len() / k);
+    let mut worst = 0.0f64;
+    for (place, y) in y.iter().enumerate() {
+        let (row, column) = (&x[place / n * k..][..k], &w[place % n * k..][..k]);
+        let products = row.iter().zip(column).map(|(x, w)| f64::from(*x) * f64::from(*w));
+        let (sum, size) = products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
+        let error = (f64::from(*y) - epilogue(sum, place)).abs() / size;
+        worst = worst.max(if error.is_nan() { f64::INFINITY } else { error });
+    }
+    Ok(worst)
+}
+
+fn flat(t: &Tensor) -> Result<Vec<f32>> {
+    t.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+}
+
+#[cfg(feature = "interpose-kernels")]
+fn worst(x: &Tensor, w: &[f32], y: &Tensor) -> Result<f64> {
+    worst_of(x, w, y, |sum, _| sum)
+}
+
+/// The layer with a bias, an activation and a residual.
+fn layers(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String>> {
+    let device = Device::Cuda(gpu.device.clone());
+    let mut rng = StdRng::seed_from_u64(9);
+    let [n, k] = [72, 1024];
+    let (weight, numbers) = weights(&device, format, [n, k], &mut rng)?;
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let bias = Tensor::randn(0f32, 1f32, n, &device)?.to_dtype(dtype)?;
+        for shape in [vec![1, k], vec![2, 5, k], vec![100, k]] {
+            let x = Tensor::randn(0f32, 0.1f32, shape.as_slice(), &device)?.to_dtype(dtype)?;
+            let mut of_y = shape.clone();
+            *of_y.last_mut().unwrap() = n;
+            let residual = Tensor::randn(0f32, 1f32, of_y.as_slice(), &device)?.to_dtype(dtype)?;
+            let (b, c) = (flat(&bias)?, flat(&residual)?);
+            for activation in [Activation::Identity, Activation::Silu] {
+                let layer = QLinear::from_weights(weight.clone(), Some(bias.clone())).with_activation(activation);
+                let after = |sum: f64, place: usize| activation.apply(sum + f64::from(b[place % n]));
+                let y = layer.forward(&x)?;
+                let beside = layer.forward_residual(&x, &residual)?;
+                let errors = [
+                    worst_of(&x, &numbers, &y, after)?,
+                    worst_of(&x, &numbers, &beside, |sum, place| after(sum, place) + f64::from(c[place]))?,
+                ];
+                let is_right = errors.iter().all(|error| *error <= 2f64.powi(-7));
+                if !is_right || y.dims() != of_y || y.dtype() != dtype {
+                    return Ok(Err(format!("{shape:?} in {dtype:?}, {activation:?}: {errors:?}")));
+                }
+            }
+        }
+    }
+    // What does not fit has candle's words.
+    let wrong = Tensor::zeros((1, k + 32), DType::F32, &device)?;
+    let theirs =
+        weight.forward(&wrong).map(|_| ()).map_err(|error| error.to_string().lines().next().unwrap_or("").to_string());
+    let ours = QLinear::from(weight)
+        .forward(&wrong)
+        .map(|_| ())
+        .map_err(|error| error.to_string().lines().next().unwrap_or("").to_string());
+    Ok(if ours.is_err() && ours == theirs { Ok(()) } else { Err(format!("{ours:?}, candle says {theirs:?}")) })
+}
+
+#[cfg(feature = "interpose-kernels")]
+fn products(gpu: &Gpu, format: GgmlDType) -> std::result::Result<(), String> {
+    let run = || -> Result<Vec<String>> {
+        let device = Device::Cuda(gpu.device.clone());
+        let mut rng = StdRng::seed_from_u64(7);
+        let mut wrong = Vec::new();
+        for [n, k] in [[96, 512], [33, 4096]] {
+            let (layer, numbers) = weights(&device, format, [n, k], &mut rng)?;
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                for shape in [vec![1, k], vec![2, k], vec![2, 4, k], vec![9, k], vec![3, 11, k], vec![130, k]] {
+                    let x = Tensor::randn(0f32, 1f32, shape.as_slice(), &device)?.to_dtype(dtype)?;
+                    let before = interpose::stats();
+                    let y = layer.forward(&x)?;
+                    let since = interpose::stats().since(&before);
+                    let error = worst(&x, &numbers, &y)?;
+                    // Rounded weights, activations and results.
+                    let most = 2f64.powi(-8) * if dtype == DType::F32 { 1.0 } else { 1.5 };
+                    if error > most || (since.gguf, since.failed) != (1, 0) || y.dtype() != dtype {
+                        wrong.push(format!("{shape:?} x {n} in {dtype:?}: {error:.2e}, counts {since:?}"));
+                    }
+                }
+            }
+        }
+        Ok(wrong)
+    };
+    match run().map_err(|error| error.to_string())? {
+        wrong if wrong.is_empty() => Ok(()),
+        wrong => Err(wrong.join("\n")),
+    }
+}
+
+/// candle shares a scratch buffer among threads.
+#[cfg(feature = "interpose-kernels")]
+fn on_many_threads(gpu: &Gpu) -> std::result::Result<(), String> {
+    let run = |seed: u64| -> Result<f64> {
+        let device = Device::Cuda(gpu.device.clone());
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (layer, numbers) = weights(&device, GgmlDType::Q4K, [64, 512], &mut rng)?;
+        let mut error = 0.0f64;
+        for m in [1, 8, 9, 40].into_iter().cycle().take(40) {
+            let x: Vec<f32> = (0..m * 512).map(|_| rng.random_range(-1.0..1.0)).collect();
+            let x = Tensor::from_vec(x, (m, 512), &device)?;
+            error = error.max(worst(&x, &numbers, &layer.forward(&x)?)?);
+        }
+        Ok(error)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|seed| scope.spawn(move || run(seed))).collect();
+        for thread in threads {
+            let error = thread.join().map_err(|_| "a thread panicked")?.map_err(|error| error.to_string())?;
+            if error > 2f64.powi(-8) {
+                return Err(format!("off by {error:.2e}"));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A product whose activations nobody quantised is counted, and its result is NaN.
+#[cfg(feature = "interpose-kernels")]
+fn failures(gpu: &Gpu) -> std::result::Result<(), String> {
+    let stream = gpu.device.cuda_stream();
+    let d = stream.clone_htod(&vec![1f32; 2 * 16 + 8]).map_err(|e| e.to_string())?;
+    let at = d.device_ptr(&stream).0;
+    let before = interpose::stats();
+    // SAFETY: the definition looks for the activations before any pointer is read, and fills 2 x 16 numbers of D.
+    unsafe {
+        ffi::launch_mmvq_gguf_q4_k_f32_plain(null(), 0x10 as _, at as _, 256, 16, 8, 16, 2, stream.cu_stream().cast());
+        ffi::launch_mmq_quantize_q8_1_DS4(null(), 0x10 as _, 0x20 as _, 0, 256, 256, 0, 0, 256, 2, 1, 1, null_mut());
+        let [none, stream] = [null_mut(), stream.cu_stream().cast()];
+        ffi::launch_mmq_gguf_q4_k(none, null(), 0x20 as _, at as _, 256, 16, 2, 1, 16, 900, 1, 1, 32, stream);
+    }
+    let got = stream.clone_dtoh(&d).map_err(|e| e.to_string())?;
+    let since = interpose::stats().since(&before);
+    let is_right = got[..32].iter().all(|x| x.is_nan()) && got[32..].iter().all(|x| *x == 1.0);
+    match (is_right, since.gguf, since.failed) {
+        (true, 0, 2) => Ok(()),
+        other => Err(format!("NaN and nothing else, calls on our kernels, failed calls: {other:?}")),
+    }
+}
