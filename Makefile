@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90". BUNDLE=kernels adds the example moe with the experts on our kernels.
+# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90". BUNDLE=kernels adds the GPU tests and the examples moe and quantized
+# with candle's own kernels replaced by ours.
 ARCHS := sm90
 BUNDLE :=
 FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile,bench,layout

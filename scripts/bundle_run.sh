@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|embed|encode]..., all but
-# experts, moe, embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|quantized|embed|encode]..., all but
+# experts, moe, quantized, embed and encode by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -34,6 +34,13 @@ moe() {
   [[ ! -e moe-kernels ]] || ./moe-kernels "${run[@]}" --compare stock.safetensors
 }
 
+# A quantized_llama on a file with the shapes of Llama 3 8B; quantized-kernels is the build with quantised weights on our kernels.
+quantized() {
+  local run=(--config 8b --prompt 2048 --decode 32 --gguf 8b.gguf)
+  ./quantized "${run[@]}" --write --save-logits stock-gguf.safetensors
+  [[ ! -e quantized-kernels ]] || ./quantized-kernels "${run[@]}" --compare stock-gguf.safetensors
+}
+
 for step in "${@:-doctor test planted bench overhead llama}"; do
   for name in $step; do
     echo "== $name"
@@ -46,6 +53,7 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
       llama) ./llama --config tiny --dtype bf16 && ./llama --config 1b --prompt 128 --decode 8 ;;
       experts) for model in qwen3 mixtral; do ./experts --model $model; done ;;
       moe) moe ;;
+      quantized) quantized ;;
       embed) ./embed --device cuda ;;
       encode)
         for model in minilm bert-base; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the GPU tests, benches, examples and the command line, stripped, with a run.sh, for a GPU host without Rust.
-# Usage: scripts/gpu_bundle.sh FEATURES [kernels]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the example moe is also
-# built with the feature interpose-kernels, as moe-kernels, which compiles the kernels once more.
+# Usage: scripts/gpu_bundle.sh FEATURES [kernels]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe and
+# quantized are also built with the feature interpose-kernels, as gpu-kernels, moe-kernels and quantized-kernels.
 set -euo pipefail
 features=$1
 bundle=target/gpu-bundle
@@ -21,9 +21,9 @@ for line in sys.stdin:
     while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
 }
 
-pack "" "gpu overhead embed experts llama moe tilegemm" --features "$features" --bins --examples --test gpu --bench overhead
+pack "" "gpu overhead embed experts llama moe quantized tilegemm" --features "$features" --bins --examples --test gpu --bench overhead
 if [[ ${2:-} == kernels ]]; then
-  pack -kernels moe --features "$features,interpose-kernels" --example moe
+  pack -kernels "gpu moe quantized" --features "$features,interpose-kernels" --test gpu --example moe --example quantized
 fi
 
 cp scripts/bundle_run.sh "$bundle/run.sh"

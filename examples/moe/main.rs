@@ -20,6 +20,7 @@
 
 mod fused;
 mod layer;
+mod logits;
 #[path = "../llama/measure.rs"]
 mod measure;
 mod mixtral;

@@ -1,17 +1,18 @@
 //! qwen3_moe, unmodified or on our layer of experts: its arms, and its runs.
 
 use crate::fused::Qwen3;
+use crate::logits;
 use crate::measure::{self, Measurement};
 use crate::report::{Arm, Report};
 use crate::{shapes, weights, Args};
-use anyhow::{ensure, Context, Result};
-use candle::{safetensors, DType, Device, Tensor};
+#[cfg(feature = "interpose")]
+use anyhow::ensure;
+use anyhow::Result;
+use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 #[cfg(feature = "interpose")]
 use candle_tilegemm::interpose::{self, Mode};
 use candle_transformers::models::qwen3_moe::{Config, ModelForCausalLM};
-use std::collections::HashMap;
-use std::path::Path;
 use std::time::Instant;
 
 /// The feature that decides what runs on our kernels.
@@ -68,17 +69,17 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
         "qwen3_moe {}, {} layers, weights drawn by {drawn_by}, {} + {} tokens",
         args.config, config.num_hidden_layers, args.prompt, args.decode
     );
-    let reference = args.compare.as_deref().map(|file| load_logits(file, &about)).transpose()?;
+    let reference = args.compare.as_deref().map(|file| logits::load(file, &about)).transpose()?;
 
     // A first run of each arm, which also warms the arm up.
-    let mut logits: Vec<Vec<Tensor>> = Vec::new();
+    let mut all_logits: Vec<Vec<Tensor>> = Vec::new();
     #[cfg(feature = "interpose")]
     let mut dispatched = Vec::new();
     for arm in 0..names.len() {
         enter(arm);
         #[cfg(feature = "interpose")]
         let before = interpose::stats();
-        logits.push(model.run(&tokens, args.prompt)?.logits);
+        all_logits.push(model.run(&tokens, args.prompt)?.logits);
         #[cfg(feature = "interpose")]
         dispatched.push(interpose::stats().since(&before));
     }
@@ -102,15 +103,15 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     }
 
     if let Some(file) = &args.save_logits {
-        save_logits(file, &about, &logits[0])?;
+        logits::save(file, &about, &all_logits[0])?;
     }
     let mut arms = Vec::new();
     for (arm, name) in names.iter().enumerate() {
         arms.push(Arm {
             name,
             times: Measurement::median(&times[arm], args.prompt, args.decode),
-            to_first: if arm > 0 { Some(measure::compare(&logits[0], &logits[arm])?) } else { None },
-            to_file: reference.as_ref().map(|reference| measure::compare(reference, &logits[arm])).transpose()?,
+            to_first: if arm > 0 { Some(measure::compare(&all_logits[0], &all_logits[arm])?) } else { None },
+            to_file: reference.as_ref().map(|reference| measure::compare(reference, &all_logits[arm])).transpose()?,
             #[cfg(feature = "interpose")]
             dispatched: dispatched[arm].clone(),
         });
@@ -188,25 +189,4 @@ impl Model {
         self.device.synchronize()?;
         Ok(Run { times: (prefill, start.elapsed().as_secs_f64()), logits })
     }
-}
-
-/// The file has the logits of each step, and in bytes what the logits are of.
-fn save_logits(file: &Path, about: &str, logits: &[Tensor]) -> Result<()> {
-    let all = Tensor::cat(logits, 0)?.flatten_from(1)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
-    let about = Tensor::new(about.as_bytes(), &Device::Cpu)?;
-    safetensors::save(&HashMap::from([("logits", all), ("about", about)]), file)
-        .with_context(|| format!("cannot write {}", file.display()))
-}
-
-fn load_logits(file: &Path, about: &str) -> Result<Vec<Tensor>> {
-    let name = file.display();
-    let tensors = safetensors::load(file, &Device::Cpu).with_context(|| format!("cannot read {name}"))?;
-    let tensor = |part: &str| {
-        tensors.get(part).with_context(|| format!("{name} has no {part}; --save-logits writes such files"))
-    };
-    let bytes = tensor("about")?.to_vec1::<u8>()?;
-    let of_file = String::from_utf8_lossy(&bytes);
-    ensure!(of_file == about, "{name} has logits of {of_file}; this run is of {about}");
-    let logits = tensor("logits")?;
-    (0..logits.dim(0)?).map(|step| Ok(logits.narrow(0, step, 1)?)).collect()
 }

@@ -1,4 +1,4 @@
-//! The output of the moe example.
+//! The output of the examples moe and quantized.
 
 use crate::measure::{self, Difference, Measurement};
 use anyhow::Result;
@@ -61,7 +61,7 @@ impl Report {
         #[cfg(feature = "interpose")]
         for Arm { name, dispatched, .. } in &self.arms {
             let (calls, experts) = (dispatched.calls(), dispatched.experts);
-            println!("{name}, one run: {calls} calls of cuBLAS, {} on our kernels; {experts} products of experts on ours, {} failed", dispatched.ours, dispatched.failed);
+            println!("{name}, one run: {calls} calls of cuBLAS, {} on our kernels; {experts} products of experts and {} of quantised weights on ours, {} failed", dispatched.ours, dispatched.gguf, dispatched.failed);
             for (reason, count) in &dispatched.forwarded {
                 println!("  {count} to cuBLAS: {reason:?}");
             }
