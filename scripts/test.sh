@@ -67,11 +67,13 @@ bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"
 ((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
 
-step "candle's calls for experts, by two linkers"
+step "candle's calls for experts and quantised weights, by two linkers"
 tests --features "$cuda,interpose-kernels" --lib interpose
 for linker in "" "-Clinker-features=-lld -Clink-arg=-fuse-ld=bfd"; do  # rustc's own, which is rust-lld, and GNU ld
   cargo rustc --locked --features "$cuda,interpose-kernels" --bin tilegemm -- $linker
-  { target/debug/tilegemm doctor || true; } | grep "calls for experts arrive at the dispatcher" || { echo "with '$linker' they do not"; exit 1; }
+  for calls in experts "quantised weights"; do
+    { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "with '$linker' they do not"; exit 1; }
+  done
 done
 
 step "kernels of the other architectures: the first of each row"
