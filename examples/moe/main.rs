@@ -18,6 +18,7 @@
 //!
 //! Qwen3-30B-A3B needs a GPU with 80 GB.
 
+mod arms;
 mod fused;
 mod layer;
 mod logits;

@@ -1,9 +1,10 @@
 //! qwen3_moe, unmodified or on our layer of experts: its arms, and its runs.
 
+use crate::arms::{Arms, Run, FEATURE};
 use crate::fused::Qwen3;
 use crate::logits;
-use crate::measure::{self, Measurement};
-use crate::report::{Arm, Report};
+use crate::measure;
+use crate::report::Report;
 use crate::{shapes, weights, Args};
 #[cfg(feature = "interpose")]
 use anyhow::ensure;
@@ -11,23 +12,12 @@ use anyhow::Result;
 use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 #[cfg(feature = "interpose")]
-use candle_tilegemm::interpose::{self, Mode};
+use candle_tilegemm::interpose;
 use candle_transformers::models::qwen3_moe::{Config, ModelForCausalLM};
 use std::time::Instant;
 
-/// The feature that decides what runs on our kernels.
-const FEATURE: &str = if cfg!(feature = "interpose-kernels") {
-    "interpose-kernels"
-} else if cfg!(feature = "interpose") {
-    "interpose"
-} else if cfg!(feature = "cuda") {
-    "cuda"
-} else {
-    "candle"
-};
-
 /// The names of this build's arms. The interposer is off in the first arm, and on in the second.
-fn arms(is_fused: bool) -> &'static [&'static str] {
+fn names(is_fused: bool) -> &'static [&'static str] {
     if !cfg!(feature = "interpose") {
         return if is_fused { &["FusedMoe"] } else { &["stock"] };
     }
@@ -46,17 +36,8 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     );
     #[cfg(feature = "interpose-kernels")]
     ensure!(interpose::experts_are_active(), "candle's calls for experts do not arrive; see the docs of `interpose`");
-    // TILEGEMM=trace and TILEGEMM=force hold for our arm.
-    #[cfg(feature = "interpose")]
-    let modes = [Mode::Off, if interpose::mode() == Mode::Off { Mode::On } else { interpose::mode() }];
-    let enter = |_arm: usize| {
-        #[cfg(feature = "interpose")]
-        interpose::set_mode(modes[_arm]);
-    };
-
-    enter(0);
     let is_fused = args.model == "fused";
-    let names = arms(is_fused);
+    let arms = Arms::new(names(is_fused));
     let mut config = if args.is_tiny() { shapes::qwen3_tiny() } else { shapes::qwen3_30b_a3b() };
     config.num_hidden_layers = args.layers.map_or(config.num_hidden_layers, |layers| layers as usize);
     let by_cpu = args.is_tiny() || args.weights_by_cpu || device.is_cpu();
@@ -71,21 +52,11 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
     );
     let reference = args.compare.as_deref().map(|file| logits::load(file, &about)).transpose()?;
 
-    // A first run of each arm, which also warms the arm up.
-    let mut all_logits: Vec<Vec<Tensor>> = Vec::new();
-    #[cfg(feature = "interpose")]
-    let mut dispatched = Vec::new();
-    for arm in 0..names.len() {
-        enter(arm);
-        #[cfg(feature = "interpose")]
-        let before = interpose::stats();
-        all_logits.push(model.run(&tokens, args.prompt)?.logits);
-        #[cfg(feature = "interpose")]
-        dispatched.push(interpose::stats().since(&before));
-    }
+    let counts = [args.prompt, args.decode];
+    let (arms, first) = arms.measure(args.runs, counts, reference.as_deref(), || model.run(&tokens, args.prompt))?;
     // Two products of experts for each layer and pass.
     #[cfg(feature = "interpose-kernels")]
-    for counts in dispatched.iter().filter(|_| !is_fused) {
+    for counts in arms.iter().map(|arm| &arm.dispatched).filter(|_| !is_fused) {
         let expected = 2 * config.num_hidden_layers as u64 * (1 + u64::from(args.decode));
         ensure!(
             counts.experts == expected && counts.failed == 0,
@@ -94,27 +65,8 @@ pub fn run(args: &Args, dtype: DType, device: &Device) -> Result<()> {
             counts.failed
         );
     }
-    let mut times = vec![Vec::new(); names.len()];
-    for _ in 0..args.runs {
-        for (arm, times) in times.iter_mut().enumerate() {
-            enter(arm);
-            times.push(model.run(&tokens, args.prompt)?.times);
-        }
-    }
-
     if let Some(file) = &args.save_logits {
-        logits::save(file, &about, &all_logits[0])?;
-    }
-    let mut arms = Vec::new();
-    for (arm, name) in names.iter().enumerate() {
-        arms.push(Arm {
-            name,
-            times: Measurement::median(&times[arm], args.prompt, args.decode),
-            to_first: if arm > 0 { Some(measure::compare(&all_logits[0], &all_logits[arm])?) } else { None },
-            to_file: reference.as_ref().map(|reference| measure::compare(reference, &all_logits[arm])).transpose()?,
-            #[cfg(feature = "interpose")]
-            dispatched: dispatched[arm].clone(),
-        });
+        logits::save(file, &about, &first)?;
     }
     let report = Report {
         about,
@@ -135,14 +87,6 @@ struct Model {
 enum Form {
     Unmodified(ModelForCausalLM),
     Fused(Qwen3),
-}
-
-/// One prefill and its decode steps.
-struct Run {
-    /// Seconds of the prefill and of all decode steps.
-    times: (f64, f64),
-    /// The last token's logits of the prefill and of each decode step.
-    logits: Vec<Tensor>,
 }
 
 impl Model {

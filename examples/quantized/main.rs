@@ -13,6 +13,8 @@
 //! cargo run --example quantized --features cuda,sm90,interpose-kernels -- --gguf model.gguf
 //! ```
 
+#[path = "../moe/arms.rs"]
+mod arms;
 mod file;
 #[path = "../moe/logits.rs"]
 mod logits;
@@ -24,16 +26,16 @@ mod notice;
 mod report;
 
 use anyhow::{ensure, Context, Result};
+use arms::{Arms, Run, FEATURE};
 use candle::quantized::gguf_file::Content;
 use candle::{Device, Tensor};
-#[cfg(not(feature = "interpose"))]
+#[cfg(not(feature = "interpose-kernels"))]
 use candle_tilegemm as _;
-#[cfg(feature = "interpose")]
-use candle_tilegemm::interpose::{self, Mode};
+#[cfg(feature = "interpose-kernels")]
+use candle_tilegemm::interpose;
 use candle_transformers::models::quantized_llama::{ModelWeights, MAX_SEQ_LEN};
 use clap::Parser;
-use measure::Measurement;
-use report::{Arm, Report};
+use report::Report;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -74,19 +76,8 @@ struct Args {
     json: bool,
 }
 
-/// The feature that decides what runs on our kernels.
-const FEATURE: &str = if cfg!(feature = "interpose-kernels") {
-    "interpose-kernels"
-} else if cfg!(feature = "interpose") {
-    "interpose"
-} else if cfg!(feature = "cuda") {
-    "cuda"
-} else {
-    "candle"
-};
-
 /// The names of this build's arms. The interposer is off in the first arm, and on in the second.
-const ARMS: &[&str] = if cfg!(feature = "interpose-kernels") {
+const NAMES: &[&str] = if cfg!(feature = "interpose-kernels") {
     &["weights ours", "all ours"]
 } else if cfg!(feature = "interpose") {
     &["stock", "attention ours"]
@@ -103,35 +94,19 @@ fn main() -> Result<()> {
     });
     #[cfg(feature = "interpose-kernels")]
     ensure!(interpose::gguf_is_active(), "candle's products do not arrive; see the docs of `interpose`");
-    #[cfg(feature = "interpose")]
-    let modes = [Mode::Off, if interpose::mode() == Mode::Off { Mode::On } else { interpose::mode() }];
-    let enter = |_arm: usize| {
-        #[cfg(feature = "interpose")]
-        interpose::set_mode(modes[_arm]);
-    };
     let length = args.prompt + args.decode;
     ensure!(length as usize <= MAX_SEQ_LEN, "prompt and decode are {length} tokens, the model takes {MAX_SEQ_LEN}");
 
-    enter(0);
+    let arms = Arms::new(NAMES);
     let (mut model, about) = Model::load(&args, &device)?;
     let about = format!("{about}, {} of {} + {} tokens", args.sequences, args.prompt, args.decode);
     let tokens = model.tokens(&args);
     let reference = args.compare.as_deref().map(|file| logits::load(file, &about)).transpose()?;
 
-    // A first run of each arm, which also warms the arm up.
-    let mut all_logits = Vec::new();
-    #[cfg(feature = "interpose")]
-    let mut dispatched = Vec::new();
-    for arm in 0..ARMS.len() {
-        enter(arm);
-        #[cfg(feature = "interpose")]
-        let before = interpose::stats();
-        all_logits.push(model.run(&tokens, args.prompt)?.logits);
-        #[cfg(feature = "interpose")]
-        dispatched.push(interpose::stats().since(&before));
-    }
+    let counts = [args.prompt, args.decode].map(|tokens| tokens * args.sequences);
+    let (arms, first) = arms.measure(args.runs, counts, reference.as_deref(), || model.run(&tokens, args.prompt))?;
     #[cfg(feature = "interpose-kernels")]
-    for counts in dispatched.iter().filter(|_| device.is_cuda()) {
+    for counts in arms.iter().map(|arm| &arm.dispatched).filter(|_| device.is_cuda()) {
         let of_prompt = if args.sequences == 1 { 1 } else { u64::from(args.prompt) };
         let products = model.products * (of_prompt + u64::from(args.decode));
         ensure!(
@@ -141,27 +116,8 @@ fn main() -> Result<()> {
             counts.failed
         );
     }
-    let mut times = vec![Vec::new(); ARMS.len()];
-    for _ in 0..args.runs {
-        for (arm, times) in times.iter_mut().enumerate() {
-            enter(arm);
-            times.push(model.run(&tokens, args.prompt)?.times);
-        }
-    }
-
     if let Some(file) = &args.save_logits {
-        logits::save(file, &about, &all_logits[0])?;
-    }
-    let mut arms = Vec::new();
-    for (arm, name) in ARMS.iter().enumerate() {
-        arms.push(Arm {
-            name,
-            times: Measurement::median(&times[arm], args.prompt * args.sequences, args.decode * args.sequences),
-            to_first: if arm > 0 { Some(measure::compare(&all_logits[0], &all_logits[arm])?) } else { None },
-            to_file: reference.as_ref().map(|file| measure::compare(file, &all_logits[arm])).transpose()?,
-            #[cfg(feature = "interpose")]
-            dispatched: dispatched[arm].clone(),
-        });
+        logits::save(file, &about, &first)?;
     }
     let device = measure::device_name(&device);
     Report { about, device, dtype: "f32", feature: FEATURE, arms, gemms: candle_tilegemm::stats::gemms() }
@@ -175,14 +131,6 @@ struct Model {
     /// Products with quantised weights of one pass.
     #[cfg_attr(not(feature = "interpose-kernels"), allow(dead_code))]
     products: u64,
-}
-
-/// One prefill and its decode steps.
-struct Run {
-    /// Seconds of the prefill and of all decode steps.
-    times: (f64, f64),
-    /// The last token's logits of the prefill and of each decode step.
-    logits: Vec<Tensor>,
 }
 
 impl Model {
