@@ -6,7 +6,7 @@
 namespace tilegemm {
 namespace {
 
-constexpr int most_m = 16, most_warps = 16;
+constexpr int most_m = 16;
 
 // `TILES`: of eight rows of A each.
 template <tg_format F, int TILES, int WARPS>
