@@ -35,9 +35,10 @@ struct WidestOf<Widths<widths...>> {
 template <class Row, int cluster>
 tg_status run(const tg_gemm_args& args) {
   using T = typename scalar<Row::dtype>::type;
-  // A tile of 256 rows of W has two warp groups that multiply and two that load, a tile of 128 rows one of each.
-  constexpr int warp_groups = Row::tile_n / 128;
-  using S = GroupedShape<T, Row::tile_n, Row::tile_m, warp_groups, warp_groups, cluster>;
+  // A tile of 256 rows of W has two warp groups that multiply and two that load, a tile of 128 rows one of each. With more than 176 rows of A the
+  // sums take the registers of one of the warp groups that load.
+  constexpr int consumers = Row::tile_n / 128, producers = Row::tile_m > 176 ? 1 : consumers;
+  using S = GroupedShape<T, Row::tile_n, Row::tile_m, consumers, producers, cluster>;
   using Ws = typename Row::widths;
   static_assert(WidestOf<Ws>::value == Row::tile_m);
   const int entries = int(args.groups.count < args.m ? args.groups.count : args.m), list_bytes = UnitList<S::most, cluster>::bytes(entries);

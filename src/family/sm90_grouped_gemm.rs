@@ -22,8 +22,12 @@ const ENTRY_BYTES: usize = 16;
 /// Tiles of a group along M from which blocks share B. Without sharing, the blocks of a group drift apart, and each reads B from memory.
 const TILES_TO_SHARE: usize = 2;
 
-/// Standard deviations above the expected rows of a group for which tiles are counted.
-const SPREAD: f64 = 0.5;
+/// Rows of A in a tile of 256 rows of B whose block has two warp groups that load; with more rows the block has one.
+const MOST_WITH_TWO_LOADERS: u32 = 176;
+
+/// Rows of groups for which tiles are counted, each as likely as the others: the expected rows, and these standard deviations more. Tokens choose
+/// their experts by chance, so that the rows of a group vary by the square root.
+const DEVIATIONS: [f64; 4] = [-1.15, -0.32, 0.32, 1.15];
 
 fitted! {
     Sm90GroupedGemm {
@@ -31,37 +35,60 @@ fitted! {
         launch_us: f64 = "us", -1.7 to 5.0;
         /// The list of groups that each block makes.
         list_us: f64 = "us", 0.0 to 10.0;
-        /// Throughput between two epilogues, relative to the sustained rate: tiles of 256 rows of B, and of 128.
-        efficiency: [f64; 2] = "", 0.1 to 1.3;
-        /// The epilogue of a tile, and the first loads: tiles of 256 rows of B, and of 128.
-        tile_us: [f64; 2] = "us", 0.0 to 20.0;
-        /// The share of the memory's rate: tiles of 256 rows of B, and of 128.
-        memory: [f64; 2] = "", 0.3 to 1.2;
+        /// Throughput between two epilogues, relative to the sustained rate: tiles of 256 rows of B, of 128 rows, and of 256 rows of B and more
+        /// than 176 rows of A.
+        efficiency: [f64; 3] = "", 0.1 to 1.3;
+        /// The epilogue of a tile, and the first loads: the same tiles.
+        tile_us: [f64; 3] = "us", 0.0 to 20.0;
+        /// The share of the memory's rate: the same tiles.
+        memory: [f64; 3] = "", 0.3 to 1.2;
         /// The norm by which activities overlap.
         norm: f64 = "", 1.0 to 16.0;
     }
 }
 
+/// The place of a kernel's tile in the fitted numbers.
+fn place(kernel: &KernelDesc) -> usize {
+    match kernel.tile {
+        [_, 128, _] => 1,
+        [most, ..] if most > MOST_WITH_TWO_LOADERS => 2,
+        _ => 0,
+    }
+}
+
 /// The tiles that groups of the expected number of rows have.
 struct Tiles {
-    /// Along M, of a group.
+    /// Along M, of a group of the expected rows.
     along_m: usize,
-    /// Rows of A in a tile, rounded up to the width of an instruction.
-    width: usize,
-    all: usize,
+    /// Rows of A in the tiles of a group, rounded up to the widths of instructions; the mean of the groups.
+    rows: f64,
+    all: f64,
 }
 
 impl Tiles {
     fn of(kernel: &KernelDesc, problem: &Problem, groups: &Groups) -> Self {
         let [most, columns] = [0, 1].map(|i| kernel.tile[i] as usize);
         let expected = groups.expected_rows(problem.m);
-        // Tokens choose their experts by chance: the rows of a group vary by the square root.
-        let rows = (expected + SPREAD * expected.sqrt()).ceil().max(1.0) as usize;
-        let along_m = rows.div_ceil(most);
-        let height = rows.div_ceil(along_m).next_multiple_of(8);
-        let width = kernel.widths.iter().map(|width| *width as usize).find(|width| *width >= height).unwrap_or(most);
-        let all = groups.with_rows(problem.m) * along_m * problem.n.div_ceil(columns);
-        Self { along_m, width, all }
+        let along_m = |rows: f64| (rows.ceil().max(1.0) as usize).div_ceil(most);
+        let (mut tiles, mut width) = (0.0, 0.0);
+        for deviations in DEVIATIONS {
+            let rows = (expected + deviations * expected.sqrt()).ceil().max(1.0);
+            let count = along_m(rows);
+            let height = (rows as usize).div_ceil(count).next_multiple_of(8);
+            // A narrow instruction reads as much of B from shared memory as a wide one.
+            let widest = kernel
+                .widths
+                .iter()
+                .map(|width| *width as usize)
+                .find(|width| *width >= height)
+                .unwrap_or(most)
+                .max(64);
+            tiles += count as f64;
+            width += (count * widest) as f64;
+        }
+        let groups = groups.with_rows(problem.m) * problem.n.div_ceil(columns);
+        let share = 1.0 / DEVIATIONS.len() as f64;
+        Self { along_m: along_m(expected), rows: width / tiles, all: groups as f64 * tiles * share }
     }
 }
 
@@ -129,18 +156,17 @@ impl Family for Sm90GroupedGemm {
         let (problem, device) = (case.problem, case.device);
         let Some(groups) = problem.groups else { return f64::INFINITY };
         let tiles = Tiles::of(case.kernel, problem, &groups);
-        let small = usize::from(case.kernel.tile[1] == 128);
+        let place = place(case.kernel);
         let rate = peak_tflops(problem.a.format, case.kernel.math, device) * 1e6 / f64::from(device.sm_count);
         let columns = f64::from(case.kernel.tile[1]);
-        // A narrow instruction reads as much of B from shared memory as a wide one.
-        let width = tiles.width.max(64) as f64;
-        let tile = 2.0 * columns * width * problem.k as f64 / (rate * self.efficiency[small]) + self.tile_us[small];
-        let busiest = (tiles.all as f64 / f64::from(device.sm_count / config.cluster[0] * config.cluster[0])).max(1.0);
+        let tile =
+            2.0 * columns * tiles.rows * problem.k as f64 / (rate * self.efficiency[place]) + self.tile_us[place];
+        let busiest = (tiles.all / f64::from(device.sm_count / config.cluster[0] * config.cluster[0])).max(1.0);
         // Groups differ in their rows: blocks do not end together.
         let rounds = if busiest < 4.0 { busiest.ceil() } else { busiest + 0.5 };
         let activities = Activities {
             products: rounds * tile,
-            memory: stream_us(problem.bytes(), self.memory[small], device),
+            memory: stream_us(problem.bytes(), self.memory[place], device),
             ..Activities::default()
         };
         let start = device.model.overlapped_launch_us + self.launch_us + self.list_us;
