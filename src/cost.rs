@@ -126,8 +126,7 @@ pub fn roofline_us(problem: &Problem, device: &DeviceInfo) -> f64 {
 }
 
 pub(crate) fn arithmetic_us(problem: &Problem, math: Math, device: &DeviceInfo) -> f64 {
-    // Blocks of GGUF files become 16-bit numbers on their way to the tensor cores.
-    let operands = if problem.b.format.is_gguf_block() { Format::BF16 } else { problem.a.format };
+    let operands = problem.a.format.in_products_with(problem.b.format);
     problem.flops() / (peak_tflops(operands, math, device) * 1e6)
 }
 

@@ -19,6 +19,12 @@ pub mod launch {
     pub use crate::launch::can_implement;
 }
 
+/// The block formats of GGUF files by candle's names.
+#[cfg(all(feature = "candle", feature = "cuda"))]
+pub mod blocks {
+    pub use crate::candle::blocks::ggml_type;
+}
+
 /// Suites.
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite {

@@ -2,6 +2,8 @@
 //!
 //! `crate::candle` is this folder; the files name the dependency as `::candle`.
 
+#[cfg(any(feature = "cuda", test))]
+pub(crate) mod blocks;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;

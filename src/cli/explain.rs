@@ -123,9 +123,8 @@ fn operands() -> impl TypedValueParser<Value = Format> {
 
 /// The block formats of B.
 fn blocks() -> impl TypedValueParser<Value = Format> {
-    let formats: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_gguf_block()).collect();
-    PossibleValuesParser::new(formats.iter().map(|format| format.name()))
-        .try_map(move |name| formats.iter().copied().find(|format| format.name() == name).ok_or("no block format"))
+    PossibleValuesParser::new(Format::blocks().map(Format::name))
+        .try_map(|name| Format::blocks().find(|format| format.name() == name).ok_or("no block format"))
 }
 
 /// A size that every kernel interface can express.

@@ -24,6 +24,5 @@ pub(super) fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Conf
 
 /// The format's place in lists of fitted numbers.
 pub(super) fn place(format: Format) -> usize {
-    let blocks = Format::ALL.into_iter().filter(|format| format.is_gguf_block());
-    blocks.take_while(|block| *block != format).count().min(9)
+    Format::blocks().take_while(|block| *block != format).count().min(9)
 }

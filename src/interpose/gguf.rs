@@ -11,6 +11,7 @@
 use super::count::count_gguf;
 use super::kernels::{self, Probe};
 use super::mode::is_dry_run;
+use super::signatures::{FewRows, QuantizeFewRows, QuantizeRows, Rows};
 use crate::kernel::KernelDesc;
 use crate::launch::Pointers;
 use crate::problem::{power_of_two_in, Format, Layout, Problem};
@@ -24,46 +25,6 @@ use std::sync::{LazyLock, Mutex};
 mod candles {
     pub use ::candle::cuda_backend::kernels::ffi::*;
 }
-
-/// W times a few rows: W, the scratch buffer, D, K, N, blocks of a row in the scratch buffer, elements from a row of D to the next, M, the stream.
-type FewRows = unsafe extern "C" fn(*const c_void, *const c_void, *mut c_void, i32, i32, i32, i32, i32, *mut c_void);
-/// A few rows of activations: the activations, the scratch buffer, K, K in the scratch buffer, rows, the stream.
-type QuantizeFewRows = unsafe extern "C" fn(*const c_void, *mut c_void, i32, i32, i32, *mut c_void);
-/// W times rows: a second scratch buffer, W, the scratch buffer, D, K, N, M, blocks from a row of W to the next, elements from a row of D to the next, four facts of
-/// the device, the stream.
-type Rows = unsafe extern "C" fn(
-    *mut c_void,
-    *const c_void,
-    *const c_void,
-    *mut c_void,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i32,
-    i32,
-    i64,
-    i32,
-    *mut c_void,
-);
-/// Rows of activations in f32: the activations, a list of rows, the scratch buffer, a type that nothing reads, K, elements from a row to the next and to the next
-/// matrices, K in the scratch buffer, rows, matrices in two dimensions, the stream.
-type QuantizeRows = unsafe extern "C" fn(
-    *const c_void,
-    *const i32,
-    *mut c_void,
-    i32,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    i64,
-    *mut c_void,
-);
 
 /// A second symbol of the object, as in `experts.rs`.
 #[unsafe(export_name = "candle_tilegemm_gguf")]

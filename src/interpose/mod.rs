@@ -45,6 +45,8 @@ mod gguf;
 #[cfg(feature = "interpose-kernels")]
 mod kernels;
 mod mode;
+#[cfg(any(feature = "bench", feature = "interpose-kernels"))]
+pub(crate) mod signatures;
 mod tell;
 
 pub use count::{stats, Forwarded, Stats};

@@ -81,6 +81,11 @@ impl Format {
         Format::Q6K,
     ];
 
+    /// The block formats of GGUF files.
+    pub fn blocks() -> impl Iterator<Item = Format> {
+        Self::ALL.into_iter().filter(|format| format.is_gguf_block())
+    }
+
     /// The block of the format.
     pub const fn block(self) -> Block {
         let (elements, bytes) = match self {
@@ -106,6 +111,15 @@ impl Format {
     /// Whether the format is a block format of GGUF files.
     pub const fn is_gguf_block(self) -> bool {
         self.block().elements > 2
+    }
+
+    /// The format that numbers of this format have in a multiplication by numbers of `b`: numbers of blocks become bf16 on their way to the tensor cores.
+    pub(crate) const fn in_products_with(self, b: Format) -> Format {
+        if b.is_gguf_block() {
+            Format::BF16
+        } else {
+            self
+        }
     }
 
     /// Bits of an element, scales included: 4.5 of `q4_0`.
@@ -270,22 +284,8 @@ mod tests {
     #[test]
     fn block_formats_are_candles() {
         use ::candle::quantized::GgmlDType;
-        let pairs = [
-            (Format::F16, GgmlDType::F16),
-            (Format::BF16, GgmlDType::BF16),
-            (Format::F32, GgmlDType::F32),
-            (Format::Q4_0, GgmlDType::Q4_0),
-            (Format::Q4_1, GgmlDType::Q4_1),
-            (Format::Q5_0, GgmlDType::Q5_0),
-            (Format::Q5_1, GgmlDType::Q5_1),
-            (Format::Q8_0, GgmlDType::Q8_0),
-            (Format::Q2K, GgmlDType::Q2K),
-            (Format::Q3K, GgmlDType::Q3K),
-            (Format::Q4K, GgmlDType::Q4K),
-            (Format::Q5K, GgmlDType::Q5K),
-            (Format::Q6K, GgmlDType::Q6K),
-        ];
-        for (format, theirs) in pairs {
+        let dense = [(Format::F16, GgmlDType::F16), (Format::BF16, GgmlDType::BF16), (Format::F32, GgmlDType::F32)];
+        for (format, theirs) in dense.into_iter().chain(crate::candle::blocks::NAMES) {
             let block = format.block();
             assert_eq!((block.elements, block.bytes), (theirs.block_size(), theirs.type_size()), "{format}");
         }

@@ -2,11 +2,12 @@
 
 use super::grouped::{first, tensor};
 use super::ordinal;
+use crate::candle::blocks::format_of;
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
-use ::candle::quantized::{GgmlDType, QMatMul, QTensor};
+use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{bail, CudaDevice, DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
@@ -22,7 +23,7 @@ impl Operands<'_> {
     /// The product on this crate's kernels, in the type of x; `None` where candle takes it, whose errors candle words.
     pub fn product(&self, activation: Activation) -> Result<Option<Tensor>> {
         let (QMatMul::QTensor(weight), Device::Cuda(device)) = (self.weight, self.x.device()) else { return Ok(None) };
-        let Some(format) = block_format(weight.dtype()) else { return Ok(None) };
+        let Some(format) = format_of(weight.dtype()) else { return Ok(None) };
         let is_whole = weight.rank() == 2 && self.x.dims().last() == weight.shape().dims().last();
         if !is_whole || !weight.device().same_device(self.x.device()) {
             return Ok(None);
@@ -100,21 +101,4 @@ impl Operands<'_> {
         }
         Ok(tensor(out, shape, device))
     }
-}
-
-/// The format of candle's blocks.
-fn block_format(dtype: GgmlDType) -> Option<Format> {
-    Some(match dtype {
-        GgmlDType::Q4_0 => Format::Q4_0,
-        GgmlDType::Q4_1 => Format::Q4_1,
-        GgmlDType::Q5_0 => Format::Q5_0,
-        GgmlDType::Q5_1 => Format::Q5_1,
-        GgmlDType::Q8_0 => Format::Q8_0,
-        GgmlDType::Q2K => Format::Q2K,
-        GgmlDType::Q3K => Format::Q3K,
-        GgmlDType::Q4K => Format::Q4K,
-        GgmlDType::Q5K => Format::Q5K,
-        GgmlDType::Q6K => Format::Q6K,
-        _ => return None,
-    })
 }

@@ -1,0 +1,30 @@
+//! The block formats of GGUF files by candle's names.
+
+use crate::problem::Format;
+use ::candle::quantized::GgmlDType;
+
+/// Each format with candle's name.
+pub(crate) const NAMES: [(Format, GgmlDType); 10] = [
+    (Format::Q4_0, GgmlDType::Q4_0),
+    (Format::Q4_1, GgmlDType::Q4_1),
+    (Format::Q5_0, GgmlDType::Q5_0),
+    (Format::Q5_1, GgmlDType::Q5_1),
+    (Format::Q8_0, GgmlDType::Q8_0),
+    (Format::Q2K, GgmlDType::Q2K),
+    (Format::Q3K, GgmlDType::Q3K),
+    (Format::Q4K, GgmlDType::Q4K),
+    (Format::Q5K, GgmlDType::Q5K),
+    (Format::Q6K, GgmlDType::Q6K),
+];
+
+/// The format of candle's blocks.
+#[cfg(feature = "cuda")]
+pub(super) fn format_of(theirs: GgmlDType) -> Option<Format> {
+    NAMES.into_iter().find(|(_, name)| *name == theirs).map(|(format, _)| format)
+}
+
+/// candle's name of a block format.
+#[cfg(feature = "cuda")]
+pub fn ggml_type(format: Format) -> Option<GgmlDType> {
+    NAMES.into_iter().find(|(ours, _)| *ours == format).map(|(_, theirs)| theirs)
+}
