@@ -29,7 +29,7 @@ pub mod blocks {
 #[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite {
     #[cfg(feature = "cli")]
-    pub use crate::suite::{experts, random, Routing};
+    pub use crate::suite::{experts, gguf, random, Routing};
     pub use crate::suite::{parse, to_toml, Distribution, Shape, ShapeEpilogue, ShapeGroups, Size};
 }
 

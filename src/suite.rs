@@ -10,7 +10,8 @@
 //! batch = 1                    # 1 unless given
 //! layout = "nt"                # nn, nt, tn or tt, the row-major way
 //! dtype = "bf16"               # A and B: f16, bf16, f32 or f64
-//! out = "f32"                  # D, C and the bias; like A and B unless given
+//! b = "q4k"                    # B, where B has blocks of a GGUF file, along K: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k or q6k
+//! out = "f32"                  # D, C and the bias; like A unless given
 //! b_batch_stride = 0           # elements between matrices of the batch; dense unless given, 0 broadcasts; also a_batch_stride
 //! a_stride = 4100              # elements between lines of A, rows or columns, whichever are contiguous; dense unless given; also b_stride
 //! d_offset = 1                 # elements before D (and C), from an address of the largest alignment; 0 unless given; also a_offset, b_offset
@@ -21,7 +22,7 @@
 //! ```
 //!
 //! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. [`random`] draws such lists,
-//! [`experts`] lists the products of models with experts.
+//! [`experts`] lists the products of models with experts, and [`gguf`] those of models with quantised weights.
 
 use crate::error::{Error, Result};
 use crate::problem::{
@@ -35,6 +36,8 @@ use toml::Spanned;
 
 #[cfg(feature = "cli")]
 pub mod experts;
+#[cfg(feature = "cli")]
+pub mod gguf;
 mod groups;
 #[cfg(feature = "cli")]
 pub mod random;
@@ -68,7 +71,10 @@ pub struct Shape {
     /// The format of A and B.
     #[serde(deserialize_with = "dtype")]
     pub dtype: Format,
-    /// The format of D, C and the bias; absent where A and B have the same format.
+    /// The format of B, where B has blocks.
+    #[serde(default, deserialize_with = "blocks", skip_serializing_if = "Option::is_none")]
+    pub b: Option<Format>,
+    /// The format of D, C and the bias; absent where A has the same format.
     #[serde(default, deserialize_with = "out", skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
     /// Elements from one matrix A of the batch to the next.
@@ -206,6 +212,13 @@ fn out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option
     dtype(deserializer).map(Some)
 }
 
+fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let expected = || Format::blocks().map(Format::name).collect::<Vec<_>>().join(", ");
+    let format = Format::blocks().find(|format| format.name() == name);
+    format.map(Some).ok_or_else(|| de::Error::custom(format!("no blocks are named '{name}'; expected {}", expected())))
+}
+
 fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Layout, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
@@ -232,6 +245,7 @@ impl Shape {
             batch,
             layout,
             dtype,
+            b: None,
             out: None,
             a_batch_stride: None,
             b_batch_stride: None,
@@ -247,6 +261,11 @@ impl Shape {
         }
     }
 
+    /// The format that the numbers of A and B have in multiplications.
+    pub(crate) fn in_products(&self) -> Format {
+        self.dtype.in_products_with(self.b.unwrap_or(self.dtype))
+    }
+
     /// The problem of the row in a run of this mode.
     pub fn problem_in(&self, run: F32Mode) -> Problem {
         self.problem().with(|problem| problem.f32_mode = self.f32.unwrap_or(run))
@@ -259,6 +278,7 @@ impl Shape {
             Some(groups) => Problem::grouped([m, n, k], groups.groups(m), self.dtype),
             None => Problem::dense(m, n, k, batch, self.layout, self.dtype),
         };
+        problem.b.format = self.b.unwrap_or(self.dtype);
         problem.d.format = self.out.unwrap_or(self.dtype);
         problem.f32_mode = self.f32.unwrap_or_default();
         let [lines_of_a, lines_of_b] = self.lines();
@@ -309,12 +329,13 @@ impl Shape {
         let Epilogue { bias, activation, .. } = problem.epilogue;
         let (alpha, beta) = (problem.epilogue.alpha(), problem.epilogue.beta());
         let epilogue = ShapeEpilogue { alpha, beta, bias: bias.is_some(), activation };
-        let Problem { m, n, k, a, d, .. } = problem;
+        let Problem { m, n, k, a, b, d, .. } = problem;
         let (batch, layout, dtype) = (problem.batch_count(), problem.layout(), a.format);
         let dense = Problem::dense(m, n, k, batch, layout, dtype);
         let shape = Self {
             id,
             class,
+            b: Some(b.format).filter(|format| format.is_gguf_block()),
             out: (d.format != dtype).then_some(d.format),
             a_batch_stride: stride(&problem.a, &dense.a)?,
             b_batch_stride: stride(&problem.b, &dense.b)?,
@@ -348,11 +369,27 @@ impl Shape {
         groups.mistake(self.m.get())
     }
 
-    /// The field of wrong groups or of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a stride
-    /// without a batch is a mistake.
+    /// What is wrong with a B of these blocks, which lie along K, row after row.
+    fn mistake_of_blocks(&self, format: Format) -> Option<String> {
+        let (k, elements) = (self.k.get(), format.block().elements);
+        if !k.is_multiple_of(elements) {
+            return Some(format!("k is {k}, and a block of {format} has {elements} numbers; expected whole blocks"));
+        }
+        let is_plain = [self.b_batch_stride, self.b_stride, self.b_offset].iter().all(Option::is_none);
+        let is_alone = self.layout == Layout::NT && self.groups.is_none() && is_plain;
+        (!is_alone)
+            .then(|| "expected layout = \"nt\", no strides and no offset of B, and no groups beside blocks".into())
+    }
+
+    /// The field of wrong blocks or groups or of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a
+    /// stride without a batch is a mistake.
     fn mistake(&self) -> Option<(&'static str, String)> {
-        if self.f32.is_some() && self.dtype != Format::F32 {
-            return Some(("f32", format!("the product is in {}; expected no mode, or dtype = \"f32\"", self.dtype)));
+        if self.f32.is_some() && self.in_products() != Format::F32 {
+            let what = format!("the product is in {}; expected no mode, or dtype = \"f32\"", self.in_products());
+            return Some(("f32", what));
+        }
+        if let Some(what) = self.b.and_then(|format| self.mistake_of_blocks(format)) {
+            return Some(("b", what));
         }
         if let Some(groups) = &self.groups {
             return self.mistake_of(groups).map(|what| ("groups", what));

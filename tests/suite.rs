@@ -235,7 +235,7 @@ prop_compose! {
         let (m, n, k, batch) = (size(m), size(n), size(k), size(batch));
         let (a_stride, b_stride, a_offset, b_offset, d_offset, f32) = (None, None, None, None, None, None);
         Shape {
-            id, class, m, n, k, batch, layout, dtype, out, a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset,
+            id, class, m, n, k, batch, layout, dtype, b: None, out, a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset,
             b_offset, d_offset, f32, epilogue, groups: None, from,
         }
     }

@@ -1,6 +1,8 @@
 //! `tilegemm`: the kernels, the kernel that a product gets and the reasons, and the state of this machine.
 
 mod bench;
+#[cfg(feature = "bench")]
+mod blocks;
 mod doctor;
 mod explain;
 mod f32_tables;

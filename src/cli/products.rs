@@ -1,13 +1,16 @@
 //! The products that a command is about: a suite, or random products of a seed.
 
 use crate::cli::{Failure, Result};
-use crate::suite::{self, experts, random, Shape};
+use crate::suite::{self, experts, gguf, random, Shape};
 use clap::builder::PossibleValuesParser;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The suite of this crate.
 const SUITE: &str = include_str!("../../benches/suite.toml");
+
+/// The classes that the crate lists whole, each with its products.
+const LISTED: [(&str, fn() -> Vec<Shape>); 2] = [(experts::CLASS, experts::products), (gguf::CLASS, gguf::products)];
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Products {
@@ -20,7 +23,8 @@ pub struct Products {
     /// The list of random products; a seed's products never change
     #[arg(long, value_name = "S", requires = "random")]
     pub seed: Option<u64>,
-    /// Random products of these classes only; several words with commas. `experts` alone: the products of models with experts
+    /// Random products of these classes only; several words with commas. `experts` alone: the products of models with experts; `gguf` alone: of models with
+    /// quantised weights
     #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
     /// Only rows whose id or class contains this word; several words with commas
@@ -32,22 +36,29 @@ impl Products {
     /// The rows.
     pub fn shapes(&self) -> Result<Vec<Shape>> {
         let rows = match (self.random, self.seed) {
-            (None, _) if self.are_experts() => experts::products(),
-            (Some(count), Some(seed)) if !self.class.iter().any(|class| class == experts::CLASS) => {
+            (None, _) if self.listed().is_some() => self.listed().map_or_else(Vec::new, |products| products()),
+            (Some(count), Some(seed))
+                if !LISTED.iter().any(|(name, _)| self.class.iter().any(|class| class == name)) =>
+            {
                 random::products(seed, count as usize, &self.class)
             }
             _ if self.class.is_empty() => suite_rows(self.suite.as_deref())?,
             _ => {
-                let what = "--class names classes of random products, with --random N --seed S, or is `experts` alone";
+                let what = "--class names classes of random products, with --random N --seed S, or is `experts` or `gguf` alone";
                 return Err(Failure::Usage(what.into()));
             }
         };
         only(rows, &self.only)
     }
 
-    /// Whether the products are those of models with experts.
-    pub fn are_experts(&self) -> bool {
-        self.class == [experts::CLASS] && self.suite.is_none()
+    /// The products of the class, where it is one that the crate lists whole.
+    fn listed(&self) -> Option<fn() -> Vec<Shape>> {
+        LISTED.into_iter().find(|(name, _)| self.is_class(name)).map(|(_, products)| products)
+    }
+
+    /// Whether the products are those of this class.
+    pub fn is_class(&self, name: &str) -> bool {
+        self.class == [name] && self.suite.is_none()
     }
 
     /// The shares of the kinds of random products, in per cent, for the record.
@@ -59,7 +70,7 @@ impl Products {
 }
 
 fn classes() -> PossibleValuesParser {
-    PossibleValuesParser::new(random::CLASSES.into_iter().chain([experts::CLASS]))
+    PossibleValuesParser::new(random::CLASSES.into_iter().chain(LISTED.map(|(name, _)| name)))
 }
 
 /// The rows of this crate's suite.

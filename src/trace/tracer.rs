@@ -111,10 +111,11 @@ impl Tracer {
     /// `trace-1x4096x4096-nt-bf16`, with `-b32` for a batch, and `-2` ... for products that differ in strides or
     /// epilogue.
     fn unique_id(&self, problem: &Problem) -> String {
-        let Problem { m, n, k, a, d, .. } = problem;
+        let Problem { m, n, k, a, b, d, .. } = problem;
+        let blocks = if b.format.is_gguf_block() { format!("-{}", b.format) } else { String::new() };
         let out = if d.format == a.format { String::new() } else { format!("-{}", d.format) };
         let batch = if problem.batch_count() > 1 { format!("-b{}", problem.batch_count()) } else { String::new() };
-        let name = format!("trace-{m}x{n}x{k}-{}-{}{out}{batch}", problem.layout(), a.format);
+        let name = format!("trace-{m}x{n}x{k}-{}-{}{blocks}{out}{batch}", problem.layout(), a.format);
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         std::iter::once(name.clone()).chain(numbered).find(|id| !self.ids.contains(id)).unwrap_or(name)
     }
@@ -163,10 +164,13 @@ fn describe(problem: &Problem) -> String {
     format!("{problem}, strides {}", strides.join(" "))
 }
 
-/// The class of `benches/suite.toml` for a product, by the first of these properties that holds: one A or B for a whole
+/// The class of `tilegemm bench` for a product, by the first of these properties that holds: blocks of a GGUF file: `gguf`; one A or B for a whole
 /// batch: `broadcast`; a batch: `attention`; `f64`; `f32`; then by rows, 1 to 4: `decode`, up to 64: `small`, up to
 /// 256: `mid`, more: `prefill`.
 pub fn class_of(problem: &Problem) -> &'static str {
+    if problem.b.format.is_gguf_block() {
+        return "gguf";
+    }
     let repeated = [problem.a, problem.b].iter().any(|operand| operand.batch_stride == [0, 0]);
     match (problem.batch_count(), problem.a.format, problem.m) {
         (2.., _, _) if repeated => "broadcast",

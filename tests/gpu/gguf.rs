@@ -1,5 +1,6 @@
 //! Products with the weights of GGUF files, against sums in f64 of the numbers that candle reads from the blocks.
 
+use crate::blocks::random;
 use crate::device::{Choice, Element, Gpu};
 use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
@@ -7,13 +8,14 @@ use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle::quantized::{GgmlDType, QStorage, QTensor};
 use candle::Device;
 use candle_tilegemm::dispatch::Policy;
+use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
 use candle_tilegemm::{Activation, Format, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{RngCore, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -21,9 +23,8 @@ use std::borrow::Cow;
 pub fn tests() -> Vec<(String, Test)> {
     let kernels = built().filter(|kernel| kernel.types.b.is_gguf_block());
     let ways = kernels.map(|kernel| (Way::Kernel(kernel), kernel.types.a, kernel.types.b, format!("{kernel}_blocks")));
-    let blocks = Format::ALL.into_iter().filter(|format| format.is_gguf_block());
-    let copies =
-        blocks.flat_map(|b| [Format::F32, Format::BF16].map(|a| (Way::Copies, a, b, format!("copies_{a}_{b}_blocks"))));
+    let copies = Format::blocks()
+        .flat_map(|b| [Format::F32, Format::BF16].map(|a| (Way::Copies, a, b, format!("copies_{a}_{b}_blocks"))));
     let test = |(way, a, b, name): (Way, Format, Format, String)| -> (String, Test) {
         let test: Test = Box::new(move |gpu| match a {
             Format::F16 => every_case::<f16>(gpu, way, [a, b]),
@@ -52,49 +53,23 @@ enum Weights {
     Any,
 }
 
-/// The places of a block's f16 factors.
-fn factors(format: Format) -> &'static [usize] {
-    match format {
-        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
-        Format::Q2K => &[80, 82],
-        Format::Q3K => &[108],
-        Format::Q6K => &[208],
-        _ => &[0],
+fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) -> Result<Vec<u8>, String> {
+    if weights == Weights::Bounded {
+        return Ok(random(name_of(format)?, count, rng));
     }
+    let mut blocks = vec![0; count * format.block().bytes];
+    rng.fill_bytes(&mut blocks);
+    Ok(blocks)
 }
 
-fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) -> Vec<u8> {
-    let bytes = format.block().bytes;
-    let mut blocks = vec![0; count * bytes];
-    rng.fill_bytes(&mut blocks);
-    if weights == Weights::Bounded {
-        for block in blocks.chunks_mut(bytes) {
-            for &at in factors(format) {
-                let scale = f16::from_f32(rng.random_range(0.001..0.02));
-                block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-            }
-        }
-    }
-    blocks
+fn name_of(format: Format) -> Result<GgmlDType, String> {
+    ggml_type(format).ok_or_else(|| format!("candle has no {format}"))
 }
 
 /// The numbers of `n` rows of blocks, as candle reads them.
 fn numbers(format: Format, blocks: &[u8], n: usize) -> Result<Vec<f32>, String> {
     let text = |e: candle::Error| e.to_string();
-    let types = [
-        (Format::Q4_0, GgmlDType::Q4_0),
-        (Format::Q4_1, GgmlDType::Q4_1),
-        (Format::Q5_0, GgmlDType::Q5_0),
-        (Format::Q5_1, GgmlDType::Q5_1),
-        (Format::Q8_0, GgmlDType::Q8_0),
-        (Format::Q2K, GgmlDType::Q2K),
-        (Format::Q3K, GgmlDType::Q3K),
-        (Format::Q4K, GgmlDType::Q4K),
-        (Format::Q5K, GgmlDType::Q5K),
-        (Format::Q6K, GgmlDType::Q6K),
-    ];
-    let (_, theirs) = types.into_iter().find(|(ours, _)| *ours == format).ok_or("candle has no such format")?;
-    let storage = QStorage::from_data(Cow::Borrowed(blocks), &Device::Cpu, theirs).map_err(text)?;
+    let storage = QStorage::from_data(Cow::Borrowed(blocks), &Device::Cpu, name_of(format)?).map_err(text)?;
     let k = blocks.len() / format.block().bytes * format.block().elements / n;
     let tensor = QTensor::new(storage, (n, k)).and_then(|tensor| tensor.dequantize(&Device::Cpu));
     tensor.and_then(|tensor| tensor.flatten_all()?.to_vec1()).map_err(text)
@@ -190,7 +165,7 @@ fn run<T: Element>(
         x[(m / 2) * stride + k - 1] = T::from_f64(f64::INFINITY);
         x[(m - 1) * stride + k / 2] = T::from_f64(f64::NAN);
     }
-    let bytes = blocks(b, n * k / b.block().elements, case.weights, &mut rng);
+    let bytes = blocks(b, n * k / b.block().elements, case.weights, &mut rng)?;
     let weights = numbers(b, &bytes, n)?;
     let wrong = |e: String| format!("{problem} {case:?}: {e}");
     let launch =

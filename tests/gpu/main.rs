@@ -4,6 +4,9 @@
 
 mod activations;
 mod batch_invariant;
+// The blocks of `tilegemm bench`.
+#[path = "../../src/cli/blocks.rs"]
+mod blocks;
 mod cases;
 mod chains;
 mod configurations;

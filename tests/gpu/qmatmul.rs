@@ -1,5 +1,6 @@
 //! `nn::QLinear`, and `QMatMul` of candle on our kernels, against sums in f64 of the numbers that candle reads from the blocks.
 
+use crate::blocks::random;
 use crate::device::Gpu;
 use crate::Test;
 #[cfg(feature = "interpose-kernels")]
@@ -11,7 +12,9 @@ use candle_tilegemm::interpose;
 use candle_tilegemm::nn::QLinear;
 use candle_tilegemm::Activation;
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+#[cfg(feature = "interpose-kernels")]
+use rand::Rng;
+use rand::SeedableRng;
 use std::borrow::Cow;
 #[cfg(feature = "interpose-kernels")]
 use std::ptr::{null, null_mut};
@@ -52,21 +55,7 @@ pub fn tests() -> Vec<(String, Test)> {
 
 /// Weights of random blocks with bounded factors, on the device and as numbers.
 fn weights(device: &Device, format: GgmlDType, [n, k]: [usize; 2], rng: &mut StdRng) -> Result<(QMatMul, Vec<f32>)> {
-    let mut bytes = vec![0; n * k / format.block_size() * format.type_size()];
-    rng.fill_bytes(&mut bytes);
-    let factors: &[usize] = match format {
-        GgmlDType::Q4_1 | GgmlDType::Q5_1 | GgmlDType::Q4K | GgmlDType::Q5K => &[0, 2],
-        GgmlDType::Q2K => &[80, 82],
-        GgmlDType::Q3K => &[108],
-        GgmlDType::Q6K => &[208],
-        _ => &[0],
-    };
-    for block in bytes.chunks_mut(format.type_size()) {
-        for &at in factors {
-            let factor = half::f16::from_f32(rng.random_range(0.001..0.02));
-            block[at..at + 2].copy_from_slice(&factor.to_le_bytes());
-        }
-    }
+    let bytes = random(format, n * k / format.block_size(), rng);
     let tensor =
         |device: &Device| QTensor::new(QStorage::from_data(Cow::Borrowed(&bytes[..]), device, format)?, (n, k));
     let numbers = tensor(&Device::Cpu)?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?;

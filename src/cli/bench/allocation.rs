@@ -45,9 +45,17 @@ pub fn offsets(problem: &Problem) -> [usize; 4] {
     [problem.a, problem.b, problem.d, c].map(|operand| offset(&operand))
 }
 
-/// Elements that a product reads and writes: of the matrices of groups only those of groups with rows.
+/// Bytes of A, B, D, C and the bias.
+fn operand_bytes(problem: &Problem) -> [usize; 5] {
+    let [a, b, d] = [problem.a, problem.b, problem.d].map(|operand| operand.format);
+    let c = problem.epilogue.c.map_or(d, |c| c.format);
+    let [of_a, of_b, of_d, of_c, of_bias] = elements(problem);
+    [a.bytes(of_a), b.bytes(of_b), d.bytes(of_d), c.bytes(of_c), d.bytes(of_bias)]
+}
+
+/// Bytes that a product reads and writes: of the matrices of groups only those of groups with rows.
 fn moved(problem: &Problem) -> usize {
-    let [a, b, d, c, bias] = elements(problem);
+    let [a, b, d, c, bias] = operand_bytes(problem);
     let b = problem.groups.map_or(b, |groups| b / groups.count * groups.with_rows(problem.m));
     a + b + d + c + bias
 }
@@ -57,8 +65,7 @@ pub fn copies(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
     if hot {
         return 1;
     }
-    let bytes = problem.a.format.bytes(moved(problem));
-    (COLD * l2_bytes).div_ceil(bytes).clamp(2, MOST_COPIES)
+    (COLD * l2_bytes).div_ceil(moved(problem)).clamp(2, MOST_COPIES)
 }
 
 /// Device memory that a row needs, in bytes: the copies, and f64 copies of one copy for the check.
@@ -73,8 +80,10 @@ pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
         let rows = problem.m * problem.k;
         return problem.a.format.bytes(copies * (each + rows)) + 12 * (a + rows + b / groups.count) + 40 * d;
     }
+    // Operands in bf16, of the arm that multiplies by weights that are no longer quantised.
+    let in_bf16 = if problem.b.format.is_gguf_block() { 2 * copies * (problem.m + problem.n) * problem.k } else { 0 };
     // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
-    each * (copies * problem.a.format.bytes(1) + 8 + 4) + 16 * elements(problem)[2]
+    copies * operand_bytes(problem).iter().sum::<usize>() + in_bf16 + each * (8 + 4) + 16 * elements(problem)[2]
 }
 
 #[cfg(test)]
@@ -114,7 +123,7 @@ mod tests {
         let matrix = 1536 * 2048;
         assert_eq!(elements(&problem), [2048, 128 * matrix, 8 * 1536, 0, 0]);
         // 8 of 128 experts have rows: 50 MB of 805.
-        assert_eq!(moved(&problem), 2048 + 8 * matrix + 8 * 1536);
+        assert_eq!(moved(&problem), 2 * (2048 + 8 * matrix + 8 * 1536));
         assert_eq!(copies(&problem, 50 << 20, false), 9);
         assert!((7_200_000_000..7_400_000_000).contains(&bytes(&problem, 50 << 20, false)));
         // Each pair has a row of A.

@@ -1,5 +1,6 @@
 //! Arms, measured side by side: their names, and the launches of each arm for a row.
 
+use super::gguf::{CandlesProduct, Dense};
 use super::grouped::{CandlesKernel, Loop, CANDLES};
 use super::lt::{CublasLt, LtProblem, Reduction};
 use super::operands::Operands;
@@ -31,6 +32,9 @@ pub const RANDOM: [&str; 5] = ["ours", "ours-untuned", "own", "candle", "every"]
 /// The arms of a run over products of experts without `--arms`.
 pub const EXPERTS: [&str; 5] = ["ours", "own", "own-best", "candle", "cublas-loop"];
 
+/// The arms of a run over products with quantised weights without `--arms`.
+pub const GGUF: [&str; 4] = ["ours", "own-best", "candle", "bf16"];
+
 /// One arm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arm {
@@ -44,10 +48,12 @@ pub enum Arm {
     Own,
     /// The fastest of our rows, found by timing the rows.
     OwnBest,
-    /// `cublasGemmStridedBatchedEx` as candle calls it; for a product in groups, candle's own kernel for experts.
+    /// `cublasGemmStridedBatchedEx` as candle calls it; for a product in groups and for quantised weights, candle's own kernels.
     Candle,
     /// A product of cuBLAS for each expert that has rows.
     CublasLoop,
+    /// The dispatcher's choice for quantised weights that were written in bf16 before, and activations in bf16.
+    Bf16,
     /// `Own` in this f32 mode, whatever the run's mode is.
     OwnIn(F32Mode),
     /// `Candle` in this f32 mode: TF32 for `Tf32`, else SGEMM.
@@ -85,6 +91,7 @@ impl std::str::FromStr for Arm {
             "own-best" => Arm::OwnBest,
             "candle" => Arm::Candle,
             "cublas-loop" => Arm::CublasLoop,
+            "bf16" => Arm::Bf16,
             "cublaslt" => Arm::CublasLt,
             "cublaslt-any" => Arm::CublasLtAny,
             "cublaslt-top1" => Arm::CublasLtTop1,
@@ -97,7 +104,7 @@ impl std::str::FromStr for Arm {
                 let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
                 let kernel = family::by_name(kernel).ok_or_else(|| {
                     format!(
-                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, cublas-loop, every, contenders, or a name from \
+                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, cublas-loop, bf16, every, contenders, or a name from \
                          `tilegemm kernels`",
                         DEFAULT.join(", ")
                     )
@@ -120,6 +127,7 @@ impl Arm {
             Arm::OwnBest => "own-best",
             Arm::Candle => "candle",
             Arm::CublasLoop => "cublas-loop",
+            Arm::Bf16 => "bf16",
             Arm::CublasLt => "cublaslt",
             Arm::CublasLtAny => "cublaslt-any",
             Arm::CublasLtTop1 => "cublaslt-top1",
@@ -160,6 +168,8 @@ pub enum Runner<'a> {
     Lt(Rc<LtProblem<'a>>, usize),
     Experts(Rc<CandlesKernel>),
     Loop(Rc<Loop>),
+    Quantized(Rc<CandlesProduct>),
+    Dense(Rc<Dense>),
 }
 
 impl Runner<'_> {
@@ -171,6 +181,8 @@ impl Runner<'_> {
             Runner::Lt(problem, index) => problem.name(*index),
             Runner::Experts(_) => CANDLES.into(),
             Runner::Loop(_) => "cublasGemmStridedBatchedEx for each expert".into(),
+            Runner::Quantized(product) => product.kernel().into(),
+            Runner::Dense(product) => product.kernel(),
         }
     }
 
@@ -237,6 +249,8 @@ impl Runner<'_> {
                 Runner::Lt(problem, index) => problem.launch(*index, pointers)?,
                 Runner::Experts(kernel) => kernel.launch(pointers, timer.queue().stream)?,
                 Runner::Loop(products) => products.launch(copy, pointers, timer)?,
+                Runner::Quantized(product) => product.launch(pointers, timer.queue())?,
+                Runner::Dense(product) => product.launch(copy, pointers.d, timer.queue())?,
             }
         }
         Ok(())
@@ -302,7 +316,7 @@ impl<'a> Resolver<'a> {
     /// The launches of `arm`, or the reason why the row has no such arm.
     pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
         let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
-        let in_groups = self.problem.groups.is_some();
+        let (in_groups, of_blocks) = (self.problem.groups.is_some(), self.problem.b.format.is_gguf_block());
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
             Arm::OursUntuned => {
@@ -318,6 +332,14 @@ impl<'a> Resolver<'a> {
             Arm::CandleIn(_) | Arm::CublasLt | Arm::CublasLtAny | Arm::CublasLtTop1 if in_groups => {
                 Err("cuBLAS and cuBLASLt have no product in groups of rows".into())
             }
+            Arm::Candle if of_blocks => {
+                Ok(Runner::Quantized(Rc::new(CandlesProduct::new(self.problem, self.timer.device())?)))
+            }
+            Arm::CandleIn(_) | Arm::CublasLt | Arm::CublasLtAny | Arm::CublasLtTop1 if of_blocks => {
+                Err("cuBLAS and cuBLASLt have no product with quantised weights".into())
+            }
+            Arm::Bf16 if of_blocks => self.dense(),
+            Arm::Bf16 => Err("B has no blocks".into()),
             Arm::CublasLoop => Ok(Runner::Loop(Rc::new(Loop::new(self.problem, self.operands)?))),
             Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())
@@ -339,6 +361,13 @@ impl<'a> Resolver<'a> {
     /// Plans with the workspace of the session's stream, so that the plan runs as planned.
     fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
         Ok(self.dispatcher.plan(problem, policy.with_workspace(workspace::bytes()?))?)
+    }
+
+    /// The product on weights in bf16.
+    fn dense(&self) -> Result<Runner<'a>> {
+        let plan = self.plan(&Dense::problem(self.problem), Policy::default())?;
+        let l2_bytes = self.dispatcher.device().l2_bytes as usize;
+        Ok(Runner::Dense(Rc::new(Dense::new(self.problem, self.operands, l2_bytes, plan)?)))
     }
 
     fn own_best(&self) -> Result<Runner<'a>> {

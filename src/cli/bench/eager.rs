@@ -32,6 +32,9 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             "--eager has no products in groups; without it, the flag `eager` marks arms that no graph can hold".into(),
         );
     }
+    if problem.b.format.is_gguf_block() {
+        return Err("--eager has no products with quantised weights; leave it out".into());
+    }
     set_mode(problem.f32_mode);
     let l2_bytes = dispatcher.device().l2_bytes as usize;
     let operands = Operands::new(timer, &Pool::default(), problem, l2_bytes, args.hot, 1.0, None)?;

@@ -77,6 +77,19 @@ fn of_expert(problem: &Problem, rows: usize) -> Problem {
     dense.with(|p| p.d.format = problem.d.format)
 }
 
+/// Whether candle's kernels for experts and quantised weights are in this build.
+///
+/// # Errors
+/// The build has our kernels in their place.
+pub fn has_candles_kernels() -> Result {
+    match cfg!(feature = "interpose-kernels") {
+        true => {
+            Err("this build has our kernels in place of candle's: leave out the feature `interpose-kernels`".into())
+        }
+        false => Ok(()),
+    }
+}
+
 /// candle's own kernel for experts, `moe_gemm_wmma`.
 pub struct CandlesKernel {
     /// Scratch memory for the rows and the first row of each expert.
@@ -90,11 +103,7 @@ pub struct CandlesKernel {
 
 impl CandlesKernel {
     pub fn new(problem: &Problem, operands: &Operands) -> Result<Self> {
-        if cfg!(feature = "interpose-kernels") {
-            return Err(
-                "this build has our kernels in place of candle's: leave out the feature `interpose-kernels`".into()
-            );
-        }
+        has_candles_kernels()?;
         let (lists, groups) = (operands.lists()?, problem.groups.ok_or("the product has no groups")?);
         let dtype = match problem.a.format {
             Format::F16 => 0,

@@ -111,7 +111,7 @@ impl Session {
         let start = Instant::now();
         let mut left_out = BTreeMap::new();
         let machine = self.machine()?;
-        let dtypes: Vec<Format> = shapes.iter().map(|shape| shape.dtype).collect();
+        let dtypes: Vec<Format> = shapes.iter().map(Shape::in_products).collect();
         let mut modes: Vec<F32Mode> = shapes.iter().filter_map(|shape| shape.f32).collect();
         modes.sort_unstable();
         modes.dedup();
@@ -250,6 +250,7 @@ impl Session {
             batch: problem.batch_count(),
             layout: shape.layout,
             dtype: problem.a.format,
+            b: shape.b,
             out: shape.out,
             a_batch_stride: shape.a_batch_stride,
             b_batch_stride: shape.b_batch_stride,
@@ -397,7 +398,7 @@ impl Ceilings {
     fn roof_us(&self, problem: &Problem) -> f64 {
         let memory = problem.bytes() / (self.hbm_gbps * 1e3);
         let of_mode = self.f32_tflops.get(&problem.f32_mode).filter(|_| problem.is_f32());
-        let tflops = of_mode.or(self.tflops.get(&problem.a.format));
+        let tflops = of_mode.or(self.tflops.get(&problem.a.format.in_products_with(problem.b.format)));
         let arithmetic = tflops.map_or(0.0, |tflops| problem.flops() / (tflops * 1e6));
         memory.max(arithmetic)
     }

@@ -15,6 +15,8 @@ mod cupti;
 #[cfg(feature = "bench")]
 mod eager;
 #[cfg(feature = "bench")]
+mod gguf;
+#[cfg(feature = "bench")]
 mod grouped;
 mod html;
 #[cfg(feature = "bench")]
@@ -52,7 +54,7 @@ pub struct Args {
     #[command(flatten)]
     products: Products,
     /// Arms: ours, ours-untuned, ours-invariant, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
-    /// f32 mode, cublas-loop for products of experts, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
+    /// f32 mode, cublas-loop for products of experts, bf16 for quantised weights, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<String>,
     #[command(flatten)]

@@ -1,9 +1,10 @@
-//! The tensors that all arms of a row share: N(0, 1) data, in as many copies as keep the operands out of the L2 cache.
+//! The tensors that all arms of a row share: N(0, 1) data and random blocks, in as many copies as keep the operands out of the L2 cache.
 
 use super::allocation::{copies, elements, offsets};
 use super::grouped::Lists;
 use super::timing::Timer;
-use crate::cli::Result;
+use crate::candle::blocks::ggml_type;
+use crate::cli::{blocks, Result};
 use crate::launch::Pointers;
 use crate::suite::Routing;
 use crate::{Format, Problem};
@@ -11,8 +12,11 @@ use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
 use candle::{CudaDevice, DType, Device, Storage, Tensor};
 use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::SeedableRng;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// Device memory that the operands of one product after the other are slices of: to allocate operands and to draw their data anew takes a sixth of a
 /// survey's time.
@@ -20,6 +24,8 @@ use std::collections::HashMap;
 pub struct Pool {
     /// N(0, 1) data by type.
     normal: RefCell<HashMap<DType, Tensor>>,
+    /// Random blocks by format.
+    blocks: RefCell<HashMap<Format, Tensor>>,
     /// Memory for results by type.
     results: RefCell<HashMap<DType, Tensor>>,
 }
@@ -28,14 +34,18 @@ impl Pool {
     /// Values that are drawn at once.
     const BLOCK: usize = 1 << 26;
 
-    /// The bytes that a slice of `count` elements takes: slices begin at multiples of 256 bytes.
+    /// Blocks that are drawn at once: a prime, so that they come again at another place of a row.
+    const BLOCKS: usize = 65_537;
+
+    /// The elements or blocks that a slice of `count` of them takes: slices begin at multiples of 256 bytes.
     fn slice(count: usize) -> usize {
-        count.next_multiple_of(128)
+        count.next_multiple_of(256)
     }
 
     /// Gives the memory back.
     pub fn clear(&self) {
         self.normal.borrow_mut().clear();
+        self.blocks.borrow_mut().clear();
         self.results.borrow_mut().clear();
     }
 
@@ -56,19 +66,35 @@ impl Pool {
         })
     }
 
-    fn at_least(
-        tensors: &RefCell<HashMap<DType, Tensor>>,
+    /// At least `count` random blocks, a line of bytes each. The drawn blocks come again and again.
+    fn blocks(&self, count: usize, format: Format, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.blocks, count, format, || {
+            let name = ggml_type(format).ok_or_else(|| format!("candle has no {format}"))?;
+            let bytes = format.block().bytes;
+            let drawn = blocks::random(name, Self::BLOCKS, &mut StdRng::seed_from_u64(1));
+            let drawn = Tensor::from_vec(drawn, (Self::BLOCKS, bytes), device)?;
+            let data = Tensor::zeros((count, bytes), DType::U8, device)?;
+            for first in (0..count).step_by(Self::BLOCKS) {
+                data.slice_set(&drawn.narrow(0, 0, Self::BLOCKS.min(count - first))?, 0, first)?;
+            }
+            Ok(data)
+        })
+    }
+
+    /// The tensor of `key` if it has `count` lines, else a new one.
+    fn at_least<K: Eq + Hash>(
+        tensors: &RefCell<HashMap<K, Tensor>>,
         count: usize,
-        dtype: DType,
+        key: K,
         new: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
         let mut tensors = tensors.borrow_mut();
-        match tensors.get(&dtype) {
-            Some(tensor) if tensor.elem_count() >= count => Ok(tensor.clone()),
+        match tensors.get(&key) {
+            Some(tensor) if tensor.dim(0)? >= count => Ok(tensor.clone()),
             _ => {
-                tensors.remove(&dtype); // before the new memory is allocated
+                tensors.remove(&key); // before the new memory is allocated
                 let tensor = new()?;
-                tensors.insert(dtype, tensor.clone());
+                tensors.insert(key, tensor.clone());
                 Ok(tensor)
             }
         }
@@ -82,7 +108,7 @@ struct Slices {
 }
 
 impl Slices {
-    /// The next `count` elements.
+    /// The next `count` elements or blocks.
     fn take(&mut self, count: usize) -> Result<Tensor> {
         let slice = self.tensor.narrow(0, self.next, count)?;
         self.next += Pool::slice(count);
@@ -100,6 +126,7 @@ pub struct Operands {
 
 struct Copy {
     a: Tensor,
+    /// Blocks are bytes.
     b: Tensor,
     /// Empty unless the epilogue reads C.
     c: Tensor,
@@ -126,7 +153,9 @@ impl Operands {
         let [a_offset, b_offset, d_offset, c_offset] = offsets(problem);
         let device = Device::Cuda(timer.device().clone());
         let out = candle_dtype(problem.d.format);
-        let inputs = [a_offset + a, b_offset + b, c_offset + c, bias].map(Pool::slice).iter().sum::<usize>();
+        let of_blocks = problem.b.format.is_gguf_block();
+        let b_as_numbers = if of_blocks { 0 } else { b_offset + b };
+        let inputs = [a_offset + a, b_as_numbers, c_offset + c, bias].map(Pool::slice).iter().sum::<usize>();
         let tensor = pool.normal(copies * inputs, candle_dtype(problem.a.format), &device)?;
         let mut inputs = Slices { tensor, next: 0 };
         let mut normal = |count: usize, offset: usize| -> Result<Tensor> {
@@ -134,10 +163,20 @@ impl Operands {
             let values = if scale == 1.0 { values } else { (values * scale)? };
             Ok(values.narrow(0, offset, count)?)
         };
+        let blocks = b / problem.b.format.block().elements;
+        let mut slices_of_b = None;
+        if of_blocks {
+            let tensor = pool.blocks(copies * Pool::slice(blocks), problem.b.format, &device)?;
+            slices_of_b = Some(Slices { tensor, next: 0 });
+        }
         let mut results = Slices { tensor: pool.results(copies * Pool::slice(d_offset + d), out, &device)?, next: 0 };
         let copy = |_| -> Result<Copy> {
             let d = results.take(d_offset + d)?.narrow(0, d_offset, d)?;
-            let (a, b) = (normal(a, a_offset)?, normal(b, b_offset)?);
+            let a = normal(a, a_offset)?;
+            let b = match &mut slices_of_b {
+                Some(slices) => slices.take(blocks)?,
+                None => normal(b, b_offset)?,
+            };
             // C and the bias are rounded as A and B are.
             let c = normal(c_offset + c, 0)?.to_dtype(out)?.narrow(0, c_offset, c)?;
             Ok(Copy { a, b, c, bias: normal(bias, 0)?.to_dtype(out)?, d })
@@ -146,19 +185,22 @@ impl Operands {
         let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()?, lists };
         for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
             is_normal("A", &copy.a)?;
-            is_normal("B", &copy.b)?;
+            if !of_blocks {
+                is_normal("B", &copy.b)?;
+            }
         }
         Ok(operands)
     }
 
-    /// One copy with these numbers: A and B in the problem's layout, for a product without an epilogue.
+    /// One copy with these numbers: A and B in the problem's layout, B as bytes where B has blocks, for a product without an epilogue.
     pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
         let out = candle_dtype(problem.d.format);
         let zeros = |count: usize| Tensor::zeros(count.max(1), out, a.device());
         let [a_count, b_count, d, c, bias] = elements(problem);
         let (a, b) = (a.flatten_all()?, b.flatten_all()?);
+        let b_count = if problem.b.format.is_gguf_block() { problem.b.format.bytes(b_count) } else { b_count };
         if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
-            return Err(format!("{problem} takes {a_count} and {b_count} numbers, not those").into());
+            return Err(format!("{problem} takes {a_count} and {b_count} numbers or bytes, not those").into());
         }
         let copy = Copy { a, b, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
         Ok(Self { problem: *problem, copies: vec![copy], lists: None })
@@ -257,6 +299,7 @@ pub fn address(tensor: &Tensor) -> Result<u64> {
         candle::DType::BF16 => storage.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
         candle::DType::F32 => storage.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
         candle::DType::F64 => storage.as_cuda_slice::<f64>()?.device_ptr(&stream).0,
+        candle::DType::U8 => storage.as_cuda_slice::<u8>()?.device_ptr(&stream).0,
         candle::DType::U32 => storage.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
         other => return Err(format!("{} is no type of operands and lists", other.as_str()).into()),
     };

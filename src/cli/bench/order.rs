@@ -39,7 +39,7 @@ fn farthest_first(shapes: &[Shape], rows: &[usize]) -> Vec<usize> {
 fn distance(x: &Shape, y: &Shape) -> f64 {
     let sizes = |shape: &Shape| [shape.m, shape.n, shape.k, shape.batch].map(|size| (size.get() as f64).log2());
     let squares: f64 = sizes(x).into_iter().zip(sizes(y)).map(|(x, y)| (x - y).powi(2)).sum();
-    let other = [x.dtype != y.dtype, x.layout != y.layout, x.groups != y.groups];
+    let other = [x.dtype != y.dtype, x.b != y.b, x.layout != y.layout, x.groups != y.groups];
     squares.sqrt() + other.into_iter().filter(|differs| *differs).count() as f64
 }
 

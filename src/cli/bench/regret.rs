@@ -45,11 +45,11 @@ pub fn is_kernel(row: &Row, arm: &str) -> bool {
 }
 
 /// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms,
-/// other f32 modes, and candle's kernel for experts are no choices.
+/// other f32 modes, and candle's kernels for experts and quantised weights are no choices.
 fn is_candidate(row: &Row, arm: &str) -> bool {
     match arm {
         "ours" | "ours-untuned" | "own" | "own-best" => true,
-        STOCK => row.groups.is_none() && !row.flags.iter().any(|flag| flag == "inexact candle"),
+        STOCK => row.groups.is_none() && row.b.is_none() && !row.flags.iter().any(|flag| flag == "inexact candle"),
         name => is_kernel(row, name),
     }
 }

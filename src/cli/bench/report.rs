@@ -111,6 +111,9 @@ pub struct Row {
     pub batch: usize,
     pub layout: Layout,
     pub dtype: Format,
+    /// The format of B, where B has blocks of a GGUF file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b: Option<Format>,
     /// The format of the result; absent for `dtype`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
@@ -273,12 +276,23 @@ impl Row {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch as f64
     }
 
+    /// The format that the numbers of A and B have in multiplications.
+    pub fn in_products(&self) -> Format {
+        self.dtype.in_products_with(self.b.unwrap_or(self.dtype))
+    }
+
+    /// The formats of A and B: `bf16`, `f32 x q4k`.
+    pub fn formats(&self) -> String {
+        self.b.map_or_else(|| self.dtype.to_string(), |b| format!("{} x {b}", self.dtype))
+    }
+
     /// FLOP per byte that must move, dense operands once each; of matrices of experts those that have rows.
     pub fn intensity(&self) -> f64 {
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
         let rows_of_a = self.groups.map_or(m, |groups| m / groups.pairs_per_row() as f64);
         let matrices = self.experts_hit.unwrap_or(1) as f64;
-        2.0 * m * n * k / ((rows_of_a * k + matrices * k * n + m * n) * self.dtype.bits() / 8.0)
+        let bits = (rows_of_a * k + m * n) * self.dtype.bits() + matrices * k * n * self.b.unwrap_or(self.dtype).bits();
+        2.0 * m * n * k / (bits / 8.0)
     }
 }
 

@@ -7,7 +7,7 @@ use super::models::{self, Model, ModelReport, Options};
 use super::report::{Ceilings, Machine, SCHEMA};
 use super::{ladder, show, Args, Plant};
 use crate::cli::{Failure, Result};
-use crate::suite::Shape;
+use crate::suite::{experts, gguf, Shape};
 use crate::{launch, F32Mode, Format};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -20,7 +20,8 @@ impl Args {
         let named = |name: &str| name.parse::<Arm>().expect("checked when the run began");
         let mut arms: Vec<Arm> = match &self.arms[..] {
             [] if self.products.random.is_some() => arms::RANDOM.into_iter().map(named).collect(),
-            [] if self.products.are_experts() => arms::EXPERTS.into_iter().map(named).collect(),
+            [] if self.products.is_class(experts::CLASS) => arms::EXPERTS.into_iter().map(named).collect(),
+            [] if self.products.is_class(gguf::CLASS) => arms::GGUF.into_iter().map(named).collect(),
             [] => arms::DEFAULT.into_iter().map(named).collect(),
             names => names.iter().map(|name| named(name)).collect(),
         };

@@ -195,6 +195,7 @@ fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
         f32: row.f32,
         epilogue: row.epilogue,
         groups: row.groups,
+        b: row.b,
         out: row.out,
         ..Shape::dense([m, n, k], batch, row.layout, row.dtype)
     };

@@ -23,7 +23,12 @@ pub const SCALE: [(f64, &str); 5] = [
 ];
 /// Pixels that hold a kernel's name.
 const CELL: (usize, usize) = (62, 44);
-const GROUPS: [(&str, &[Format]); 2] = [("bf16, f16", &[Format::BF16, Format::F16]), ("f32", &[Format::F32])];
+/// The maps, each with the rows that belong to it.
+const MAPS: [(&str, fn(&Row) -> bool); 3] = [
+    ("bf16, f16", |row| matches!(row.dtype, Format::BF16 | Format::F16) && row.b.is_none()),
+    ("f32", |row| row.dtype == Format::F32 && row.b.is_none()),
+    ("quantised weights", |row| row.b.is_some()),
+];
 
 /// One map: its label in the selector, its width in pixels, and Plotly's JSON.
 pub struct Map {
@@ -33,13 +38,13 @@ pub struct Map {
 }
 
 pub fn plots(view: &View) -> Vec<Map> {
-    let all = GROUPS.iter().flat_map(|group| view.baselines.iter().map(move |baseline| (group, *baseline)));
-    all.filter_map(|((name, dtypes), baseline)| {
+    let all = MAPS.iter().flat_map(|of_name| view.baselines.iter().map(move |baseline| (of_name, *baseline)));
+    all.filter_map(|((name, belongs), baseline)| {
         let rows = view.sound.iter().copied().filter(|row| {
             row.layout == Layout::NT
                 && row.batch == 1
                 && row.groups.is_none()
-                && dtypes.contains(&row.dtype)
+                && belongs(row)
                 && speedup(row, OURS, baseline).is_some()
         });
         let against = if baseline == CANDLE { CANDLE } else { arm_name(baseline) };
@@ -117,7 +122,7 @@ fn axis(title: &str, cells: usize) -> Axis {
         .fixed_range(true)
 }
 
-/// The rows of one size; rows of several dtypes share a cell.
+/// The rows of one size; rows of several formats share a cell.
 struct Cell {
     ratio: Option<f64>,
     label: String,
@@ -143,7 +148,7 @@ fn hover(row: &Row, baseline: &str) -> String {
         row.m,
         row.n,
         row.k,
-        row.dtype,
+        row.formats(),
         times(speedup(row, OURS, baseline)),
         arm_name(baseline),
         number_or_nothing(us(row, OURS)),

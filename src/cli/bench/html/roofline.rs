@@ -79,7 +79,7 @@ fn hover(row: &Row, arm: &str, tflops: f64) -> String {
         row.n,
         row.k,
         row.layout,
-        row.dtype,
+        row.formats(),
         arm_name(arm),
         escape(&arm_of_row.kernel),
         number(arm_of_row.us),
@@ -87,10 +87,10 @@ fn hover(row: &Row, arm: &str, tflops: f64) -> String {
     )
 }
 
-/// Ceilings of the dtypes that have rows, highest first.
+/// Ceilings of the formats that have rows, highest first.
 fn used<'a>(view: &'a View) -> impl Iterator<Item = (&'static str, f64)> + 'a {
     let mut used: Vec<_> = view.report.ceilings.tflops.iter().map(|(dtype, tflops)| (*dtype, *tflops)).collect();
-    used.retain(|(dtype, tflops)| *tflops > 0.0 && view.sound.iter().any(|row| row.dtype == *dtype));
+    used.retain(|(dtype, tflops)| *tflops > 0.0 && view.sound.iter().any(|row| row.in_products() == *dtype));
     used.sort_by(|a, b| b.1.total_cmp(&a.1));
     used.into_iter().map(|(dtype, tflops)| (dtype.name(), tflops))
 }

@@ -107,7 +107,7 @@ fn cells(view: &View, row: &Row) -> Vec<Cell> {
     let mut cells = vec![id, text(&row.class), size(row.m), size(row.n), size(row.k), size(row.batch)];
     cells.extend([
         text(row.layout.name()),
-        text(row.dtype.name()),
+        text(&row.formats()),
         Cell { text: number_or_nothing(roof), value: roof, ..Cell::default() },
     ]);
     cells.extend(main_arms(view).map(|arm| time(row, arm)));

@@ -131,6 +131,7 @@ pub fn arm_name(arm: &str) -> &str {
         "ours-untuned" => "ours without measured tables",
         "ours-invariant" => "ours, batch-invariant",
         "own" => "ours without the vendor's library",
+        "bf16" => "dense product in bf16",
         "cublaslt-any" => "cuBLASLt, partial sums of any type",
         "cublaslt-top1" => "cuBLASLt's first choice",
         "again" => "ours, a second time",
