@@ -1,7 +1,5 @@
 //! `tilegemm f32`: the precision and speed of f32 products in each mode, beside cuBLAS: the tables of docs/f32.md.
 
-#[cfg(any(feature = "bench", test))]
-mod data;
 mod markdown;
 #[cfg(feature = "bench")]
 mod measure;
@@ -9,11 +7,11 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::{bench, explain, products, Failure, Result};
+use crate::cli::errors::Files;
+use crate::cli::{bench, explain, products, Result};
 use crate::suite::Shape;
 use crate::{Format, Layout};
 use record::Record;
-use std::path::{Path, PathBuf};
 
 /// Measure errors and times of f32 products in each mode beside cuBLAS's, as the tables of docs/f32.md
 ///
@@ -28,62 +26,20 @@ use std::path::{Path, PathBuf};
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// Layouts whose errors are measured; several layouts with commas
-    #[arg(long, default_value = "nt", value_delimiter = ',', value_parser = explain::one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
+    #[arg(long, default_value = "nt", value_delimiter = ',', conflicts_with = "from", value_parser = explain::one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
     layout: Vec<Layout>,
     /// Samples of each arm and product
-    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(5..=1000))]
+    #[arg(long, default_value_t = 31, conflicts_with = "from", value_parser = clap::value_parser!(u16).range(5..=1000))]
     samples: u16,
     /// Pause after each sample, in lengths of the sample; without pauses, large products measure the card's power limit
-    #[arg(long, default_value_t = 2.0, value_parser = bench::pause)]
+    #[arg(long, default_value_t = 2.0, conflicts_with = "from", value_parser = bench::pause)]
     pause: f64,
-    /// Write the record here
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Read a record instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["layout", "samples", "pause", "json"])]
-    from: Option<PathBuf>,
-    /// Put the tables into this document, between its lines `<!-- tilegemm f32 -->` and `<!-- end of tilegemm f32 -->`
-    #[arg(long, value_name = "FILE")]
-    update: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 pub fn run(args: &Args) -> Result {
-    if let Some(path) = &args.update {
-        updated(path, "")?; // reports a wrong document before the measurement
-    }
-    let record = match &args.from {
-        Some(path) => Record::load(path)?,
-        None => measure(args, &shapes()?)?,
-    };
-    if let Some(path) = &args.json {
-        record.save(path)?;
-    }
-    let tables = markdown::tables(&record);
-    crate::cli::print(format_args!("\n{}", tables.trim_end()))?;
-    #[cfg(feature = "bench")]
-    if measure::interrupted() {
-        return Err(Failure::Interrupted);
-    }
-    if let Some(flaw) = record.flaw() {
-        let kept = args.update.as_ref().map_or(String::new(), |path| format!("; {} stays as it is", path.display()));
-        return Err(format!("{flaw}{kept}").into());
-    }
-    if let Some(path) = &args.update {
-        let text = updated(path, &tables)?;
-        std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
-    Ok(())
-}
-
-/// A document with these tables.
-fn updated(path: &Path, tables: &str) -> Result<String> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
-    let missing = || {
-        let [begin, end] = [markdown::BEGIN, markdown::END];
-        Failure::Usage(format!("{} has no line '{begin}' with '{end}' after it", path.display()))
-    };
-    markdown::insert(&text, tables).ok_or_else(missing)
+    args.files.run(|| measure(args, &shapes()?))
 }
 
 /// The products to time.
@@ -100,5 +56,5 @@ fn measure(args: &Args, shapes: &[Shape]) -> Result<Record> {
 
 #[cfg(not(feature = "bench"))]
 fn measure(_: &Args, _: &[Shape]) -> Result<Record> {
-    Err(Failure::NoDevice(format!("{}, or read a record with --from", bench::CANNOT_MEASURE)))
+    Err(crate::cli::Failure::NoDevice(format!("{}, or read a record with --from", bench::CANNOT_MEASURE)))
 }

@@ -4,9 +4,11 @@ mod bench;
 #[cfg(feature = "bench")]
 mod blocks;
 mod doctor;
+mod errors;
 mod explain;
 mod f32_tables;
 mod fit;
+mod gguf_tables;
 mod kernels;
 mod layout;
 mod products;
@@ -62,6 +64,7 @@ enum Command {
     Trace(trace::Args),
     Tune(tune::Args),
     F32(f32_tables::Args),
+    Gguf(gguf_tables::Args),
     Fit(fit::Args),
     /// Check this machine's requirements for building and running kernels
     Doctor,
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::F32(args) => f32_tables::run(&args),
+        Command::Gguf(args) => gguf_tables::run(&args),
         Command::Fit(args) => fit::run(&args),
         Command::Doctor => doctor::run(),
     };

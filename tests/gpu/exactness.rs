@@ -1,11 +1,8 @@
 //! How exact the kernels are that multiply f32 by parts: errors against f64 beside those of cuBLAS's SGEMM, what is not finite,
 //! and what is exact.
 
-// The same numbers as in the tables of `tilegemm f32`.
-#[path = "../../src/cli/f32_tables/data.rs"]
-mod data;
-
 use crate::cases::{self, Variant};
+use crate::data::{Kind, SIZE};
 use crate::device::{Choice, Gpu, Operands};
 use crate::Test;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
@@ -13,7 +10,6 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection, Role};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{Format, Layout, Problem};
-use data::{Kind, SIZE};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
@@ -80,7 +76,8 @@ impl Case {
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
+/// The sum of the products, and of their magnitudes.
+pub fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
     // Eight sums, which the processor can have under way at once.
     let mut sums = [(0.0, 0.0); 8];
     for (a, b) in a.chunks(8).zip(b.chunks(8)) {
@@ -95,7 +92,7 @@ fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
 /// Every kind at every depth, computed once for all kernels.
 fn all_cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
-    let make = || Kind::ALL.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect();
+    let make = || Kind::OF_F32.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect();
     CASES.get_or_init(make)
 }
 

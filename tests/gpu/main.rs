@@ -10,6 +10,9 @@ mod blocks;
 mod cases;
 mod chains;
 mod configurations;
+// The numbers of the tables of `tilegemm f32` and `tilegemm gguf`.
+#[path = "../../src/cli/errors/data.rs"]
+mod data;
 mod device;
 mod end_to_end;
 mod epilogue;
@@ -17,6 +20,7 @@ mod exactness;
 mod experts;
 mod fma;
 mod gguf;
+mod gguf_errors;
 mod groups;
 mod launches;
 mod limits;
@@ -114,6 +118,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(experts::tests());
     tests.extend(fma::tests());
     tests.extend(gguf::tests());
+    tests.extend(gguf_errors::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(limits::tests());

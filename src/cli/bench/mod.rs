@@ -15,7 +15,7 @@ mod cupti;
 #[cfg(feature = "bench")]
 mod eager;
 #[cfg(feature = "bench")]
-mod gguf;
+pub mod gguf;
 #[cfg(feature = "bench")]
 mod grouped;
 mod html;

@@ -3,6 +3,7 @@
 use super::record::{Errors, Record, ARMS};
 use crate::cli::bench::report::{geomean, Report, Row};
 use crate::cli::bench::table::left_out;
+use crate::cli::errors::{self, digits, head, line};
 use crate::Layout;
 use std::fmt::Write;
 
@@ -13,45 +14,14 @@ const COMPARED: [(usize, usize); 3] = [(1, 0), (2, 0), (4, 3)];
 /// The arm whose error must be at most SGEMM's.
 const ACCURATE: usize = 2;
 
-/// The lines that enclose this command's text in a document.
-pub const BEGIN: &str = "<!-- tilegemm f32 -->";
-pub const END: &str = "<!-- end of tilegemm f32 -->";
-
-/// The document with these tables between its two markers; `None` without them.
-pub fn insert(document: &str, tables: &str) -> Option<String> {
-    let (before, rest) = document.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", tables.trim()))
-}
-
 /// All tables.
 pub fn tables(record: &Record) -> String {
-    let machine = machine(record);
+    let machine = errors::machine(&record.bench.machine, &record.version);
     // A record has one layout after the other.
     let by_layout = record.errors.chunk_by(|x, y| x.layout == y.layout);
     let mut parts: Vec<String> = by_layout.map(|rows| error_table(rows, &machine)).collect();
     parts.push(time_table(&record.bench, &machine));
     parts.join("\n")
-}
-
-/// The machine, the versions and the date of the measurement.
-fn machine(record: &Record) -> String {
-    let machine = &record.bench.machine;
-    let date = machine.date.split('T').next().unwrap_or_default();
-    format!(
-        "{}, driver {}, CUDA {}, cuBLAS {}, {date}, candle-tilegemm {}, commit {}",
-        machine.gpu, machine.driver, machine.cuda, machine.cublas, record.version, machine.git
-    )
-}
-
-fn line(cells: impl IntoIterator<Item = String>) -> String {
-    let cells: Vec<String> = cells.into_iter().collect();
-    format!("| {} |\n", cells.join(" | "))
-}
-
-fn head(first: &[&str]) -> String {
-    let titles = || first.iter().chain(&HEADINGS).map(|title| (*title).to_string());
-    line(titles()) + "|" + &"---|".repeat(titles().count()) + "\n"
 }
 
 fn error_table(rows: &[Errors], machine: &str) -> String {
@@ -60,15 +30,15 @@ fn error_table(rows: &[Errors], machine: &str) -> String {
         "**Errors, {layout}** ({machine}): largest / root mean square of |d - exact| over sum |a| |b|, exact in f64, 512 x 512 \
          results. Bold is worse than SGEMM.\n\n"
     );
-    text += &head(&["K", "data"]);
+    text += &head(["K", "data"].into_iter().chain(HEADINGS));
     let mut worse = [0; 2];
     for row in rows {
         let cell = |place: usize| {
             let Some(errors) = row.arms.get(ARMS[place]) else { return "-".into() };
             let sgemm = row.arms.get(ARMS[0]).filter(|_| place == ACCURATE);
             let bold = |value: f64, sgemm: Option<f64>| match sgemm {
-                Some(sgemm) if value > sgemm => format!("**{}**", error(value)),
-                _ => error(value),
+                Some(sgemm) if value > sgemm => format!("**{}**", digits(value)),
+                _ => digits(value),
             };
             let [max, rms] =
                 [bold(errors.max, sgemm.map(|sgemm| sgemm.max)), bold(errors.rms, sgemm.map(|sgemm| sgemm.rms))];
@@ -89,26 +59,9 @@ fn error_table(rows: &[Errors], machine: &str) -> String {
     text + &kernels(|arm| rows.iter().filter_map(|row| Some(row.arms.get(arm)?.kernel.as_str())).collect())
 }
 
-/// An error with two significant digits.
-fn error(value: f64) -> String {
-    if value == 0.0 {
-        "0".into()
-    } else {
-        format!("{value:.1e}")
-    }
-}
-
 /// The kernels of our columns, in order of appearance.
 fn kernels<'a>(of: impl Fn(&str) -> Vec<&'a str>) -> String {
-    let column = |&(ours, _): &(usize, usize)| {
-        let mut names: Vec<String> = Vec::new();
-        for name in of(ARMS[ours]).iter().map(|name| format!("`{name}`")) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        (!names.is_empty()).then(|| format!("{}: {}.", HEADINGS[ours], names.join(", ")))
-    };
+    let column = |&(ours, _): &(usize, usize)| errors::kernels(HEADINGS[ours], of(ARMS[ours]).into_iter());
     let columns: Vec<String> = COMPARED.iter().filter_map(column).collect();
     columns.join(" ") + "\n"
 }
@@ -119,7 +72,7 @@ fn time_table(report: &Report, machine: &str) -> String {
         "**Times** ({machine}): microseconds of a product of N(0, 1) numbers, all preparing included, cold operands, CUDA-graph \
          replay, arms in turns with pauses, median of {samples}; in brackets how many times as fast as cuBLAS, SGEMM or TF32.\n\n"
     );
-    text += &head(&["product", "batch x M x N x K, layout"]);
+    text += &head(["product", "batch x M x N x K, layout"].into_iter().chain(HEADINGS));
     for row in &report.rows {
         text += &line([row.id.clone(), sizes(row)].into_iter().chain((0..ARMS.len()).map(|place| time(row, place))));
     }

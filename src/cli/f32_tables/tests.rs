@@ -1,8 +1,8 @@
-//! The tables of a record, and the distributions of the data.
+//! The tables of a record.
 
-use super::data::{Kind, SIZE};
 use super::markdown;
 use super::record::{Record, ARMS};
+use crate::cli::errors::Record as _;
 use serde_json::{json, Value};
 
 fn errors(layout: &str, k: usize, sgemm: [f64; 2], accurate: [f64; 2]) -> Value {
@@ -89,62 +89,6 @@ fn times_come_with_gains_over_cublas_in_the_same_arithmetic() {
         assert!(tables.lines().any(|have| have == line), "no line '{line}' in\n{tables}");
     }
     assert_eq!(record.flaw(), Some("a result is wrong"));
-}
-
-#[test]
-fn tables_go_between_the_markers_and_nowhere_else() {
-    let document = "before\n<!-- tilegemm f32 -->\nold\n<!-- end of tilegemm f32 -->\nafter\n";
-    let once = markdown::insert(document, "\n| new |\n").unwrap();
-    assert_eq!(once, "before\n<!-- tilegemm f32 -->\n\n| new |\n\n<!-- end of tilegemm f32 -->\nafter\n");
-    assert_eq!(markdown::insert(&once, "| new |").unwrap(), once);
-    assert_eq!(markdown::insert("<!-- end of tilegemm f32 --> <!-- tilegemm f32 -->", ""), None);
-    assert!(markdown::insert(include_str!("../../../docs/f32.md"), "").is_some(), "docs/f32.md has a place for them");
-}
-
-#[test]
-fn numbers_are_what_their_kind_says() {
-    let all = |kind: Kind, side| -> Vec<f64> {
-        (0..SIZE).flat_map(|index| kind.vector(side, 64, index)).map(f64::from).collect()
-    };
-    let within = |kind, least: f64, most: f64| all(kind, 0).iter().all(|x| (least..=most).contains(x));
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    for kind in Kind::ALL {
-        let values = all(kind, 0);
-        assert_eq!(values.len(), SIZE * 64);
-        assert!(values.iter().all(|x| x.is_finite()), "{kind}");
-        assert_eq!(values, all(kind, 0), "{kind} is the same every time");
-        assert_ne!(values, all(kind, 1), "{kind} in A and B");
-    }
-    let normal = all(Kind::Normal, 1);
-    let squares: Vec<f64> = normal.iter().map(|x| x * x).collect();
-    assert!(mean(&normal).abs() < 0.03 && (mean(&squares) - 1.0).abs() < 0.05);
-    assert!(within(Kind::Positive, 0.0, 1.0) && (mean(&all(Kind::Positive, 0)) - 0.5).abs() < 0.02);
-    assert!(within(Kind::Narrow, 1.003, 1.004) && within(Kind::Integers, -30.0, 30.0));
-    for kind in [Kind::Integers, Kind::LargeIntegers] {
-        assert!(all(kind, 0).iter().all(|x| x.fract() == 0.0), "{kind}");
-    }
-    for kind in [Kind::Wide, Kind::Scaled] {
-        let sizes: Vec<f64> = all(kind, 0).iter().map(|x| x.abs().log10()).collect();
-        let spread = |least, most| sizes.iter().any(|size| *size < least) && sizes.iter().any(|size| *size > most);
-        assert!(if kind == Kind::Wide { spread(-13.0, 13.0) } else { spread(-28.0, 28.0) }, "{kind}");
-    }
-    let (a, b) = (Kind::Cancelling.vector(0, 64, 3), Kind::Cancelling.vector(1, 64, 5));
-    let products: Vec<f64> = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).collect();
-    assert!(products.chunks(2).all(|pair| (pair[0] + pair[1]).abs() <= 2e-5 * pair[0].abs()), "{products:?}");
-}
-
-#[test]
-fn errors_are_over_the_sum_of_absolute_products() {
-    let exact = [(1.0, 2.0), (-3.0, 3.0), (0.0, 0.0)];
-    let [max, rms] = Kind::Normal.errors(&[1.5, -3.0, 0.0], exact);
-    assert_eq!(max, 0.25);
-    assert!((rms - (0.25f64 * 0.25 / 3.0).sqrt()).abs() < 1e-15);
-    assert_eq!(Kind::Normal.errors(&[f32::NAN, -3.0, 0.0], exact)[0], 1.0, "NaN is as large as can be");
-    assert_eq!(
-        Kind::Scaled.errors(&[7.0], [(0.0, 1e-31)]),
-        [0.0, 0.0],
-        "too small a result of scaled data counts for nothing"
-    );
 }
 
 #[cfg(feature = "bench")]

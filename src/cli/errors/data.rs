@@ -1,12 +1,15 @@
-//! The data for errors of f32 products, for `tilegemm f32` and for tests/gpu/exactness.rs.
+//! The data for errors of products, for `tilegemm f32` and `tilegemm gguf`, and for tests/gpu.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rand_distr::{Distribution, StandardNormal};
+use rand_distr::{Distribution, StandardNormal, StudentT};
 use std::fmt;
 
-/// Rows of A and columns of B.
+/// Rows of A and columns of B for errors of f32 products.
 pub const SIZE: usize = 512;
+/// Of so many rows of A or columns of B one has outliers, and of so many activations one is an outlier.
+const OUTLIER_ROW: usize = 8;
+const OUTLIER_COLUMN: usize = 64;
 
 /// The distribution of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,12 @@ pub enum Kind {
     LargeIntegers,
     /// 1.003 ... 1.004: all low parts have one sign.
     Narrow,
+    /// Student's t with three degrees of freedom.
+    HeavyTailed,
+    /// N(0, 1), one of eight rows of A and of eight columns of B times 1000.
+    OutlierRows,
+    /// N(0, 1), one of 64 columns of A times 100.
+    OutlierColumns,
 }
 
 impl fmt::Display for Kind {
@@ -40,12 +49,16 @@ impl fmt::Display for Kind {
             Kind::Integers => "whole numbers up to 30",
             Kind::LargeIntegers => "whole numbers up to a million",
             Kind::Narrow => "1.003 ... 1.004",
+            Kind::HeavyTailed => "heavy-tailed",
+            Kind::OutlierRows => "outlier rows",
+            Kind::OutlierColumns => "outlier columns",
         })
     }
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
+    /// The data of f32 products.
+    pub const OF_F32: [Kind; 8] = [
         Kind::Normal,
         Kind::Positive,
         Kind::Cancelling,
@@ -56,10 +69,15 @@ impl Kind {
         Kind::Narrow,
     ];
 
+    /// The data of products with quantised weights. An f16 factor holds the weights of each.
+    pub const OF_BLOCKS: [Kind; 5] =
+        [Kind::Normal, Kind::HeavyTailed, Kind::OutlierRows, Kind::OutlierColumns, Kind::Positive];
+
     /// A row of A (side 0) or a column of B (side 1): `k` reproducible numbers.
     pub fn vector(self, side: u64, k: usize, index: usize) -> Vec<f32> {
         let mut rng = StdRng::seed_from_u64(1_000_003 * side + 1009 * k as u64 + index as u64);
         let decades: f64 = if side == 0 { rng.random_range(-30.0..30.0) } else { rng.random_range(-30.0..4.0) };
+        let heavy = StudentT::new(3.0).expect("3 degrees of freedom are some");
         let mut before = 0.0;
         let draw = |p: usize| {
             let normal: f64 = StandardNormal.sample(&mut rng);
@@ -75,6 +93,10 @@ impl Kind {
                 Kind::Integers => f64::from(rng.random_range(-30..=30)),
                 Kind::LargeIntegers => f64::from(rng.random_range(-1_048_576..=1_048_576)),
                 Kind::Narrow => rng.random_range(1.003..1.004),
+                Kind::HeavyTailed => heavy.sample(&mut rng),
+                Kind::OutlierRows if index % OUTLIER_ROW == 3 => 1000.0 * normal,
+                Kind::OutlierColumns if side == 0 && p % OUTLIER_COLUMN == 7 => 100.0 * normal,
+                Kind::OutlierRows | Kind::OutlierColumns => normal,
             };
             before = f64::from(x as f32);
             x as f32
