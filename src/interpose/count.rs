@@ -15,7 +15,7 @@ pub enum Forwarded {
     PointerMode,
     /// The operand types differ, or no kernel here computes in the type.
     Types,
-    /// The accumulator is not f32.
+    /// The type of the sums is not that of our kernels: f32, and f64 for f64.
     ComputeType,
     /// Operations, sizes, leading dimensions or scalars describe no product; cuBLAS reports the error.
     Arguments,
@@ -85,7 +85,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// All calls of cuBLAS's function.
+    /// All calls of functions of cuBLAS and cuBLASLt.
     pub fn calls(&self) -> u64 {
         self.ours + self.refused + self.forwarded.iter().map(|(_, count)| count).sum::<u64>()
     }

@@ -188,7 +188,7 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kernels::own;
+    use super::super::call::own;
     use super::{experts_are_active, Call, CANDLES};
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};

@@ -12,14 +12,14 @@ pub(super) enum Progress {
     Nothing,
     /// A launch has begun, and the product is stored in C: running the product again is harmless.
     Storing,
-    /// A launch has begun, and the product is added to C: running the product again adds the product twice.
+    /// A launch has begun, and the product is added to C in place: running the product again adds the product twice.
     Adding,
 }
 
 impl Progress {
     /// The progress from the beginning of the launch on.
     pub fn launching(problem: &Problem) -> Self {
-        match problem.epilogue.reads_c() {
+        match problem.epilogue.in_place {
             true => Self::Adding,
             false => Self::Storing,
         }
@@ -84,10 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_product_is_added_where_beta_is_not_zero() {
+    fn a_product_is_added_where_c_is_d() {
         let mut problem = Problem::dense(4, 4, 4, 1, Layout::NN, Format::F32);
         assert_eq!(Progress::launching(&problem), Progress::Storing);
         problem.epilogue = Epilogue::new(1.0, 0.5);
+        problem.epilogue.c = Some(problem.d);
+        assert_eq!(Progress::launching(&problem), Progress::Storing, "C is another matrix than D");
+        problem.epilogue.in_place = true;
         assert_eq!(Progress::launching(&problem), Progress::Adding);
     }
 }

@@ -318,7 +318,7 @@ quantize_rows! { launch_mmq_quantize_q8_1_D4 launch_mmq_quantize_q8_1_DS4 launch
 
 #[cfg(test)]
 mod tests {
-    use super::super::kernels::own;
+    use super::super::call::own;
     use super::*;
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};

@@ -1,8 +1,8 @@
 //! What the definitions of candle's own kernels share: the check whether calls arrive, the launch, and the end of calls that cannot run.
 
+use super::call::own;
 use super::mode::{mode, Mode};
 use super::tell::tell;
-use crate::dispatch::Policy;
 use crate::error::{Error, Result};
 use crate::kernel::KernelDesc;
 use crate::launch::{self, Pointers, Queue};
@@ -52,11 +52,6 @@ impl Probe {
     }
 }
 
-/// Our own kernels, within the limits of `policy`: there is no cuBLAS handle.
-pub(super) fn own(policy: Policy) -> Policy {
-    Policy::own().with_workspace(policy.workspace).with_batch_invariance(policy.batch_invariant)
-}
-
 /// Runs a product on our own kernels, by the forced kernel where it `takes` such products.
 ///
 /// # Safety
@@ -81,7 +76,7 @@ pub(super) unsafe fn run(
             outcome => return outcome,
         }
     }
-    launch_by(own(policy))
+    launch_by(own(policy)) // there is no cuBLAS handle
 }
 
 /// Whether `call` ran. A call that could not is told of once on stderr and recorded in a trace; then its result is filled with NaN, or the program ends.

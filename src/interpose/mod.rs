@@ -1,4 +1,4 @@
-//! Interposition: this module defines the one cuBLAS function that candle calls for f16, bf16 and f32 products.
+//! Interposition: this module defines the one cuBLAS function that candle calls for f16, bf16 and f32 products. The module needs no candle.
 //!
 //! candle-core links cuBLAS dynamically and sends every `matmul`, `Linear`, im2col convolution and backward product
 //! through `cublasGemmStridedBatchedEx`. A definition in the program itself wins over the shared library's definition,
@@ -35,6 +35,7 @@
 //! folder.
 
 mod arguments;
+mod call;
 mod count;
 mod cublas;
 #[cfg(feature = "interpose-kernels")]

@@ -1,8 +1,8 @@
 //! Messages to the user on stderr, and the set of products already reported.
 
 use super::count::Forwarded;
-use std::collections::BTreeSet;
-use std::ffi::c_int;
+use crate::problem::Problem;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 use std::io::Write;
 use std::sync::Mutex;
 
@@ -11,22 +11,19 @@ pub(super) fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "candle-tilegemm: {text}");
 }
 
-/// A product by operations, sizes and batch, and element types of A, B and C, with the reason for forwarding.
-pub(super) type Product = ([c_int; 2], [c_int; 4], [c_int; 3], Forwarded);
-
-/// The products already reported. The number is bounded, so that a program that never ends neither reports nor
-/// remembers without bound.
-pub(super) struct Told(Mutex<BTreeSet<Product>>);
+/// The products already reported, with the reason for forwarding. The number is bounded, so that a program that never ends
+/// neither reports nor remembers without bound.
+pub(super) struct Told(Mutex<FxHashSet<(Option<Problem>, Forwarded)>>);
 
 impl Told {
     const MOST: usize = 1024;
 
     pub const fn new() -> Self {
-        Self(Mutex::new(BTreeSet::new()))
+        Self(Mutex::new(FxHashSet::with_hasher(FxBuildHasher)))
     }
 
     /// Whether the product is new and the bound is not reached.
-    pub fn is_new(&self, product: Product) -> bool {
+    pub fn is_new(&self, product: (Option<Problem>, Forwarded)) -> bool {
         let mut told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         told.len() < Self::MOST && told.insert(product)
     }
@@ -35,11 +32,12 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::{Forwarded, Told};
+    use crate::problem::{Format, Layout, Problem};
 
     #[test]
     fn each_product_is_told_of_once_and_not_without_end() {
         let told = Told::new();
-        let is_new = |m, reason| told.is_new(([0, 1], [m, 8, 8, 1], [0; 3], reason));
+        let is_new = |m, reason| told.is_new((Some(Problem::dense(m, 8, 8, 1, Layout::NT, Format::F32)), reason));
         let first: Vec<bool> = [1, 1, 2, 1].into_iter().map(|m| is_new(m, Forwarded::Failed)).collect();
         assert_eq!(first, [true, false, true, false]);
         assert!(is_new(1, Forwarded::Unsupported), "for another reason");

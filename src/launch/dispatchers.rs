@@ -3,7 +3,7 @@
 use super::device::{device_info, MOST_DEVICES};
 use super::library::library;
 use crate::dispatch::Dispatcher;
-#[cfg(feature = "candle")]
+#[cfg(any(feature = "candle", feature = "interpose"))]
 use crate::dispatch::{batch_invariant, Policy};
 use crate::error::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -30,7 +30,7 @@ pub(crate) fn dispatchers() -> impl Iterator<Item = (usize, &'static Dispatcher)
 }
 
 /// The policy that the environment and the process ask for; the environment is read once.
-#[cfg(feature = "candle")]
+#[cfg(any(feature = "candle", feature = "interpose"))]
 pub(crate) fn policy() -> Result<Policy> {
     static POLICY: OnceCell<Policy> = OnceCell::new();
     let policy = POLICY.get_or_try_init(Policy::from_env)?;

@@ -42,7 +42,7 @@ pub use device::device_info;
 pub(crate) use device::{device_count, driver_version};
 pub use dispatchers::dispatcher;
 pub(crate) use dispatchers::dispatchers;
-#[cfg(feature = "candle")]
+#[cfg(any(feature = "candle", feature = "interpose"))]
 pub(crate) use dispatchers::policy;
 pub use elementwise::finish;
 #[cfg(feature = "candle")]

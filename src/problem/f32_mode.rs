@@ -72,14 +72,27 @@ impl F32Mode {
             _ => None,
         }
     }
+
+    /// The mode that a handle of cuBLAS asks for by its math mode (`cublasMath_t`, with flags above the lowest four bits), for calls whose
+    /// compute type leaves the mode to the process. `None`: the mode of the process.
+    #[cfg(any(feature = "interpose", test))]
+    pub(crate) fn of_math_mode(number: i32) -> Option<F32Mode> {
+        match number & 15 {
+            2 => Some(F32Mode::Strict), // CUBLAS_PEDANTIC_MATH
+            3 => Some(F32Mode::Tf32),   // CUBLAS_TF32_TENSOR_OP_MATH
+            _ => None,
+        }
+    }
 }
 
-/// The values of `cublasComputeType_t` with an f32 accumulator.
+/// The values of `cublasComputeType_t` with an f32 or an f64 accumulator.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod compute_type {
     #![cfg_attr(not(any(feature = "interpose", test)), allow(dead_code))]
     pub const F32: i32 = 68;
     pub const F32_PEDANTIC: i32 = 69;
+    pub const F64: i32 = 70;
+    pub const F64_PEDANTIC: i32 = 71;
     pub const F32_FAST_16F: i32 = 74;
     pub const F32_FAST_16BF: i32 = 75;
     pub const F32_FAST_TF32: i32 = 77;
@@ -215,5 +228,12 @@ mod tests {
             assert_eq!(F32Mode::of_compute_type(number), asked, "{number}");
         }
         assert_eq!((compute_type::F32, compute_type::F32_FAST_TF32), (68, 77));
+    }
+
+    #[test]
+    fn a_math_mode_is_a_mode_whatever_its_flags_are() {
+        let modes = [0, 1, 2, 3, 4, 16, 16 | 2, 16 | 3].map(F32Mode::of_math_mode);
+        let [strict, tf32] = [Some(F32Mode::Strict), Some(F32Mode::Tf32)];
+        assert_eq!(modes, [None, None, strict, tf32, None, None, strict, tf32]);
     }
 }

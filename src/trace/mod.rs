@@ -10,4 +10,6 @@ mod tracer;
 
 #[cfg(feature = "interpose")]
 pub(crate) use process::{outside, start_if_asked, switch, unplanned, write_to};
-pub use tracer::{class_of, Recorded, Tracer, DEFAULT_FILE, LEFT_OUT};
+#[cfg(feature = "cli")]
+pub use tracer::DEFAULT_FILE;
+pub use tracer::{class_of, Recorded, Tracer, LEFT_OUT};

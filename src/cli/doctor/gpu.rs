@@ -9,7 +9,7 @@ use crate::{launch, Error, Format, Layout, Problem};
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![driver(), library(), vendor()];
-    #[cfg(feature = "interpose")]
+    #[cfg(all(feature = "candle", feature = "interpose"))]
     findings.push(interposer());
     #[cfg(feature = "interpose-kernels")]
     findings.extend(kernels());
@@ -61,7 +61,7 @@ fn vendor() -> Finding {
     }
 }
 
-#[cfg(feature = "interpose")]
+#[cfg(all(feature = "candle", feature = "interpose"))]
 fn interposer() -> Finding {
     if crate::interpose::is_active() {
         Finding::ok("interposer", "candle's products arrive at the dispatcher")

@@ -3,15 +3,15 @@
 //! Functions are looked up in libcublas itself, not linked: with the interposer in the program, the linked symbol is
 //! the interposer's.
 
-use super::library::find;
+use super::library::{find, Found};
 use crate::error::{Error, Result};
 use once_cell::sync::OnceCell;
-use std::ffi::{c_int, c_longlong, c_void};
+use std::ffi::{c_int, c_longlong, c_void, CStr};
 use std::fmt;
 use std::path::PathBuf;
 
 /// `cublasGemmStridedBatchedEx` (cuBLAS documentation, section 2.8.17); enums are passed as plain integers.
-pub(super) type GemmStridedBatchedEx = unsafe extern "C" fn(
+pub(crate) type GemmStridedBatchedEx = unsafe extern "C" fn(
     handle: *mut c_void,
     transa: c_int,
     transb: c_int,
@@ -42,10 +42,9 @@ pub(super) const OP_T: c_int = 1;
 #[cfg(feature = "interpose")]
 pub(crate) const OP_C: c_int = 2;
 pub(crate) const CUDA_R_32F: c_int = 0;
-pub(super) const CUDA_R_64F: c_int = 1;
+pub(crate) const CUDA_R_64F: c_int = 1;
 pub(crate) const CUDA_R_16F: c_int = 2;
 pub(crate) const CUDA_R_16BF: c_int = 14;
-pub(super) const COMPUTE_64F: c_int = 70;
 pub(super) const GEMM_DEFAULT_TENSOR_OP: c_int = 99;
 
 /// The libcublas in use.
@@ -82,7 +81,7 @@ impl VendorLibrary {
 pub(crate) struct Cublas {
     pub library: VendorLibrary,
     pub gemm_strided_batched_ex: GemmStridedBatchedEx,
-    pub(super) get_math_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
+    pub get_math_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
     pub(super) set_math_mode: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
     #[cfg(feature = "interpose")]
     pub get_stream: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int,
@@ -90,33 +89,61 @@ pub(crate) struct Cublas {
     pub get_pointer_mode: unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int,
 }
 
-/// libcublas, opened once and kept for the life of the process.
-pub(crate) fn cublas() -> Result<&'static Cublas> {
-    static CUBLAS: OnceCell<Cublas> = OnceCell::new();
-    const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
-    CUBLAS.get_or_try_init(|| {
-        let found = find(c"cublasCreate_v2", &NAMES).ok_or_else(|| {
-            Error::Vendor(
-                "libcublas.so.13 is not found; put its folder on LD_LIBRARY_PATH, or set TILEGEMM_VENDOR=off".into(),
-            )
-        })?;
+/// A library of NVIDIA's, opened once and kept for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Library {
+    Cublas,
+}
+
+impl Library {
+    fn found(self) -> Result<&'static Found> {
+        static CUBLAS: OnceCell<Found> = OnceCell::new();
+        let (cell, symbol, names) = match self {
+            Self::Cublas => (&CUBLAS, c"cublasCreate_v2", ["libcublas.so.13", "libcublas.so.12", "libcublas.so"]),
+        };
+        cell.get_or_try_init(|| {
+            find(symbol, &names).ok_or_else(|| {
+                let name = names[0];
+                Error::Vendor(format!(
+                    "{name} is not found; put its folder on LD_LIBRARY_PATH, or set TILEGEMM_VENDOR=off"
+                ))
+            })
+        })
+    }
+
+    /// A function of the library.
+    ///
+    /// # Errors
+    /// [`Error::Vendor`] names the missing library or function.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to the function.
+    pub unsafe fn function<F: Copy>(self, name: &CStr) -> Result<F> {
         let missing = |e: libloading::Error| {
             Error::Vendor(format!("{e}; link the program to libcublas 12 or 13, or set TILEGEMM_VENDOR=off"))
         };
-        // The library is never unloaded.
-        let library = Box::leak(Box::new(found.library));
+        // SAFETY: the caller's promise; the library is never closed.
+        Ok(*unsafe { self.found()?.library.get::<F>(name.to_bytes_with_nul()) }.map_err(missing)?)
+    }
+}
+
+/// The functions of libcublas, looked up once.
+pub(crate) fn cublas() -> Result<&'static Cublas> {
+    static CUBLAS: OnceCell<Cublas> = OnceCell::new();
+    CUBLAS.get_or_try_init(|| {
+        let library = Library::Cublas;
         // SAFETY: cublas_api.h declares these types.
         unsafe {
-            let property = library.get::<GetProperty>(b"cublasGetProperty\0").map_err(missing)?;
+            let version = version(library.function(c"cublasGetProperty")?)?;
             Ok(Cublas {
-                library: VendorLibrary { path: found.path, version: version(*property)? },
-                get_math_mode: *library.get(b"cublasGetMathMode\0").map_err(missing)?,
-                set_math_mode: *library.get(b"cublasSetMathMode\0").map_err(missing)?,
-                gemm_strided_batched_ex: *library.get(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
+                library: VendorLibrary { path: library.found()?.path.clone(), version },
+                get_math_mode: library.function(c"cublasGetMathMode")?,
+                set_math_mode: library.function(c"cublasSetMathMode")?,
+                gemm_strided_batched_ex: library.function(c"cublasGemmStridedBatchedEx")?,
                 #[cfg(feature = "interpose")]
-                get_stream: *library.get(b"cublasGetStream_v2\0").map_err(missing)?,
+                get_stream: library.function(c"cublasGetStream_v2")?,
                 #[cfg(feature = "interpose")]
-                get_pointer_mode: *library.get(b"cublasGetPointerMode_v2\0").map_err(missing)?,
+                get_pointer_mode: library.function(c"cublasGetPointerMode_v2")?,
             })
         }
     })

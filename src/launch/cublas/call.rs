@@ -1,6 +1,6 @@
 //! One call of `cublasGemmStridedBatchedEx`.
 
-use super::api::{cublas, Cublas, COMPUTE_64F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
+use super::api::{cublas, Cublas, CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
 use super::api::{GEMM_DEFAULT_TENSOR_OP, OP_N, OP_T};
 use super::sums::ExactSums;
 use crate::error::{Error, Result};
@@ -162,7 +162,7 @@ impl VendorCall {
 
     fn compute_type(&self) -> c_int {
         match (self.formats[0], self.f32_mode) {
-            (Format::F64, _) => COMPUTE_64F,
+            (Format::F64, _) => compute_type::F64,
             (Format::F32, F32Mode::Tf32) => compute_type::F32_FAST_TF32,
             _ => compute_type::F32,
         }

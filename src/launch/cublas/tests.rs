@@ -113,7 +113,7 @@ fn a_library_of_another_version_is_not_called() {
 }
 
 /// In this program candle links cuBLAS.
-#[cfg(feature = "interpose")]
+#[cfg(all(feature = "candle", feature = "interpose"))]
 #[test]
 fn the_library_is_the_one_that_the_program_links() {
     let library = &super::api::cublas().unwrap().library;

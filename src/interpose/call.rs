@@ -1,0 +1,304 @@
+//! The path of an intercepted call through the dispatcher: to our kernels, or to the vendor's function with the arguments unchanged.
+
+use super::count::{count_forwarded, count_ours, count_refused, Forwarded};
+use super::failure::{after_failure, after_panic, Next, Progress};
+use super::mode::{exact_sums, is_dry_run, mode, Mode};
+use super::tell::{tell, Told};
+use crate::dispatch::{Dispatcher, Policy};
+use crate::error::{Error, Result};
+use crate::kernel::{Fusion, Role};
+use crate::launch::{self, Pointers, Queue};
+use crate::problem::{Activation, F32Mode, Format, Problem};
+use crate::trace;
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::panic::AssertUnwindSafe;
+
+pub(super) const STATUS_SUCCESS: c_int = 0;
+pub(super) const STATUS_NOT_INITIALIZED: c_int = 1;
+const STATUS_EXECUTION_FAILED: c_int = 13;
+const STATUS_NOT_SUPPORTED: c_int = 15;
+
+thread_local! {
+    static PROBING: Cell<bool> = const { Cell::new(false) };
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Why a call is outside the contract, and the error where one of our settings or a library is the cause.
+pub(super) type Refusal = (Forwarded, Option<Error>);
+
+/// One call of a function that this module's neighbours define.
+pub(super) trait Call {
+    /// The product that the call asks for. This function is the contract of the interposer.
+    ///
+    /// # Safety
+    /// The caller's arguments are as the vendor's function requires.
+    unsafe fn product(&self) -> std::result::Result<Product, Refusal>;
+
+    /// Calls the vendor's function with the arguments unchanged.
+    ///
+    /// # Safety
+    /// As for [`Call::product`].
+    unsafe fn forward(&self) -> c_int;
+
+    /// The call in words, for a trace.
+    fn describe(&self) -> String;
+}
+
+/// The product that a call asks for.
+pub(super) struct Product {
+    pub problem: Problem,
+    pub pointers: Pointers,
+    /// The stream of the call, and its handle of cuBLAS. A call of cuBLASLt has no such handle: cuBLASLt runs such a product by the unchanged call
+    /// alone, with bias and activation in the epilogue.
+    pub queue: Queue,
+    /// Whether the unchanged call may round f32 operands to TF32.
+    pub is_tf32: bool,
+}
+
+impl Product {
+    fn is_of_lt(&self) -> bool {
+        self.queue.cublas.is_null()
+    }
+
+    /// Whether the vendor's library, given the unchanged call, computes the planned product.
+    fn is_as_planned(&self, canonical: &Problem) -> bool {
+        let same_batch = canonical.batch_count() == self.problem.batch_count();
+        self.is_of_lt() || same_batch && (canonical.f32_mode != F32Mode::Tf32 || self.is_tf32)
+    }
+}
+
+/// Whether a call that `call` makes reaches [`enter`]. `call` returns the status of the call.
+pub(super) fn arrives(call: impl FnOnce() -> c_int) -> bool {
+    PROBING.set(true);
+    let status = call();
+    PROBING.set(false);
+    status == STATUS_SUCCESS
+}
+
+/// Runs the call on our kernels or forwards the call.
+///
+/// # Safety
+/// The arguments are as the vendor's function requires.
+pub(super) unsafe fn enter(call: &dyn Call) -> c_int {
+    if PROBING.get() || is_dry_run() {
+        return STATUS_SUCCESS;
+    }
+    if INSIDE.replace(true) {
+        // libcublas calls cublasLtMatmul: such a call is the vendor's own way to run a product that is decided on.
+        // SAFETY: the arguments are the caller's, unchanged.
+        return unsafe { call.forward() };
+    }
+    let progress = Cell::new(Progress::Nothing);
+    // A panic must not cross the C boundary.
+    // SAFETY: the caller's promises are passed on.
+    let status = std::panic::catch_unwind(AssertUnwindSafe(|| unsafe { take(call, &progress) }));
+    // SAFETY: as above.
+    let status =
+        status.unwrap_or_else(|_| unsafe { go_on(call, after_panic(progress.get(), mode()), Forwarded::Failed) });
+    INSIDE.set(false);
+    status
+}
+
+/// Finishes a call that failed on our side: forwards, refuses or fails the call.
+///
+/// # Safety
+/// As for [`enter`].
+unsafe fn go_on(call: &dyn Call, next: Next, reason: Forwarded) -> c_int {
+    let status = match next {
+        // SAFETY: the arguments are the caller's, unchanged.
+        Next::Forward => return unsafe { forward(call, reason) },
+        Next::Refuse => STATUS_NOT_SUPPORTED,
+        Next::Fail => STATUS_EXECUTION_FAILED,
+    };
+    count_refused();
+    status
+}
+
+unsafe fn forward(call: &dyn Call, reason: Forwarded) -> c_int {
+    count_forwarded(reason);
+    // SAFETY: the arguments are the caller's, unchanged.
+    unsafe { call.forward() }
+}
+
+/// Runs the call on our kernels or forwards the call.
+unsafe fn take(call: &dyn Call, progress: &Cell<Progress>) -> c_int {
+    let mode = mode();
+    if mode == Mode::Off {
+        // SAFETY: the arguments are the caller's, unchanged.
+        return unsafe { forward(call, Forwarded::Off) };
+    }
+    // SAFETY: the caller's promises are passed on.
+    let product = match unsafe { call.product() } {
+        Ok(product) => product,
+        Err((reason, None)) => {
+            if mode == Mode::Trace {
+                trace::outside(format!("{}: forwarded to cuBLAS ({reason:?})", call.describe()));
+            }
+            // SAFETY: the arguments are the caller's, unchanged.
+            return unsafe { forward(call, reason) };
+        }
+        // SAFETY: as above.
+        Err((reason, Some(error))) => return unsafe { fail(call, None, (reason, error), progress, mode) },
+    };
+    // SAFETY: the caller's pointers satisfy the requirements of the vendor's library, and our launch requires the same.
+    match unsafe { run(&product, mode, progress) } {
+        Ok(Taken::Ours) => {
+            count_ours();
+            STATUS_SUCCESS
+        }
+        Ok(Taken::Changed) => {
+            count_forwarded(Forwarded::Chosen);
+            STATUS_SUCCESS
+        }
+        // SAFETY: the arguments are the caller's, unchanged.
+        Ok(Taken::No) => unsafe { forward(call, Forwarded::Chosen) },
+        Err(error) => {
+            if mode == Mode::Trace && matches!(error, Error::Unsupported { .. } | Error::Forced { .. }) {
+                trace::unplanned(&product.problem);
+            }
+            let reason = reason_of(&error);
+            // SAFETY: as above.
+            unsafe { fail(call, Some(&product.problem), (reason, error), progress, mode) }
+        }
+    }
+}
+
+/// The end of a call inside the contract that failed on our side, and a message where the user should know.
+unsafe fn fail(
+    call: &dyn Call,
+    problem: Option<&Problem>,
+    (reason, error): (Forwarded, Error),
+    progress: &Cell<Progress>,
+    mode: Mode,
+) -> c_int {
+    let next = after_failure(progress.get(), &error, mode);
+    match next {
+        Next::Forward => report(problem, reason, &error),
+        Next::Refuse => {
+            tell(&format!("TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"));
+        }
+        Next::Fail => tell(&format!("a product that is added to C failed; C may have part of it: {error}")),
+    }
+    // SAFETY: the arguments are the caller's, unchanged.
+    unsafe { go_on(call, next, reason) }
+}
+
+/// Reports why an eligible call is forwarded. Each distinct product is one event. The first failure (of
+/// a setting, the library or a launch) also goes to stderr, because a program without a subscriber sees no event.
+fn report(problem: Option<&Problem>, reason: Forwarded, error: &Error) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    static TOLD: Told = Told::new();
+    if TOLD.is_new((problem.copied(), reason)) {
+        tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
+    }
+    if reason == Forwarded::Failed {
+        ONCE.call_once(|| tell(&format!("products go to cuBLAS: {error}")));
+    }
+}
+
+fn reason_of(error: &Error) -> Forwarded {
+    match error {
+        Error::Unsupported { .. } | Error::Forced { .. } => Forwarded::Unsupported,
+        _ => Forwarded::Failed,
+    }
+}
+
+/// The outcome of a call inside the contract.
+enum Taken {
+    /// One of our kernels runs the call.
+    Ours,
+    /// cuBLAS runs the call with changed arguments: a batch over one matrix becomes a single product (a batch of 1024
+    /// single rows takes 200 times as long), the compute type becomes TF32 because the process asks for TF32, or sums
+    /// are in f32 ([`exact_sums`]).
+    Changed,
+    /// The dispatcher chose the vendor's library, and the call is forwarded unchanged.
+    No,
+}
+
+unsafe fn run(product: &Product, mode: Mode, progress: &Cell<Progress>) -> Result<Taken> {
+    let problem = &product.problem;
+    let dispatcher = launch::dispatcher(launch::current_device()?)?;
+    let Some(policy) = policy(product, dispatcher, mode)? else { return Ok(Taken::No) };
+    let fusion = dispatcher.fuse(problem, policy)?;
+    if fusion == Fusion::Full {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { run_whole(product, problem, dispatcher, policy, progress) };
+    }
+    let kept = Problem { epilogue: problem.epilogue.keep(fusion).0, ..*problem };
+    // SAFETY: as above.
+    let taken = unsafe { run_whole(product, &kept, dispatcher, policy, progress)? };
+    if !matches!(taken, Taken::No) {
+        // SAFETY: as above.
+        unsafe { launch::finish(problem, fusion, product.pointers, product.queue.stream)? };
+    }
+    Ok(taken)
+}
+
+/// The limits of the choice for a product. `None` where the call is forwarded unchanged whatever our kernels are.
+fn policy(product: &Product, dispatcher: &Dispatcher, mode: Mode) -> Result<Option<Policy>> {
+    let problem = &product.problem;
+    let policy = launch::policy()?;
+    if policy.forced().is_some() {
+        return Ok(Some(policy));
+    }
+    // cuBLAS rounds a 16-bit product before it adds beta * C, and a call of cuBLASLt is never changed.
+    let needs_own = problem.epilogue.reads_c() || product.is_of_lt();
+    if mode == Mode::Force || (needs_own && wants_exact(problem)?) {
+        return Ok(Some(own(policy)));
+    }
+    let epilogue = &problem.epilogue;
+    let is_fused = epilogue.bias.is_some() || epilogue.activation != Activation::Identity;
+    if !product.is_of_lt() || !is_fused || !policy.vendor {
+        return Ok(Some(policy));
+    }
+    // Bias and activation cost cuBLASLt next to nothing: the product without the two decides between cuBLASLt and our kernels.
+    let bare = problem.with(|problem| {
+        problem.epilogue.bias = None;
+        problem.epilogue.activation = Activation::Identity;
+    });
+    let is_vendor = dispatcher.with_plan(&bare, policy, |plan| {
+        let is_vendor = plan.kernel.role == Role::Vendor;
+        if is_vendor {
+            launch::begin(plan, plan);
+        }
+        is_vendor
+    })?;
+    Ok((!is_vendor).then(|| own(policy)))
+}
+
+/// Our own kernels, within the limits of `policy`.
+pub(super) fn own(policy: Policy) -> Policy {
+    Policy::own().with_workspace(policy.workspace).with_batch_invariance(policy.batch_invariant)
+}
+
+/// Launches `problem`, which is the product or the product with a part of its epilogue.
+unsafe fn run_whole(
+    product: &Product,
+    problem: &Problem,
+    dispatcher: &Dispatcher,
+    policy: Policy,
+    progress: &Cell<Progress>,
+) -> Result<Taken> {
+    let Product { pointers, queue, .. } = *product;
+    dispatcher.with_plan(problem, policy, |plan| {
+        // SAFETY: the stream of the call.
+        let ready = unsafe { launch::ready(plan, queue.stream)? };
+        let vendor = ready.kernel.role == Role::Vendor;
+        let is_exact = product.is_of_lt() || !wants_exact(problem)?;
+        if vendor && product.is_as_planned(&ready.canonical.problem) && is_exact {
+            launch::begin(plan, ready);
+            return Ok(Taken::No);
+        }
+        progress.set(Progress::launching(problem));
+        // SAFETY: the caller's pointers and the call's sizes agree; the stream is the stream of the call.
+        unsafe { launch::launch(plan, pointers, queue)? };
+        Ok(if vendor { Taken::Changed } else { Taken::Ours })
+    })?
+}
+
+/// Whether the call needs sums in f32, so that an unchanged call to cuBLAS is not allowed.
+fn wants_exact(problem: &Problem) -> Result<bool> {
+    let is_half = matches!(problem.a.format, Format::F16 | Format::BF16);
+    Ok(is_half && exact_sums()?)
+}
