@@ -7,6 +7,9 @@ SHELL := /bin/bash
 # with candle's own kernels replaced by ours.
 ARCHS := sm90
 BUNDLE :=
+comma := ,
+# The features of the package in preload/.
+PRELOAD_FEATURES = $(subst $() ,$(comma),$(strip $(ARCHS) cutile))
 FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile,bench,layout
 FEATURES := $(call FEATURES_OF,sm90)
 # cudarc knows CUDA up to 13.4; candle's kernels are built by cudaforge, which takes one thread unless told.
@@ -15,12 +18,13 @@ ENV := eval "$$(third_party/fetch.sh --env)"; \
   CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS="$$(scripts/candle_tests.sh)" \
   TILEGEMM_OBJECTS="$${TILEGEMM_OBJECTS:-$$PWD/target/kernels}" TILEGEMM_GIT="$$(git describe --always --dirty 2>/dev/null || echo unknown)";
 
-.PHONY: help demo test fmt bench tune gpu-bundle toolchain
+.PHONY: help demo test fmt bench tune preload gpu-bundle toolchain
 help:
 	@echo "make demo        embed sentences with a real model, on the GPU if there is one"
 	@echo "make test        everything that can be checked on this machine; no GPU needed"
 	@echo "make bench       the benchmark suite (needs a GPU); make bench ARGS='--help' lists what it can do"
 	@echo "make tune        a measured table for this GPU; make tune ARGS='--help' lists what it can do"
+	@echo "make preload     libtilegemm_preload.so for programs that are already built; ARCHS='sm80 sm90' for several archs"
 	@echo "make gpu-bundle  pack the binaries for a GPU host without Rust into gpu-bundle.tar.xz; ARCHS='sm80 sm90' for several archs"
 	@echo "make fmt         format the sources"
 
@@ -38,6 +42,10 @@ bench: toolchain
 
 tune: toolchain
 	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- tune $(ARGS)
+
+preload: toolchain
+	$(ENV) cargo build --locked -p candle-tilegemm-preload --features "$(PRELOAD_FEATURES)"
+	@ls -l target/debug/libtilegemm_preload.so
 
 gpu-bundle: toolchain
 	$(ENV) scripts/gpu_bundle.sh "$(call FEATURES_OF,$(ARCHS))" $(BUNDLE)

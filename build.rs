@@ -233,6 +233,13 @@ fn link(toolkit: &Toolkit, out: &Path) {
     for dir in &toolkit.library_dirs {
         println!("cargo:rustc-link-search=native={}", dir.display());
     }
-    println!("cargo:rustc-link-lib=dylib=cudart");
-    println!("cargo:rustc-link-lib=dylib=stdc++");
+    if has("preload") {
+        // The loader finds a preloaded library's own libraries before the program's: an older libstdc++ would take the place of the program's.
+        println!("cargo:rustc-link-lib=static=cudart_static");
+        println!("cargo:rustc-link-search=native={}", toolkit.cpp_library_dir().display());
+        println!("cargo:rustc-link-lib=static=stdc++");
+    } else {
+        println!("cargo:rustc-link-lib=dylib=cudart");
+        println!("cargo:rustc-link-lib=dylib=stdc++");
+    }
 }

@@ -96,6 +96,14 @@ impl Toolkit {
         build
     }
 
+    /// The folder of the host compiler's libstdc++.a.
+    pub fn cpp_library_dir(&self) -> PathBuf {
+        let output = self.host.get_compiler().to_command().arg("-print-file-name=libstdc++.a").output();
+        let path =
+            output.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())).unwrap_or_default();
+        path.parent().map(Path::to_path_buf).unwrap_or_default()
+    }
+
     /// Compiles an empty source with the host compiler, so that one message reports a missing or old compiler instead of a page of errors.
     pub fn check_host_compiler(&self, scratch: &Path) -> Result<(), String> {
         env("NVCC_CCBIN");

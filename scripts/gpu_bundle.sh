@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the GPU tests, benches, examples and the command line, stripped, with a run.sh, for a GPU host without Rust.
+# Packs the GPU tests, benches, examples, the command line and the preload library, stripped, with a run.sh, for a GPU host without Rust.
 # Usage: scripts/gpu_bundle.sh FEATURES [kernels]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe and
 # quantized are also built with the feature interpose-kernels, as gpu-kernels, moe-kernels and quantized-kernels.
 set -euo pipefail
@@ -26,6 +26,11 @@ if [[ ${2:-} == kernels ]]; then
   pack -kernels "gpu moe quantized" --features "$features,interpose-kernels" --test gpu --example moe --example quantized
 fi
 
+archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$features" | paste -sd,)
+cargo build --locked -p candle-tilegemm-preload --features "$archs"
+strip --strip-unneeded -o "$bundle/libtilegemm_preload.so" target/debug/libtilegemm_preload.so
+
+cp preload/torch_check.py "$bundle"
 cp scripts/bundle_run.sh "$bundle/run.sh"
 # The binaries share most of their bytes: a window larger than one of them finds that.
 tar -C target -cf - gpu-bundle | xz --lzma2=preset=1,dict=160MiB > gpu-bundle.tar.xz

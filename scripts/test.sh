@@ -55,6 +55,7 @@ step "clippy with CUDA"
 for features in "cuda" "candle,cuda" "candle,$cuda,interpose-kernels"; do
   TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
+TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked -p candle-tilegemm-preload -- -D warnings
 
 # Builds with and without `interpose-kernels` share their objects.
 export TILEGEMM_OBJECTS=$PWD/target/kernels
@@ -68,13 +69,17 @@ echo "$library: $((bytes >> 20)) MiB"
 ((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
 
 step "candle's calls for experts and quantised weights, by two linkers"
-tests --features "$cuda,interpose-kernels" --lib interpose
+tests --features "$cuda,interpose-kernels,preload" --lib interpose
 for linker in "" "-Clinker-features=-lld -Clink-arg=-fuse-ld=bfd"; do  # rustc's own, which is rust-lld, and GNU ld
   cargo rustc --locked --features "$cuda,interpose-kernels" --bin tilegemm -- $linker
   for calls in experts "quantised weights"; do
     { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "with '$linker' they do not"; exit 1; }
   done
 done
+
+step "the preload library: its symbols, and the calls of a program"
+cargo build --locked -p candle-tilegemm-preload --features "$(grep -oE 'sm[0-9]+|cutile' <<<"$cuda" | paste -sd,)"
+scripts/check_preload.sh target/debug/libtilegemm_preload.so
 
 step "kernels of the other architectures: the first of each row"
 TILEGEMM_PROFILE=sample tests --no-default-features --features "cuda,sm80,sm89,sm100,sm120,cutile" --test sass --test contract

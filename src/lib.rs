@@ -1,7 +1,7 @@
 //! A GEMM backend for [candle](https://docs.rs/candle-core): CUTLASS/CuTe and cuTile C++ kernels behind a dispatcher that
 //! says which kernel ran and why.
 //!
-//! # Four ways in
+//! # Five ways in
 //!
 //! **Unmodified models** (feature `interpose`, Linux): one line sends every f16, bf16 and f32 product of the program through the
 //! dispatcher. A call that the dispatcher does not take goes to cuBLAS unchanged. See the module `interpose`. The feature
@@ -10,6 +10,9 @@
 //! ```
 //! use candle_tilegemm as _;
 //! ```
+//!
+//! **Programs that are already built** (`make preload`, Linux): `LD_PRELOAD=libtilegemm_preload.so` does the same for the products of cuBLAS and cuBLASLt in
+//! such programs, PyTorch's for one.
 //!
 //! **The op**: [`GemmExt::gemm`] is `matmul` for any rank, strides and broadcast batches, without copies. [`Gemm`] adds scale,
 //! bias, activation and residual.

@@ -93,6 +93,17 @@ pub const EXACT_SUMS: Setting = Setting {
     check: Setting::check_word,
 };
 
+/// The report of the preload library.
+pub const STATS: Setting = Setting {
+    name: "TILEGEMM_STATS",
+    holds: "on|off",
+    default: "off",
+    decides: "whether the preload library writes its counters to stderr when the program ends",
+    feature: Some("preload"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
 /// What happens to a product of experts that cannot run.
 pub const ON_FAILURE: Setting = Setting {
     name: "TILEGEMM_ON_FAILURE",
@@ -160,8 +171,21 @@ pub const REQUIRE_GPU: Setting = Setting {
 };
 
 /// Every environment variable of this library.
-pub const ALL: [Setting; 12] =
-    [MODE, TRACE, FORCE, VENDOR, BATCH_INVARIANT, EXACT_SUMS, ON_FAILURE, F32, WORKSPACE, PDL, TUNING, REQUIRE_GPU];
+pub const ALL: [Setting; 13] = [
+    MODE,
+    TRACE,
+    STATS,
+    FORCE,
+    VENDOR,
+    BATCH_INVARIANT,
+    EXACT_SUMS,
+    ON_FAILURE,
+    F32,
+    WORKSPACE,
+    PDL,
+    TUNING,
+    REQUIRE_GPU,
+];
 
 impl Setting {
     /// The value at the start of the process; `None` where the variable is not set, or empty.
@@ -259,6 +283,12 @@ pub(crate) fn batch_invariant() -> Result<bool> {
 #[cfg(feature = "interpose")]
 pub(crate) fn exact_sums() -> Result<bool> {
     EXACT_SUMS.switch()
+}
+
+/// The value of [`STATS`].
+#[cfg(feature = "preload")]
+pub(crate) fn stats() -> Result<bool> {
+    STATS.switch()
 }
 
 /// Whether [`ON_FAILURE`] asks for the end of the program.

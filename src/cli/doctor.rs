@@ -94,12 +94,13 @@ fn print_section(title: &str, findings: &[Finding]) -> Result {
 }
 
 /// The features of this build, and whether they are on.
-const FEATURES: [(&str, bool); 5] = [
+const FEATURES: [(&str, bool); 6] = [
     ("candle", cfg!(feature = "candle")),
     ("cuda", cfg!(feature = "cuda")),
     ("cutile", cfg!(feature = "cutile")),
     ("interpose", cfg!(feature = "interpose")),
     ("interpose-kernels", cfg!(feature = "interpose-kernels")),
+    ("preload", cfg!(feature = "preload")),
 ];
 
 fn build() -> Vec<Finding> {

@@ -19,19 +19,25 @@ pub enum Forwarded {
     ComputeType,
     /// Operations, sizes, leading dimensions or scalars describe no product; cuBLAS reports the error.
     Arguments,
+    /// The matrices of a batch are at the addresses of arrays in device memory.
+    PointerArrays,
+    /// A call of cuBLASLt has an order, an epilogue or another attribute that no kernel here has.
+    Attributes,
     /// No kernel of this build supports the product.
     Unsupported,
     /// Our launch failed, or our code panicked before the launch.
     Failed,
 }
 
-const REASONS: [Forwarded; 8] = [
+const REASONS: [Forwarded; 10] = [
     Forwarded::Off,
     Forwarded::Chosen,
     Forwarded::PointerMode,
     Forwarded::Types,
     Forwarded::ComputeType,
     Forwarded::Arguments,
+    Forwarded::PointerArrays,
+    Forwarded::Attributes,
     Forwarded::Unsupported,
     Forwarded::Failed,
 ];

@@ -258,6 +258,8 @@ macro_rules! define {
         }
     };
 }
+#[cfg(feature = "preload")]
+pub(super) use define;
 
 define! {
     Cublas: fn cublasGemmStridedBatchedEx(

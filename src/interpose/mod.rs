@@ -30,11 +30,16 @@
 //! the [`Mode`] is. The functions return nothing, so a call that cannot run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN.
 //! `TILEGEMM_ON_FAILURE=abort` ends the program instead.
 //!
+//! The feature `preload` also defines the other matrix products of cuBLAS and `cublasLtMatmul`. The library of `preload/`, for programs that are already
+//! built, has this feature.
+//!
 //! `TILEGEMM=off|on|force|trace` sets the [`Mode`]; [`stats`] counts the outcomes of the calls. `trace` also writes the
 //! products to a benchmark suite: `TILEGEMM_TRACE` names the file; the default is `tilegemm-trace.toml` in the working
 //! folder.
 
 mod arguments;
+#[cfg(feature = "preload")]
+mod blas;
 mod call;
 mod count;
 mod cublas;
@@ -45,7 +50,11 @@ mod failure;
 mod gguf;
 #[cfg(feature = "interpose-kernels")]
 mod kernels;
+#[cfg(feature = "preload")]
+mod lt;
 mod mode;
+#[cfg(feature = "preload")]
+mod report;
 #[cfg(any(feature = "bench", feature = "interpose-kernels"))]
 pub(crate) mod signatures;
 mod tell;
@@ -59,3 +68,6 @@ pub use gguf::gguf_is_active;
 #[doc(hidden)]
 pub use mode::set_dry_run;
 pub use mode::{exact_sums, mode, set_exact_sums, set_mode, trace_to, Mode};
+#[cfg(feature = "preload")]
+#[doc(hidden)]
+pub use report::report_at_exit;

@@ -130,6 +130,20 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     unsafe { own::in_turn(workspace, queue.stream, launch_all) }
 }
 
+/// Makes a launch. In the preload library the launch may load the module of its kernel while another thread captures in global mode: programs that
+/// do not know this crate call [`prepare`] for no stream.
+///
+/// # Errors
+/// [`Error::Cuda`] when the driver refuses the change of the thread's capture mode; then `launch` was not called.
+#[cfg(feature = "interpose")]
+pub(crate) fn relaxed<T>(launch: impl FnOnce() -> T) -> Result<T> {
+    if cfg!(feature = "preload") {
+        stream::relaxed(launch).map_err(device::failed("cuThreadExchangeStreamCaptureMode"))
+    } else {
+        Ok(launch())
+    }
+}
+
 /// Reports and counts a launch of `ready` for `plan`.
 pub(crate) fn begin(plan: &Plan, ready: &Plan) {
     observer::report(plan, ready);

@@ -82,7 +82,7 @@ pub(super) fn allocate(bytes: u64) -> std::result::Result<Memory, DriverError> {
         // SAFETY: an address; no code here reads the memory.
         let address = unsafe { malloc_sync(bytes as usize)? };
         Ok(Memory { address: address as usize, event: event as usize })
-    })
+    })?
 }
 
 /// Makes a stream wait for an event, if the event has ever been recorded.
@@ -127,16 +127,16 @@ fn make_context() -> std::result::Result<(), DriverError> {
         let device = device::get(0)?;
         // SAFETY: the driver has just given this device; the process keeps its context, as the CUDA runtime does.
         unsafe { ctx::set_current(primary_ctx::retain(device)?) }
-    })
+    })?
 }
 
 /// Makes a call that would otherwise invalidate a capture begun by another thread in global mode.
-fn relaxed<T>(call: impl FnOnce() -> std::result::Result<T, DriverError>) -> std::result::Result<T, DriverError> {
+pub(super) fn relaxed<T>(call: impl FnOnce() -> T) -> std::result::Result<T, DriverError> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: `mode` is a valid place to read from and write to.
     unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result()?;
     let result = call();
     // SAFETY: as above.
     unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-    result
+    Ok(result)
 }

@@ -93,6 +93,8 @@ pub(crate) struct Cublas {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Library {
     Cublas,
+    #[cfg(feature = "preload")]
+    CublasLt,
 }
 
 impl Library {
@@ -100,6 +102,11 @@ impl Library {
         static CUBLAS: OnceCell<Found> = OnceCell::new();
         let (cell, symbol, names) = match self {
             Self::Cublas => (&CUBLAS, c"cublasCreate_v2", ["libcublas.so.13", "libcublas.so.12", "libcublas.so"]),
+            #[cfg(feature = "preload")]
+            Self::CublasLt => {
+                static CUBLASLT: OnceCell<Found> = OnceCell::new();
+                (&CUBLASLT, c"cublasLtCreate", ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"])
+            }
         };
         cell.get_or_try_init(|| {
             find(symbol, &names).ok_or_else(|| {

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Checks libtilegemm_preload.so without a GPU: its symbols and its libraries, and that a program's calls reach a stub of cuBLAS unchanged and are counted.
+# Usage: scripts/check_preload.sh LIBRARY; the environment is that of `third_party/fetch.sh --env`.
+set -euo pipefail
+library=$(realpath "$1")
+fail() { echo "check_preload.sh: $*" >&2; exit 1; }
+
+defined="cublasDgemmStridedBatched cublasDgemm_v2 cublasGemmBatchedEx cublasGemmEx cublasGemmStridedBatchedEx cublasHgemm cublasHgemmStridedBatched
+  cublasLtMatmul cublasSgemmBatched cublasSgemmStridedBatched cublasSgemm_v2 tilegemm_stats"
+exported=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sort)
+diff <(tr -s ' \n' '\n' <<<"$defined" | LC_ALL=C sort) <(LC_ALL=C sort <<<"$exported") || fail "the symbols of $library are other ones"
+# The library must not bring libraries that the program has in another version.
+needed=$(readelf -d "$library" | awk '/NEEDED/ { gsub(/[][]/, "", $NF); print $NF }')
+! grep -E 'libcublas|libcudart|libstdc\+\+' <<<"$needed" || fail "$library loads these libraries into every program"
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+include=$CUDA_HOME/include
+for version in 13 12; do
+  lib=$folder/$version
+  mkdir "$lib"
+  for name in cublasLt cublas; do
+    echo "lib$name.so.$version { global: cublas*; local: *; };" >"$folder/versions"
+    g++ -std=c++17 -O1 -shared -fPIC -DVERSION=$version $([[ $name == cublas ]] || echo -DLT) -isystem "$include" tests/preload/stub.cpp -o "$lib/lib$name.so.$version" \
+      -Wl,-soname,"lib$name.so.$version" -Wl,--version-script="$folder/versions"
+  done
+  g++ -std=c++17 -O1 -no-pie -isystem "$include" tests/preload/program.cpp -o "$lib/program" -L"$lib" -l:libcublas.so.$version -l:libcublasLt.so.$version
+  # The program alone, with every call forwarded, and as the library decides: without a device that is the same.
+  run() { LD_LIBRARY_PATH=$lib:${LD_LIBRARY_PATH:-} "$@" "$lib/program"; }
+  run env >"$folder/alone"
+  grep -qx "15 calls" "$folder/alone" || fail "the program alone does not make 15 calls"
+  modes=off
+  nvidia-smi -L &>/dev/null || modes="off on" # the operands are no memory of a device
+  for mode in $modes; do
+    run env LD_PRELOAD="$library" TILEGEMM=$mode TILEGEMM_STATS=on >"$folder/with" 2>"$folder/stats" || { cat "$folder/stats"; fail "with cuBLAS $version, TILEGEMM=$mode: it ends with an error"; }
+    diff "$folder/alone" "$folder/with" || fail "with cuBLAS $version, TILEGEMM=$mode: calls arrive changed"
+    case $mode in
+      off) counts='["off",15]' ;;
+      on) counts='["pointer_mode",1],["types",1],["compute_type",1],["arguments",1],["pointer_arrays",2],["attributes",1],["failed",8]' ;;
+    esac
+    grep -F "\"ours\":0,\"forwarded\":[$counts],\"refused\":0" "$folder/stats" >/dev/null || { cat "$folder/stats"; fail "with TILEGEMM=$mode the counters are other ones"; }
+  done
+done
+
+# cuBLAS in the program itself: no call arrives, and the library says why.
+g++ -std=c++17 -O1 -c -DLT -isystem "$include" tests/preload/stub.cpp -o "$folder/lt.o"
+g++ -std=c++17 -O1 -DSTATIC -isystem "$include" tests/preload/program.cpp tests/preload/stub.cpp "$folder/lt.o" -o "$folder/static"
+LD_PRELOAD=$library TILEGEMM_STATS=on "$folder/static" 2>&1 >/dev/null | grep -F "cuBLAS is linked into $folder/static statically" >/dev/null ||
+  fail "a program with a static cuBLAS is not told of"
+LD_PRELOAD=$library TILEGEMM_STATS=on env true 2>&1 | grep "has not loaded libcublas" >/dev/null || fail "a program without cuBLAS is not told of"
+LD_PRELOAD=$library env true 2>&1 | (! grep .) || fail "it says something unasked"
+echo "its symbols are there, calls of cuBLAS 12 and 13 arrive unchanged, and are counted"
