@@ -91,7 +91,7 @@ impl errors::Record for Record {
         );
         let of_column = |(title, (rows, arm)): (&String, &(usize, &str))| {
             let of_rows = self.errors.iter().filter(|errors| errors.rows == *rows);
-            let names = of_rows.filter_map(|errors| Some(errors.arms.get(*arm)?.kernel.as_str()));
+            let names = of_rows.filter_map(|errors| Some(family(&errors.arms.get(*arm)?.kernel)));
             if *arm == "ours" {
                 kernels(title, names)
             } else {
@@ -101,6 +101,11 @@ impl errors::Record for Record {
         let columns: Vec<String> = titles.iter().zip(&columns).filter_map(of_column).collect();
         text + &columns.join(" ") + "\n"
     }
+}
+
+/// The family of a kernel of ours: each format has a kernel of its own.
+fn family(kernel: &str) -> &str {
+    crate::family::by_name(kernel).map_or(kernel, |kernel| kernel.family)
 }
 
 /// The errors of an arm.
