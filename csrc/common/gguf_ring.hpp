@@ -15,11 +15,18 @@ template <class Row>
 bool takes_operands(const tg_gemm_args& args) {
   constexpr Block block = block_of(Row::b);
   const bool is_whole = args.k % block.elements == 0 && args.b.row_stride == 1 && args.b.col_stride % block.elements == 0;
-  const bool is_aligned = reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0;
+  const bool is_aligned = reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0 && args.b.batch_stride[1] % block.elements == 0;
   const bool is_one = args.batch[0] == 1 && args.batch[1] == 1;
   const bool has_lines = args.a.col_stride == 1 && args.d.col_stride == 1 && args.b.col_stride >= args.k && args.b.col_stride <= most_stride;
   constexpr int most = INT_MAX / 2;
   return is_whole && is_aligned && is_one && has_lines && args.m <= most && args.n <= most && args.k >= 1 && args.k <= most;
+}
+
+// The first block of a matrix B: the matrices of groups of rows are B's inner batch stride apart.
+template <tg_format F>
+__device__ __forceinline__ const uint8_t* matrix_at(const tg_gemm_args& args, int i) {
+  constexpr Block block = block_of(F);
+  return static_cast<const uint8_t*>(args.b.ptr) + i * (args.b.batch_stride[1] / block.elements * block.bytes);
 }
 
 // The ring of a warp: the blocks of a span of each row, as they lie in the file.
@@ -41,11 +48,11 @@ class Ring {
  public:
   using Row = typename S::Row;
 
-  // `span`: the first span that load() loads.
-  __device__ Ring(const tg_gemm_args& args, int first_row, int span, uint8_t* ring)
+  // `matrix`: the place of W among the matrices B; `span`: the first span that load() loads.
+  __device__ Ring(const tg_gemm_args& args, int matrix, int first_row, int span, uint8_t* ring)
       : rows_left_(int(args.n) - 1 - first_row), row_bytes_(uint32_t(args.k) / Row::block.elements * Row::block.bytes),
         stride_(int(args.b.col_stride / Row::block.elements * Row::block.bytes)) {
-    const uint64_t first = reinterpret_cast<uint64_t>(args.b.ptr), here = first + int64_t(min(first_row, int(args.n) - 1)) * stride_;
+    const uint64_t first = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)), here = first + int64_t(min(first_row, int(args.n) - 1)) * stride_;
     base_ = reinterpret_cast<const uint8_t*>(here & ~uint64_t(15));
     odd_ = uint32_t(here & 15);
     front_ = here == first ? odd_ : 0;

@@ -1,8 +1,5 @@
 // Few rows of activations times the weights of a GGUF file: up to 16 at the speed of memory, more in groups of 16 that read the weights once each.
 //
-// Codes of weights are operand A of mma.sync, activations are operand B, both in bf16: codes exactly, activations rounded. A scale of the weights
-// multiplies a sum over its 16 or 32 numbers, in f32. Minima and the code of zero multiply the sums of the activations.
-//
 // Each warp of a block keeps the activations of a span of K, 256 numbers, in registers. The block goes through rows of W, 16 at a time, and adds
 // the sums of its warps in order. Where K has more spans than a block has warps, K is split, and a kernel adds the parts in order.
 //
@@ -21,7 +18,7 @@ tg_status run(const tg_gemm_args& args) {
   // A block for each multiprocessor, with the same number of rows.
   const int64_t units = ceil_div(args.n, gguf::rows_of_warp), blocks = args.sm_count > split ? args.sm_count / split : 1;
   const int of_block = int(ceil_div(units, blocks));
-  const dim3 grid(unsigned(ceil_div(units, of_block)), unsigned(split), unsigned(ceil_div(args.m, most_m)));
+  const dim3 grid(unsigned(ceil_div(units, of_block)), unsigned(split), unsigned(ceil_div(args.m, gguf::most_m)));
   const Launch launch(args, grid, dim3(unsigned(32 * warps)), S::bytes(int(warps)));
   const tg_status status = launch(kernel, args, of_block, Epilogue<T, float>(args));
   return status == TG_OK && split > 1 ? launch_add_parts<T, float>(args) : status;
@@ -36,10 +33,10 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   if (args.m == 0 || args.n == 0) return TG_OK;
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
-  const bool is_tiled = args.config.tile_m == most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 && split <= spans &&
+  const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 && split <= spans &&
                         split <= 65535 && ceil_div(spans, split) <= warps;
-  if (!is_tiled || args.m > 65535 * most_m || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
-  return args.m <= most_m / 2 ? run<Shape<Row::b, 1, warps>, T>(args) : run<Shape<Row::b, 2, warps>, T>(args);
+  if (!is_tiled || args.m > 65535 * gguf::most_m || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+  return args.m <= gguf::most_m / 2 ? run<gguf::FewRows<Row::b, 1, warps>, T>(args) : run<gguf::FewRows<Row::b, 2, warps>, T>(args);
 }
 
 }  // namespace tilegemm

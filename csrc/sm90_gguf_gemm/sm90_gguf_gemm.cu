@@ -1,36 +1,31 @@
 // Hopper: rows of activations times the weights of a GGUF file, from 9 rows to any number.
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Blocks of the file arrive by cp.async as they lie, in a ring of
-// each warp, and become bf16 in registers on their way to wgmma. The activations are rounded to bf16 by a kernel before (prepare.hpp) and arrive
+// each warp, and become bf16 in registers on their way to wgmma. The activations are rounded to bf16 by a kernel before (common/gguf_prepare.hpp) and arrive
 // by TMA. Sums are in f32.
 //
 // A product has the error of two roundings to bf16: at most 2^-8 of the sum of |w x|. Spans with infinite factors, and the last span of a K
 // that is no multiple of 256, are converted number by number.
-#include "common/tensor_map.hpp"
+#include "common/gguf_prepare.hpp"
 #include "sm90_gguf_gemm/device.hpp"
-#include "sm90_gguf_gemm/prepare.hpp"
 
 namespace tilegemm {
 namespace {
 
-constexpr int64_t pitch_of(int64_t k) { return ceil_div(k, 64) * 64; }
-
 template <class S, class T>
 tg_status run(const tg_gemm_args& args) {
-  const int64_t spans = ceil_div(args.k, gguf::span), pitch = pitch_of(args.k), m_tiles = ceil_div(args.m, S::width);
+  const int64_t spans = ceil_div(args.k, gguf::span), m_tiles = ceil_div(args.m, S::width);
   const int split = args.config.split, spans_of_part = int(ceil_div(spans, split));
   // The sums of the parts, and the activations behind.
   const uint64_t parts = split > 1 ? parts_bytes<float>(args) : 0, x_at = (parts + 127) / 128 * 128;
-  const uint64_t need = x_at + uint64_t(args.m * pitch) * 2;
+  const uint64_t need = x_at + uint64_t(args.m * gguf::pitch_of(args.k)) * 2;
   if (!args.workspace || args.workspace_bytes < need || ceil_div(args.n, S::height) > 65535) return TG_UNSUPPORTED;
   void* const x = static_cast<char*>(args.workspace) + x_at;
   CUtensorMap x_map;
-  const cuuint64_t extents[3] = {cuuint64_t(pitch), cuuint64_t(args.m), 1}, strides[2] = {cuuint64_t(pitch) * 2, cuuint64_t(args.m * pitch) * 2};
-  const cuuint32_t box[3] = {S::depth, S::width, 1};
-  if (!tensor_map<3>(&x_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B)) return TG_UNSUPPORTED;
+  if (!gguf::prepared_map(&x_map, x, args.m, args.k, S::width)) return TG_UNSUPPORTED;
   const auto kernel = gguf_gemm<S>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
-  if (const tg_status status = launch_prepare<T>(args, x, int(pitch)); status != TG_OK) return status;
+  if (const tg_status status = gguf::launch_prepare<T>(args, gguf::SameRow{}, args.m, x); status != TG_OK) return status;
   const dim3 grid(unsigned(m_tiles), unsigned(ceil_div(args.n, S::height)), unsigned(split));
   constexpr tg_format out = std::is_same_v<T, float> ? TG_F32 : std::is_same_v<T, __half> ? TG_F16 : TG_BF16;
   const tg_status status = Launch(args, grid, dim3(S::threads), S::shared_bytes)(kernel, x_map, args, spans_of_part, out);
@@ -48,7 +43,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool is_tiled = args.config.tile_m == Row::tile_m && args.config.tile_n == Row::tile_n && split >= 1 && split <= spans && split <= 65535;
   const bool is_bare = args.beta == 0 && !args.bias.ptr && args.activation == TG_IDENTITY;
   if (!is_tiled || !is_bare || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
-  return run<Shape<Row::b, Row::tile_m>, T>(args);
+  return run<gguf::WgmmaShape<Row::b, Row::tile_m>, T>(args);
 }
 
 }  // namespace tilegemm

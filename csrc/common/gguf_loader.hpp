@@ -2,31 +2,31 @@
 #pragma once
 #include "common/gguf_ring.hpp"
 
-namespace tilegemm {
+namespace tilegemm::gguf {
 namespace {
 
-// `S`: a gguf::RingShape, and the number of places that registers keep. The next 16 rows lie a multiple of 16 bytes behind: all places move by the same number of bytes.
+// `S`: a RingShape, and the number of places that registers keep. The next 16 rows lie a multiple of 16 bytes behind: all places move by the same number of bytes.
 template <class S>
 class Loader {
  public:
   using Row = typename S::Row;
 
-  // `first_row`: of the first 16 rows that load() loads; a multiple of 16.
-  __device__ Loader(const tg_gemm_args& args, int first_row, int span, uint8_t* ring)
-      : args_(args), span_(span), to_(uint32_t(__cvta_generic_to_shared(ring)) + lane() * 16), rows_left_(int(args.n) - first_row) {
-    const uint64_t here = reinterpret_cast<uint64_t>(args.b.ptr) + int64_t(first_row) * stride() + span * int64_t(Row::bytes);
+  // `matrix`: the place of W among the matrices B; `first_row`: of the first 16 rows that load() loads; a multiple of 16.
+  __device__ Loader(const tg_gemm_args& args, int matrix, int first_row, int span, uint8_t* ring)
+      : args_(args), matrix_(matrix), span_(span), to_(uint32_t(__cvta_generic_to_shared(ring)) + lane() * 16), rows_left_(int(args.n) - first_row) {
+    const uint64_t here = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)) + int64_t(first_row) * stride() + span * int64_t(Row::bytes);
     next_ = reinterpret_cast<const uint8_t*>(here & ~uint64_t(15));
     exist_ = 0;
 #pragma unroll
     for (int i = 0; i < copies; i++) {
       if (i < kept) from_[i] = place_of_chunk(i, lane());
-      if (row_of(i, lane()) < gguf::rows_of_warp && place_of_chunk(i, lane()) < odd() + row_of(i, lane()) * stride() + bytes()) exist_ |= 1u << i;
+      if (row_of(i, lane()) < rows_of_warp && place_of_chunk(i, lane()) < odd() + row_of(i, lane()) * stride() + bytes()) exist_ |= 1u << i;
     }
   }
 
   // Loads the next 16 rows. Rows that do not exist are left out, and nothing behind W is read.
   __device__ void load(int stage) {
-    if (rows_left_ > gguf::rows_of_warp && front() == 0) {
+    if (rows_left_ > rows_of_warp && front() == 0) {
       int opaque = lane();
       asm volatile("" : "+r"(opaque));  // a compiler would keep places that do not change, in local memory
 #pragma unroll
@@ -36,14 +36,14 @@ class Loader {
     } else {
       load_ends(stage);
     }
-    next_ += gguf::rows_of_warp * stride();
-    rows_left_ -= gguf::rows_of_warp;
+    next_ += rows_of_warp * stride();
+    rows_left_ -= rows_of_warp;
   }
 
   // Asks L2 for the first `count` times 16 rows that load() will load: two lanes for each row.
   __device__ void prefetch(int count) const {
     for (int i = 0; i < count; i++) {
-      const int row = gguf::rows_of_warp * i + lane() / 2;
+      const int row = rows_of_warp * i + lane() / 2;
       if (row >= rows_left_) continue;
 #pragma unroll
       for (int at = 0; at < Row::bytes; at += 256) {
@@ -58,7 +58,7 @@ class Loader {
 
  private:
   // Chunks of 16 bytes lie in the ring in the order of the lanes that copy them.
-  static constexpr int chunks = S::pitch / 16, copies = (gguf::rows_of_warp * chunks + 31) / 32;
+  static constexpr int chunks = S::pitch / 16, copies = (rows_of_warp * chunks + 31) / 32;
   static constexpr int kept = copies < S::kept ? copies : S::kept;
 
   // Numbers that the arguments give again, so that no register keeps them.
@@ -74,18 +74,18 @@ class Loader {
     return uint32_t(min(Row::bytes, int(args_.k / Row::block.elements) * Row::block.bytes - span_ * Row::bytes));
   }
   // Bytes from a multiple of 16 to the span, of each row at a multiple of 16.
-  __device__ uint32_t odd() const { return uint32_t(reinterpret_cast<uint64_t>(args_.b.ptr) + span_ * uint64_t(Row::bytes)) & 15; }
+  __device__ uint32_t odd() const { return uint32_t(reinterpret_cast<uint64_t>(matrix_at<S::format>(args_, matrix_)) + span_ * uint64_t(Row::bytes)) & 15; }
   // The same of the very first bytes of W: there is nothing to read before.
   __device__ uint32_t front() const { return span_ == 0 && rows_left_ == int(args_.n) ? odd() : 0; }
 
   // The first rows of W where W starts at no multiple of 16 bytes, and the last rows.
   __device__ void load_ends(int stage) {
-    const uint32_t end = odd() + uint32_t(min(rows_left_, gguf::rows_of_warp) - 1) * stride() + bytes();
+    const uint32_t end = odd() + uint32_t(min(rows_left_, rows_of_warp) - 1) * stride() + bytes();
 #pragma unroll 1
     for (int i = 0; i < copies; i++) {
       const int row = row_of(i, lane());
       const uint32_t at = place_of_chunk(i, lane());
-      const bool exists = row < min(rows_left_, gguf::rows_of_warp) && at >= front() && at < odd() + row * stride() + bytes();
+      const bool exists = row < min(rows_left_, rows_of_warp) && at >= front() && at < odd() + row * stride() + bytes();
       if (exists) copy_async_16(to_ + stage + i * 512, next_ + at, int(min(end - at, 16u)), evict_first);
     }
     // The bytes before the first multiple of 16.
@@ -94,7 +94,7 @@ class Loader {
   }
 
   const tg_gemm_args& args_;
-  int span_;
+  int matrix_, span_;
   uint32_t to_;
   int rows_left_;
   const uint8_t* next_;
@@ -103,4 +103,4 @@ class Loader {
 };
 
 }  // namespace
-}  // namespace tilegemm
+}  // namespace tilegemm::gguf

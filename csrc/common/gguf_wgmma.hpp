@@ -1,0 +1,179 @@
+// Rows of activations times the weights of a GGUF file by wgmma: the shape of a block, and the warps that multiply.
+//
+// W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W, and rows of A are columns of wgmma.
+#pragma once
+#include "common/gguf_values.hpp"
+#include "common/pipeline.hpp"
+#include "common/wgmma.hpp"
+
+namespace tilegemm::gguf {
+namespace {
+
+// `WIDTH`: the most rows of A of a tile; `BESIDE`: bytes of shared memory for other purposes.
+template <tg_format F, int WIDTH, int BESIDE = 0>
+struct WgmmaShape {
+  using Values = gguf::Values<F>;
+  using Row = gguf::Row<F>;
+  static constexpr tg_format format = F;
+  static constexpr int width = WIDTH, height = 128, warps = height / rows_of_warp, threads = 32 * warps + 128;
+  static constexpr int blocks = width > 64 ? 1 : 2;  // of a multiprocessor
+  static constexpr int registers = blocks == 1 ? 240 : 104;
+  static constexpr int depth = 64, x_bytes = width * depth * 2;  // of a stage
+  static constexpr int limit = (blocks == 1 ? 227 : 113) * 1024 - BESIDE;
+  static constexpr int barriers_bytes = 8 * 2 * 16;
+  static constexpr int least_x = width > 128 ? 3 : width == 64 ? 2 : 4;
+  static constexpr int w_stages_in(int bytes) {
+    const int stages = bytes / (warps * RingShape<F, 1>::ring_bytes);
+    return stages < 4 ? stages : 4;
+  }
+  using Factors = gguf::Factors<Row>;
+  static constexpr int factors_bytes = (warps * Factors::bytes + 1023) / 1024 * 1024;
+  static constexpr int w_stages = w_stages_in(limit - 1024 - barriers_bytes - factors_bytes - least_x * x_bytes);
+  using Ring = RingShape<F, w_stages>;
+  static constexpr int w_bytes = (warps * Ring::ring_bytes + Ring::bytes_behind + 1023) / 1024 * 1024;
+  static constexpr int room = (limit - 1024 - barriers_bytes - factors_bytes - w_bytes) / x_bytes, x_stages = room < 8 ? room : 8;
+  static constexpr int shared_bytes = x_stages * x_bytes + w_bytes + factors_bytes + barriers_bytes;
+  static_assert(w_stages >= 2 && x_stages >= 2 && shared_bytes <= limit);
+};
+
+// Addresses in shared memory: the ring of activations, and its barriers.
+struct XRing {
+  uint32_t stages, full, empty;
+
+  template <class S>
+  __device__ static XRing of(uint8_t* shared, S) {
+    const uint32_t stages = uint32_t(__cvta_generic_to_shared(shared)), full = stages + S::x_stages * S::x_bytes + S::w_bytes + S::factors_bytes;
+    return {stages, full, full + 8 * S::x_stages};
+  }
+};
+
+// d += 64 rows of W times `width` rows of A over 16 of K.
+template <int width>
+__device__ __forceinline__ void multiply_64(float (&d)[width / 2], const uint32_t (&p)[4], uint64_t q) {
+  constexpr int add = 1;
+  if constexpr (width == 192) TG_WGMMA_REGISTERS_ASM(192, 23, 96, 97, 98, 99, 100, 101, "bf16");
+  else if constexpr (width == 224) TG_WGMMA_REGISTERS_ASM(224, 27, 112, 113, 114, 115, 116, 117, "bf16");
+  else if constexpr (width == 256) TG_WGMMA_REGISTERS_ASM(256, 31, 128, 129, 130, 131, 132, 133, "bf16");
+  else wgmma<__nv_bfloat16, width>(d, p, q);
+}
+
+// Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma.
+__device__ __forceinline__ bool all_of_group(bool holds, int barrier) {
+  int all;
+  asm volatile("{\n .reg .pred p, q;\n setp.ne.b32 p, %1, 0;\n barrier.cta.red.and.pred q, %2, 128, p;\n selp.b32 %0, 1, 0, q;\n}"
+               : "=r"(all)
+               : "r"(int(holds)), "r"(barrier)
+               : "memory");
+  return all;
+}
+
+// A warp that multiplies: 16 rows of W of the 64 of its warp group.
+template <class S>
+struct Multiplier {
+  using Row = typename S::Row;
+  using Values = typename S::Values;
+  static constexpr int group = 4;  // steps that wgmma gets at a time
+
+  XRing x;
+  int warp, lane;
+  uint8_t* ring_of_warp;
+  typename S::Factors factors;
+  Stage at = Stage::to_read();  // the stage to read; the stage before is not released
+
+  __device__ Multiplier(uint8_t* shared, int warp, int lane)
+      : x(XRing::of(shared, S{})), warp(warp), lane(lane), ring_of_warp(shared + S::x_stages * S::x_bytes + warp * S::Ring::ring_bytes),
+        factors{reinterpret_cast<float2*>(shared + S::x_stages * S::x_bytes + S::w_bytes + warp * S::Factors::bytes)} {}
+
+  // Starts the loads of the first spans from `begin` on.
+  __device__ __forceinline__ void start(Ring<typename S::Ring>& ring, int begin, int end) const {
+#pragma unroll
+    for (int i = 0; i < S::w_stages - 1; i++) {
+      if (begin + i < end) ring.load(i);
+      copy_async_commit();
+    }
+    if (begin == 0) ring.load_front(0);
+  }
+
+  // Releases the stage before.
+  __device__ __forceinline__ void release() const {
+    if (lane == 0) mbarrier_arrive(x.empty + 8 * (at.s == 0 ? S::x_stages - 1 : at.s - 1));
+  }
+
+  // Multiplies by the spans from `begin` to `end` - 1, whose loads have started. The last stage of activations is not released.
+  template <int width>
+  __device__ __forceinline__ void multiply(float (&sum)[width / 2], Ring<typename S::Ring>& ring, int k, int begin, int end) {
+    const int g = lane / 4, t = lane % 4;
+    wgmma_zero(sum);
+    int stage = 0, free = S::w_stages - 1;
+    for (int span = begin; span < end; span++) {
+      if (span + S::w_stages - 1 < end) ring.load(free);
+      copy_async_commit();
+      copy_async_wait<S::w_stages - 1>();
+      __syncwarp();
+      const uint8_t* const arrived = ring_of_warp + stage * S::Ring::stage_bytes;
+      const uint8_t* const lines[2] = {arrived + g * S::Ring::pitch + ring.odd_bytes(g, span),
+                                       arrived + (g + 8) * S::Ring::pitch + ring.odd_bytes(g + 8, span)};
+      const Row rows[2] = {Row(lines[0]), Row(lines[1])};
+      const int steps = min(gguf::steps, (k - span * gguf::span) / gguf::step);
+      const Row row_of_factors(arrived + lane / 2 * S::Ring::pitch + ring.odd_bytes(lane / 2, span));
+      const auto of = [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); };
+      const bool is_fast = factors.fill(row_of_factors, lane, steps * gguf::step / Row::scaled, of) && steps == gguf::steps;
+      __syncwarp();
+      // Multiplies by the steps from s on whose weights `a` has; the steps lie in one stage. All groups but the last are done then.
+      const auto multiply_steps = [&](int s, const auto& a) {
+        if (s % 4 == 0) at.wait_warp(x.full);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < int(sizeof(a) / sizeof(a[0])); i++) {
+          multiply_64<width>(sum, a[i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + (s + i) % 4 * 2);
+        }
+        wgmma_commit_and_wait<1>();
+      };
+      if (all_of_group(is_fast, 1 + warp / 4)) {
+        float2 of_row[2];
+        // Two groups of steps: one in flight, and the next.
+        uint32_t a[2][group][4];
+        const auto convert = [&](int first) {
+          constexpr int steps_of_scale = Row::scaled / gguf::step;
+#pragma unroll
+          for (int s = first; s < first + group; s++) {
+            uint32_t(&to)[4] = a[first / group % 2][s - first];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+              if (s % steps_of_scale == 0) of_row[r] = factors.at(g + 8 * r, s / steps_of_scale);
+              Values::convert(rows[r], s, t, of_row[r].x, of_row[r].y, to[r], to[2 + r]);
+            }
+          }
+        };
+        convert(0);
+#pragma unroll
+        for (int s = 0; s < gguf::steps; s += group) {
+          multiply_steps(s, a[s / group % 2]);
+          if (s % 4 == 0 && !(s == 0 && span == begin)) release();
+          if (s % 4 + group == 4) at.advance(S::x_stages);
+          if (s + group < gguf::steps) convert(s + group);
+        }
+      } else {
+        wgmma_wait();  // the group in flight reads registers
+#pragma unroll 1
+        for (int s = 0; s < steps; s++) {
+          uint32_t a[1][4];
+#pragma unroll
+          for (int r = 0; r < 2; r++) Values::convert_exactly(lines[r], s, t, a[0][r], a[0][2 + r]);
+          multiply_steps(s, a);
+          if (s % 4 == 0 && !(s == 0 && span == begin)) release();
+          if (s % 4 == 3 || s + 1 == steps) at.advance(S::x_stages);
+          wgmma_wait();
+        }
+      }
+      __syncwarp();
+      if (++stage == S::w_stages) stage = 0;
+      if (++free == S::w_stages) free = 0;
+    }
+    wgmma_wait();
+    wgmma_pin(sum);
+  }
+};
+
+}  // namespace
+}  // namespace tilegemm::gguf
