@@ -83,6 +83,47 @@ fn kernels_say_whether_they_take_groups() {
     assert!(needing >= 5 && refusing > 10, "{needing} kernels need groups, {refusing} refuse them");
 }
 
+/// The formats of candle's `moe_gemm_gguf`, with activations in f32, f16 and bf16 and a result in f32.
+#[test]
+fn experts_with_the_weights_of_a_gguf_file_have_fast_kernels_on_every_card() {
+    let blocks = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];
+    for card in DeviceInfo::names() {
+        let device = DeviceInfo::by_name(card).unwrap();
+        let is_hopper = device.capability == 90;
+        let dispatcher = Dispatcher::hypothetical(device);
+        for (b, a) in blocks.iter().flat_map(|b| [Format::F32, Format::F16, Format::BF16].map(|a| (*b, a))) {
+            for tokens in [1, 8, 64, 2048] {
+                let problem = experts(tokens, [768, 2048], [128, 8], a);
+                let problem = problem.with(|p| (p.b.format, p.d.format) = (b, Format::F32));
+                let family = |policy: Policy| dispatcher.plan(&problem, policy).unwrap().kernel.family;
+                let many = if is_hopper { "sm90_gguf_grouped_gemm" } else { "gguf_grouped_gemv" };
+                let expected = if tokens <= 64 { "gguf_grouped_gemv" } else { many };
+                assert_eq!(family(Policy::default()), expected, "{card}, {problem}");
+                assert_eq!(family(Policy::default().with_workspace(0)), "gguf_grouped_gemv", "{card}, {problem}");
+            }
+        }
+    }
+}
+
+/// Matrices of groups are whole blocks, and so is K.
+#[test]
+fn groups_of_cut_blocks_are_refused() {
+    let whole = experts(8, [768, 2048], [16, 2], Format::F32).with(|p| p.b.format = Format::Q4K);
+    let cut = [
+        whole.with(|p| (p.k, p.a.row_stride) = (2000, 2000)),
+        whole.with(|p| p.b.col_stride = 2048 + 32),
+        whole.with(|p| p.b.batch_stride[1] += 32),
+    ];
+    let kernels = KERNELS.iter().filter(|kernel| kernel.takes_groups() && kernel.types == whole.types());
+    for kernel in kernels.filter(|kernel| kernel.arch.runs_on(90)) {
+        let supports = |problem: &Problem| kernel.supports(&problem.canonical().problem, &DeviceInfo::h100());
+        assert_eq!(supports(&whole), Ok(()), "{kernel}");
+        for problem in &cut {
+            assert!(matches!(supports(problem), Err(Rejection::Blocks { block: 256, .. })), "{kernel} takes {problem}");
+        }
+    }
+}
+
 /// A list of 1100 groups has no room in shared memory beside two stages.
 #[test]
 fn groups_are_limited_by_shared_memory() {

@@ -21,7 +21,9 @@ use rayon::prelude::*;
 use std::borrow::Cow;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let kernels = built().filter(|kernel| kernel.types.b.is_gguf_block());
+    // groups.rs has the kernels for groups of rows.
+    let kernels = built().filter(|kernel| kernel.types.b.is_gguf_block() && !kernel.needs_groups());
+    let kernels = kernels.filter(|kernel| kernel.types.a == kernel.types.d);
     let ways = kernels.map(|kernel| (Way::Kernel(kernel), kernel.types.a, kernel.types.b, format!("{kernel}_blocks")));
     let copies = Format::blocks()
         .flat_map(|b| [Format::F32, Format::BF16].map(|a| (Way::Copies, a, b, format!("copies_{a}_{b}_blocks"))));
@@ -46,14 +48,14 @@ enum Way {
 
 /// The bytes of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Weights {
+pub enum Weights {
     /// Random bits, with scales as a model has them.
     Bounded,
     /// Random bits, scales included: infinities, NaN, subnormal and huge numbers.
     Any,
 }
 
-fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) -> Result<Vec<u8>, String> {
+pub fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) -> Result<Vec<u8>, String> {
     if weights == Weights::Bounded {
         return Ok(random(name_of(format)?, count, rng));
     }
@@ -67,7 +69,7 @@ fn name_of(format: Format) -> Result<GgmlDType, String> {
 }
 
 /// The numbers of `n` rows of blocks, as candle reads them.
-fn numbers(format: Format, blocks: &[u8], n: usize) -> Result<Vec<f32>, String> {
+pub fn numbers(format: Format, blocks: &[u8], n: usize) -> Result<Vec<f32>, String> {
     let text = |e: candle::Error| e.to_string();
     let storage = QStorage::from_data(Cow::Borrowed(blocks), &Device::Cpu, name_of(format)?).map_err(text)?;
     let k = blocks.len() / format.block().bytes * format.block().elements / n;

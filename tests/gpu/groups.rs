@@ -1,14 +1,15 @@
 //! Products with groups of rows, against sums in f64: edges of tiles, empty groups, stray rows, graphs whose routing changes.
 
 use crate::device::{by_types, Element, Gpu};
+use crate::gguf::{self, Weights};
 use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use candle_tilegemm::dispatch::{Dispatcher, Plan};
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, GroupPointers, Pointers, Queue};
-use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows};
+use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows, Types};
 use candle_tilegemm::{Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -18,8 +19,7 @@ use rayon::prelude::*;
 use std::sync::Arc;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let has_numbers = |kernel: &&KernelDesc| kernel.types.a == kernel.types.b && kernel.types.a != Format::F8E4M3;
-    let kernels = built().filter(|kernel| kernel.takes_groups()).filter(has_numbers);
+    let kernels = built().filter(|kernel| kernel.takes_groups() && kernel.types.a != Format::F8E4M3);
     kernels
         .flat_map(|kernel| {
             let of = |what: &str, test: fn(&Gpu, &'static KernelDesc) -> Result<(), String>| {
@@ -150,18 +150,25 @@ fn distributions(most: usize, rng: &mut StdRng) -> Vec<Vec<usize>> {
 /// Operands of a product with groups; NaN in D and around.
 struct Operands<T, Out> {
     a: Vec<T>,
-    b: Vec<T>,
+    b: B,
     d: Vec<Out>,
 }
 
-/// A product with `n` columns of D.
-fn problem<T: Element, Out: Element>(routing: &Routing, kind: Kind, n: usize, k: usize, padding: usize) -> Problem {
-    let (m, types) = (routing.m, (T::KERNEL_DTYPE, Out::KERNEL_DTYPE));
+/// The matrices B as the device has them, and their numbers.
+struct B {
+    bytes: Vec<u8>,
+    numbers: Vec<f64>,
+}
+
+/// A product with `n` columns of D, and with a K of whole blocks.
+fn problem(routing: &Routing, types: Types, kind: Kind, [n, k, padding]: [usize; 3]) -> Problem {
+    let m = routing.m;
+    let [k, of_b] = [k, padding].map(|extent| extent.next_multiple_of(types.b.block().elements));
     let columns_of_b = if kind.gate.is_some() { 2 * n } else { n };
-    Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.0).with(|p| {
-        p.a = Operand::row_major(types.0, k + padding, [0, 0]);
-        p.b = Operand::col_major(types.0, k + padding, [0, ((k + padding) * columns_of_b + 8 * padding) as i64]);
-        p.d = Operand::row_major(types.1, n + padding, [0, 0]);
+    Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.a).with(|p| {
+        p.a = Operand::row_major(types.a, k + padding, [0, 0]);
+        p.b = Operand::col_major(types.b, k + of_b, [0, ((k + of_b) * columns_of_b + 8 * of_b) as i64]);
+        p.d = Operand::row_major(types.d, n + padding, [0, 0]);
         p.groups = Some(routing.groups);
         p.epilogue = Epilogue::new(if padding > 0 { -0.5 } else { 1.0 }, 0.0);
         if let Some((gate, activation)) = kind.gate {
@@ -170,21 +177,33 @@ fn problem<T: Element, Out: Element>(routing: &Routing, kind: Kind, n: usize, k:
     })
 }
 
-fn operands<T: Element, Out: Element>(problem: &Problem, rng: &mut StdRng) -> Operands<T, Out> {
-    let mut normal =
-        |count: usize| -> Vec<T> { (0..count).map(|_| T::from_f64(StandardNormal.sample(&mut *rng))).collect() };
+fn operands<T: Element, Out: Element>(problem: &Problem, rng: &mut StdRng) -> Result<Operands<T, Out>, String> {
     let groups = problem.groups.unwrap();
-    let a = normal(groups.rows_of_a(problem.m) * problem.a.row_stride as usize);
-    let b = normal(groups.count * problem.b.batch_stride[1].max(problem.b.col_stride * problem.n as i64) as usize);
+    let of_b = groups.count * problem.b.batch_stride[1].max(problem.b.col_stride * problem.n as i64) as usize;
+    let b = if problem.b.format.is_gguf_block() {
+        let bytes = gguf::blocks(problem.b.format, of_b / problem.b.format.block().elements, Weights::Bounded, rng)?;
+        let numbers = gguf::numbers(problem.b.format, &bytes, 1)?.into_iter().map(f64::from).collect();
+        B { bytes, numbers }
+    } else {
+        let values: Vec<T> = normal(of_b, rng);
+        // SAFETY: numbers have no padding, and any bytes are bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(&values[..])) };
+        B { bytes: bytes.to_vec(), numbers: values.iter().map(|x| x.number()).collect() }
+    };
+    let a = normal(groups.rows_of_a(problem.m) * problem.a.row_stride as usize, rng);
     let d = vec![Out::from_f64(f64::NAN); problem.m * problem.d.row_stride as usize + GUARD];
-    Operands { a, b, d }
+    Ok(Operands { a, b, d })
+}
+
+fn normal<T: Element>(count: usize, rng: &mut StdRng) -> Vec<T> {
+    (0..count).map(|_| T::from_f64(StandardNormal.sample(&mut *rng))).collect()
 }
 
 /// The operands on the device.
 struct Uploaded<T, Out> {
     stream: Arc<CudaStream>,
     a: CudaSlice<T>,
-    b: CudaSlice<T>,
+    b: CudaSlice<u8>,
     d: CudaSlice<Out>,
     bounds: CudaSlice<u32>,
     pairs: CudaSlice<u32>,
@@ -197,7 +216,7 @@ impl<T: Element, Out: Element> Uploaded<T, Out> {
         fn up<X: DeviceRepr>(stream: &Arc<CudaStream>, values: &[X]) -> Result<CudaSlice<X>, String> {
             stream.clone_htod(values).map_err(text)
         }
-        let (a, b, d) = (up(&stream, &operands.a)?, up(&stream, &operands.b)?, up(&stream, &operands.d)?);
+        let (a, b, d) = (up(&stream, &operands.a)?, up(&stream, &operands.b.bytes)?, up(&stream, &operands.d)?);
         let (bounds, pairs) = (up(&stream, &routing.bounds)?, up(&stream, &routing.pairs)?);
         let scales = up(&stream, &routing.scales)?;
         Ok(Self { stream, a, b, d, bounds, pairs, scales })
@@ -221,6 +240,7 @@ impl<T: Element, Out: Element> Uploaded<T, Out> {
 
 /// Every row against sums in f64, and everything else against what was there before.
 fn check<T: Element, Out: Element>(
+    kernel: &KernelDesc,
     problem: &Problem,
     routing: &Routing,
     operands: &Operands<T, Out>,
@@ -236,8 +256,10 @@ fn check<T: Element, Out: Element>(
     for &(group, pair) in routing.places.iter().flatten() {
         row_of[pair] = Some(group);
     }
-    let numbers = |values: &[T]| -> Vec<f64> { values.iter().map(|x| x.number()).collect() };
-    let (a, b) = (numbers(&operands.a), numbers(&operands.b));
+    let a: Vec<f64> = operands.a.iter().map(|x| x.number()).collect();
+    let b = &operands.b.numbers;
+    // Kernels with blocks round activations to bf16 (docs/gguf.md), but the reference kernel.
+    let rounds = problem.b.format.is_gguf_block() && kernel.role != Role::LastResort;
     (0..got.len()).into_par_iter().try_for_each(|at| {
         let (row, column) = (at / ldd, at % ldd);
         let group = if column < n { row_of.get(row).copied().flatten() } else { None };
@@ -258,7 +280,8 @@ fn check<T: Element, Out: Element>(
             let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
             let size: f64 = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
             let alpha = problem.epilogue.alpha();
-            (alpha * sum, alpha.abs() * accumulator * (k as f64 + 8.0) * size.max(1.0))
+            let of_sum = if rounds { size / 256.0 } else { accumulator * (k as f64 + 8.0) * size.max(1.0) };
+            (alpha * sum, alpha.abs() * of_sum)
         };
         let (expected, error) = match problem.epilogue.gate {
             None => product(column),
@@ -291,7 +314,11 @@ fn bits<Out: Element>(values: &[Out]) -> Vec<u64> {
 /// All distributions, in every configuration, twice.
 fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(11);
-    let sizes = [(264, 136, 0), (136, 520, 8), (1032, 72, 0), (8, 8, 0), (520, 264, 16), (256, 2056, 0), (384, 64, 8)];
+    // Blocks have any N, and a K beyond the spans of a block's warps.
+    let is_of_blocks = kernel.types.b.is_gguf_block();
+    let [odd, deep] = if is_of_blocks { [33, 4608] } else { [384, 64] };
+    let sizes =
+        [[264, 136, 0], [136, 520, 8], [1032, 72, 0], [8, 8, 0], [520, 264, 16], [256, 2056, 0], [odd, deep, 8]];
     let most = (kernel.tile[0] as usize).max(16);
     let mut tried = 0;
     let fits = |kind: &Kind| kind.gate.is_none() || kernel.takes_gates();
@@ -299,11 +326,11 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
         for (i, counts) in distributions(most, &mut rng).into_iter().enumerate() {
             let routing = routing(&counts, kind, &mut rng);
             // Matrices of many groups are small.
-            let fits = |(n, k, _): &&(usize, usize, usize)| counts.len() * n * k < 20_000_000;
-            let (n, k, padding) =
-                *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
-            let problem = problem::<T, Out>(&routing, kind, n, k, padding);
-            let mut operands = operands::<T, Out>(&problem, &mut rng);
+            let of_block = kernel.types.b.block().elements;
+            let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 20_000_000;
+            let size = *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
+            let problem = problem(&routing, kernel.types, kind, size);
+            let mut operands = operands::<T, Out>(&problem, &mut rng)?;
             // Neither an infinity nor a NaN may spread to other rows.
             operands.a[3] = T::from_f64(f64::INFINITY);
             let last = operands.a.len() - problem.a.row_stride as usize;
@@ -315,7 +342,7 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
                 let mut uploaded = Uploaded::new(gpu, &routing, &operands)?;
                 uploaded.launch(&plan, queue).map_err(describe)?;
                 let got = uploaded.result().map_err(describe)?;
-                check(&problem, &routing, &operands, &got).map_err(describe)?;
+                check(kernel, &problem, &routing, &operands, &got).map_err(describe)?;
                 uploaded.stream.memcpy_htod(&operands.d, &mut uploaded.d).map_err(text)?;
                 uploaded.launch(&plan, queue)?;
                 if bits(&uploaded.result()?) != bits(&got) {
@@ -337,8 +364,8 @@ fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc)
     let of = |counts: &[usize], rng: &mut StdRng| routing(counts, KINDS[1], rng);
     let first = of(&[40, 0, 3, 157, 0, 0, 12, 1], &mut rng);
     let second = of(&[0, 100, 0, 0, 0, 100, 13, 0], &mut rng);
-    let problem = problem::<T, Out>(&first, KINDS[1], 264, 136, 0);
-    let operands = operands::<T, Out>(&problem, &mut rng);
+    let problem = problem(&first, kernel.types, KINDS[1], [264, 136, 0]);
+    let operands = operands::<T, Out>(&problem, &mut rng)?;
     let dispatcher = Dispatcher::new(gpu.info.clone());
     for config in kernel.configurations(&problem.canonical().problem, dispatcher.device()) {
         let name = if config == Default::default() { kernel.name.into() } else { format!("{kernel}@{config}") };
@@ -358,7 +385,7 @@ fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc)
             stream.memcpy_htod(&routing.scales, &mut uploaded.scales).map_err(text)?;
             stream.memcpy_htod(&operands.d, &mut uploaded.d).map_err(text)?;
             graph.launch().map_err(text)?;
-            check(&problem, routing, &operands, &uploaded.result()?).map_err(|e| format!("{name}: {e}"))?;
+            check(kernel, &problem, routing, &operands, &uploaded.result()?).map_err(|e| format!("{name}: {e}"))?;
         }
         // Groups in no order: whatever results, nothing outside of D is written.
         let nonsense: Vec<u32> = (0..problem.m).map(|_| rng.random_range(0..20)).collect();

@@ -1,0 +1,71 @@
+//! `csrc/gguf_grouped_gemv`: groups of rows times the weights of a GGUF file, a matrix B each, eight rows at a time.
+//!
+//! There is nothing to choose beside the kernel: a block takes item after item, whatever the groups are.
+
+use super::gguf::{self, SPAN};
+use crate::config::Config;
+use crate::cost::pipeline::stream_us;
+use crate::kernel::fitted::fitted;
+use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
+use crate::problem::{Groups, Problem};
+
+/// Rows of A and rows of W that a block computes at a time.
+const TILE: [usize; 2] = [8, 16];
+/// csrc/gguf_grouped_gemv/device.hpp has the same numbers.
+const MOST_GROUPS: usize = 4096;
+const MOST_ENTRIES: usize = 511;
+/// Standard deviations above the expected rows of a group for which tiles are counted.
+const SPREAD: f64 = 0.5;
+
+fitted! {
+    GgufGroupedGemv {
+        /// 16 rows of W times up to eight rows of A, for each 4096 numbers of K, on a multiprocessor, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k,
+        /// q5k, q6k.
+        unit_us: [f64; 10] = "us", 0.1 to 10.0;
+        /// The list of groups that each block makes.
+        list_us: f64 = "us", 0.0 to 10.0;
+        /// The activations, the first loads and the last stores of an item.
+        item_us: f64 = "us", 0.0 to 8.0;
+        /// The share of the memory's rate.
+        memory: f64 = "", 0.3 to 1.2;
+    }
+}
+
+/// The most tiles of all groups, and the rows of W in units of 16.
+fn most_tiles(problem: &Problem, groups: &Groups) -> [usize; 2] {
+    [problem.m.div_ceil(TILE[0]) + groups.count.min(problem.m), problem.n.div_ceil(TILE[1])]
+}
+
+impl Family for GgufGroupedGemv {
+    fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+        let Some(groups) = problem.groups else { return Ok(()) };
+        let [tiles, units] = most_tiles(problem, &groups);
+        let counts = [
+            ("groups", groups.count, MOST_GROUPS),
+            ("groups with rows", groups.count.min(problem.m), MOST_ENTRIES),
+            ("tiles", tiles.saturating_mul(units), INT / 4),
+        ];
+        match counts.into_iter().find(|(_, have, most)| have > most) {
+            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
+            None => gguf::supports(problem),
+        }
+    }
+
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Row { kernel: kernel.name, config: *config })
+    }
+
+    fn estimate(&self, case: &Case, _: &Config) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let Some(groups) = problem.groups else { return f64::INFINITY };
+        let expected = groups.expected_rows(problem.m);
+        // Tokens choose their experts by chance: the rows of a group vary by the square root.
+        let rows = (expected + SPREAD * (expected - 1.0).max(0.0).sqrt()).ceil().max(1.0) as usize;
+        let tiles = (groups.with_rows(problem.m) * rows.div_ceil(TILE[0])) as f64;
+        let depth = problem.k.div_ceil(SPAN) as f64 / 16.0;
+        let units = tiles * problem.n.div_ceil(TILE[1]) as f64 / f64::from(device.sm_count);
+        let busy = units.max(1.0) * depth * self.unit_us[gguf::place(problem.b.format)];
+        let memory = stream_us(problem.bytes(), self.memory, device);
+        device.model.launch_us + self.list_us + self.item_us + busy.max(memory)
+    }
+}

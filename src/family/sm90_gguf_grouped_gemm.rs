@@ -1,0 +1,92 @@
+//! `csrc/sm90_gguf_grouped_gemm`: groups of rows times the weights of a GGUF file, a matrix B each, by WGMMA with weights from registers.
+//!
+//! There is nothing to choose beside the kernel: a block takes tile after tile, each in the least width that holds its rows.
+
+use super::gguf::{self, SPAN};
+use crate::config::Config;
+use crate::cost::pipeline::stream_us;
+use crate::kernel::fitted::fitted;
+use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
+use crate::partition::Footprint;
+use crate::problem::{Groups, Problem};
+
+/// Rows of A and rows of W that a block computes at a time: csrc/sm90_gguf_grouped_gemm/device.hpp has the same numbers, as the following ones.
+const TILE: [usize; 2] = [224, 128];
+const WIDTHS: [usize; 4] = [64, 128, 192, 224];
+const MOST_GROUPS: usize = 4096;
+const MOST_ENTRIES: usize = 511;
+/// Rows of the product whose activations the workspace holds at least; csrc/sm90_gguf_grouped_gemm/sm90_gguf_grouped_gemm.cu has the same number.
+const LEAST_ROWS: usize = 1024;
+/// Bytes of an activation in the workspace.
+const PREPARED: usize = 2;
+/// Standard deviations above the expected rows of a group for which tiles are counted.
+const SPREAD: f64 = 0.5;
+
+fitted! {
+    Sm90GgufGroupedGemm {
+        /// A span of K of a tile, 256 numbers, by the width of the tile: 64, 128, 192 and 224 rows of A.
+        span_us: [f64; 4] = "us", 0.1 to 20.0;
+        /// The first loads and the last stores of a tile, by its width.
+        tile_us: [f64; 4] = "us", 0.0 to 20.0;
+        /// The kernel that prepares the activations, beside their bytes, and the list of groups that each block makes.
+        start_us: f64 = "us", 0.0 to 12.0;
+        /// The share of the memory's rate.
+        memory: f64 = "", 0.3 to 1.2;
+    }
+}
+
+/// Bytes of the prepared activations of so many rows of the product.
+fn bytes(problem: &Problem, rows: usize) -> u64 {
+    (rows as u64).saturating_mul((problem.k.next_multiple_of(64) * PREPARED) as u64)
+}
+
+/// The most tiles of all groups along M, and the tiles along N.
+fn most_tiles(problem: &Problem, groups: &Groups) -> [usize; 2] {
+    [problem.m.div_ceil(TILE[0]) + groups.count.min(problem.m), problem.n.div_ceil(TILE[1])]
+}
+
+impl Family for Sm90GgufGroupedGemm {
+    fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+        let Some(groups) = problem.groups else { return Ok(()) };
+        let [along_m, along_n] = most_tiles(problem, &groups);
+        let counts = [
+            ("groups", groups.count, MOST_GROUPS),
+            ("groups with rows", groups.count.min(problem.m), MOST_ENTRIES),
+            ("tiles", along_m.saturating_mul(along_n), INT / 4),
+        ];
+        match counts.into_iter().find(|(_, have, most)| have > most) {
+            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
+            None => gguf::supports(problem),
+        }
+    }
+
+    /// The activations of some rows, in one piece: the kernel itself goes through all rows, as many at a time as the workspace holds.
+    fn footprint(&self, _: &KernelDesc, problem: &Problem) -> Option<Footprint> {
+        let Problem { m, n, .. } = *problem;
+        let row = bytes(problem, m.min(LEAST_ROWS)).div_ceil(m.max(1) as u64);
+        Some(Footprint { row, column: 0, element: 0, lines: [1, 1], step: [m, n] })
+    }
+
+    fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
+        Some(SumOrder::Row { kernel: kernel.name, config: *config })
+    }
+
+    fn estimate(&self, case: &Case, _: &Config) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let Some(groups) = problem.groups else { return f64::INFINITY };
+        let expected = groups.expected_rows(problem.m);
+        // Tokens choose their experts by chance: the rows of a group vary by the square root.
+        let rows = (expected + SPREAD * expected.sqrt()).ceil().max(1.0) as usize;
+        let along_m = rows.div_ceil(TILE[0]);
+        let width = WIDTHS.iter().position(|width| *width >= rows.div_ceil(along_m)).unwrap_or(WIDTHS.len() - 1);
+        let tiles = (groups.with_rows(problem.m) * along_m * problem.n.div_ceil(TILE[1])) as f64;
+        let busiest = (tiles / f64::from(device.sm_count)).max(1.0);
+        // Groups differ in their rows: blocks do not end together.
+        let rounds = if busiest < 4.0 { busiest.ceil() } else { busiest + 0.5 };
+        let busy = rounds * (problem.k.div_ceil(SPAN) as f64 * self.span_us[width] + self.tile_us[width]);
+        let moved = |bytes: f64| stream_us(bytes, self.memory, device);
+        let prepared = moved(bytes(problem, problem.m) as f64 * 2.0);
+        let launches = 2.0 * bytes(problem, problem.m).div_ceil(case.workspace.max(1)) as f64 * device.model.launch_us;
+        launches + self.start_us + prepared + busy.max(moved(problem.bytes()))
+    }
+}
