@@ -82,7 +82,7 @@ pub struct Stats {
     /// Calls answered with an error: in [`super::Mode::Force`], and after a failed launch that may have added to C
     /// already.
     pub refused: u64,
-    /// Calls of candle's kernel for experts that ran on our kernels (feature `interpose-kernels`).
+    /// Calls of candle's kernels for experts, with quantised weights, too, that ran on our kernels (feature `interpose-kernels`).
     pub experts: u64,
     /// Calls of candle's kernels for products with quantised weights that ran on our kernels (feature `interpose-kernels`).
     pub gguf: u64,

@@ -81,16 +81,20 @@ pub fn experts_are_active() -> bool {
 const NO_TYPE: i32 = -1;
 
 /// The arguments of one call.
-struct Call {
-    input: *const c_void,
-    weights: *const c_void,
-    pairs: *const i32,
-    experts: *const i32,
-    scales: *const f32,
-    output: *mut c_void,
-    counts: [i32; 5],
-    dtype: i32,
-    stream: *mut c_void,
+pub(super) struct Call {
+    /// The function, for messages.
+    pub name: &'static str,
+    pub input: *const c_void,
+    pub weights: *const c_void,
+    pub pairs: *const i32,
+    pub experts: *const i32,
+    pub scales: *const f32,
+    pub output: *mut c_void,
+    /// Experts, experts of a token, M, N and K.
+    pub counts: [i32; 5],
+    /// The formats of the input, the weights and the output; else the reason why there are none.
+    pub types: std::result::Result<[Format; 3], String>,
+    pub stream: *mut c_void,
 }
 
 /// Replaces candle's own definition. Row p of the output is row `p / topk` of the input, or row p where `topk_weights` is given, times the
@@ -122,6 +126,7 @@ pub unsafe extern "C" fn moe_gemm_wmma(
         return;
     }
     let call = Call {
+        name: "moe_gemm_wmma",
         input,
         weights,
         pairs: sorted_token_ids,
@@ -129,32 +134,29 @@ pub unsafe extern "C" fn moe_gemm_wmma(
         scales: topk_weights,
         output,
         counts: [num_experts, topk, size_m, size_n, size_k],
-        dtype,
+        types: half(dtype)
+            .map(|format| [format; 3])
+            .ok_or_else(|| format!("moe_gemm_wmma has no type {dtype}; f16 is 0, bf16 is 1")),
         stream: stream as *mut c_void,
     };
     // SAFETY: the caller's promises.
-    let ran = unsafe {
-        kernels::guard("a product of experts", call.stream, call.output(), || {
-            let problem = call.problem()?;
-            call.run(&problem).map_err(|error| format!("{problem}: {error}"))
-        })
-    };
-    count_experts(ran);
+    unsafe { call.run() };
+}
+
+/// candle's number of a type of 16 bits.
+pub(super) fn half(number: i32) -> Option<Format> {
+    [Format::F16, Format::BF16].get(usize::try_from(number).ok()?).copied()
 }
 
 impl Call {
     /// The product that the call asks for.
-    fn problem(&self) -> std::result::Result<Problem, String> {
+    pub fn problem(&self) -> std::result::Result<Problem, String> {
         let [experts, top_k, m, n, k] = self.counts.map(|count| usize::try_from(count).unwrap_or(0));
-        let format = match self.dtype {
-            0 => Format::F16,
-            1 => Format::BF16,
-            other => return Err(format!("moe_gemm_wmma has no type {other}; f16 is 0, bf16 is 1")),
-        };
+        let [a, b, d] = self.types.clone()?;
         // Where each pair has a row of the input, `topk` says nothing about rows.
         let top_k = if self.scales.is_null() { top_k } else { top_k.max(1) };
         if experts == 0 || top_k == 0 || self.counts.iter().any(|count| *count < 0) {
-            return Err(format!("moe_gemm_wmma of {m} x {n} x {k} with {top_k} of {experts} experts is no product"));
+            return Err(format!("{} of {m} x {n} x {k} with {top_k} of {experts} experts is no product", self.name));
         }
         let groups = Groups::routed(experts, m / top_k, top_k).with(|groups| {
             groups.rows = Rows::Listed { pairs_per_row: if self.scales.is_null() { top_k } else { 1 } };
@@ -163,7 +165,8 @@ impl Call {
         let at = |operand: Operand, address: *const c_void| {
             operand.with(|o| o.pointer_align = power_of_two_in(address as u64))
         };
-        Ok(Problem::grouped([m, n, k], groups, format).with(|problem| {
+        Ok(Problem::grouped([m, n, k], groups, a).with(|problem| {
+            (problem.b.format, problem.d.format) = (b, d);
             problem.a = at(problem.a, self.input);
             problem.b = at(problem.b, self.weights);
             problem.d = at(problem.d, self.output);
@@ -172,24 +175,35 @@ impl Call {
 
     /// # Safety
     /// As for [`moe_gemm_wmma`].
-    unsafe fn run(&self, problem: &Problem) -> Result<()> {
-        let groups = GroupPointers::new(self.experts.cast()).with_lists(self.pairs.cast(), self.scales.cast());
-        let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
+    pub unsafe fn run(&self) {
+        let launch = |problem: &Problem| -> Result<()> {
+            let groups = GroupPointers::new(self.experts.cast()).with_lists(self.pairs.cast(), self.scales.cast());
+            let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
+            // SAFETY: the caller's promises.
+            unsafe { kernels::run(problem, KernelDesc::takes_groups, pointers, self.stream) }
+        };
         // SAFETY: the caller's promises.
-        unsafe { kernels::run(problem, KernelDesc::takes_groups, pointers, self.stream) }
+        let ran = unsafe {
+            kernels::guard("a product of experts", self.stream, self.output(), || {
+                let problem = self.problem()?;
+                launch(&problem).map_err(|error| format!("{problem}: {error}"))
+            })
+        };
+        count_experts(ran);
     }
 
-    /// Where the result is, and its bytes.
+    /// Where the result is, and its bytes; without a type, the bytes of the narrowest.
     fn output(&self) -> (*mut c_void, usize) {
         let [_, _, m, n, _] = self.counts.map(|count| usize::try_from(count).unwrap_or(0));
-        (self.output, m.saturating_mul(n).saturating_mul(2))
+        let of_number = self.types.as_ref().map_or(2, |[_, _, d]| d.bytes(1));
+        (self.output, m.saturating_mul(n).saturating_mul(of_number))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::call::own;
-    use super::{experts_are_active, Call, CANDLES};
+    use super::{experts_are_active, half, Call, CANDLES};
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};
     use crate::family::KERNELS;
@@ -200,6 +214,7 @@ mod tests {
     /// 64 tokens choose 8 of 128 experts.
     fn call() -> Call {
         Call {
+            name: "moe_gemm_wmma",
             input: 0x1000 as _,
             weights: 0x2008 as _,
             pairs: null(),
@@ -207,7 +222,7 @@ mod tests {
             scales: null(),
             output: 0x3002 as _,
             counts: [128, 8, 512, 1536, 2048],
-            dtype: 1,
+            types: Ok([Format::BF16; 3]),
             stream: null_mut(),
         }
     }
@@ -243,7 +258,8 @@ mod tests {
     #[test]
     fn a_call_that_is_no_product_has_a_reason() {
         let said = |call: Call| call.problem().unwrap_err();
-        assert!(said(Call { dtype: 2, ..call() }).contains("no type 2"));
+        assert_eq!([-1, 0, 1, 2].map(half), [None, Some(Format::F16), Some(Format::BF16), None]);
+        assert!(said(Call { types: Err("no type 2".into()), ..call() }).contains("no type 2"));
         let sizes = [[0, 8, 8, 8, 8], [8, 0, 8, 8, 8], [8, 8, -1, 8, 8], [8, 8, 8, -1, 8], [8, 8, 8, 8, i32::MIN]];
         for counts in sizes {
             assert!(said(Call { counts, ..call() }).contains("is no product"), "{counts:?}");

@@ -25,8 +25,8 @@
 //! A 16-bit product that the dispatcher gives to cuBLAS goes unchanged too, and cuBLAS may add the partial sums in 16
 //! bits. [`set_exact_sums`] and `TILEGEMM_EXACT_SUMS=on` ask for sums in f32, as the op has.
 //!
-//! The feature `interpose-kernels` also defines candle's own kernels: `moe_gemm_wmma`, which `candle_nn::moe::moe_gemm` calls, and the 46 functions behind
-//! `QMatMul` (mmvq, mmq and their quantisation). candle's definitions are then not in the program: every such call runs on our kernels, whatever
+//! The feature `interpose-kernels` also defines candle's own kernels: `moe_gemm_wmma`, which `candle_nn::moe::moe_gemm` calls, `moe_gemm_gguf` and
+//! `moe_gemm_gguf_prefill`, which `candle_nn::moe::moe_gemm_gguf` calls, and the 46 functions behind `QMatMul` (mmvq, mmq and their quantisation). candle's definitions are then not in the program: every such call runs on our kernels, whatever
 //! the [`Mode`] is. The functions return nothing, so a call that cannot run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN.
 //! `TILEGEMM_ON_FAILURE=abort` ends the program instead.
 //!
@@ -49,6 +49,8 @@ mod failure;
 #[cfg(feature = "interpose-kernels")]
 mod gguf;
 #[cfg(feature = "interpose-kernels")]
+mod gguf_experts;
+#[cfg(feature = "interpose-kernels")]
 mod kernels;
 #[cfg(feature = "preload")]
 mod lt;
@@ -65,6 +67,8 @@ pub use cublas::is_active;
 pub use experts::experts_are_active;
 #[cfg(feature = "interpose-kernels")]
 pub use gguf::gguf_is_active;
+#[cfg(feature = "interpose-kernels")]
+pub use gguf_experts::gguf_experts_are_active;
 #[doc(hidden)]
 pub use mode::set_dry_run;
 pub use mode::{exact_sums, mode, set_exact_sums, set_mode, trace_to, Mode};

@@ -21,6 +21,8 @@ mod experts;
 mod fma;
 mod gguf;
 mod gguf_errors;
+#[cfg(feature = "interpose-kernels")]
+mod gguf_experts;
 mod groups;
 mod launches;
 mod limits;
@@ -119,6 +121,8 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(fma::tests());
     tests.extend(gguf::tests());
     tests.extend(gguf_errors::tests());
+    #[cfg(feature = "interpose-kernels")]
+    tests.extend(gguf_experts::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(limits::tests());

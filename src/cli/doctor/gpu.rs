@@ -73,7 +73,7 @@ fn interposer() -> Finding {
 
 /// Whether candle's calls of its own kernels arrive.
 #[cfg(feature = "interpose-kernels")]
-fn kernels() -> [Finding; 2] {
+fn kernels() -> [Finding; 3] {
     let finding = |name, calls: &str, arrive: bool| {
         if arrive {
             return Finding::ok(name, format!("candle's calls for {calls} arrive at the dispatcher"));
@@ -84,6 +84,7 @@ fn kernels() -> [Finding; 2] {
     [
         finding("experts", "experts", crate::interpose::experts_are_active()),
         finding("gguf", "quantised weights", crate::interpose::gguf_is_active()),
+        finding("gguf experts", "experts with quantised weights", crate::interpose::gguf_experts_are_active()),
     ]
 }
 
