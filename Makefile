@@ -51,4 +51,4 @@ gpu-bundle: toolchain
 	$(ENV) scripts/gpu_bundle.sh "$(call FEATURES_OF,$(ARCHS))" $(BUNDLE)
 
 fmt:
-	cargo fmt
+	cargo fmt --all

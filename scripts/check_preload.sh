@@ -15,16 +15,18 @@ needed=$(readelf -d "$library" | awk '/NEEDED/ { gsub(/[][]/, "", $NF); print $N
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-include=$CUDA_HOME/include
+compile() { g++ -std=c++17 -isystem "$CUDA_HOME/include" "$@"; }
 for version in 13 12; do
   lib=$folder/$version
   mkdir "$lib"
-  for name in cublasLt cublas; do
-    echo "lib$name.so.$version { global: cublas*; local: *; };" >"$folder/versions"
-    g++ -std=c++17 -O1 -shared -fPIC -DVERSION=$version $([[ $name == cublas ]] || echo -DLT) -isystem "$include" tests/preload/stub.cpp -o "$lib/lib$name.so.$version" \
-      -Wl,-soname,"lib$name.so.$version" -Wl,--version-script="$folder/versions"
-  done
-  g++ -std=c++17 -O1 -no-pie -isystem "$include" tests/preload/program.cpp -o "$lib/program" -L"$lib" -l:libcublas.so.$version -l:libcublasLt.so.$version
+  # A library with the name and the symbol versions of NVIDIA's: stub NAME OPTION...
+  stub() {
+    echo "lib$1.so.$version { global: cublas*; local: *; };" >"$folder/versions"
+    compile -shared -fPIC -Wl,-soname,"lib$1.so.$version" -Wl,--version-script="$folder/versions" tests/preload/stub.cpp -o "$lib/lib$1.so.$version" "${@:2}"
+  }
+  stub cublasLt -DLT
+  stub cublas -DVERSION=$version -L"$lib" -l:libcublasLt.so.$version
+  compile -no-pie tests/preload/program.cpp -o "$lib/program" -L"$lib" -l:libcublas.so.$version -l:libcublasLt.so.$version
   # The program alone, with every call forwarded, and as the library decides: without a device that is the same.
   run() { LD_LIBRARY_PATH=$lib:${LD_LIBRARY_PATH:-} "$@" "$lib/program"; }
   run env >"$folder/alone"
@@ -32,19 +34,21 @@ for version in 13 12; do
   modes=off
   nvidia-smi -L &>/dev/null || modes="off on" # the operands are no memory of a device
   for mode in $modes; do
-    run env LD_PRELOAD="$library" TILEGEMM=$mode TILEGEMM_STATS=on >"$folder/with" 2>"$folder/stats" || { cat "$folder/stats"; fail "with cuBLAS $version, TILEGEMM=$mode: it ends with an error"; }
-    diff "$folder/alone" "$folder/with" || fail "with cuBLAS $version, TILEGEMM=$mode: calls arrive changed"
+    about="with cuBLAS $version, TILEGEMM=$mode"
+    run env LD_PRELOAD="$library" TILEGEMM=$mode TILEGEMM_STATS=on >"$folder/with" 2>"$folder/stats" ||
+      { cat "$folder/stats"; fail "$about: it ends with an error"; }
+    diff "$folder/alone" "$folder/with" || fail "$about: calls arrive changed"
     case $mode in
       off) counts='["off",15]' ;;
       on) counts='["pointer_mode",1],["types",1],["compute_type",1],["arguments",1],["pointer_arrays",2],["attributes",1],["failed",8]' ;;
     esac
-    grep -F "\"ours\":0,\"forwarded\":[$counts],\"refused\":0" "$folder/stats" >/dev/null || { cat "$folder/stats"; fail "with TILEGEMM=$mode the counters are other ones"; }
+    grep -F "\"ours\":0,\"forwarded\":[$counts],\"refused\":0" "$folder/stats" >/dev/null || { cat "$folder/stats"; fail "$about: other counters"; }
   done
 done
 
 # cuBLAS in the program itself: no call arrives, and the library says why.
-g++ -std=c++17 -O1 -c -DLT -isystem "$include" tests/preload/stub.cpp -o "$folder/lt.o"
-g++ -std=c++17 -O1 -DSTATIC -isystem "$include" tests/preload/program.cpp tests/preload/stub.cpp "$folder/lt.o" -o "$folder/static"
+compile -c -DLT tests/preload/stub.cpp -o "$folder/lt.o"
+compile -DSTATIC tests/preload/program.cpp tests/preload/stub.cpp "$folder/lt.o" -o "$folder/static"
 LD_PRELOAD=$library TILEGEMM_STATS=on "$folder/static" 2>&1 >/dev/null | grep -F "cuBLAS is linked into $folder/static statically" >/dev/null ||
   fail "a program with a static cuBLAS is not told of"
 LD_PRELOAD=$library TILEGEMM_STATS=on env true 2>&1 | grep "has not loaded libcublas" >/dev/null || fail "a program without cuBLAS is not told of"

@@ -18,7 +18,7 @@ step() { end_step; current=$*; printf '\n\033[1m== %s\033[0m\n' "$*"; }
 tests() { cargo test --locked "$@" 2>&1 | tee -a "$log"; }
 
 step "format and file sizes"
-cargo fmt --check
+cargo fmt --all --check
 # The suite is data.
 long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' '*.md' '*.toml' ':!benches/suite.toml' | xargs wc -l |
   awk '$2 != "total" && $1 > 500')

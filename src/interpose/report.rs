@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Writes the counters of the process to stderr as JSON where `TILEGEMM_STATS=on` asks for them. Where no call has arrived, the reason takes the place of the counters.
+/// Writes the counters of the process to stderr as JSON where `TILEGEMM_STATS=on` asks for the counters. Where no call has arrived, the reason takes
+/// their place.
 pub fn report_at_exit() {
     match settings::stats() {
         Ok(false) => {}
