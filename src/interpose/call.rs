@@ -286,7 +286,9 @@ unsafe fn run_whole(
         let ready = unsafe { launch::ready(plan, queue.stream)? };
         let vendor = ready.kernel.role == Role::Vendor;
         let is_exact = product.is_of_lt() || !wants_exact(problem)?;
-        if vendor && product.is_as_planned(&ready.canonical.problem) && is_exact {
+        // A call of cuBLASLt has no handle of cuBLAS for a product of copies.
+        let is_on_operands = product.is_of_lt() || ready.packing.is_none();
+        if vendor && is_on_operands && product.is_as_planned(&ready.canonical.problem) && is_exact {
             launch::begin(plan, ready);
             return Ok(Taken::No);
         }

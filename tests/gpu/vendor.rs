@@ -6,9 +6,11 @@ use crate::oracle;
 use crate::Test;
 use candle::cuda_backend::cudarc::cublas::sys;
 use candle::cuda_backend::cudarc::driver::DevicePtr;
+use candle::{DType, Device, Tensor};
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::interpose::{self, Forwarded};
-use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::interpose::{self, Forwarded, Mode};
+use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{Pointers, VendorCall};
 use candle_tilegemm::{workspace, Format, Layout, Problem};
 use half::{bf16, f16};
@@ -21,6 +23,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("vendor_leaves_the_math_mode".into(), Box::new(vendor_leaves_the_math_mode)),
         ("interposer_adds_in_f32_where_asked".into(), Box::new(interposer_adds_in_f32_where_asked)),
         ("interposer_adds_to_unaligned_results".into(), Box::new(interposer_adds_to_unaligned_results)),
+        ("interposer_copies_unaligned_operands".into(), Box::new(interposer_copies_unaligned_operands)),
         ("interposer_leaves_wrong_arguments_to_cublas".into(), Box::new(interposer_leaves_wrong_arguments)),
         ("interposer_forwards_after_a_panic".into(), Box::new(interposer_forwards_after_a_panic)),
         (HANDED_ON.into(), Box::new(workspaces_are_handed_on)),
@@ -201,6 +204,49 @@ fn interposer_adds_to_unaligned_results(gpu: &Gpu) -> Result<(), String> {
     let result = [(128, 1001, 515, 1), (100, 333, 65, 3)].into_iter().try_for_each(check);
     interpose::set_exact_sums(false);
     result
+}
+
+/// A call that the dispatcher gives to cuBLAS on copies of the operands runs on copies: a graph of the call has the kernels that copy, too.
+fn interposer_copies_unaligned_operands(gpu: &Gpu) -> Result<(), String> {
+    use candle::cuda_backend::cudarc::driver::sys::{cuGraphGetNodes, CUgraphInstantiate_flags, CUstreamCaptureMode};
+    const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let problem = Problem::dense(512, 4095, 4095, 1, Layout::NT, Format::BF16);
+    let plan = Dispatcher::new(gpu.info.clone())
+        .without_tuning()
+        .plan(&problem, Policy::default())
+        .map_err(|e| e.to_string())?;
+    if plan.packing.is_none() || plan.kernel.role != Role::Vendor {
+        println!("{} takes {problem} on this card: no call to look at", plan.name());
+        return Ok(());
+    }
+    let text = |e: candle::Error| e.to_string();
+    let (device, stream) = (Device::Cuda(gpu.device.clone()), gpu.device.cuda_stream());
+    let draw = |shape| Tensor::randn(0f32, 1f32, shape, &device)?.to_dtype(DType::BF16);
+    let (a, b) = (draw((problem.m, problem.k)).map_err(text)?, draw((problem.n, problem.k)).map_err(text)?);
+    let nodes = |mode: Mode| -> Result<usize, String> {
+        interpose::set_mode(mode);
+        let multiply = || a.matmul(&b.t()?);
+        multiply().map_err(text)?; // loads modules, and the stream gets a workspace
+        stream.synchronize().map_err(|e| e.to_string())?;
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(|e| e.to_string())?;
+        let d = multiply();
+        let graph = stream.end_capture(FLAGS).map_err(|e| e.to_string())?.ok_or("nothing was captured")?;
+        d.map_err(text)?;
+        let mut count = 0;
+        // SAFETY: the graph lives, and without a list of nodes the function only counts them.
+        unsafe { cuGraphGetNodes(graph.cu_graph(), std::ptr::null_mut(), &mut count) }
+            .result()
+            .map_err(|e| e.to_string())?;
+        Ok(count)
+    };
+    let counts = [nodes(Mode::Off), nodes(Mode::On)];
+    interpose::set_mode(Mode::On);
+    let [stock, ours] = counts;
+    let (stock, ours) = (stock?, ours?);
+    match ours > stock {
+        true => Ok(()),
+        false => Err(format!("{}: {ours} nodes, and {stock} of stock's call", plan.name())),
+    }
 }
 
 fn interposer_leaves_wrong_arguments(gpu: &Gpu) -> Result<(), String> {
