@@ -72,7 +72,7 @@ step "candle's calls for experts and quantised weights, by two linkers"
 tests --features "$cuda,interpose-kernels,preload" --lib interpose
 for linker in "" "-Clinker-features=-lld -Clink-arg=-fuse-ld=bfd"; do  # rustc's own, which is rust-lld, and GNU ld
   cargo rustc --locked --features "$cuda,interpose-kernels" --bin tilegemm -- $linker
-  for calls in experts "quantised weights"; do
+  for calls in experts "quantised weights" "experts with quantised weights"; do
     { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "with '$linker' they do not"; exit 1; }
   done
 done
