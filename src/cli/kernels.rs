@@ -83,15 +83,14 @@ pub fn built_for() -> String {
 }
 
 fn name_table(kernels: &[&KernelDesc]) -> Table {
-    // Names tell the cluster.
-    let mut table = new_table(&["name", "arch", "dtype", "layout", "tile", "align", "fuses", "built"]);
+    // Names tell the tile and the cluster.
+    let mut table = new_table(&["name", "arch", "dtype", "layout", "align", "fuses", "built"]);
     for kernel in kernels {
         table.add_row([
             kernel.name.into(),
             kernel.arch.to_string(),
             kernel.types.a.to_string(),
             kernel.layout.to_string(),
-            tile(kernel),
             kernel.align.to_string(),
             fuses(kernel).into(),
             built(&[kernel]),

@@ -43,7 +43,7 @@ fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
 
 #[test]
 fn the_other_families_keep_no_operands_in_the_workspace() {
-    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm", "sm90_gguf_gemm"];
+    let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm", "sm90_gguf_gemm", "sm90_gguf_grouped_gemm"];
     for kernel in KERNELS.iter().filter(|kernel| !copies.contains(&kernel.family)) {
         assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
     }
