@@ -469,7 +469,10 @@ fn the_fast_profile_has_something_for_every_problem() {
     assert!(half <= 60 && single <= 58, "{half} kernels of bf16 and f16, {single} of f32 and f64");
     assert!(on_hopper(true, true) + on_hopper(true, false) <= 56);
     let blocks = of_hopper().filter(|row| row.b != row.dtype).count();
-    assert!(blocks <= 248, "{blocks} kernels of blocks: six rows of ten formats and three types, and three for groups of rows");
+    assert!(
+        blocks <= 248,
+        "{blocks} kernels of blocks: six rows of ten formats and three types, and three for groups of rows"
+    );
     // fp8 has no results of its own.
     let (fp8, wider): (Vec<_>, Vec<_>) =
         of_hopper().filter(|row| row.out != row.dtype && row.b == row.dtype).partition(|row| row.dtype == "f8e4m3");

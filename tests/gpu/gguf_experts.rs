@@ -70,7 +70,8 @@ fn worst(
     rng: &mut StdRng,
 ) -> Result<f64> {
     let device = Device::Cuda(gpu.device.clone());
-    let bytes = blocks(ours, experts * n * k / ours.block().elements, Weights::Bounded, rng).map_err(candle::Error::msg)?;
+    let bytes =
+        blocks(ours, experts * n * k / ours.block().elements, Weights::Bounded, rng).map_err(candle::Error::msg)?;
     let storage = QStorage::from_data(Cow::Borrowed(&bytes[..]), &device, theirs)?;
     let weights = QTensor::new(storage, (experts, n, k))?;
     let w = numbers(ours, &bytes, experts * n).map_err(candle::Error::msg)?;
