@@ -231,7 +231,10 @@ fn interposer_copies_unaligned_operands(gpu: &Gpu) -> Result<(), String> {
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(|e| e.to_string())?;
         let d = multiply();
         let graph = stream.end_capture(FLAGS).map_err(|e| e.to_string())?.ok_or("nothing was captured")?;
-        d.map_err(text)?;
+        let d = d.map_err(text)?;
+        graph.launch().map_err(|e| e.to_string())?; // the memory of the result begins to exist, and can be freed
+        stream.synchronize().map_err(|e| e.to_string())?;
+        drop(d);
         let mut count = 0;
         // SAFETY: the graph lives, and without a list of nodes the function only counts them.
         unsafe { cuGraphGetNodes(graph.cu_graph(), std::ptr::null_mut(), &mut count) }
