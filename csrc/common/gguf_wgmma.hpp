@@ -52,7 +52,6 @@ template <int width>
 __device__ __forceinline__ void multiply_64(float (&d)[width / 2], const uint32_t (&p)[4], uint64_t q) {
   constexpr int add = 1;
   if constexpr (width == 192) TG_WGMMA_REGISTERS_ASM(192, 23, 96, 97, 98, 99, 100, 101, "bf16");
-  else if constexpr (width == 224) TG_WGMMA_REGISTERS_ASM(224, 27, 112, 113, 114, 115, 116, 117, "bf16");
   else if constexpr (width == 256) TG_WGMMA_REGISTERS_ASM(256, 31, 128, 129, 130, 131, 132, 133, "bf16");
   else wgmma<__nv_bfloat16, width>(d, p, q);
 }

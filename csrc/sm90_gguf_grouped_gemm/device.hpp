@@ -8,8 +8,8 @@ namespace {
 
 // src/family/sm90_gguf_grouped_gemm.rs has the same numbers.
 constexpr int most_groups = 4096, most_entries = 511;
-constexpr int most_rows = 224;    // of A in a tile
-constexpr int rows_of_load = 32;  // by TMA
+constexpr int most_rows = 192;    // of A in a tile
+constexpr int rows_of_load = 64;  // by TMA
 using List = UnitList<most_rows, 1>;
 
 // A tile, and where its rows go: the row of D of each row, -1: none, and its factor times alpha.
@@ -113,9 +113,10 @@ __device__ __forceinline__ void find_places(uint32_t known, uint32_t used, Place
     if (!is_last && tile.height <= 0) continue;
     at.wait(used);
     Places& to = places[at.s];
-    to.group = tile.group, to.n = tile.n, to.height = is_last ? 0 : tile.height;
+    const int height = is_last ? 0 : tile.height;
+    if (lane == 0) to.group = tile.group, to.n = tile.n, to.height = height;
     for (int i = lane; i < most_rows; i += 32) {
-      const int row = i < to.height ? int(p.rows.row_of_d(tile.first + i)) : -1;
+      const int row = i < height ? int(p.rows.row_of_d(tile.first + i)) : -1;
       to.rows[i] = row;
       to.factors[i] = row < 0 ? 0.0f : float(args.alpha) * p.rows.scale_of(row);
     }
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(S::threads, 1)
   for (unsigned turn = 0;; turn++) {
     mbarrier_wait_warp(known + 8 * (turn % 2), turn / 2 % 2);
     if (__any_sync(~0u, places[turn % 2].height == 0)) break;
-    consume<S>(Widths<64, 128, 192, 224>{}, own, args, places, turn);
+    consume<S>(Widths<64, 128, 192>{}, own, args, places, turn);
     __syncwarp();
     if (lane == 0) mbarrier_arrive(used + 8 * (turn % 2));
   }

@@ -11,8 +11,8 @@ use crate::partition::Footprint;
 use crate::problem::{Groups, Problem};
 
 /// Rows of A and rows of W that a block computes at a time: csrc/sm90_gguf_grouped_gemm/device.hpp has the same numbers, as the following ones.
-const TILE: [usize; 2] = [224, 128];
-const WIDTHS: [usize; 4] = [64, 128, 192, 224];
+const TILE: [usize; 2] = [192, 128];
+const WIDTHS: [usize; 3] = [64, 128, 192];
 const MOST_GROUPS: usize = 4096;
 const MOST_ENTRIES: usize = 511;
 /// Rows of the product whose activations the workspace holds at least; csrc/sm90_gguf_grouped_gemm/sm90_gguf_grouped_gemm.cu has the same number.
@@ -24,10 +24,10 @@ const SPREAD: f64 = 0.5;
 
 fitted! {
     Sm90GgufGroupedGemm {
-        /// A span of K of a tile, 256 numbers, by the width of the tile: 64, 128, 192 and 224 rows of A.
-        span_us: [f64; 4] = "us", 0.1 to 20.0;
+        /// A span of K of a tile, 256 numbers, by the width of the tile: 64, 128 and 192 rows of A.
+        span_us: [f64; 3] = "us", 0.1 to 20.0;
         /// The first loads and the last stores of a tile, by its width.
-        tile_us: [f64; 4] = "us", 0.0 to 20.0;
+        tile_us: [f64; 3] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes, and the list of groups that each block makes.
         start_us: f64 = "us", 0.0 to 12.0;
         /// The share of the memory's rate.
