@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 /// The suite of this crate.
 const SUITE: &str = include_str!("../../benches/suite.toml");
 
-/// The classes that the crate lists whole, each with its products.
-const LISTED: [(&str, fn() -> Vec<Shape>); 2] = [(experts::CLASS, experts::products), (gguf::CLASS, gguf::products)];
+/// The products of a class.
+type List = fn() -> Vec<Shape>;
+/// The classes that the crate lists whole.
+const LISTED: [(&str, List); 2] = [(experts::CLASS, experts::products), (gguf::CLASS, gguf::products)];
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Products {
@@ -52,7 +54,7 @@ impl Products {
     }
 
     /// The products of the class, where it is one that the crate lists whole.
-    fn listed(&self) -> Option<fn() -> Vec<Shape>> {
+    fn listed(&self) -> Option<List> {
         LISTED.into_iter().find(|(name, _)| self.is_class(name)).map(|(_, products)| products)
     }
 

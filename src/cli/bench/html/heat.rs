@@ -23,8 +23,10 @@ pub const SCALE: [(f64, &str); 5] = [
 ];
 /// Pixels that hold a kernel's name.
 const CELL: (usize, usize) = (62, 44);
+/// Whether a row belongs to a map.
+type Belongs = fn(&Row) -> bool;
 /// The maps, each with the rows that belong to it.
-const MAPS: [(&str, fn(&Row) -> bool); 3] = [
+const MAPS: [(&str, Belongs); 3] = [
     ("bf16, f16", |row| matches!(row.dtype, Format::BF16 | Format::F16) && row.b.is_none()),
     ("f32", |row| row.dtype == Format::F32 && row.b.is_none()),
     ("quantised weights", |row| row.b.is_some()),
