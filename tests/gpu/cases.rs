@@ -187,13 +187,13 @@ pub fn f32_mode(kernel: &KernelDesc) -> F32Mode {
     }
 }
 
-/// Runs one kernel over every size and variant that it supports, and compares with the reference kernel.
-pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
-    by_types!(kernel.types, compare_all(gpu, kernel))
+/// Runs one kernel over every size and variant that it supports, or over so many small cases, and compares with the reference kernel.
+pub fn kernel_against_reference(gpu: &Gpu, kernel: &'static KernelDesc, few: Option<usize>) -> Result<(), String> {
+    by_types!(kernel.types, compare_all(gpu, kernel, few))
 }
 
 /// compute-sanitizer takes minutes for a single kernel's cases: TILEGEMM_TEST_CASES is how many small ones it gets of each.
-fn few_cases() -> Result<Option<usize>, String> {
+pub fn few_cases() -> Result<Option<usize>, String> {
     let Ok(value) = std::env::var("TILEGEMM_TEST_CASES") else { return Ok(None) };
     match value.parse() {
         Ok(few) if few > 0 => Ok(Some(few)),
@@ -201,7 +201,11 @@ fn few_cases() -> Result<Option<usize>, String> {
     }
 }
 
-fn compare_all<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+fn compare_all<T: Element, Out: Element>(
+    gpu: &Gpu,
+    kernel: &'static KernelDesc,
+    few: Option<usize>,
+) -> Result<(), String> {
     if !kernel.arch.runs_on(gpu.info.capability) {
         return Err(format!("built for {}, which this device does not run", kernel.arch));
     }
@@ -230,7 +234,7 @@ fn compare_all<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc)
     if cases.len() < 40 {
         return Err(format!("only {} comparisons to make", cases.len()));
     }
-    if let Some(few) = few_cases()? {
+    if let Some(few) = few {
         let every = cases.len().div_ceil(few);
         cases = cases.into_iter().filter(|(_, problem, ..)| problem.flops() < 1e9).step_by(every).collect();
     }

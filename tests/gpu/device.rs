@@ -113,23 +113,29 @@ pub struct Operands<T, Out = T> {
 }
 
 impl Gpu {
-    pub fn open() -> Result<Self, String> {
-        let info = launch::device_info(0).map_err(|e| e.to_string())?;
-        let device = CudaDevice::new(0).map_err(|e| e.to_string())?;
+    /// The device of this ordinal, with a cuBLAS handle that no other has.
+    pub fn open(ordinal: usize) -> Result<Self, String> {
+        let info = launch::device_info(ordinal).map_err(|e| e.to_string())?;
+        let device = CudaDevice::new(ordinal).map_err(|e| e.to_string())?;
         Ok(Self { device, info })
     }
 
     /// The plan of a product, and where this thread launches the plan.
     pub fn plan<'a>(&self, choice: impl Into<Choice<'a>>, problem: &Problem) -> Result<(Arc<Plan>, Queue), String> {
-        let stream = self.device.cuda_stream();
-        stream.context().bind_to_thread().map_err(|e| e.to_string())?;
         let policy = match choice.into() {
             Choice::Named(name) => Policy::force(name).map_err(|e| e.to_string())?,
             Choice::By(policy) => policy,
         };
         let plan = Dispatcher::new(self.info.clone()).plan(problem, policy).map_err(|e| e.to_string())?;
+        Ok((plan, self.queue()?))
+    }
+
+    /// Where this thread launches, with the device as the thread's current device.
+    pub fn queue(&self) -> Result<Queue, String> {
+        let stream = self.device.cuda_stream();
+        stream.context().bind_to_thread().map_err(|e| e.to_string())?;
         let handle = self.device.cublas_handle();
-        Ok((plan, Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast())))
+        Ok(Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast()))
     }
 
     /// D after the plan's kernels have run on the operands.
@@ -139,7 +145,9 @@ impl Gpu {
         problem: &Problem,
         operands: &Operands<T, Out>,
     ) -> Result<Vec<Out>, String> {
-        self.run_by(choice, problem, operands, |launch, _| launch())
+        let (plan, queue) = self.plan(choice, problem)?;
+        // SAFETY: `with_operands` has buffers that hold what the problem spans.
+        self.with_operands(problem.epilogue.in_place, operands, |pointers, _| unsafe { launch(&plan, pointers, queue) })
     }
 
     /// The same from a CUDA graph, after a launch without one whose result is overwritten.
@@ -149,7 +157,10 @@ impl Gpu {
         problem: &Problem,
         operands: &Operands<T>,
     ) -> Result<Vec<T>, String> {
-        self.run_by(kernel, problem, operands, |launch, d| {
+        let (plan, queue) = self.plan(kernel, problem)?;
+        self.with_operands(problem.epilogue.in_place, operands, |pointers, d| {
+            // SAFETY: as in `run`.
+            let launch = || unsafe { launch(&plan, pointers, queue) };
             launch()?;
             let stream = self.device.cuda_stream();
             let text = |e: DriverError| e.to_string();
@@ -163,15 +174,14 @@ impl Gpu {
         })
     }
 
-    fn run_by<'a, T: Element, Out: Element>(
+    /// D after `work` has put launches into the device's stream, which get pointers to copies of the operands. In place, C is D.
+    pub fn with_operands<T: Element, Out: Element>(
         &self,
-        choice: impl Into<Choice<'a>>,
-        problem: &Problem,
+        in_place: bool,
         operands: &Operands<T, Out>,
-        how: impl FnOnce(&dyn Fn() -> Result<(), String>, &mut CudaSlice<Out>) -> Result<(), String>,
+        work: impl FnOnce(Pointers, &mut CudaSlice<Out>) -> Result<(), String>,
     ) -> Result<Vec<Out>, String> {
         let text = |e: candle::Error| e.to_string();
-        let (plan, queue) = self.plan(choice, problem)?;
         let upload = |values: &Vec<T>| self.device.clone_htod(values).map_err(text);
         let upload_out = |values: &Vec<Out>| self.device.clone_htod(values).map_err(text);
         let (a, b, c) = (upload(&operands.a)?, upload(&operands.b)?, upload_out(&operands.c)?);
@@ -181,13 +191,20 @@ impl Gpu {
         let at_out =
             |slice: &CudaSlice<Out>, offset: usize| slice.device_ptr(&stream).0 + (offset * size_of::<Out>()) as u64;
         let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
-        let c = if problem.epilogue.in_place { at_out(&d, d_offset) } else { at_out(&c, c_offset) };
+        let c = if in_place { at_out(&d, d_offset) } else { at_out(&c, c_offset) };
         let pointers = Pointers::new(at(&a, a_offset) as _, at(&b, b_offset) as _, at_out(&d, d_offset) as _);
         let pointers = pointers.with_c(c as _).with_bias(at_out(&bias, 0) as _);
-        // SAFETY: the buffers hold what the problem spans, and live until the copy below has waited for the stream.
-        how(&|| unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string()), &mut d)?;
+        // The buffers live until the copy below has waited for the stream.
+        work(pointers, &mut d)?;
         let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
-        let values = storage.to_cpu_storage().map_err(|e| format!("{problem}: {e}"))?;
+        let values = storage.to_cpu_storage().map_err(text)?;
         Ok(values.as_slice::<Out>().map_err(text)?.to_vec())
     }
+}
+
+/// # Safety
+/// As for [`launch::launch`].
+unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<(), String> {
+    // SAFETY: the caller's promise.
+    unsafe { launch::launch(plan, pointers, queue) }.map_err(|e| e.to_string())
 }

@@ -4,9 +4,7 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use crate::oracle::{agree, for_each};
 use crate::Test;
-use candle::backend::BackendStorage;
 use candle::cuda_backend::cudarc::cublas::sys;
-use candle::cuda_backend::cudarc::driver::DevicePtr;
 use candle::{Device, Tensor, Var};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::Fusion;
@@ -47,24 +45,8 @@ fn on_gpu<T: Element>(
     operands: &Operands<T>,
     launch: impl FnOnce(Pointers, Queue) -> candle_tilegemm::Result<()>,
 ) -> Result<Vec<T>, String> {
-    let stream = gpu.device.cuda_stream();
-    stream.context().bind_to_thread().map_err(text)?;
-    let upload = |values: &Vec<T>| gpu.device.clone_htod(values).map_err(text);
-    let slices = [&operands.a, &operands.b, &operands.c, &operands.d].map(upload);
-    let [a, b, c, d] = slices;
-    let (a, b, c, d, bias) = (a?, b?, c?, d?, upload(&operands.bias)?);
-    let at = |slice: &candle::cuda_backend::cudarc::driver::CudaSlice<T>, offset: usize| {
-        slice.device_ptr(&stream).0 + (offset * size_of::<T>()) as u64
-    };
-    let [a_offset, b_offset, c_offset, d_offset] = operands.offsets;
-    let pointers = Pointers::new(at(&a, a_offset) as _, at(&b, b_offset) as _, at(&d, d_offset) as _)
-        .with_c(at(&c, c_offset) as _)
-        .with_bias(at(&bias, 0) as _);
-    let handle = gpu.device.cublas_handle();
-    launch(pointers, Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast())).map_err(text)?;
-    let storage = candle::CudaStorage::wrap_cuda_slice(d, gpu.device.clone());
-    let values = storage.to_cpu_storage().map_err(text)?;
-    Ok(values.as_slice::<T>().map_err(text)?.to_vec())
+    let queue = gpu.queue()?;
+    gpu.with_operands(false, operands, |pointers, _| launch(pointers, queue).map_err(text))
 }
 
 fn finish<T: Element>(gpu: &Gpu, problem: &Problem, fusion: Fusion, operands: &Operands<T>) -> Result<Vec<T>, String> {

@@ -44,6 +44,8 @@ enum Way {
     Kernel(&'static KernelDesc),
     /// On a copy of the weights in bf16, by our kernels.
     Copies,
+    /// By the choice of the dispatcher.
+    Chosen(Policy),
 }
 
 /// The bytes of blocks.
@@ -133,6 +135,43 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
     Ok(())
 }
 
+/// A random product by the choice of the dispatcher.
+pub fn random<T: Element>(gpu: &Gpu, policy: Policy, rng: &mut StdRng) -> Result<(), String> {
+    let formats: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_gguf_block()).collect();
+    let format = formats[rng.random_range(0..formats.len())];
+    let rows = [8, 64, 200][rng.random_range(0..3)];
+    let k = format.block().elements * rng.random_range(1..=2048 / format.block().elements);
+    let case = Case {
+        offset: 2 * rng.random_range(0..=4),
+        padding: [0, 0, 1, 8][rng.random_range(0..4)],
+        bias: rng.random(),
+        activation: Activation::ALL[rng.random_range(0..Activation::ALL.len())],
+        beta: if rng.random() { 0.5 } else { 0.0 },
+        ..CASES[rng.random_range(0..CASES.len())]
+    };
+    let (m, n) = (rng.random_range(1..=rows), rng.random_range(1..=300));
+    run::<T>(gpu, Way::Chosen(policy), [T::KERNEL_DTYPE, format], [m, n, k], case).map(drop)
+}
+
+/// One kernel over a few cases, for compute-sanitizer.
+pub fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let types = [kernel.types.a, kernel.types.b];
+    let k = 2 * kernel.types.b.block().elements.max(128);
+    let mut tried = 0;
+    for (m, case) in [(1, CASES[3]), (7, CASES[0]), (40, CASES[4]), (130, CASES[3])] {
+        let sizes = [m, 72, k];
+        tried += usize::from(match kernel.types.a {
+            Format::F16 => run::<f16>(gpu, Way::Kernel(kernel), types, sizes, case),
+            Format::BF16 => run::<bf16>(gpu, Way::Kernel(kernel), types, sizes, case),
+            _ => run::<f32>(gpu, Way::Kernel(kernel), types, sizes, case),
+        }?);
+    }
+    if tried == 0 {
+        return Err("no product to try".into());
+    }
+    Ok(())
+}
+
 /// Whether the kernel takes the product; then its D is compared with the sums.
 fn run<T: Element>(
     gpu: &Gpu,
@@ -171,10 +210,11 @@ fn run<T: Element>(
     let weights = numbers(b, &bytes, n)?;
     let wrong = |e: String| format!("{problem} {case:?}: {e}");
     let launch =
-        |choice: Choice| on_the_gpu(gpu, choice, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong);
+        |choice: Choice| on_the_gpu(gpu, way, choice, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong);
     let mut got = match way {
         Way::Kernel(kernel) => launch(Choice::Named(kernel.name))?,
         Way::Copies => launch(Choice::By(Policy::own().with_copies()))?,
+        Way::Chosen(policy) => launch(Choice::By(policy))?,
     };
     if let Way::Kernel(kernel) = way {
         let configs = kernel.configurations(&problem.canonical().problem, &gpu.info);
@@ -216,6 +256,7 @@ fn run<T: Element>(
 /// D and the guard behind D.
 fn on_the_gpu<T: Element>(
     gpu: &Gpu,
+    way: Way,
     choice: Choice,
     problem: &Problem,
     offset: usize,
@@ -223,9 +264,8 @@ fn on_the_gpu<T: Element>(
     [x, bias, c]: [&Vec<T>; 3],
 ) -> Result<Vec<T>, String> {
     let text = |e: candle::Error| e.to_string();
-    let is_on_copies = matches!(choice, Choice::By(_));
     let (plan, queue) = gpu.plan(choice, problem)?;
-    if is_on_copies && plan.packing.is_none_or(|packing| !packing.b) {
+    if matches!(way, Way::Copies) && plan.packing.is_none_or(|packing| !packing.b) {
         return Err(format!("{} runs without a copy of B", plan.kernel));
     }
     // Bytes around the blocks that would be NaN as scales.

@@ -6,7 +6,7 @@ use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
-use candle_tilegemm::dispatch::{Dispatcher, Plan};
+use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, GroupPointers, Pointers, Queue};
 use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows, Types};
@@ -309,6 +309,45 @@ fn check<T: Element, Out: Element>(
 
 fn bits<Out: Element>(values: &[Out]) -> Vec<u64> {
     values.iter().map(|x| x.to_f64().to_bits()).collect()
+}
+
+/// A random product by the choice of the dispatcher.
+pub fn random<T: Element, Out: Element>(gpu: &Gpu, policy: Policy, rng: &mut StdRng) -> Result<(), String> {
+    let kind = KINDS[rng.random_range(0..KINDS.len())];
+    let mut counts: Vec<usize> = (0..rng.random_range(1..=40))
+        .map(|_| if rng.random_bool(0.4) { 0 } else { rng.random_range(1..=60) })
+        .collect();
+    counts[0] = counts[0].max(1);
+    let routing = routing(&counts, kind, rng);
+    let mut extent = || if rng.random() { 8 * rng.random_range(1..=30) } else { rng.random_range(1..=200) };
+    let (n, k) = (extent(), extent());
+    let padding = [0, 8, 3][rng.random_range(0..3)];
+    let problem = problem::<T, Out>(&routing, kind, n, k, padding);
+    let operands = operands::<T, Out>(&problem, rng);
+    let (plan, queue) = gpu.plan(policy, &problem)?;
+    let describe = |e: String| format!("{problem}, {kind:?}, by {} {}: {e}", plan.name(), plan.config);
+    let uploaded = Uploaded::new(gpu, &routing, &operands)?;
+    uploaded.launch(&plan, queue).map_err(describe)?;
+    check(&problem, &routing, &operands, &uploaded.result()?).map_err(describe)
+}
+
+/// One kernel over a few distributions of rows, for compute-sanitizer.
+pub fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    by_types!(kernel.types, some(gpu, kernel))
+}
+
+fn some<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let mut rng = StdRng::seed_from_u64(13);
+    for kind in [KINDS[0], KINDS[3], KINDS[6]].into_iter().filter(|kind| kind.gate.is_none() || kernel.takes_gates()) {
+        let routing = routing(&[3, 0, 17, 1, 40], kind, &mut rng);
+        let problem = problem::<T, Out>(&routing, kind, 136, 72, 8);
+        let operands = operands::<T, Out>(&problem, &mut rng);
+        let (plan, queue) = gpu.plan(kernel.name, &problem)?;
+        let uploaded = Uploaded::new(gpu, &routing, &operands)?;
+        uploaded.launch(&plan, queue)?;
+        check(&problem, &routing, &operands, &uploaded.result()?).map_err(|e| format!("{problem}, {kind:?}: {e}"))?;
+    }
+    Ok(())
 }
 
 /// All distributions, in every configuration, twice.

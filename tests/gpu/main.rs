@@ -18,6 +18,7 @@ mod end_to_end;
 mod epilogue;
 mod exactness;
 mod experts;
+mod families;
 mod fma;
 mod gguf;
 mod gguf_errors;
@@ -31,8 +32,10 @@ mod oracle;
 mod outer;
 mod packing;
 mod qmatmul;
+mod random;
 mod speed;
 mod tf32;
+mod two_devices;
 mod vendor;
 
 use candle_tilegemm::family::KERNELS;
@@ -45,7 +48,7 @@ use std::sync::OnceLock;
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // one GPU, and counters that belong to one test at a time
-    let gpu = Gpu::open();
+    let gpu = Gpu::open(0);
     let required = std::env::var("TILEGEMM_REQUIRE_GPU").is_ok_and(|value| value == "1");
     let skip = match &gpu {
         Ok(gpu) => {
@@ -62,10 +65,15 @@ fn main() {
             !required
         }
     };
+    let alone = two_devices::missing().filter(|_| !skip);
+    if let Some(why) = &alone {
+        println!("left out: the tests of two devices; {why}");
+    }
     let trials = all().into_iter().map(|(name, test)| {
         let gpu = gpu.clone();
         let run = move || -> Result<(), Failed> { Ok(test(&gpu?)?) };
-        Trial::test(name, run).with_ignored_flag(skip)
+        let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
+        Trial::test(name, run).with_ignored_flag(is_left_out)
     });
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
@@ -109,7 +117,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(others);
     let kernels = with_one_b().filter(|kernel| kernel.role != Role::LastResort);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
-        let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel));
+        let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel, cases::few_cases()?));
         (kernel.name.to_string(), test)
     }));
     tests.extend(activations::tests());
@@ -118,6 +126,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(configurations::tests());
     tests.extend(exactness::tests());
     tests.extend(experts::tests());
+    tests.extend(families::tests());
     tests.extend(fma::tests());
     tests.extend(gguf::tests());
     tests.extend(gguf_errors::tests());
@@ -128,6 +137,8 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(limits::tests());
     tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());
+    tests.extend(random::tests());
+    tests.extend(two_devices::tests());
     tests.extend(end_to_end::tests());
     tests.extend(speed::tests());
     tests.extend(tf32::tests());
