@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|quantized|embed|encode|torch]..., all but
-# experts, moe, quantized, embed, encode and torch by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|quantized|embed|encode|sanitize|torch]...,
+# all but experts, moe, quantized, embed, encode, sanitize and torch by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, torch a python3 with PyTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -41,6 +41,34 @@ quantized() {
   [[ ! -e quantized-kernels ]] || ./quantized-kernels "${run[@]}" --compare stock-gguf.safetensors
 }
 
+# Every family of this build as it ships, by each tool of compute-sanitizer: the tests family_* (tests/gpu/families.rs), each in a process of its own, because
+# no kernel runs after an error.
+sanitize() {
+  local tool family families found began PATH=$PATH summary="" failed=0 clean log=sanitize.log
+  for found in /usr/local/cuda*/bin; do PATH+=:$found; done
+  command -v compute-sanitizer >/dev/null ||
+    { echo "run.sh: compute-sanitizer is not on PATH; install CUDA's compute-sanitizer, or add its folder to PATH" >&2; exit 1; }
+  families=$(./gpu --list family_ | sed -n 's/^\(family_.*\): test$/\1/p')
+  : >"$log"
+  for tool in memcheck racecheck initcheck synccheck; do
+    began=$SECONDS clean=0
+    for family in $families; do
+      # Without --error-exitcode the exit code is the program's, whatever the tool has found.
+      if found=$(compute-sanitizer --tool "$tool" --error-exitcode 9 ./gpu --exact "$family" 2>&1) && [[ $found == *" 1 passed;"* ]]; then
+        clean=$((clean + 1))
+      else
+        failed=1
+        echo "$tool: $family: $(grep -E 'SUMMARY|^=+ +(at|[A-Z].*(error|Error|Invalid|Race|Uninit))' <<<"$found" | sort -u | head -n 3 | cut -c1-200)"
+      fi
+      printf '== %s %s\n%s\n' "$tool" "$family" "$found" >>"$log"
+    done
+    summary+=$(printf '%-10s %2d of %d families without an error, %d s' "$tool" "$clean" "$(wc -w <<<"$families")" $((SECONDS - began)))$'\n'
+  done
+  echo "families:" ${families//family_/}
+  printf '%s' "$summary"
+  ((failed == 0)) || { echo "run.sh: compute-sanitizer has found something, or a family did not run; $log has the reports" >&2; exit 1; }
+}
+
 for step in "${@:-doctor test planted bench overhead llama}"; do
   for name in $step; do
     echo "== $name"
@@ -54,6 +82,7 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
       experts) for model in qwen3 mixtral; do ./experts --model $model; done ;;
       moe) moe ;;
       quantized) quantized ;;
+      sanitize) sanitize ;;
       embed) ./embed --device cuda ;;
       encode)
         for model in minilm bert-base; do
