@@ -24,7 +24,7 @@ pub struct Setting {
     pub feature: Option<&'static str>,
     /// The error's description of permitted values.
     expected: &'static str,
-    check: fn(&Setting) -> Result<()>,
+    check: fn(&Setting, OsString) -> Result<()>,
 }
 
 /// The mode of the interposer.
@@ -46,7 +46,7 @@ pub const TRACE: Setting = Setting {
     decides: "where `TILEGEMM=trace` writes",
     feature: None,
     expected: "a file",
-    check: |_| Ok(()),
+    check: |_, _| Ok(()),
 };
 
 /// The one kernel to use.
@@ -156,7 +156,7 @@ pub const TUNING: Setting = Setting {
     decides: "the measured table to ask first, instead of the one in the cache; or none at all",
     feature: None,
     expected: "a file, or off",
-    check: |_| Ok(()),
+    check: |_, _| Ok(()),
 };
 
 /// Tests that need a GPU.
@@ -167,7 +167,7 @@ pub const REQUIRE_GPU: Setting = Setting {
     decides: "GPU tests fail without a device instead of being skipped",
     feature: None,
     expected: "1",
-    check: |_| Ok(()),
+    check: |_, _| Ok(()),
 };
 
 /// Every environment variable of this library.
@@ -198,7 +198,15 @@ impl Setting {
     /// # Errors
     /// [`Error::BadSetting`] when the variable holds something else.
     pub fn check(&self) -> Result<()> {
-        (self.check)(self)
+        self.value().map_or(Ok(()), |value| self.check_value(value))
+    }
+
+    /// Checks that the variable may hold `value`.
+    ///
+    /// # Errors
+    /// As for [`Setting::check`].
+    pub fn check_value(&self, value: OsString) -> Result<()> {
+        (self.check)(self, value)
     }
 
     /// # Errors
@@ -223,17 +231,16 @@ impl Setting {
         self.value().map(PathBuf::from)
     }
 
-    fn check_as<T: FromStr>(&self) -> Result<()> {
-        self.read::<T>().map(drop)
+    fn check_as<T: FromStr>(&self, value: OsString) -> Result<()> {
+        self.parse::<T>(value).map(drop)
     }
 
     /// Whether the value is one of the words of [`Setting::holds`].
-    fn check_word(&self) -> Result<()> {
-        match self.read::<String>()? {
-            Some(value) if !self.holds.split('|').any(|word| word == value) => {
-                Err(Error::BadSetting { name: self.name, value, expected: self.expected })
-            }
-            _ => Ok(()),
+    fn check_word(&self, value: OsString) -> Result<()> {
+        let value: String = self.parse(value)?;
+        match self.holds.split('|').any(|word| word == value) {
+            true => Ok(()),
+            false => Err(Error::BadSetting { name: self.name, value, expected: self.expected }),
         }
     }
 }

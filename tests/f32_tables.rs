@@ -95,7 +95,7 @@ fn a_wrong_result_is_not_published() {
 fn a_record_of_something_else_is_refused() {
     for (record, expected) in [
         (record("old.json", "", 0), "schema 0, this command reads 1"),
-        (file("other.json", "{}"), "is no record of `tilegemm f32 --json`"),
+        (file("other.json", "{}"), "no record of `tilegemm f32 --json`"),
     ] {
         let output = f32_tables(&["--from", record.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1));

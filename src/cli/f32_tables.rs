@@ -7,7 +7,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::errors::Files;
+use crate::cli::errors::{self, Files, Record as _};
 use crate::cli::{bench, explain, products, Result};
 use crate::suite::Shape;
 use crate::{Format, Layout};
@@ -40,6 +40,11 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result {
     args.files.run(|| measure(args, &shapes()?))
+}
+
+/// The tables of the record in this JSON.
+pub fn draw(json: serde_json::Value) -> Result<String> {
+    Ok(errors::from_json::<Record>(json)?.tables())
 }
 
 /// The products to time.

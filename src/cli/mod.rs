@@ -147,6 +147,14 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
+/// All that `bench` and `f32` print and draw of a record of theirs, for tests with records that nobody has measured.
+#[doc(hidden)]
+pub fn draw_record(text: &str) -> std::result::Result<String, String> {
+    let json: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let drawn = if json.get("bench").is_some() { f32_tables::draw(json) } else { bench::draw(json) };
+    drawn.map_err(|failure| failure.to_string())
+}
+
 /// Prints to stdout, with an error instead of a panic where stdout is closed.
 fn print(text: impl fmt::Display) -> Result {
     use std::io::Write;

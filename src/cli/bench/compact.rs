@@ -43,10 +43,13 @@ pub fn compact(report: &mut Value) {
 /// Gives the rows of a compact record their arms, each with the median as its percentiles. A whole record stays as it is.
 ///
 /// # Errors
-/// A row that names no arm of the table.
+/// A row that names no arm of the table, or is none.
 pub fn expand(report: &mut Value) -> Result<(), String> {
     let Some(Value::Array(table)) = report.get_mut(TABLE).map(Value::take) else { return Ok(()) };
     for row in report["rows"].as_array_mut().into_iter().flatten() {
+        if !row.is_object() {
+            return Err(format!("{row} is no row"));
+        }
         let mut arms = Map::new();
         for pair in row["arms"].as_array().into_iter().flatten() {
             let entry = pair[0].as_u64().and_then(|place| table.get(place as usize));

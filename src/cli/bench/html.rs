@@ -29,7 +29,8 @@ pub fn write(report: &Report, path: &Path) -> Result {
     Ok(std::fs::write(path, page(report)?).map_err(|e| format!("cannot write {}: {e}", path.display()))?)
 }
 
-fn page(report: &Report) -> Result<String> {
+/// The page's text.
+pub fn page(report: &Report) -> Result<String> {
     let view = View::new(report);
     let mut page = String::new();
     for (at, part) in PAGE.split("{{").enumerate() {

@@ -188,13 +188,25 @@ fn compare(first: &Path, second: &Path) -> Result {
     }
 }
 
+/// What is printed of a record.
+fn text(report: &Report) -> String {
+    let text = format!("\n{}\n\n{}", table::summary(report), table::remarks(report));
+    match regret::of_report(report).to_string() {
+        regret if regret.is_empty() => text,
+        regret => format!("{text}\n\n{}", regret.trim_end()),
+    }
+}
+
+/// All that the command makes of a record: text, comparison and page.
+pub fn draw(json: serde_json::Value) -> Result<String> {
+    let report = Report::from_json(json)?;
+    let comparison = Comparison::new(&report, &report, "ours");
+    Ok(format!("{}\n{comparison}\n{}", text(&report), html::page(&report)?))
+}
+
 /// Prints a record, and draws the record where `--html` asks for a page.
 fn show(report: &Report, args: &Args) -> Result {
-    crate::cli::print(format_args!("\n{}\n\n{}", table::summary(report), table::remarks(report)))?;
-    let regret = regret::of_report(report).to_string();
-    if !regret.is_empty() {
-        crate::cli::print(format_args!("\n{}", regret.trim_end()))?;
-    }
+    crate::cli::print(text(report))?;
     if let Some(path) = &args.html {
         html::write(report, path)?;
         crate::cli::print(format_args!("page: {}", path.display()))?;

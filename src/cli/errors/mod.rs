@@ -125,11 +125,17 @@ impl Files {
 fn load<R: Record>(path: &Path) -> Result<R> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
-    let record: R = serde_json::from_str(&text)
-        .map_err(|e| format!("{} is no record of `tilegemm {} --json`: {e}", path.display(), R::COMMAND))?;
+    let json = serde_json::from_str(&text).map_err(|e| e.to_string());
+    Ok(json.and_then(from_json).map_err(|e| format!("{}: {e}", path.display()))?)
+}
+
+/// The record in this JSON.
+pub fn from_json<R: Record>(json: serde_json::Value) -> std::result::Result<R, String> {
+    let no_record = |e| format!("no record of `tilegemm {} --json`: {e}", R::COMMAND);
+    let record: R = serde_json::from_value(json).map_err(no_record)?;
     match record.schema() {
         SCHEMA => Ok(record),
-        other => Err(format!("{}: schema {other}, this command reads {SCHEMA}", path.display()).into()),
+        other => Err(format!("schema {other}, this command reads {SCHEMA}")),
     }
 }
 

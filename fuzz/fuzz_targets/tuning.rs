@@ -1,0 +1,9 @@
+#![no_main]
+
+#[allow(dead_code)] // a target for each reader
+#[path = "../../tests/support/readers.rs"]
+mod readers;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    readers::tuning(bytes);
+});
