@@ -24,7 +24,7 @@ mod units;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use table::{Kernel, Role};
+use table::{Kernel, Language, Role};
 use toolkit::{env, Toolkit};
 
 type Result<T> = std::result::Result<T, String>;
@@ -53,7 +53,16 @@ fn run() -> Result<()> {
     let kernels = kernels(&csrc)?;
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     let profile = profile()?;
-    let is_built = |kernel: &Kernel| is_built(kernel, &archs, profile);
+    let has_kernels = has("cuda") && compiles_kernels();
+    let needs_toolkit = has_kernels || has("layout") && compiles_kernels();
+    let toolkit = needs_toolkit.then(|| Toolkit::find(&manifest)).transpose()?;
+    let lacks_tile = toolkit.as_ref().and_then(Toolkit::lacks_tile).filter(|_| has("cutile") && has_kernels);
+    if let Some(lack) = &lacks_tile {
+        println!("cargo:warning={lack}; this build has none of them");
+    }
+    let is_built = |kernel: &Kernel| {
+        is_built(kernel, &archs, profile) && !(lacks_tile.is_some() && kernel.language == Language::Tile)
+    };
     let trees = trees::Trees::read(&kernels, &families)?;
     units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, &trees, is_built))?;
     units::write(&out.join("fitted.rs"), &(fitted::rust(&kernels, &families)? + &trees.rust()))?;
@@ -64,13 +73,12 @@ fn run() -> Result<()> {
     candle_tests();
     let mut nvcc = "no kernels".to_string();
     let mut pages = Vec::new();
-    if has("layout") && compiles_kernels() {
-        pages = layout::pages(&kernels, &csrc, &Toolkit::find(&manifest, false)?, &out)?;
+    if let Some(toolkit) = toolkit.as_ref().filter(|_| has("layout")) {
+        pages = layout::pages(&kernels, &csrc, toolkit, &out)?;
     }
     units::write(&out.join("layouts.rs"), &layout::rust(&pages, &kernels, &csrc))?;
-    if has("cuda") && compiles_kernels() {
+    if let Some(toolkit) = toolkit.filter(|_| has_kernels) {
         let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
-        let toolkit = Toolkit::find(&manifest, has("cutile"))?;
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
         units.extend(["elementwise", "experts"].map(|name| units::beside(name, &archs, &csrc, &toolkit)));
@@ -78,7 +86,7 @@ fn run() -> Result<()> {
         let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, LIBRARY, &out)?;
         if has("bench") {
-            ladder::build(&rungs, &archs, has("cutile"), &toolkit, &out)?;
+            ladder::build(&rungs, &archs, has("cutile") && lacks_tile.is_none(), &toolkit, &out)?;
         }
         link(&toolkit, &out);
     }

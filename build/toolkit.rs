@@ -5,6 +5,8 @@ use std::process::Command;
 
 /// The tools that compile the kernels.
 pub struct Toolkit {
+    /// The folder that holds `bin/nvcc`.
+    pub home: PathBuf,
     nvcc: PathBuf,
     /// The settings with which `cc` calls nvcc and the host compiler. Clones share the results of `cc`'s queries to the compilers.
     cuda: cc::Build,
@@ -14,11 +16,13 @@ pub struct Toolkit {
     pub version: (u32, u32),
     /// The folder that holds `cutlass/` and `cute/`.
     pub cutlass_include: PathBuf,
+    /// The text of CUTLASS's `version.h`, for the same.
+    pub cutlass_version: String,
     /// Folders with libcudart.so.
     pub library_dirs: Vec<PathBuf>,
 }
 
-const FETCH: &str = "run `third_party/fetch.sh` and `eval \"$(third_party/fetch.sh --env)\"`";
+const FETCH: &str = "run `tilegemm toolchain` (`cargo install candle-tilegemm --features cli`), or `third_party/fetch.sh` in a checkout";
 /// The oldest nvcc that compiles the CUTLASS 4.2 kernels for sm_90a and newer.
 const OLDEST: (u32, u32) = (12, 8);
 /// The oldest nvcc with cuTile C++ and sm_90 (the tile IR assembler knows Hopper from 13.3).
@@ -31,12 +35,13 @@ pub fn env(name: &str) -> Option<String> {
 }
 
 impl Toolkit {
-    /// The toolkit of the environment, else the toolkit that `third_party/fetch.sh` has put into the tree.
-    pub fn find(manifest: &Path, cutile: bool) -> Result<Self, String> {
-        let dist = manifest.join("third_party/dist");
+    /// The toolkit of the environment, else the toolkit that `third_party/fetch.sh` has put into the tree, or `tilegemm toolchain` into the
+    /// user's cache.
+    pub fn find(manifest: &Path) -> Result<Self, String> {
+        let dists: Vec<PathBuf> = [manifest.join("third_party/dist")].into_iter().chain(cached()).collect();
         let home = env("TILEGEMM_CUDA_HOME").map(PathBuf::from);
         let candle_home = env("CUDA_HOME").or_else(|| env("CUDA_PATH")).map(PathBuf::from);
-        let fetched = Some(dist.join("cuda-13.5")).filter(|dir| dir.join("bin/nvcc").is_file());
+        let fetched = dists.iter().map(|dist| dist.join("cuda-13.5")).find(|dir| dir.join("bin/nvcc").is_file());
         let home = home.or(fetched).or(candle_home.clone()).or_else(nvcc_on_path).ok_or_else(|| {
             format!("no CUDA toolkit: {FETCH}, or set TILEGEMM_CUDA_HOME to a CUDA >= 13.3 of your own")
         })?;
@@ -45,18 +50,14 @@ impl Toolkit {
         if version < OLDEST {
             return Err(too_old(&nvcc, version, OLDEST, "the kernels"));
         }
-        if cutile && version < OLDEST_TILE {
-            let message = too_old(&nvcc, version, OLDEST_TILE, "the cuTile C++ kernels (feature `cutile`)");
-            return Err(format!("{message}, or build without the feature `cutile`"));
-        }
-        let cutlass = env("CUTLASS_DIR").map_or_else(|| dist.join("cutlass"), PathBuf::from);
-        let cutlass_include = cutlass.join("include");
-        if !cutlass_include.join("cutlass/cutlass.h").is_file() {
-            let dir = cutlass.display();
-            return Err(format!(
-                "no CUTLASS in {dir}: {FETCH}, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)"
-            ));
-        }
+        let own = env("CUTLASS_DIR").map(PathBuf::from);
+        let folders = own.map_or_else(|| dists.iter().map(|dist| dist.join("cutlass")).collect(), |own| vec![own]);
+        let includes = folders.iter().map(|folder| folder.join("include"));
+        let found = includes.into_iter().find(|include| include.join("cutlass/cutlass.h").is_file());
+        let cutlass_include = found.ok_or_else(|| {
+            let folders = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ");
+            format!("no CUTLASS in {folders}: {FETCH}, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)")
+        })?;
         // candle's toolkit first: one libcudart for both.
         let homes = candle_home.into_iter().chain([home.clone()]);
         let library_dirs: Vec<_> = homes
@@ -66,8 +67,15 @@ impl Toolkit {
         if library_dirs.is_empty() {
             return Err(format!("no libcudart.so in {}: {FETCH}, or install the CUDA runtime", home.display()));
         }
+        let cutlass_version = std::fs::read_to_string(cutlass_include.join("cutlass/version.h")).unwrap_or_default();
         let (cuda, host) = compilers(&nvcc, &home);
-        Ok(Self { nvcc, cuda, host, version_text, version, cutlass_include, library_dirs })
+        Ok(Self { home, nvcc, cuda, host, version_text, version, cutlass_include, cutlass_version, library_dirs })
+    }
+
+    /// Why the toolkit cannot compile cuTile C++, if it cannot.
+    pub fn lacks_tile(&self) -> Option<String> {
+        let too_old = || too_old(&self.nvcc, self.version, OLDEST_TILE, "the cuTile C++ kernels (feature `cutile`)");
+        (self.version < OLDEST_TILE).then(too_old)
     }
 
     /// nvcc, with headers from `include`. Where Cargo's profile has debug information (`CARGO_PROFILE_RELEASE_DEBUG=line-tables-only`), the
@@ -145,6 +153,14 @@ fn compilers(nvcc: &Path, home: &Path) -> (cc::Build, cc::Build) {
         build.warnings(false).cargo_warnings(false); // this file reports what is missing, once
     }
     (cuda, host)
+}
+
+/// Where `tilegemm toolchain` puts toolkits: the folder of src/cli/toolchain.rs.
+fn cached() -> Option<PathBuf> {
+    // The XDG Base Directory Specification says to ignore relative paths.
+    let cache = env("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = cache.or_else(|| Some(Path::new(&env("HOME")?).join(".cache")))?;
+    Some(cache.join("candle-tilegemm/toolchain/dist"))
 }
 
 fn nvcc_on_path() -> Option<PathBuf> {

@@ -115,7 +115,7 @@ pub fn compile(units: &[Unit], toolkit: &Toolkit, out: &Path) -> Result<Vec<Path
     for folder in [out, objects.as_path()] {
         std::fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
     }
-    let jobs: Vec<Job> = units.iter().map(|unit| unit.job(&objects, toolkit)).collect::<Result<_, String>>()?;
+    let jobs: Vec<Job> = units.iter().map(|unit| unit.job(&objects, toolkit, out)).collect::<Result<_, String>>()?;
     let missing: Vec<&Job> = jobs.iter().filter(|job| !job.object.exists()).collect();
     if !missing.is_empty() {
         toolkit.check_host_compiler(out)?;
@@ -162,14 +162,23 @@ fn parallel_jobs() -> usize {
 }
 
 impl Unit {
-    /// The job of this unit: the object is named after the sources, the command, the rows and the toolkit.
-    fn job(&self, objects: &Path, toolkit: &Toolkit) -> Result<Job<'_>, String> {
+    /// The job of this unit: the object is named after the sources, the command, the rows and the versions of the toolkit. Line numbers for profilers
+    /// name the folders of the sources; without them an object is the same wherever the tree, the toolkit and `out` are.
+    fn job(&self, objects: &Path, toolkit: &Toolkit, out: &Path) -> Result<Job<'_>, String> {
         let tool = self.compiler.try_get_compiler().map_err(|e| format!("no compiler for {}: {e}", self.title))?;
         let sources = code::sources(&self.source, &self.include)?;
-        let texts = sources.iter().chain([&self.rows, &toolkit.version_text]).map(String::as_bytes);
-        let command = [tool.path().as_os_str()].into_iter().chain(tool.args().iter().map(OsString::as_os_str));
+        let texts = [&self.rows, &toolkit.version_text, &toolkit.cutlass_version];
+        let has_lines = tool.args().iter().any(|argument| argument == "-lineinfo");
+        let folders = [self.include.as_path(), &toolkit.cutlass_include, &toolkit.home, out]
+            .map(|folder| folder.to_string_lossy());
+        let plain = |argument: &OsStr| {
+            let names = folders.iter().zip(["include", "cutlass", "cuda", "out"]).filter(|_| !has_lines);
+            names.fold(argument.to_string_lossy().into_owned(), |text, (folder, name)| text.replace(&**folder, name))
+        };
+        let command =
+            [tool.path().as_os_str()].into_iter().chain(tool.args().iter().map(OsString::as_os_str)).map(plain);
         let mut hash = Sha256::new();
-        for part in texts.chain(command.map(OsStr::as_encoded_bytes)) {
+        for part in sources.iter().chain(texts).cloned().chain(command) {
             hash.update(part);
             hash.update([0]);
         }

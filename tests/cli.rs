@@ -313,3 +313,25 @@ fn a_setting_that_is_not_utf8_is_told_and_not_taken_for_none() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("TILEGEMM_F32=str\u{fffd}ct") && text.contains("expected text in UTF-8"), "{text}");
 }
+
+/// The exports of a folder for caches in which a toolkit is installed, by the script that the program has in itself.
+#[cfg(target_os = "linux")]
+#[test]
+fn toolchain_prints_the_exports_of_what_is_in_the_cache() {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache of toolchain");
+    let cutlass = cache.join("candle-tilegemm/toolchain/dist/cutlass");
+    std::fs::create_dir_all(&cutlass).unwrap();
+    std::fs::write(cutlass.join(".pins"), "").unwrap();
+    let none = ["CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
+    let mut settings: Vec<(&str, &str)> = none.into_iter().map(|name| (name, "")).collect();
+    settings.push(("XDG_CACHE_HOME", cache.to_str().unwrap()));
+    let Outcome { code, stdout, stderr } = tilegemm_with(&settings, &["toolchain", "--env"]);
+    let quoted = cutlass.to_str().unwrap().replace(' ', "\\ ");
+    assert_eq!((code, stdout.trim_end(), stderr.as_str()), (0, format!("export CUTLASS_DIR={quoted}").as_str(), ""));
+    let refused = tilegemm_with(&settings, &["toolchain", "model"]);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("[possible values: cuda-13.0, cuda-13.5, cutlass]"),
+        "{}",
+        refused.stderr
+    );
+}

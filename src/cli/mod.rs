@@ -14,6 +14,7 @@ mod layout;
 mod products;
 mod regret;
 mod suite;
+mod toolchain;
 mod trace;
 mod tune;
 
@@ -66,6 +67,7 @@ enum Command {
     F32(f32_tables::Args),
     Gguf(gguf_tables::Args),
     Fit(fit::Args),
+    Toolchain(toolchain::Args),
     /// Check this machine's requirements for building and running kernels
     Doctor,
 }
@@ -121,6 +123,7 @@ pub fn main() -> ExitCode {
         Command::F32(args) => f32_tables::run(&args),
         Command::Gguf(args) => gguf_tables::run(&args),
         Command::Fit(args) => fit::run(&args),
+        Command::Toolchain(args) => toolchain::run(&args),
         Command::Doctor => doctor::run(),
     };
     match result {

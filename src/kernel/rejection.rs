@@ -23,8 +23,8 @@ pub enum Rejection {
         /// The Cargo feature that builds the kernel.
         feature: String,
     },
-    /// The kernel was left out of this build, a development build.
-    #[error("left out by TILEGEMM_PROFILE; build without that")]
+    /// The kernel was left out of this build: a development build, or a build by a CUDA that cannot compile the kernel.
+    #[error("left out by TILEGEMM_PROFILE, or by a CUDA older than 13.3, which has no cuTile C++")]
     NotInProfile,
     /// Other kernels win on this architecture, or no card has run the kernel: the kernel runs by name only.
     #[error("not known to win here; runs by name only, in a build with TILEGEMM_PROFILE=every and by TILEGEMM_FORCE")]

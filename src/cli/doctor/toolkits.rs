@@ -1,6 +1,7 @@
 //! The toolkits that build.rs searches, in the same order. A finished build needs none of them at run time.
 
 use super::{Finding, Status};
+use crate::cli::toolchain;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,15 +12,16 @@ const OLDEST: Version = (12, 8);
 const OLDEST_TILE: Version = (13, 3);
 
 pub fn findings() -> Vec<Finding> {
-    let dist = dist();
-    vec![our_nvcc(dist.as_deref()), candle_nvcc(dist.as_deref()), cutlass(dist.as_deref()), host_compiler()]
+    let dists = dists();
+    vec![our_nvcc(&dists), candle_nvcc(&dists), cutlass(&dists), host_compiler()]
 }
 
-/// third_party/dist of the current checkout.
-fn dist() -> Option<PathBuf> {
-    let here = std::env::current_dir().ok()?;
-    let root = here.ancestors().find(|dir| dir.join("third_party/fetch.sh").is_file())?;
-    Some(root.join("third_party/dist"))
+/// third_party/dist of the current checkout, and the folder of `tilegemm toolchain`.
+fn dists() -> Vec<PathBuf> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let root = here.ancestors().find(|dir| dir.join("third_party/fetch.sh").is_file());
+    let folders = [root.map(|root| root.join("third_party")), toolchain::folder()];
+    folders.into_iter().flatten().map(|folder| folder.join("dist")).collect()
 }
 
 fn folder(variable: &str) -> Option<PathBuf> {
@@ -31,10 +33,10 @@ fn path_entry(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-fn our_nvcc(dist: Option<&Path>) -> Finding {
+fn our_nvcc(dists: &[PathBuf]) -> Finding {
     const SUBJECT: &str = "nvcc";
-    const FETCH: &str = "run third_party/fetch.sh, or set TILEGEMM_CUDA_HOME to a CUDA >= 13.3";
-    let fetched = dist.map(|dist| dist.join("cuda-13.5")).filter(|home| home.join("bin/nvcc").is_file());
+    const FETCH: &str = "run tilegemm toolchain, or set TILEGEMM_CUDA_HOME to a CUDA >= 13.3";
+    let fetched = dists.iter().map(|dist| dist.join("cuda-13.5")).find(|home| home.join("bin/nvcc").is_file());
     let home = folder("TILEGEMM_CUDA_HOME").or(fetched).or_else(|| folder("CUDA_HOME")).or_else(|| folder("CUDA_PATH"));
     let Some(nvcc) = home.map(|home| home.join("bin/nvcc")).or_else(|| path_entry("nvcc")) else {
         return Finding::problem(Status::Missing, SUBJECT, "no CUDA toolkit for our kernels", FETCH);
@@ -53,9 +55,11 @@ fn our_nvcc(dist: Option<&Path>) -> Finding {
 }
 
 /// cudarc runs the nvcc on PATH; candle-kernels tries the nvcc of CUDA_HOME first.
-fn candle_nvcc(dist: Option<&Path>) -> Finding {
+fn candle_nvcc(dists: &[PathBuf]) -> Finding {
     const SUBJECT: &str = "nvcc, candle";
-    const ENV: &str = "run `eval \"$(third_party/fetch.sh --env)\"`, or put a CUDA no newer than the driver on PATH";
+    const ENV: &str =
+        "run `eval \"$(tilegemm toolchain --env)\"`, in a checkout `eval \"$(third_party/fetch.sh --env)\"`, \
+                       or put a CUDA no newer than the driver on PATH";
     let home = folder("CUDA_HOME").or_else(|| folder("CUDA_PATH")).map(|home| home.join("bin/nvcc"));
     match home.or_else(|| path_entry("nvcc")).and_then(|nvcc| Some((nvcc_version(&nvcc)?, nvcc))) {
         Some((version, nvcc)) if newer_than_driver(version) => {
@@ -70,7 +74,7 @@ fn candle_nvcc(dist: Option<&Path>) -> Finding {
         Some((version, nvcc)) => {
             Finding::ok(SUBJECT, format!("{} for candle's kernels: {}", cuda(version), nvcc.display()))
         }
-        None if dist.is_some_and(|dist| dist.join("cuda-13.0/bin/nvcc").is_file()) => {
+        None if dists.iter().any(|dist| dist.join("cuda-13.0/bin/nvcc").is_file()) => {
             Finding::problem(Status::Warn, SUBJECT, "is fetched, but this shell does not point to it", ENV)
         }
         None => Finding::problem(Status::Missing, SUBJECT, "neither in CUDA_HOME nor on PATH", ENV),
@@ -88,10 +92,10 @@ fn newer_than_driver(_: Version) -> bool {
     false
 }
 
-fn cutlass(dist: Option<&Path>) -> Finding {
-    const FETCH: &str =
-        "run third_party/fetch.sh, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)";
-    let Some(dir) = folder("CUTLASS_DIR").or_else(|| dist.map(|dist| dist.join("cutlass"))) else {
+fn cutlass(dists: &[PathBuf]) -> Finding {
+    const FETCH: &str = "run tilegemm toolchain, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)";
+    let fetched = || dists.iter().map(|dist| dist.join("cutlass")).find(|dir| dir.join("include").is_dir());
+    let Some(dir) = folder("CUTLASS_DIR").or_else(fetched) else {
         return Finding::problem(Status::Missing, "CUTLASS", "not found", FETCH);
     };
     match std::fs::read_to_string(dir.join("include/cutlass/version.h")) {
