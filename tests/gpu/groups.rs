@@ -190,7 +190,10 @@ fn operands<T: Element, Out: Element>(problem: &Problem, rng: &mut StdRng) -> Re
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(&values[..])) };
         B { bytes: bytes.to_vec(), numbers: values.iter().map(|x| x.number()).collect() }
     };
-    let a = normal(groups.rows_of_a(problem.m) * problem.a.row_stride as usize, rng);
+    // Weights of blocks are larger than 1: a gate times a sum stays within f16 with small activations.
+    let scale = if problem.b.format.is_gguf_block() { 1.0 / 64.0 } else { 1.0 };
+    let values: Vec<T> = normal(groups.rows_of_a(problem.m) * problem.a.row_stride as usize, rng);
+    let a = values.into_iter().map(|x| T::from_f64(x.number() * scale)).collect();
     let d = vec![Out::from_f64(f64::NAN); problem.m * problem.d.row_stride as usize + GUARD];
     Ok(Operands { a, b, d })
 }
