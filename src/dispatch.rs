@@ -380,7 +380,25 @@ impl Dispatcher {
                 self.check(kernel, problem, policy, config)?;
                 Ok((config, model.configured_us(&case, &config)))
             }
-            _ => Ok(model.configure(&case)),
+            _ => {
+                let (config, us) = model.configure(&case);
+                self.has_memory(kernel, problem, policy, &config)?;
+                Ok((config, us))
+            }
+        }
+    }
+
+    /// Whether the policy's workspace holds what the kernel keeps there in this configuration.
+    fn has_memory(
+        &self,
+        kernel: &KernelDesc,
+        problem: &Problem,
+        policy: Policy,
+        config: &Config,
+    ) -> std::result::Result<(), Rejection> {
+        match kernel.workspace_of(problem, config).least {
+            need if need > policy.workspace => Err(Rejection::Workspace { need, have: policy.workspace }),
+            _ => Ok(()),
         }
     }
 

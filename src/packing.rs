@@ -196,7 +196,7 @@ impl Packing {
                 let has_lines = problem.batch_count() > 1 && operand.align() < 16 && line < longest;
                 let factor = if has_lines { 1.0 + LINE_BYTES / line } else { 1.0 };
                 let rate = if operand.format.is_gguf_block() { RATE_OF_BLOCKS } else { RATE };
-                let moved = distinct(problem, operand) * (rows * columns) as f64 * (bytes + copied.bits() / 8.0);
+                let moved = distinct(problem, operand) * rows as f64 * columns as f64 * (bytes + copied.bits() / 8.0);
                 LAUNCHES * device.model.launch_us + factor * pipeline::stream_us(moved, rate, device)
             })
             .sum()
@@ -285,11 +285,13 @@ fn copy_of(operand: &Operand, format: Format, [rows, columns]: [i64; 2], batch: 
     let in_columns = operand.row_stride == 1 && operand.col_stride != 1;
     let strides = if in_columns { [1, rows] } else { [columns, 1] };
     let repeats = [0, 1].map(|dim| operand.batch_stride[dim] == 0 || batch[dim] == 1);
-    let inner = if repeats[1] { 0 } else { rows * columns };
+    // Of products that no memory holds the distances do not matter.
+    let matrix = rows.saturating_mul(columns);
+    let inner = if repeats[1] { 0 } else { matrix };
     let outer = match repeats {
         [true, _] => 0,
-        [_, true] => rows * columns,
-        _ => batch[1] as i64 * rows * columns,
+        [_, true] => matrix,
+        _ => matrix.saturating_mul(batch[1] as i64),
     };
     Operand::new(format, strides, [outer, inner])
 }

@@ -35,6 +35,7 @@ impl Dispatcher {
         let able = self.kernels.iter().filter(fits).filter_map(|&kernel| {
             self.admits(kernel, problem, policy).ok()?;
             let (config, us) = self.model(kernel).uncorrected(&self.case(kernel, problem, policy));
+            self.has_memory(kernel, problem, policy, &config).ok()?;
             Some(Candidate { kernel, verdict: Ok(us), config })
         });
         let mut able: Vec<Candidate> = able.collect();
