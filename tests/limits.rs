@@ -37,6 +37,13 @@ fn fits_32_bits(kernel: &KernelDesc, problem: &Problem) -> Result<(), String> {
         "gemv" | "gevm" | "outer" | "sm90_swap_ab" => {
             &[("M", m, INT / 2), ("N", n, INT / 2), ("K", k, INT / 2), ("matrices", batch, 65_535)]
         }
+        // Tiles are a grid of three dimensions.
+        "gguf_gemv" => &[
+            ("M", m, INT / 2),
+            ("N", n, INT / 2),
+            ("K", k, INT / 2),
+            ("tiles of rows", m.div_ceil(tile_m) * n.min(1), 65_535),
+        ],
         "tile_gemm" | "sm90_tf32" => {
             &[("M", m, INT / 2), ("N", n, INT / 2), ("K", k, INT / 2), ("tiles", tiles * batch, INT / 2)]
         }

@@ -79,6 +79,7 @@ pub fn setting(bytes: &[u8]) -> bool {
     ];
     // SAFETY: any bytes may come from the environment; on this platform they are an OsString's.
     let value = unsafe { OsString::from_encoded_bytes_unchecked(bytes.to_vec()) };
-    let held = ALL.iter().filter(|setting| setting.check_value(value.clone()).is_ok()).count();
-    held > 0 || parsed.contains(&true)
+    let holders = |value: &OsString| ALL.iter().filter(|setting| setting.check_value(value.clone()).is_ok()).count();
+    // Some variables hold any text.
+    holders(&value) > holders(&"no variable asks for this".into()) || parsed.contains(&true)
 }
