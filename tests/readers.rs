@@ -135,7 +135,7 @@ fn texts(reader: &str) -> Vec<Vec<u8>> {
     let beginning = |path: &str, of: &str| {
         let text = String::from_utf8(read(path)).unwrap();
         let ends = text.match_indices(of).map(|(at, _)| at).take_while(|at| *at < MOST);
-        text[..ends.last().expect("the file has rows")].as_bytes().to_vec()
+        text.as_bytes()[..ends.last().expect("the file has rows")].to_vec()
     };
     match reader {
         "kernels" => ["sm90_gemm", "gguf_gemv", "cublas", "sm90_swap_ab"]

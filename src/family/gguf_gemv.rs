@@ -44,7 +44,12 @@ fn configurations(case: &Case) -> Vec<Config> {
 }
 
 impl Family for GgufGemv {
-    fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+    fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+        // Groups of rows are a dimension of the grid.
+        let most = 65_535 * kernel.tile[0] as usize;
+        if problem.m > most {
+            return Err(Rejection::TooMany { what: "rows", have: problem.m, most });
+        }
         gguf::supports(problem)
     }
 
