@@ -68,9 +68,6 @@ bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"
 ((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
 
-step "a program outside of the tree, on the packed crate"
-scripts/packed.sh cuda,sm90,cutile
-
 step "candle's calls for experts and quantised weights, by two linkers"
 tests --features "$cuda,interpose-kernels,preload" --lib interpose
 for linker in "" "-Clinker-features=-lld -Clink-arg=-fuse-ld=bfd"; do  # rustc's own, which is rust-lld, and GNU ld
