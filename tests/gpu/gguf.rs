@@ -1,6 +1,6 @@
 //! Products with the weights of GGUF files, against sums in f64 of the numbers that candle reads from the blocks.
 
-use crate::blocks::random;
+use crate::blocks::random as random_blocks;
 use crate::device::{Choice, Element, Gpu};
 use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
@@ -15,7 +15,7 @@ use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand};
 use candle_tilegemm::{Activation, Format, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -59,7 +59,7 @@ pub enum Weights {
 
 pub fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) -> Result<Vec<u8>, String> {
     if weights == Weights::Bounded {
-        return Ok(random(name_of(format)?, count, rng));
+        return Ok(random_blocks(name_of(format)?, count, rng));
     }
     let mut blocks = vec![0; count * format.block().bytes];
     rng.fill_bytes(&mut blocks);
