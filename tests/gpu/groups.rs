@@ -325,13 +325,15 @@ pub fn random<T: Element, Out: Element>(gpu: &Gpu, policy: Policy, rng: &mut Std
     let mut extent = || if rng.random() { 8 * rng.random_range(1..=30) } else { rng.random_range(1..=200) };
     let (n, k) = (extent(), extent());
     let padding = [0, 8, 3][rng.random_range(0..3)];
-    let problem = problem::<T, Out>(&routing, kind, n, k, padding);
-    let operands = operands::<T, Out>(&problem, rng);
+    let types =
+        Problem::dense(8, 8, 8, 1, Layout::NT, T::KERNEL_DTYPE).with(|p| p.d.format = Out::KERNEL_DTYPE).types();
+    let problem = problem(&routing, types, kind, [n, k, padding]);
+    let operands = operands::<T, Out>(&problem, rng)?;
     let (plan, queue) = gpu.plan(policy, &problem)?;
     let describe = |e: String| format!("{problem}, {kind:?}, by {} {}: {e}", plan.name(), plan.config);
     let uploaded = Uploaded::new(gpu, &routing, &operands)?;
     uploaded.launch(&plan, queue).map_err(describe)?;
-    check(&problem, &routing, &operands, &uploaded.result()?).map_err(describe)
+    check(plan.kernel, &problem, &routing, &operands, &uploaded.result()?).map_err(describe)
 }
 
 /// One kernel over a few distributions of rows, for compute-sanitizer.
@@ -343,12 +345,13 @@ fn some<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Res
     let mut rng = StdRng::seed_from_u64(13);
     for kind in [KINDS[0], KINDS[3], KINDS[6]].into_iter().filter(|kind| kind.gate.is_none() || kernel.takes_gates()) {
         let routing = routing(&[3, 0, 17, 1, 40], kind, &mut rng);
-        let problem = problem::<T, Out>(&routing, kind, 136, 72, 8);
-        let operands = operands::<T, Out>(&problem, &mut rng);
+        let problem = problem(&routing, kernel.types, kind, [136, 72, 8]);
+        let operands = operands::<T, Out>(&problem, &mut rng)?;
         let (plan, queue) = gpu.plan(kernel.name, &problem)?;
         let uploaded = Uploaded::new(gpu, &routing, &operands)?;
         uploaded.launch(&plan, queue)?;
-        check(&problem, &routing, &operands, &uploaded.result()?).map_err(|e| format!("{problem}, {kind:?}: {e}"))?;
+        check(kernel, &problem, &routing, &operands, &uploaded.result()?)
+            .map_err(|e| format!("{problem}, {kind:?}: {e}"))?;
     }
     Ok(())
 }
