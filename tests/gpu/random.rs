@@ -45,7 +45,8 @@ pub fn tests() -> Vec<(String, Test)> {
         of("blocks_f32", 250, |gpu, rng| gguf::random::<f32>(gpu, policy(rng), rng)),
         of("blocks_bf16", 250, |gpu, rng| gguf::random::<bf16>(gpu, policy(rng), rng)),
     ];
-    let in_pieces: [(&str, usize, fn(&Gpu, usize) -> Result<(), String>); 3] = [
+    type InPieces = fn(&Gpu, usize) -> Result<(), String>;
+    let in_pieces: [(&str, usize, InPieces); 3] = [
         ("f16", 250, |gpu, count| in_pieces::<f16>(gpu, count)),
         ("bf16", 250, |gpu, count| in_pieces::<bf16>(gpu, count)),
         ("f32", 500, |gpu, count| in_pieces::<f32>(gpu, count)),
