@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::kernel::{Case, Family, Rejection};
-use crate::problem::{Format, Problem};
+use crate::problem::{Format, Groups, Problem};
 
 /// Numbers of K that a warp loads at a time.
 pub(super) const SPAN: usize = 256;
@@ -25,4 +25,9 @@ pub(super) fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Conf
 /// The format's place in lists of fitted numbers.
 pub(super) fn place(format: Format) -> usize {
     Format::blocks().take_while(|block| *block != format).count().min(9)
+}
+
+/// The most tiles of all groups along M, and the tiles along N.
+pub(super) fn most_tiles(problem: &Problem, groups: &Groups, tile: [usize; 2]) -> [usize; 2] {
+    [problem.m.div_ceil(tile[0]) + groups.count.min(problem.m), problem.n.div_ceil(tile[1])]
 }

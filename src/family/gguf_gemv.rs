@@ -46,10 +46,7 @@ fn configurations(case: &Case) -> Vec<Config> {
 impl Family for GgufGemv {
     fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         // Groups of rows are a dimension of the grid.
-        let most = 65_535 * kernel.tile[0] as usize;
-        if problem.m > most {
-            return Err(Rejection::TooMany { what: "rows", have: problem.m, most });
-        }
+        Rejection::check_counts([("rows", problem.m, 65_535 * kernel.tile[0] as usize)])?;
         gguf::supports(problem)
     }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::cost::pipeline::stream_us;
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
-use crate::problem::{Groups, Problem};
+use crate::problem::Problem;
 
 /// Rows of A and rows of W that a block computes at a time.
 const TILE: [usize; 2] = [8, 16];
@@ -31,24 +31,16 @@ fitted! {
     }
 }
 
-/// The most tiles of all groups, and the rows of W in units of 16.
-fn most_tiles(problem: &Problem, groups: &Groups) -> [usize; 2] {
-    [problem.m.div_ceil(TILE[0]) + groups.count.min(problem.m), problem.n.div_ceil(TILE[1])]
-}
-
 impl Family for GgufGroupedGemv {
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        let [tiles, units] = most_tiles(problem, &groups);
-        let counts = [
+        let [tiles, units] = gguf::most_tiles(problem, &groups, TILE);
+        Rejection::check_counts([
             ("groups", groups.count, MOST_GROUPS),
             ("groups with rows", groups.count.min(problem.m), MOST_ENTRIES),
             ("tiles", tiles.saturating_mul(units), INT / 4),
-        ];
-        match counts.into_iter().find(|(_, have, most)| have > most) {
-            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-            None => gguf::supports(problem),
-        }
+        ])?;
+        gguf::supports(problem)
     }
 
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {

@@ -82,16 +82,12 @@ impl Family for Sm80GroupedGemm {
         let [most, columns] = [0, 1].map(|i| kernel.tile[i] as usize);
         let (entries, ring) = (groups.count.min(problem.m), ring_bytes(kernel));
         let tiles = (problem.m.div_ceil(most) + entries).saturating_mul(problem.n.div_ceil(columns));
-        let counts = [
+        Rejection::check_counts([
             ("groups with rows", entries, (SHARED_BYTES - ring) / ENTRY_BYTES - 1),
             // The first row of each group passes through the ring.
             ("groups", groups.count, ring / 4 - 1),
             ("tiles", tiles, INT / 4),
-        ];
-        match counts.into_iter().find(|(_, have, most)| have > most) {
-            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-            None => Ok(()),
-        }
+        ])
     }
 
     fn shared_bytes(&self, _: &KernelDesc) -> u32 {

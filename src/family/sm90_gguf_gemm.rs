@@ -64,10 +64,7 @@ fn configurations(case: &Case) -> Vec<Config> {
 impl Family for Sm90GgufGemm {
     fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         // Tiles of columns are a dimension of the grid.
-        let most = 65_535 * kernel.tile[1] as usize;
-        if problem.n > most {
-            return Err(Rejection::TooMany { what: "columns of B", have: problem.n, most });
-        }
+        Rejection::check_counts([("columns of B", problem.n, 65_535 * kernel.tile[1] as usize)])?;
         gguf::supports(problem)
     }
 

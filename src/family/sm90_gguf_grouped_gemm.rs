@@ -8,7 +8,7 @@ use crate::cost::pipeline::stream_us;
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
 use crate::partition::Footprint;
-use crate::problem::{Groups, Problem};
+use crate::problem::Problem;
 
 /// Rows of A and rows of W that a block computes at a time: csrc/sm90_gguf_grouped_gemm/device.hpp has the same numbers, as the following ones.
 const TILE: [usize; 2] = [192, 128];
@@ -40,24 +40,16 @@ fn bytes(problem: &Problem, rows: usize) -> u64 {
     (rows as u64).saturating_mul((problem.k.next_multiple_of(64) * PREPARED) as u64)
 }
 
-/// The most tiles of all groups along M, and the tiles along N.
-fn most_tiles(problem: &Problem, groups: &Groups) -> [usize; 2] {
-    [problem.m.div_ceil(TILE[0]) + groups.count.min(problem.m), problem.n.div_ceil(TILE[1])]
-}
-
 impl Family for Sm90GgufGroupedGemm {
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        let [along_m, along_n] = most_tiles(problem, &groups);
-        let counts = [
+        let [along_m, along_n] = gguf::most_tiles(problem, &groups, TILE);
+        Rejection::check_counts([
             ("groups", groups.count, MOST_GROUPS),
             ("groups with rows", groups.count.min(problem.m), MOST_ENTRIES),
             ("tiles", along_m.saturating_mul(along_n), INT / 4),
-        ];
-        match counts.into_iter().find(|(_, have, most)| have > most) {
-            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-            None => gguf::supports(problem),
-        }
+        ])?;
+        gguf::supports(problem)
     }
 
     /// The activations of some rows, in one piece: the kernel itself goes through all rows, as many at a time as the workspace holds.

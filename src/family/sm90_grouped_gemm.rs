@@ -111,15 +111,11 @@ impl Family for Sm90GroupedGemm {
         // The first row of each group passes through the ring.
         let through = (stages(kernel, problem, &groups) * stage / 4).saturating_sub(1);
         let tiles = (problem.m.div_ceil(most) + entries).saturating_mul(problem.n.div_ceil(columns));
-        let counts = [
+        Rejection::check_counts([
             ("groups with rows", entries, free / ENTRY_BYTES - 1),
             ("groups", groups.count, through.min(MOST_GROUPS)),
             ("tiles", tiles, INT / 4),
-        ];
-        match counts.into_iter().find(|(_, have, most)| have > most) {
-            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-            None => Ok(()),
-        }
+        ])
     }
 
     fn configurations(&self, case: &Case) -> Vec<Config> {

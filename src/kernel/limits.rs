@@ -136,15 +136,11 @@ impl Limits {
                     Rows::InOrder => 1,
                     Rows::Listed { pairs_per_row } => pairs_per_row,
                 };
-                let counts = [
+                Rejection::check_counts([
                     ("matrices D of groups", problem.batch_count(), 1),
                     ("groups", groups.count, INT / 2),
                     ("pairs of a row", pairs, INT),
-                ];
-                match counts.into_iter().find(|(_, have, most)| have > most) {
-                    Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-                    None => Ok(()),
-                }
+                ])
             }
         }
     }
@@ -160,18 +156,14 @@ impl Limits {
                 tiles
             }
         });
-        let counts = [
+        Rejection::check_counts([
             ("rows", m, self.rows),
             ("columns of B", n, self.columns),
             ("columns of A", k, self.k),
             ("matrices", matrices, self.matrices),
             ("tiles", tiles, self.tiles.map_or(ANY, |tiles| tiles.most)),
             ("elements of D", m.saturating_mul(n).saturating_mul(matrices), ELEMENTS),
-        ];
-        match counts.into_iter().find(|(_, have, most)| have > most) {
-            Some((what, have, most)) => Err(Rejection::TooMany { what, have, most }),
-            None => Ok(()),
-        }
+        ])
     }
 
     fn check_alignment(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {

@@ -200,6 +200,16 @@ pub enum Rejection {
     VendorOff,
 }
 
+impl Rejection {
+    /// Refuses the first of these numbers that is above its limit: what is counted, the problem's number, and the most that a kernel takes.
+    pub(crate) fn check_counts<const N: usize>(counts: [(&'static str, usize, usize); N]) -> Result<(), Self> {
+        match counts.into_iter().find(|(_, have, most)| have > most) {
+            Some((what, have, most)) => Err(Self::TooMany { what, have, most }),
+            None => Ok(()),
+        }
+    }
+}
+
 fn list(configurations: &[Config]) -> String {
     match configurations {
         [] | [Config { tile: [0, 0], cluster: [0, 0], split: 0, .. }] => "it is, without a configuration".into(),
