@@ -114,9 +114,12 @@ pub fn matches(instruction: &str, need: &str) -> bool {
     need.next() == Some(have[0]) && need.all(|modifier| have[1..].contains(&modifier))
 }
 
-/// The source and the name in `_ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e48multiplyI...`.
+/// The source and the name in `_ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e48multiplyI...`. Between the two namespaces there may be others.
 fn parts(symbol: &str) -> Option<(String, String)> {
-    let (namespace, rest) = identifier(symbol.strip_prefix("_ZN8tilegemm")?)?;
+    let (mut namespace, mut rest) = identifier(symbol.strip_prefix("_ZN8tilegemm")?)?;
+    while !namespace.starts_with("_GLOBAL__N__") {
+        (namespace, rest) = identifier(rest)?;
+    }
     let (_, source) = namespace.strip_prefix("_GLOBAL__N__")?.split_once('_')?;
     let source = source.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches('_');
     let family = source.split("_cu_").next()?;
@@ -218,6 +221,10 @@ mod tests {
         let [function] = &listing.functions[..] else { panic!("{} functions", listing.functions.len()) };
         assert_eq!(function.symbol, SYMBOL);
         assert_eq!([&function.family, &function.name, &function.arch], ["sm90_gemm", "multiply", "sm90a"]);
+        let nested = parts(
+            "_ZN8tilegemm4gguf50_GLOBAL__N__406a0872_17_sm90_gguf_gemm_cu_10db77d47prepareI6__halfEEv12tg_gemm_args",
+        );
+        assert_eq!(nested, Some(("sm90_gguf_gemm".into(), "prepare".into())));
         assert_eq!((function.registers, function.code.len()), (168, 9));
         assert!(function.has("LDG.128") && function.has("HGMMA") && !function.has("LDG.64") && !function.has("LD"));
         let loops = function.innermost_loops("HGMMA");
