@@ -24,6 +24,8 @@ const BLOCKS: [&str; 10] = ["q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k"
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
 const SCHEDULES: [&str; 7] = ["none", "cooperative", "pingpong", "naive", "prefetch", "subtiles", "two_ctas"];
+/// The largest extent of a tile: far more than a multiprocessor holds, and a cluster's extents still are numbers of 32 bits.
+const MOST_TILE: u32 = 1 << 16;
 const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 
 #[derive(Debug, Clone, Deserialize)]
@@ -363,7 +365,10 @@ fn check(row: &Row) -> Result<(), String> {
     if row.math != "native" && row.dtype != ["f32"] {
         return Err(format!("field `math`: {} is a way to multiply [\"f32\"]", row.math));
     }
-    if row.cluster.contains(&0) || row.cluster.iter().product::<u32>() > 8 {
+    if row.tile.iter().any(|extent| *extent > MOST_TILE) {
+        return Err(format!("field `tile` is {:?}; expected extents up to {MOST_TILE}", row.tile));
+    }
+    if row.cluster.contains(&0) || row.cluster.into_iter().fold(1, u32::saturating_mul) > 8 {
         return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
     }
     Ok(())

@@ -155,6 +155,8 @@ fn every_kind_of_bad_row_has_its_error() {
         (FAMILY, &[("tile", "[128, 0, 64]")], &["`tile` is [128, 0, 64]", "three positive numbers"]),
         (FAMILY, &[("tile", "[128, 64]")], &["array of length 3"]),
         (FAMILY, &[("tile", "[-1, 64, 64]")], &["invalid value", "u32"]),
+        (FAMILY, &[("tile", "[128, 4294967295, 64]")], &["`tile` is [128, 4294967295, 64]", "up to 65536"]),
+        (FAMILY, &[("cluster", "[65536, 65536]")], &["`cluster` is [65536, 65536]", "1 to 8 blocks"]),
         (FAMILY, &[("cluster", "[0, 1]")], &["`cluster` is [0, 1]", "1 to 8 blocks"]),
         (FAMILY, &[("cluster", "[4, 4]")], &["`cluster` is [4, 4]", "1 to 8 blocks"]),
         (FAMILY, &[("align", "3")], &["`align` is 3", "0, 1, 2, 4, 8 or 16"]),

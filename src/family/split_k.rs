@@ -146,7 +146,7 @@ impl SplitK {
         let k = (problem.k as u64).div_ceil(split);
         let rounds = k.div_ceil(tile.depth);
         // Tiles through shared memory multiply whole chunks.
-        let k = if tile.is_dot() { k } else { rounds * tile.depth };
+        let k = if tile.is_dot() { k } else { rounds.saturating_mul(tile.depth) };
         let busiest = tile.tiles(problem).saturating_mul(split).div_ceil(sms) as f64;
         let waves = (busiest / tile.residents as f64).ceil();
         let double = if problem.a.format == Format::F64 { self.double } else { 1.0 };
