@@ -25,8 +25,8 @@ pub struct Products {
     /// The list of random products; a seed's products never change
     #[arg(long, value_name = "S", requires = "random")]
     pub seed: Option<u64>,
-    /// Random products of these classes only; several words with commas. `experts` alone: the products of models with experts; `gguf` alone: of models with
-    /// quantised weights
+    /// Random products of these classes only; several words with commas. `experts` alone, without --random: the products of models with experts; `gguf` alone:
+    /// of models with quantised weights, and with --random, random ones
     #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
     /// Only rows whose id or class contains this word; several words with commas
@@ -39,17 +39,15 @@ impl Products {
     pub fn shapes(&self) -> Result<Vec<Shape>> {
         let rows = match (self.random, self.seed) {
             (None, _) if self.listed().is_some() => self.listed().map_or_else(Vec::new, |products| products()),
-            (Some(count), Some(seed))
-                if !LISTED.iter().any(|(name, _)| self.class.iter().any(|class| class == name)) =>
-            {
-                random::products(seed, count as usize, &self.class)
-            }
+            (Some(count), Some(seed)) => random::products(seed, count as usize, &self.class),
             _ if self.class.is_empty() => suite_rows(self.suite.as_deref())?,
-            _ => {
-                let what = "--class names classes of random products, with --random N --seed S, or is `experts` or `gguf` alone";
-                return Err(Failure::Usage(what.into()));
-            }
+            _ => Vec::new(),
         };
+        if rows.is_empty() && !self.class.is_empty() {
+            let what =
+                "--class names classes of random products, with --random N --seed S; or is `gguf` alone; or is `experts` alone, without --random";
+            return Err(Failure::Usage(what.into()));
+        }
         only(rows, &self.only)
     }
 
@@ -63,11 +61,11 @@ impl Products {
         self.class == [name] && self.suite.is_none()
     }
 
-    /// The shares of the kinds of random products, in per cent, for the record.
+    /// The shares of the kinds or the formats of random products, in per cent, for the record.
     #[cfg_attr(not(feature = "bench"), allow(dead_code))]
     pub fn shares(&self) -> BTreeMap<String, u32> {
-        let shares = random::shares().map(|(name, share)| (name.into(), share));
-        self.random.map_or_else(BTreeMap::new, |_| shares.collect())
+        let shares = || random::shares(&self.class).into_iter().map(|(name, share)| (name.into(), share)).collect();
+        self.random.map_or_else(BTreeMap::new, |_| shares())
     }
 }
 

@@ -5,12 +5,13 @@
 //! that a change of one kind of product would leave the others alone. A change of the list changes the meaning of records: new
 //! kinds of products go to new lists.
 
-use super::{Lines, Shape, Size};
+use super::{gguf, Lines, Shape, Size};
 use crate::problem::{F32Mode, Format, Layout};
 use models::{Model, MODELS, VOCABULARIES};
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+mod blocks;
 mod models;
 
 /// The kind of a product.
@@ -46,14 +47,20 @@ const MOST_VOLUME: [u32; 3] = [42, 39, 38];
 /// The most elements of D, by the logarithm.
 const MOST_D: u32 = 28;
 
-/// Shares in per cent of each kind of product.
-pub fn shares() -> impl Iterator<Item = (&'static str, u32)> {
-    SHARES.into_iter().map(|(_, name, share)| (name, share))
+/// Shares in per cent of each kind of product; of the class `gguf` alone, of each format.
+pub fn shares(classes: &[String]) -> Vec<(&'static str, u32)> {
+    match classes == [gguf::CLASS] {
+        true => blocks::shares().collect(),
+        false => SHARES.into_iter().map(|(_, name, share)| (name, share)).collect(),
+    }
 }
 
-/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. An unknown class
-/// gives no products.
+/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. The class `gguf`, alone, has a list
+/// of its own. Other classes give no products.
 pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
+    if classes == [gguf::CLASS] {
+        return blocks::list(seed).take(count).collect();
+    }
     if !classes.iter().all(|class| CLASSES.contains(&class.as_str())) {
         return Vec::new();
     }

@@ -16,6 +16,17 @@ const HASHES: [(u64, &str); 2] = [
     (2, "d4c6cb4126021b4879abd1448a8ae65bbc13a1b84a49221751bcb06b3e622b59"),
 ];
 
+/// The first products with quantised weights of seed 1, and SHA-256 of its first 300.
+const FIRST_WITH_BLOCKS: [&str; 6] = [
+    "random-gguf-1-0000 gguf 49x5120x1280 nt f32 q4k",
+    "random-gguf-1-0001 gguf 8x1024x8192 nt f32 q4_1",
+    "random-gguf-1-0002 gguf 22x768x3072 nt f32 q4k",
+    "random-gguf-1-0003 gguf 2x14336x4096 nt f32 q4k",
+    "random-gguf-1-0004 gguf 1x16384x4096 nt f32 q5_1",
+    "random-gguf-1-0005 gguf 7x17920x5120 nt f32 q8_0",
+];
+const HASH_WITH_BLOCKS: &str = "786cd0fbb5311d3263db8f1c3882883cb1958d0cb206175f2ac566404c67c6fe";
+
 /// A product in one line of its own format.
 fn line(shape: &Shape) -> String {
     let Shape { id, class, layout, dtype, .. } = shape;
@@ -23,6 +34,9 @@ fn line(shape: &Shape) -> String {
     let mut line = format!("{id} {class} {m}x{n}x{k} {layout} {dtype}");
     if batch > 1 {
         let _ = write!(line, " batch {batch}");
+    }
+    if let Some(b) = shape.b {
+        let _ = write!(line, " {b}");
     }
     if let Some(mode) = shape.f32 {
         let _ = write!(line, " {mode}");
@@ -54,6 +68,43 @@ fn the_products_of_a_seed_never_change() {
     }
 }
 
+/// The list with quantised weights. As for the other list, a change of the numbers below is never one.
+#[test]
+fn the_products_with_blocks_of_a_seed_never_change() {
+    let class = ["gguf".to_string()];
+    let of = |seed, count| random::products(seed, count, &class);
+    let lines: Vec<String> = of(1, 300).iter().map(line).collect();
+    assert_eq!(lines[..6], FIRST_WITH_BLOCKS);
+    let hash = Sha256::digest(lines.join("\n"));
+    let hash: String = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    assert_eq!(hash, HASH_WITH_BLOCKS);
+    assert_eq!(of(1, 40), of(1, 300)[..40]);
+    assert_ne!(of(2, 40), of(1, 40));
+
+    let all: Vec<Shape> = (1..=5).flat_map(|seed| of(seed, 300)).collect();
+    let shares: BTreeMap<_, _> = random::shares(&class).into_iter().collect();
+    assert_eq!(shares.values().sum::<u32>(), 100);
+    for format in Format::blocks() {
+        let share = all.iter().filter(|shape| shape.b == Some(format)).count() as f64 / all.len() as f64;
+        let stated = f64::from(shares[format.name()]) / 100.0;
+        // Fewer models have a K of whole blocks of 256 numbers.
+        assert!((share - stated).abs() < 0.3 * stated + 0.02, "{format}: {share}, stated {stated}");
+    }
+    for shape in &all {
+        let problem = shape.problem();
+        assert!(
+            problem.k % problem.b.format.block().elements == 0 && problem.a.format == Format::F32,
+            "{}",
+            line(shape)
+        );
+        assert!(problem.m < 8192 && problem.flops() <= 2.0f64.powi(43), "{}", line(shape));
+    }
+    let few = all.iter().filter(|shape| shape.m.get() <= 130).count() as f64 / all.len() as f64;
+    assert!((0.6..0.8).contains(&few), "{few} of the products have up to 130 rows");
+    let read = suite::parse("random", &suite::to_toml(&all[..300])).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(read, all[..300]);
+}
+
 /// Product `i` of a seed is the same however many products are asked for, and of which classes.
 #[test]
 fn a_product_does_not_depend_on_the_others() {
@@ -70,7 +121,7 @@ fn a_product_does_not_depend_on_the_others() {
 
 #[test]
 fn every_hundred_products_have_the_stated_shares() {
-    let shares: BTreeMap<_, _> = random::shares().collect();
+    let shares: BTreeMap<_, _> = random::shares(&[]).into_iter().collect();
     assert_eq!(shares.values().sum::<u32>(), 100);
     for seed in 1..=3 {
         for products in random::products(seed, 300, &[]).chunks(100) {
@@ -145,6 +196,8 @@ fn a_command_lists_them_with_their_choices() {
         (&["suite", "--random", "5"][..], "--seed"),
         (&["suite", "--seed", "5"], "--random"),
         (&["bench", "--random", "5", "--seed", "1", "--class", "large"], "attention"),
+        (&["suite", "--random", "5", "--seed", "1", "--class", "experts"], "without --random"),
+        (&["suite", "--random", "5", "--seed", "1", "--class", "gguf,decode"], "`gguf` alone"),
         (&["bench", "--random", "5", "--seed", "1", "--suite", "x.toml"], "--suite"),
         (&["bench", "--random", "0", "--seed", "1"], "1.."),
     ] {

@@ -1,0 +1,68 @@
+//! Random products with quantised weights. They have a list of their own: the list of all other products of a seed stays as it is.
+
+use super::{layer, shape, Draw, Shape, MODELS};
+use crate::problem::{Format, Layout};
+use crate::suite::gguf::CLASS;
+
+/// Formats by their shares in twentieths: files in Q4_K_M have matrices in Q4_K and Q6_K.
+const FORMATS: [(Format, usize); 10] = [
+    (Format::Q4K, 6),
+    (Format::Q6K, 4),
+    (Format::Q8_0, 2),
+    (Format::Q4_0, 2),
+    (Format::Q5K, 1),
+    (Format::Q3K, 1),
+    (Format::Q2K, 1),
+    (Format::Q4_1, 1),
+    (Format::Q5_0, 1),
+    (Format::Q5_1, 1),
+];
+
+/// The smallest model's hidden size.
+const LEAST_HIDDEN: usize = 1024;
+
+/// Shares in per cent of each format.
+pub(super) fn shares() -> impl Iterator<Item = (&'static str, u32)> {
+    FORMATS.into_iter().map(|(format, share)| (format.name(), 5 * share as u32))
+}
+
+/// The list of a seed.
+pub(super) fn list(seed: u64) -> impl Iterator<Item = Shape> {
+    (0..).map(move |index: usize| product(seed, index))
+}
+
+fn product(seed: u64, index: usize) -> Shape {
+    let mut draw = Draw::new(seed, 1 << 62 | index as u64);
+    let (n, k, format, from) = loop {
+        let model = &MODELS[draw.below(MODELS.len())];
+        // Models of language with a gate: files have few others.
+        if !model.gated || model.hidden < LEAST_HIDDEN {
+            continue;
+        }
+        let (n, k, from) = layer(&mut draw, model);
+        let format = format(&mut draw);
+        // Files have no other lengths in a format.
+        if k % format.block().elements == 0 {
+            break (n, k, format, from);
+        }
+    };
+    let rows = if draw.chance(70) { draw.octaves(8) } else { draw.octaves(13) };
+    Shape {
+        id: format!("random-{CLASS}-{seed}-{index:04}"),
+        class: CLASS.into(),
+        b: Some(format),
+        from: Some(format!("{from}, {format}")),
+        ..shape([rows, n, k], 1, Layout::NT, (Format::F32, None))
+    }
+}
+
+fn format(draw: &mut Draw) -> Format {
+    let mut at = draw.below(FORMATS.iter().map(|(_, share)| share).sum());
+    for (format, share) in FORMATS {
+        if at < share {
+            return format;
+        }
+        at -= share;
+    }
+    unreachable!("a number below the sum of the shares")
+}
