@@ -5,6 +5,7 @@
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod blocks;
 mod cpu;
+pub mod cublaslt;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod gemm_op;

@@ -3,6 +3,7 @@
 #![cfg(feature = "candle")]
 
 mod backward;
+mod cublaslt;
 mod errors;
 mod forward;
 mod layers;
