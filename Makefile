@@ -3,8 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90". BUNDLE=kernels adds the GPU tests and the examples moe and quantized
-# with candle's own kernels replaced by ours.
+# The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90". BUNDLE="kernels candle-0.9" adds the GPU tests and the examples moe and quantized
+# with candle's own kernels replaced by ours, and a program on candle 0.9.2.
 ARCHS := sm90
 BUNDLE :=
 comma := ,

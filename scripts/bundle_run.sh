@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|quantized|embed|encode|sanitize|torch]...,
-# all but experts, moe, quantized, embed, encode, sanitize and torch by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|quantized|embed|encode|sanitize|torch|candle-0.9]...,
+# all but experts, moe, quantized, embed, encode, sanitize, torch and candle-0.9 by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, torch a python3 with PyTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -89,6 +89,7 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
           ./tilegemm bench --model $model --prompt 512 --batch 32 --runs 15 --json "encode-$model.json"
         done
         ;;
+      candle-0.9) ./candle-0-9-program ;;
       torch) python3 torch_check.py ./libtilegemm_preload.so --speed --json torch.json ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;
     esac

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packs the GPU tests, benches, examples, the command line and the preload library, stripped, with a run.sh, for a GPU host without Rust.
-# Usage: scripts/gpu_bundle.sh FEATURES [kernels]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe and
-# quantized are also built with the feature interpose-kernels, as gpu-kernels, moe-kernels and quantized-kernels.
+# Usage: scripts/gpu_bundle.sh FEATURES [kernels] [candle-0.9]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe
+# and quantized are also built with the feature interpose-kernels, as gpu-kernels, moe-kernels and quantized-kernels. With `candle-0.9`, the program of
+# tests/candle-0.9 is built, and candle 0.9.2's kernels for it.
 set -euo pipefail
 features=$1
 bundle=target/gpu-bundle
@@ -22,8 +23,13 @@ for line in sys.stdin:
 }
 
 pack "" "gpu overhead embed experts llama moe quantized tilegemm" --features "$features" --bins --examples --test gpu --bench overhead
-if [[ ${2:-} == kernels ]]; then
+if [[ " ${*:2} " == *" kernels "* ]]; then
   pack -kernels "gpu moe quantized" --features "$features,interpose-kernels" --test gpu --example moe --example quantized
+fi
+
+if [[ " ${*:2} " == *" candle-0.9 "* ]]; then
+  export CUDA_PATH=$CUDA_HOME
+  pack "" "candle-0-9-program" -p candle-0-9-program
 fi
 
 archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$features" | paste -sd,)

@@ -25,17 +25,20 @@ long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' '*.md'
 [[ -z $long ]] || { echo "files above 500 lines:" && echo "$long" && exit 1; }
 
 step "clippy without CUDA"
-for features in "" candle "candle,cli"; do
+for features in "" candle; do
   cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
+# The program on candle-cublaslt's functions, which `[patch]` gives it.
+cublaslt="-p candle-cublaslt -p cublaslt-program"
+cargo clippy --locked -p candle-tilegemm $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli --all-targets -- -D warnings
 
 step "tests on the CPU"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
 export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS=$(scripts/candle_tests.sh)
-tests --features cli
-tests --no-default-features
+tests -p candle-tilegemm $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli
+tests --no-default-features --lib  # clippy has compiled the other tests
 cargo doc --locked --no-deps --lib
 
 step "the page of a record, in a browser"
@@ -57,29 +60,37 @@ for features in "cuda" "candle,cuda" "candle,$cuda,interpose-kernels"; do
 done
 TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked -p candle-tilegemm-preload -- -D warnings
 
-# Builds with and without `interpose-kernels` share their objects.
+# The builds below share their objects.
 export TILEGEMM_OBJECTS=$PWD/target/kernels
 
+# The other tests are the same in a build with CUDA.
 step "kernels, and what of the CUDA build runs here"
-tests --features "$cuda"
-cargo build --locked --features "$cuda" --bins --examples --bench overhead
+kernels="$cuda,interpose-kernels"
+tests --features "$kernels" --lib $(printf -- '--test %s ' cli contract explain gpu moe quantized sass tune tuning)
+tests --features "$kernels" --doc
+cargo build --locked --features "$kernels" --bins --examples --bench overhead
 library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
 bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"
 ((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
 
 step "candle's calls for experts and quantised weights, by two linkers"
-tests --features "$cuda,interpose-kernels,preload" --lib interpose
 for linker in "" "-Clinker-features=-lld -Clink-arg=-fuse-ld=bfd"; do  # rustc's own, which is rust-lld, and GNU ld
-  cargo rustc --locked --features "$cuda,interpose-kernels" --bin tilegemm -- $linker
+  cargo rustc --locked --features "$kernels" --bin tilegemm -- $linker
   for calls in experts "quantised weights" "experts with quantised weights"; do
     { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "with '$linker' they do not"; exit 1; }
   done
 done
 
-step "the preload library: its symbols, and the calls of a program"
-cargo build --locked -p candle-tilegemm-preload --features "$(grep -oE 'sm[0-9]+|cutile' <<<"$cuda" | paste -sd,)"
+step "the preload library: its tests, its symbols, and the calls of a program"
+archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$cuda" | paste -sd,)
+tests --no-default-features --features "preload,$archs" --lib interpose
+cargo build --locked -p candle-tilegemm-preload --features "$archs"
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
+
+# candle's own kernels are empty in this build.
+step "a program on candle 0.9.2"
+CUDA_PATH=$CUDA_HOME PATH=$PWD/tests/candle-0.9/stand-in:$PATH cargo run --locked -p candle-0-9-program
 
 step "kernels of the other architectures: the first of each row"
 TILEGEMM_PROFILE=sample tests --no-default-features --features "cuda,sm80,sm89,sm100,sm120,cutile" --test sass --test contract
