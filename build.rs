@@ -3,6 +3,8 @@
 
 #[path = "build/archs.rs"]
 mod archs;
+#[path = "build/candle_tests.rs"]
+mod candle_tests;
 #[path = "build/code.rs"]
 mod code;
 #[path = "build/fitted.rs"]
@@ -70,7 +72,7 @@ fn run() -> Result<()> {
     units::write(&out.join("sass.rs"), &table::sass(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
-    candle_tests();
+    candle_tests(&out)?;
     let mut nvcc = "no kernels".to_string();
     let mut pages = Vec::new();
     if let Some(toolkit) = toolkit.as_ref().filter(|_| has("layout")) {
@@ -107,13 +109,12 @@ fn watch(path: &Path) {
     }
 }
 
-/// Adds candle-core's own matmul tests to tests/gpu, where the Makefile names their file.
-fn candle_tests() {
+/// Adds candle's own tests to tests/gpu, where the Makefile names the folders of candle's crates.
+fn candle_tests(out: &Path) -> Result<()> {
     println!("cargo:rustc-check-cfg=cfg(candle_tests)");
-    if let Some(path) = env("CANDLE_MATMUL_TESTS") {
-        println!("cargo:rustc-cfg=candle_tests");
-        println!("cargo:rustc-env=CANDLE_MATMUL_TESTS={path}");
-    }
+    let Some(folders) = env("CANDLE_TESTS") else { return Ok(()) };
+    println!("cargo:rustc-cfg=candle_tests");
+    candle_tests::generate(&folders, out)
 }
 
 /// docs.rs has no nvcc, and neither rust-analyzer (which sets the second variable) nor `cargo check` needs kernels.

@@ -36,7 +36,7 @@ step "tests on the CPU"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
 export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
-export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_MATMUL_TESTS=$(scripts/candle_tests.sh)
+export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS=$(scripts/candle_tests.sh)
 tests -p candle-tilegemm $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli
 tests --no-default-features --lib  # clippy has compiled the other tests
 cargo doc --locked --no-deps --lib

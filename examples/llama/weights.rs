@@ -25,7 +25,10 @@ impl SimpleBackend for Seeded {
             return Tensor::ones(shape, dtype, device); // norms
         }
         // Rows of length k with this deviation give outputs of variance 1. Rows of embeddings are looked up and get the same deviation.
-        let std = (1.0 / *shape.dims().last().unwrap_or(&1) as f32).sqrt();
+        // A filter of a convolution is a row of its three last dimensions.
+        let of_row =
+            if shape.rank() == 4 { &shape.dims()[1..] } else { &shape.dims()[shape.rank().saturating_sub(1)..] };
+        let std = (1.0 / of_row.iter().product::<usize>() as f32).sqrt();
         let seed = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));

@@ -12,8 +12,7 @@ pub fn tests() -> Vec<(String, Test)> {
     let wrap = |test: fn(&Device) -> Result<()>| -> Test {
         Box::new(move |gpu: &Gpu| test(&Device::Cuda(gpu.device.clone())).map_err(|e| e.to_string()))
     };
-    #[cfg_attr(not(candle_tests), allow(unused_mut))]
-    let mut tests: Vec<(String, Test)> = vec![
+    vec![
         ("interposer_is_active".into(), wrap(interposer_is_active)),
         ("interposer_takes_every_layout".into(), wrap(interposer_takes_every_layout)),
         ("interposer_forwards_what_it_does_not_take".into(), wrap(interposer_forwards)),
@@ -27,14 +26,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("op_backward_matches_cpu".into(), wrap(op_backward_matches_cpu)),
         ("op_reads_views_without_copies".into(), wrap(op_reads_views)),
         ("op_zero_sizes".into(), wrap(op_zero_sizes)),
-    ];
-    #[cfg(candle_tests)]
-    tests.extend(upstream::tests().into_iter().map(|(name, test)| {
-        let forced: Test =
-            Box::new(move |gpu: &Gpu| forced(|| test(&Device::Cuda(gpu.device.clone()))).map_err(|e| e.to_string()));
-        (format!("candle_{name}_on_our_kernels"), forced)
-    }));
-    tests
+    ]
 }
 
 /// Runs `f` with cuBLAS out of reach.
@@ -48,25 +40,6 @@ fn forced<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
         candle::bail!("a product did not run on our kernels: {counted:?}");
     }
     result
-}
-
-/// candle-core's own matmul tests, from its published sources (CANDLE_MATMUL_TESTS, set by the Makefile).
-#[cfg(candle_tests)]
-mod upstream {
-    #![allow(dead_code, unused_imports, unused_macros, unexpected_cfgs, clippy::all)]
-    extern crate candle as candle_core;
-    include!(env!("CANDLE_MATMUL_TESTS"));
-
-    pub fn tests() -> Vec<(&'static str, fn(&Device) -> Result<()>)> {
-        vec![
-            ("matmul", matmul),
-            ("matmul_bf16", matmul_bf16),
-            ("broadcast_matmul", broadcast_matmul),
-            ("broadcast_matmul_rank2_rhs", broadcast_matmul_rank2_rhs),
-            ("squeeze_mm", squeeze_mm),
-            ("mm_layout", mm_layout),
-        ]
-    }
 }
 
 fn interposer_is_active(_: &Device) -> Result<()> {

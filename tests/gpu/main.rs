@@ -10,6 +10,8 @@ mod blocks;
 mod cases;
 mod chains;
 mod configurations;
+#[cfg(candle_tests)]
+mod conformance;
 // The numbers of the tables of `tilegemm f32` and `tilegemm gguf`.
 #[path = "../../src/cli/errors/data.rs"]
 mod data;
@@ -27,6 +29,11 @@ mod gguf_experts;
 mod groups;
 mod launches;
 mod limits;
+#[path = "models.rs"]
+mod model_families;
+// Shared with the test on the CPU.
+#[path = "../support/models.rs"]
+mod models;
 mod odd_addresses;
 mod oracle;
 mod outer;
@@ -140,6 +147,9 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(random::tests());
     tests.extend(two_devices::tests());
     tests.extend(end_to_end::tests());
+    tests.extend(model_families::tests());
+    #[cfg(candle_tests)]
+    tests.extend(conformance::tests());
     tests.extend(speed::tests());
     tests.extend(tf32::tests());
     tests.extend(epilogue::tests());
