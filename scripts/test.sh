@@ -15,7 +15,7 @@ end_step() { [[ -z ${current:-} ]] || minutes+=$(printf '%6.1f min  %s' "$(in_mi
 in_minutes() { awk -v s="$1" 'BEGIN { print s / 60 }'; }
 step() { end_step; current=$*; printf '\n\033[1m== %s\033[0m\n' "$*"; }
 # Runs tests and keeps their totals for the last line.
-tests() { cargo test --locked "$@" 2>&1 | tee -a "$log"; }
+tests() { cargo test --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"; }
 
 step "format and file sizes"
 cargo fmt --all --check
