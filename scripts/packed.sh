@@ -22,6 +22,10 @@ edition = "2021"
 
 [dependencies]
 candle-tilegemm = { path = "../candle-tilegemm-$version", default-features = false, features = [$(sed 's/[^,]*/"&"/g' <<<"$1")] }
+
+# In a profile with debug information the kernels have line numbers, and other objects.
+[profile.dev]
+debug = false
 END
 cat >"$outside/program/src/main.rs" <<'END'
 use candle_tilegemm::arch::DeviceInfo;

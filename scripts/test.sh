@@ -88,6 +88,9 @@ tests --no-default-features --features "preload,$archs" --lib interpose
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
 
+step "the packed crate, in a program outside of the tree"
+scripts/packed.sh "cuda,$archs"
+
 # candle's own kernels are empty in this build.
 step "a program on candle 0.9.2"
 CUDA_PATH=$CUDA_HOME PATH=$PWD/tests/candle-0.9/stand-in:$PATH cargo run --locked -p candle-0-9-program
