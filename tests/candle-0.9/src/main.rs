@@ -58,7 +58,7 @@ fn main() -> Result<()> {
         {
             let difference = difference(result, expected)?;
             println!("  {name}: {difference:.1e}");
-            if !(difference <= tolerance) {
+            if difference.is_nan() || difference > tolerance {
                 bail!("{dtype:?} {name} differs from the CPU by {difference:e}");
             }
         }
