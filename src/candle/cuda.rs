@@ -4,11 +4,12 @@ pub(super) mod grouped;
 pub(super) mod quantized;
 
 use super::lowering::{format_of, GemmOp, Third};
+use crate::dispatch::{Dispatcher, Policy};
 use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::{power_of_two_in, Activation, Format, Problem};
 use ::candle::backend::BackendStorage;
-use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr};
+use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
 use ::candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage};
 use half::{bf16, f16};
@@ -33,6 +34,33 @@ pub(super) fn prepare(device: &CudaDevice) -> Result<u64> {
     stream.context().bind_to_thread().w()?;
     // SAFETY: the stream is the device's own, and the device is the thread's current one.
     Ok(unsafe { launch::prepare(stream.cu_stream().cast())? })
+}
+
+/// Where products of a device run: candle's stream on this thread, which the call makes current, and the dispatcher with its policy.
+struct Launcher {
+    queue: Queue,
+    dispatcher: &'static Dispatcher,
+    policy: Policy,
+}
+
+impl Launcher {
+    fn on(device: &CudaDevice, stream: &CudaStream) -> Result<Self> {
+        let cublas = device.cublas_handle();
+        let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());
+        stream.context().bind_to_thread().w()?;
+        #[cfg(feature = "interpose")]
+        crate::trace::start_if_asked();
+        Ok(Self { queue, dispatcher: launch::dispatcher(ordinal(device))?, policy: launch::policy()? })
+    }
+
+    /// # Safety
+    /// As for [`launch::launch`].
+    unsafe fn launch(&self, problem: &Problem, pointers: Pointers) -> Result<()> {
+        // SAFETY: the caller's promises; stream and handle are the device's own.
+        Ok(self
+            .dispatcher
+            .with_plan(problem, self.policy, |plan| unsafe { launch::launch(plan, pointers, self.queue) })??)
+    }
 }
 
 type Input<'a> = (&'a CudaStorage, &'a Layout);
@@ -91,20 +119,16 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         let align = [a, b, c, d].map(power_of_two_in);
         let problem = op.problem(format, lhs.1, rhs.1, Some(align))?;
         let pointers = Pointers { c: c as _, bias: bias as _, ..Pointers::new(a as _, b as _, d as _) };
-        let cublas = device.cublas_handle();
-        let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());
-        stream.context().bind_to_thread().w()?;
-        let (dispatcher, policy) = (launch::dispatcher(ordinal(&device))?, launch::policy()?);
-        let policy = policy.with_batch_invariance(policy.batch_invariant || op.batch_invariant);
-        let fusion = dispatcher.fuse(&problem, policy)?;
+        let mut launcher = Launcher::on(&device, &stream)?;
+        let invariant = launcher.policy.batch_invariant || op.batch_invariant;
+        launcher.policy = launcher.policy.with_batch_invariance(invariant);
+        let fusion = launcher.dispatcher.fuse(&problem, launcher.policy)?;
         let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
-        #[cfg(feature = "interpose")]
-        crate::trace::start_if_asked();
-        // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, D is freshly
-        // allocated, and stream and handle are the device's own.
-        dispatcher.with_plan(&product, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??;
-        // SAFETY: as above.
-        unsafe { launch::finish(&problem, fusion, pointers, queue.stream)? };
+        // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, and D is freshly allocated.
+        unsafe {
+            launcher.launch(&product, pointers)?;
+            launch::finish(&problem, fusion, pointers, launcher.queue.stream)?;
+        }
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }

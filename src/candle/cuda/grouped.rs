@@ -1,9 +1,9 @@
 //! Grouped products, and the kernels beside them in a layer of experts, on a GPU.
 
-use super::ordinal;
+use super::Launcher;
 use crate::kernel::Role;
 use crate::launch::experts::{self, blocks_for, Choice};
-use crate::launch::{self, GroupPointers, Pointers, Queue};
+use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Epilogue, Format, Problem};
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
@@ -81,17 +81,11 @@ fn product_as<T: CudaDType + DeviceRepr>(
         let [pairs, scales] = [&pairs, &scales].map(|list| list.as_ref().map_or(0, |(address, _)| *address));
         let groups = GroupPointers::new(bounds as _).with_lists(pairs as _, scales as _);
         let pointers = Pointers::new(a as _, b as _, d as _).with_groups(groups);
-        let cublas = device.cublas_handle();
-        let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());
-        stream.context().bind_to_thread().w()?;
-        let (dispatcher, policy) = (launch::dispatcher(ordinal(device))?, launch::policy()?);
-        #[cfg(feature = "interpose")]
-        crate::trace::start_if_asked();
-        let launch = |problem: &Problem, pointers| -> Result<()> {
-            // SAFETY: the layouts stay inside their storage, the guards above keep the storage alive, D is freshly allocated, and stream and
-            // handle are the device's own. Kernels leave out rows that the lists send elsewhere.
-            Ok(dispatcher.with_plan(problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??)
-        };
+        let launcher = Launcher::on(device, &stream)?;
+        let Launcher { queue, dispatcher, policy } = launcher;
+        // SAFETY: the layouts stay inside their storage, the guards above keep the storage alive, and D is freshly allocated. Kernels leave out
+        // rows that the lists send elsewhere.
+        let launch = |problem: &Problem, pointers| unsafe { launcher.launch(problem, pointers) };
         // A product without a gate needs one plan.
         let is_fast = problem.epilogue.gate.is_none()
             || dispatcher.with_plan(&problem, policy, |plan| plan.kernel.role != Role::LastResort)?;

@@ -1,12 +1,12 @@
 //! Products with quantised weights on a GPU.
 
 use super::grouped::{first, tensor};
-use super::ordinal;
+use super::Launcher;
 use crate::candle::blocks::format_of;
-use crate::launch::{self, Pointers, Queue};
+use crate::launch::Pointers;
 use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtrMut, DeviceRepr};
-use ::candle::cuda_backend::{CudaDType, WrapErr};
+use ::candle::cuda_backend::CudaDType;
 use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{bail, CudaDevice, DType, Device, Result, Tensor};
 use half::{bf16, f16};
@@ -89,15 +89,8 @@ impl Operands<'_> {
             let pointers = Pointers::new(at as _, w.cast(), d as _)
                 .with_c(residual.unwrap_or(0) as _)
                 .with_bias(bias.unwrap_or(0) as _);
-            let cublas = device.cublas_handle();
-            let queue = Queue::new(stream.cu_stream().cast(), (*cublas.handle()).cast());
-            stream.context().bind_to_thread().w()?;
-            #[cfg(feature = "interpose")]
-            crate::trace::start_if_asked();
-            let (dispatcher, policy) = (launch::dispatcher(ordinal(device))?, launch::policy()?);
-            // SAFETY: the tensors are contiguous, the guards above keep their storage alive, D is freshly allocated, and stream and handle
-            // are the device's own.
-            dispatcher.with_plan(&problem, policy, |plan| unsafe { launch::launch(plan, pointers, queue) })??;
+            // SAFETY: the tensors are contiguous, the guards above keep their storage alive, and D is freshly allocated.
+            unsafe { Launcher::on(device, &stream)?.launch(&problem, pointers)? };
         }
         Ok(tensor(out, shape, device))
     }
