@@ -8,7 +8,7 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::kernel::trees::{self, Trees};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
-use crate::problem::{Activation, Format, Operand, Problem};
+use crate::problem::{Activation, Format, Groups, Operand, Problem};
 use crate::workspace;
 
 pub(crate) use pipeline::memory_us;
@@ -153,6 +153,13 @@ pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> 
 pub(crate) fn distinct(problem: &Problem, operand: &Operand) -> f64 {
     let along = problem.batch.into_iter().zip(operand.batch_stride);
     along.map(|(count, stride)| if stride == 0 { 1.0 } else { count as f64 }).product()
+}
+
+/// Rows of a group for which a grouped kernel's tiles are counted, of `m` rows in all. Tokens choose their experts by chance: the rows of a group vary by the
+/// square root of the expected rows, and half of that is added.
+pub(crate) fn rows_of_group(groups: &Groups, m: usize) -> usize {
+    let expected = groups.expected_rows(m);
+    (expected + 0.5 * expected.sqrt()).ceil().max(1.0) as usize
 }
 
 /// Time of activities that run side by side: the longest time, and a little more where another time is nearly as long, since

@@ -1,7 +1,7 @@
 //! The pieces that the families with the weights of GGUF files share.
 
 use crate::config::Config;
-use crate::kernel::{Case, Family, Rejection};
+use crate::kernel::{Case, Family, Rejection, INT};
 use crate::problem::{Format, Groups, Problem};
 
 /// Numbers of K that a warp loads at a time.
@@ -27,7 +27,18 @@ pub(super) fn place(format: Format) -> usize {
     Format::blocks().take_while(|block| *block != format).count().min(9)
 }
 
-/// The most tiles of all groups along M, and the tiles along N.
-pub(super) fn most_tiles(problem: &Problem, groups: &Groups, tile: [usize; 2]) -> [usize; 2] {
-    [problem.m.div_ceil(tile[0]) + groups.count.min(problem.m), problem.n.div_ceil(tile[1])]
+/// The device.hpp of both families of groups have the same numbers.
+const MOST_GROUPS: usize = 4096;
+const MOST_GROUPS_WITH_ROWS: usize = 511;
+
+/// Whether the kernels of groups take the problem: their lists hold the groups, and the number of tiles, in `[rows, columns]`, is a number of 32 bits.
+pub(super) fn supports_groups(problem: &Problem, groups: &Groups, tile: [usize; 2]) -> Result<(), Rejection> {
+    let filled = groups.count.min(problem.m);
+    let tiles = (problem.m.div_ceil(tile[0]) + filled).saturating_mul(problem.n.div_ceil(tile[1]));
+    Rejection::check_counts([
+        ("groups", groups.count, MOST_GROUPS),
+        ("groups with rows", filled, MOST_GROUPS_WITH_ROWS),
+        ("tiles", tiles, INT / 4),
+    ])?;
+    supports(problem)
 }

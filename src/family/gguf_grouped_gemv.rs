@@ -5,17 +5,13 @@
 use super::gguf::{self, SPAN};
 use crate::config::Config;
 use crate::cost::pipeline::stream_us;
+use crate::cost::rows_of_group;
 use crate::kernel::fitted::fitted;
-use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
+use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder};
 use crate::problem::Problem;
 
 /// Rows of A and rows of W that a block computes at a time.
 const TILE: [usize; 2] = [8, 16];
-/// csrc/gguf_grouped_gemv/device.hpp has the same numbers.
-const MOST_GROUPS: usize = 4096;
-const MOST_ENTRIES: usize = 511;
-/// Standard deviations above the expected rows of a group for which tiles are counted.
-const SPREAD: f64 = 0.5;
 
 fitted! {
     GgufGroupedGemv {
@@ -34,13 +30,7 @@ fitted! {
 impl Family for GgufGroupedGemv {
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        let [tiles, units] = gguf::most_tiles(problem, &groups, TILE);
-        Rejection::check_counts([
-            ("groups", groups.count, MOST_GROUPS),
-            ("groups with rows", groups.count.min(problem.m), MOST_ENTRIES),
-            ("tiles", tiles.saturating_mul(units), INT / 4),
-        ])?;
-        gguf::supports(problem)
+        gguf::supports_groups(problem, &groups, TILE)
     }
 
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
@@ -50,9 +40,7 @@ impl Family for GgufGroupedGemv {
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let Some(groups) = problem.groups else { return f64::INFINITY };
-        let expected = groups.expected_rows(problem.m);
-        // Tokens choose their experts by chance: the rows of a group vary by the square root.
-        let rows = (expected + SPREAD * (expected - 1.0).max(0.0).sqrt()).ceil().max(1.0) as usize;
+        let rows = rows_of_group(&groups, problem.m);
         let tiles = (groups.with_rows(problem.m) * rows.div_ceil(TILE[0])) as f64;
         let depth = problem.k.div_ceil(SPAN) as f64 / 16.0;
         let units = tiles * problem.n.div_ceil(TILE[1]) as f64 / f64::from(device.sm_count);

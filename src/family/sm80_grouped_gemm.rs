@@ -4,7 +4,7 @@
 
 use crate::config::Config;
 use crate::cost::pipeline::{l2_us, stream_us, Activities};
-use crate::cost::{peak_tflops, roofline_us};
+use crate::cost::{peak_tflops, roofline_us, rows_of_group};
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
 use crate::problem::{Groups, Problem};
@@ -15,8 +15,6 @@ const SHARED_BYTES: usize = 99 * 1024;
 const ENTRY_BYTES: usize = 16;
 /// Rows of a fragment of `mma.sync`.
 const FRAGMENT: usize = 16;
-/// Standard deviations above the expected rows of a group for which tiles are counted.
-const SPREAD: f64 = 0.5;
 
 fitted! {
     /// Lists of three numbers are of tiles of 128, 64 and 16 rows.
@@ -53,9 +51,7 @@ fn step(kernel: &KernelDesc) -> usize {
 impl Tiles {
     fn of(kernel: &KernelDesc, problem: &Problem, groups: &Groups) -> Self {
         let [most, columns] = [0, 1].map(|i| kernel.tile[i] as usize);
-        let expected = groups.expected_rows(problem.m);
-        // Tokens choose their experts by chance: the rows of a group vary by the square root.
-        let rows = (expected + SPREAD * expected.sqrt()).ceil().max(1.0) as usize;
+        let rows = rows_of_group(groups, problem.m);
         let along_m = rows.div_ceil(most);
         let all = (groups.with_rows(problem.m) * along_m).saturating_mul(problem.n.div_ceil(columns));
         Self { rows: rows.next_multiple_of(step(kernel)) as f64 / along_m as f64, all: all as f64 }

@@ -5,22 +5,19 @@
 use super::gguf::{self, SPAN};
 use crate::config::Config;
 use crate::cost::pipeline::stream_us;
+use crate::cost::rows_of_group;
 use crate::kernel::fitted::fitted;
-use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
+use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder};
 use crate::partition::Footprint;
 use crate::problem::Problem;
 
 /// Rows of A and rows of W that a block computes at a time: csrc/sm90_gguf_grouped_gemm/device.hpp has the same numbers, as the following ones.
 const TILE: [usize; 2] = [192, 128];
 const WIDTHS: [usize; 3] = [64, 128, 192];
-const MOST_GROUPS: usize = 4096;
-const MOST_ENTRIES: usize = 511;
 /// Rows of the product whose activations the workspace holds at least; csrc/sm90_gguf_grouped_gemm/sm90_gguf_grouped_gemm.cu has the same number.
 const LEAST_ROWS: usize = 1024;
 /// Bytes of an activation in the workspace.
 const PREPARED: usize = 2;
-/// Standard deviations above the expected rows of a group for which tiles are counted.
-const SPREAD: f64 = 0.5;
 
 fitted! {
     Sm90GgufGroupedGemm {
@@ -43,13 +40,7 @@ fn bytes(problem: &Problem, rows: usize) -> u64 {
 impl Family for Sm90GgufGroupedGemm {
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        let [along_m, along_n] = gguf::most_tiles(problem, &groups, TILE);
-        Rejection::check_counts([
-            ("groups", groups.count, MOST_GROUPS),
-            ("groups with rows", groups.count.min(problem.m), MOST_ENTRIES),
-            ("tiles", along_m.saturating_mul(along_n), INT / 4),
-        ])?;
-        gguf::supports(problem)
+        gguf::supports_groups(problem, &groups, TILE)
     }
 
     /// The activations of some rows, in one piece: the kernel itself goes through all rows, as many at a time as the workspace holds.
@@ -66,9 +57,7 @@ impl Family for Sm90GgufGroupedGemm {
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let Some(groups) = problem.groups else { return f64::INFINITY };
-        let expected = groups.expected_rows(problem.m);
-        // Tokens choose their experts by chance: the rows of a group vary by the square root.
-        let rows = (expected + SPREAD * expected.sqrt()).ceil().max(1.0) as usize;
+        let rows = rows_of_group(&groups, problem.m);
         let along_m = rows.div_ceil(TILE[0]);
         let width = WIDTHS.iter().position(|width| *width >= rows.div_ceil(along_m)).unwrap_or(WIDTHS.len() - 1);
         let tiles = (groups.with_rows(problem.m) * along_m * problem.n.div_ceil(TILE[1])) as f64;
