@@ -95,7 +95,7 @@ program=$(ls -t target/debug/deps/interposed-* | grep -v '\.d$' | head -n 1)
 
 step "the preload library: its tests, its symbols, and the calls of a program"
 archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$cuda" | paste -sd,)
-tests --no-default-features --features "preload,$archs" --lib interpose
+tests --features "$kernels,preload" --lib interpose  # with the dependencies that are built
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
 
