@@ -57,7 +57,7 @@ cargo check --locked --no-default-features --features bindgen
 # candle's own kernels do not run in CI: unoptimised, they compile in half the time.
 if [[ -n ${CI:-} ]]; then
   mkdir -p target/nvcc/bin
-  ln -sfn "$CUDA_HOME/include" target/nvcc/include
+  ln -sfn "$CUDA_HOME"/{include,lib64,nvvm} target/nvcc
   printf '#!/bin/sh\nexec %q -Xcicc -O0 -Xptxas -O0 "$@"\n' "$CUDA_HOME/bin/nvcc" >target/nvcc/bin/nvcc
   chmod +x target/nvcc/bin/nvcc
   export NVCC=$PWD/target/nvcc/bin/nvcc
