@@ -113,11 +113,13 @@ impl Packing {
         [inputs, all, only_a, merged(inputs), merged_all].map(|packing| (packing != none).then_some(packing))
     }
 
-    /// The packings with which every number of rows can have the same kernels: with a copy of D, or without, by N, and not by M.
-    pub(crate) fn each_invariant(problem: &Problem) -> impl Iterator<Item = Option<Self>> {
+    /// No packing and all packings, with which every number of rows can have the same kernels: where the epilogue is not bare, those with a copy of D,
+    /// or those without. A product in place has no packing: the number of rows decides whether the copies of the whole product have room.
+    pub(crate) fn each_invariant(problem: &Problem, copies_d: bool) -> impl Iterator<Item = Option<Self>> {
         let is_bare = problem.epilogue.keep(Fusion::None).1 == 0;
-        let copies_d = has_odd_d(problem) && !problem.epilogue.in_place && is_packable(problem);
-        let all = std::iter::once(None).chain(Self::each(problem).map(Some));
+        let in_place = problem.epilogue.in_place;
+        let packings = Self::each(problem).filter(move |_| !in_place).map(Some);
+        let all = std::iter::once(None).chain(packings);
         // A product that is copied to D is rounded before the rest of the epilogue.
         all.filter(move |packing| is_bare || packing.is_some_and(|packing| packing.d) == copies_d)
     }
@@ -241,7 +243,7 @@ fn has_odd_n(problem: &Problem) -> bool {
 }
 
 /// The same, or D or its rows start inside.
-fn has_odd_d(problem: &Problem) -> bool {
+pub(crate) fn has_odd_d(problem: &Problem) -> bool {
     has_odd_n(problem) || problem.d.align() < MAX_ALIGN
 }
 

@@ -57,6 +57,18 @@ fn plan_all(policy: impl Fn(&Problem, usize) -> Policy) {
     assert!(planned.get() > least && refused.get() > least, "{planned:?} planned, {refused:?} refused");
 }
 
+/// Extents and strides that are within the limits of kernels with any number of rows, and elements of D that do not overlap.
+fn is_usual(problem: &Problem) -> bool {
+    let Problem { m, n, k, a, b, d, .. } = *problem;
+    let sizes = [m, n, k, problem.batch_count()];
+    let strides = [a, b, d].map(|o| [o.row_stride, o.col_stride, o.batch_stride[0], o.batch_stride[1]]);
+    let are_usual = |strides: &[i64], least: i64| strides.iter().all(|stride| (least..1 << 30).contains(stride));
+    sizes.into_iter().all(|size| size <= 1 << 20)
+        && sizes.into_iter().map(|size| size as f64).product::<f64>() < 1e12
+        && are_usual(strides.as_flattened(), 0)
+        && are_usual(&strides[2], 1)
+}
+
 /// Whether the problem has a plan. The plan or the refusal is checked.
 fn has_plan(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> Result<bool, TestCaseError> {
     let (canonical, device) = (problem.canonical(), dispatcher.device());
@@ -69,6 +81,14 @@ fn has_plan(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> Resul
                 let is_candidate = kernel.role != Role::ByName && (kernel.role != Role::Vendor || policy.vendor);
                 is_candidate && supports(kernel) && kernel.workspace(&canonical.problem).least <= policy.workspace
             };
+            if policy.batch_invariant && is_usual(problem) {
+                if let Ok(plan) = dispatcher.plan(problem, Policy::own().with_workspace(policy.workspace)) {
+                    let name = plan.name();
+                    return Err(TestCaseError::fail(format!(
+                        "{name} runs the problem, and no order of sums does: {reasons}"
+                    )));
+                }
+            }
             // An order of sums has to suit all numbers of rows.
             if let Some(kernel) = KERNELS.iter().find(may_run).filter(|_| !policy.batch_invariant) {
                 return Err(TestCaseError::fail(format!("{kernel} runs the problem, which is refused: {reasons}")));
