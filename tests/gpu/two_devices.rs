@@ -63,7 +63,7 @@ fn from_several_threads(_: &Gpu) -> Result<(), String> {
 /// Products that keep parts of their operands in the workspace, launched on both devices in turns without a wait, give the bits of each alone.
 fn workspaces(_: &Gpu) -> Result<(), String> {
     let gpus = [Gpu::open(0)?, Gpu::open(1)?];
-    let problem = cases::problem(512, 1024, 2048, Layout::NT, Format::F32, Variant::PLAIN);
+    let problem = cases::problem(2048, 2048, 1024, Layout::NT, Format::F32, Variant::PLAIN);
     let operands: [Operands<f32>; 2] = [1, 2].map(|seed| cases::operands(&problem, 0, Data::Normal, seed));
     let alone =
         [gpus[0].run(Policy::own(), &problem, &operands[0])?, gpus[1].run(Policy::own(), &problem, &operands[1])?];
