@@ -60,12 +60,23 @@ class Ring {
     end_ = odd_ + uint32_t(min(max(rows_left_, 0), rows_of_warp - 1)) * stride_ + row_bytes_;
     to_ = uint32_t(__cvta_generic_to_shared(ring)) + int(threadIdx.x) % 32 * 16;
     passed_ = span * Row::bytes;
+    is_aligned_ = Row::bytes % 16 == 0 && odd_ == 0 && stride_ % 16 == 0 && row_bytes_ % Row::bytes == 0;
 #pragma unroll
-    for (int i = 0; i < copies; i++) rows_[i] = place(row_of(i));
+    for (int i = 0; i < copies; i++) rows_[i] = place(row_of(i)) + (is_aligned_ ? 16 * chunk_of(i) : 0);
   }
 
   // Loads the next span.
   __device__ void load(int stage) {
+    if (is_aligned_) {
+      // A span is whole chunks of memory, and nothing else.
+#pragma unroll
+      for (int i = 0; i < copies; i++) {
+        const bool exists = (rows_of_warp * chunks % 32 == 0 || row_of(i) < rows_of_warp) && 16 * chunk_of(i) < Row::bytes;
+        if (exists) copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + rows_[i] + passed_, 16, evict_first);
+      }
+      passed_ += Row::bytes;
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < copies; i++) {
       // Of a row's last span there may be fewer blocks.
@@ -103,8 +114,9 @@ class Ring {
   int rows_left_;
   uint32_t row_bytes_;
   int stride_;
+  bool is_aligned_;  // spans of all rows are whole chunks
   uint32_t passed_;  // bytes of a row before the next span
-  uint32_t rows_[copies];
+  uint32_t rows_[copies];  // where a lane's rows start; its chunks, where spans are whole chunks
 };
 
 // Two numbers for each scale of a span, of each of a warp's 16 rows, in shared memory from a multiple of 16 bytes on.

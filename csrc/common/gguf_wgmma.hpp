@@ -15,11 +15,12 @@ struct WgmmaShape {
   using Values = gguf::Values<F>;
   using Row = gguf::Row<F>;
   static constexpr tg_format format = F;
-  static constexpr int width = WIDTH, height = 128, warps = height / rows_of_warp, threads = 32 * warps + 128;
-  static constexpr int blocks = width > 64 ? 1 : 2;  // of a multiprocessor
-  static constexpr int registers = blocks == 1 ? 240 : 104;
+  // With few rows of A, each of which takes little shared memory, many small blocks hide the latencies of each other.
+  static constexpr int width = WIDTH, height = width > 16 ? 128 : 64, warps = height / rows_of_warp, threads = 32 * warps + 128;
+  static constexpr int blocks = width > 64 ? 1 : width > 16 ? 2 : Row::bytes > 192 ? 3 : 4;  // of a multiprocessor
+  static constexpr int registers = blocks == 1 ? 240 : blocks == 3 ? 144 : 104;
   static constexpr int depth = 64, x_bytes = width * depth * 2;  // of a stage
-  static constexpr int limit = (blocks == 1 ? 227 : 113) * 1024 - BESIDE;
+  static constexpr int limit = (228 / blocks - 1) * 1024 - BESIDE;
   static constexpr int barriers_bytes = 8 * 2 * 16;
   static constexpr int least_x = width > 128 ? 3 : width == 64 ? 2 : 4;
   static constexpr int w_stages_in(int bytes) {
@@ -36,14 +37,14 @@ struct WgmmaShape {
   static_assert(w_stages >= 2 && x_stages >= 2 && shared_bytes <= limit);
 };
 
-// Addresses in shared memory: the ring of activations, and its barriers.
+// Addresses in shared memory: the ring of activations, its barriers, and a barrier for sums of other blocks.
 struct XRing {
-  uint32_t stages, full, empty;
+  uint32_t stages, full, empty, sums;
 
   template <class S>
   __device__ static XRing of(uint8_t* shared, S) {
     const uint32_t stages = uint32_t(__cvta_generic_to_shared(shared)), full = stages + S::x_stages * S::x_bytes + S::w_bytes + S::factors_bytes;
-    return {stages, full, full + 8 * S::x_stages};
+    return {stages, full, full + 8 * S::x_stages, full + 16 * S::x_stages};
   }
 };
 
@@ -56,14 +57,15 @@ __device__ __forceinline__ void multiply_64(float (&d)[width / 2], const uint32_
   else wgmma<__nv_bfloat16, width>(d, p, q);
 }
 
-// Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma.
+// Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma. The compiler sees that the answer is a warp's: descriptors stay in
+// uniform registers.
 __device__ __forceinline__ bool all_of_group(bool holds, int barrier) {
   int all;
   asm volatile("{\n .reg .pred p, q;\n setp.ne.b32 p, %1, 0;\n barrier.cta.red.and.pred q, %2, 128, p;\n selp.b32 %0, 1, 0, q;\n}"
                : "=r"(all)
                : "r"(int(holds)), "r"(barrier)
                : "memory");
-  return all;
+  return __all_sync(~0u, all);
 }
 
 // A warp that multiplies: 16 rows of W of the 64 of its warp group.

@@ -1,10 +1,14 @@
-// The kernel: two warp groups multiply 64 rows of W each, and a thread loads the activations.
+// The kernel: one or two warp groups multiply 64 rows of W each, and a thread loads the activations. Up to three parts of K are
+// the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
 #include "common/gguf_wgmma.hpp"
 
 namespace tilegemm {
 namespace {
+
+// So many parts of K are the blocks of a cluster. On an H100 larger clusters are slower than parts in the workspace.
+constexpr int most_in_cluster = 3;
 
 template <class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
@@ -16,9 +20,14 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   const int first_m = blockIdx.x * S::width, first_n = blockIdx.y * S::height;
   const int k = int(args.k), spans = (k + gguf::span - 1) / gguf::span;
   const int begin = blockIdx.z * spans_of_part, end = min(begin + spans_of_part, spans);
+  constexpr int columns = S::width / 8, fragments = S::warps * columns, fragment_bytes = 32 * 16;
+  const int split = gridDim.z;
+  const bool is_whole = split <= most_in_cluster;
   if (threadIdx.x == 0) {
     init_ring(x.full, x.empty, S::x_stages, S::warps);
+    mbarrier_init(x.sums, 1);
     fence_mbarrier_init();
+    if (split > 1 && is_whole) mbarrier_arrive_expect(x.sums, (fragments - int(blockIdx.z) + split - 1) / split * split * fragment_bytes);
   }
   __syncthreads();
 
@@ -47,27 +56,49 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   float sum[S::width / 2];
   own.template multiply<S::width>(sum, ring, k, begin, end);
 
-  // A lane's sums: rows g and g + 8 of W, by columns 2 t and 2 t + 1 of each eight.
-  const int n = first_row + g, m = first_m + 2 * t, rows_left = int(args.m) - m;
-  const float alpha = gridDim.z > 1 ? 1.0f : float(args.alpha);
-  const auto store = [&](auto* d, int64_t stride) {
-    using Out = std::remove_reference_t<decltype(*d)>;
+  // A fragment is a warp's 16 rows of W by eight columns: a lane has rows g and g + 8, columns 2 t and 2 t + 1.
+  const float alpha = is_whole ? float(args.alpha) : 1.0f;
+  const auto store = [&](const float4& v, int from_warp, int j) {
+    const int n = first_n + from_warp * gguf::rows_of_warp + g, m = first_m + 8 * j + 2 * t;
+    const float sums[4] = {v.x, v.y, v.z, v.w};
+    const auto to = [&](auto* d, int64_t stride) {
+      using Out = std::remove_reference_t<decltype(*d)>;
 #pragma unroll
-    for (int j = 0; j < S::width / 8; j++) {
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        if (8 * j + e >= rows_left) continue;
-        Out* const row = d + (8 * j + e) * stride;
-        if (n < args.n) row[0] = Out(alpha * sum[4 * j + e]);
-        if (n + 8 < args.n) row[8] = Out(alpha * sum[4 * j + 2 + e]);
+      for (int i = 0; i < 4; i++) {
+        const int row = m + i % 2, column = n + i / 2 * 8;
+        if (row < args.m && column < args.n) d[row * stride + column] = Out(alpha * sums[i]);
       }
-    }
+    };
+    if (!is_whole) to(part_at<float>(args, blockIdx.z, 0, 0, 0), args.n);
+    else if (out == TG_F32) to(static_cast<float*>(args.d.ptr), args.d.row_stride);
+    else if (out == TG_F16) to(static_cast<__half*>(args.d.ptr), args.d.row_stride);
+    else to(static_cast<__nv_bfloat16*>(args.d.ptr), args.d.row_stride);
   };
-  const int64_t stride = args.d.row_stride, first = m * stride + n;
-  if (gridDim.z > 1) store(part_at<float>(args, blockIdx.z, 0, m, n), args.n);
-  else if (out == TG_F32) store(static_cast<float*>(args.d.ptr) + first, stride);
-  else if (out == TG_F16) store(static_cast<__half*>(args.d.ptr) + first, stride);
-  else store(static_cast<__nv_bfloat16*>(args.d.ptr) + first, stride);
+  if (split == 1 || !is_whole) {
+#pragma unroll
+    for (int j = 0; j < columns; j++) store(fragment(sum, j), warp, j);
+    return;
+  }
+  // Block f % split of the cluster adds up fragment f. A ring is free when all blocks are here, and has a slot for each part of a fragment.
+  cluster_sync();
+  const int part = blockIdx.z, slots = (fragments + split - 1) / split;
+  int slot = warp * columns / split, owner = warp * columns - slot * split;
+#pragma unroll
+  for (int j = 0; j < columns; j++) {
+    store_async(map_shared(x.stages + (part * slots + slot) * fragment_bytes + lane * 16, owner), map_shared(x.sums, owner), fragment(sum, j));
+    if (++owner == split) owner = 0, slot++;
+  }
+  mbarrier_wait_warp(x.sums, 0);
+  for (int mine = warp; mine < slots; mine += S::warps) {
+    const int f = mine * split + part;
+    if (f >= fragments) break;
+    float4 v = {};
+    for (int i = 0; i < split; i++) {
+      const float4 one = load_shared_4_ordered(x.stages + (i * slots + mine) * fragment_bytes + lane * 16);
+      v.x += one.x, v.y += one.y, v.z += one.z, v.w += one.w;
+    }
+    store(v, f / columns, f % columns);
+  }
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Blocks of the file arrive by cp.async as they lie, in a ring of
 // each warp, and become bf16 in registers on their way to wgmma. The activations are rounded to bf16 by a kernel before (common/gguf_prepare.hpp) and arrive
-// by TMA. Sums are in f32.
+// by TMA. Sums are in f32. Where tiles are few, K is split. Up to three parts are the blocks of a cluster, whose sums meet in distributed
+// shared memory; the sums of more parts meet in the workspace. Both are added up in the order of K.
 //
 // A product has the error of two roundings to bf16: at most 2^-8 of the sum of |w x|. Spans with infinite factors, and the last span of a K
 // that is no multiple of 256, are converted number by number.
@@ -16,8 +17,9 @@ template <class S, class T>
 tg_status run(const tg_gemm_args& args) {
   const int64_t spans = ceil_div(args.k, gguf::span), m_tiles = ceil_div(args.m, S::width);
   const int split = args.config.split, spans_of_part = int(ceil_div(spans, split));
-  // The sums of the parts, and the activations behind.
-  const uint64_t parts = split > 1 ? parts_bytes<float>(args) : 0, x_at = (parts + 127) / 128 * 128;
+  const bool is_whole = split <= most_in_cluster;
+  // The sums of the parts that do not meet in a cluster, and the activations behind.
+  const uint64_t parts = is_whole ? 0 : parts_bytes<float>(args), x_at = (parts + 127) / 128 * 128;
   const uint64_t need = x_at + uint64_t(args.m * gguf::pitch_of(args.k)) * 2;
   if (!args.workspace || args.workspace_bytes < need || ceil_div(args.n, S::height) > 65535) return TG_UNSUPPORTED;
   void* const x = static_cast<char*>(args.workspace) + x_at;
@@ -28,8 +30,9 @@ tg_status run(const tg_gemm_args& args) {
   if (const tg_status status = gguf::launch_prepare<T>(args, gguf::SameRow{}, args.m, x); status != TG_OK) return status;
   const dim3 grid(unsigned(m_tiles), unsigned(ceil_div(args.n, S::height)), unsigned(split));
   constexpr tg_format out = std::is_same_v<T, float> ? TG_F32 : std::is_same_v<T, __half> ? TG_F16 : TG_BF16;
-  const tg_status status = Launch(args, grid, dim3(S::threads), S::shared_bytes)(kernel, x_map, args, spans_of_part, out);
-  return status == TG_OK && split > 1 ? launch_add_parts<T, float>(args) : status;
+  const Launch launch(args, grid, dim3(S::threads), S::shared_bytes, dim3(1, 1, is_whole ? unsigned(split) : 1));
+  const tg_status status = launch(kernel, x_map, args, spans_of_part, out);
+  return status == TG_OK && !is_whole ? launch_add_parts<T, float>(args) : status;
 }
 
 }  // namespace
@@ -43,7 +46,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool is_tiled = args.config.tile_m == Row::tile_m && args.config.tile_n == Row::tile_n && split >= 1 && split <= spans && split <= 65535;
   const bool is_bare = args.beta == 0 && !args.bias.ptr && args.activation == TG_IDENTITY;
   if (!is_tiled || !is_bare || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
-  return run<gguf::WgmmaShape<Row::b, Row::tile_m>, T>(args);
+  using Shape = gguf::WgmmaShape<Row::b, Row::tile_m>;
+  static_assert(Row::tile_n == Shape::height);
+  return run<Shape, T>(args);
 }
 
 }  // namespace tilegemm

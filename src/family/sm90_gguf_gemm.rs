@@ -10,8 +10,8 @@ use crate::partition::Footprint;
 use crate::problem::Problem;
 use crate::workspace;
 
-/// Rows of W that a block computes.
-const COLUMNS: usize = 128;
+/// So many parts of K are the blocks of a cluster, and need no workspace: csrc/sm90_gguf_gemm/device.hpp has the same number.
+const MOST_IN_CLUSTER: u32 = 3;
 /// Bytes of an activation in the workspace, and the multiple of bytes from which the activations lie there.
 const PREPARED: u64 = 2;
 const PLACE: u64 = 128;
@@ -23,13 +23,15 @@ fitted! {
         residents: [f64; 4] = "", 1.0 to 4.0;
         /// A span of all blocks of a multiprocessor.
         span_us: [f64; 4] = "us", 0.1 to 20.0;
-        /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
+        /// The time of a block that has a multiprocessor for itself, over the time of the most blocks that share one.
         alone: f64 = "", 0.3 to 1.0;
         /// The first loads and the last stores of a wave of blocks.
         wave_us: [f64; 4] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes.
         prepare_us: f64 = "us", 0.0 to 8.0;
-        /// The kernel that adds parts, beside their bytes.
+        /// The sums of parts that meet in a cluster.
+        cluster_us: f64 = "us", 0.0 to 8.0;
+        /// The kernel that adds parts in the workspace, beside their bytes.
         add_us: f64 = "us", 0.0 to 8.0;
         /// The share of the memory's rate.
         memory: f64 = "", 0.3 to 1.2;
@@ -48,7 +50,7 @@ fn place(kernel: &KernelDesc) -> usize {
 
 /// The sums of parts, and the activations behind them.
 fn bytes(problem: &Problem, split: u32) -> u64 {
-    let parts = workspace::parts_bytes(split.into(), problem);
+    let parts = if split > MOST_IN_CLUSTER { workspace::parts_bytes(split.into(), problem) } else { 0 };
     let rows = (problem.m as u64).saturating_mul(problem.k.next_multiple_of(64) as u64);
     parts.saturating_add(PLACE).saturating_add(PREPARED.saturating_mul(rows))
 }
@@ -56,9 +58,12 @@ fn bytes(problem: &Problem, split: u32) -> u64 {
 /// The configurations to consider: parts of K with a span or more each. Parts lie in the workspace beside the activations of the whole product.
 fn configurations(case: &Case) -> Vec<Config> {
     let spans = case.problem.k.div_ceil(SPAN).max(1);
-    let fits = |split: &u32| *split == 1 || (*split as usize <= spans && bytes(case.problem, *split) <= case.workspace);
-    let tile = [case.kernel.tile[0], COLUMNS as u32];
-    [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).map(|split| Config::tile(tile, split)).collect()
+    let fits = |split: &u32| {
+        *split <= MOST_IN_CLUSTER.min(spans as u32)
+            || (*split as usize <= spans && bytes(case.problem, *split) <= case.workspace)
+    };
+    let [tile_m, tile_n, _] = case.kernel.tile;
+    [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).map(|split| Config::tile([tile_m, tile_n], split)).collect()
 }
 
 impl Family for Sm90GgufGemm {
@@ -69,11 +74,11 @@ impl Family for Sm90GgufGemm {
     }
 
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
-        Footprint::new(problem, [PREPARED, 0], [1, 1], [kernel.tile[0] as usize, COLUMNS])
+        Footprint::new(problem, [PREPARED, 0], [1, 1], [kernel.tile[0] as usize, kernel.tile[1] as usize])
     }
 
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
-        if config.split > 1 {
+        if config.split > MOST_IN_CLUSTER {
             bytes(problem, config.split)
         } else {
             0
@@ -91,19 +96,25 @@ impl Family for Sm90GgufGemm {
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let (problem, device, place) = (case.problem, case.device, place(case.kernel));
         let split = config.split.max(1) as usize;
-        let tiles = problem.m.div_ceil(case.kernel.tile[0] as usize).saturating_mul(problem.n.div_ceil(COLUMNS));
-        let blocks = tiles.saturating_mul(split) as f64;
-        let room = self.residents[place] * f64::from(device.sm_count);
+        let [rows, columns, _] = case.kernel.tile.map(|side| side as usize);
+        let tiles = problem.m.div_ceil(rows).saturating_mul(problem.n.div_ceil(columns));
+        let (blocks, residents) = (tiles.saturating_mul(split) as f64, self.residents[place]);
+        let room = residents * f64::from(device.sm_count);
         // Blocks of many waves do not wait for each other.
         let waves = if blocks > 4.0 * room { blocks / room + 0.5 } else { (blocks / room).ceil() };
-        // A block that has a multiprocessor for itself takes less time than blocks that share one.
-        let is_alone = self.residents[place] > 1.0 && blocks <= f64::from(device.sm_count);
-        let alone = if is_alone { self.alone } else { 1.0 };
+        // The fewer blocks share a multiprocessor, the less time a block takes.
+        let sharing = (blocks / f64::from(device.sm_count)).clamp(1.0, residents);
+        let share = if residents > 1.0 { (sharing - 1.0) / (residents - 1.0) } else { 1.0 };
+        let alone = self.alone + (1.0 - self.alone) * share;
         let spans = problem.k.div_ceil(SPAN).div_ceil(split) as f64;
         let busy = waves * (alone * spans * self.span_us[place] + self.wave_us[place]);
         let moved = |bytes: u64| stream_us(bytes as f64, self.memory, device);
         let prepare = self.prepare_us + moved(problem.m as u64 * problem.k as u64 * 6);
-        let add = if split > 1 { self.add_us + moved(workspace::parts_bytes(split as u64, problem)) } else { 0.0 };
+        let add = match config.split {
+            0 | 1 => 0.0,
+            ..=MOST_IN_CLUSTER => self.cluster_us,
+            parts => self.add_us + moved(workspace::parts_bytes(parts.into(), problem)),
+        };
         device.model.launch_us + prepare + busy.max(memory_us(problem, device) / self.memory) + add
     }
 }
