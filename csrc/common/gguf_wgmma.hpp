@@ -18,7 +18,10 @@ struct WgmmaShape {
   // With few rows of A, each of which takes little shared memory, many small blocks hide the latencies of each other.
   static constexpr int width = WIDTH, height = width > 16 ? 128 : 64, warps = height / rows_of_warp, threads = 32 * warps + 128;
   static constexpr int blocks = width > 64 ? 1 : width > 16 ? 2 : Row::bytes > 192 ? 3 : 4;  // of a multiprocessor
-  static constexpr int registers = blocks == 1 ? 240 : blocks == 3 ? 144 : 104;
+  // Registers of a thread at the launch, of a thread that loads, and of a thread that multiplies: the last gets no more than the others leave, or it waits forever.
+  static constexpr int at_launch = 65536 / (blocks * threads) / 8 * 8, of_loads = 24;
+  static constexpr int registers = (at_launch * threads - of_loads * 128) / (32 * warps) / 8 * 8;
+  static_assert(registers <= 240);
   static constexpr int depth = 64, x_bytes = width * depth * 2;  // of a stage
   static constexpr int limit = (228 / blocks - 1) * 1024 - BESIDE;
   static constexpr int barriers_bytes = 8 * 2 * 16;

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   __syncthreads();
 
   if (warp >= S::warps) {
-    setmaxnreg_dec<24>();
+    setmaxnreg_dec<S::of_loads>();
     if (warp == S::warps && lane == 0) {
       prefetch_tensor_map(&x_map);
       griddepcontrol_wait();
