@@ -11,6 +11,7 @@
 //! There are four differences. Operands may have any layout, where candle-cublaslt reads each as contiguous. Every device works, the CPU too. A dtype may
 //! also be f64. A gradient flows to `a`, `b`, `bias` and `out`.
 
+use super::activation::activated;
 use super::op::Gemm;
 use crate::problem;
 use ::candle::{Device, Result, Tensor};
@@ -24,6 +25,16 @@ pub enum Activation {
     Gelu,
     /// GELU by the error function; candle's `gelu_erf`. Forks of candle-cublaslt have it.
     GeluErf,
+}
+
+impl From<Activation> for problem::Activation {
+    fn from(activation: Activation) -> Self {
+        match activation {
+            Activation::Relu => Self::Relu,
+            Activation::Gelu => Self::GeluTanh,
+            Activation::GeluErf => Self::GeluErf,
+        }
+    }
 }
 
 /// What candle-cublaslt keeps a handle of cuBLASLt in. The dispatcher has its own handles: this type holds nothing.
@@ -136,22 +147,10 @@ fn fused(
     if let Some(out) = out {
         gemm = gemm.residual(out).beta(beta.unwrap_or(0.0).into());
     }
-    let activation = match act {
-        None => problem::Activation::Identity,
-        Some(Activation::Relu) => problem::Activation::Relu,
-        Some(Activation::Gelu) => problem::Activation::GeluTanh,
-        Some(Activation::GeluErf) => problem::Activation::GeluErf,
-    };
-    match (out, act) {
+    let activation = act.map_or(problem::Activation::Identity, problem::Activation::from);
+    match out {
         // `Gemm` adds the residual after the activation.
-        (Some(_), Some(act)) => {
-            let sum = gemm.forward(b, &a.t()?)?;
-            match act {
-                Activation::Relu => sum.relu(),
-                Activation::Gelu => sum.gelu(),
-                Activation::GeluErf => sum.gelu_erf(),
-            }
-        }
-        _ => gemm.activation(activation).forward(b, &a.t()?),
+        Some(_) => activated(activation, gemm.forward(b, &a.t()?)?),
+        None => gemm.activation(activation).forward(b, &a.t()?),
     }
 }

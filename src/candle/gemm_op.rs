@@ -1,10 +1,10 @@
 //! The custom op behind [`Gemm`](crate::Gemm): forward on both devices, backward.
 
+use super::activation::slope;
 use super::cpu;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lowering::{readable, GemmOp, Third};
-use super::slope::slope;
 use crate::problem::Activation;
 use ::candle::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, D};
 

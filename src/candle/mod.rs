@@ -2,6 +2,7 @@
 //!
 //! `crate::candle` is this folder; the files name the dependency as `::candle`.
 
+pub(crate) mod activation;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod blocks;
 mod cpu;
@@ -14,7 +15,6 @@ mod lowering;
 pub mod nn;
 mod op;
 mod routing;
-mod slope;
 
 pub use grouped_gemm::GroupedGemm;
 pub use op::{prepare, Gemm, GemmExt};

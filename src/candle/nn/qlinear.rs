@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use super::super::cuda::quantized::Operands;
+use crate::candle::activation::activated;
 use crate::problem::Activation;
 use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{Module, Result, Tensor};
@@ -82,13 +83,7 @@ impl QLinear {
         if let Some(bias) = &self.bias {
             y = y.broadcast_add(bias)?;
         }
-        y = match self.activation {
-            Activation::Identity => y,
-            Activation::Relu => y.relu()?,
-            Activation::GeluErf => y.gelu_erf()?,
-            Activation::GeluTanh => y.gelu()?,
-            Activation::Silu => y.silu()?,
-        };
+        y = activated(self.activation, y)?;
         match residual {
             Some(residual) => y + residual,
             None => Ok(y),

@@ -8,11 +8,12 @@ use super::measured::{Error, Measured, Run};
 use super::operands::{Operands, Pool};
 use super::timing::{Samples, Timer};
 use super::Args;
+use crate::candle::activation::activated;
 use crate::cli::Result;
 use crate::dispatch::Dispatcher;
 use crate::interpose::{self, Mode};
 use crate::problem::Operand;
-use crate::{Activation, Config, Gemm, Problem};
+use crate::{Config, Gemm, Problem};
 use candle::Tensor;
 use std::time::{Duration, Instant};
 
@@ -188,13 +189,7 @@ impl Call {
         if epilogue.bias.is_some() {
             d = d.broadcast_add(&views.bias)?;
         }
-        d = match epilogue.activation {
-            Activation::Identity => d,
-            Activation::Relu => d.relu()?,
-            Activation::GeluErf => d.gelu_erf()?,
-            Activation::GeluTanh => d.gelu()?,
-            Activation::Silu => d.silu()?,
-        };
+        d = activated(epilogue.activation, d)?;
         if epilogue.reads_c() {
             d = (d + (&views.c * epilogue.beta())?)?;
         }

@@ -1,4 +1,4 @@
-//! Slopes of activations, for gradients.
+//! Activations by candle's own operations, and their slopes, for gradients.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -7,6 +7,17 @@ use crate::problem::{Activation, Format, Real};
 use ::candle::backend::BackendStorage;
 use ::candle::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 use rayon::prelude::*;
+
+/// The activation of each number.
+pub(crate) fn activated(activation: Activation, x: Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Identity => Ok(x),
+        Activation::Relu => x.relu(),
+        Activation::GeluErf => x.gelu_erf(),
+        Activation::GeluTanh => x.gelu(),
+        Activation::Silu => x.silu(),
+    }
+}
 
 /// The derivative of an activation at each number of `x`, rounded once.
 pub(super) fn slope(activation: Activation, x: &Tensor) -> Result<Tensor> {
