@@ -211,25 +211,14 @@ fn run<T: Element>(
     let wrong = |e: String| format!("{problem} {case:?}: {e}");
     let launch =
         |choice: Choice| on_the_gpu(gpu, way, choice, &problem, case.offset, &bytes, [&x, &bias, &c]).map_err(wrong);
-    let mut got = match way {
+    let got = match way {
         Way::Kernel(kernel) => launch(Choice::Named(kernel.name))?,
         Way::Copies => launch(Choice::By(Policy::own().with_copies()))?,
         Way::Chosen(policy) => launch(Choice::By(policy))?,
     };
-    if let Way::Kernel(kernel) = way {
-        let configs = kernel.configurations(&problem.canonical().problem, &gpu.info);
-        if let [_, .., last] = configs[..] {
-            // The configuration that the family does not choose: D a second time, behind the first.
-            got.truncate(m * n);
-            got.extend(launch(Choice::Named(&format!("{kernel}@{last}")))?);
-        }
-    }
-    let whole = got.len() - GUARD;
-    let check = |(place, got): (usize, &T)| {
-        let (i, j) = (place / n % m, place % n);
-        if place >= whole {
-            return if got.to_f64().is_nan() { Ok(()) } else { Err(format!("wrote {} behind D", got.to_f64())) };
-        }
+    // Each element of D, and how far a result may be off.
+    let expected = |place: usize| {
+        let (i, j) = (place / n, place % n);
         let products = (0..k).map(|p| x[i * stride + p].to_f64() * f64::from(weights[j * k + p]));
         let (sum, size) = products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
         let bias = if case.bias { bias[j].to_f64() } else { 0.0 };
@@ -242,15 +231,35 @@ fn run<T: Element>(
         };
         let around = of_sum * size + f32::UNIT_ROUNDOFF * 8.0 * (bias.abs() + c.abs()) + f64::from(f32::MIN_POSITIVE);
         let tolerance = if expected.is_finite() { T::UNIT_ROUNDOFF * expected.abs() * 1.01 + around } else { 0.0 };
-        let got = got.to_f64();
-        // A sum beyond the largest number of the type is an infinity.
-        let bounds = [expected - tolerance, expected + tolerance].map(|bound| T::from_f64(bound).to_f64());
-        if agree(got, expected, tolerance) || bounds.contains(&got) {
-            return Ok(());
-        }
-        Err(format!("D[{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"))
+        (expected, tolerance)
     };
-    got.par_iter().enumerate().try_for_each(check).map_err(wrong).map(|()| true)
+    let expected: Vec<(f64, f64)> = (0..m * n).into_par_iter().map(expected).collect();
+    let check_all = |got: &[T]| {
+        let (d, guard) = got.split_at(m * n);
+        if let Some(written) = guard.iter().find(|x| !x.to_f64().is_nan()) {
+            return Err(format!("wrote {} behind D", written.to_f64()));
+        }
+        d.iter().zip(&expected).enumerate().try_for_each(|(place, (got, &(expected, tolerance)))| {
+            // A sum beyond the largest number of the type is an infinity.
+            let bounds = [expected - tolerance, expected + tolerance].map(|bound| T::from_f64(bound).to_f64());
+            let got = got.to_f64();
+            if agree(got, expected, tolerance) || bounds.contains(&got) {
+                return Ok(());
+            }
+            let (i, j) = (place / n, place % n);
+            Err(format!("D[{i},{j}] is {got}, expected {expected} within {tolerance:.2e}"))
+        })
+    };
+    check_all(&got).map_err(wrong)?;
+    if let Way::Kernel(kernel) = way {
+        // The configurations that the family does not choose, too.
+        let configs = kernel.configurations(&problem.canonical().problem, &gpu.info);
+        for config in configs.iter().filter(|_| configs.len() > 1) {
+            let got = launch(Choice::Named(&format!("{kernel}@{config}")))?;
+            check_all(&got).map_err(|error| wrong(format!("{config}: {error}")))?;
+        }
+    }
+    Ok(true)
 }
 
 /// D and the guard behind D.
