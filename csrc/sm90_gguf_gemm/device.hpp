@@ -1,4 +1,4 @@
-// The kernel: one or two warp groups multiply 64 rows of W each, and a thread loads the activations. Up to three parts of K are
+// The kernel: one or two warp groups multiply 64 rows of W each, and a thread loads the activations. Two parts of K are
 // the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
@@ -7,8 +7,8 @@
 namespace tilegemm {
 namespace {
 
-// So many parts of K are the blocks of a cluster. On an H100 larger clusters are slower than parts in the workspace.
-constexpr int most_in_cluster = 3;
+// So many parts of K are the blocks of a cluster. Larger clusters find no place on parts of an H100, and wait.
+constexpr int most_in_cluster = 2;
 
 template <class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)

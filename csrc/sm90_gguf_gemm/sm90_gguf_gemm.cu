@@ -2,7 +2,7 @@
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Blocks of the file arrive by cp.async as they lie, in a ring of
 // each warp, and become bf16 in registers on their way to wgmma. The activations are rounded to bf16 by a kernel before (common/gguf_prepare.hpp) and arrive
-// by TMA. Sums are in f32. Where tiles are few, K is split. Up to three parts are the blocks of a cluster, whose sums meet in distributed
+// by TMA. Sums are in f32. Where tiles are few, K is split. Two parts are the blocks of a cluster, whose sums meet in distributed
 // shared memory; the sums of more parts meet in the workspace. Both are added up in the order of K.
 //
 // A product has the error of two roundings to bf16: at most 2^-8 of the sum of |w x|. Spans with infinite factors, and the last span of a K

@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use crate::workspace;
 
 /// So many parts of K are the blocks of a cluster, and need no workspace: csrc/sm90_gguf_gemm/device.hpp has the same number.
-const MOST_IN_CLUSTER: u32 = 3;
+const MOST_IN_CLUSTER: u32 = 2;
 /// Bytes of an activation in the workspace, and the multiple of bytes from which the activations lie there.
 const PREPARED: u64 = 2;
 const PLACE: u64 = 128;
@@ -23,7 +23,7 @@ fitted! {
         residents: [f64; 4] = "", 1.0 to 4.0;
         /// A span of all blocks of a multiprocessor.
         span_us: [f64; 4] = "us", 0.1 to 20.0;
-        /// The time of a block that has a multiprocessor for itself, over the time of the most blocks that share one.
+        /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
         alone: f64 = "", 0.3 to 1.0;
         /// The first loads and the last stores of a wave of blocks.
         wave_us: [f64; 4] = "us", 0.0 to 20.0;
@@ -102,10 +102,9 @@ impl Family for Sm90GgufGemm {
         let room = residents * f64::from(device.sm_count);
         // Blocks of many waves do not wait for each other.
         let waves = if blocks > 4.0 * room { blocks / room + 0.5 } else { (blocks / room).ceil() };
-        // The fewer blocks share a multiprocessor, the less time a block takes.
-        let sharing = (blocks / f64::from(device.sm_count)).clamp(1.0, residents);
-        let share = if residents > 1.0 { (sharing - 1.0) / (residents - 1.0) } else { 1.0 };
-        let alone = self.alone + (1.0 - self.alone) * share;
+        // A block that has a multiprocessor for itself takes less time than blocks that share one.
+        let is_alone = residents > 1.0 && blocks <= f64::from(device.sm_count);
+        let alone = if is_alone { self.alone } else { 1.0 };
         let spans = problem.k.div_ceil(SPAN).div_ceil(split) as f64;
         let busy = waves * (alone * spans * self.span_us[place] + self.wave_us[place]);
         let moved = |bytes: u64| stream_us(bytes as f64, self.memory, device);

@@ -51,6 +51,8 @@ fn some(kernels: &[&'static KernelDesc]) -> Vec<&'static KernelDesc> {
 fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let run = match kernel {
         _ if kernel.needs_groups() => groups::few(gpu, kernel),
+        // Only groups of rows have results of another format beside blocks.
+        _ if !plain(&kernel) && kernel.takes_groups() && kernel.types.d != kernel.types.a => groups::few(gpu, kernel),
         _ if !plain(&kernel) => gguf::few(gpu, kernel),
         _ if kernel.role == Role::LastResort => oracle::reference_few(gpu, kernel),
         _ => cases::kernel_against_reference(gpu, kernel, Some(CASES)),
