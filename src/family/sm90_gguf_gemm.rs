@@ -58,10 +58,8 @@ fn bytes(problem: &Problem, split: u32) -> u64 {
 /// The configurations to consider: parts of K with a span or more each. Parts lie in the workspace beside the activations of the whole product.
 fn configurations(case: &Case) -> Vec<Config> {
     let spans = case.problem.k.div_ceil(SPAN).max(1);
-    let fits = |split: &u32| {
-        *split <= MOST_IN_CLUSTER.min(spans as u32)
-            || (*split as usize <= spans && bytes(case.problem, *split) <= case.workspace)
-    };
+    let has_room = |split: u32| split <= MOST_IN_CLUSTER || bytes(case.problem, split) <= case.workspace;
+    let fits = |split: &u32| *split as usize <= spans && has_room(*split);
     let [tile_m, tile_n, _] = case.kernel.tile;
     [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).map(|split| Config::tile([tile_m, tile_n], split)).collect()
 }
