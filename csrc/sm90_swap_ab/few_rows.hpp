@@ -97,20 +97,21 @@ __global__ void __launch_bounds__(C::threads)
   const int k_tiles = (p.k + C::depth - 1) / C::depth;
   const int first = (k_tiles * part) >> split_log2, count = ((k_tiles * (part + 1)) >> split_log2) - first;
 
+  if (warp == C::consumer_warps && lane == 0) {
+    if (!C::raw) prefetch_tensor_map(&w_map);
+    prefetch_tensor_map(&a_map);
+    init_ring(full, empty, stages, C::consumer_warps, C::raw ? 32 * C::producer_warps + 1 : 1);
+    mbarrier_init(arrived, 1);
+    const int fragments = (C::fragments - part + split - 1) >> split_log2;  // that this block adds up
+    if (split > 1) mbarrier_arrive_expect(arrived, (fragments << split_log2) * C::fragment_bytes);
+    fence_mbarrier_init();
+  }
+  __syncwarp();
+  // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
+  if (split > 1) cluster_arrive_relaxed();
+  else __syncthreads();
+
   if (warp >= C::consumer_warps) {
-    if (warp == C::consumer_warps && lane == 0) {
-      if (!C::raw) prefetch_tensor_map(&w_map);
-      prefetch_tensor_map(&a_map);
-      init_ring(full, empty, stages, C::consumer_warps, C::raw ? 32 * C::producer_warps + 1 : 1);
-      mbarrier_init(arrived, 1);
-      const int fragments = (C::fragments - part + split - 1) >> split_log2;  // that this block adds up
-      if (split > 1) mbarrier_arrive_expect(arrived, (fragments << split_log2) * C::fragment_bytes);
-      fence_mbarrier_init();
-    }
-    __syncwarp();
-    // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
-    if (split > 1) cluster_arrive_relaxed();
-    else __syncthreads();
     if constexpr (C::raw) {
       if (split > 1) cluster_wait();  // for the barriers
       const RawW<C> raw(p.b, p.n, p.k, row0, batch0, batch1);
@@ -159,8 +160,7 @@ __global__ void __launch_bounds__(C::threads)
     return;
   }
 
-  if (split > 1) cluster_arrive_relaxed(), cluster_wait();
-  else __syncthreads();
+  if (split > 1) cluster_wait();
   // Computed before the products: nothing hides the latency of code behind the last product.
   griddepcontrol_wait();  // in the threads that read C and the bias and write D
   Out* const d = matrix_of<Out>(p.d, batch0, batch1);
