@@ -155,7 +155,7 @@ enum Profile {
     Full,
     /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
-    /// The first of each row, by name or not, for a look at the machine code of an arch.
+    /// The first of each row for one arch, and the first of each family for each arch, by name or not, for a look at the machine code.
     Sample,
     /// All, and those that run by name only.
     Every,
@@ -179,7 +179,7 @@ fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
         Profile::Every => true,
         Profile::Full => kernel.role != Role::ByName,
         Profile::Fast => kernel.role != Role::ByName && kernel.fast,
-        Profile::Sample => kernel.first,
+        Profile::Sample => kernel.sample,
     };
     has_feature && (kernel.role == Role::Vendor || archs.contains(&kernel.capability()) && is_in_profile)
 }

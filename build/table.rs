@@ -151,8 +151,9 @@ pub struct Kernel {
     pub epilogue: String,
     /// Whether the build profile `fast` has the kernel.
     pub fast: bool,
-    /// Whether the kernel is the first of its row for its arch and the size of its operands' elements.
-    pub first: bool,
+    /// Whether the build profile `sample` has the kernel: the first of its row for the size of its operands' elements and the row's first arch,
+    /// or the first of its family for its arch.
+    pub sample: bool,
     pub why: String,
     /// Line of the row in its family.toml.
     pub line: usize,
@@ -253,7 +254,8 @@ pub fn parse(family: &str, text: &str) -> Result<Vec<Kernel>, TableError> {
                 return Err(error(line, format!("{} is already the name of a kernel of line {first}", kernel.name)));
             }
             let limits = limits.rust(&kernel).map_err(|message| error(line, message))?;
-            kernels.push(Kernel { limits, ..kernel });
+            let sample = kernel.sample || !kernels.iter().any(|other: &Kernel| other.arch == kernel.arch);
+            kernels.push(Kernel { limits, sample, ..kernel });
         }
     }
     Ok(kernels)
@@ -265,7 +267,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     let chosen = if head.is_vendor() { vec![String::new()] } else { row.arch.clone() };
     let archs = chosen.iter().map(|arch| (arch, head.role)).chain(row.by_name.iter().map(|arch| (arch, Role::ByName)));
     let mut kernels = Vec::new();
-    for (arch, role) in archs {
+    for (index, (arch, role)) in archs.enumerate() {
         for (dtype, b) in operands(&row) {
             for layout in &row.layout {
                 kernels.push(Kernel {
@@ -291,7 +293,8 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
-                    first: *layout == row.layout[0]
+                    sample: index == 0
+                        && *layout == row.layout[0]
                         && first_of_size(dtype, &row.dtype)
                         && row.b.first().is_none_or(|first| first == b),
                     why: row.why.clone(),
