@@ -94,22 +94,23 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int last_n0 = (max(p.n - C::w_rows, 0) + 7) / 8 * 8;
   const auto n0_of = [&](int group) { return min(from_of(group), last_n0); };
 
-  if (warp == C::consumer_warps) {
-    if (lane == 0) {
-      prefetch_tensor_map(&w_map);
-      prefetch_tensor_map(&a_map);
-      init_ring(full, empty, stages, C::consumer_warps * share);
-      mbarrier_init(arrived, 1);
-      if (split > 1) {
-        const int columns = part == 0 ? C::middle : C::columns - C::middle;
-        mbarrier_arrive_expect(arrived, C::consumer_warps * columns * C::fragment_bytes);
-      }
-      fence_mbarrier_init();
+  if (warp == C::consumer_warps && lane == 0) {
+    prefetch_tensor_map(&w_map);
+    prefetch_tensor_map(&a_map);
+    init_ring(full, empty, stages, C::consumer_warps * share);
+    mbarrier_init(arrived, 1);
+    if (split > 1) {
+      const int columns = part == 0 ? C::middle : C::columns - C::middle;
+      mbarrier_arrive_expect(arrived, C::consumer_warps * columns * C::fragment_bytes);
     }
-    __syncwarp();
-    // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
-    if (clustered) cluster_arrive_relaxed();
-    else __syncthreads();
+    fence_mbarrier_init();
+  }
+  __syncwarp();
+  // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait.
+  if (clustered) cluster_arrive_relaxed();
+  else __syncthreads();
+
+  if (warp == C::consumer_warps) {
     if (lane == 0) {
       const int row = n0_of(group0) + a_at * w_slice;
       for (int i = 0; i < min(count, p.prefetch); i++) {
@@ -147,8 +148,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     return;
   }
 
-  if (clustered) cluster_arrive_relaxed(), cluster_wait();
-  else __syncthreads();
+  if (clustered) cluster_wait();
   // Lane t signals a free stage to the t-th of the blocks that share W.
   const uint32_t empty_there = share > 1 && lane < share ? map_shared(empty, leader + lane) : empty;
   const auto release = [&](int s) { release_stage(empty_there, s, lane, share > 1, share); };
