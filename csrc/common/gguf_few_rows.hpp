@@ -42,33 +42,40 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
 
 __device__ __forceinline__ uint32_t bits(__nv_bfloat162 pair) { return reinterpret_cast<const uint32_t&>(pair); }
 
-// Of each step of a span, from the first number of the span on, four neighbouring activations in bf16; zeros from `existing` numbers on (`WHOLE`: all
-// or none exist). A finite number beyond the numbers of bf16 becomes an infinity.
-template <bool WHOLE, class T>
-__device__ __forceinline__ void load_activations(const T* from, int existing, uint32_t (&pairs)[steps][2]) {
+// Of each step of a span, from the first number of the span on, four neighbouring activations; zeros from `existing` numbers on.
+template <class S, class T>
+struct Activations {
+  static constexpr bool is_whole = S::Row::block.elements == span;  // all numbers exist, or none
   T four[steps][4] = {};
-  if (reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0) {
+
+  __device__ __forceinline__ Activations(const T* from, int existing) {
+    if (reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0) {
 #pragma unroll
-    for (int s = 0; s < steps; s++) {
-      if ((WHOLE ? 0 : step * s) >= existing) continue;
-      if constexpr (sizeof(T) == 4) *reinterpret_cast<uint4*>(four[s]) = *reinterpret_cast<const uint4*>(from + step * s);
-      else *reinterpret_cast<uint2*>(four[s]) = *reinterpret_cast<const uint2*>(from + step * s);
-    }
-  } else {
+      for (int s = 0; s < steps; s++) {
+        if ((is_whole ? 0 : step * s) >= existing) continue;
+        if constexpr (sizeof(T) == 4) *reinterpret_cast<uint4*>(four[s]) = *reinterpret_cast<const uint4*>(from + step * s);
+        else *reinterpret_cast<uint2*>(four[s]) = *reinterpret_cast<const uint2*>(from + step * s);
+      }
+    } else {
 #pragma unroll
-    for (int s = 0; s < steps; s++) {
+      for (int s = 0; s < steps; s++) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if ((WHOLE ? 0 : step * s) < existing) four[s][i] = from[step * s + i];
+        for (int i = 0; i < 4; i++) {
+          if ((is_whole ? 0 : step * s) < existing) four[s][i] = from[step * s + i];
+        }
       }
     }
   }
+
+  // In bf16. A finite number beyond the numbers of bf16 becomes an infinity.
+  __device__ __forceinline__ void to_bf16(uint32_t (&pairs)[steps][2]) const {
 #pragma unroll
-  for (int s = 0; s < steps; s++) {
+    for (int s = 0; s < steps; s++) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) pairs[s][i] = bits(__floats2bfloat162_rn(float(four[s][2 * i]), float(four[s][2 * i + 1])));
+      for (int i = 0; i < 2; i++) pairs[s][i] = bits(__floats2bfloat162_rn(float(four[s][2 * i]), float(four[s][2 * i + 1])));
+    }
   }
-}
+};
 
 // Four codes, a byte each, as numbers in bf16: a code more than `base`, exactly.
 template <tg_format F>
@@ -108,10 +115,10 @@ struct Span {
       : x_sums(reinterpret_cast<float*>(shared + S::x_at(warps) + warp * S::x_bytes)),
         factors{reinterpret_cast<float2*>(shared + S::factors_at(warps) + warp * S::Factors::bytes)} {}
 
-  // Loads eight rows of A from the lane's numbers on. A product by ones adds the activations of a scale.
+  // Takes eight rows of A. A product by ones adds the activations of a scale.
   template <class T>
-  __device__ __forceinline__ void load(int tile, const T* from, int existing, int g, int t) {
-    load_activations<Row::block.elements == span>(from, existing, x[tile]);
+  __device__ __forceinline__ void take(int tile, const Activations<S, T>& loaded, int g, int t) {
+    loaded.to_bf16(x[tile]);
     if constexpr (S::base > 0) {
 #pragma unroll
       for (int i = 0; i < S::scales; i++) {

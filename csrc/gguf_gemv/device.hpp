@@ -6,6 +6,24 @@
 namespace tilegemm {
 namespace {
 
+// Adds the sums of a block's warps, of `batch` units of 16 rows of W from `first_unit` on, and stores them. The warps' spans begin with `first_span`.
+template <class S, class T>
+__device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf::Sums<S>& all, const Epilogue<T, float>& epilogue, int parity, int batch,
+                                           int first_unit, int first_m, int first_span) {
+  for (int index = threadIdx.x; index < batch * S::sums; index += 32 * all.warps) {
+    const int of_batch = index / S::sums, element = index % S::sums;
+    const int i = first_m + all.m(element), j = (first_unit + of_batch) * gguf::rows_of_warp + all.n(element);
+    if (i >= args.m || j >= args.n) continue;
+    float sum = all.add(parity, of_batch, element);
+    if (!isfinite(sum)) {
+      const int64_t begin = first_span * int64_t(gguf::span), end = begin + all.warps * int64_t(gguf::span);
+      sum = gguf::exact_sum<S::format, T>(args, i, 0, j, begin, min(end, args.k));
+    }
+    if (gridDim.y > 1) *part_at<float>(args, blockIdx.y, 0, i, j) = sum;
+    else static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j] = epilogue(sum, i, j, 0, 0);
+  }
+}
+
 // A block has up to 16 rows of A, `units` times 16 rows of W, and a part of K.
 template <class S, class T>
 __global__ void __launch_bounds__(32 * S::warps, 1)
@@ -22,19 +40,22 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   if (has_span) loader.prefetch(S::stages);
   griddepcontrol_wait();
   launch_dependents();
+  gguf::Span<S> of_x(shared, warp, warps);
+  const auto activations = [&](int tile) {
+    const int row = first_m + 8 * tile + g;
+    const T* const from = static_cast<const T*>(args.a.ptr) + row * args.a.row_stride + span * gguf::span + 4 * t;
+    return gguf::Activations<S, T>(from, row < args.m ? int(args.k) - span * gguf::span : 0);
+  };
+  // Loads of activations behind the loads of W would arrive after W.
+#pragma unroll
+  for (int tile = 0; tile < S::tiles - 1; tile++) of_x.take(tile, activations(tile), g, t);
+  const auto last_activations = activations(S::tiles - 1);
 #pragma unroll
   for (int i = 0; i < S::stages - 1; i++) {
     if (first + i < last) loader.load(i * S::stage_bytes);
     copy_async_commit();
   }
-
-  gguf::Span<S> of_x(shared, warp, warps);
-#pragma unroll
-  for (int tile = 0; tile < S::tiles; tile++) {
-    const int row = first_m + 8 * tile + g;
-    const T* const from = static_cast<const T*>(args.a.ptr) + row * args.a.row_stride + span * gguf::span + 4 * t;
-    of_x.load(tile, from, row < args.m ? int(args.k) - span * gguf::span : 0, g, t);
-  }
+  of_x.take(S::tiles - 1, last_activations, g, t);
 
   const gguf::Sums<S> all(shared, warps);
   const int existing = has_span ? min(S::scales, int(args.k - int64_t(span) * gguf::span) / Row::scaled) : 0;
@@ -53,15 +74,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
 
     if (++batch < S::batch && unit + 1 < last) continue;
     __syncthreads();
-    for (int index = threadIdx.x; index < batch * S::sums; index += blockDim.x) {
-      const int of_batch = index / S::sums, element = index % S::sums;
-      const int i = first_m + all.m(element), j = (unit + 1 - batch + of_batch) * gguf::rows_of_warp + all.n(element);
-      if (i >= args.m || j >= args.n) continue;
-      float sum = all.add(parity, of_batch, element);
-      if (!isfinite(sum)) sum = gguf::exact_sum<S::format, T>(args, i, 0, j, first_span * int64_t(gguf::span), min(int64_t(first_span + warps) * gguf::span, args.k));
-      if (gridDim.y > 1) *part_at<float>(args, blockIdx.y, 0, i, j) = sum;
-      else static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j] = epilogue(sum, i, j, 0, 0);
-    }
+    store_sums(args, all, epilogue, parity, batch, unit + 1 - batch, first_m, first_span);
     batch = 0, parity ^= 1;
   }
 }

@@ -1,26 +1,41 @@
 // Few rows of activations times the weights of a GGUF file: up to 16 at the speed of memory, more in groups of 16 that read the weights once each.
 //
 // Each warp of a block keeps the activations of a span of K, 256 numbers, in registers. The block goes through rows of W, 16 at a time, and adds
-// the sums of its warps in order. Where K has more spans than a block has warps, K is split, and a kernel adds the parts in order.
+// the sums of its warps in order. Where K has more spans than a block has warps, K is split, and a kernel adds the parts in order. Each warp copies its own
+// blocks of W (device.hpp). From Hopper on, with up to four rows and a long K, one warp copies whole rows for all warps (bulk.hpp).
 //
 // Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more, number by number.
-#include "gguf_gemv/device.hpp"
+#include "gguf_gemv/bulk.hpp"
 
 namespace tilegemm {
 namespace {
 
-template <class S, class T>
+template <class Row, class T>
 tg_status run(const tg_gemm_args& args) {
-  const int64_t spans = ceil_div(args.k, gguf::span), split = args.config.split, warps = ceil_div(spans, split);
+  constexpr int most_warps = Row::tile_k / gguf::span;
+  const int64_t split = args.config.split, warps = ceil_div(ceil_div(args.k, gguf::span), split);
   if (split > 1 && (!args.workspace || args.workspace_bytes < parts_bytes<float>(args))) return TG_UNSUPPORTED;
-  const auto kernel = gguf_gemv<S, T>;
-  if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
   // A block for each multiprocessor, with the same number of rows.
   const int64_t units = ceil_div(args.n, gguf::rows_of_warp), blocks = args.sm_count > split ? args.sm_count / split : 1;
   const int of_block = int(ceil_div(units, blocks));
   const dim3 grid(unsigned(ceil_div(units, of_block)), unsigned(split), unsigned(ceil_div(args.m, gguf::most_m)));
-  const Launch launch(args, grid, dim3(unsigned(32 * warps)), S::bytes(int(warps)));
-  const tg_status status = launch(kernel, args, of_block, Epilogue<T, float>(args));
+  const Epilogue<T, float> epilogue(args);
+  const auto launch = [&](auto shape, auto kernel, int64_t warps_of_block, const auto&... parameters) -> tg_status {
+    using S = decltype(shape);
+    if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
+    const Launch launch(args, grid, dim3(unsigned(32 * warps_of_block)), S::bytes(int(warps)));
+    return launch(kernel, args, of_block, parameters..., epilogue);
+  };
+  using Few = gguf::FewRows<Row::b, 1, most_warps>;
+  using More = gguf::FewRows<Row::b, 2, most_warps>;
+  const auto launch_own = [&] {
+    if constexpr (Row::arch >= 90 && most_warps >= least_warps_of_bulk) {
+      using S = BulkRows<Row::b, most_warps>;
+      if (args.m <= most_m_of_bulk && warps >= least_warps_of_bulk) return launch(S{}, bulk_gguf_gemv<S, T>, warps + 1, S::stages(int(warps)));
+    }
+    return args.m <= gguf::most_m / 2 ? launch(Few{}, gguf_gemv<Few, T>, warps) : launch(More{}, gguf_gemv<More, T>, warps);
+  };
+  const tg_status status = launch_own();
   return status == TG_OK && split > 1 ? launch_add_parts<T, float>(args) : status;
 }
 
@@ -36,7 +51,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 && split <= spans &&
                         split <= 65535 && ceil_div(spans, split) <= warps;
   if (!is_tiled || args.m > 65535 * gguf::most_m || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
-  return args.m <= gguf::most_m / 2 ? run<gguf::FewRows<Row::b, 1, warps>, T>(args) : run<gguf::FewRows<Row::b, 2, warps>, T>(args);
+  return run<Row, T>(args);
 }
 
 }  // namespace tilegemm

@@ -89,14 +89,16 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
       const bool has_span = span * gguf::span < args.k;
       __syncwarp();  // all lanes have read the ring and the sums of activations
       gguf::Loader<S> loader(args, tile.group, first * gguf::rows_of_warp, has_span ? span : 0, ring);
+      const int row_of_lane = row_of_d(g), row_of_a = row_of_lane < 0 ? 0 : p.pairs_per_row.quotient(row_of_lane);
+      const T* const from = static_cast<const T*>(args.a.ptr) + row_of_a * args.a.row_stride + span * gguf::span + 4 * t;
+      // Loads of activations behind the loads of W would arrive after W.
+      const gguf::Activations<S, T> activations(from, row_of_lane < 0 ? 0 : int(args.k) - span * gguf::span);
 #pragma unroll
       for (int i = 0; i < S::stages - 1; i++) {
         if (first + i < last) loader.load(i * S::stage_bytes);
         copy_async_commit();
       }
-      const int row_of_lane = row_of_d(g), row_of_a = row_of_lane < 0 ? 0 : p.pairs_per_row.quotient(row_of_lane);
-      const T* const from = static_cast<const T*>(args.a.ptr) + row_of_a * args.a.row_stride + span * gguf::span + 4 * t;
-      of_x.load(0, from, row_of_lane < 0 ? 0 : int(args.k) - span * gguf::span, g, t);
+      of_x.take(0, activations, g, t);
       if (part == 0 && threadIdx.x < rows_of_tile) {
         const int row = row_of_d(threadIdx.x);
         places.rows[threadIdx.x] = row;

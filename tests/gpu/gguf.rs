@@ -125,9 +125,20 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
             }
         }
     }
-    // Deep K: sums of many blocks, and parts of K.
-    for (m, case) in [(1, PLAIN), (5, CASES[3]), (8, CASES[5]), (40, CASES[2])] {
-        tried += usize::from(run::<T>(gpu, way, types, [m, 40, 8192], case)?);
+    // Deep K: sums of many blocks, and parts of K. With the larger N, a block has several units of 16 rows of W.
+    let [odd_k, long_k] = [3584 - block, 14336];
+    for (m, n, k, case) in [
+        (1, 40, 8192, PLAIN),
+        (5, 40, 8192, CASES[3]),
+        (8, 40, 8192, CASES[5]),
+        (40, 40, 8192, CASES[2]),
+        (1, 6355, 4096, CASES[1]),
+        (2, 4501, odd_k, CASES[2]),
+        (4, 2250, long_k, CASES[3]),
+        (1, 1100, long_k, CASES[5]),
+        (12, 4501, odd_k, CASES[2]),
+    ] {
+        tried += usize::from(run::<T>(gpu, way, types, [m, n, k], case)?);
     }
     if tried < 20 {
         return Err(format!("only {tried} products to try"));
@@ -158,8 +169,9 @@ pub fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let types = [kernel.types.a, kernel.types.b];
     let k = 2 * kernel.types.b.block().elements.max(128);
     let mut tried = 0;
-    for (m, case) in [(1, CASES[3]), (7, CASES[0]), (40, CASES[4]), (130, CASES[3])] {
-        let sizes = [m, 72, k];
+    let long_k = 3584 - kernel.types.b.block().elements;
+    let small = [(1, CASES[3]), (7, CASES[0]), (40, CASES[4]), (130, CASES[3])].map(|(m, case)| ([m, 72, k], case));
+    for (sizes, case) in small.into_iter().chain([([2, 2200, long_k], CASES[2])]) {
         tried += usize::from(match kernel.types.a {
             Format::F16 => run::<f16>(gpu, Way::Kernel(kernel), types, sizes, case),
             Format::BF16 => run::<bf16>(gpu, Way::Kernel(kernel), types, sizes, case),
