@@ -7,8 +7,12 @@
 namespace tilegemm {
 namespace {
 
-// With more rows, the loads of the activations take longer; with fewer warps, a copy is short. The warps' own copies are faster then.
+// With more rows, the loads of the activations take longer; with fewer warps, a copy is short; of two or three units of a block, the second waits for the
+// activations, and little is left behind. The warps' own copies are faster then.
 constexpr int most_m_of_bulk = 4, least_warps_of_bulk = 12;
+constexpr bool is_for_bulk(int64_t m, int64_t warps, int units) {
+  return m <= most_m_of_bulk && warps >= least_warps_of_bulk && (units == 1 || units > 3);
+}
 
 // In the place of FewRows: a stage of the whole block has 16 rows of W, of each the blocks of the warps' spans as they lie in the file.
 template <tg_format F, int WARPS>

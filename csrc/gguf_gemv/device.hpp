@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   const int places[2] = {loader.place(g), loader.place(g + 8)}, place_of_factors = loader.place(lane / 2);
   int stage = 0, free = (S::stages - 1) * S::stage_bytes, batch = 0, parity = 0;
   for (int unit = first; unit < last; unit++) {
+    __syncwarp();  // all lanes have read the stage that is free
     if (unit + S::stages - 1 < last) loader.load(free);
     copy_async_commit();
     copy_async_wait<S::stages - 1>();

@@ -110,6 +110,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
       static_assert(S::stages == 2);
       int stage = 0, batch = 0;
       for (int unit = first; unit < last; unit++, stage = S::stage_bytes - stage) {
+        __syncwarp();  // all lanes have read the stage that is free
         if (unit + S::stages - 1 < last) loader.load(S::stage_bytes - stage);
         copy_async_commit();
         copy_async_wait<S::stages - 1>();

@@ -12,18 +12,12 @@ use crate::workspace;
 /// Rows of A and rows of W that a block computes at a time.
 const TILE: [u32; 2] = [16, 16];
 
-/// Up to so many rows, and from so many warps on, a block has bulk copies (csrc/gguf_gemv/bulk.hpp).
-const BULK_ROWS: usize = 4;
-const BULK_WARPS: usize = 12;
-
 fitted! {
     GgufGemv {
         /// 16 rows of W times up to eight rows of A, by a block with all warps, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
         unit_us: [f64; 10] = "us", 0.1 to 10.0;
         /// The share of this time that does not depend on the number of warps.
         latency: f64 = "", 0.0 to 1.0;
-        /// The time with up to four rows of A and bulk copies, over the time with eight.
-        bulk: f64 = "", 0.5 to 1.2;
         /// The time with more than eight rows of A, over the time with eight.
         sixteen: f64 = "", 1.0 to 2.0;
         /// 16 rows of A of all warps on their way to registers.
@@ -90,11 +84,7 @@ impl Family for GgufGemv {
         let units = problem.n.div_ceil(TILE[1] as usize).div_ceil(blocks) as f64;
         let most_warps = kernel.tile[2] as usize / gguf::SPAN;
         let warps = problem.k.div_ceil(gguf::SPAN).div_ceil(split as usize).min(most_warps);
-        let rows = match problem.m {
-            0..=BULK_ROWS if kernel.arch.capability >= 90 && warps >= BULK_WARPS => self.bulk,
-            0..=8 => 1.0,
-            m => self.sixteen * m.div_ceil(TILE[0] as usize) as f64,
-        };
+        let rows = if problem.m > 8 { self.sixteen * problem.m.div_ceil(TILE[0] as usize) as f64 } else { 1.0 };
         let unit = self.unit_us[gguf::place(problem.b.format)];
         let of_warps = warps as f64 / most_warps as f64;
         let activations = self.activations_us * problem.m as f64 / f64::from(TILE[0]) * of_warps;
