@@ -46,16 +46,24 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
     const T* const from = static_cast<const T*>(args.a.ptr) + row * args.a.row_stride + span * gguf::span + 4 * t;
     return gguf::Activations<S, T>(from, row < args.m ? int(args.k) - span * gguf::span : 0);
   };
-  // Loads of activations behind the loads of W would arrive after W.
+  const auto load_first_rows = [&] {
 #pragma unroll
-  for (int tile = 0; tile < S::tiles - 1; tile++) of_x.take(tile, activations(tile), g, t);
-  const auto last_activations = activations(S::tiles - 1);
+    for (int i = 0; i < S::stages - 1; i++) {
+      if (first + i < last) loader.load(i * S::stage_bytes);
+      copy_async_commit();
+    }
+  };
+  if constexpr (S::tiles == 1) {
+    // Loads of activations behind the loads of W would arrive after W.
+    const auto loaded = activations(0);
+    load_first_rows();
+    of_x.take(0, loaded, g, t);
+  } else {
+    // Activations of two tiles on their way leave no registers for the loop.
+    load_first_rows();
 #pragma unroll
-  for (int i = 0; i < S::stages - 1; i++) {
-    if (first + i < last) loader.load(i * S::stage_bytes);
-    copy_async_commit();
+    for (int tile = 0; tile < S::tiles; tile++) of_x.take(tile, activations(tile), g, t);
   }
-  of_x.take(S::tiles - 1, last_activations, g, t);
 
   const gguf::Sums<S> all(shared, warps);
   const int existing = has_span ? min(S::scales, int(args.k - int64_t(span) * gguf::span) / Row::scaled) : 0;
