@@ -151,8 +151,8 @@ pub struct Kernel {
     pub epilogue: String,
     /// Whether the build profile `fast` has the kernel.
     pub fast: bool,
-    /// Whether the build profile `sample` has the kernel: the first of its row for the size of its operands' elements and the row's first arch,
-    /// or the first of its family for its arch.
+    /// Whether the build profile `sample` has the kernel: the first of its row for the size of its operands' elements and the row's first arch (in cuTile,
+    /// whose compiler writes other code for each arch, for every arch), or the first of its family for its arch.
     pub sample: bool,
     pub why: String,
     /// Line of the row in its family.toml.
@@ -293,7 +293,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
-                    sample: index == 0
+                    sample: (index == 0 || head.language == Language::Tile)
                         && *layout == row.layout[0]
                         && first_of_size(dtype, &row.dtype)
                         && row.b.first().is_none_or(|first| first == b),
