@@ -83,6 +83,8 @@ pub(super) struct Limits {
     groups: Option<Grouping>,
     /// The kernels take gated products.
     gates: bool,
+    /// The kernels take products whose gates multiply C.
+    gates_c: bool,
     /// The most rows, columns of B, columns of A, and matrices.
     extents: Option<Number>,
     /// The most rows: the row's tile.
@@ -154,11 +156,12 @@ impl Limits {
             None => "None".into(),
         };
         Ok(format!(
-            "Limits {{ groups: Grouping::{}, gates: {}, rows: {}, columns: {extents}, k: {}, matrices: {}, tiles: {tiles}, least_k: {}, most_k: {}, \
+            "Limits {{ groups: Grouping::{}, gates: {}, gates_c: {}, rows: {}, columns: {extents}, k: {}, matrices: {}, tiles: {tiles}, least_k: {}, most_k: {}, \
              any_strides: {}, two_batch_dims: {}, aligned: {:?}, tma: {:?}, multiples: &[{multiples}], clustered: {}, \
              adds_to_d: {} }}",
             self.groups.map_or("Never".into(), |groups| format!("{groups:?}")),
             self.gates,
+            self.gates_c,
             if self.rows_of_tile { kernel.tile[0].to_string() } else { extents.clone() },
             or_extents(&self.k)?,
             or_extents(&self.matrices)?,

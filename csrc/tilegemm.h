@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 13
+#define TG_ABI_VERSION 14
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -31,8 +31,9 @@ typedef enum tg_status {
 
 /* Gated products: N is the columns of the gates and of the gated numbers together, D has N / 2 columns, and
  * D[i, j] = activation(gate[i, j]) * up[i, j], where gate and up are columns of alpha * A @ B + bias. TG_GATE_HALVES: the gates are the first
- * N / 2 columns. TG_GATE_INTERLEAVED: column 2 j is gate j, and column 2 j + 1 is up j. A gated product has a beta of 0. */
-typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2 } tg_gate;
+ * N / 2 columns. TG_GATE_INTERLEAVED: column 2 j is gate j, and column 2 j + 1 is up j. Such a product has a beta of 0.
+ * TG_GATE_C: every column of the product is a gate, and D[i, j] = activation(gate[i, j]) * (beta * C[i, j]); beta is not 0. */
+typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2, TG_GATE_C = 3 } tg_gate;
 
 /* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
  * along K. TG_F8E4M3 is a format of A and B; blocks of GGUF (TG_Q4_0 to TG_Q6K) are formats of B. No kernel takes TG_I4 yet. */
@@ -191,7 +192,7 @@ tg_status tg_sum_rows(tg_format format, const tg_gemm_args *args);
 tg_status tg_gate_rows(tg_format format, const tg_gemm_args *args);
 
 /* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and the workspace. A may be D.
- * tg_epilogue: D = activation(A + bias) + beta * C, the part of an epilogue that a GEMM kernel does not fuse.
+ * tg_epilogue: D = activation(A + bias) + beta * C, with TG_GATE_C activation(A + bias) * (beta * C): the part of an epilogue that a GEMM kernel does not fuse.
  * tg_slope: D = the derivative of the activation at A: at infinities the limits, 0 and 1, and NaN at NaN.
  * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is not D, and has no
  * negative strides. Where D's type is bf16 and A's is not, D is A in bf16, of one matrix of contiguous rows, which may be blocks of GGUF. */

@@ -315,7 +315,7 @@ impl Shape {
     }
 
     /// The row that asks for `problem`, or `None` when the format cannot express the problem: two batch dimensions, operands with
-    /// padding between their rows, matrices that overlap, a bias along M, groups, whose routing the problem does not say.
+    /// padding between their rows, matrices that overlap, a bias along M, gates of C, groups, whose routing the problem does not say.
     pub fn of(problem: &Problem, id: String, class: String) -> Option<Self> {
         let problem = without_alignment(problem);
         if problem.groups.is_some() {

@@ -6,7 +6,9 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::internal::suite::{self, gguf, Shape, Size};
 use candle_tilegemm::internal::trace::class_of;
-use candle_tilegemm::{Format, Layout, Problem};
+use candle_tilegemm::kernel::Fusion;
+use candle_tilegemm::problem::Epilogue;
+use candle_tilegemm::{Activation, Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
 use std::process::{Command, Output};
@@ -93,6 +95,40 @@ fn the_class_has_each_product_of_each_model() {
         assert_eq!((problem.a.format, problem.d.format), (Format::F32, Format::F32));
         assert_eq!((problem.layout(), row.class.as_str()), (Layout::NT, gguf::CLASS));
     }
+}
+
+#[test]
+fn gates_of_c_are_fused_with_few_rows_and_a_kernel_of_their_own_elsewhere() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    let gated = |m, b| {
+        Problem::dense(m, 14336, 4096, 1, Layout::NT, Format::F32).with(|p| {
+            p.b.format = b;
+            p.epilogue = Epilogue::new(1.0, 1.0);
+            (p.epilogue.activation, p.epilogue.gates_c, p.epilogue.c) = (Activation::Silu, true, Some(p.d));
+        })
+    };
+    for (m, b, fused) in [
+        (1, Format::Q4K, true),
+        (8, Format::Q8_0, true),
+        (512, Format::Q4K, false),
+        (1, Format::F32, false),
+        (512, Format::F32, false),
+    ] {
+        let problem = gated(m, b);
+        let fusion = dispatcher.fuse(&problem, Policy::default()).unwrap();
+        assert_eq!(fusion == Fusion::Full, fused, "{problem}: {fusion:?}");
+        let (kept, kernels) = problem.epilogue.keep(fusion);
+        assert_eq!((kept.gates_c, kernels), (fused, usize::from(!fused)), "{problem}");
+        let rest = problem.epilogue.rest(fusion);
+        assert_eq!(rest.is_some_and(|rest| rest.gates_c && rest.reads_c()), !fused, "{problem}");
+        dispatcher.plan(&problem.with(|p| p.epilogue = kept), Policy::default()).unwrap();
+        assert!(problem.to_string().ends_with(" Silu * 1 C"), "{problem}");
+        // A row of a suite has no gates.
+        assert_eq!(Shape::of(&problem, "x".into(), "c".into()), None);
+    }
+    // Without a C, nothing is gated.
+    let none = gated(1, Format::Q4K).with(|p| p.epilogue = Epilogue::default()).with(|p| p.epilogue.gates_c = true);
+    assert!(!none.canonical().problem.epilogue.gates_c);
 }
 
 #[test]

@@ -36,9 +36,8 @@ __device__ __forceinline__ Acc* part_at(const tg_gemm_args& args, int64_t part, 
 }
 
 // Adds the parts of each element of D, `LANES` threads to an element, and applies the epilogue.
-template <class Out, class Acc, int LANES>
-__global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constant__ tg_gemm_args args,
-                                                            const __grid_constant__ Epilogue<Out, Acc> epilogue) {
+template <class Out, class Acc, int LANES, class E>
+__global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constant__ tg_gemm_args args, const __grid_constant__ E epilogue) {
   launch_dependents();
   griddepcontrol_wait();
   const int64_t matrix = args.m * args.n, count = args.batch[0] * args.batch[1] * matrix;
@@ -60,18 +59,18 @@ __global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constan
                                 batch1 * args.d.batch_stride[1]] = epilogue(sum, i, j, batch0, batch1);
 }
 
-// Launches the kernel that adds the parts of `args.config.split`.
-template <class Out, class Acc>
+// Launches the kernel that adds the parts of `args.config.split`. `E`: the epilogue.
+template <class Out, class Acc, class E = Epilogue<Out, Acc>>
 tg_status launch_add_parts(const tg_gemm_args& args) {
   // As many threads for an element as fit on the card at the same time, but no more than there are parts to add.
   const int64_t count = args.m * args.n * args.batch[0] * args.batch[1], room = int64_t(args.sm_count) * threads_of_sm / count;
   const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
   const int64_t blocks = ceil_div(count * lanes, adding_threads);
   if (blocks > INT_MAX) return TG_UNSUPPORTED;
-  const auto kernel = lanes == 32  ? add_parts<Out, Acc, 32>
-                      : lanes == 8 ? add_parts<Out, Acc, 8>
-                                   : add_parts<Out, Acc, 1>;
-  return Launch(args, dim3(unsigned(blocks)), dim3(adding_threads), 0)(kernel, args, Epilogue<Out, Acc>(args));
+  const auto kernel = lanes == 32  ? add_parts<Out, Acc, 32, E>
+                      : lanes == 8 ? add_parts<Out, Acc, 8, E>
+                                   : add_parts<Out, Acc, 1, E>;
+  return Launch(args, dim3(unsigned(blocks)), dim3(adding_threads), 0)(kernel, args, E(args));
 }
 
 // Bytes of the workspace that hold the sums of all parts.

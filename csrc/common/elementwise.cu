@@ -44,11 +44,12 @@ __device__ void store(const Acc (&x)[width], const tg_matrix& matrix, const Plac
   }
 }
 
-// activation(x + bias) + beta * c, by the formula of the kernels that fuse this epilogue.
+// activation(x + bias) + beta * c, or activation(x + bias) * (beta * c), by the formulas of the kernels that fuse this epilogue.
 template <class T, class Acc>
 struct Rest {
   Epilogue<T, Acc> inner;  // without alpha; beta * c is read in pieces, outside of `inner`
   Acc beta;
+  bool gates_c;
   tg_matrix c;
 
   static tg_gemm_args without_factors(tg_gemm_args args) {
@@ -56,7 +57,7 @@ struct Rest {
     args.beta = 0;
     return args;
   }
-  explicit Rest(const tg_gemm_args& args) : inner(without_factors(args)), beta(Acc(args.beta)), c(args.c) {}
+  explicit Rest(const tg_gemm_args& args) : inner(without_factors(args)), beta(Acc(args.beta)), gates_c(args.gate == TG_GATE_C), c(args.c) {}
 
   template <int width>
   __device__ void operator()(Acc (&x)[width], const Place& p) const {
@@ -66,7 +67,7 @@ struct Rest {
     Acc y[width];
     load<T>(y, c, p);
 #pragma unroll
-    for (int e = 0; e < width; e++) x[e] += beta * y[e];
+    for (int e = 0; e < width; e++) x[e] = gates_c ? x[e] * (beta * y[e]) : x[e] + beta * y[e];
   }
 };
 

@@ -28,11 +28,16 @@ struct Epilogue {
   }
 
   __device__ Acc unrounded(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
-    Acc x = alpha * acc;
-    if (bias.ptr) x += load(bias, i, j, batch0, batch1);
-    x = activate<accuracy>(activation, x);
+    Acc x = activated(acc, i, j, batch0, batch1);
     if (beta != Acc(0)) x += beta * load(c, i, j, batch0, batch1);
     return x;
+  }
+
+  // activation(alpha * acc + bias)
+  __device__ Acc activated(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
+    Acc x = alpha * acc;
+    if (bias.ptr) x += load(bias, i, j, batch0, batch1);
+    return activate<accuracy>(activation, x);
   }
 
   // Passes several elements at (i[e], j[e]) through the epilogue in place. The loads of all elements are issued together, and
@@ -60,11 +65,24 @@ struct Epilogue {
     if (beta != Acc(0)) add(c, beta);
   }
 
- private:
+ protected:
   __device__ static Acc load(const tg_matrix& matrix, int64_t i, int64_t j, int64_t batch0, int64_t batch1) {
     const int64_t offset = i * matrix.row_stride + j * matrix.col_stride + batch0 * matrix.batch_stride[0] +
                            batch1 * matrix.batch_stride[1];
     return Acc(static_cast<const T*>(matrix.ptr)[offset]);
+  }
+};
+
+// The epilogue of kernels that take TG_GATE_C: d = activation(alpha * acc + bias) * (beta * c) there.
+template <class T, class Acc>
+struct GatingEpilogue : Epilogue<T, Acc> {
+  bool gates_c;
+
+  explicit GatingEpilogue(const tg_gemm_args& args) : Epilogue<T, Acc>(args), gates_c(args.gate == TG_GATE_C) {}
+
+  __device__ T operator()(Acc acc, int64_t i, int64_t j, int64_t batch0, int64_t batch1) const {
+    if (!gates_c) return T(this->unrounded(acc, i, j, batch0, batch1));
+    return T(this->activated(acc, i, j, batch0, batch1) * (this->beta * this->load(this->c, i, j, batch0, batch1)));
   }
 };
 

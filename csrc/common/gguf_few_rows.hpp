@@ -96,7 +96,7 @@ template <tg_format F, class T>
 __device__ __noinline__ float exact_sum(const tg_gemm_args& args, int64_t m, int i, int64_t n, int64_t begin, int64_t end) {
   const T* const x = static_cast<const T*>(args.a.ptr) + m * args.a.row_stride;
   constexpr Block block = block_of(F);
-  const uint8_t* const w = matrix_at<F>(args, i) + n * (args.b.col_stride / block.elements * block.bytes);
+  const uint8_t* const w = matrix_at<F>(args, i) + n * row_stride<F>(args);
   float sum = 0;
   for (int64_t k = begin; k < end; k++) sum += number(F, w + k / block.elements * block.bytes, int(k % block.elements)) * float(x[k]);
   return sum;

@@ -67,11 +67,10 @@ class Loader {
   __device__ static int chunk_of(int i, int lane) { return (i * 32 + lane) % chunks; }
   // The chunk of a lane's copy i, in bytes from the multiple of 16 at or before the first row's span.
   __device__ uint32_t place_of_chunk(int i, int lane) const { return (odd() + row_of(i, lane) * stride() & ~15u) + 16 * chunk_of(i, lane); }
-  // Bytes from a row of W to the next.
-  __device__ uint32_t stride() const { return uint32_t(args_.b.col_stride / Row::block.elements * Row::block.bytes); }
+  __device__ uint32_t stride() const { return uint32_t(row_stride<S::format>(args_)); }
   // Bytes of the span: there may be fewer at the end of a row.
   __device__ uint32_t bytes() const {
-    return uint32_t(min(Row::bytes, int(args_.k / Row::block.elements) * Row::block.bytes - span_ * Row::bytes));
+    return uint32_t(min(Row::bytes, int(row_bytes<S::format>(args_)) - span_ * Row::bytes));
   }
   // Bytes from a multiple of 16 to the span, of each row at a multiple of 16.
   __device__ uint32_t odd() const { return uint32_t(reinterpret_cast<uint64_t>(matrix_at<S::format>(args_, matrix_)) + span_ * uint64_t(Row::bytes)) & 15; }

@@ -29,14 +29,33 @@ __device__ __forceinline__ const uint8_t* matrix_at(const tg_gemm_args& args, in
   return static_cast<const uint8_t*>(args.b.ptr) + i * (args.b.batch_stride[1] / block.elements * block.bytes);
 }
 
+// Bytes from a row of W to the next.
+template <tg_format F>
+__device__ __forceinline__ int row_stride(const tg_gemm_args& args) {
+  constexpr Block block = block_of(F);
+  return int(args.b.col_stride / block.elements * block.bytes);
+}
+
+// Bytes of a row of W.
+template <tg_format F>
+__device__ __forceinline__ uint32_t row_bytes(const tg_gemm_args& args) {
+  constexpr Block block = block_of(F);
+  return uint32_t(args.k) / block.elements * block.bytes;
+}
+
+// Bytes in shared memory from `bytes` bytes of a row to those of the next row, for a row at any multiple of 2 bytes: an odd multiple of 16, which spreads
+// eight rows over all banks.
+constexpr int shared_pitch(int bytes) {
+  const int least = (bytes + 15 + 15) / 16 * 16;
+  return least % 32 ? least : least + 16;
+}
+
 // The ring of a warp: the blocks of a span of each row, as they lie in the file.
 template <tg_format F, int STAGES>
 struct RingShape {
   using Row = gguf::Row<F>;
   static constexpr tg_format format = F;
-  // Bytes from a row to the next, for a row at any multiple of 2 bytes: an odd multiple of 16, which spreads eight rows over all banks.
-  static constexpr int least = (Row::bytes + 15 + 15) / 16 * 16, pitch = least % 32 ? least : least + 16;
-  static constexpr int stages = STAGES;
+  static constexpr int pitch = shared_pitch(Row::bytes), stages = STAGES;
   static constexpr int stage_bytes = rows_of_warp * pitch, ring_bytes = stages * stage_bytes;
   // Behind the last row a word may touch 4 bytes.
   static constexpr int bytes_behind = 16;
@@ -50,8 +69,7 @@ class Ring {
 
   // `matrix`: the place of W among the matrices B; `span`: the first span that load() loads.
   __device__ Ring(const tg_gemm_args& args, int matrix, int first_row, int span, uint8_t* ring)
-      : rows_left_(int(args.n) - 1 - first_row), row_bytes_(uint32_t(args.k) / Row::block.elements * Row::block.bytes),
-        stride_(int(args.b.col_stride / Row::block.elements * Row::block.bytes)) {
+      : rows_left_(int(args.n) - 1 - first_row), row_bytes_(row_bytes<S::format>(args)), stride_(row_stride<S::format>(args)) {
     const uint64_t first = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)), here = first + int64_t(min(first_row, int(args.n) - 1)) * stride_;
     base_ = reinterpret_cast<const uint8_t*>(here & ~uint64_t(15));
     odd_ = uint32_t(here & 15);

@@ -59,6 +59,11 @@ class Rehearsal {
 #define TG_TAKES_GATES false
 #endif
 
+// Whether the kernels of the source take products whose gates multiply C.
+#ifndef TG_GATES_C
+#define TG_GATES_C false
+#endif
+
 // The descriptor's functions for a launch function of kernels with these formats of A and of B, and one format of C, bias and D.
 // No kernel takes scales of matrices yet.
 template <tg_format a, tg_format b, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
@@ -73,6 +78,7 @@ struct Entry {
   }
   static bool takes_gate(const tg_gemm_args& args) {
     if (args.gate == TG_UNGATED) return true;
+    if (args.gate == TG_GATE_C) return TG_GATES_C && args.beta != 0;
     const bool known = args.gate == TG_GATE_HALVES || args.gate == TG_GATE_INTERLEAVED;
     return TG_TAKES_GATES && known && args.n % 2 == 0 && args.beta == 0;
   }

@@ -23,11 +23,7 @@ struct BulkRows : gguf::FewRows<F, 1, WARPS> {
   // Bytes of all stages where two fit: more would arrive with the first rows, and late.
   static constexpr int useful = 112 * 1024;
 
-  // Bytes from a row of a stage to the next, for a row at any multiple of 2 bytes: an odd multiple of 16, which spreads eight rows over all banks.
-  static constexpr int pitch(int warps) {
-    const int least = (warps * Row::bytes + 15 + 15) / 16 * 16;
-    return least % 32 ? least : least + 16;
-  }
+  static constexpr int pitch(int warps) { return gguf::shared_pitch(warps * Row::bytes); }
   static constexpr int stage_bytes(int warps) { return gguf::rows_of_warp * pitch(warps); }
   static constexpr int x_at(int) { return 0; }
   static constexpr int factors_at(int warps) { return warps * Base::x_bytes; }
@@ -57,8 +53,8 @@ struct PartOfRows {
   int rows;
 
   __device__ PartOfRows(const tg_gemm_args& args, int first_span, int spans)
-      : w(gguf::matrix_at<F>(args, 0)), stride(uint32_t(args.b.col_stride / Row::block.elements * Row::block.bytes)), begin(first_span * Row::bytes),
-        bytes(min(uint32_t(spans * Row::bytes), uint32_t(args.k / Row::block.elements * Row::block.bytes) - begin)), rows(int(args.n)) {}
+      : w(gguf::matrix_at<F>(args, 0)), stride(uint32_t(gguf::row_stride<F>(args))), begin(first_span * Row::bytes),
+        bytes(min(uint32_t(spans * Row::bytes), gguf::row_bytes<F>(args) - begin)), rows(int(args.n)) {}
 
   // Bytes from a multiple of 16 to row i; the same for row i + 16.
   __device__ uint32_t odd(int i) const { return uint32_t(reinterpret_cast<uint64_t>(w) + begin + uint64_t(i) * stride) & 15; }
@@ -97,7 +93,7 @@ struct PartOfRows {
 // A block has `units` times 16 rows of W, and a part of K.
 template <class S, class T>
 __global__ void __launch_bounds__(S::threads, 1)
-    bulk_gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, int stages, const __grid_constant__ Epilogue<T, float> epilogue) {
+    bulk_gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, int stages, const __grid_constant__ GatingEpilogue<T, float> epilogue) {
   using Row = typename S::Row;
   extern __shared__ __align__(16) uint8_t shared[];
   const int warps = blockDim.x / 32 - 1, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

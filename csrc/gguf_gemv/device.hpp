@@ -8,7 +8,7 @@ namespace {
 
 // Adds the sums of a block's warps, of `batch` units of 16 rows of W from `first_unit` on, and stores them. The warps' spans begin with `first_span`.
 template <class S, class T>
-__device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf::Sums<S>& all, const Epilogue<T, float>& epilogue, int parity, int batch,
+__device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf::Sums<S>& all, const GatingEpilogue<T, float>& epilogue, int parity, int batch,
                                            int first_unit, int first_m, int first_span) {
   for (int index = threadIdx.x; index < batch * S::sums; index += 32 * all.warps) {
     const int of_batch = index / S::sums, element = index % S::sums;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf:
 // A block has up to 16 rows of A, `units` times 16 rows of W, and a part of K.
 template <class S, class T>
 __global__ void __launch_bounds__(32 * S::warps, 1)
-    gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, const __grid_constant__ Epilogue<T, float> epilogue) {
+    gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, const __grid_constant__ GatingEpilogue<T, float> epilogue) {
   using Row = typename S::Row;
   extern __shared__ __align__(16) uint8_t shared[];
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

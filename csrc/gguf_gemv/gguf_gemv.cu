@@ -5,6 +5,7 @@
 // blocks of W (device.hpp). From Hopper on, with up to four rows and a long K, one warp copies whole rows for all warps (bulk.hpp).
 //
 // Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more, number by number.
+#define TG_GATES_C true
 #include "gguf_gemv/bulk.hpp"
 
 namespace tilegemm {
@@ -19,7 +20,7 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t units = ceil_div(args.n, gguf::rows_of_warp), blocks = args.sm_count > split ? args.sm_count / split : 1;
   const int of_block = int(ceil_div(units, blocks));
   const dim3 grid(unsigned(ceil_div(units, of_block)), unsigned(split), unsigned(ceil_div(args.m, gguf::most_m)));
-  const Epilogue<T, float> epilogue(args);
+  const GatingEpilogue<T, float> epilogue(args);
   const auto launch = [&](auto shape, auto kernel, int64_t warps_of_block, const auto&... parameters) -> tg_status {
     using S = decltype(shape);
     if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
@@ -36,7 +37,7 @@ tg_status run(const tg_gemm_args& args) {
     return args.m <= gguf::most_m / 2 ? launch(Few{}, gguf_gemv<Few, T>, warps) : launch(More{}, gguf_gemv<More, T>, warps);
   };
   const tg_status status = launch_own();
-  return status == TG_OK && split > 1 ? launch_add_parts<T, float>(args) : status;
+  return status == TG_OK && split > 1 ? launch_add_parts<T, float, GatingEpilogue<T, float>>(args) : status;
 }
 
 }  // namespace

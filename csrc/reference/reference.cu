@@ -4,6 +4,7 @@
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B true
 #define TG_TAKES_GATES true
+#define TG_GATES_C true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
 #include "common/gguf.hpp"
@@ -45,7 +46,7 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
   const T* a = static_cast<const T*>(args.a.ptr);
   Out* d = static_cast<Out*>(args.d.ptr);
   // Gated: D has half of the columns, and an element is made of two columns of the product.
-  const bool gated = args.gate != TG_UNGATED, interleaved = args.gate == TG_GATE_INTERLEAVED;
+  const bool interleaved = args.gate == TG_GATE_INTERLEAVED, gated = args.gate == TG_GATE_HALVES || interleaved;
   const int64_t columns = gated ? args.n / 2 : args.n;
   const int64_t count = args.batch[0] * args.batch[1] * args.m * columns;
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
@@ -80,7 +81,12 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
       }
       if (part > 0) epilogue.activation = TG_IDENTITY;
       else epilogue.activation = args.activation;
-      x *= epilogue.unrounded(acc, row_of_d, column, batch0, of_bias);
+      if (args.gate == TG_GATE_C) {
+        const int64_t at = row_of_d * args.c.row_stride + column * args.c.col_stride + batch0 * args.c.batch_stride[0] + batch1 * args.c.batch_stride[1];
+        x *= epilogue.activated(acc, row_of_d, column, batch0, of_bias) * (epilogue.beta * Acc(static_cast<const Out*>(args.c.ptr)[at]));
+      } else {
+        x *= epilogue.unrounded(acc, row_of_d, column, batch0, of_bias);
+      }
     }
     d[row_of_d * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
       batch1 * args.d.batch_stride[1]] = Out(x);

@@ -50,6 +50,8 @@ pub(crate) struct Limits {
     pub groups: Grouping,
     /// Whether the kernel takes gated products.
     pub gates: bool,
+    /// Whether the kernel takes products whose gates multiply C.
+    pub gates_c: bool,
     /// The most rows.
     pub rows: usize,
     pub columns: usize,
@@ -232,6 +234,9 @@ impl Limits {
         let activates = epilogue.activation != Default::default() && epilogue.gate.is_none();
         if kernel.fusion < Fusion::BiasAct && activates {
             return Err(Rejection::Epilogue { what: "an activation" });
+        }
+        if epilogue.gates_c && !self.gates_c {
+            return Err(Rejection::Epilogue { what: "gates of C" });
         }
         let adds = self.adds_to_d && epilogue.in_place && epilogue.c == Some(problem.d);
         if kernel.fusion < Fusion::Full && epilogue.reads_c() && !adds {

@@ -44,6 +44,7 @@ pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_a
         d_scale: scale(pointers.scales[2], d.scale),
         groups: groups(pointers.groups, problem.groups, m),
         gate: match epilogue.gate {
+            None if epilogue.gates_c && epilogue.reads_c() => ffi::tg_gate::TG_GATE_C,
             None => ffi::tg_gate::TG_UNGATED,
             Some(Gate::Halves) => ffi::tg_gate::TG_GATE_HALVES,
             Some(Gate::Interleaved) => ffi::tg_gate::TG_GATE_INTERLEAVED,

@@ -144,7 +144,7 @@ pub enum Fusion {
     Full,
 }
 
-/// `D = activation(alpha * A @ B + bias) + beta * C`, or a gated product of `alpha * A @ B + bias` ([`Gate`]).
+/// `D = activation(alpha * A @ B + bias) + beta * C`, or with gates: of C ([`Epilogue::gates_c`]), or of columns of the product ([`Gate`]).
 ///
 /// Floats are kept as bits, so that a problem can be a hash key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -159,6 +159,9 @@ pub struct Epilogue {
     pub gate: Option<Gate>,
     /// The layout of C; C is not read when beta is 0.
     pub c: Option<Operand>,
+    /// Whether the activation makes gates of C: `D = activation(alpha * A @ B + bias) * (beta * C)`. SwiGLU of two products, of which C is the
+    /// first. Without a C that is read, nothing is gated.
+    pub gates_c: bool,
     /// Whether C is D itself and the product is added to D, as in a cuBLAS call with a beta. [`Epilogue::c`] then has
     /// the layout of D, and C and D have the same pointer.
     pub in_place: bool,
@@ -180,6 +183,7 @@ impl Epilogue {
             activation: Activation::Identity,
             gate: None,
             c: None,
+            gates_c: false,
             in_place: false,
         }
     }
@@ -233,20 +237,20 @@ impl Epilogue {
         let kept = match fusion {
             _ if self.gate.is_some() => *self, // no elementwise kernel applies a gate
             Fusion::Full => *self,
-            Fusion::BiasAct => Self { beta_bits: 0f64.to_bits(), c: None, in_place: false, ..*self },
+            Fusion::BiasAct => Self { beta_bits: 0f64.to_bits(), c: None, gates_c: false, in_place: false, ..*self },
             Fusion::None => Self::new(self.alpha(), 0.0),
         };
         (kept, usize::from(self.rest(fusion).is_some()))
     }
 
     /// The part of the epilogue that [`Epilogue::keep`] leaves for an elementwise kernel, if any:
-    /// `activation(D + bias) + beta * C`.
+    /// `activation(D + bias) + beta * C`, or the gated C.
     #[doc(hidden)]
     pub fn rest(&self, fusion: Fusion) -> Option<Self> {
         let rest = match fusion {
             _ if self.gate.is_some() => return None,
             Fusion::Full => return None,
-            Fusion::BiasAct => Self { c: self.c, ..Self::new(1.0, self.beta()) },
+            Fusion::BiasAct => Self { c: self.c, gates_c: self.gates_c, ..Self::new(1.0, self.beta()) },
             Fusion::None => self.with_alpha(1.0),
         };
         (!rest.is_linear()).then_some(rest)

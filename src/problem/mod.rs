@@ -202,6 +202,7 @@ impl Problem {
         let mut epilogue = self.epilogue;
         epilogue.c = epilogue.c.filter(|_| epilogue.reads_c()).map(|c| c.canonical_d(m, n, batch));
         epilogue.in_place &= epilogue.c.is_some();
+        epilogue.gates_c &= epilogue.c.is_some();
         Self {
             a: self.a.canonical(m, k, batch),
             b: self.b.canonical(k, n, self.groups.map_or(batch, |groups| [1, groups.count])),
@@ -307,7 +308,7 @@ impl fmt::Display for Problem {
             None => {}
         }
         if epilogue.reads_c() {
-            write!(f, " + {} C", epilogue.beta())?;
+            write!(f, " {} {} C", if epilogue.gates_c { "*" } else { "+" }, epilogue.beta())?;
         }
         Ok(())
     }

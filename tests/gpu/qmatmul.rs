@@ -86,7 +86,7 @@ fn worst(x: &Tensor, w: &[f32], y: &Tensor) -> Result<f64> {
     worst_of(x, w, y, |sum, _| sum)
 }
 
-/// The layer with a bias, an activation and a residual.
+/// The layer with a bias, an activation, a residual and a gated tensor.
 fn layers(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String>> {
     let device = Device::Cuda(gpu.device.clone());
     let mut rng = StdRng::seed_from_u64(9);
@@ -105,9 +105,12 @@ fn layers(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String
                 let after = |sum: f64, place: usize| activation.apply(sum + f64::from(b[place % n]));
                 let y = layer.forward(&x)?;
                 let beside = layer.forward_residual(&x, &residual)?;
+                let gated = layer.forward_gated(&x, &residual)?;
                 let errors = [
                     worst_of(&x, &numbers, &y, after)?,
                     worst_of(&x, &numbers, &beside, |sum, place| after(sum, place) + f64::from(c[place]))?,
+                    // A gated number has the error of its gate times the number that is gated: some 4 at most.
+                    worst_of(&x, &numbers, &gated, |sum, place| after(sum, place) * f64::from(c[place]))? / 4.0,
                 ];
                 let is_right = errors.iter().all(|error| *error <= 2f64.powi(-7));
                 if !is_right || y.dims() != of_y || y.dtype() != dtype {

@@ -98,9 +98,10 @@ fn epilogue() -> impl Strategy<Value = Epilogue> {
     let bias = prop_oneof![3 => Just(None), 1 => Just(Some(BiasAxis::M)), 1 => Just(Some(BiasAxis::N))];
     let activation = prop_oneof![2 => Just(Activation::Identity), 1 => select(Activation::ALL.to_vec())];
     let gate = prop_oneof![12 => Just(None), 1 => Just(Some(Gate::Halves)), 1 => Just(Some(Gate::Interleaved))];
-    (alpha, beta, bias, activation, gate).prop_map(|(alpha, beta, bias, activation, gate)| {
+    let gates_c = prop_oneof![4 => Just(false), 1 => Just(true)];
+    (alpha, beta, bias, activation, gate, gates_c).prop_map(|(alpha, beta, bias, activation, gate, gates_c)| {
         let mut epilogue = Epilogue::new(alpha, beta);
-        (epilogue.bias, epilogue.activation, epilogue.gate) = (bias, activation, gate);
+        (epilogue.bias, epilogue.activation, epilogue.gate, epilogue.gates_c) = (bias, activation, gate, gates_c);
         epilogue
     })
 }

@@ -11,12 +11,13 @@ use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{bail, CudaDevice, DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
-/// The operands of `activation(x @ weight^T + bias) + residual`.
+/// The operands of `activation(x @ weight^T + bias) + c`, or `* c` with `gates_c`.
 pub(in crate::candle) struct Operands<'a> {
     pub x: &'a Tensor,
     pub weight: &'a QMatMul,
     pub bias: Option<&'a Tensor>,
-    pub residual: Option<&'a Tensor>,
+    pub c: Option<&'a Tensor>,
+    pub gates_c: bool,
 }
 
 impl Operands<'_> {
@@ -59,36 +60,36 @@ impl Operands<'_> {
             }
             tensor => tensor.map(Tensor::contiguous).transpose(),
         };
-        let (bias, residual) = (third(self.bias, &[n], "bias")?, third(self.residual, &shape, "residual")?);
+        let of_c = if self.gates_c { "gated tensor" } else { "residual" };
+        let (bias, c) = (third(self.bias, &[n], "bias")?, third(self.c, &shape, of_c)?);
         let x = self.x.contiguous()?;
         let stream = device.cuda_stream();
         // SAFETY: the kernel writes every number.
         let mut out: CudaSlice<T> = unsafe { device.alloc(m * n)? };
         {
             let x = x.storage_and_layout();
-            let beside = [&bias, &residual].map(|tensor| tensor.as_ref().map(Tensor::storage_and_layout));
+            let beside = [&bias, &c].map(|tensor| tensor.as_ref().map(Tensor::storage_and_layout));
             // Until the launch is made, the guards order this stream behind all other users of the memory.
             let (at, _a_guard) = first::<T>((&x.0, x.1), &stream)?;
             let (w, _b_guard) = weight.device_ptr_with_guard(&stream)?;
-            let [bias, residual] = [&beside[0], &beside[1]];
+            let [bias, c] = [&beside[0], &beside[1]];
             let bias = bias.as_ref().map(|(bias, layout)| first::<T>((bias, layout), &stream)).transpose()?;
-            let residual = residual.as_ref().map(|(c, layout)| first::<T>((c, layout), &stream)).transpose()?;
+            let c = c.as_ref().map(|(c, layout)| first::<T>((c, layout), &stream)).transpose()?;
             let (d, _d_guard) = out.device_ptr_mut(&stream);
-            let [bias, residual] = [&bias, &residual].map(|third| third.as_ref().map(|(address, _)| *address));
+            let [bias, c] = [&bias, &c].map(|third| third.as_ref().map(|(address, _)| *address));
             let problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|problem| {
                 problem.b.format = b;
-                let mut epilogue = Epilogue::new(1.0, if residual.is_some() { 1.0 } else { 0.0 });
+                let mut epilogue = Epilogue::new(1.0, if c.is_some() { 1.0 } else { 0.0 });
                 (epilogue.bias, epilogue.activation) = (bias.map(|_| BiasAxis::N), activation);
-                epilogue.c =
-                    residual.map(|c| Operand::row_major(a, n, [0, 0]).with(|o| o.pointer_align = power_of_two_in(c)));
+                epilogue.gates_c = self.gates_c;
+                epilogue.c = c.map(|c| Operand::row_major(a, n, [0, 0]).with(|o| o.pointer_align = power_of_two_in(c)));
                 problem.epilogue = epilogue;
                 for (operand, address) in [(&mut problem.a, at), (&mut problem.b, w as u64), (&mut problem.d, d)] {
                     operand.pointer_align = power_of_two_in(address);
                 }
             });
-            let pointers = Pointers::new(at as _, w.cast(), d as _)
-                .with_c(residual.unwrap_or(0) as _)
-                .with_bias(bias.unwrap_or(0) as _);
+            let pointers =
+                Pointers::new(at as _, w.cast(), d as _).with_c(c.unwrap_or(0) as _).with_bias(bias.unwrap_or(0) as _);
             // SAFETY: the tensors are contiguous, the guards above keep their storage alive, and D is freshly allocated.
             unsafe { Launcher::on(device, &stream)?.launch(&problem, pointers)? };
         }

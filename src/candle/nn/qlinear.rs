@@ -68,13 +68,43 @@ impl QLinear {
     /// # Errors
     /// As for `QMatMul`, and for a residual of another shape.
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.product(x, Some(residual))
+        self.product(x, Beside::Residual(residual))
     }
 
-    fn product(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+    /// `forward(x) * up`, in one kernel where a kernel fuses the product: a layer of gates (SwiGLU, GEGLU), with its activation. The tensor `up` has the
+    /// shape and the type of the result.
+    ///
+    /// ```
+    /// use candle::quantized::{GgmlDType, QTensor};
+    /// use candle::{DType, Device, Module, Tensor};
+    /// use candle_tilegemm::{nn::QLinear, Activation};
+    ///
+    /// let cpu = Device::Cpu;
+    /// let ones = Tensor::ones((32, 32), DType::F32, &cpu)?;
+    /// let layer = || QLinear::from_arc(QTensor::quantize(&ones, GgmlDType::Q8_0)?.into(), None);
+    /// let (gate, up, down) = (layer()?.with_activation(Activation::Silu), layer()?, layer()?);
+    /// let x = Tensor::ones((1, 32), DType::F32, &cpu)?;
+    /// // The feed-forward part of a Llama, with its residual, in four kernels.
+    /// let y = down.forward_residual(&gate.forward_gated(&x, &up.forward(&x)?)?, &x)?;
+    /// assert_eq!(y.dims(), [1, 32]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for `QMatMul`, and for a tensor of another shape.
+    pub fn forward_gated(&self, x: &Tensor, up: &Tensor) -> Result<Tensor> {
+        self.product(x, Beside::Up(up))
+    }
+
+    fn product(&self, x: &Tensor, beside: Beside) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         {
-            let operands = Operands { x, weight: &self.weight, bias: self.bias.as_ref(), residual };
+            let (c, gates_c) = match beside {
+                Beside::Nothing => (None, false),
+                Beside::Residual(residual) => (Some(residual), false),
+                Beside::Up(up) => (Some(up), true),
+            };
+            let operands = Operands { x, weight: &self.weight, bias: self.bias.as_ref(), c, gates_c };
             if let Some(y) = operands.product(self.activation)? {
                 return Ok(y);
             }
@@ -84,17 +114,26 @@ impl QLinear {
             y = y.broadcast_add(bias)?;
         }
         y = activated(self.activation, y)?;
-        match residual {
-            Some(residual) => y + residual,
-            None => Ok(y),
+        match beside {
+            Beside::Nothing => Ok(y),
+            Beside::Residual(residual) => y + residual,
+            Beside::Up(up) => y * up,
         }
     }
 }
 
 impl Module for QLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.product(x, None)
+        self.product(x, Beside::Nothing)
     }
+}
+
+/// What the output of a layer meets.
+#[derive(Clone, Copy)]
+enum Beside<'a> {
+    Nothing,
+    Residual(&'a Tensor),
+    Up(&'a Tensor),
 }
 
 impl From<QMatMul> for QLinear {
