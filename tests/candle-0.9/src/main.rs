@@ -19,9 +19,9 @@ fn products(device: &Device, dtype: DType, numbers: &[Tensor; 3]) -> Result<Vec<
     let (x, up, down) = (x?, up?, down?);
     let hidden = Linear::new(up.clone(), None).forward(&x)?.relu()?;
     let y = Linear::new(down, None).forward(&hidden)?;
-    let heads = y.reshape((61, 6, 64))?.transpose(0, 1)?;
+    let heads = y.reshape((61, 6, 64))?.transpose(0, 1)?.contiguous()?; // candle 0.9.2 asks for this on a GPU
     let scores = (heads.matmul(&heads.t()?)? * 0.125)?;
-    let values = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&heads.contiguous()?)?;
+    let values = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&heads)?;
     let up = Var::from_tensor(&up)?;
     let loss = Linear::new(up.as_tensor().clone(), None).forward(&x)?.sqr()?.mean_all()?;
     let gradients = loss.backward()?;
