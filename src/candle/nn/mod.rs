@@ -6,7 +6,7 @@
 pub mod moe;
 mod qlinear;
 
-pub use qlinear::QLinear;
+pub use qlinear::{qlinear, qlinear_b, qlinear_no_bias, QLinear};
 
 use super::op::Gemm;
 use crate::problem::Activation;

@@ -5,7 +5,7 @@ use super::super::cuda::quantized::Operands;
 use crate::candle::activation::activated;
 use crate::problem::Activation;
 use ::candle::quantized::{QMatMul, QTensor};
-use ::candle::{Module, Result, Tensor};
+use ::candle::{Module, Result, Shape, Tensor};
 use std::sync::Arc;
 
 /// `activation(x @ weight^T + bias)` with quantised weights, as candle's `QMatMul` and the layer `quantized_nn::Linear` of candle-transformers.
@@ -140,4 +140,56 @@ impl From<QMatMul> for QLinear {
     fn from(weight: QMatMul) -> Self {
         Self::from_weights(weight, None)
     }
+}
+
+/// A layer with a bias, as `quantized_nn::linear` of candle-transformers makes one: weights `weight`, (out, in), and a bias `bias`, (out). `tensor` gives the
+/// tensor of a shape and a name; with candle-transformers' `VarBuilder` of a GGUF file, `|shape, name| vb.get(shape, name)`.
+///
+/// # Errors
+/// Those of `tensor`, of `QMatMul::from_arc`, and of candle's `dequantize` of the bias.
+pub fn qlinear(in_dim: usize, out_dim: usize, tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>) -> Result<QLinear> {
+    qlinear_b(in_dim, out_dim, true, tensor)
+}
+
+/// A layer without a bias; see [`qlinear`].
+///
+/// # Errors
+/// As for [`qlinear`].
+pub fn qlinear_no_bias(
+    in_dim: usize,
+    out_dim: usize,
+    tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>,
+) -> Result<QLinear> {
+    qlinear_b(in_dim, out_dim, false, tensor)
+}
+
+/// A layer with or without a bias; see [`qlinear`].
+///
+/// ```
+/// use candle::quantized::{GgmlDType, QTensor};
+/// use candle::{DType, Device, Module, Tensor};
+/// use candle_tilegemm::nn::qlinear_b;
+///
+/// let zeros = |shape, name: &str| {
+///     let format = if name == "bias" { GgmlDType::F32 } else { GgmlDType::Q8_0 };
+///     QTensor::quantize(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?, format).map(Into::into)
+/// };
+/// let layer = qlinear_b(64, 3, true, zeros)?;
+/// let y = layer.forward(&Tensor::ones((2, 64), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[0.; 3]; 2]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+///
+/// # Errors
+/// As for [`qlinear`].
+pub fn qlinear_b(
+    in_dim: usize,
+    out_dim: usize,
+    bias: bool,
+    tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>,
+) -> Result<QLinear> {
+    let weight = tensor((out_dim, in_dim).into(), "weight")?;
+    let device = weight.device();
+    let bias = bias.then(|| tensor(out_dim.into(), "bias")?.dequantize(&device)).transpose()?;
+    QLinear::from_arc(weight, bias)
 }
