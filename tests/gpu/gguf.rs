@@ -211,8 +211,8 @@ fn run<T: Element>(
         return Ok(false);
     }
     // Copies read words of 4 bytes where blocks are multiples of 4 bytes. Dense kernels leave gates of C to a kernel of their own.
-    let reads_words = b.block().bytes.is_multiple_of(4) && !case.offset.is_multiple_of(4);
-    if matches!(way, Way::Copies) && (reads_words || case.gates_c) {
+    let splits_words = b.block().bytes.is_multiple_of(4) && !case.offset.is_multiple_of(4);
+    if matches!(way, Way::Copies) && (splits_words || case.gates_c) {
         return Ok(false);
     }
     let mut draw = |count: usize| -> Vec<T> {
