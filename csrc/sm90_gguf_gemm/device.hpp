@@ -3,6 +3,7 @@
 #pragma once
 #include "common/add_parts.hpp"
 #include "common/gguf_wgmma.hpp"
+#include "sm90_gguf_gemm/half.hpp"
 
 namespace tilegemm {
 namespace {
@@ -10,12 +11,27 @@ namespace {
 // So many parts of K are the blocks of a cluster. Larger clusters find no place on parts of an H100, and wait.
 constexpr int most_in_cluster = 2;
 
+// Tiles of up to so many rows of A have W and A in f16. With more, f16 takes more power than bf16, and no time is saved.
+constexpr int most_half = 64;
+
+template <tg_format F, int WIDTH>
+struct Shape : gguf::WgmmaShape<F, WIDTH, WIDTH <= most_half ? 4 * WIDTH : 0> {
+  static constexpr bool is_half = WIDTH <= most_half;
+  static constexpr int beside = is_half ? 4 * WIDTH : 0;  // bytes of the factors of a tile's rows of A
+  using Base = gguf::WgmmaShape<F, WIDTH, beside>;
+  using Multiplier = std::conditional_t<is_half, HalfMultiplier<Base>, gguf::Multiplier<Base>>;
+  static constexpr int x_factors_at = Base::shared_bytes, shared_bytes = x_factors_at + beside;
+};
+
+// `factors`: of the rows of A, where A is in f16. A warp takes them to shared memory while others multiply.
 template <class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
-    gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, int spans_of_part,
+    gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const float* factors, int spans_of_part,
               tg_format out) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const gguf::XRing x = gguf::XRing::of(shared, S{});
+  float* const x_factors = reinterpret_cast<float*>(shared + S::x_factors_at);
+  const uint32_t x_factors_known = x.sums + 8;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_m = blockIdx.x * S::width, first_n = blockIdx.y * S::height;
   const int k = int(args.k), spans = (k + gguf::span - 1) / gguf::span;
@@ -26,6 +42,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   if (threadIdx.x == 0) {
     init_ring(x.full, x.empty, S::x_stages, S::warps);
     mbarrier_init(x.sums, 1);
+    mbarrier_init(x_factors_known, 32);
     fence_mbarrier_init();
     if (split > 1 && is_whole) mbarrier_arrive_expect(x.sums, (fragments - int(blockIdx.z) + split - 1) / split * split * fragment_bytes);
   }
@@ -37,7 +54,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       prefetch_tensor_map(&x_map);
       griddepcontrol_wait();
       Stage at = Stage::to_fill();
-      const int last = min(end * gguf::span, k);
+      const int last = S::is_half ? end * gguf::span : min(end * gguf::span, k);
       for (int from = begin * gguf::span; from < last; from += S::depth) {
         const uint32_t barrier = at.acquire(x.full, x.empty, S::x_bytes);
         tma_load(&x_map, x.stages + at.s * S::x_bytes, barrier, from, first_m, 0, evict_normal);
@@ -45,16 +62,29 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       }
       launch_dependents();
     }
+    if (S::is_half && warp == S::warps + 1) {
+      griddepcontrol_wait();
+      for (int i = lane; i < S::width; i += 32) x_factors[i] = first_m + i < args.m ? factors[first_m + i] : 0.0f;
+      mbarrier_arrive(x_factors_known);
+    }
     return;
   }
   setmaxnreg_inc<S::registers>();
 
   const int first_row = first_n + warp * gguf::rows_of_warp;
-  gguf::Multiplier<S> own(shared, warp, lane);
+  typename S::Multiplier own(shared, warp, lane);
   gguf::Ring<typename S::Ring> ring(args, 0, first_row, begin, own.ring_of_warp);
   own.start(ring, begin, end);
   float sum[S::width / 2];
   own.template multiply<S::width>(sum, ring, k, begin, end);
+  if constexpr (S::is_half) {
+    mbarrier_wait_warp(x_factors_known, 0);
+#pragma unroll
+    for (int j = 0; j < columns; j++) {
+      const float2 of_rows = *reinterpret_cast<const float2*>(x_factors + 8 * j + 2 * t);
+      sum[4 * j] *= of_rows.x, sum[4 * j + 1] *= of_rows.y, sum[4 * j + 2] *= of_rows.x, sum[4 * j + 3] *= of_rows.y;
+    }
+  }
 
   // A lane's sums: rows g and g + 8 of W, by columns 2 t and 2 t + 1 of each eight. Pointers that advance by rows are worth 5 us with 256 columns.
   const float alpha = is_whole ? float(args.alpha) : 1.0f;

@@ -14,19 +14,21 @@ use crate::workspace;
 const MOST_IN_CLUSTER: u32 = 2;
 /// Bytes of an activation in the workspace, and the multiple of bytes from which the activations lie there.
 const PREPARED: u64 = 2;
+/// Bytes of the factor of a row of activations, behind the activations, for tiles of up to 64 rows.
+const FACTOR: u64 = 4;
 const PLACE: u64 = 128;
 
 fitted! {
-    /// Lists of four numbers are of tiles of 16, 64, 128 and 256 rows of A.
+    /// Lists of five numbers are of tiles of 16, 32, 64, 128 and 256 rows of A.
     Sm90GgufGemm {
         /// Blocks that share a multiprocessor.
-        residents: [f64; 4] = "", 1.0 to 4.0;
+        residents: [f64; 5] = "", 1.0 to 4.0;
         /// A span of all blocks of a multiprocessor.
-        span_us: [f64; 4] = "us", 0.1 to 20.0;
+        span_us: [f64; 5] = "us", 0.1 to 20.0;
         /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
         alone: f64 = "", 0.3 to 1.0;
         /// The first loads and the last stores of a wave of blocks.
-        wave_us: [f64; 4] = "us", 0.0 to 20.0;
+        wave_us: [f64; 5] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes.
         prepare_us: f64 = "us", 0.0 to 8.0;
         /// The sums of parts that meet in a cluster.
@@ -38,12 +40,13 @@ fitted! {
     }
 }
 
-/// The tile's place in lists of four fitted numbers.
+/// The tile's place in lists of five fitted numbers.
 fn place(kernel: &KernelDesc) -> usize {
     match kernel.tile[0] {
-        256.. => 3,
-        128.. => 2,
-        64.. => 1,
+        256.. => 4,
+        128.. => 3,
+        64.. => 2,
+        32.. => 1,
         _ => 0,
     }
 }
@@ -52,7 +55,7 @@ fn place(kernel: &KernelDesc) -> usize {
 fn bytes(problem: &Problem, split: u32) -> u64 {
     let parts = if split > MOST_IN_CLUSTER { workspace::parts_bytes(split.into(), problem) } else { 0 };
     let rows = (problem.m as u64).saturating_mul(problem.k.next_multiple_of(64) as u64);
-    parts.saturating_add(PLACE).saturating_add(PREPARED.saturating_mul(rows))
+    parts.saturating_add(PLACE).saturating_add(PREPARED.saturating_mul(rows)).saturating_add(FACTOR * problem.m as u64)
 }
 
 /// The configurations to consider: parts of K with a span or more each. Parts lie in the workspace beside the activations of the whole product.
@@ -72,7 +75,9 @@ impl Family for Sm90GgufGemm {
     }
 
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
-        Footprint::new(problem, [PREPARED, 0], [1, 1], [kernel.tile[0] as usize, kernel.tile[1] as usize])
+        let activations =
+            Footprint::new(problem, [PREPARED, 0], [1, 1], [kernel.tile[0] as usize, kernel.tile[1] as usize])?;
+        Some(Footprint { row: activations.row.saturating_add(FACTOR), ..activations })
     }
 
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {

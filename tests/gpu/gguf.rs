@@ -48,6 +48,16 @@ enum Way {
     Chosen(Policy),
 }
 
+impl Way {
+    /// Whether weights and activations are rounded to bf16.
+    fn rounds_twice(self) -> bool {
+        match self {
+            Way::Kernel(kernel) => kernel.family == "sm90_gguf_gemm" && kernel.tile[0] > 64,
+            Way::Copies | Way::Chosen(_) => true,
+        }
+    }
+}
+
 /// The bytes of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Weights {
@@ -92,6 +102,8 @@ struct Case {
     gates_c: bool,
     /// An infinity and a NaN in A.
     non_finite: bool,
+    /// Numbers of A times powers of two from 2^-12 to 2^11.
+    wide: bool,
 }
 
 const PLAIN: Case = Case {
@@ -103,8 +115,9 @@ const PLAIN: Case = Case {
     beta: 0.0,
     gates_c: false,
     non_finite: false,
+    wide: false,
 };
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     PLAIN,
     Case { weights: Weights::Any, ..PLAIN },
     Case { offset: 2, ..PLAIN },
@@ -112,6 +125,7 @@ const CASES: [Case; 7] = [
     Case { beta: 0.5, bias: true, ..PLAIN },
     Case { non_finite: true, ..PLAIN },
     Case { beta: 0.5, bias: true, activation: Activation::Silu, gates_c: true, ..PLAIN },
+    Case { weights: Weights::Any, wide: true, ..PLAIN },
 ];
 const ROWS: [usize; 13] = [1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 100, 130];
 const COLUMNS: [usize; 5] = [1, 8, 24, 129, 320];
@@ -141,6 +155,7 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
         (1, 1100, long_k, CASES[5]),
         (12, 4501, odd_k, CASES[2]),
         (3, 40, long_k, CASES[6]),
+        (50, 300, 8192, CASES[7]),
     ] {
         tried += usize::from(run::<T>(gpu, way, types, [m, n, k], case)?);
     }
@@ -221,6 +236,9 @@ fn run<T: Element>(
     };
     let stride = k + case.padding;
     let (mut x, bias, c) = (draw(m * stride), draw(n), draw(m * n));
+    if case.wide {
+        x.iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() * 2f64.powi(rng.random_range(-12..12))));
+    }
     if case.non_finite {
         x[(m / 2) * stride + k - 1] = T::from_f64(f64::INFINITY);
         x[(m - 1) * stride + k / 2] = T::from_f64(f64::NAN);
@@ -248,6 +266,8 @@ fn run<T: Element>(
         // The reference kernel adds in f32; other kernels round activations to 16 bits or fewer (docs/gguf.md).
         let of_sum = match way {
             Way::Kernel(kernel) if kernel.role == Role::LastResort => f32::UNIT_ROUNDOFF * (k as f64 + 8.0),
+            // One product is nearly the whole sum.
+            _ if case.wide && way.rounds_twice() => 1.01 / 128.0,
             _ => 1.0 / 256.0,
         };
         let of_gate = of_sum * size + f32::UNIT_ROUNDOFF * 8.0 * bias.abs() + f64::from(f32::MIN_POSITIVE);

@@ -1,0 +1,228 @@
+// W and A in f16, for tiles of few rows of A, where the conversion of W takes most of the time: one instruction makes two weights of two codes, and results
+// are more exact than in bf16. f16's range is narrow. Each row of A has a power of two that brings its largest number to [2^14, 2^15). Each row of W has a power
+// of two that follows the largest weight from span to span. Products with powers of two are exact. A number keeps the 11 bits of f16 down to 2^-28 of the
+// largest number of its row of A, or of its span of a row of W, and loses a bit with each halving below.
+#pragma once
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "common/gguf_prepare.hpp"
+#include "common/gguf_wgmma.hpp"
+
+namespace tilegemm {
+namespace {
+
+__device__ __forceinline__ __half2 as_half2(uint32_t bits) { return reinterpret_cast<const __half2&>(bits); }
+__device__ __forceinline__ uint32_t as_bits(__half2 two) { return reinterpret_cast<const uint32_t&>(two); }
+// The same number twice.
+__device__ __forceinline__ uint32_t twice(float x) { return as_bits(__floats2half2_rn(x, x)); }
+// A power of two by the bits of its exponent; x / y of two powers of two.
+__device__ __forceinline__ float power_of(uint32_t exponent) { return __uint_as_float(exponent << 23); }
+__device__ __forceinline__ float over(float x, float y) { return __uint_as_float(__float_as_uint(x) - __float_as_uint(y) + 0x3f800000); }
+// 2^14 over the power of two in x, which is not infinite: x times this lies in [2^14, 2^15). At most 2^126.
+__device__ __forceinline__ uint32_t exponent_to_scale(float x) { return min(268 - (__float_as_uint(x) >> 23), 253u); }
+
+// From codes to weights. A code in the last bits of f16's 1024 is the number 1024 + code, exactly. An exact operation makes code - zero of it, and a fused
+// multiply-add the weight.
+template <tg_format F>
+struct HalfValues {
+  using Row = gguf::Row<F>;
+  // Codes of q8_0 are bytes with a sign, and become 128 more.
+  static constexpr int zero = F == TG_Q8_0 ? 128 : int(Row::zero);
+  // The largest magnitude of a code less `zero`.
+  static constexpr float most = F == TG_Q8_0 ? 128 : Row::zero ? Row::zero : F == TG_Q2K ? 3 : F == TG_Q5_1 || F == TG_Q5K ? 31 : 15;
+
+  // A lane's share of a row: the two registers of a step. `factor`: the scale, and the minimum with the other sign, twice each.
+  __device__ static void convert(const Row& row, int s, int t, uint2 factor, uint32_t& first, uint32_t& second) {
+    const uint32_t codes = F == TG_Q8_0 ? row.codes(s, t) ^ 0x80808080u : row.codes(s, t);
+    const auto weights = [&](uint32_t select) {
+      const __half2 code = __hadd2(as_half2(__byte_perm(codes, 0x64646464, select)), __float2half2_rn(-float(1024 + zero)));
+      return as_bits(__hfma2(code, as_half2(factor.x), as_half2(factor.y)));
+    };
+    first = weights(0x4140), second = weights(0x4342);
+  }
+};
+
+// As gguf::Multiplier. A span that K has a part of has zeros behind, in the factors of W and in the activations.
+template <class S>
+struct HalfMultiplier : gguf::Multiplier<S> {
+  using Row = typename S::Row;
+  using Values = HalfValues<S::format>;
+  static constexpr int group = 4, count = S::Factors::count, share = count / 2;
+  static_assert(group * gguf::step == S::depth && sizeof(uint2) == sizeof(float2));
+
+  using gguf::Multiplier<S>::Multiplier;
+
+  template <int width>
+  __device__ __forceinline__ void multiply(float (&sum)[width / 2], gguf::Ring<typename S::Ring>& ring, int k, int begin, int end) {
+    const int lane = this->lane, g = lane / 4, t = lane % 4;
+    const uint2* const table = reinterpret_cast<const uint2*>(this->factors.table);
+    float power = 1.0f;  // of row lane / 2 of W
+    wgmma_zero(sum);
+    int stage = 0, free = S::w_stages - 1;
+    for (int span = begin; span < end; span++) {
+      if (span + S::w_stages - 1 < end) ring.load(free);
+      copy_async_commit();
+      copy_async_wait<S::w_stages - 1>();
+      __syncwarp();
+      const uint8_t* const arrived = this->ring_of_warp + stage * S::Ring::stage_bytes;
+      const auto row = [&](int i) { return Row(arrived + i * S::Ring::pitch + ring.odd_bytes(i, span)); };
+      const Row rows[2] = {row(g), row(g + 8)};
+      const float change = fill(row(lane / 2), (k - span * gguf::span) / Row::scaled, power);
+      __syncwarp();
+      // All warps of the group wait here, where the last group of steps has been multiplied meanwhile: the instruction has to be the same for all, and rows
+      // of one warp alone may change.
+      wgmma_wait();
+      wgmma_pin(sum);
+      if (__any_sync(~0u, change != 1.0f)) scale_rows<width>(sum, change);
+      // Two groups of steps: one in flight, and the next.
+      uint2 of_row[2];
+      uint32_t a[2][group][4];
+      const auto convert = [&](int first) {
+        constexpr int steps_of_scale = Row::scaled / gguf::step;
+#pragma unroll
+        for (int s = first; s < first + group; s++) {
+          uint32_t(&to)[4] = a[first / group % 2][s - first];
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            if (s % steps_of_scale == 0) of_row[r] = table[(g + 8 * r) * S::Factors::pitch + s / steps_of_scale];
+            Values::convert(rows[r], s, t, of_row[r], to[r], to[2 + r]);
+          }
+        }
+      };
+      convert(0);
+#pragma unroll
+      for (int s = 0; s < gguf::steps; s += group) {
+        this->at.wait_warp(this->x.full);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < group; i++) wgmma<__half, width>(sum, a[s / group % 2][i], wgmma_descriptor(this->x.stages + this->at.s * S::x_bytes) + i * 2);
+        wgmma_commit_and_wait<1>();  // all groups but the last are done
+        if (!(s == 0 && span == begin)) this->release();
+        this->at.advance(S::x_stages);
+        if (s + group < gguf::steps) convert(s + group);
+      }
+      __syncwarp();
+      if (++stage == S::w_stages) stage = 0;
+      if (++free == S::w_stages) free = 0;
+    }
+    wgmma_wait();
+    wgmma_pin(sum);
+    scale_rows<width>(sum, over(1.0f, power));
+  }
+
+ private:
+  // Two lanes compute the factors of a row of W: `existing` factors, and zeros behind. Returns the change of the row's power, 1 mostly: it changes where a
+  // weight of the span would be infinite, or all of them small, with few bits left for some.
+  __device__ __forceinline__ float fill(const Row& row, int existing, float& power) const {
+    float scales[share], minima[share], largest = 0.0f;
+    row.each_factor(this->lane % 2, [&](int i, float scale, float min) {
+      if (Row::block.elements < gguf::span && i >= existing) scale = min = 0.0f;
+      scales[i % share] = scale, minima[i % share] = min;
+      const float weight = fmaf(fabsf(scale), Values::most, fabsf(min));
+      largest = fmaxf(largest, weight < INFINITY ? weight : 0.0f);
+    });
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+    float change = 1.0f;
+    if (largest * power > 60000.0f || (largest * power < 0.125f && largest > 0.0f)) {
+      const float next = power_of(exponent_to_scale(largest));
+      change = over(next, power), power = next;
+    }
+    uint4* const to = reinterpret_cast<uint4*>(this->factors.table + this->lane / 2 * S::Factors::pitch + this->lane % 2 * share);
+#pragma unroll
+    for (int i = 0; i < share; i += 2) {
+      to[i / 2] = make_uint4(twice(scales[i] * power), twice(-minima[i] * power), twice(scales[i + 1] * power), twice(-minima[i + 1] * power));
+    }
+    return change;
+  }
+
+  // Multiplies the sums of each row of W by the number that the row's lanes have.
+  template <int width>
+  __device__ __forceinline__ void scale_rows(float (&sum)[width / 2], float of_lane) const {
+    const int g = this->lane / 4;
+    const float first = __shfl_sync(~0u, of_lane, 2 * g), second = __shfl_sync(~0u, of_lane, 2 * g + 16);
+#pragma unroll
+    for (int i = 0; i < width / 2; i++) sum[i] *= i % 4 < 2 ? first : second;
+  }
+};
+
+// A block prepares a row of A, as gguf::prepare does, in f16: times a power of two that brings the largest finite number to [2^14, 2^15). `factors`: the inverse.
+// A thread has quads of neighbouring numbers; threads read the numbers of long rows twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
+constexpr int half_threads = 1024, kept_quads = 4;
+
+template <class T, bool WHOLE>
+__global__ void __launch_bounds__(half_threads)
+    prepare_half(const __grid_constant__ tg_gemm_args args, uint32_t* to, int pitch, float* factors) {
+  using Quad = std::conditional_t<sizeof(T) == 4, float4, uint2>;
+  __shared__ uint32_t largest_of_warps[half_threads / 32];
+  griddepcontrol_wait();
+  launch_dependents();  // after the wait: the product reads W before this kernel ends, and W may be of the kernel before
+  const int64_t row = blockIdx.x;
+  const T* const from = static_cast<const T*>(args.a.ptr) + row * args.a.row_stride;
+  const int k = int(args.k), quads = pitch / 4, threads = blockDim.x, lane = threadIdx.x % 32;
+  // Behind the end of K are zeros.
+  const auto load = [&](int quad) {
+    Quad loaded = {};
+    const int at = 4 * quad;
+    if constexpr (WHOLE) {
+      if (at < k) loaded = *reinterpret_cast<const Quad*>(from + at);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (at + i < k) reinterpret_cast<T*>(&loaded)[i] = from[at + i];
+      }
+    }
+    return loaded;
+  };
+  const auto number = [](const Quad& quad, int i) { return float(reinterpret_cast<const T*>(&quad)[i]); };
+  float largest = 0.0f;
+  const auto see = [&](const Quad& quad) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float size = fabsf(number(quad, i));
+      largest = fmaxf(largest, size < INFINITY ? size : 0.0f);
+    }
+  };
+  // All loads come before the first use.
+  Quad kept[kept_quads];
+#pragma unroll
+  for (int i = 0; i < kept_quads; i++) kept[i] = load(threadIdx.x + i * threads);
+#pragma unroll
+  for (int i = 0; i < kept_quads; i++) see(kept[i]);
+  for (int quad = threadIdx.x + kept_quads * threads; quad < quads; quad += threads) see(load(quad));
+  __syncwarp();
+  // Floats that are not negative are in the order of their bits.
+  const uint32_t of_warp = __reduce_max_sync(~0u, __float_as_uint(largest));
+  if (lane == 0) largest_of_warps[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  const uint32_t of_lane = lane < threads / 32 ? largest_of_warps[lane] : 0;
+  __syncwarp();
+  const uint32_t exponent = exponent_to_scale(__uint_as_float(__reduce_max_sync(~0u, of_lane)));
+  const float power = power_of(exponent);
+  if (threadIdx.x == 0) factors[row] = power_of(254 - exponent);
+  uint32_t* const out = to + row * (pitch / 2);
+  const auto put = [&](int quad, const Quad& x) {
+    uint32_t* const step = out + quad / 4 * 8 + quad % 4;
+    step[0] = as_bits(__floats2half2_rn(number(x, 0) * power, number(x, 1) * power));
+    step[4] = as_bits(__floats2half2_rn(number(x, 2) * power, number(x, 3) * power));
+  };
+#pragma unroll
+  for (int i = 0; i < kept_quads; i++) {
+    const int quad = threadIdx.x + i * threads;
+    if (quad < quads) put(quad, kept[i]);
+  }
+  for (int quad = threadIdx.x + kept_quads * threads; quad < quads; quad += threads) put(quad, load(quad));
+}
+
+template <class T>
+tg_status launch_prepare_half(const tg_gemm_args& args, void* to, float* factors) {
+  const int64_t pitch = gguf::pitch_of(args.k), warps = ceil_div(pitch / 4, 32);
+  const int threads = 32 * int(warps < half_threads / 32 ? warps : half_threads / 32);
+  const bool is_whole = args.k % 4 == 0 && args.a.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.a.ptr) % (4 * sizeof(T)) == 0;
+  const auto kernel = is_whole ? prepare_half<T, true> : prepare_half<T, false>;
+  return Launch(args, dim3(unsigned(args.m)), dim3(threads), 0)(kernel, args, static_cast<uint32_t*>(to), int(pitch), factors);
+}
+
+}  // namespace
+}  // namespace tilegemm
