@@ -90,6 +90,11 @@ struct Row {
     return 0;
   }
 
+  // The same as bytes without a sign: 128 more in q8_0, whose codes have one.
+  static constexpr bool is_signed = F == TG_Q8_0;
+  __device__ uint32_t unsigned_codes(int s, int t) const { return is_signed ? codes(s, t) ^ 0x80808080u : codes(s, t); }
+  static constexpr uint32_t unsigned_zero = is_signed ? 128 : zero;
+
   // The scale and the minimum of the numbers `scaled * i` and following.
   __device__ float scale(int i) const {
     if constexpr (block.elements == 32) return row.half(i * block.bytes);

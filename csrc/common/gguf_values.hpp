@@ -13,24 +13,23 @@ namespace {
 template <tg_format F>
 struct Values {
   using Row = gguf::Row<F>;
-  // Codes of q8_0 are bytes with a sign, and become 128 more. Codes of the other formats have seven bits or fewer, which a float at 128 holds in
-  // the bits of its third byte; a byte without a sign needs a float at 32768.
-  static constexpr bool is_signed = F == TG_Q8_0;
-  static constexpr uint32_t magic = is_signed ? 0x47000000 : 0x43000000;
-  static constexpr float base = is_signed ? 32768.0f + 128.0f : 128.0f + float(Row::zero);
+  // Codes of seven bits or fewer lie in the third byte of a float at 128. The codes of q8_0 have eight, and need a float at 32768.
+  static constexpr bool has_eight_bits = F == TG_Q8_0;
+  static constexpr uint32_t magic = has_eight_bits ? 0x47000000 : 0x43000000;
+  static constexpr float base = (has_eight_bits ? 32768.0f : 128.0f) + float(Row::unsigned_zero);
 
   // factor * (code - zero) - least, where `start` is start_of(factor, least). Two roundings, to 24 bits each: that of `start` and this one.
   __device__ static float start_of(float factor, float least) { return -(base * factor + least); }
 
   __device__ static float number(uint32_t codes, int i, float factor, float start) {
     // Bytes 0 to 3 are codes, 4 is zero, 7 is the magic number's first.
-    const uint32_t select = is_signed ? 0x7404u | uint32_t(i) << 4 : 0x7044u | uint32_t(i) << 8;
+    const uint32_t select = has_eight_bits ? 0x7404u | uint32_t(i) << 4 : 0x7044u | uint32_t(i) << 8;
     return fmaf(__uint_as_float(__byte_perm(codes, magic, select)), factor, start);
   }
 
   // A lane's share of a row: the two registers of a step.
   __device__ static void convert(const Row& row, int s, int t, float factor, float start, uint32_t& first, uint32_t& second) {
-    const uint32_t codes = is_signed ? row.codes(s, t) ^ 0x80808080u : row.codes(s, t);
+    const uint32_t codes = row.unsigned_codes(s, t);
     first = pair(number(codes, 0, factor, start), number(codes, 1, factor, start));
     second = pair(number(codes, 2, factor, start), number(codes, 3, factor, start));
   }

@@ -2,6 +2,8 @@
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W, and rows of A are columns of wgmma.
 #pragma once
+#include <type_traits>
+
 #include "common/gguf_values.hpp"
 #include "common/pipeline.hpp"
 #include "common/wgmma.hpp"
@@ -52,12 +54,14 @@ struct XRing {
 };
 
 // d += 64 rows of W times `width` rows of A over 16 of K.
-template <int width>
+template <class Number, int width>
 __device__ __forceinline__ void multiply_64(float (&d)[width / 2], const uint32_t (&p)[4], uint64_t q) {
   constexpr int add = 1;
+  constexpr bool is_wide = width > 128;
+  static_assert(!is_wide || std::is_same_v<Number, __nv_bfloat16>);
   if constexpr (width == 192) TG_WGMMA_REGISTERS_ASM(192, 23, 96, 97, 98, 99, 100, 101, "bf16");
   else if constexpr (width == 256) TG_WGMMA_REGISTERS_ASM(256, 31, 128, 129, 130, 131, 132, 133, "bf16");
-  else wgmma<__nv_bfloat16, width>(d, p, q);
+  else wgmma<Number, width>(d, p, q);
 }
 
 // Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma. The compiler sees that the answer is a warp's: descriptors stay in
@@ -71,12 +75,41 @@ __device__ __forceinline__ bool all_of_group(bool holds, int barrier) {
   return __all_sync(~0u, all);
 }
 
-// A warp that multiplies: 16 rows of W of the 64 of its warp group.
+// W in bf16. A span is converted number by number where the factors of a row of the warp group are not finite, and where K has a part of the span.
 template <class S>
+struct Bf16Weights {
+  using Row = typename S::Row;
+  using Values = typename S::Values;
+  using Number = __nv_bfloat16;
+  using Factor = float2;
+  static constexpr bool converts_every_span = false;
+
+  // Fills the table of factors for a span, of whose numbers `left` are left in K. Returns whether convert() may convert the span.
+  template <int width>
+  __device__ __forceinline__ bool begin(const typename S::Factors& factors, const Row& row, int warp, int lane, int left, float (&)[width / 2]) const {
+    const int steps = min(gguf::steps, left / gguf::step);
+    const auto of = [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); };
+    const bool is_fast = factors.fill(row, lane, steps * gguf::step / Row::scaled, of) && steps == gguf::steps;
+    __syncwarp();
+    return all_of_group(is_fast, 1 + warp / 4);
+  }
+
+  // A lane's share of a row: the two registers of a step.
+  __device__ static void convert(const Row& row, int s, int t, Factor factor, uint32_t& first, uint32_t& second) {
+    Values::convert(row, s, t, factor.x, factor.y, first, second);
+  }
+
+  template <int width>
+  __device__ __forceinline__ void end(int, float (&)[width / 2]) const {}
+};
+
+// A warp that multiplies: 16 rows of W of the 64 of its warp group. `Weights`: the numbers of 16 bits that blocks become, as Bf16Weights.
+template <class S, template <class> class Weights = Bf16Weights>
 struct Multiplier {
   using Row = typename S::Row;
   using Values = typename S::Values;
   static constexpr int group = 4;  // steps that wgmma gets at a time
+  static_assert(group * gguf::step == S::depth);
 
   XRing x;
   int warp, lane;
@@ -106,7 +139,10 @@ struct Multiplier {
   // Multiplies by the spans from `begin` to `end` - 1, whose loads have started. The last stage of activations is not released.
   template <int width>
   __device__ __forceinline__ void multiply(float (&sum)[width / 2], Ring<typename S::Ring>& ring, int k, int begin, int end) {
+    using Number = typename Weights<S>::Number;
+    using Factor = typename Weights<S>::Factor;
     const int g = lane / 4, t = lane % 4;
+    Weights<S> weights;
     wgmma_zero(sum);
     int stage = 0, free = S::w_stages - 1;
     for (int span = begin; span < end; span++) {
@@ -115,26 +151,23 @@ struct Multiplier {
       copy_async_wait<S::w_stages - 1>();
       __syncwarp();
       const uint8_t* const arrived = ring_of_warp + stage * S::Ring::stage_bytes;
-      const uint8_t* const lines[2] = {arrived + g * S::Ring::pitch + ring.odd_bytes(g, span),
-                                       arrived + (g + 8) * S::Ring::pitch + ring.odd_bytes(g + 8, span)};
-      const Row rows[2] = {Row(lines[0]), Row(lines[1])};
-      const int steps = min(gguf::steps, (k - span * gguf::span) / gguf::step);
-      const Row row_of_factors(arrived + lane / 2 * S::Ring::pitch + ring.odd_bytes(lane / 2, span));
-      const auto of = [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); };
-      const bool is_fast = factors.fill(row_of_factors, lane, steps * gguf::step / Row::scaled, of) && steps == gguf::steps;
-      __syncwarp();
+      const auto line = [&](int i) { return arrived + i * S::Ring::pitch + ring.odd_bytes(i, span); };
+      const auto row = [&](int i) { return Row(line(i)); };
+      const Row rows[2] = {row(g), row(g + 8)};
+      const bool is_fast = weights.template begin<width>(factors, row(lane / 2), warp, lane, k - span * gguf::span, sum);
       // Multiplies by the steps from s on whose weights `a` has; the steps lie in one stage. All groups but the last are done then.
       const auto multiply_steps = [&](int s, const auto& a) {
         if (s % 4 == 0) at.wait_warp(x.full);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < int(sizeof(a) / sizeof(a[0])); i++) {
-          multiply_64<width>(sum, a[i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + (s + i) % 4 * 2);
+          multiply_64<Number, width>(sum, a[i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + (s + i) % 4 * 2);
         }
         wgmma_commit_and_wait<1>();
       };
-      if (all_of_group(is_fast, 1 + warp / 4)) {
-        float2 of_row[2];
+      if (Weights<S>::converts_every_span || is_fast) {
+        const Factor* const table = reinterpret_cast<const Factor*>(factors.table);
+        Factor of_row[2];
         // Two groups of steps: one in flight, and the next.
         uint32_t a[2][group][4];
         const auto convert = [&](int first) {
@@ -144,8 +177,8 @@ struct Multiplier {
             uint32_t(&to)[4] = a[first / group % 2][s - first];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-              if (s % steps_of_scale == 0) of_row[r] = factors.at(g + 8 * r, s / steps_of_scale);
-              Values::convert(rows[r], s, t, of_row[r].x, of_row[r].y, to[r], to[2 + r]);
+              if (s % steps_of_scale == 0) of_row[r] = table[(g + 8 * r) * S::Factors::pitch + s / steps_of_scale];
+              Weights<S>::convert(rows[r], s, t, of_row[r], to[r], to[2 + r]);
             }
           }
         };
@@ -153,17 +186,18 @@ struct Multiplier {
 #pragma unroll
         for (int s = 0; s < gguf::steps; s += group) {
           multiply_steps(s, a[s / group % 2]);
-          if (s % 4 == 0 && !(s == 0 && span == begin)) release();
-          if (s % 4 + group == 4) at.advance(S::x_stages);
+          if (!(s == 0 && span == begin)) release();
+          at.advance(S::x_stages);
           if (s + group < gguf::steps) convert(s + group);
         }
-      } else {
+      } else if constexpr (!Weights<S>::converts_every_span) {
         wgmma_wait();  // the group in flight reads registers
+        const int steps = min(gguf::steps, (k - span * gguf::span) / gguf::step);
 #pragma unroll 1
         for (int s = 0; s < steps; s++) {
           uint32_t a[1][4];
 #pragma unroll
-          for (int r = 0; r < 2; r++) Values::convert_exactly(lines[r], s, t, a[0][r], a[0][2 + r]);
+          for (int r = 0; r < 2; r++) Values::convert_exactly(line(g + 8 * r), s, t, a[0][r], a[0][2 + r]);
           multiply_steps(s, a);
           if (s % 4 == 0 && !(s == 0 && span == begin)) release();
           if (s % 4 == 3 || s + 1 == steps) at.advance(S::x_stages);
@@ -176,6 +210,7 @@ struct Multiplier {
     }
     wgmma_wait();
     wgmma_pin(sum);
+    weights.template end<width>(lane, sum);
   }
 };
 

@@ -14,13 +14,16 @@ constexpr int most_in_cluster = 2;
 // Tiles of up to so many rows of A have W and A in f16. With more, f16 takes more power than bf16, and no time is saved.
 constexpr int most_half = 64;
 
+// Bytes of the factors of a tile's rows of A in shared memory.
+template <int WIDTH>
+constexpr int factor_bytes = WIDTH <= most_half ? 4 * WIDTH : 0;
+
 template <tg_format F, int WIDTH>
-struct Shape : gguf::WgmmaShape<F, WIDTH, WIDTH <= most_half ? 4 * WIDTH : 0> {
+struct Shape : gguf::WgmmaShape<F, WIDTH, factor_bytes<WIDTH>> {
+  using Base = gguf::WgmmaShape<F, WIDTH, factor_bytes<WIDTH>>;
   static constexpr bool is_half = WIDTH <= most_half;
-  static constexpr int beside = is_half ? 4 * WIDTH : 0;  // bytes of the factors of a tile's rows of A
-  using Base = gguf::WgmmaShape<F, WIDTH, beside>;
-  using Multiplier = std::conditional_t<is_half, HalfMultiplier<Base>, gguf::Multiplier<Base>>;
-  static constexpr int x_factors_at = Base::shared_bytes, shared_bytes = x_factors_at + beside;
+  using Multiplier = std::conditional_t<is_half, gguf::Multiplier<Base, HalfWeights>, gguf::Multiplier<Base>>;
+  static constexpr int x_factors_at = Base::shared_bytes, shared_bytes = x_factors_at + factor_bytes<WIDTH>;
 };
 
 // `factors`: of the rows of A, where A is in f16. A warp takes them to shared memory while others multiply.

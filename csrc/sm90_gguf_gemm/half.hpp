@@ -23,104 +23,56 @@ __device__ __forceinline__ float over(float x, float y) { return __uint_as_float
 // 2^14 over the power of two in x, which is not infinite: x times this lies in [2^14, 2^15). At most 2^126.
 __device__ __forceinline__ uint32_t exponent_to_scale(float x) { return min(268 - (__float_as_uint(x) >> 23), 253u); }
 
-// From codes to weights. A code in the last bits of f16's 1024 is the number 1024 + code, exactly. An exact operation makes code - zero of it, and a fused
-// multiply-add the weight.
-template <tg_format F>
-struct HalfValues {
-  using Row = gguf::Row<F>;
-  // Codes of q8_0 are bytes with a sign, and become 128 more.
-  static constexpr int zero = F == TG_Q8_0 ? 128 : int(Row::zero);
-  // The largest magnitude of a code less `zero`.
-  static constexpr float most = F == TG_Q8_0 ? 128 : Row::zero ? Row::zero : F == TG_Q2K ? 3 : F == TG_Q5_1 || F == TG_Q5K ? 31 : 15;
+// A code in the last bits of f16's 1024 is the number 1024 + code, exactly. An exact operation makes code - zero of it, and a fused multiply-add the weight.
+// A span that K has a part of has zeros behind, in the factors of W and in the activations.
+template <class S>
+struct HalfWeights {
+  using Row = typename S::Row;
+  using Number = __half;
+  using Factor = uint2;  // the scale, and the minimum with the other sign, twice each
+  static_assert(sizeof(Factor) == sizeof(float2));
+  static constexpr bool converts_every_span = true;
+  static constexpr int share = S::Factors::count / 2;
+  // The largest magnitude of a code less its zero.
+  static constexpr float most = Row::unsigned_zero ? Row::unsigned_zero : S::format == TG_Q2K ? 3 : S::format == TG_Q5_1 || S::format == TG_Q5K ? 31 : 15;
 
-  // A lane's share of a row: the two registers of a step. `factor`: the scale, and the minimum with the other sign, twice each.
-  __device__ static void convert(const Row& row, int s, int t, uint2 factor, uint32_t& first, uint32_t& second) {
-    const uint32_t codes = F == TG_Q8_0 ? row.codes(s, t) ^ 0x80808080u : row.codes(s, t);
+  float power = 1.0f;  // of row lane / 2 of W
+
+  // All warps of the group wait here, where the last group of steps has been multiplied meanwhile: the instruction has to be the same for all, and rows of one
+  // warp alone may change.
+  template <int width>
+  __device__ __forceinline__ bool begin(const typename S::Factors& factors, const Row& row, int, int lane, int left, float (&sum)[width / 2]) {
+    const float change = fill(factors, row, lane, left / Row::scaled);
+    __syncwarp();
+    wgmma_wait();
+    wgmma_pin(sum);
+    if (__any_sync(~0u, change != 1.0f)) scale_rows<width>(sum, lane, change);
+    return true;
+  }
+
+  __device__ static void convert(const Row& row, int s, int t, Factor factor, uint32_t& first, uint32_t& second) {
+    const uint32_t codes = row.unsigned_codes(s, t);
     const auto weights = [&](uint32_t select) {
-      const __half2 code = __hadd2(as_half2(__byte_perm(codes, 0x64646464, select)), __float2half2_rn(-float(1024 + zero)));
+      const __half2 code = __hadd2(as_half2(__byte_perm(codes, 0x64646464, select)), __float2half2_rn(-float(1024 + Row::unsigned_zero)));
       return as_bits(__hfma2(code, as_half2(factor.x), as_half2(factor.y)));
     };
     first = weights(0x4140), second = weights(0x4342);
   }
-};
-
-// As gguf::Multiplier. A span that K has a part of has zeros behind, in the factors of W and in the activations.
-template <class S>
-struct HalfMultiplier : gguf::Multiplier<S> {
-  using Row = typename S::Row;
-  using Values = HalfValues<S::format>;
-  static constexpr int group = 4, count = S::Factors::count, share = count / 2;
-  static_assert(group * gguf::step == S::depth && sizeof(uint2) == sizeof(float2));
-
-  using gguf::Multiplier<S>::Multiplier;
 
   template <int width>
-  __device__ __forceinline__ void multiply(float (&sum)[width / 2], gguf::Ring<typename S::Ring>& ring, int k, int begin, int end) {
-    const int lane = this->lane, g = lane / 4, t = lane % 4;
-    const uint2* const table = reinterpret_cast<const uint2*>(this->factors.table);
-    float power = 1.0f;  // of row lane / 2 of W
-    wgmma_zero(sum);
-    int stage = 0, free = S::w_stages - 1;
-    for (int span = begin; span < end; span++) {
-      if (span + S::w_stages - 1 < end) ring.load(free);
-      copy_async_commit();
-      copy_async_wait<S::w_stages - 1>();
-      __syncwarp();
-      const uint8_t* const arrived = this->ring_of_warp + stage * S::Ring::stage_bytes;
-      const auto row = [&](int i) { return Row(arrived + i * S::Ring::pitch + ring.odd_bytes(i, span)); };
-      const Row rows[2] = {row(g), row(g + 8)};
-      const float change = fill(row(lane / 2), (k - span * gguf::span) / Row::scaled, power);
-      __syncwarp();
-      // All warps of the group wait here, where the last group of steps has been multiplied meanwhile: the instruction has to be the same for all, and rows
-      // of one warp alone may change.
-      wgmma_wait();
-      wgmma_pin(sum);
-      if (__any_sync(~0u, change != 1.0f)) scale_rows<width>(sum, change);
-      // Two groups of steps: one in flight, and the next.
-      uint2 of_row[2];
-      uint32_t a[2][group][4];
-      const auto convert = [&](int first) {
-        constexpr int steps_of_scale = Row::scaled / gguf::step;
-#pragma unroll
-        for (int s = first; s < first + group; s++) {
-          uint32_t(&to)[4] = a[first / group % 2][s - first];
-#pragma unroll
-          for (int r = 0; r < 2; r++) {
-            if (s % steps_of_scale == 0) of_row[r] = table[(g + 8 * r) * S::Factors::pitch + s / steps_of_scale];
-            Values::convert(rows[r], s, t, of_row[r], to[r], to[2 + r]);
-          }
-        }
-      };
-      convert(0);
-#pragma unroll
-      for (int s = 0; s < gguf::steps; s += group) {
-        this->at.wait_warp(this->x.full);
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < group; i++) wgmma<__half, width>(sum, a[s / group % 2][i], wgmma_descriptor(this->x.stages + this->at.s * S::x_bytes) + i * 2);
-        wgmma_commit_and_wait<1>();  // all groups but the last are done
-        if (!(s == 0 && span == begin)) this->release();
-        this->at.advance(S::x_stages);
-        if (s + group < gguf::steps) convert(s + group);
-      }
-      __syncwarp();
-      if (++stage == S::w_stages) stage = 0;
-      if (++free == S::w_stages) free = 0;
-    }
-    wgmma_wait();
-    wgmma_pin(sum);
-    scale_rows<width>(sum, over(1.0f, power));
+  __device__ __forceinline__ void end(int lane, float (&sum)[width / 2]) const {
+    scale_rows<width>(sum, lane, over(1.0f, power));
   }
 
  private:
   // Two lanes compute the factors of a row of W: `existing` factors, and zeros behind. Returns the change of the row's power, 1 mostly: it changes where a
   // weight of the span would be infinite, or all of them small, with few bits left for some.
-  __device__ __forceinline__ float fill(const Row& row, int existing, float& power) const {
+  __device__ __forceinline__ float fill(const typename S::Factors& factors, const Row& row, int lane, int existing) {
     float scales[share], minima[share], largest = 0.0f;
-    row.each_factor(this->lane % 2, [&](int i, float scale, float min) {
+    row.each_factor(lane % 2, [&](int i, float scale, float min) {
       if (Row::block.elements < gguf::span && i >= existing) scale = min = 0.0f;
       scales[i % share] = scale, minima[i % share] = min;
-      const float weight = fmaf(fabsf(scale), Values::most, fabsf(min));
+      const float weight = fmaf(fabsf(scale), most, fabsf(min));
       largest = fmaxf(largest, weight < INFINITY ? weight : 0.0f);
     });
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
@@ -129,7 +81,7 @@ struct HalfMultiplier : gguf::Multiplier<S> {
       const float next = power_of(exponent_to_scale(largest));
       change = over(next, power), power = next;
     }
-    uint4* const to = reinterpret_cast<uint4*>(this->factors.table + this->lane / 2 * S::Factors::pitch + this->lane % 2 * share);
+    uint4* const to = reinterpret_cast<uint4*>(factors.table + lane / 2 * S::Factors::pitch + lane % 2 * share);
 #pragma unroll
     for (int i = 0; i < share; i += 2) {
       to[i / 2] = make_uint4(twice(scales[i] * power), twice(-minima[i] * power), twice(scales[i + 1] * power), twice(-minima[i + 1] * power));
@@ -139,8 +91,8 @@ struct HalfMultiplier : gguf::Multiplier<S> {
 
   // Multiplies the sums of each row of W by the number that the row's lanes have.
   template <int width>
-  __device__ __forceinline__ void scale_rows(float (&sum)[width / 2], float of_lane) const {
-    const int g = this->lane / 4;
+  __device__ __forceinline__ static void scale_rows(float (&sum)[width / 2], int lane, float of_lane) {
+    const int g = lane / 4;
     const float first = __shfl_sync(~0u, of_lane, 2 * g), second = __shfl_sync(~0u, of_lane, 2 * g + 16);
 #pragma unroll
     for (int i = 0; i < width / 2; i++) sum[i] *= i % 4 < 2 ? first : second;

@@ -16,17 +16,18 @@ namespace {
 
 template <class S, class T>
 tg_status run(const tg_gemm_args& args) {
-  const int64_t spans = ceil_div(args.k, gguf::span), m_tiles = ceil_div(args.m, S::width);
+  const int64_t spans = ceil_div(args.k, gguf::span), m_tiles = ceil_div(args.m, S::width), rows = m_tiles * S::width;
   const int split = args.config.split, spans_of_part = int(ceil_div(spans, split));
   const bool is_whole = split <= most_in_cluster;
-  // The sums of the parts that do not meet in a cluster, and the activations behind.
+  // The sums of the parts that do not meet in a cluster, and the activations behind. The last tile has rows behind the end of A, whose bits may be any: these rows
+  // are columns of wgmma that nothing is stored of. Rows behind the end of the tensor map, which TMA fills with zeros, would take longer than rows of memory.
   const uint64_t parts = is_whole ? 0 : parts_bytes<float>(args), x_at = (parts + 127) / 128 * 128;
-  const uint64_t factors_at = x_at + uint64_t(args.m * gguf::pitch_of(args.k)) * 2, need = factors_at + (S::is_half ? uint64_t(args.m) * 4 : 0);
+  const uint64_t factors_at = x_at + uint64_t(rows * gguf::pitch_of(args.k)) * 2, need = factors_at + (S::is_half ? uint64_t(args.m) * 4 : 0);
   if (!args.workspace || args.workspace_bytes < need || ceil_div(args.n, S::height) > 65535) return TG_UNSUPPORTED;
   void* const x = static_cast<char*>(args.workspace) + x_at;
   float* const factors = reinterpret_cast<float*>(static_cast<char*>(args.workspace) + factors_at);
   CUtensorMap x_map;
-  if (!gguf::prepared_map(&x_map, x, args.m, args.k, S::width)) return TG_UNSUPPORTED;
+  if (!gguf::prepared_map(&x_map, x, rows, args.k, S::width)) return TG_UNSUPPORTED;
   const auto kernel = gguf_gemm<S>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
   const auto prepare = [&] {

@@ -51,19 +51,20 @@ fn place(kernel: &KernelDesc) -> usize {
     }
 }
 
-/// The sums of parts, and the activations behind them.
-fn bytes(problem: &Problem, split: u32) -> u64 {
+/// The sums of parts, and the activations behind them, of whole tiles of `tile_m` rows.
+fn bytes(problem: &Problem, tile_m: usize, split: u32) -> u64 {
     let parts = if split > MOST_IN_CLUSTER { workspace::parts_bytes(split.into(), problem) } else { 0 };
-    let rows = (problem.m as u64).saturating_mul(problem.k.next_multiple_of(64) as u64);
+    let rows = (problem.m.next_multiple_of(tile_m) as u64).saturating_mul(problem.k.next_multiple_of(64) as u64);
     parts.saturating_add(PLACE).saturating_add(PREPARED.saturating_mul(rows)).saturating_add(FACTOR * problem.m as u64)
 }
 
 /// The configurations to consider: parts of K with a span or more each. Parts lie in the workspace beside the activations of the whole product.
 fn configurations(case: &Case) -> Vec<Config> {
     let spans = case.problem.k.div_ceil(SPAN).max(1);
-    let has_room = |split: u32| split <= MOST_IN_CLUSTER || bytes(case.problem, split) <= case.workspace;
-    let fits = |split: &u32| *split as usize <= spans && has_room(*split);
     let [tile_m, tile_n, _] = case.kernel.tile;
+    let has_room =
+        |split: u32| split <= MOST_IN_CLUSTER || bytes(case.problem, tile_m as usize, split) <= case.workspace;
+    let fits = |split: &u32| *split as usize <= spans && has_room(*split);
     [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).map(|split| Config::tile([tile_m, tile_n], split)).collect()
 }
 
@@ -75,14 +76,14 @@ impl Family for Sm90GgufGemm {
     }
 
     fn footprint(&self, kernel: &KernelDesc, problem: &Problem) -> Option<Footprint> {
-        let activations =
-            Footprint::new(problem, [PREPARED, 0], [1, 1], [kernel.tile[0] as usize, kernel.tile[1] as usize])?;
+        let [tile_m, tile_n, _] = kernel.tile.map(|side| side as usize);
+        let activations = Footprint::new(problem, [PREPARED, 0], [tile_m, 1], [tile_m, tile_n])?;
         Some(Footprint { row: activations.row.saturating_add(FACTOR), ..activations })
     }
 
     fn scratch_bytes(&self, problem: &Problem, config: &Config) -> u64 {
         if config.split > MOST_IN_CLUSTER {
-            bytes(problem, config.split)
+            bytes(problem, config.tile[0] as usize, config.split)
         } else {
             0
         }
