@@ -20,10 +20,6 @@ fitted! {
         latency: f64 = "", 0.0 to 1.0;
         /// The time with more than eight rows of A, over the time with eight.
         sixteen: f64 = "", 1.0 to 2.0;
-        /// 16 rows of A of all warps on their way to registers.
-        activations_us: f64 = "us", 0.0 to 10.0;
-        /// The first loads and the last stores.
-        start_us: f64 = "us", 0.0 to 8.0;
         /// The kernel that adds parts.
         add_us: f64 = "us", 0.0 to 8.0;
         /// The share of the memory's rate.
@@ -87,9 +83,8 @@ impl Family for GgufGemv {
         let rows = if problem.m > 8 { self.sixteen * problem.m.div_ceil(TILE[0] as usize) as f64 } else { 1.0 };
         let unit = self.unit_us[gguf::place(problem.b.format)];
         let of_warps = warps as f64 / most_warps as f64;
-        let activations = self.activations_us * problem.m as f64 / f64::from(TILE[0]) * of_warps;
-        let busy = activations + units * rows * unit * (self.latency + (1.0 - self.latency) * of_warps);
+        let busy = units * rows * unit * (self.latency + (1.0 - self.latency) * of_warps);
         let add = if split > 1 { self.add_us } else { 0.0 };
-        device.model.launch_us + self.start_us + busy.max(memory_us(problem, device) / self.memory) + add
+        device.model.launch_us + busy.max(memory_us(problem, device) / self.memory) + add
     }
 }

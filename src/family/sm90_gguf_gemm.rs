@@ -25,14 +25,18 @@ fitted! {
         residents: [f64; 5] = "", 1.0 to 4.0;
         /// A span of all blocks of a multiprocessor.
         span_us: [f64; 5] = "us", 0.1 to 20.0;
+        /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
+        format: [f64; 10] = "", 0.5 to 2.0;
         /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
         alone: f64 = "", 0.3 to 1.0;
         /// The first loads and the last stores of a wave of blocks.
         wave_us: [f64; 5] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes.
         prepare_us: f64 = "us", 0.0 to 8.0;
-        /// The sums of parts that meet in a cluster.
+        /// The sums of parts that meet in a cluster, of a wave of blocks.
         cluster_us: f64 = "us", 0.0 to 8.0;
+        /// The same, of each 256 rows of a tile.
+        cluster_256_us: f64 = "us", 0.0 to 20.0;
         /// The kernel that adds parts in the workspace, beside their bytes.
         add_us: f64 = "us", 0.0 to 8.0;
         /// The share of the memory's rate.
@@ -110,12 +114,14 @@ impl Family for Sm90GgufGemm {
         let is_alone = residents > 1.0 && blocks <= f64::from(device.sm_count);
         let alone = if is_alone { self.alone } else { 1.0 };
         let spans = problem.k.div_ceil(SPAN).div_ceil(split) as f64;
-        let busy = waves * (alone * spans * self.span_us[place] + self.wave_us[place]);
+        let span = self.span_us[place] * self.format[gguf::place(problem.b.format)];
+        let is_clustered = config.split > 1 && config.split <= MOST_IN_CLUSTER;
+        let meet = if is_clustered { self.cluster_us + self.cluster_256_us * rows as f64 / 256.0 } else { 0.0 };
+        let busy = waves * (alone * spans * span + self.wave_us[place] + meet);
         let moved = |bytes: u64| stream_us(bytes as f64, self.memory, device);
         let prepare = self.prepare_us + moved(problem.m as u64 * problem.k as u64 * 6);
         let add = match config.split {
-            0 | 1 => 0.0,
-            ..=MOST_IN_CLUSTER => self.cluster_us,
+            ..=MOST_IN_CLUSTER => 0.0,
             parts => self.add_us + moved(workspace::parts_bytes(parts.into(), problem)),
         };
         device.model.launch_us + prepare + busy.max(memory_us(problem, device) / self.memory) + add
