@@ -16,6 +16,7 @@ needed=$(readelf -d "$library" | awk '/NEEDED/ { gsub(/[][]/, "", $NF); print $N
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 compile() { g++ -std=c++17 -isystem "$CUDA_HOME/include" "$@"; }
+compile -fsyntax-only tests/preload/products.cpp  # which needs a GPU, and cuBLAS itself
 for version in 13 12; do
   lib=$folder/$version
   mkdir "$lib"
