@@ -144,7 +144,12 @@ struct Factors {
   static constexpr int bytes = rows_of_warp * pitch * int(sizeof(float2));
   float2* table;
 
-  __device__ float2 at(int row, int i) const { return table[row * pitch + i]; }
+  // `Two`: the type of two numbers.
+  template <class Two>
+  __device__ Two at(int row, int i) const {
+    static_assert(sizeof(Two) == sizeof(float2));
+    return reinterpret_cast<const Two*>(table)[row * pitch + i];
+  }
   // The numbers of scales i and i + 1; i is even.
   __device__ float4 two_at(int row, int i) const { return *reinterpret_cast<const float4*>(table + row * pitch + i); }
 

@@ -57,8 +57,7 @@ struct XRing {
 template <class Number, int width>
 __device__ __forceinline__ void multiply_64(float (&d)[width / 2], const uint32_t (&p)[4], uint64_t q) {
   constexpr int add = 1;
-  constexpr bool is_wide = width > 128;
-  static_assert(!is_wide || std::is_same_v<Number, __nv_bfloat16>);
+  static_assert(width <= 128 || std::is_same_v<Number, __nv_bfloat16>);
   if constexpr (width == 192) TG_WGMMA_REGISTERS_ASM(192, 23, 96, 97, 98, 99, 100, 101, "bf16");
   else if constexpr (width == 256) TG_WGMMA_REGISTERS_ASM(256, 31, 128, 129, 130, 131, 132, 133, "bf16");
   else wgmma<Number, width>(d, p, q);
@@ -107,7 +106,6 @@ struct Bf16Weights {
 template <class S, template <class> class Weights = Bf16Weights>
 struct Multiplier {
   using Row = typename S::Row;
-  using Values = typename S::Values;
   static constexpr int group = 4;  // steps that wgmma gets at a time
   static_assert(group * gguf::step == S::depth);
 
@@ -166,7 +164,6 @@ struct Multiplier {
         wgmma_commit_and_wait<1>();
       };
       if (Weights<S>::converts_every_span || is_fast) {
-        const Factor* const table = reinterpret_cast<const Factor*>(factors.table);
         Factor of_row[2];
         // Two groups of steps: one in flight, and the next.
         uint32_t a[2][group][4];
@@ -177,7 +174,7 @@ struct Multiplier {
             uint32_t(&to)[4] = a[first / group % 2][s - first];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-              if (s % steps_of_scale == 0) of_row[r] = table[(g + 8 * r) * S::Factors::pitch + s / steps_of_scale];
+              if (s % steps_of_scale == 0) of_row[r] = factors.template at<Factor>(g + 8 * r, s / steps_of_scale);
               Weights<S>::convert(rows[r], s, t, of_row[r], to[r], to[2 + r]);
             }
           }
@@ -197,7 +194,7 @@ struct Multiplier {
         for (int s = 0; s < steps; s++) {
           uint32_t a[1][4];
 #pragma unroll
-          for (int r = 0; r < 2; r++) Values::convert_exactly(line(g + 8 * r), s, t, a[0][r], a[0][2 + r]);
+          for (int r = 0; r < 2; r++) Weights<S>::Values::convert_exactly(line(g + 8 * r), s, t, a[0][r], a[0][2 + r]);
           multiply_steps(s, a);
           if (s % 4 == 0 && !(s == 0 && span == begin)) release();
           if (s % 4 == 3 || s + 1 == steps) at.advance(S::x_stages);

@@ -30,7 +30,6 @@ struct HalfWeights {
   using Row = typename S::Row;
   using Number = __half;
   using Factor = uint2;  // the scale, and the minimum with the other sign, twice each
-  static_assert(sizeof(Factor) == sizeof(float2));
   static constexpr bool converts_every_span = true;
   static constexpr int share = S::Factors::count / 2;
   // The largest magnitude of a code less its zero.
