@@ -53,16 +53,6 @@ struct XRing {
   }
 };
 
-// d += 64 rows of W times `width` rows of A over 16 of K.
-template <class Number, int width>
-__device__ __forceinline__ void multiply_64(float (&d)[width / 2], const uint32_t (&p)[4], uint64_t q) {
-  constexpr int add = 1;
-  static_assert(width <= 128 || std::is_same_v<Number, __nv_bfloat16>);
-  if constexpr (width == 192) TG_WGMMA_REGISTERS_ASM(192, 23, 96, 97, 98, 99, 100, 101, "bf16");
-  else if constexpr (width == 256) TG_WGMMA_REGISTERS_ASM(256, 31, 128, 129, 130, 131, 132, 133, "bf16");
-  else wgmma<Number, width>(d, p, q);
-}
-
 // Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma. The compiler sees that the answer is a warp's: descriptors stay in
 // uniform registers.
 __device__ __forceinline__ bool all_of_group(bool holds, int barrier) {
@@ -159,7 +149,7 @@ struct Multiplier {
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < int(sizeof(a) / sizeof(a[0])); i++) {
-          multiply_64<Number, width>(sum, a[i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + (s + i) % 4 * 2);
+          wgmma<Number, width>(sum, a[i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + (s + i) % 4 * 2);
         }
         wgmma_commit_and_wait<1>();
       };

@@ -157,13 +157,17 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint
 // d += 64 rows of P times `rows` rows of Q over 16 of K. P's fragments for the warp are in registers.
 template <class Element, int rows>
 __device__ __forceinline__ void wgmma(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q) {
-  static_assert(rows == 8 || rows == 16 || rows == 32 || rows == 64 || rows == 128);
+  static_assert(rows == 8 || rows == 16 || rows == 32 || rows == 64 || rows == 80 || rows == 128 || rows == 160 || rows == 192 || rows == 256);
   constexpr int add = 1;
   TG_WGMMA_REGISTERS_ROWS(8, 0, 4, 5, 6, 7, 8, 9)
   TG_WGMMA_REGISTERS_ROWS(16, 1, 8, 9, 10, 11, 12, 13)
   TG_WGMMA_REGISTERS_ROWS(32, 3, 16, 17, 18, 19, 20, 21)
   TG_WGMMA_REGISTERS_ROWS(64, 7, 32, 33, 34, 35, 36, 37)
+  TG_WGMMA_REGISTERS_ROWS(80, 9, 40, 41, 42, 43, 44, 45)
   TG_WGMMA_REGISTERS_ROWS(128, 15, 64, 65, 66, 67, 68, 69)
+  TG_WGMMA_REGISTERS_ROWS(160, 19, 80, 81, 82, 83, 84, 85)
+  TG_WGMMA_REGISTERS_ROWS(192, 23, 96, 97, 98, 99, 100, 101)
+  TG_WGMMA_REGISTERS_ROWS(256, 31, 128, 129, 130, 131, 132, 133)
 }
 
 // ---- TF32 ------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ namespace {
 // So many parts of K are the blocks of a cluster. Larger clusters find no place on parts of an H100, and wait.
 constexpr int most_in_cluster = 2;
 
-// Tiles of up to so many rows of A have W and A in f16. With 256, f16 takes more power than bf16, and more time; docs/gguf.md has times with 128.
-constexpr int most_half = 64;
+// Tiles of up to so many rows of A have W and A in f16. With 256, f16 takes more power than bf16, and more time (docs/gguf.md).
+constexpr int most_half = 192;
 
 // Bytes of the factors of a tile's rows of A in shared memory.
 template <int WIDTH>

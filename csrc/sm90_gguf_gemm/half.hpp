@@ -1,4 +1,4 @@
-// W and A in f16, for tiles of few rows of A, where the conversion of W takes most of the time: one instruction makes two weights of two codes, and results
+// W and A in f16, for tiles of up to 192 rows of A, where the conversion of W takes much of the time: one instruction makes two weights of two codes, and results
 // are more exact than in bf16. f16's range is narrow. Each row of A has a power of two that brings its largest number to [2^14, 2^15). Each row of W has a power
 // of two that follows the largest weight from span to span. Products with powers of two are exact. A number keeps the 11 bits of f16 down to 2^-28 of the
 // largest number of its row of A, or of its span of a row of W, and loses a bit with each halving below.

@@ -2,7 +2,7 @@
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Blocks of the file arrive by cp.async as they lie, in a ring of
 // each warp, and become numbers of 16 bits in registers on their way to wgmma. The activations are rounded to 16 bits by a kernel before and arrive
-// by TMA. Tiles of up to 64 rows of A multiply in f16 (half.hpp), wider tiles in bf16 (common/gguf_wgmma.hpp, common/gguf_prepare.hpp). Sums are in f32. Where
+// by TMA. Tiles of up to 192 rows of A multiply in f16 (half.hpp), wider tiles in bf16 (common/gguf_wgmma.hpp, common/gguf_prepare.hpp). Sums are in f32. Where
 // tiles are few, K is split. Two parts are the blocks of a cluster, whose sums meet in distributed shared memory; the sums of more parts meet in the
 // workspace. Both are added up in the order of K.
 //

@@ -14,23 +14,23 @@ use crate::workspace;
 const MOST_IN_CLUSTER: u32 = 2;
 /// Bytes of an activation in the workspace, and the multiple of bytes from which the activations lie there.
 const PREPARED: u64 = 2;
-/// Bytes of the factor of a row of activations, behind the activations, for tiles of up to 64 rows.
+/// Bytes of the factor of a row of activations in f16, behind the activations.
 const FACTOR: u64 = 4;
 const PLACE: u64 = 128;
 
 fitted! {
-    /// Lists of five numbers are of tiles of 16, 32, 64, 128 and 256 rows of A.
+    /// Lists of eight numbers are of the tiles in `TILES`.
     Sm90GgufGemm {
         /// Blocks that share a multiprocessor.
-        residents: [f64; 5] = "", 1.0 to 4.0;
+        residents: [f64; 8] = "", 1.0 to 4.0;
         /// A span of all blocks of a multiprocessor.
-        span_us: [f64; 5] = "us", 0.1 to 20.0;
+        span_us: [f64; 8] = "us", 0.1 to 20.0;
         /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
         format: [f64; 10] = "", 0.5 to 2.0;
         /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
         alone: f64 = "", 0.3 to 1.0;
         /// The first loads and the last stores of a wave of blocks.
-        wave_us: [f64; 5] = "us", 0.0 to 20.0;
+        wave_us: [f64; 8] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes.
         prepare_us: f64 = "us", 0.0 to 8.0;
         /// The sums of parts that meet in a cluster, of a wave of blocks.
@@ -44,15 +44,12 @@ fitted! {
     }
 }
 
-/// The tile's place in lists of five fitted numbers.
+/// Rows of A of the tiles.
+const TILES: [u32; 8] = [16, 32, 64, 80, 128, 160, 192, 256];
+
+/// The tile's place in lists of fitted numbers.
 fn place(kernel: &KernelDesc) -> usize {
-    match kernel.tile[0] {
-        256.. => 4,
-        128.. => 3,
-        64.. => 2,
-        32.. => 1,
-        _ => 0,
-    }
+    TILES.iter().position(|&rows| rows >= kernel.tile[0]).unwrap_or(TILES.len() - 1)
 }
 
 /// The sums of parts, and the activations behind them, of whole tiles of `tile_m` rows.

@@ -52,7 +52,7 @@ impl Way {
     /// Whether weights and activations are rounded to bf16.
     fn rounds_twice(self) -> bool {
         match self {
-            Way::Kernel(kernel) => kernel.family == "sm90_gguf_gemm" && kernel.tile[0] > 64,
+            Way::Kernel(kernel) => kernel.family == "sm90_gguf_gemm" && kernel.tile[0] > 192,
             Way::Copies | Way::Chosen(_) => true,
         }
     }
@@ -156,6 +156,10 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
         (12, 4501, odd_k, CASES[2]),
         (3, 40, long_k, CASES[6]),
         (50, 300, 8192, CASES[7]),
+        // Edges of tiles of many rows.
+        (161, 129, 1024, CASES[7]),
+        (193, 72, 1536, CASES[3]),
+        (258, 40, 768, CASES[5]),
     ] {
         tried += usize::from(run::<T>(gpu, way, types, [m, n, k], case)?);
     }
@@ -190,7 +194,7 @@ pub fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let k = 2 * kernel.types.b.block().elements.max(128);
     let mut tried = 0;
     let long_k = 3584 - kernel.types.b.block().elements;
-    let small = [(1, CASES[3]), (7, CASES[0]), (40, CASES[4]), (130, CASES[3])].map(|(m, case)| ([m, 72, k], case));
+    let small = [(1, CASES[3]), (7, CASES[0]), (40, CASES[4]), (270, CASES[3])].map(|(m, case)| ([m, 72, k], case));
     for (sizes, case) in small.into_iter().chain([([2, 6355, long_k], CASES[2])]) {
         tried += usize::from(match kernel.types.a {
             Format::F16 => run::<f16>(gpu, Way::Kernel(kernel), types, sizes, case),
