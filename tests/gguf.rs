@@ -4,7 +4,7 @@ mod support;
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::internal::suite::{self, gguf, Shape, Size};
+use candle_tilegemm::internal::suite::{self, experts, gguf, Shape, Size};
 use candle_tilegemm::internal::trace::class_of;
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::problem::Epilogue;
@@ -142,7 +142,25 @@ fn the_command_takes_the_class() {
     assert_eq!(parse(&stdout(&output)), gguf::products());
     let output = tilegemm(&["suite", "--class", "gguf,experts"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("or is `gguf` alone"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("or is `gguf` or `gguf-experts` alone"), "{}", stderr(&output));
+}
+
+/// The products of experts with quantised weights run on the kernels for groups of blocks.
+#[test]
+fn experts_with_blocks_have_a_class() {
+    let rows = experts::gguf_products();
+    let ids: HashSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    // Two models in two formats, two products, six numbers of tokens, two kinds of routing.
+    assert_eq!((rows.len(), ids.len()), (96, 96));
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    for row in &rows {
+        let problem = row.problem();
+        let plan = dispatcher.plan(&problem, Policy::default()).unwrap_or_else(|error| panic!("{}: {error}", row.id));
+        assert!(plan.kernel.family.contains("gguf_grouped"), "{}: {}", row.id, plan.name());
+        assert_eq!((problem.a.format, problem.d.format), (Format::F32, Format::F32));
+    }
+    let output = tilegemm(&["suite", "--class", "gguf-experts", "--toml"]);
+    assert_eq!(parse(&stdout(&output)), rows);
 }
 
 /// A record with a row of quantised weights and one of f32.

@@ -28,3 +28,7 @@ pub(super) fn format_of(theirs: GgmlDType) -> Option<Format> {
 pub fn ggml_type(format: Format) -> Option<GgmlDType> {
     NAMES.into_iter().find(|(ours, _)| *ours == format).map(|(_, theirs)| theirs)
 }
+
+/// The formats of candle's kernels for experts (`moe_gemm_gguf`), by candle's numbers.
+#[cfg(feature = "cuda")]
+pub const OF_EXPERTS: [Format; 6] = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];

@@ -12,7 +12,8 @@ const SUITE: &str = include_str!("../../benches/suite.toml");
 /// The products of a class.
 type List = fn() -> Vec<Shape>;
 /// The classes that the crate lists whole.
-const LISTED: [(&str, List); 2] = [(experts::CLASS, experts::products), (gguf::CLASS, gguf::products)];
+const LISTED: [(&str, List); 3] =
+    [(experts::CLASS, experts::products), (experts::GGUF_CLASS, experts::gguf_products), (gguf::CLASS, gguf::products)];
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Products {
@@ -25,8 +26,8 @@ pub struct Products {
     /// The list of random products; a seed's products never change
     #[arg(long, value_name = "S", requires = "random")]
     pub seed: Option<u64>,
-    /// Random products of these classes only; several words with commas. `experts` alone, without --random: the products of models with experts; `gguf` alone:
-    /// of models with quantised weights, and with --random, random ones
+    /// Random products of these classes only; several words with commas. `experts` alone, without --random: the products of models with experts; `gguf` or
+    /// `gguf-experts` alone: of models with quantised weights, and of experts with such weights; with --random, random ones
     #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
     /// Only rows whose id or class contains this word; several words with commas
@@ -45,7 +46,7 @@ impl Products {
         };
         if rows.is_empty() && !self.class.is_empty() {
             let what =
-                "--class names classes of random products, with --random N --seed S; or is `gguf` alone; or is `experts` alone, without --random";
+                "--class names classes of random products, with --random N --seed S; or is `gguf` or `gguf-experts` alone; or is `experts` alone, without --random";
             return Err(Failure::Usage(what.into()));
         }
         only(rows, &self.only)

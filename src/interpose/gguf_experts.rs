@@ -4,6 +4,7 @@
 use super::experts::{half, Call};
 use super::kernels::Probe;
 use super::mode::is_dry_run;
+use crate::candle::blocks::OF_EXPERTS;
 use crate::problem::Format;
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -73,17 +74,14 @@ pub fn gguf_experts_are_active() -> bool {
 /// The number of no format.
 const NO_FORMAT: i32 = -1;
 
-/// The formats by candle's numbers.
-const FORMATS: [Format; 6] = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];
-
 /// The formats of activations, weights and result.
 fn types(name: &str, a: Option<Format>, number: i32) -> Result<[Format; 3], String> {
-    let b = usize::try_from(number).ok().and_then(|number| FORMATS.get(number)).copied();
+    let b = usize::try_from(number).ok().and_then(|number| OF_EXPERTS.get(number)).copied();
     match (a, b) {
         (None, _) => Err(format!("{name} has no such type of activations; f16 is 0, bf16 is 1")),
         (_, None) => {
             let known: Vec<String> =
-                FORMATS.iter().enumerate().map(|(at, format)| format!("{format} is {at}")).collect();
+                OF_EXPERTS.iter().enumerate().map(|(at, format)| format!("{format} is {at}")).collect();
             Err(format!("{name} has no format {number}; {}", known.join(", ")))
         }
         (Some(a), Some(b)) => Ok([a, b, Format::F32]),

@@ -5,6 +5,7 @@
 //! that a change of one kind of product would leave the others alone. A change of the list changes the meaning of records: new
 //! kinds of products go to new lists.
 
+use super::experts::GGUF_CLASS;
 use super::{gguf, Lines, Shape, Size};
 use crate::problem::{F32Mode, Format, Layout};
 use models::{Model, MODELS, VOCABULARIES};
@@ -12,6 +13,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 mod blocks;
+mod experts;
 mod models;
 
 /// The kind of a product.
@@ -47,25 +49,61 @@ const MOST_VOLUME: [u32; 3] = [42, 39, 38];
 /// The most elements of D, by the logarithm.
 const MOST_D: u32 = 28;
 
-/// Shares in per cent of each kind of product; of the class `gguf` alone, of each format.
+/// Shares in per cent of each kind of product; of a class with a list of its own, of each format.
 pub fn shares(classes: &[String]) -> Vec<(&'static str, u32)> {
-    match classes == [gguf::CLASS] {
-        true => blocks::shares().collect(),
-        false => SHARES.into_iter().map(|(_, name, share)| (name, share)).collect(),
+    match own_list(classes) {
+        Some(list) => (list.shares)(),
+        None => SHARES.into_iter().map(|(_, name, share)| (name, share)).collect(),
     }
 }
 
-/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. The class `gguf`, alone, has a list
-/// of its own. Other classes give no products.
+/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. The classes `gguf` and `gguf-experts`, each
+/// alone, have lists of their own. Other classes give no products.
 pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
-    if classes == [gguf::CLASS] {
-        return blocks::list(seed).take(count).collect();
+    if let Some(list) = own_list(classes) {
+        return (list.products)(seed, count);
     }
     if !classes.iter().all(|class| CLASSES.contains(&class.as_str())) {
         return Vec::new();
     }
     let wanted = |shape: &Shape| classes.is_empty() || classes.contains(&shape.class);
     list(seed).filter(wanted).take(count).collect()
+}
+
+/// The products of a class with a list of its own, and the shares of its formats.
+struct OwnList {
+    class: &'static str,
+    products: fn(u64, usize) -> Vec<Shape>,
+    shares: fn() -> Vec<(&'static str, u32)>,
+}
+
+const OWN_LISTS: [OwnList; 2] = [
+    OwnList {
+        class: gguf::CLASS,
+        products: |seed, count| blocks::list(seed).take(count).collect(),
+        shares: blocks::shares,
+    },
+    OwnList {
+        class: GGUF_CLASS,
+        products: |seed, count| experts::list(seed).take(count).collect(),
+        shares: experts::shares,
+    },
+];
+
+fn own_list(classes: &[String]) -> Option<OwnList> {
+    OWN_LISTS.into_iter().find(|list| classes == [list.class])
+}
+
+/// One of these formats, by their shares.
+fn of_shares(draw: &mut Draw, formats: &[(Format, usize)]) -> Format {
+    let mut at = draw.below(formats.iter().map(|(_, share)| share).sum());
+    for (format, share) in formats {
+        if at < *share {
+            return *format;
+        }
+        at -= share;
+    }
+    unreachable!("a number below the sum of the shares")
 }
 
 /// The list of a seed.

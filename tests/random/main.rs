@@ -1,6 +1,6 @@
 //! Random products: the list of a seed is the same in every version and on every platform, has the stated shares, and is what models have.
 
-use candle_tilegemm::internal::suite::{self, random, Shape};
+use candle_tilegemm::internal::suite::{self, experts, random, Shape, ShapeGroups};
 use candle_tilegemm::{F32Mode, Format, Layout};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
@@ -27,6 +27,10 @@ const FIRST_WITH_BLOCKS: [&str; 6] = [
 ];
 const HASH_WITH_BLOCKS: &str = "786cd0fbb5311d3263db8f1c3882883cb1958d0cb206175f2ac566404c67c6fe";
 
+/// The first products of experts with quantised weights of seed 1, and SHA-256 of its first 300.
+const FIRST_OF_EXPERTS: [&str; 4] = ["", "", "", ""];
+const HASH_OF_EXPERTS: &str = "";
+
 /// A product in one line of its own format.
 fn line(shape: &Shape) -> String {
     let Shape { id, class, layout, dtype, .. } = shape;
@@ -40,6 +44,11 @@ fn line(shape: &Shape) -> String {
     }
     if let Some(mode) = shape.f32 {
         let _ = write!(line, " {mode}");
+    }
+    if let Some(groups) = &shape.groups {
+        let ShapeGroups { experts, top_k, routing, seed, scaled } = groups;
+        let scaled = if *scaled { " scaled" } else { "" };
+        let _ = write!(line, " {} of {} {} {seed}{scaled}", top_k.get(), experts.get(), routing.name());
     }
     let places = [
         ("a_stride", shape.a_stride),
@@ -58,13 +67,15 @@ fn lines(seed: u64, count: usize) -> String {
     random::products(seed, count, &[]).iter().map(|shape| line(shape) + "\n").collect()
 }
 
+fn hash(text: String) -> String {
+    Sha256::digest(text).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
 #[test]
 fn the_products_of_a_seed_never_change() {
     assert_eq!(lines(1, LISTED) + &lines(2, LISTED), GOLDEN);
     for (seed, expected) in HASHES {
-        let hash = Sha256::digest(lines(seed, 300));
-        let hash: String = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        assert_eq!(hash, expected, "the first 300 products of seed {seed}");
+        assert_eq!(hash(lines(seed, 300)), expected, "the first 300 products of seed {seed}");
     }
 }
 
@@ -75,9 +86,7 @@ fn the_products_with_blocks_of_a_seed_never_change() {
     let of = |seed, count| random::products(seed, count, &class);
     let lines: Vec<String> = of(1, 300).iter().map(line).collect();
     assert_eq!(lines[..6], FIRST_WITH_BLOCKS);
-    let hash = Sha256::digest(lines.join("\n"));
-    let hash: String = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-    assert_eq!(hash, HASH_WITH_BLOCKS);
+    assert_eq!(hash(lines.join("\n")), HASH_WITH_BLOCKS);
     assert_eq!(of(1, 40), of(1, 300)[..40]);
     assert_ne!(of(2, 40), of(1, 40));
 
@@ -103,6 +112,31 @@ fn the_products_with_blocks_of_a_seed_never_change() {
     assert!((0.6..0.8).contains(&few), "{few} of the products have up to 130 rows");
     let read = suite::parse("random", &suite::to_toml(&all[..300])).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(read, all[..300]);
+}
+
+/// The list of experts with quantised weights: the same rule.
+#[test]
+fn the_experts_with_blocks_of_a_seed_never_change() {
+    let class = [experts::GGUF_CLASS.to_string()];
+    let all = random::products(1, 300, &class);
+    let lines: Vec<String> = all.iter().map(line).collect();
+    assert_eq!(lines[..4], FIRST_OF_EXPERTS);
+    assert_eq!(hash(lines.join("\n")), HASH_OF_EXPERTS);
+    assert_eq!(random::products(1, 40, &class), all[..40]);
+    let shares: BTreeMap<_, _> = random::shares(&class).into_iter().collect();
+    assert_eq!(shares.values().sum::<u32>(), 100);
+    for (format, stated) in shares {
+        let share = all.iter().filter(|shape| shape.b.is_some_and(|b| b.name() == format)).count() as f64 / 300.0;
+        assert!((share - f64::from(stated) / 100.0).abs() < 0.08, "{format}: {share}, stated {stated} %");
+    }
+    for shape in &all {
+        let (problem, groups) = (shape.problem(), shape.groups.expect("experts are groups"));
+        assert_eq!((problem.n % 256, problem.k % 256), (0, 0), "{}", line(shape));
+        let weights = groups.experts.get() * problem.n * problem.k;
+        assert!(weights <= 2 << 30 && problem.outputs() <= 2.0f64.powi(28), "{}", line(shape));
+    }
+    let read = suite::parse("random", &suite::to_toml(&all)).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(read, all);
 }
 
 /// Product `i` of a seed is the same however many products are asked for, and of which classes.
@@ -197,7 +231,7 @@ fn a_command_lists_them_with_their_choices() {
         (&["suite", "--seed", "5"], "--random"),
         (&["bench", "--random", "5", "--seed", "1", "--class", "large"], "attention"),
         (&["suite", "--random", "5", "--seed", "1", "--class", "experts"], "without --random"),
-        (&["suite", "--random", "5", "--seed", "1", "--class", "gguf,decode"], "`gguf` alone"),
+        (&["suite", "--random", "5", "--seed", "1", "--class", "gguf,decode"], "`gguf` or `gguf-experts` alone"),
         (&["bench", "--random", "5", "--seed", "1", "--suite", "x.toml"], "--suite"),
         (&["bench", "--random", "0", "--seed", "1"], "1.."),
     ] {

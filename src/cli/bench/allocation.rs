@@ -71,26 +71,27 @@ pub fn copies(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
 /// Device memory that a row needs, in bytes: the copies, and f64 copies of one copy for the check.
 #[cfg_attr(not(feature = "bench"), allow(dead_code))]
 pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
-    let each = elements(problem).iter().sum::<usize>();
     let copies = copies(problem, l2_bytes, hot);
+    let of_copies = copies * operand_bytes(problem).iter().sum::<usize>();
     if let Some(groups) = problem.groups {
         let [a, b, d, ..] = elements(problem);
-        // A in the order of the product for the loop of cuBLAS products. The check holds one matrix B and its rows of A in f64, and D in
-        // f64 up to four times.
+        // A in the order of the product for the loop of cuBLAS products, or in bf16 for candle's kernel. The check holds one matrix B and its rows of A in f64,
+        // and D in f64 up to four times.
         let rows = problem.m * problem.k;
-        return problem.a.format.bytes(copies * (each + rows)) + 12 * (a + rows + b / groups.count) + 40 * d;
+        return of_copies + problem.a.format.bytes(copies * rows) + 12 * (a + rows + b / groups.count) + 40 * d;
     }
     // Operands in bf16, of the arm that multiplies by weights that are no longer quantised.
     let in_bf16 = if problem.b.format.is_gguf_block() { 2 * copies * (problem.m + problem.n) * problem.k } else { 0 };
     // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
-    copies * operand_bytes(problem).iter().sum::<usize>() + in_bf16 + each * (8 + 4) + 16 * elements(problem)[2]
+    let each = elements(problem).iter().sum::<usize>();
+    of_copies + in_bf16 + each * (8 + 4) + 16 * elements(problem)[2]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::problem::{power_of_two_in, Epilogue};
-    use crate::suite::{self, random};
+    use crate::suite::{self, experts, random};
 
     fn row(fields: &str) -> Problem {
         let text = format!("[[shape]]\nid = \"x\"\nclass = \"c\"\ndtype = \"bf16\"\n{fields}\n");
@@ -129,7 +130,7 @@ mod tests {
         // Each pair has a row of A.
         let scaled = row(&fields.replace("top_k = 8", "top_k = 8, scaled = true"));
         assert_eq!(elements(&scaled)[0], 8 * 2048);
-        for shape in crate::suite::experts::products() {
+        for shape in experts::products().into_iter().chain(experts::gguf_products()) {
             let routing = shape.routing().expect("a product of experts has a routing");
             let need = bytes(&routing.of(&shape.problem()), 50 << 20, false);
             assert!(need < 72 << 30, "{} takes {need}", shape.id);

@@ -1,7 +1,7 @@
 //! Arms, measured side by side: their names, and the launches of each arm for a row.
 
 use super::gguf::{CandlesProduct, Dense};
-use super::grouped::{CandlesKernel, Loop, CANDLES};
+use super::grouped::{CandlesKernel, Loop};
 use super::lt::{CublasLt, LtProblem, Reduction};
 use super::operands::Operands;
 use super::timing::{Captured, Timer};
@@ -31,6 +31,8 @@ pub const RANDOM: [&str; 5] = ["ours", "ours-untuned", "own", "candle", "every"]
 
 /// The arms of a run over products of experts without `--arms`.
 pub const EXPERTS: [&str; 5] = ["ours", "own", "own-best", "candle", "cublas-loop"];
+/// The same with quantised weights.
+pub const GGUF_EXPERTS: [&str; 3] = ["ours", "own-best", "candle"];
 
 /// The arms of a run over products with quantised weights without `--arms`.
 pub const GGUF: [&str; 4] = ["ours", "own-best", "candle", "bf16"];
@@ -179,7 +181,7 @@ impl Runner<'_> {
             Runner::Plan(plan) => plan.name(),
             Runner::Vendor(_) => "cublasGemmStridedBatchedEx".into(),
             Runner::Lt(problem, index) => problem.name(*index),
-            Runner::Experts(_) => CANDLES.into(),
+            Runner::Experts(kernel) => kernel.name().into(),
             Runner::Loop(_) => "cublasGemmStridedBatchedEx for each expert".into(),
             Runner::Quantized(product) => product.kernel().into(),
             Runner::Dense(product) => product.kernel(),
@@ -247,7 +249,7 @@ impl Runner<'_> {
                 Runner::Plan(plan) => launch::launch(plan, pointers, timer.queue())?,
                 Runner::Vendor(call) => call.run(pointers, timer.queue().cublas)?,
                 Runner::Lt(problem, index) => problem.launch(*index, pointers)?,
-                Runner::Experts(kernel) => kernel.launch(pointers, timer.queue().stream)?,
+                Runner::Experts(kernel) => kernel.launch(copy, pointers, timer.queue().stream)?,
                 Runner::Loop(products) => products.launch(copy, pointers, timer)?,
                 Runner::Quantized(product) => product.launch(pointers, timer.queue())?,
                 Runner::Dense(product) => product.launch(copy, pointers.d, timer.queue())?,
@@ -278,8 +280,8 @@ impl Runner<'_> {
             let pointers = (0..operands.copies()).map(|copy| operands.pointers(copy)).collect::<Result<Vec<_>>>()?;
             let (kernel, stream) = (kernel.clone(), timer.queue().stream);
             // SAFETY: the operands are the problem's, and outlive the calls.
-            return timer
-                .calls(pointers.len(), move |copy| unsafe { kernel.launch(pointers[copy % pointers.len()], stream) });
+            let call = move |copy| unsafe { kernel.launch(copy, pointers[copy % pointers.len()], stream) };
+            return timer.calls(operands.copies(), call);
         }
         timer.capture(operands.copies(), |copy| {
             // SAFETY: the operands are the problem's, and outlive the graph.

@@ -1,19 +1,20 @@
-//! Products in groups of rows: the lists on the device, candle's own kernel for experts, a loop of cuBLAS products, and the f64 product.
+//! Products in groups of rows: the lists on the device, candle's own kernels for experts, a loop of cuBLAS products, and the f64 product.
 
 use super::check::product_in_f64;
 use super::operands::{address, Operands};
 use super::timing::Timer;
+use crate::candle::blocks::OF_EXPERTS;
 use crate::cli::Result;
 use crate::dispatch::Dispatcher;
 use crate::launch::{GroupPointers, Pointers, VendorCall};
 use crate::suite::Routing;
 use crate::{Format, Layout, Problem};
-use candle::cuda_backend::kernels::ffi::moe_gemm_wmma;
+use candle::cuda_backend::kernels::ffi::{moe_gemm_gguf, moe_gemm_gguf_prefill, moe_gemm_wmma};
 use candle::{DType, Device, Tensor};
 use std::ffi::c_void;
 use std::ptr::null;
 
-/// The name of candle's kernel for experts in records.
+/// The name of candle's kernel for experts with weights of 16 bits in records.
 pub const CANDLES: &str = "moe_gemm_wmma";
 /// candle_transformers passes `is_prefill` for a prompt; here a product of more tokens than these counts as one of a prompt.
 const MOST_DECODED: usize = 8;
@@ -74,7 +75,7 @@ fn rows_of(a: &Tensor, k: usize) -> Result<Tensor> {
 /// The product of an expert with this many rows.
 fn of_expert(problem: &Problem, rows: usize) -> Problem {
     let dense = Problem::dense(rows, problem.n, problem.k, 1, Layout::NT, problem.a.format);
-    dense.with(|p| p.d.format = problem.d.format)
+    dense.with(|p| (p.b.format, p.d.format) = (problem.b.format, problem.d.format))
 }
 
 /// Whether candle's kernels for experts and quantised weights are in this build.
@@ -90,13 +91,24 @@ pub fn has_candles_kernels() -> Result {
     }
 }
 
-/// candle's own kernel for experts, `moe_gemm_wmma`.
+/// candle's functions for experts.
+enum Function {
+    /// Weights of 16 bits: the number of the type.
+    Dense(i32),
+    /// The blocks of a GGUF file: the number of the format.
+    Blocks(i32),
+    /// The same in the form for prompts: A of each copy in bf16, which candle writes before, and which is not timed.
+    BlocksOfPrompt(i32, Vec<Tensor>),
+}
+
+/// candle's own kernels for experts.
 pub struct CandlesKernel {
+    function: Function,
     /// Scratch memory for the rows and the first row of each expert.
     counts: Tensor,
     firsts: Tensor,
-    /// Experts, experts of a token, M, N, K and the number of the type.
-    sizes: [i32; 6],
+    /// Experts, experts of a token, M, N and K.
+    sizes: [i32; 5],
     /// The form for prompts, which waits for the GPU within the call, so that no graph can hold it.
     pub is_prefill: bool,
 }
@@ -105,49 +117,71 @@ impl CandlesKernel {
     pub fn new(problem: &Problem, operands: &Operands) -> Result<Self> {
         has_candles_kernels()?;
         let (lists, groups) = (operands.lists()?, problem.groups.ok_or("the product has no groups")?);
-        let dtype = match problem.a.format {
-            Format::F16 => 0,
-            Format::BF16 => 1,
-            other => return Err(format!("candle's kernel for experts has no {other}").into()),
-        };
         let Problem { m, n, k, .. } = *problem;
         let tokens = lists.routing.tokens;
+        let is_prefill = tokens > MOST_DECODED;
+        let format = OF_EXPERTS.iter().position(|format| *format == problem.b.format);
+        let in_bf16 = |copy| Ok(operands.inputs(copy)[0].to_dtype(DType::BF16)?);
+        let function = match (problem.a.format, problem.b.format, format) {
+            (Format::F16, Format::F16, _) => Function::Dense(0),
+            (Format::BF16, Format::BF16, _) => Function::Dense(1),
+            (Format::F32, _, Some(number)) if is_prefill => {
+                Function::BlocksOfPrompt(number as i32, (0..operands.copies()).map(in_bf16).collect::<Result<_>>()?)
+            }
+            (Format::F32, _, Some(number)) => Function::Blocks(number as i32),
+            (a, b, _) => return Err(format!("candle's kernels for experts have no {a} times {b}").into()),
+        };
         let device = lists.pairs.device();
         let size = |size: usize| i32::try_from(size).map_err(|_| format!("{size} does not fit candle's kernel"));
         Ok(Self {
+            function,
             counts: Tensor::zeros(groups.count, DType::U32, device)?,
             firsts: Tensor::zeros(groups.count + 1, DType::U32, device)?,
-            sizes: [size(groups.count)?, size(m / tokens)?, size(m)?, size(n)?, size(k)?, dtype],
-            is_prefill: tokens > MOST_DECODED,
+            sizes: [size(groups.count)?, size(m / tokens)?, size(m)?, size(n)?, size(k)?],
+            is_prefill,
         })
     }
 
+    /// The kernel's name in records.
+    pub fn name(&self) -> &'static str {
+        match self.function {
+            Function::Dense(_) => CANDLES,
+            Function::Blocks(_) => "moe_gemm_gguf",
+            Function::BlocksOfPrompt(..) => "moe_gemm_gguf_prefill",
+        }
+    }
+
     /// # Safety
-    /// As for [`crate::launch::launch`], for a product of the sizes of `new`; `stream` is a stream of the current device.
-    pub unsafe fn launch(&self, pointers: Pointers, stream: *mut c_void) -> Result {
-        let [experts, top_k, m, n, k, dtype] = self.sizes;
+    /// As for [`crate::launch::launch`], for a product of the sizes of `new`; `pointers` are those of this copy of the operands; `stream` is a stream
+    /// of the current device.
+    pub unsafe fn launch(&self, copy: usize, pointers: Pointers, stream: *mut c_void) -> Result {
+        let [experts, top_k, m, n, k] = self.sizes;
         let GroupPointers { bounds, pairs, scales } = pointers.groups;
-        let (counts, firsts) = (address(&self.counts)? as *mut i32, address(&self.firsts)? as *mut i32);
+        let Pointers { a, b, d, .. } = pointers;
+        let [pairs, of_pairs] = [pairs, bounds].map(|list| list.cast::<i32>());
+        let (factors, stream) = (scales.cast::<f32>(), stream as i64);
         // SAFETY: the caller's promises; the scratch memory has a number for each expert, and one more.
         unsafe {
-            moe_gemm_wmma(
-                pointers.a,
-                pointers.b,
-                pairs.cast(),
-                bounds.cast(),
-                scales.cast(),
-                pointers.d,
-                counts,
-                firsts,
-                experts,
-                top_k,
-                m,
-                n,
-                k,
-                dtype,
-                self.is_prefill,
-                stream as i64,
-            );
+            match &self.function {
+                Function::Dense(dtype) => {
+                    let (counts, firsts) = (address(&self.counts)? as *mut i32, address(&self.firsts)? as *mut i32);
+                    let prefill = self.is_prefill;
+                    moe_gemm_wmma(
+                        a, b, pairs, of_pairs, factors, d, counts, firsts, experts, top_k, m, n, k, *dtype, prefill,
+                        stream,
+                    );
+                }
+                Function::Blocks(format) => {
+                    moe_gemm_gguf(a.cast(), b, pairs, of_pairs, factors, d, experts, top_k, m, n, k, *format, stream);
+                }
+                Function::BlocksOfPrompt(format, rows) => {
+                    let (a, bf16) = (address(&rows[copy % rows.len()])? as *const c_void, 1);
+                    let b = b.cast();
+                    moe_gemm_gguf_prefill(
+                        a, b, pairs, of_pairs, factors, d, experts, top_k, m, n, k, bf16, *format, stream,
+                    );
+                }
+            }
         }
         Ok(())
     }
@@ -165,6 +199,9 @@ pub struct Loop {
 
 impl Loop {
     pub fn new(problem: &Problem, operands: &Operands) -> Result<Self> {
+        if problem.b.format.is_gguf_block() {
+            return Err("cuBLAS has no product with quantised weights".into());
+        }
         let lists = operands.lists()?;
         let places = lists.rows_of_a()?;
         let gather = |copy| -> Result<Tensor> {
@@ -205,7 +242,9 @@ pub fn grouped_in_f64(
     problem: &Problem,
     operands: &Operands,
 ) -> Result<Tensor> {
+    // Numbers of a matrix B, or bytes.
     let (lists, matrix) = (operands.lists()?, problem.n * problem.k);
+    let matrix = if problem.b.format.is_gguf_block() { problem.b.format.bytes(matrix) } else { matrix };
     let [a, b, ..] = operands.first();
     let (a, places) = (rows_of(a, problem.k)?, lists.rows_of_a()?);
     let product = |(expert, rows): (usize, std::ops::Range<usize>)| -> Result<Tensor> {

@@ -21,6 +21,7 @@ impl Args {
         let mut arms: Vec<Arm> = match &self.arms[..] {
             [] if self.products.random.is_some() => arms::RANDOM.into_iter().map(named).collect(),
             [] if self.products.is_class(experts::CLASS) => arms::EXPERTS.into_iter().map(named).collect(),
+            [] if self.products.is_class(experts::GGUF_CLASS) => arms::GGUF_EXPERTS.into_iter().map(named).collect(),
             [] if self.products.is_class(gguf::CLASS) => arms::GGUF.into_iter().map(named).collect(),
             [] => arms::DEFAULT.into_iter().map(named).collect(),
             names => names.iter().map(|name| named(name)).collect(),

@@ -1,6 +1,6 @@
 //! Random products with quantised weights. They have a list of their own: the list of all other products of a seed stays as it is.
 
-use super::{layer, shape, Draw, Shape, MODELS};
+use super::{layer, of_shares, shape, Draw, Shape, MODELS};
 use crate::problem::{Format, Layout};
 use crate::suite::gguf::CLASS;
 
@@ -22,8 +22,8 @@ const FORMATS: [(Format, usize); 10] = [
 const LEAST_HIDDEN: usize = 1024;
 
 /// Shares in per cent of each format.
-pub(super) fn shares() -> impl Iterator<Item = (&'static str, u32)> {
-    FORMATS.into_iter().map(|(format, share)| (format.name(), 5 * share as u32))
+pub(super) fn shares() -> Vec<(&'static str, u32)> {
+    FORMATS.into_iter().map(|(format, share)| (format.name(), 5 * share as u32)).collect()
 }
 
 /// The list of a seed.
@@ -40,7 +40,7 @@ fn product(seed: u64, index: usize) -> Shape {
             continue;
         }
         let (n, k, from) = layer(&mut draw, model);
-        let format = format(&mut draw);
+        let format = of_shares(&mut draw, &FORMATS);
         // Files have no other lengths in a format.
         if k % format.block().elements == 0 {
             break (n, k, format, from);
@@ -54,15 +54,4 @@ fn product(seed: u64, index: usize) -> Shape {
         from: Some(format!("{from}, {format}")),
         ..shape([rows, n, k], 1, Layout::NT, (Format::F32, None))
     }
-}
-
-fn format(draw: &mut Draw) -> Format {
-    let mut at = draw.below(FORMATS.iter().map(|(_, share)| share).sum());
-    for (format, share) in FORMATS {
-        if at < share {
-            return format;
-        }
-        at -= share;
-    }
-    unreachable!("a number below the sum of the shares")
 }
