@@ -2,8 +2,7 @@
 // the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
-#include "common/gguf_wgmma.hpp"
-#include "sm90_gguf_gemm/half.hpp"
+#include "common/gguf_half.hpp"
 
 namespace tilegemm {
 namespace {
@@ -22,7 +21,7 @@ template <tg_format F, int WIDTH>
 struct Shape : gguf::WgmmaShape<F, WIDTH, factor_bytes<WIDTH>> {
   using Base = gguf::WgmmaShape<F, WIDTH, factor_bytes<WIDTH>>;
   static constexpr bool is_half = WIDTH <= most_half;
-  using Multiplier = std::conditional_t<is_half, gguf::Multiplier<Base, HalfWeights>, gguf::Multiplier<Base>>;
+  using Multiplier = std::conditional_t<is_half, gguf::Multiplier<Base, gguf::HalfWeights>, gguf::Multiplier<Base>>;
   static constexpr int x_factors_at = Base::shared_bytes, shared_bytes = x_factors_at + factor_bytes<WIDTH>;
 };
 

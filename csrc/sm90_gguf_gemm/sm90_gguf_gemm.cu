@@ -2,13 +2,12 @@
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Blocks of the file arrive by cp.async as they lie, in a ring of
 // each warp, and become numbers of 16 bits in registers on their way to wgmma. The activations are rounded to 16 bits by a kernel before and arrive
-// by TMA. Tiles of up to 192 rows of A multiply in f16 (half.hpp), wider tiles in bf16 (common/gguf_wgmma.hpp, common/gguf_prepare.hpp). Sums are in f32. Where
+// by TMA. Tiles of up to 192 rows of A multiply in f16 (common/gguf_half.hpp), wider tiles in bf16 (common/gguf_wgmma.hpp, common/gguf_prepare.hpp). Sums are in f32. Where
 // tiles are few, K is split. Two parts are the blocks of a cluster, whose sums meet in distributed shared memory; the sums of more parts meet in the
 // workspace. Both are added up in the order of K.
 //
 // A product has the error of two roundings: at most 2^-7 of |w x| in bf16, and 2^-10 in f16. In bf16, spans with infinite factors, and the last span of a K
 // that is no multiple of 256, are converted number by number.
-#include "common/gguf_prepare.hpp"
 #include "sm90_gguf_gemm/device.hpp"
 
 namespace tilegemm {
@@ -31,7 +30,7 @@ tg_status run(const tg_gemm_args& args) {
   const auto kernel = gguf_gemm<S>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
   const auto prepare = [&] {
-    if constexpr (S::is_half) return launch_prepare_half<T>(args, x, factors);
+    if constexpr (S::is_half) return gguf::launch_prepare_half<T>(args, gguf::SameRow{}, args.m, x, factors);
     else return gguf::launch_prepare<T>(args, gguf::SameRow{}, args.m, x);
   };
   if (const tg_status status = prepare(); status != TG_OK) return status;

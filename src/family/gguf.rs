@@ -29,15 +29,19 @@ pub(super) fn place(format: Format) -> usize {
 
 /// The device.hpp of both families of groups have the same numbers.
 const MOST_GROUPS: usize = 4096;
-const MOST_GROUPS_WITH_ROWS: usize = 511;
 
 /// Whether the kernels of groups take the problem: their lists hold the groups, and the number of tiles, in `[rows, columns]`, is a number of 32 bits.
-pub(super) fn supports_groups(problem: &Problem, groups: &Groups, tile: [usize; 2]) -> Result<(), Rejection> {
+pub(super) fn supports_groups(
+    problem: &Problem,
+    groups: &Groups,
+    tile: [usize; 2],
+    most_with_rows: usize,
+) -> Result<(), Rejection> {
     let filled = groups.count.min(problem.m);
     let tiles = (problem.m.div_ceil(tile[0]) + filled).saturating_mul(problem.n.div_ceil(tile[1]));
     Rejection::check_counts([
         ("groups", groups.count, MOST_GROUPS),
-        ("groups with rows", filled, MOST_GROUPS_WITH_ROWS),
+        ("groups with rows", filled, most_with_rows),
         ("tiles", tiles, INT / 4),
     ])?;
     supports(problem)

@@ -12,6 +12,8 @@ use crate::problem::Problem;
 
 /// Rows of A and rows of W that a block computes at a time.
 const TILE: [usize; 2] = [8, 16];
+/// Groups with rows; csrc/gguf_grouped_gemv/device.hpp has the same number.
+const MOST_WITH_ROWS: usize = 511;
 
 fitted! {
     GgufGroupedGemv {
@@ -30,7 +32,7 @@ fitted! {
 impl Family for GgufGroupedGemv {
     fn supports(&self, _: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        gguf::supports_groups(problem, &groups, TILE)
+        gguf::supports_groups(problem, &groups, TILE, MOST_WITH_ROWS)
     }
 
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {

@@ -10,7 +10,7 @@
 #include "common/gguf_prepare.hpp"
 #include "common/gguf_wgmma.hpp"
 
-namespace tilegemm {
+namespace tilegemm::gguf {
 namespace {
 
 __device__ __forceinline__ __half2 as_half2(uint32_t bits) { return reinterpret_cast<const __half2&>(bits); }
@@ -98,20 +98,26 @@ struct HalfWeights {
   }
 };
 
-// A block prepares a row of A, as gguf::prepare does, in f16: times a power of two that brings the largest finite number to [2^14, 2^15). `factors`: the inverse.
-// A thread has quads of neighbouring numbers; threads read the numbers of long rows twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
-constexpr int half_threads = 1024, kept_quads = 4;
+// Prepares rows as prepare() does, in f16: times a power of two that brings the largest finite number of a row to [2^14, 2^15). `factors`: the inverse. A block
+// has a row, and a warp has a row where rows are many: no warp waits for another. A thread has quads of neighbouring numbers; threads read the numbers of long rows
+// twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
+constexpr int half_threads = 1024, half_rows = 8, many_rows = 1024;
 
-template <class T, bool WHOLE>
-__global__ void __launch_bounds__(half_threads)
-    prepare_half(const __grid_constant__ tg_gemm_args args, uint32_t* to, int pitch, float* factors) {
+template <class T, class Rows, bool WHOLE, bool OF_WARP>
+__global__ void __launch_bounds__(OF_WARP ? 32 * half_rows : half_threads)
+    prepare_half(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, int count, uint32_t* to, int pitch, float* factors) {
   using Quad = std::conditional_t<sizeof(T) == 4, float4, uint2>;
+  constexpr int kept_quads = OF_WARP ? 16 : 4;
   __shared__ uint32_t largest_of_warps[half_threads / 32];
   griddepcontrol_wait();
   launch_dependents();  // after the wait: the product reads W before this kernel ends, and W may be of the kernel before
-  const int64_t row = blockIdx.x;
-  const T* const from = static_cast<const T*>(args.a.ptr) + row * args.a.row_stride;
-  const int k = int(args.k), quads = pitch / 4, threads = blockDim.x, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, threads = OF_WARP ? 32 : blockDim.x, thread = OF_WARP ? lane : threadIdx.x;
+  const int row = OF_WARP ? blockIdx.x * half_rows + warp : blockIdx.x;
+  if (row >= count) return;
+  const int64_t row_of_a = rows(row);
+  if (row_of_a < 0) return;
+  const T* const from = static_cast<const T*>(args.a.ptr) + row_of_a * args.a.row_stride;
+  const int k = int(args.k), quads = pitch / 4;
   // Behind the end of K are zeros.
   const auto load = [&](int quad) {
     Quad loaded = {};
@@ -138,42 +144,51 @@ __global__ void __launch_bounds__(half_threads)
   // All loads come before the first use.
   Quad kept[kept_quads];
 #pragma unroll
-  for (int i = 0; i < kept_quads; i++) kept[i] = load(threadIdx.x + i * threads);
+  for (int i = 0; i < kept_quads; i++) kept[i] = load(thread + i * threads);
 #pragma unroll
   for (int i = 0; i < kept_quads; i++) see(kept[i]);
-  for (int quad = threadIdx.x + kept_quads * threads; quad < quads; quad += threads) see(load(quad));
+  for (int quad = thread + kept_quads * threads; quad < quads; quad += threads) see(load(quad));
   __syncwarp();
   // Floats that are not negative are in the order of their bits.
-  const uint32_t of_warp = __reduce_max_sync(~0u, __float_as_uint(largest));
-  if (lane == 0) largest_of_warps[threadIdx.x / 32] = of_warp;
-  __syncthreads();
-  const uint32_t of_lane = lane < threads / 32 ? largest_of_warps[lane] : 0;
-  __syncwarp();
-  const uint32_t exponent = exponent_to_scale(__uint_as_float(__reduce_max_sync(~0u, of_lane)));
+  uint32_t of_row = __reduce_max_sync(~0u, __float_as_uint(largest));
+  if constexpr (!OF_WARP) {
+    if (lane == 0) largest_of_warps[warp] = of_row;
+    __syncthreads();
+    const uint32_t of_lane = lane < threads / 32 ? largest_of_warps[lane] : 0;
+    __syncwarp();
+    of_row = __reduce_max_sync(~0u, of_lane);
+  }
+  const uint32_t exponent = exponent_to_scale(__uint_as_float(of_row));
   const float power = power_of(exponent);
-  if (threadIdx.x == 0) factors[row] = power_of(254 - exponent);
-  uint32_t* const out = to + row * (pitch / 2);
+  if (thread == 0) factors[row] = power_of(254 - exponent);
+  // Two lanes write two neighbouring words each, of the four that are theirs.
+  uint32_t* const out = to + int64_t(row) * (pitch / 2);
   const auto put = [&](int quad, const Quad& x) {
-    uint32_t* const step = out + quad / 4 * 8 + quad % 4;
-    step[0] = as_bits(__floats2half2_rn(number(x, 0) * power, number(x, 1) * power));
-    step[4] = as_bits(__floats2half2_rn(number(x, 2) * power, number(x, 3) * power));
+    const uint32_t first = as_bits(__floats2half2_rn(number(x, 0) * power, number(x, 1) * power));
+    const uint32_t second = as_bits(__floats2half2_rn(number(x, 2) * power, number(x, 3) * power));
+    const bool is_odd = lane % 2;
+    const uint32_t other = __shfl_xor_sync(~0u, is_odd ? first : second, 1);
+    uint2* const at = reinterpret_cast<uint2*>(out + quad / 4 * 8 + quad % 4 / 2 * 2 + (is_odd ? 4 : 0));
+    if (quad < quads) *at = is_odd ? make_uint2(other, second) : make_uint2(first, other);
   };
 #pragma unroll
   for (int i = 0; i < kept_quads; i++) {
-    const int quad = threadIdx.x + i * threads;
-    if (quad < quads) put(quad, kept[i]);
+    if ((i * threads + thread - lane) < quads) put(thread + i * threads, kept[i]);
   }
-  for (int quad = threadIdx.x + kept_quads * threads; quad < quads; quad += threads) put(quad, load(quad));
+  for (int quad = thread + kept_quads * threads; quad - lane < quads; quad += threads) put(quad, load(quad));
 }
 
-template <class T>
-tg_status launch_prepare_half(const tg_gemm_args& args, void* to, float* factors) {
-  const int64_t pitch = gguf::pitch_of(args.k), warps = ceil_div(pitch / 4, 32);
-  const int threads = 32 * int(warps < half_threads / 32 ? warps : half_threads / 32);
+template <class T, class Rows>
+tg_status launch_prepare_half(const tg_gemm_args& args, const Rows& rows, int64_t count, void* to, float* factors) {
+  const int64_t pitch = pitch_of(args.k), warps = ceil_div(pitch / 4, 32);
   const bool is_whole = args.k % 4 == 0 && args.a.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.a.ptr) % (4 * sizeof(T)) == 0;
-  const auto kernel = is_whole ? prepare_half<T, true> : prepare_half<T, false>;
-  return Launch(args, dim3(unsigned(args.m)), dim3(threads), 0)(kernel, args, static_cast<uint32_t*>(to), int(pitch), factors);
+  const auto go = [&](auto kernel, int64_t blocks, int64_t threads) {
+    return Launch(args, dim3(unsigned(blocks)), dim3(unsigned(threads)), 0)(kernel, args, rows, int(count), static_cast<uint32_t*>(to), int(pitch), factors);
+  };
+  if (is_whole && count >= many_rows) return go(prepare_half<T, Rows, true, true>, ceil_div(count, half_rows), 32 * half_rows);
+  const int64_t threads = 32 * (warps < half_threads / 32 ? warps : half_threads / 32);
+  return is_whole ? go(prepare_half<T, Rows, true, false>, count, threads) : go(prepare_half<T, Rows, false, false>, count, threads);
 }
 
 }  // namespace
-}  // namespace tilegemm
+}  // namespace tilegemm::gguf
