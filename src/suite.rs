@@ -376,9 +376,8 @@ impl Shape {
             return Some(format!("k is {k}, and a block of {format} has {elements} numbers; expected whole blocks"));
         }
         let is_plain = [self.b_batch_stride, self.b_stride, self.b_offset].iter().all(Option::is_none);
-        let is_alone = self.layout == Layout::NT && self.groups.is_none() && is_plain;
-        (!is_alone)
-            .then(|| "expected layout = \"nt\", no strides and no offset of B, and no groups beside blocks".into())
+        (self.layout != Layout::NT || !is_plain)
+            .then(|| "expected layout = \"nt\", and no strides and no offset of B beside blocks".into())
     }
 
     /// The field of wrong blocks or groups or of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a

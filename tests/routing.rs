@@ -212,7 +212,11 @@ fn the_command_takes_the_class() {
     ] {
         let output = tilegemm(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains("--random N --seed S; or is `gguf` alone"), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("--random N --seed S; or is `gguf` or `gguf-experts` alone"),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 

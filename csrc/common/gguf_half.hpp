@@ -30,7 +30,6 @@ struct HalfWeights {
   using Row = typename S::Row;
   using Number = __half;
   using Factor = uint2;  // the scale, and the minimum with the other sign, twice each
-  static constexpr bool converts_every_span = true;
   static constexpr int share = S::Factors::count / 2;
   // The largest magnitude of a code less its zero.
   static constexpr float most = Row::unsigned_zero ? Row::unsigned_zero : S::format == TG_Q2K ? 3 : S::format == TG_Q5_1 || S::format == TG_Q5K ? 31 : 15;
@@ -40,13 +39,12 @@ struct HalfWeights {
   // All warps of the group wait here, where the last group of steps has been multiplied meanwhile: the instruction has to be the same for all, and rows of one
   // warp alone may change.
   template <int width>
-  __device__ __forceinline__ bool begin(const typename S::Factors& factors, const Row& row, int, int lane, int left, float (&sum)[width / 2]) {
+  __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left, float (&sum)[width / 2]) {
     const float change = fill(factors, row, lane, left / Row::scaled);
     __syncwarp();
     wgmma_wait();
     wgmma_pin(sum);
     if (__any_sync(~0u, change != 1.0f)) scale_rows<width>(sum, lane, change);
-    return true;
   }
 
   __device__ static void convert(const Row& row, int s, int t, Factor factor, uint32_t& first, uint32_t& second) {

@@ -34,15 +34,6 @@ struct Values {
     second = pair(number(codes, 2, factor, start), number(codes, 3, factor, start));
   }
 
-  // The same number by number, whatever the factors are.
-  __device__ static void convert_exactly(const uint8_t* span, int s, int t, uint32_t& first, uint32_t& second) {
-    const auto at = [&](int i) {
-      const int k = gguf::step * s + 4 * t + i;
-      return gguf::number(F, span + k / Row::block.elements * Row::block.bytes, k % Row::block.elements);
-    };
-    first = pair(at(0), at(1)), second = pair(at(2), at(3));
-  }
-
   __device__ static uint32_t pair(float low, float high) {
     const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
     return reinterpret_cast<const uint32_t&>(two);

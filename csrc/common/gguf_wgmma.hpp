@@ -53,34 +53,19 @@ struct XRing {
   }
 };
 
-// Whether `holds` for all threads of a warp group: its warps have to execute the same wgmma. The compiler sees that the answer is a warp's: descriptors stay in
-// uniform registers.
-__device__ __forceinline__ bool all_of_group(bool holds, int barrier) {
-  int all;
-  asm volatile("{\n .reg .pred p, q;\n setp.ne.b32 p, %1, 0;\n barrier.cta.red.and.pred q, %2, 128, p;\n selp.b32 %0, 1, 0, q;\n}"
-               : "=r"(all)
-               : "r"(int(holds)), "r"(barrier)
-               : "memory");
-  return __all_sync(~0u, all);
-}
-
-// W in bf16. A span is converted number by number where the factors of a row of the warp group are not finite, and where K has a part of the span.
+// W in bf16. A span that K has a part of has zeros behind, in the factors of W and in the activations.
 template <class S>
 struct Bf16Weights {
   using Row = typename S::Row;
   using Values = typename S::Values;
   using Number = __nv_bfloat16;
   using Factor = float2;
-  static constexpr bool converts_every_span = false;
 
-  // Fills the table of factors for a span, of whose numbers `left` are left in K. Returns whether convert() may convert the span.
+  // Fills the table of factors for a span, of whose numbers `left` are left in K.
   template <int width>
-  __device__ __forceinline__ bool begin(const typename S::Factors& factors, const Row& row, int warp, int lane, int left, float (&)[width / 2]) const {
-    const int steps = min(gguf::steps, left / gguf::step);
-    const auto of = [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); };
-    const bool is_fast = factors.fill(row, lane, steps * gguf::step / Row::scaled, of) && steps == gguf::steps;
+  __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left, float (&)[width / 2]) const {
+    factors.fill(row, lane, left / Row::scaled, [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); });
     __syncwarp();
-    return all_of_group(is_fast, 1 + warp / 4);
   }
 
   // A lane's share of a row: the two registers of a step.
@@ -142,54 +127,34 @@ struct Multiplier {
       const auto line = [&](int i) { return arrived + i * S::Ring::pitch + ring.odd_bytes(i, span); };
       const auto row = [&](int i) { return Row(line(i)); };
       const Row rows[2] = {row(g), row(g + 8)};
-      const bool is_fast = weights.template begin<width>(factors, row(lane / 2), warp, lane, k - span * gguf::span, sum);
-      // Multiplies by the steps from s on whose weights `a` has; the steps lie in one stage. All groups but the last are done then.
-      const auto multiply_steps = [&](int s, const auto& a) {
-        if (s % 4 == 0) at.wait_warp(x.full);
+      weights.template begin<width>(factors, row(lane / 2), lane, k - span * gguf::span, sum);
+      Factor of_row[2];
+      // Two groups of steps: one in flight, and the next.
+      uint32_t a[2][group][4];
+      const auto convert = [&](int first) {
+        constexpr int steps_of_scale = Row::scaled / gguf::step;
+#pragma unroll
+        for (int s = first; s < first + group; s++) {
+          uint32_t(&to)[4] = a[first / group % 2][s - first];
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            if (s % steps_of_scale == 0) of_row[r] = factors.template at<Factor>(g + 8 * r, s / steps_of_scale);
+            Weights<S>::convert(rows[r], s, t, of_row[r], to[r], to[2 + r]);
+          }
+        }
+      };
+      convert(0);
+#pragma unroll
+      for (int s = 0; s < gguf::steps; s += group) {
+        // The group of steps from s on lies in one stage. All groups but the last are done then.
+        at.wait_warp(x.full);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < int(sizeof(a) / sizeof(a[0])); i++) {
-          wgmma<Number, width>(sum, a[i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + (s + i) % 4 * 2);
-        }
+        for (int i = 0; i < group; i++) wgmma<Number, width>(sum, a[s / group % 2][i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + i * 2);
         wgmma_commit_and_wait<1>();
-      };
-      if (Weights<S>::converts_every_span || is_fast) {
-        Factor of_row[2];
-        // Two groups of steps: one in flight, and the next.
-        uint32_t a[2][group][4];
-        const auto convert = [&](int first) {
-          constexpr int steps_of_scale = Row::scaled / gguf::step;
-#pragma unroll
-          for (int s = first; s < first + group; s++) {
-            uint32_t(&to)[4] = a[first / group % 2][s - first];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-              if (s % steps_of_scale == 0) of_row[r] = factors.template at<Factor>(g + 8 * r, s / steps_of_scale);
-              Weights<S>::convert(rows[r], s, t, of_row[r], to[r], to[2 + r]);
-            }
-          }
-        };
-        convert(0);
-#pragma unroll
-        for (int s = 0; s < gguf::steps; s += group) {
-          multiply_steps(s, a[s / group % 2]);
-          if (!(s == 0 && span == begin)) release();
-          at.advance(S::x_stages);
-          if (s + group < gguf::steps) convert(s + group);
-        }
-      } else if constexpr (!Weights<S>::converts_every_span) {
-        wgmma_wait();  // the group in flight reads registers
-        const int steps = min(gguf::steps, (k - span * gguf::span) / gguf::step);
-#pragma unroll 1
-        for (int s = 0; s < steps; s++) {
-          uint32_t a[1][4];
-#pragma unroll
-          for (int r = 0; r < 2; r++) Weights<S>::Values::convert_exactly(line(g + 8 * r), s, t, a[0][r], a[0][2 + r]);
-          multiply_steps(s, a);
-          if (s % 4 == 0 && !(s == 0 && span == begin)) release();
-          if (s % 4 == 3 || s + 1 == steps) at.advance(S::x_stages);
-          wgmma_wait();
-        }
+        if (!(s == 0 && span == begin)) release();
+        at.advance(S::x_stages);
+        if (s + group < gguf::steps) convert(s + group);
       }
       __syncwarp();
       if (++stage == S::w_stages) stage = 0;

@@ -2,6 +2,7 @@
 // the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
+#include "common/gguf_exact.hpp"
 #include "common/gguf_half.hpp"
 
 namespace tilegemm {
@@ -56,8 +57,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       prefetch_tensor_map(&x_map);
       griddepcontrol_wait();
       Stage at = Stage::to_fill();
-      const int last = S::is_half ? end * gguf::span : min(end * gguf::span, k);
-      for (int from = begin * gguf::span; from < last; from += S::depth) {
+      for (int from = begin * gguf::span; from < end * gguf::span; from += S::depth) {
         const uint32_t barrier = at.acquire(x.full, x.empty, S::x_bytes);
         tma_load(&x_map, x.stages + at.s * S::x_bytes, barrier, from, first_m, 0, evict_normal);
         at.advance(S::x_stages);
@@ -88,21 +88,31 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     }
   }
 
+  // Rows of results, from row `first` of A on.
+  const auto rows_from = [&](int first, auto* d, int64_t stride, float factor) {
+    return [=](int i) { return gguf::ResultRow<std::remove_reference_t<decltype(*d)>>{first + i, d + (first + i) * stride, factor}; };
+  };
   // A lane's sums: rows g and g + 8 of W, by columns 2 t and 2 t + 1 of each eight. Pointers that advance by rows are worth 5 us with 256 columns.
   const float alpha = is_whole ? float(args.alpha) : 1.0f;
-  const auto store = [&](auto* d, int64_t stride) {
+  const auto store = [&](auto* const d, int64_t stride) {
     using Out = std::remove_reference_t<decltype(*d)>;
     const int n = first_row + g, m = first_m + 2 * t, rows_left = int(args.m) - m;
-    d += m * stride + n;
+    Out* const at = d + m * stride + n;
+    float zero = 0.0f;  // unless a sum is not finite
 #pragma unroll
     for (int j = 0; j < columns; j++) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         if (8 * j + e >= rows_left) continue;
-        Out* const row = d + (8 * j + e) * stride;
+        Out* const row = at + (8 * j + e) * stride;
         if (n < args.n) row[0] = Out(alpha * sum[4 * j + e]);
         if (n + 8 < args.n) row[8] = Out(alpha * sum[4 * j + 2 + e]);
+        zero = fmaf(sum[4 * j + e], 0.0f, fmaf(sum[4 * j + 2 + e], 0.0f, zero));
       }
+    }
+    if (__any_sync(~0u, zero != 0.0f)) {
+      const int64_t from = int64_t(begin) * gguf::span, until = min(int64_t(end) * gguf::span, args.k);
+      gguf::repair<S::format>(args, 0, first_row, min(S::width, int(args.m) - first_m), from, until, rows_from(first_m, d, stride, alpha));
     }
   };
   // Block f % split of the cluster adds up fragment f, a warp's rows of W by eight columns, from its ring, which has a slot for each part.
@@ -117,18 +127,32 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       if (++owner == split) owner = 0, slot++;
     }
     mbarrier_wait_warp(x.sums, 0);
-    for (int mine = warp, f; mine < slots && (f = mine * split + part) < fragments; mine += S::warps) {
+    // `use` gets the slot, the first row of W, and the first row of A of each fragment that the warp adds up.
+    const auto each_fragment = [&](const auto& use) {
+      for (int mine = warp, f; mine < slots && (f = mine * split + part) < fragments; mine += S::warps) {
+        use(mine, first_n + f / columns * gguf::rows_of_warp, first_m + f % columns * 8);
+      }
+    };
+    float zero = 0.0f;  // unless a sum is not finite
+    each_fragment([&](int mine, int of_n, int of_m) {
       float4 v = {};
       for (int i = 0; i < split; i++) {
         const float4 one = load_shared_4_ordered(x.stages + (i * slots + mine) * fragment_bytes + lane * 16);
         v.x += one.x, v.y += one.y, v.z += one.z, v.w += one.w;
       }
-      const int n = first_n + f / columns * gguf::rows_of_warp + g, m = first_m + f % columns * 8 + 2 * t;
+      const int n = of_n + g, m = of_m + 2 * t;
       const float sums[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        if (m + i % 2 < args.m && n + i / 2 * 8 < args.n) d[(m + i % 2) * stride + n + i / 2 * 8] = Out(alpha * sums[i]);
+        if (m + i % 2 >= args.m) continue;
+        if (n + i / 2 * 8 < args.n) d[(m + i % 2) * stride + n + i / 2 * 8] = Out(alpha * sums[i]);
+        zero = fmaf(sums[i], 0.0f, zero);
       }
+    });
+    if (__any_sync(~0u, zero != 0.0f)) {
+      each_fragment([&](int, int of_n, int of_m) {
+        gguf::repair<S::format>(args, 0, of_n, min(8, int(args.m) - of_m), 0, args.k, rows_from(of_m, d, stride, alpha));
+      });
     }
   };
   const auto store_result = [&](auto* d) { split > 1 ? store_together(d, args.d.row_stride) : store(d, args.d.row_stride); };

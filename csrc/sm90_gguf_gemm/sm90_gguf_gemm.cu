@@ -6,8 +6,8 @@
 // tiles are few, K is split. Two parts are the blocks of a cluster, whose sums meet in distributed shared memory; the sums of more parts meet in the
 // workspace. Both are added up in the order of K.
 //
-// A product has the error of two roundings: at most 2^-7 of |w x| in bf16, and 2^-10 in f16. In bf16, spans with infinite factors, and the last span of a K
-// that is no multiple of 256, are converted number by number.
+// A product has the error of two roundings: at most 2^-7 of |w x| in bf16, and 2^-10 in f16. Results that are not finite are computed once more, number by
+// number (common/gguf_exact.hpp).
 #include "sm90_gguf_gemm/device.hpp"
 
 namespace tilegemm {

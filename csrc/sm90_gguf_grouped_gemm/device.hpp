@@ -1,5 +1,6 @@
 // The kernel: two warp groups multiply 64 rows of W each, a thread loads the activations, and a warp finds tiles and the rows of D.
 #pragma once
+#include "common/gguf_exact.hpp"
 #include "common/gguf_half.hpp"
 #include "common/unit_list.hpp"
 
@@ -62,9 +63,10 @@ struct GroupedPlace {
 };
 
 // Stores a tile's sums, of a lane rows g and g + 8 of W by columns 2 t and 2 t + 1 of each eight. `d`: column g of the warp's columns of D;
-// `columns`: those that exist from there on.
+// `columns`: those that exist from there on. Returns whether all sums are finite.
 template <int width, class Places>
-__device__ __forceinline__ void store(const float (&sum)[width / 2], float* d, int64_t stride, int columns, const Places& tile, int t) {
+__device__ __forceinline__ bool store(const float (&sum)[width / 2], float* d, int64_t stride, int columns, const Places& tile, int t) {
+  float zero = 0.0f;  // unless a sum is not finite
 #pragma unroll
   for (int j = 0; j < width / 8; j++) {
     const int2 rows = *reinterpret_cast<const int2*>(tile.rows + 8 * j + 2 * t);
@@ -76,8 +78,10 @@ __device__ __forceinline__ void store(const float (&sum)[width / 2], float* d, i
       float* const to = d + row * stride;
       if (row >= 0 && columns > 0) to[0] = factor * sum[4 * j + e];
       if (row >= 0 && columns > 8) to[8] = factor * sum[4 * j + 2 + e];
+      if (row >= 0) zero = fmaf(sum[4 * j + e], 0.0f, fmaf(sum[4 * j + 2 + e], 0.0f, zero));
     }
   }
+  return zero == 0.0f;
 }
 
 // Multiplies and stores a tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the compiler has to see
@@ -97,7 +101,18 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
   own.release();
   mbarrier_wait_warp(scaled + 8 * (turn % 2), turn / 2 % 2);
   const int column = first_row() + own.lane / 4;
-  store<first>(sum, static_cast<float*>(args.d.ptr) + column, args.d.row_stride, int(args.n) - column, places[turn % 2], own.lane % 4);
+  const auto& tile = places[turn % 2];
+  float* const d = static_cast<float*>(args.d.ptr);
+  const bool are_finite = store<first>(sum, d + column, args.d.row_stride, int(args.n) - column, tile, own.lane % 4);
+  if (!__all_sync(~0u, are_finite)) {
+    const GroupedRows rows{args.groups, args.m};
+    const auto row = [&](int i) {
+      const int of_d = tile.rows[i];
+      if (of_d < 0) return gguf::ResultRow<float>{};
+      return gguf::ResultRow<float>{rows.row_of_a(of_d), d + of_d * args.d.row_stride, float(args.alpha) * rows.scale_of(of_d)};
+    };
+    gguf::repair<S::format>(args, tile.group, first_row(), tile.height, 0, args.k, row);
+  }
 }
 
 // Loads the prepared activations of all tiles.

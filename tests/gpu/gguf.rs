@@ -76,6 +76,32 @@ pub fn blocks(format: Format, count: usize, weights: Weights, rng: &mut StdRng) 
     Ok(blocks)
 }
 
+/// A block of weights that are not zero, of a scale times a code, 1, less a minimum that is the same number in f16: in f16 such a weight is zero.
+fn cancelling(format: Format, block: &mut [u8]) {
+    let scale = 1.0 + 2f32.powi(-10);
+    let mut put = |at: usize, number: f32| block[at..at + 2].copy_from_slice(&f16::from_f32(number).to_le_bytes());
+    match format {
+        Format::Q4K | Format::Q5K => {
+            put(0, scale);
+            put(2, 63.0 * scale);
+            block[4..8].fill(0xff);
+            block[8..12].fill(0x01);
+            block[12..16].fill(0x1f);
+            block[16..].fill(0x11);
+            if format == Format::Q5K {
+                block[16..48].fill(0);
+            }
+        }
+        Format::Q2K => {
+            put(80, scale);
+            put(82, 15.0 * scale);
+            block[..16].fill(0x1f);
+            block[16..80].fill(0x55);
+        }
+        _ => {}
+    }
+}
+
 fn name_of(format: Format) -> Result<GgmlDType, String> {
     ggml_type(format).ok_or_else(|| format!("candle has no {format}"))
 }
@@ -104,6 +130,8 @@ struct Case {
     non_finite: bool,
     /// Numbers of A times powers of two from 2^-12 to 2^11.
     wide: bool,
+    /// The last block of each row of W has weights that nearly cancel.
+    cancels: bool,
 }
 
 const PLAIN: Case = Case {
@@ -116,6 +144,7 @@ const PLAIN: Case = Case {
     gates_c: false,
     non_finite: false,
     wide: false,
+    cancels: false,
 };
 const CASES: [Case; 8] = [
     PLAIN,
@@ -160,6 +189,10 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
         (161, 129, 1024, CASES[7]),
         (193, 72, 1536, CASES[3]),
         (258, 40, 768, CASES[5]),
+        // With few and with many parts of K.
+        (60, 40, 1024, Case { non_finite: true, cancels: true, ..PLAIN }),
+        (60, 200, 2048, Case { non_finite: true, cancels: true, ..PLAIN }),
+        (60, 40, 8192, Case { non_finite: true, cancels: true, ..PLAIN }),
     ] {
         tried += usize::from(run::<T>(gpu, way, types, [m, n, k], case)?);
     }
@@ -247,7 +280,10 @@ fn run<T: Element>(
         x[(m / 2) * stride + k - 1] = T::from_f64(f64::INFINITY);
         x[(m - 1) * stride + k / 2] = T::from_f64(f64::NAN);
     }
-    let bytes = blocks(b, n * k / b.block().elements, case.weights, &mut rng)?;
+    let mut bytes = blocks(b, n * k / b.block().elements, case.weights, &mut rng)?;
+    if case.cancels {
+        bytes.chunks_exact_mut(b.bytes(k)).for_each(|row| cancelling(b, &mut row[b.bytes(k) - b.block().bytes..]));
+    }
     let weights = numbers(b, &bytes, n)?;
     let wrong = |e: String| format!("{problem} {case:?}: {e}");
     let launch =

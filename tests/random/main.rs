@@ -28,8 +28,13 @@ const FIRST_WITH_BLOCKS: [&str; 6] = [
 const HASH_WITH_BLOCKS: &str = "786cd0fbb5311d3263db8f1c3882883cb1958d0cb206175f2ac566404c67c6fe";
 
 /// The first products of experts with quantised weights of seed 1, and SHA-256 of its first 300.
-const FIRST_OF_EXPERTS: [&str; 4] = ["", "", "", ""];
-const HASH_OF_EXPERTS: &str = "";
+const FIRST_OF_EXPERTS: [&str; 4] = [
+    "random-gguf-experts-1-0000 gguf-experts 63x1792x7680 nt f32 q3k 7 of 32 uniform 19594 scaled",
+    "random-gguf-experts-1-0001 gguf-experts 1848x6912x2816 nt f32 q8_0 6 of 8 zipf 38111",
+    "random-gguf-experts-1-0002 gguf-experts 48x4864x4864 nt f32 q4k 4 of 8 zipf 40774 scaled",
+    "random-gguf-experts-1-0003 gguf-experts 8x512x11776 nt f32 q6k 8 of 32 uniform 63980 scaled",
+];
+const HASH_OF_EXPERTS: &str = "e4f5d4a9003470ae59d76ce44bab7f87785f66422948a75136a466d1562cb4e2";
 
 /// A product in one line of its own format.
 fn line(shape: &Shape) -> String {
