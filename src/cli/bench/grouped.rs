@@ -242,9 +242,8 @@ pub fn grouped_in_f64(
     problem: &Problem,
     operands: &Operands,
 ) -> Result<Tensor> {
-    // Numbers of a matrix B, or bytes.
-    let (lists, matrix) = (operands.lists()?, problem.n * problem.k);
-    let matrix = if problem.b.format.is_gguf_block() { problem.b.format.bytes(matrix) } else { matrix };
+    // Numbers of a matrix B, or blocks.
+    let (lists, matrix) = (operands.lists()?, problem.n * problem.k / problem.b.format.block().elements);
     let [a, b, ..] = operands.first();
     let (a, places) = (rows_of(a, problem.k)?, lists.rows_of_a()?);
     let product = |(expert, rows): (usize, std::ops::Range<usize>)| -> Result<Tensor> {
