@@ -20,6 +20,8 @@ fitted! {
         latency: f64 = "", 0.0 to 1.0;
         /// The time with more than eight rows of A, over the time with eight.
         sixteen: f64 = "", 1.0 to 2.0;
+        /// A further wave of blocks, of further 16 rows of A.
+        wave_us: f64 = "us", 0.0 to 20.0;
         /// The kernel that adds parts.
         add_us: f64 = "us", 0.0 to 8.0;
         /// The share of the memory's rate.
@@ -80,10 +82,16 @@ impl Family for GgufGemv {
         let units = problem.n.div_ceil(TILE[1] as usize).div_ceil(blocks) as f64;
         let most_warps = kernel.tile[2] as usize / gguf::SPAN;
         let warps = problem.k.div_ceil(gguf::SPAN).div_ceil(split as usize).min(most_warps);
-        let rows = if problem.m > 8 { self.sixteen * problem.m.div_ceil(TILE[0] as usize) as f64 } else { 1.0 };
+        let rows = if problem.m > 8 { self.sixteen } else { 1.0 };
         let unit = self.unit_us[gguf::place(problem.b.format)];
         let of_warps = warps as f64 / most_warps as f64;
-        let busy = units * rows * unit * (self.latency + (1.0 - self.latency) * of_warps);
+        // Blocks of further groups of rows share multiprocessors with blocks of the first, or wait for them.
+        let all_units = problem.n.div_ceil(TILE[1] as usize);
+        let filled = (all_units.min(blocks) * split as usize) as f64 / f64::from(device.sm_count);
+        let at_once = (filled * problem.m.div_ceil(TILE[0] as usize) as f64).max(1.0);
+        let waves = (at_once / (most_warps / warps.max(1)) as f64).ceil();
+        let of_units = units * rows * unit * (self.latency + (1.0 - self.latency) * of_warps);
+        let busy = at_once * of_units + (waves - 1.0) * self.wave_us;
         let add = if split > 1 { self.add_us } else { 0.0 };
         device.model.launch_us + busy.max(memory_us(problem, device) / self.memory) + add
     }
