@@ -52,7 +52,7 @@ const MOST_D: u32 = 28;
 /// Shares in per cent of each kind of product; of a class with a list of its own, of each format.
 pub fn shares(classes: &[String]) -> Vec<(&'static str, u32)> {
     match own_list(classes) {
-        Some(list) => (list.shares)(),
+        Some(list) => list.formats.iter().map(|(format, share)| (format.name(), 5 * *share as u32)).collect(),
         None => SHARES.into_iter().map(|(_, name, share)| (name, share)).collect(),
     }
 }
@@ -61,7 +61,7 @@ pub fn shares(classes: &[String]) -> Vec<(&'static str, u32)> {
 /// alone, have lists of their own. Other classes give no products.
 pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
     if let Some(list) = own_list(classes) {
-        return (list.products)(seed, count);
+        return (0..count).map(|index| (list.product)(seed, index)).collect();
     }
     if !classes.iter().all(|class| CLASSES.contains(&class.as_str())) {
         return Vec::new();
@@ -70,24 +70,16 @@ pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
     list(seed).filter(wanted).take(count).collect()
 }
 
-/// The products of a class with a list of its own, and the shares of its formats.
+/// A class with a list of its own: its formats by their shares in twentieths, and the product of a seed and an index.
 struct OwnList {
     class: &'static str,
-    products: fn(u64, usize) -> Vec<Shape>,
-    shares: fn() -> Vec<(&'static str, u32)>,
+    formats: &'static [(Format, usize)],
+    product: fn(u64, usize) -> Shape,
 }
 
 const OWN_LISTS: [OwnList; 2] = [
-    OwnList {
-        class: gguf::CLASS,
-        products: |seed, count| blocks::list(seed).take(count).collect(),
-        shares: blocks::shares,
-    },
-    OwnList {
-        class: GGUF_CLASS,
-        products: |seed, count| experts::list(seed).take(count).collect(),
-        shares: experts::shares,
-    },
+    OwnList { class: gguf::CLASS, formats: &blocks::FORMATS, product: blocks::product },
+    OwnList { class: GGUF_CLASS, formats: &experts::FORMATS, product: experts::product },
 ];
 
 fn own_list(classes: &[String]) -> Option<OwnList> {

@@ -5,7 +5,7 @@ use crate::problem::{Format, Layout};
 use crate::suite::gguf::CLASS;
 
 /// Formats by their shares in twentieths: files in Q4_K_M have matrices in Q4_K and Q6_K.
-const FORMATS: [(Format, usize); 10] = [
+pub(super) const FORMATS: [(Format, usize); 10] = [
     (Format::Q4K, 6),
     (Format::Q6K, 4),
     (Format::Q8_0, 2),
@@ -21,17 +21,8 @@ const FORMATS: [(Format, usize); 10] = [
 /// The smallest model's hidden size.
 const LEAST_HIDDEN: usize = 1024;
 
-/// Shares in per cent of each format.
-pub(super) fn shares() -> Vec<(&'static str, u32)> {
-    FORMATS.into_iter().map(|(format, share)| (format.name(), 5 * share as u32)).collect()
-}
-
-/// The list of a seed.
-pub(super) fn list(seed: u64) -> impl Iterator<Item = Shape> {
-    (0..).map(move |index: usize| product(seed, index))
-}
-
-fn product(seed: u64, index: usize) -> Shape {
+/// The product of a seed and an index.
+pub(super) fn product(seed: u64, index: usize) -> Shape {
     let mut draw = Draw::new(seed, 1 << 62 | index as u64);
     let (n, k, format, from) = loop {
         let model = &MODELS[draw.below(MODELS.len())];

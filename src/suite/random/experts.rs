@@ -1,12 +1,12 @@
 //! Random products of experts with quantised weights: gate, up or down of models of random sizes, in the formats of candle's kernels.
 
-use super::{Draw, Shape};
+use super::{of_shares, Draw, Shape};
 use crate::problem::{Format, Layout};
 use crate::suite::experts::GGUF_CLASS as CLASS;
 use crate::suite::{Distribution, ShapeGroups, Size};
 
 /// Formats by their shares in twentieths.
-const FORMATS: [(Format, usize); 6] =
+pub(super) const FORMATS: [(Format, usize); 6] =
     [(Format::Q4K, 7), (Format::Q6K, 5), (Format::Q8_0, 3), (Format::Q5K, 2), (Format::Q3K, 2), (Format::Q2K, 1)];
 const EXPERTS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 /// The most experts of a token.
@@ -21,24 +21,15 @@ const MOST_OF_ROWS: usize = 1 << 28;
 /// The most tokens: octaves from 1 on.
 const OCTAVES: usize = 13;
 
-/// Shares in per cent of each format.
-pub(super) fn shares() -> Vec<(&'static str, u32)> {
-    FORMATS.into_iter().map(|(format, share)| (format.name(), 5 * share as u32)).collect()
-}
-
-/// The list of a seed.
-pub(super) fn list(seed: u64) -> impl Iterator<Item = Shape> {
-    (0..).map(move |index: usize| product(seed, index))
-}
-
-fn product(seed: u64, index: usize) -> Shape {
+/// The product of a seed and an index.
+pub(super) fn product(seed: u64, index: usize) -> Shape {
     let mut draw = Draw::new(seed, 3 << 61 | index as u64);
     loop {
         let [hidden, inner] = MOST_SIZES.map(|most| STEP * (1 + draw.below(most)));
         let (experts, scaled) = (draw.of(&EXPERTS), draw.chance(35));
         let (top_k, tokens) = (1 + draw.below(MOST_CHOSEN), draw.octaves(OCTAVES));
         let routing = if draw.chance(50) { Distribution::Uniform } else { Distribution::Zipf };
-        let (format, routing_seed) = (super::of_shares(&mut draw, &FORMATS), draw.below(1 << 16) as u32);
+        let (format, routing_seed) = (of_shares(&mut draw, &FORMATS), draw.below(1 << 16) as u32);
         let (n, k) = if scaled { (hidden, inner) } else { (inner, hidden) };
         let rows = tokens * top_k;
         if experts * n * k > MOST_NUMBERS || rows * n.max(k) > MOST_OF_ROWS {
