@@ -79,14 +79,14 @@ impl Family for GgufGemv {
         let (kernel, problem, device) = (case.kernel, case.problem, case.device);
         let split = config.split.max(1);
         let blocks = (device.sm_count / split).max(1) as usize;
-        let units = problem.n.div_ceil(TILE[1] as usize).div_ceil(blocks) as f64;
+        let all_units = problem.n.div_ceil(TILE[1] as usize);
+        let units = all_units.div_ceil(blocks) as f64;
         let most_warps = kernel.tile[2] as usize / gguf::SPAN;
         let warps = problem.k.div_ceil(gguf::SPAN).div_ceil(split as usize).min(most_warps);
         let rows = if problem.m > 8 { self.sixteen } else { 1.0 };
         let unit = self.unit_us[gguf::place(problem.b.format)];
         let of_warps = warps as f64 / most_warps as f64;
         // Blocks of further groups of rows share multiprocessors with blocks of the first, or wait for them.
-        let all_units = problem.n.div_ceil(TILE[1] as usize);
         let filled = (all_units.min(blocks) * split as usize) as f64 / f64::from(device.sm_count);
         let at_once = (filled * problem.m.div_ceil(TILE[0] as usize) as f64).max(1.0);
         let waves = (at_once / (most_warps / warps.max(1)) as f64).ceil();
