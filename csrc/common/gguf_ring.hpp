@@ -154,19 +154,15 @@ struct Factors {
   __device__ float4 two_at(int row, int i) const { return *reinterpret_cast<const float4*>(table + row * pitch + i); }
 
   // Two lanes compute the numbers of a row: `of`(scale, minimum) of each scale. Scales from `existing` on do not exist, and get zeros.
-  // Returns whether the lane's numbers are finite.
   template <class Of>
-  __device__ bool fill(const Row& row, int lane, int existing, const Of& of) const {
-    bool are_finite = true;
+  __device__ void fill(const Row& row, int lane, int existing, const Of& of) const {
     float4 two;
     row.each_factor(lane % 2, [&](int i, float scale, float min) {
       float2 one = of(scale, min);
       if (Row::block.elements < gguf::span && i >= existing) one = {0.0f, 0.0f};
-      are_finite = are_finite && isfinite(one.x) && isfinite(one.y);
       if (i % 2 == 0) two.x = one.x, two.y = one.y;
       else two.z = one.x, two.w = one.y, *reinterpret_cast<float4*>(table + lane / 2 * pitch + i - 1) = two;
     });
-    return are_finite;
   }
 };
 
