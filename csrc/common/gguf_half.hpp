@@ -97,21 +97,18 @@ struct HalfWeights {
 };
 
 // Prepares rows as prepare() does, in f16: times a power of two that brings the largest finite number of a row to [2^14, 2^15). `factors`: the inverse. A block
-// has a row, and a warp has a row where rows are many: no warp waits for another. A thread has quads of neighbouring numbers; threads read the numbers of long rows
-// twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
-constexpr int half_threads = 1024, half_rows = 8, many_rows = 1024;
+// has a row, and a thread has quads of neighbouring numbers: as many as the thread keeps, or one where each row has a multiprocessor for itself. Threads read the
+// numbers of rows that are longer than they keep twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
+constexpr int half_threads = 1024, kept_quads = 4;
 
-template <class T, class Rows, bool WHOLE, bool OF_WARP>
-__global__ void __launch_bounds__(OF_WARP ? 32 * half_rows : half_threads)
-    prepare_half(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, int count, uint32_t* to, int pitch, float* factors) {
+template <class T, class Rows, bool WHOLE>
+__global__ void __launch_bounds__(half_threads)
+    prepare_half(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, uint32_t* to, int pitch, float* factors) {
   using Quad = std::conditional_t<sizeof(T) == 4, float4, uint2>;
-  constexpr int kept_quads = OF_WARP ? 16 : 4;
   __shared__ uint32_t largest_of_warps[half_threads / 32];
   griddepcontrol_wait();
   launch_dependents();  // after the wait: the product reads W before this kernel ends, and W may be of the kernel before
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, threads = OF_WARP ? 32 : blockDim.x, thread = OF_WARP ? lane : threadIdx.x;
-  const int row = OF_WARP ? blockIdx.x * half_rows + warp : blockIdx.x;
-  if (row >= count) return;
+  const int row = blockIdx.x, thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32;
   const int64_t row_of_a = rows(row);
   if (row_of_a < 0) return;
   const T* const from = static_cast<const T*>(args.a.ptr) + row_of_a * args.a.row_stride;
@@ -148,15 +145,12 @@ __global__ void __launch_bounds__(OF_WARP ? 32 * half_rows : half_threads)
   for (int quad = thread + kept_quads * threads; quad < quads; quad += threads) see(load(quad));
   __syncwarp();
   // Floats that are not negative are in the order of their bits.
-  uint32_t of_row = __reduce_max_sync(~0u, __float_as_uint(largest));
-  if constexpr (!OF_WARP) {
-    if (lane == 0) largest_of_warps[warp] = of_row;
-    __syncthreads();
-    const uint32_t of_lane = lane < threads / 32 ? largest_of_warps[lane] : 0;
-    __syncwarp();
-    of_row = __reduce_max_sync(~0u, of_lane);
-  }
-  const uint32_t exponent = exponent_to_scale(__uint_as_float(of_row));
+  const uint32_t of_warp = __reduce_max_sync(~0u, __float_as_uint(largest));
+  if (lane == 0) largest_of_warps[warp] = of_warp;
+  __syncthreads();
+  const uint32_t of_lane = lane < threads / 32 ? largest_of_warps[lane] : 0;
+  __syncwarp();
+  const uint32_t exponent = exponent_to_scale(__uint_as_float(__reduce_max_sync(~0u, of_lane)));
   const float power = power_of(exponent);
   if (thread == 0) factors[row] = power_of(254 - exponent);
   // Two lanes write two neighbouring words each, of the four that are theirs.
@@ -178,14 +172,11 @@ __global__ void __launch_bounds__(OF_WARP ? 32 * half_rows : half_threads)
 
 template <class T, class Rows>
 tg_status launch_prepare_half(const tg_gemm_args& args, const Rows& rows, int64_t count, void* to, float* factors) {
-  const int64_t pitch = pitch_of(args.k), warps = ceil_div(pitch / 4, 32);
+  const int64_t pitch = pitch_of(args.k), warps = ceil_div(pitch / 4, 32 * (count > args.sm_count ? kept_quads : 1));
   const bool is_whole = args.k % 4 == 0 && args.a.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.a.ptr) % (4 * sizeof(T)) == 0;
-  const auto go = [&](auto kernel, int64_t blocks, int64_t threads) {
-    return Launch(args, dim3(unsigned(blocks)), dim3(unsigned(threads)), 0)(kernel, args, rows, int(count), static_cast<uint32_t*>(to), int(pitch), factors);
-  };
-  if (is_whole && count >= many_rows) return go(prepare_half<T, Rows, true, true>, ceil_div(count, half_rows), 32 * half_rows);
-  const int64_t threads = 32 * (warps < half_threads / 32 ? warps : half_threads / 32);
-  return is_whole ? go(prepare_half<T, Rows, true, false>, count, threads) : go(prepare_half<T, Rows, false, false>, count, threads);
+  const auto kernel = is_whole ? prepare_half<T, Rows, true> : prepare_half<T, Rows, false>;
+  const dim3 grid(static_cast<unsigned>(count)), block(unsigned(32 * (warps < half_threads / 32 ? warps : half_threads / 32)));
+  return Launch(args, grid, block, 0)(kernel, args, rows, static_cast<uint32_t*>(to), int(pitch), factors);
 }
 
 }  // namespace
