@@ -3,6 +3,7 @@
 // Codes of weights are operand A of mma.sync, activations are operand B, both in bf16: codes exactly, activations rounded. A scale of the weights
 // multiplies a sum over its 16 or 32 numbers, in f32. Minima and the code of zero multiply the sums of the activations.
 #pragma once
+#include "common/gguf_exact.hpp"
 #include "common/gguf_loader.hpp"
 
 namespace tilegemm::gguf {
@@ -89,17 +90,6 @@ __device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t& first, u
     };
     first = with_sign(first), second = with_sign(second);
   }
-}
-
-// The sum over k in [begin, end) of row m of A times row n of matrix `i` of W, number by number.
-template <tg_format F, class T>
-__device__ __noinline__ float exact_sum(const tg_gemm_args& args, int64_t m, int i, int64_t n, int64_t begin, int64_t end) {
-  const T* const x = static_cast<const T*>(args.a.ptr) + m * args.a.row_stride;
-  constexpr Block block = block_of(F);
-  const uint8_t* const w = matrix_at<F>(args, i) + n * row_stride<F>(args);
-  float sum = 0;
-  for (int64_t k = begin; k < end; k++) sum += number(F, w + k / block.elements * block.bytes, int(k % block.elements)) * float(x[k]);
-  return sum;
 }
 
 // A warp's span: its activations, operand B, of which a lane has numbers 4 t ... 4 t + 3 of each step, of row g of A.

@@ -61,7 +61,8 @@ struct RingShape {
   static constexpr int bytes_behind = 16;
 };
 
-// The spans of a warp's 16 rows, loaded one after the other. Places are bytes from a multiple of 16 at or before the first row's first byte.
+// The spans of a warp's 16 rows, loaded one after the other. Places are bytes from a multiple of 16 at or before the first row's first byte. Slot i of a stage has
+// row 2 (i % 8) + i / 8: of the slots that a lane multiplies, g and g + 8, results are neighbours in D.
 template <class S>
 class Ring {
  public:
@@ -80,7 +81,7 @@ class Ring {
     passed_ = span * Row::bytes;
     is_aligned_ = Row::bytes % 16 == 0 && odd_ == 0 && stride_ % 16 == 0 && row_bytes_ % Row::bytes == 0;
 #pragma unroll
-    for (int i = 0; i < copies; i++) rows_[i] = place(row_of(i)) + (is_aligned_ ? 16 * chunk_of(i) : 0);
+    for (int i = 0; i < copies; i++) rows_[i] = place(slot_of(i)) + (is_aligned_ ? 16 * chunk_of(i) : 0);
   }
 
   // Loads the next span.
@@ -89,7 +90,7 @@ class Ring {
       // A span is whole chunks of memory, and nothing else.
 #pragma unroll
       for (int i = 0; i < copies; i++) {
-        const bool exists = (rows_of_warp * chunks % 32 == 0 || row_of(i) < rows_of_warp) && 16 * chunk_of(i) < Row::bytes;
+        const bool exists = (rows_of_warp * chunks % 32 == 0 || slot_of(i) < rows_of_warp) && 16 * chunk_of(i) < Row::bytes;
         if (exists) copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + rows_[i] + passed_, 16, evict_first);
       }
       passed_ += Row::bytes;
@@ -100,7 +101,7 @@ class Ring {
       // Of a row's last span there may be fewer blocks.
       const uint32_t from = rows_[i] + passed_, last = min(from + Row::bytes, rows_[i] + row_bytes_), at = (from & ~15u) + 16 * chunk_of(i);
       const uint32_t until = Row::block.elements == gguf::span ? from + Row::bytes : last;
-      const bool exists = (rows_of_warp * chunks % 32 == 0 || row_of(i) < rows_of_warp) && at >= front_ && at < until;
+      const bool exists = (rows_of_warp * chunks % 32 == 0 || slot_of(i) < rows_of_warp) && at >= front_ && at < until;
       if (exists) copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + at, int(min(end_ - at, 16u)), evict_first);
     }
     passed_ += Row::bytes;
@@ -114,18 +115,17 @@ class Ring {
     }
   }
 
-  // The bytes between row i's span and the multiple of 16 before, with which the span has arrived in shared memory.
+  // The bytes between the span in slot i and the multiple of 16 before, with which the span has arrived in shared memory.
   __device__ uint32_t odd_bytes(int i, int span) const { return (place(i) + span * Row::bytes) & 15; }
-
-  __device__ const uint8_t* row(int i) const { return base_ + place(i); }
 
  private:
   // Chunks of 16 bytes lie in the ring in the order of the lanes that copy them.
   static constexpr int chunks = S::pitch / 16, copies = (rows_of_warp * chunks + 31) / 32;
 
-  __device__ static int row_of(int i) { return (i * 32 + int(threadIdx.x) % 32) / chunks; }
+  __device__ static int slot_of(int i) { return (i * 32 + int(threadIdx.x) % 32) / chunks; }
   __device__ static int chunk_of(int i) { return (i * 32 + int(threadIdx.x) % 32) % chunks; }
-  __device__ uint32_t place(int i) const { return odd_ + uint32_t(min(i, max(rows_left_, 0))) * stride_; }
+  // Of the row in slot i.
+  __device__ uint32_t place(int i) const { return odd_ + uint32_t(min(i % 8 * 2 + i / 8, max(rows_left_, 0))) * stride_; }
 
   const uint8_t* base_;
   uint32_t odd_, front_, end_, to_;

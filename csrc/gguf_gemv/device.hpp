@@ -17,7 +17,7 @@ __device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf:
     float sum = all.add(parity, of_batch, element);
     if (!isfinite(sum)) {
       const int64_t begin = first_span * int64_t(gguf::span), end = begin + all.warps * int64_t(gguf::span);
-      sum = gguf::exact_sum<S::format, T>(args, i, 0, j, begin, min(end, args.k));
+      sum = gguf::exact_sum<S::format>(args, i, 0, j, begin, min(end, args.k), 1);
     }
     if (gridDim.y > 1) *part_at<float>(args, blockIdx.y, 0, i, j) = sum;
     else static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j] = epilogue(sum, i, j, 0, 0);

@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
           if (row < 0 || j >= args.n) continue;
           float sum = all.add(parity, of_batch, element);
           if (!isfinite(sum)) {
-            sum = gguf::exact_sum<S::format, T>(args, p.pairs_per_row.quotient(row), places.group, j, first_span * int64_t(gguf::span),
-                                                min(int64_t(first_span + warps) * gguf::span, args.k));
+            sum = gguf::exact_sum<S::format>(args, p.pairs_per_row.quotient(row), places.group, j, first_span * int64_t(gguf::span),
+                                                min(int64_t(first_span + warps) * gguf::span, args.k), 1);
           }
           if (p.parts > 1) {
             // The same thread has the element in every part.

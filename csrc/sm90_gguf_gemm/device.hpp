@@ -2,8 +2,8 @@
 // the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
-#include "common/gguf_exact.hpp"
 #include "common/gguf_half.hpp"
+#include "common/gguf_results.hpp"
 
 namespace tilegemm {
 namespace {
@@ -90,34 +90,29 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 
   // Rows of results, from row `first` of A on.
   const auto rows_from = [&](int first, auto* d, int64_t stride, float factor) {
-    return [=](int i) { return gguf::ResultRow<std::remove_reference_t<decltype(*d)>>{first + i, d + (first + i) * stride, factor}; };
+    return [=](int i) { return gguf::ResultRow<std::remove_pointer_t<decltype(d)>>{first + i, d + (first + i) * stride, factor}; };
   };
-  // A lane's sums: rows g and g + 8 of W, by columns 2 t and 2 t + 1 of each eight. Pointers that advance by rows are worth 5 us with 256 columns.
   const float alpha = is_whole ? float(args.alpha) : 1.0f;
-  const auto store = [&](auto* const d, int64_t stride) {
-    using Out = std::remove_reference_t<decltype(*d)>;
-    const int n = first_row + g, m = first_m + 2 * t, rows_left = int(args.m) - m;
-    Out* const at = d + m * stride + n;
-    float zero = 0.0f;  // unless a sum is not finite
+  // A lane's sums: rows 2 g and 2 g + 1 of W, by columns 2 t and 2 t + 1 of each eight. The pointer advances: the compiler would multiply in 64 bits for each row.
+  const auto store = [&](auto* d, int64_t stride) {
+    const int m = first_m + 2 * t, n = first_row + 2 * g;
+    gguf::Stores stores(args, d, stride, n, int(args.m) - m);
+    const auto put_all = [&](auto are_pairs) {
+      auto* to = d + m * stride + n;
 #pragma unroll
-    for (int j = 0; j < columns; j++) {
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        if (8 * j + e >= rows_left) continue;
-        Out* const row = at + (8 * j + e) * stride;
-        if (n < args.n) row[0] = Out(alpha * sum[4 * j + e]);
-        if (n + 8 < args.n) row[8] = Out(alpha * sum[4 * j + 2 + e]);
-        zero = fmaf(sum[4 * j + e], 0.0f, fmaf(sum[4 * j + 2 + e], 0.0f, zero));
+      for (int j = 0; j < columns; j++) {
+        stores.template put<are_pairs>(8 * j, to, sum[4 * j], sum[4 * j + 2], alpha), to += stride;
+        stores.template put<are_pairs>(8 * j + 1, to, sum[4 * j + 1], sum[4 * j + 3], alpha), to += 7 * stride;
       }
-    }
-    if (__any_sync(~0u, zero != 0.0f)) {
+    };
+    stores.are_pairs ? put_all(std::true_type{}) : put_all(std::false_type{});
+    if (!__all_sync(~0u, stores.are_finite())) {
       const int64_t from = int64_t(begin) * gguf::span, until = min(int64_t(end) * gguf::span, args.k);
       gguf::repair<S::format>(args, 0, first_row, min(S::width, int(args.m) - first_m), from, until, rows_from(first_m, d, stride, alpha));
     }
   };
   // Block f % split of the cluster adds up fragment f, a warp's rows of W by eight columns, from its ring, which has a slot for each part.
   const auto store_together = [&](auto* d, int64_t stride) {
-    using Out = std::remove_reference_t<decltype(*d)>;
     cluster_sync();  // all rings are free
     const int part = blockIdx.z, slots = (fragments + split - 1) / split;
     int slot = warp * columns / split, owner = warp * columns - slot * split;
@@ -133,33 +128,33 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
         use(mine, first_n + f / columns * gguf::rows_of_warp, first_m + f % columns * 8);
       }
     };
-    float zero = 0.0f;  // unless a sum is not finite
+    bool are_finite = true;
     each_fragment([&](int mine, int of_n, int of_m) {
       float4 v = {};
       for (int i = 0; i < split; i++) {
         const float4 one = load_shared_4_ordered(x.stages + (i * slots + mine) * fragment_bytes + lane * 16);
         v.x += one.x, v.y += one.y, v.z += one.z, v.w += one.w;
       }
-      const int n = of_n + g, m = of_m + 2 * t;
-      const float sums[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (m + i % 2 >= args.m) continue;
-        if (n + i / 2 * 8 < args.n) d[(m + i % 2) * stride + n + i / 2 * 8] = Out(alpha * sums[i]);
-        zero = fmaf(sums[i], 0.0f, zero);
-      }
+      const int m = of_m + 2 * t, n = of_n + 2 * g;
+      gguf::Stores stores(args, d, stride, n, int(args.m) - m);
+      auto* const to = d + m * stride + n;
+      const auto put_all = [&](auto are_pairs) {
+        stores.template put<are_pairs>(0, to, v.x, v.z, alpha);
+        stores.template put<are_pairs>(1, to + stride, v.y, v.w, alpha);
+      };
+      stores.are_pairs ? put_all(std::true_type{}) : put_all(std::false_type{});
+      are_finite &= stores.are_finite();
     });
-    if (__any_sync(~0u, zero != 0.0f)) {
+    if (!__all_sync(~0u, are_finite)) {
       each_fragment([&](int, int of_n, int of_m) {
         gguf::repair<S::format>(args, 0, of_n, min(8, int(args.m) - of_m), 0, args.k, rows_from(of_m, d, stride, alpha));
       });
     }
   };
-  const auto store_result = [&](auto* d) { split > 1 ? store_together(d, args.d.row_stride) : store(d, args.d.row_stride); };
-  if (!is_whole) store(part_at<float>(args, blockIdx.z, 0, 0, 0), args.n);
-  else if (out == TG_F32) store_result(static_cast<float*>(args.d.ptr));
-  else if (out == TG_F16) store_result(static_cast<__half*>(args.d.ptr));
-  else store_result(static_cast<__nv_bfloat16*>(args.d.ptr));
+  const auto finish = [&](auto* d, int64_t stride) { split > 1 && is_whole ? store_together(d, stride) : store(d, stride); };
+  if (is_whole && out == TG_F16) finish(static_cast<__half*>(args.d.ptr), args.d.row_stride);
+  else if (is_whole && out == TG_BF16) finish(static_cast<__nv_bfloat16*>(args.d.ptr), args.d.row_stride);
+  else finish(is_whole ? static_cast<float*>(args.d.ptr) : part_at<float>(args, blockIdx.z, 0, 0, 0), is_whole ? args.d.row_stride : args.n);
 }
 
 }  // namespace

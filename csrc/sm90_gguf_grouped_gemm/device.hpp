@@ -1,7 +1,7 @@
 // The kernel: two warp groups multiply 64 rows of W each, a thread loads the activations, and a warp finds tiles and the rows of D.
 #pragma once
-#include "common/gguf_exact.hpp"
 #include "common/gguf_half.hpp"
+#include "common/gguf_results.hpp"
 #include "common/unit_list.hpp"
 
 namespace tilegemm {
@@ -9,6 +9,8 @@ namespace {
 
 // src/family/sm90_gguf_grouped_gemm.rs has the same numbers.
 constexpr int most_groups = 4096, most_entries = 480;
+// Elements of D from row to row: bytes are a number of 32 bits.
+constexpr int64_t most_stride = UINT32_MAX / 4;
 constexpr int rows_of_load = 64;  // by TMA
 
 // A tile of up to ROWS rows of A, and where its rows go: the row of D of each row, -1: none, and its factor: alpha, the pair's, and that of its numbers in f16.
@@ -32,7 +34,7 @@ struct GroupedShape : gguf::WgmmaShape<F, ROWS, beside<ROWS>> {
   using Places = tilegemm::Places<ROWS>;
   static constexpr int known_at = Base::shared_bytes, places_at = known_at + place_barriers, list_at = places_at + 2 * int(sizeof(Places));
   static constexpr int producer_registers = Base::blocks > 1 ? 32 : 40;
-  static constexpr int consumer_registers = (Base::at_launch * Base::threads - producer_registers * 128) / (32 * Base::warps) / 8 * 8;
+  static constexpr int consumer_registers = Base::registers_beside(producer_registers);
   static_assert((most_groups + 1) * 4 <= Base::x_stages * Base::x_bytes + Base::w_bytes, "the first row of each group passes through the rings");
 };
 
@@ -62,28 +64,6 @@ struct GroupedPlace {
   }
 };
 
-// Stores a tile's sums, of a lane rows g and g + 8 of W by columns 2 t and 2 t + 1 of each eight. `d`: column g of the warp's columns of D;
-// `columns`: those that exist from there on. Returns whether all sums are finite.
-template <int width, class Places>
-__device__ __forceinline__ bool store(const float (&sum)[width / 2], float* d, int64_t stride, int columns, const Places& tile, int t) {
-  float zero = 0.0f;  // unless a sum is not finite
-#pragma unroll
-  for (int j = 0; j < width / 8; j++) {
-    const int2 rows = *reinterpret_cast<const int2*>(tile.rows + 8 * j + 2 * t);
-    const float2 factors = *reinterpret_cast<const float2*>(tile.factors + 8 * j + 2 * t);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      const int row = e ? rows.y : rows.x;
-      const float factor = e ? factors.y : factors.x;
-      float* const to = d + row * stride;
-      if (row >= 0 && columns > 0) to[0] = factor * sum[4 * j + e];
-      if (row >= 0 && columns > 8) to[8] = factor * sum[4 * j + 2 + e];
-      if (row >= 0) zero = fmaf(sum[4 * j + e], 0.0f, fmaf(sum[4 * j + 2 + e], 0.0f, zero));
-    }
-  }
-  return zero == 0.0f;
-}
-
 // Multiplies and stores a tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the compiler has to see
 // so (C7519).
 template <class S, int first, int... others>
@@ -100,11 +80,23 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
   own.template multiply<first>(sum, ring, int(args.k), 0, spans);
   own.release();
   mbarrier_wait_warp(scaled + 8 * (turn % 2), turn / 2 % 2);
-  const int column = first_row() + own.lane / 4;
   const auto& tile = places[turn % 2];
+  // A lane's sums: rows 2 g and 2 g + 1 of W, by columns 2 t and 2 t + 1 of each eight. A row of -1 is behind all rows.
+  const int g = own.lane / 4, t = own.lane % 4, column = first_row() + 2 * g;
   float* const d = static_cast<float*>(args.d.ptr);
-  const bool are_finite = store<first>(sum, d + column, args.d.row_stride, int(args.n) - column, tile, own.lane % 4);
-  if (!__all_sync(~0u, are_finite)) {
+  gguf::Stores stores(args, d, args.d.row_stride, column, INT_MAX);
+  const auto put_all = [&](auto are_pairs) {
+    const auto row_of_d = [&](int row) { return reinterpret_cast<float*>(reinterpret_cast<char*>(d + column) + mul_wide(row, uint32_t(args.d.row_stride) * 4)); };
+#pragma unroll
+    for (int j = 0; j < first / 8; j++) {
+      const int2 rows = *reinterpret_cast<const int2*>(tile.rows + 8 * j + 2 * t);
+      const float2 factors = *reinterpret_cast<const float2*>(tile.factors + 8 * j + 2 * t);
+      stores.template put<are_pairs>(rows.x, row_of_d(rows.x), sum[4 * j], sum[4 * j + 2], factors.x);
+      stores.template put<are_pairs>(rows.y, row_of_d(rows.y), sum[4 * j + 1], sum[4 * j + 3], factors.y);
+    }
+  };
+  stores.are_pairs ? put_all(std::true_type{}) : put_all(std::false_type{});
+  if (!__all_sync(~0u, stores.are_finite())) {
     const GroupedRows rows{args.groups, args.m};
     const auto row = [&](int i) {
       const int of_d = tile.rows[i];

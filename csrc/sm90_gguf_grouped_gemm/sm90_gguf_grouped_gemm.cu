@@ -69,7 +69,8 @@ tg_status launch(const tg_gemm_args* problem) {
   // family.toml and src/family/sm90_gguf_grouped_gemm.rs have the same limits.
   const int64_t entries = args.groups.count < args.m ? args.groups.count : args.m;
   const bool is_bare = !args.bias.ptr && args.activation == TG_IDENTITY && !(args.config != tg_config{});
-  if (!is_bare || args.groups.count > most_groups || entries > most_entries || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+  const bool is_within = args.groups.count <= most_groups && entries <= most_entries && args.d.row_stride >= 0 && args.d.row_stride <= most_stride;
+  if (!is_bare || !is_within || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
   using Widths = std::conditional_t<Row::tile_m == 64, Widths<64>, Widths<64, 128, 192>>;
   return run<GroupedShape<Row::b, Row::tile_m>, T, Widths>(args);
 }

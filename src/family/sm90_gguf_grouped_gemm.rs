@@ -19,6 +19,8 @@ const RESIDENTS: [f64; 2] = [2.0, 1.0];
 const WIDTHS: [usize; 3] = [64, 128, 192];
 /// Groups with rows.
 const MOST_WITH_ROWS: usize = 480;
+/// Elements of D from row to row: bytes are a number of 32 bits.
+const MOST_STRIDE: usize = (u32::MAX / 4) as usize;
 /// Rows of the product whose activations the workspace holds at least; csrc/sm90_gguf_grouped_gemm/sm90_gguf_grouped_gemm.cu has the same number.
 const LEAST_ROWS: usize = 1024;
 /// Bytes of an activation in the workspace, and of the factor of a row.
@@ -51,6 +53,8 @@ impl Family for Sm90GgufGroupedGemm {
     fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
         let [rows, columns, _] = kernel.tile.map(|side| side as usize);
+        let stride = usize::try_from(problem.d.row_stride).unwrap_or(usize::MAX);
+        Rejection::check_counts([("elements from row to row of D", stride, MOST_STRIDE)])?;
         gguf::supports_groups(problem, &groups, [rows, columns], MOST_WITH_ROWS)
     }
 

@@ -1,0 +1,79 @@
+// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more, number by number. Weights in 16 bits may be zero, or have another
+// sign, where a scale times a code and a minimum nearly cancel, and infinite scales need the codes themselves.
+#pragma once
+#include <cstring>
+
+#include "common/gguf_exact.hpp"
+
+namespace tilegemm::gguf {
+namespace {
+
+// The stores of a lane, of neighbouring columns n and n + 1 of D, where n is even: a store of both writes whole sectors of 32 bytes of D, in 16 bits too. Conditions
+// are comparisons of two numbers of 32 bits.
+template <class Out>
+class Stores {
+  using Two = std::conditional_t<sizeof(Out) == 4, uint2, uint32_t>;
+  unsigned of_first_, of_second_;  // rows that results of the columns are stored of
+  float zero_ = 0.0f;              // unless a sum is not finite
+
+ public:
+  // All lanes may store results of both columns at once.
+  bool are_pairs;
+
+  // `d`: the first result of D, or of a part of K; `rows`: that exist.
+  __device__ __forceinline__ Stores(const tg_gemm_args& args, const Out* d, int64_t stride, int n, int rows)
+      : of_first_(n < args.n ? max(rows, 0) : 0), of_second_(n + 1 < args.n ? of_first_ : 0),
+        are_pairs(args.n % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % sizeof(Two) == 0) {}
+
+  // The results of a row, at `to` and behind: sums times a factor. PAIRS: are_pairs.
+  template <bool PAIRS>
+  __device__ __forceinline__ void put(unsigned row, Out* to, float first, float second, float factor) {
+    const Out both[2] = {Out(factor * first), Out(factor * second)};
+    if (row < of_first_) {
+      if constexpr (PAIRS) {
+        Two two;
+        memcpy(&two, both, sizeof two);
+        *reinterpret_cast<Two*>(to) = two;
+      } else {
+        to[0] = both[0];
+      }
+      zero_ = fmaf(first, 0.0f, fmaf(second, 0.0f, zero_));
+    }
+    if (!PAIRS && row < of_second_) to[1] = both[1];
+  }
+
+  __device__ __forceinline__ bool are_finite() const { return zero_ == 0.0f; }
+};
+
+// A row of results: the row of A, the results of column 0 and on, and a factor of the sums. A null pointer: none.
+template <class Out>
+struct ResultRow {
+  int64_t row_of_a;
+  Out* d;
+  float factor;
+};
+
+// Computes the results that are not finite of 16 columns from `first_n` on and of `rows` rows once more, over k in [begin, end). `row`(i): row i, a ResultRow. All
+// lanes of the warp that has stored the results take part.
+template <tg_format F, class Row>
+__device__ __forceinline__ void repair(const tg_gemm_args& args, int matrix, int first_n, int rows, int64_t begin, int64_t end, const Row& row) {
+  const int lane = threadIdx.x % 32, column = first_n + lane % rows_of_warp;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = 0; i < rows; i++) {
+    const auto of = row(i);
+    if (!of.d) continue;
+    const bool is_wrong = column < args.n && !isfinite(float(of.d[column]));
+#pragma unroll 1
+    for (unsigned left = __ballot_sync(~0u, is_wrong) & ((1u << rows_of_warp) - 1); left; left &= left - 1) {
+      const int n = first_n + __ffs(left) - 1;
+      float sum = exact_sum<F>(args, of.row_of_a, matrix, n, begin + lane, end, 32);
+#pragma unroll 1
+      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      if (lane == 0) of.d[n] = std::remove_reference_t<decltype(*of.d)>(of.factor * sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tilegemm::gguf
