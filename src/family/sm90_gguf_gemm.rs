@@ -27,8 +27,8 @@ fitted! {
         span_us: [f64; 8] = "us", 0.1 to 20.0;
         /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
         format: [f64; 10] = "", 0.5 to 2.0;
-        /// The time of a block that has a multiprocessor for itself, over the time of blocks that share one.
-        alone: f64 = "", 0.3 to 1.0;
+        /// The time of a block that has the card for itself, over the time of blocks that fill the card: of the tiles of 16, 32 and 64 rows.
+        alone: [f64; 3] = "", 0.2 to 1.0;
         /// The first loads and the last stores of a wave of blocks.
         wave_us: [f64; 8] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes.
@@ -107,14 +107,16 @@ impl Family for Sm90GgufGemm {
         let room = residents * f64::from(device.sm_count);
         // Blocks of many waves do not wait for each other.
         let waves = if blocks > 4.0 * room { blocks / room + 0.5 } else { (blocks / room).ceil() };
-        // A block that has a multiprocessor for itself takes less time than blocks that share one.
-        let is_alone = residents > 1.0 && blocks <= f64::from(device.sm_count);
-        let alone = if is_alone { self.alone } else { 1.0 };
+        // Blocks take the less time the fewer share the card.
+        let sharing = match self.alone.get(place) {
+            Some(alone) if residents > 1.0 => alone + (1.0 - alone) * (blocks / room).min(1.0),
+            _ => 1.0,
+        };
         let spans = problem.k.div_ceil(SPAN).div_ceil(split) as f64;
         let span = self.span_us[place] * self.format[gguf::place(problem.b.format)];
         let is_clustered = config.split > 1 && config.split <= MOST_IN_CLUSTER;
         let meet = if is_clustered { self.cluster_us + self.cluster_256_us * rows as f64 / 256.0 } else { 0.0 };
-        let busy = waves * (alone * spans * span + self.wave_us[place] + meet);
+        let busy = waves * (sharing * spans * span + self.wave_us[place] + meet);
         let moved = |bytes: u64| stream_us(bytes as f64, self.memory, device);
         let prepare = self.prepare_us + moved(problem.m as u64 * problem.k as u64 * 6);
         let add = match config.split {
