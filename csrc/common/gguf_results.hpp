@@ -8,6 +8,13 @@
 namespace tilegemm::gguf {
 namespace {
 
+// The product of two numbers of 32 bits in one instruction. The compiler keeps a factor that does not change in 64 bits, and multiplies in 64 bits.
+__device__ __forceinline__ uint64_t mul_wide(uint32_t x, uint32_t y) {
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
+  return product;
+}
+
 // The stores of a lane, of neighbouring columns n and n + 1 of D, where n is even: a store of both writes whole sectors of 32 bytes of D, in 16 bits too. Conditions
 // are comparisons of two numbers of 32 bits.
 template <class Out>

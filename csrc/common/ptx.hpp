@@ -28,15 +28,6 @@ __device__ inline void griddepcontrol_wait() {
 #endif
 }
 
-// ---- Numbers ---------------------------------------------------------------------------------------------------------
-
-// The product of two numbers of 32 bits in one instruction. The compiler keeps a factor that does not change in 64 bits, and multiplies in 64 bits.
-__device__ inline uint64_t mul_wide(uint32_t x, uint32_t y) {
-  uint64_t product;
-  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
-  return product;
-}
-
 // ---- Matrices --------------------------------------------------------------------------------------------------------
 
 // Loads 8 x 8 numbers of 16 bits transposed; each lane gets two numbers of a row. For whole warps.

@@ -86,7 +86,9 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
   float* const d = static_cast<float*>(args.d.ptr);
   gguf::Stores stores(args, d, args.d.row_stride, column, INT_MAX);
   const auto put_all = [&](auto are_pairs) {
-    const auto row_of_d = [&](int row) { return reinterpret_cast<float*>(reinterpret_cast<char*>(d + column) + mul_wide(row, uint32_t(args.d.row_stride) * 4)); };
+    const auto row_of_d = [&](int row) {
+      return reinterpret_cast<float*>(reinterpret_cast<char*>(d + column) + gguf::mul_wide(row, uint32_t(args.d.row_stride) * 4));
+    };
 #pragma unroll
     for (int j = 0; j < first / 8; j++) {
       const int2 rows = *reinterpret_cast<const int2*>(tile.rows + 8 * j + 2 * t);
