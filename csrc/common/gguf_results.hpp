@@ -21,18 +21,9 @@ template <class Out>
 class Stores {
   using Two = std::conditional_t<sizeof(Out) == 4, uint2, uint32_t>;
   unsigned of_first_, of_second_;  // rows that results of the columns are stored of
+  bool are_pairs_;                 // all lanes store results of both columns at once
   float zero_ = 0.0f;              // unless a sum is not finite
 
- public:
-  // All lanes may store results of both columns at once.
-  bool are_pairs;
-
-  // `d`: the first result of D, or of a part of K; `rows`: that exist.
-  __device__ __forceinline__ Stores(const tg_gemm_args& args, const Out* d, int64_t stride, int n, int rows)
-      : of_first_(n < args.n ? max(rows, 0) : 0), of_second_(n + 1 < args.n ? of_first_ : 0),
-        are_pairs(args.n % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % sizeof(Two) == 0) {}
-
-  // The results of a row, at `to` and behind: sums times a factor. PAIRS: are_pairs.
   template <bool PAIRS>
   __device__ __forceinline__ void put(unsigned row, Out* to, float first, float second, float factor) {
     const Out both[2] = {Out(factor * first), Out(factor * second)};
@@ -47,6 +38,19 @@ class Stores {
       zero_ = fmaf(first, 0.0f, fmaf(second, 0.0f, zero_));
     }
     if (!PAIRS && row < of_second_) to[1] = both[1];
+  }
+
+ public:
+  // `d`: the first result of D, or of a part of K; `rows`: that exist.
+  __device__ __forceinline__ Stores(const tg_gemm_args& args, const Out* d, int64_t stride, int n, int rows)
+      : of_first_(n < args.n ? max(rows, 0) : 0), of_second_(n + 1 < args.n ? of_first_ : 0),
+        are_pairs_(args.n % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % sizeof(Two) == 0) {}
+
+  // Calls `rows`(put), which calls put(row, to, first, second, factor) for each row: the results at `to` and behind are the sums times the factor.
+  template <class Rows>
+  __device__ __forceinline__ void put_rows(const Rows& rows) {
+    if (are_pairs_) rows([&](auto... row) { put<true>(row...); });
+    else rows([&](auto... row) { put<false>(row...); });
   }
 
   __device__ __forceinline__ bool are_finite() const { return zero_ == 0.0f; }

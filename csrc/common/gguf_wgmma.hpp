@@ -22,7 +22,7 @@ struct WgmmaShape {
   static constexpr int blocks = width > 64 ? 1 : width > 16 ? 2 : Row::bytes > 192 ? 3 : 4;  // of a multiprocessor
   // Registers of a thread at the launch, of a thread that loads, and of a thread that multiplies: the last gets no more than the others leave, or it waits forever.
   static constexpr int at_launch = 65536 / (blocks * threads) / 8 * 8, of_loads = 24;
-  static constexpr int registers_beside(int of_loads) { return (at_launch * threads - of_loads * 128) / (32 * warps) / 8 * 8; }
+  static constexpr int registers_beside(int loads) { return (at_launch * threads - loads * 128) / (32 * warps) / 8 * 8; }
   static constexpr int registers = registers_beside(of_loads);
   static_assert(registers <= 240);
   static constexpr int depth = 64, x_bytes = width * depth * 2;  // of a stage

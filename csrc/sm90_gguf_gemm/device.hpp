@@ -97,15 +97,14 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   const auto store = [&](auto* d, int64_t stride) {
     const int m = first_m + 2 * t, n = first_row + 2 * g;
     gguf::Stores stores(args, d, stride, n, int(args.m) - m);
-    const auto put_all = [&](auto are_pairs) {
+    stores.put_rows([&](const auto& put) {
       auto* to = d + m * stride + n;
 #pragma unroll
       for (int j = 0; j < columns; j++) {
-        stores.template put<are_pairs>(8 * j, to, sum[4 * j], sum[4 * j + 2], alpha), to += stride;
-        stores.template put<are_pairs>(8 * j + 1, to, sum[4 * j + 1], sum[4 * j + 3], alpha), to += 7 * stride;
+        put(8 * j, to, sum[4 * j], sum[4 * j + 2], alpha), to += stride;
+        put(8 * j + 1, to, sum[4 * j + 1], sum[4 * j + 3], alpha), to += 7 * stride;
       }
-    };
-    stores.are_pairs ? put_all(std::true_type{}) : put_all(std::false_type{});
+    });
     if (!__all_sync(~0u, stores.are_finite())) {
       const int64_t from = int64_t(begin) * gguf::span, until = min(int64_t(end) * gguf::span, args.k);
       gguf::repair<S::format>(args, 0, first_row, min(S::width, int(args.m) - first_m), from, until, rows_from(first_m, d, stride, alpha));
@@ -138,11 +137,10 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       const int m = of_m + 2 * t, n = of_n + 2 * g;
       gguf::Stores stores(args, d, stride, n, int(args.m) - m);
       auto* const to = d + m * stride + n;
-      const auto put_all = [&](auto are_pairs) {
-        stores.template put<are_pairs>(0, to, v.x, v.z, alpha);
-        stores.template put<are_pairs>(1, to + stride, v.y, v.w, alpha);
-      };
-      stores.are_pairs ? put_all(std::true_type{}) : put_all(std::false_type{});
+      stores.put_rows([&](const auto& put) {
+        put(0, to, v.x, v.z, alpha);
+        put(1, to + stride, v.y, v.w, alpha);
+      });
       are_finite &= stores.are_finite();
     });
     if (!__all_sync(~0u, are_finite)) {

@@ -85,7 +85,7 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
   const int g = own.lane / 4, t = own.lane % 4, column = first_row() + 2 * g;
   float* const d = static_cast<float*>(args.d.ptr);
   gguf::Stores stores(args, d, args.d.row_stride, column, INT_MAX);
-  const auto put_all = [&](auto are_pairs) {
+  stores.put_rows([&](const auto& put) {
     const auto row_of_d = [&](int row) {
       return reinterpret_cast<float*>(reinterpret_cast<char*>(d + column) + gguf::mul_wide(row, uint32_t(args.d.row_stride) * 4));
     };
@@ -93,11 +93,10 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
     for (int j = 0; j < first / 8; j++) {
       const int2 rows = *reinterpret_cast<const int2*>(tile.rows + 8 * j + 2 * t);
       const float2 factors = *reinterpret_cast<const float2*>(tile.factors + 8 * j + 2 * t);
-      stores.template put<are_pairs>(rows.x, row_of_d(rows.x), sum[4 * j], sum[4 * j + 2], factors.x);
-      stores.template put<are_pairs>(rows.y, row_of_d(rows.y), sum[4 * j + 1], sum[4 * j + 3], factors.y);
+      put(rows.x, row_of_d(rows.x), sum[4 * j], sum[4 * j + 2], factors.x);
+      put(rows.y, row_of_d(rows.y), sum[4 * j + 1], sum[4 * j + 3], factors.y);
     }
-  };
-  stores.are_pairs ? put_all(std::true_type{}) : put_all(std::false_type{});
+  });
   if (!__all_sync(~0u, stores.are_finite())) {
     const GroupedRows rows{args.groups, args.m};
     const auto row = [&](int i) {
