@@ -219,6 +219,31 @@ fn each_kernel_takes_a_product_of_its_own() {
     }
 }
 
+/// Rows of D that are far apart are taken where the descriptor supports them, and refused by the family that says so.
+#[test]
+fn rows_of_d_far_apart_are_taken_where_they_are_supported() {
+    let (mut tried, mut refused) = (0, 0);
+    for kernel in built() {
+        let plain = dense(kernel, [128, 512, 1024, 1]);
+        for stride in [(1 << 30) - 1, 1 << 30, 1 << 34] {
+            let far = plain.with(|p| p.d.row_stride = stride);
+            if kernel.supports(&far, &device(kernel)).is_ok() {
+                for config in kernel.configurations(&far, &device(kernel)) {
+                    assert!(takes(kernel, &far, numbers(&config)), "{kernel}@{config} refuses {far}");
+                    tried += 1;
+                }
+            } else if kernel.family == "sm90_gguf_grouped_gemm" {
+                for config in kernel.configurations(&plain, &device(kernel)) {
+                    assert!(!takes(kernel, &far, numbers(&config)), "{kernel}@{config} takes {far}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(tried > 0, built().count() > 0);
+    assert_eq!(refused > 0, built().any(|kernel| kernel.family == "sm90_gguf_grouped_gemm"));
+}
+
 /// With any number of a configuration out of place.
 #[test]
 fn other_configurations_are_refused() {

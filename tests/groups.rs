@@ -124,6 +124,27 @@ fn groups_of_cut_blocks_are_refused() {
     }
 }
 
+/// `sm90_gguf_grouped_gemm` multiplies a row of D by the bytes of a row in 32 bits. `gguf_grouped_gemv` takes such products.
+#[test]
+fn rows_of_d_beyond_32_bits_are_refused_by_one_family() {
+    let blocks = experts(8, [768, 2048], [16, 2], Format::F32).with(|p| p.b.format = Format::Q4K);
+    let supports = |family: &str, stride: usize| {
+        let problem = blocks.with(|p| p.d.row_stride = stride as i64).canonical().problem;
+        let of_family = KERNELS.iter().filter(|kernel| kernel.family == family && kernel.types == problem.types());
+        let verdicts: Vec<_> = of_family.map(|kernel| kernel.supports(&problem, &DeviceInfo::h100())).collect();
+        assert!(!verdicts.is_empty(), "{family}");
+        verdicts
+    };
+    let (most, what) = ((1 << 30) - 1, "elements from row to row of D");
+    for verdict in supports("sm90_gguf_grouped_gemm", most) {
+        assert_eq!(verdict, Ok(()));
+    }
+    for verdict in supports("sm90_gguf_grouped_gemm", most + 1) {
+        assert_eq!(verdict, Err(Rejection::TooMany { what, have: most + 1, most }));
+    }
+    assert!(supports("gguf_grouped_gemv", most + 1).contains(&Ok(())));
+}
+
 /// A list of 1100 groups has no room in shared memory beside two stages.
 #[test]
 fn groups_are_limited_by_shared_memory() {
