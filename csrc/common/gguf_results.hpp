@@ -1,5 +1,4 @@
-// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more, number by number. Weights in 16 bits may be zero, or have another
-// sign, where a scale times a code and a minimum nearly cancel, and infinite scales need the codes themselves.
+// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more (gguf_exact.hpp).
 #pragma once
 #include <cstring>
 
@@ -71,17 +70,24 @@ __device__ __forceinline__ void repair(const tg_gemm_args& args, int matrix, int
   const int lane = threadIdx.x % 32, column = first_n + lane % rows_of_warp;
   __syncwarp();
 #pragma unroll 1
-  for (int i = 0; i < rows; i++) {
-    const auto of = row(i);
-    if (!of.d) continue;
-    const bool is_wrong = column < args.n && !isfinite(float(of.d[column]));
+  for (int first = 0; first < rows; first += 32) {
+    // A lane looks through the results of a row.
+    unsigned wrong = 0;
+    if (first + lane < rows) {
+      if (const auto of = row(first + lane); of.d) {
+#pragma unroll
+        for (int c = 0; c < rows_of_warp; c++) {
+          if (first_n + c < args.n && !isfinite(float(of.d[first_n + c]))) wrong |= 1u << c;
+        }
+      }
+    }
 #pragma unroll 1
-    for (unsigned left = __ballot_sync(~0u, is_wrong) & ((1u << rows_of_warp) - 1); left; left &= left - 1) {
-      const int n = first_n + __ffs(left) - 1;
-      float sum = exact_sum<F>(args, of.row_of_a, matrix, n, begin + lane, end, 32);
-#pragma unroll 1
-      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      if (lane == 0) of.d[n] = std::remove_reference_t<decltype(*of.d)>(of.factor * sum);
+    for (unsigned left = __ballot_sync(~0u, wrong != 0); left; left &= left - 1) {
+      const int lane_of_row = __ffs(left) - 1;
+      const auto of = row(first + lane_of_row);
+      const bool is_wrong = __shfl_sync(~0u, wrong, lane_of_row) >> lane % rows_of_warp & 1;
+      const Once once = once_more<F, rows_of_warp>(args, of.row_of_a, matrix, column, is_wrong, begin, end, MostOfF32{});
+      if (once.is_new && lane < rows_of_warp) of.d[column] = std::remove_reference_t<decltype(*of.d)>(of.factor * once.sum);
     }
   }
 }

@@ -29,6 +29,7 @@ struct BulkRows : gguf::FewRows<F, 1, WARPS> {
   static constexpr int factors_at(int warps) { return warps * Base::x_bytes; }
   static constexpr int sums_at(int warps) { return factors_at(warps) + warps * Base::Factors::bytes; }
   static constexpr int barriers_at(int warps) { return sums_at(warps) + 2 * batch * warps * Base::sums * int(sizeof(float)); }
+  static constexpr int wrong_at(int warps) { return barriers_at(warps) + 2 * 8 * most_stages + 8; }
   static constexpr int ring_at(int warps) { return barriers_at(warps) + 2 * 8 * most_stages + 16; }
   static constexpr int stages(int warps) {
     const int stages = useful / stage_bytes(warps);
@@ -155,9 +156,11 @@ __global__ void __launch_bounds__(S::threads, 1)
 
     if (++batch < S::batch && unit + 1 < last) continue;
     bar_sync(1, 32 * warps);
-    store_sums(args, all, epilogue, parity, batch, unit + 1 - batch, 0, first_span);
+    store_sums(args, all, epilogue, parity, batch, unit + 1 - batch, 0);
     batch = 0, parity ^= 1;
   }
+  bar_sync(1, 32 * warps);
+  repair(args, all, epilogue, first, last, 0, first_span);
 }
 
 }  // namespace

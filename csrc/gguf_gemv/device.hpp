@@ -6,22 +6,34 @@
 namespace tilegemm {
 namespace {
 
-// Adds the sums of a block's warps, of `batch` units of 16 rows of W from `first_unit` on, and stores them. The warps' spans begin with `first_span`.
+// Stores a sum: a result, or of a part of K.
+template <class T>
+__device__ __forceinline__ void store_sum(const tg_gemm_args& args, const GatingEpilogue<T, float>& epilogue, int i, int j, float sum) {
+  if (gridDim.y > 1) *part_at<float>(args, blockIdx.y, 0, i, j) = sum;
+  else static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j] = epilogue(sum, i, j, 0, 0);
+}
+
+// Adds the sums of a block's warps, of `batch` units of 16 rows of W from `first_unit` on, and stores them.
 template <class S, class T>
 __device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf::Sums<S>& all, const GatingEpilogue<T, float>& epilogue, int parity, int batch,
-                                           int first_unit, int first_m, int first_span) {
+                                           int first_unit, int first_m) {
   for (int index = threadIdx.x; index < batch * S::sums; index += 32 * all.warps) {
     const int of_batch = index / S::sums, element = index % S::sums;
     const int i = first_m + all.m(element), j = (first_unit + of_batch) * gguf::rows_of_warp + all.n(element);
     if (i >= args.m || j >= args.n) continue;
-    float sum = all.add(parity, of_batch, element);
-    if (!isfinite(sum)) {
-      const int64_t begin = first_span * int64_t(gguf::span), end = begin + all.warps * int64_t(gguf::span);
-      sum = gguf::exact_sum<S::format>(args, i, 0, j, begin, min(end, args.k), 1);
-    }
-    if (gridDim.y > 1) *part_at<float>(args, blockIdx.y, 0, i, j) = sum;
-    else static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j] = epilogue(sum, i, j, 0, 0);
+    const float sum = all.add(parity, of_batch, element);
+    store_sum(args, epilogue, i, j, sum);
   }
+}
+
+// Behind all sums: those that infinite or NaN operands have made wrong, once more. The warps' spans begin with `first_span`, the columns with unit `first`.
+template <class S, class T>
+__device__ __forceinline__ void repair(const tg_gemm_args& args, const gguf::Sums<S>& all, const GatingEpilogue<T, float>& epilogue, int first, int last, int first_m,
+                                       int first_span) {
+  if (*all.wrong == 0) return;
+  const int64_t begin = first_span * int64_t(gguf::span), end = min(begin + all.warps * int64_t(gguf::span), args.k);
+  gguf::repair<S::format>(args, *all.wrong, 0, first * gguf::rows_of_warp, min(last * gguf::rows_of_warp, int(args.n)), begin, end, all.warps,
+                          [&](int r) { return first_m + r; }, [&](int r, int n, float sum) { store_sum(args, epilogue, first_m + r, n, sum); });
 }
 
 // A block has up to 16 rows of A, `units` times 16 rows of W, and a part of K.
@@ -83,9 +95,11 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
 
     if (++batch < S::batch && unit + 1 < last) continue;
     __syncthreads();
-    store_sums(args, all, epilogue, parity, batch, unit + 1 - batch, first_m, first_span);
+    store_sums(args, all, epilogue, parity, batch, unit + 1 - batch, first_m);
     batch = 0, parity ^= 1;
   }
+  __syncthreads();
+  repair(args, all, epilogue, first, last, first_m, first_span);
 }
 
 }  // namespace

@@ -58,6 +58,11 @@ __device__ __forceinline__ int units_of_item(int tiles, int units, int most, int
   return int(__reduce_min_sync(~0u, own == least ? best : ~0u));
 }
 
+__device__ __forceinline__ void store_result(const tg_gemm_args& args, const Epilogue<float, float>& epilogue, const Places& places, int i, int j, float sum) {
+  const int row = places.rows[i];
+  static_cast<float*>(args.d.ptr)[row * args.d.row_stride + j] = places.scales[i] * epilogue.unrounded(sum, row, j, 0, places.group);
+}
+
 template <class S, class T>
 __global__ void __launch_bounds__(32 * S::warps, 1)
     gguf_grouped_gemv(const __grid_constant__ tg_gemm_args args, const __grid_constant__ GroupedPlace p,
@@ -126,10 +131,6 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
           const int i = all.m(element), j = of_unit * gguf::rows_of_warp + all.n(element), row = places.rows[i];
           if (row < 0 || j >= args.n) continue;
           float sum = all.add(parity, of_batch, element);
-          if (!isfinite(sum)) {
-            sum = gguf::exact_sum<S::format>(args, p.pairs_per_row.quotient(row), places.group, j, first_span * int64_t(gguf::span),
-                                                min(int64_t(first_span + warps) * gguf::span, args.k), 1);
-          }
           if (p.parts > 1) {
             // The same thread has the element in every part.
             float* const parts = reinterpret_cast<float*>(shared + S::parts_at(warps)) + (of_unit - first) * S::sums + element;
@@ -137,11 +138,18 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
             *parts = sum;
             if (part + 1 < p.parts) continue;
           }
-          static_cast<float*>(args.d.ptr)[row * args.d.row_stride + j] = places.scales[i] * epilogue.unrounded(sum, row, j, 0, places.group);
+          store_result(args, epilogue, places, i, j, sum);
         }
         batch = 0, parity ^= 1;
       }
     }
+    __syncthreads();
+    if (*all.wrong == 0) continue;
+    gguf::repair<S::format>(args, *all.wrong, places.group, first * gguf::rows_of_warp, min(last * gguf::rows_of_warp, int(args.n)), 0, args.k, warps,
+                            [&](int r) { return p.pairs_per_row.quotient(places.rows[r]); },
+                            [&](int r, int n, float sum) { store_result(args, epilogue, places, r, n, sum); });
+    __syncthreads();
+    if (threadIdx.x == 0) *all.wrong = 0;
   }
 }
 
