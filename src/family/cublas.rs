@@ -6,7 +6,7 @@ use crate::cost::pipeline::l2_us;
 use crate::cost::tf32::{Fit, Tile};
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, roofline_us};
 use crate::kernel::fitted::fitted;
-use crate::kernel::{Case, Family, KernelDesc, Math, Rejection, INT};
+use crate::kernel::{Case, Family, KernelDesc, Math, Rejection};
 use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 
 /// The most rows and columns of D for which cuBLAS splits K over the card.
@@ -139,13 +139,9 @@ impl Family for Cublas {
         let leading = |o: &Operand| if o.col_stride == 1 { o.row_stride } else { o.col_stride };
         let mut operands =
             [("A", problem.a), ("B", problem.b), ("D", problem.d)].map(|(name, o)| (name, leading(&o))).into_iter();
-        if let Some((operand, have)) = operands.find(|(_, have)| i32::try_from(*have).is_err()) {
-            return Err(Rejection::LeadingDimension { operand, have });
-        }
-        let largest = [problem.m, problem.n, problem.k, problem.batch_count()].into_iter().max().unwrap_or(0);
-        match largest > INT {
-            true => Err(Rejection::Extent { extent: i64::try_from(largest).unwrap_or(i64::MAX) }),
-            false => Ok(()),
+        match operands.find(|(_, have)| i32::try_from(*have).is_err()) {
+            Some((operand, have)) => Err(Rejection::LeadingDimension { operand, have }),
+            None => Ok(()),
         }
     }
 

@@ -146,12 +146,6 @@ pub enum Rejection {
     /// The kernel supports a single batch stride per operand.
     #[error("takes one batch dimension, the operands need two")]
     Batch,
-    /// An index does not fit into 32 bits.
-    #[error("an operand spans {extent} elements, more than its 32-bit indices reach")]
-    Extent {
-        /// The largest distance in an operand.
-        extent: i64,
-    },
     /// TMA cannot address the operand.
     #[error("{operand} has a stride of {have} elements, at least 0 and at most {most} needed")]
     Stride {

@@ -12,7 +12,7 @@ use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{workspace, Layout, Problem};
-use half::bf16;
+use half::{bf16, f16};
 use std::sync::Arc;
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -22,6 +22,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("many_columns".into(), Box::new(many_columns)),
         ("a_long_sum".into(), Box::new(a_long_sum)),
         ("a_long_sum_of_a_few_rows".into(), Box::new(a_long_sum_of_a_few_rows)),
+        ("the_vendor_at_its_limits".into(), Box::new(the_vendor_at_its_limits)),
     ]
 }
 
@@ -205,6 +206,29 @@ fn a_long_sum_of_a_few_rows(gpu: &Gpu) -> Result<(), String> {
     let kernel = kernel.ok_or("no kernel of this build takes so long a K")?;
     let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
     expect(kernel.name, &product.run(gpu, &plan, 0, 128)?, &expected)
+}
+
+/// cuBLAS, by name, with the largest multiple of eight that its row admits, in each extent: beyond, it reads what is not its own.
+fn the_vendor_at_its_limits(gpu: &Gpu) -> Result<(), String> {
+    vendor_at_limits::<bf16>(gpu)?;
+    vendor_at_limits::<f16>(gpu)?;
+    vendor_at_limits::<f32>(gpu)
+}
+
+fn vendor_at_limits<T: Element + ValidAsZeroBits>(gpu: &Gpu) -> Result<(), String> {
+    const MOST: usize = OVER - 16;
+    for (m, n, k) in [(2, MOST, 8), (MOST, 2, 8), (2, 2, MOST)] {
+        let mut product = Sparse::<T>::new(gpu, m, n, k)?;
+        Sparse::put(&product.stream, &mut product.a, m * k - 1, 3.0)?;
+        Sparse::put(&product.stream, &mut product.b, n * k - 1, 5.0)?;
+        let canonical = product.problem.canonical().problem;
+        let mut kernels =
+            KERNELS.iter().filter(|kernel| kernel.role == Role::Vendor && kernel.types == canonical.types());
+        let kernel = kernels.find(|kernel| kernel.supports(&canonical, &gpu.info).is_ok()).ok_or("cuBLAS refuses")?;
+        let plan = product.plan(gpu, Policy::force(kernel.name).map_err(|e| e.to_string())?)?;
+        expect(&product.problem.to_string(), &product.run(gpu, &plan, m * n - 2, 2)?, &[0.0, 15.0])?;
+    }
+    Ok(())
 }
 
 /// Bytes of the memory that lines are spread over: more than 2^32 elements of every type.
