@@ -202,13 +202,13 @@ fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
     #[cfg(feature = "bindgen")]
     {
         env("LIBCLANG_PATH");
-        generate_bindings(&csrc.join("tilegemm.h"), &target)?;
+        generate_bindings(&csrc.join("library.h"), &target)?;
         let same = std::fs::read(&target).ok() == std::fs::read(&checked_in).ok();
         return if same {
             Ok(())
         } else {
             Err(format!(
-                "src/bindings.rs is not what bindgen makes of csrc/tilegemm.h; run `cp {} src/bindings.rs`",
+                "src/bindings.rs is not what bindgen makes of csrc/library.h; run `cp {} src/bindings.rs`",
                 target.display()
             ))
         };

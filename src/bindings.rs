@@ -210,3 +210,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn tg_last_cuda_error() -> *const ::std::os::raw::c_char;
 }
+unsafe extern "C" {
+    pub fn tg_load_elementwise() -> tg_status;
+}
+unsafe extern "C" {
+    pub fn tg_load_experts() -> tg_status;
+}

@@ -9,12 +9,12 @@ use crate::cost::{self, Model};
 use crate::error::{Error, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Case, KernelDesc, Rejection, Role};
-use crate::packing::{self, Packing};
+use crate::packing::Packing;
 use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
 use crate::tuning::{Among, Entry, Host, Tables, Tuning};
 use fuse::Split;
-use memo::{Answer, Memo, Question, Recent};
+use memo::{Memo, Question, Recent};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -25,11 +25,14 @@ mod explanation;
 mod fuse;
 mod invariant;
 mod memo;
+mod plan;
 mod policy;
 pub(crate) mod refit;
 
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};
+use plan::Calls;
+pub use plan::Plan;
 pub use policy::{batch_invariant, set_batch_invariant, Policy};
 use refit::Refit;
 
@@ -44,87 +47,6 @@ pub enum Reason {
     Tuned,
     /// The kernel has the lowest estimate of all kernels that support the problem.
     Estimate,
-}
-
-/// A problem and the kernel that runs it.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Plan {
-    /// The problem as the caller asked.
-    pub asked: Problem,
-    /// The problem as the kernel gets it.
-    pub canonical: Canonical,
-    /// The kernel.
-    pub kernel: &'static KernelDesc,
-    /// Why this kernel was taken.
-    pub reason: Reason,
-    /// The expected time, in microseconds.
-    pub estimate_us: f64,
-    /// Multiprocessors that the kernel may fill.
-    pub sm_count: u32,
-    /// The configuration that the kernel runs in.
-    pub config: Config,
-    /// The operands of which the kernel gets copies. The estimate includes the copies.
-    pub packing: Option<Packing>,
-    /// Device memory that the kernel needs beside the operands.
-    pub workspace: Need,
-    /// The plan for a stream that has no workspace.
-    without: Option<Arc<Plan>>,
-    dispatcher: usize,
-    policy: Policy,
-    calls: Calls,
-    /// Whether an event has told that another plan runs in this plan's place.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
-    told: AtomicBool,
-}
-
-/// How often a plan was launched. When the plan is dropped, its launches move to the dispatcher's count.
-#[derive(Debug)]
-struct Calls {
-    counter: Counter,
-    forgotten: Arc<AtomicU64>,
-}
-
-impl Drop for Calls {
-    fn drop(&mut self) {
-        self.forgotten.fetch_add(self.counter.sum(), Ordering::Relaxed);
-    }
-}
-
-impl Plan {
-    /// Counts one launch.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn count(&self) {
-        self.calls.counter.count();
-    }
-
-    /// Whether this is the first call: an event tells each plan's replacement once.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn tell(&self) -> bool {
-        !self.told.swap(true, Ordering::Relaxed)
-    }
-
-    /// The plan that runs instead on a stream without a workspace ([`crate::workspace`]): the same problem, on a kernel that needs no
-    /// workspace. `None` where the kernel was asked for by name, or needs no workspace itself.
-    pub fn without_workspace(&self) -> Option<&Plan> {
-        self.without.as_deref()
-    }
-
-    /// The name of the kernel, with the operands that are copied: `NAME+copies_AB`.
-    pub fn name(&self) -> String {
-        packing::name(self.kernel.name, self.packing)
-    }
-
-    /// How often the plan was launched.
-    pub fn calls(&self) -> u64 {
-        self.calls.counter.sum()
-    }
-}
-
-impl Answer for Plan {
-    fn question(&self) -> Question<'_> {
-        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
-    }
 }
 
 /// The kernel that is taken, its configuration, its expected time in microseconds, and the reason.
@@ -256,7 +178,7 @@ impl Dispatcher {
     fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
         let canonical = asked.canonical();
         let p = &canonical.problem;
-        let Chosen { kernel, config, us: estimate_us, reason, packing } = match policy.forced() {
+        let chosen = match policy.forced() {
             Some(kernel) => {
                 let Candidate { verdict, config, .. } = self.judge(kernel, p, policy);
                 let refused = |rejection: Rejection| {
@@ -277,6 +199,12 @@ impl Dispatcher {
                 chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy), &self.device))?
             }
         };
+        Ok(self.plan_of(asked, policy, canonical, chosen))
+    }
+
+    fn plan_of(&self, asked: &Problem, policy: Policy, canonical: Canonical, chosen: Chosen) -> Plan {
+        let p = &canonical.problem;
+        let Chosen { kernel, config, us: estimate_us, reason, packing } = chosen;
         tracing::debug!(
             target: "tilegemm::dispatch", m = p.m, n = p.n, k = p.k, batch = p.batch_count(), layout = %p.layout(),
             types = %p.types(), f32_mode = %p.f32_mode, kernel = kernel.name, %config, ?reason, estimate_us, "chosen"
@@ -292,7 +220,7 @@ impl Dispatcher {
         let (sm_count, dispatcher) = (self.device.sm_count, self.id);
         let calls = Calls { counter: Counter::default(), forgotten: self.forgotten.clone() };
         let asked = *asked;
-        Ok(Plan {
+        Plan {
             asked,
             canonical,
             kernel,
@@ -307,7 +235,23 @@ impl Dispatcher {
             policy,
             calls,
             told: AtomicBool::new(false),
-        })
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    /// The fastest plan for a plan's problem that needs no workspace, among the kernels of ours that `is_among` admits; `None` where none
+    /// runs the problem, or the plan's kernel was asked for by name or for its order of sums.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn plan_among(&self, plan: &Plan, is_among: &dyn Fn(&KernelDesc) -> bool) -> Option<Plan> {
+        let policy = Policy { vendor: false, ..plan.policy.with_workspace(0) };
+        if policy.forced.is_some() || policy.batch_invariant {
+            return None;
+        }
+        let canonical = plan.asked.canonical();
+        let mut able = self.able(&canonical.problem, policy);
+        able.retain(|candidate| is_among(candidate.kernel));
+        let chosen = self.decide(&canonical.problem, &able, &[])?;
+        Some(self.plan_of(&plan.asked, policy, canonical, chosen))
     }
 
     /// The verdict of every kernel of the table on the canonical `problem`, with the estimates that a choice is made by.

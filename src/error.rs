@@ -104,6 +104,17 @@ pub enum Error {
         error: String,
     },
 
+    /// Device memory has no room for a kernel's code.
+    #[error("device memory is full: {free_mib} MiB are free, and loading {kernel} takes up to {need_mib} MiB; free memory, or call `prepare` before memory is full")]
+    MemoryFull {
+        /// The kernel.
+        kernel: &'static str,
+        /// Free device memory.
+        free_mib: usize,
+        /// Free device memory that a load needs.
+        need_mib: usize,
+    },
+
     /// A suite file is invalid.
     #[error("{name}: {what}")]
     Suite {

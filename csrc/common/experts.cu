@@ -5,6 +5,7 @@
 #include "common/activation.hpp"
 #include "common/launch.hpp"
 #include "common/ptx.hpp"
+#include "library.h"
 
 namespace tilegemm {
 namespace {
@@ -320,5 +321,7 @@ tg_status tg_gate_rows(tg_format format, const tg_gemm_args* args) {
     default: return TG_UNSUPPORTED;
   }
 }
+
+tg_status tg_load_experts() { return tilegemm::load_own_module(); }
 
 }  // extern "C"

@@ -1,7 +1,8 @@
 //! The dispatchers of this process, one for each device, and the policy that the environment asks for.
 
-use super::device::{device_info, MOST_DEVICES};
+use super::device::{current_device, device_info, MOST_DEVICES};
 use super::library::library;
+use super::modules;
 use crate::dispatch::Dispatcher;
 #[cfg(any(feature = "candle", feature = "interpose"))]
 use crate::dispatch::{batch_invariant, Policy};
@@ -20,7 +21,12 @@ pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
     let cell = DISPATCHERS.get(ordinal).ok_or_else(|| Error::NoDevice(format!("there is no device {ordinal}")))?;
     cell.get_or_try_init(|| {
         library()?;
-        Dispatcher::new(device_info(ordinal)?).with_user_tuning()
+        let dispatcher = Dispatcher::new(device_info(ordinal)?).with_user_tuning()?;
+        // Kernels for a device whose memory is full.
+        if current_device()? == ordinal {
+            modules::load_least(ordinal, dispatcher.device().capability)?;
+        }
+        Ok(dispatcher)
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::arguments::{arguments, format};
 use super::device::check;
-use super::library::library;
+use super::modules::{self, Beside};
 use super::pointers::Pointers;
 use crate::error::Result;
 use crate::ffi;
@@ -26,7 +26,7 @@ use std::ffi::c_void;
 /// As for [`launch`](super::launch) of `problem`; A and B are not read.
 pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stream: *mut c_void) -> Result<()> {
     let Some(epilogue) = problem.epilogue.rest(fusion) else { return Ok(()) };
-    library()?;
+    modules::beside(Beside::Elementwise)?;
     let rest = Problem { a: problem.d, epilogue, ..*problem };
     let pointers = Pointers { a: pointers.d, ..pointers };
     let args = ffi::tg_gemm_args { stream, ..arguments(&rest, pointers) };
@@ -49,7 +49,7 @@ pub(crate) unsafe fn slope(
     stream: *mut c_void,
 ) -> Result<()> {
     use std::ptr::null;
-    library()?;
+    modules::beside(Beside::Elementwise)?;
     let mut problem = Problem::dense(1, count, count, 1, Layout::NN, of);
     problem.epilogue.activation = activation;
     let pointers = Pointers::new(x, null(), d);

@@ -3,7 +3,7 @@
 use super::arguments::{activation as activation_of, arguments, format as format_of};
 use super::device::{check, current_device};
 use super::dispatchers::dispatcher;
-use super::library::library;
+use super::modules::{self, Beside};
 use super::pointers::Pointers;
 use crate::error::Result;
 use crate::ffi;
@@ -72,7 +72,7 @@ fn overlaps() -> Result<bool> {
 /// The pointers of `choice` are memory of the current device of the sizes that `tg_routing` states, and `stream` is a stream of that device. The
 /// memory stays allocated until `stream` has passed the launch.
 pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
-    library()?;
+    modules::beside(Beside::Experts)?;
     let routing = ffi::tg_routing {
         tokens: choice.tokens as i64,
         experts: choice.experts as i64,
@@ -106,7 +106,7 @@ pub(crate) unsafe fn sum_rows(
     d: *mut c_void,
     stream: *mut c_void,
 ) -> Result<()> {
-    library()?;
+    modules::beside(Beside::Experts)?;
     let problem = Problem::dense(rows, columns, of_row, 1, Layout::NN, of);
     let args = arguments(&problem, Pointers::new(a, null(), d));
     let args = ffi::tg_gemm_args { stream, overlap: overlaps()?.into(), ..args };
@@ -126,7 +126,7 @@ pub(crate) unsafe fn gate_rows(
     d: *mut c_void,
     stream: *mut c_void,
 ) -> Result<()> {
-    library()?;
+    modules::beside(Beside::Experts)?;
     let mut problem = Problem::dense(rows, columns, 0, 1, Layout::NN, of);
     problem.epilogue.gate = Some(gate);
     let args = arguments(&problem, Pointers::new(a, null(), d));

@@ -56,7 +56,8 @@ pub(crate) use stream::fill;
 /// replacement runs ([`Plan::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.
 ///
 /// # Errors
-/// [`Error::Cuda`] when CUDA refuses the launch, and [`Error::Refused`] when the kernel refuses the launch: then
+/// [`Error::MemoryFull`] when device memory has no room for the kernel, and no other kernel is loaded that runs the
+/// problem. [`Error::Cuda`] when CUDA refuses the launch, and [`Error::Refused`] when the kernel refuses the launch: then
 /// nothing has run, or some pieces of a product that is computed in pieces have run (an in-place product is never
 /// computed in pieces). [`Error::Workspace`] when there is no workspace and the plan has no replacement.
 ///
@@ -75,6 +76,10 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     }
     // SAFETY: the caller's stream is one of the current device.
     let (ready, workspace) = unsafe { resolve(plan, queue.stream)? };
+    if let Err(lack) = modules::ready(ready) {
+        // SAFETY: the caller's promises.
+        return unsafe { launch_loaded(plan, lack, pointers, queue) };
+    }
     begin(plan, ready);
     let plan = ready;
     let pointers = if plan.canonical.swapped { pointers.transposed() } else { pointers };
@@ -130,6 +135,25 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
     unsafe { own::in_turn(workspace, queue.stream, launch_all) }
 }
 
+/// Launches, in place of `plan`, whose kernel cannot be loaded for the reason `lack`, the fastest kernel that is loaded already. The next
+/// launch of `plan` tries to load its kernel again.
+///
+/// # Safety
+/// As for [`launch`].
+unsafe fn launch_loaded(plan: &Plan, lack: Error, pointers: Pointers, queue: Queue) -> Result<()> {
+    let device = current_device()?;
+    let Some(other) = dispatcher(device)?.plan_among(plan, &|kernel| modules::is_loaded(device, kernel)) else {
+        return Err(lack);
+    };
+    if plan.tell() {
+        let (kernel, instead) = (plan.kernel.name, other.kernel.name);
+        tracing::warn!(target: "tilegemm::modules", kernel, instead, %lack, "not loaded");
+    }
+    other.set_ready();
+    // SAFETY: the caller's promises.
+    unsafe { launch(&other, pointers, queue) }
+}
+
 /// Makes a launch. In the preload library the launch may load the module of its kernel while another thread captures in global mode: programs that
 /// do not know this crate call [`prepare`] for no stream.
 ///
@@ -180,14 +204,14 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
 /// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches the workspace off.
 ///
 /// # Errors
-/// The errors of [`dispatcher`], [`Error::Cuda`] where a module cannot be loaded, and [`Error::Workspace`] with the
-/// reason why there can be no workspace.
+/// The errors of [`dispatcher`], [`Error::MemoryFull`] and [`Error::Cuda`] where a module cannot be loaded, and
+/// [`Error::Workspace`] with the reason why there can be no workspace. A later call tries again.
 ///
 /// # Safety
 /// `stream` is one of the current device.
 pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
     let device = current_device()?;
-    modules::load(device, dispatcher(device)?.device().capability)?;
+    modules::load_all(device, dispatcher(device)?.device().capability)?;
     // SAFETY: the caller's promise.
     let lack = match unsafe { own::workspace(stream, true)? } {
         Ok(workspace) if workspace.is_shared() => WorkspaceError::ManyStreams,

@@ -2,6 +2,7 @@
 
 use super::arguments::{arguments, format};
 use super::device::check;
+use super::modules::{self, Beside};
 use super::pointers::{Pointers, Queue};
 use crate::error::Result;
 use crate::ffi;
@@ -24,6 +25,7 @@ pub(super) unsafe fn launch(
     queue: Queue,
     multiply: impl FnOnce(&Problem, Pointers) -> Result<()>,
 ) -> Result<()> {
+    modules::beside(Beside::Elementwise)?;
     let (copied, Copies { a, b, .. }) = (packing.copied(piece), packing.copies(piece));
     let at = |offset: u64| (workspace + offset as usize) as *mut c_void;
     let to = Pointers {

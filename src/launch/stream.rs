@@ -118,7 +118,7 @@ pub(crate) unsafe fn fill(stream: *mut c_void, address: *mut c_void, byte: u8, b
 
 /// Gives the thread the context that a call of the CUDA runtime would give: the context of the thread's current device,
 /// or of device 0 for a thread without a context.
-fn make_context() -> std::result::Result<(), DriverError> {
+pub(super) fn make_context() -> std::result::Result<(), DriverError> {
     init()?;
     if ctx::get_current()?.is_some() {
         return Ok(());

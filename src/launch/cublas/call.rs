@@ -4,7 +4,9 @@ use super::api::{cublas, Cublas, CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F
 use super::api::{GEMM_DEFAULT_TENSOR_OP, OP_N, OP_T};
 use super::sums::ExactSums;
 use crate::error::{Error, Result};
+use crate::launch::device::failed;
 use crate::launch::pointers::Pointers;
+use crate::launch::stream;
 use crate::problem::f32_mode::compute_type;
 use crate::problem::{F32Mode, Format, Operand, Problem};
 use std::ffi::{c_int, c_longlong, c_void};
@@ -105,8 +107,11 @@ impl VendorCall {
             let help = "the plan needs a cuBLAS handle; pass one in Queue::cublas, or plan with Policy::own()";
             return Err(Error::Vendor(help.into()));
         }
+        let library = cublas()?;
+        // cuBLAS loads kernels and allocates memory at first calls, which would invalidate a capture of another thread.
         // SAFETY: the caller's promises are passed on.
-        unsafe { self.run_by(cublas()?, pointers, handle) }
+        let run = || unsafe { self.run_by(library, pointers, handle) };
+        stream::relaxed(run).map_err(failed("cuThreadExchangeStreamCaptureMode"))?
     }
 
     pub(super) unsafe fn run_by(&self, library: &Cublas, pointers: Pointers, handle: *mut c_void) -> Result<()> {
