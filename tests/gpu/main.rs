@@ -7,6 +7,7 @@ mod batch_invariant;
 // The blocks of `tilegemm bench`.
 #[path = "../../src/cli/blocks.rs"]
 mod blocks;
+mod captures;
 mod cases;
 mod chains;
 mod configurations;
@@ -107,7 +108,9 @@ fn plain(kernel: &&'static KernelDesc) -> bool {
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
 
 fn all() -> Vec<(String, Test)> {
-    let mut tests = launches::tests(); // kernels that were launched before would prove nothing there
+    // Kernels that were launched before would prove nothing in these.
+    let mut tests = captures::tests();
+    tests.extend(launches::tests());
     let others: Vec<(String, Test)> = vec![
         ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
         ("workspaces_in_graphs".into(), Box::new(exactness::workspaces_in_graphs)),
