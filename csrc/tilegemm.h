@@ -103,9 +103,9 @@ typedef struct tg_scale {
 } tg_scale;
 
 /* Groups of rows that have a matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows. Pointers are to the
- * device, and m is the rows of all groups. A kernel leaves out a row of no group, and a row with a pair that is not below m. A problem with
- * groups has one matrix A and D, and a beta of 0. Its bias has a row for each group, batch_stride[1] apart. A factor multiplies what the activation
- * returns. */
+ * device, and m is the rows of all groups. The row of D of a row of no group is zero. A kernel leaves out a row with a pair that is not below
+ * m, and a row of D that no pair names. A problem with groups has one matrix A and D, and a beta of 0. Its bias has a row for each group,
+ * batch_stride[1] apart. A factor multiplies what the activation returns. */
 typedef struct tg_groups {
   const int32_t *first_row;     /* the first row of each group, and the end of the last group; or null: */
   const uint32_t *group_of_row; /* the group of each row, ascending */
@@ -175,10 +175,10 @@ typedef struct tg_routing {
   int64_t row_stride;
   tg_format format;    /* of the logits: f16, bf16 or f32 */
   int32_t normalise;   /* not 0: the scales of a token add up to 1; 0: scales are shares of the softmax over all experts */
-  uint32_t *chosen;    /* tokens x top_k: experts by falling logit, equal logits by rising expert. A given expert that does not exist has no row */
+  uint32_t *chosen;    /* tokens x top_k: experts by falling logit, equal logits by rising expert. A given number may be that of no expert */
   float *scales;       /* tokens x top_k */
   int32_t *first_row;  /* experts + 1, as tg_groups has it */
-  uint32_t *pairs;     /* tokens x top_k: by expert, and for each expert by rising pair */
+  uint32_t *pairs;     /* tokens x top_k: by expert, and for each expert by rising pair; last the pairs without an expert, in no group */
   uint32_t *counts;    /* blocks x experts, scratch; unused with one block */
   int32_t blocks;      /* thread blocks, each with a part of the tokens */
   int32_t overlap;     /* as in tg_gemm_args */

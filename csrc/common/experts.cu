@@ -94,7 +94,7 @@ __device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint
   __syncthreads();
 }
 
-// Turns the rows of each expert into the first row of each expert. For one warp.
+// Turns the rows of each expert into the first row of each expert, and sets the row behind the last expert's. For one warp.
 __device__ void add_up(uint32_t* rows, int experts, int32_t* first_row, int lane) {
   uint32_t before = 0;
   for (int e0 = 0; e0 < experts; e0 += 32) {
@@ -112,16 +112,20 @@ __device__ void add_up(uint32_t* rows, int experts, int32_t* first_row, int lane
     }
     before += __shfl_sync(~0u, up_to, 31);
   }
-  if (first_row && lane == 0) first_row[experts] = int32_t(before);
+  if (lane == 0) {
+    rows[experts] = before;
+    if (first_row) first_row[experts] = int32_t(before);
+  }
 }
 
-// Lists the pairs of a block's tokens, for each expert by rising pair. `next`: the next row of each expert. For one warp.
+// Lists the pairs of a block's tokens, for each expert by rising pair. `next`: the next row of each expert, and of the pairs whose expert does not exist. For one
+// warp.
 __device__ void place(const tg_routing& r, const Tokens& tokens, uint32_t* next, int lane) {
   const int64_t end = tokens.end * r.top_k;
   for (int64_t p0 = tokens.first * r.top_k; p0 < end; p0 += 32) {
     const int64_t p = p0 + lane;
-    const uint32_t expert = p < end ? r.chosen[p] : ~0u;
-    const bool exists = expert < r.experts;
+    const bool exists = p < end;
+    const uint32_t expert = exists ? min(r.chosen[p], uint32_t(r.experts)) : ~0u;
     const unsigned same = __match_any_sync(~0u, expert), before = same & ((1u << lane) - 1);
     const uint32_t row = exists ? next[expert] + __popc(before) : 0;
     __syncwarp();
@@ -140,7 +144,7 @@ __global__ void __launch_bounds__(threads) route_few(const tg_routing r) {
   griddepcontrol_wait();
   launch_dependents();
   const Tokens tokens(r, 0);
-  choose_and_count(r, tokens, shared, shared + r.experts, warp, lane);
+  choose_and_count(r, tokens, shared, shared + r.experts + 1, warp, lane);
   if (warp > 0) return;
   add_up(shared, int(r.experts), r.first_row, lane);
   __syncwarp();
@@ -152,14 +156,14 @@ __global__ void __launch_bounds__(threads) route_choose(const tg_routing r) {
   extern __shared__ uint32_t shared[];
   griddepcontrol_wait();
   launch_dependents();
-  choose_and_count(r, Tokens(r, blockIdx.x), shared, shared + r.experts, threadIdx.x / 32, threadIdx.x % 32);
+  choose_and_count(r, Tokens(r, blockIdx.x), shared, shared + r.experts + 1, threadIdx.x / 32, threadIdx.x % 32);
   for (int e = threadIdx.x; e < r.experts; e += blockDim.x) r.counts[int64_t(blockIdx.x) * r.experts + e] = shared[e];
 }
 
 // Second kernel: a block's first row of each expert lies behind the rows of the blocks before. Each block adds up all counts by itself.
 __global__ void __launch_bounds__(threads) route_place(const tg_routing r) {
   extern __shared__ uint32_t shared[];
-  uint32_t* const of_blocks_before = shared + r.experts;
+  uint32_t* const of_blocks_before = shared + r.experts + 1;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   griddepcontrol_wait();
   launch_dependents();
@@ -177,9 +181,16 @@ __global__ void __launch_bounds__(threads) route_place(const tg_routing r) {
   if (warp > 0) return;
   add_up(shared, int(r.experts), blockIdx.x == 0 ? r.first_row : nullptr, lane);
   __syncwarp();
-  for (int e = lane; e < r.experts; e += 32) shared[e] += of_blocks_before[e];
+  const Tokens tokens(r, blockIdx.x);
+  uint32_t with_experts = 0;  // pairs of the blocks before
+  for (int e = lane; e < r.experts; e += 32) {
+    shared[e] += of_blocks_before[e];
+    with_experts += of_blocks_before[e];
+  }
+  with_experts = __reduce_add_sync(~0u, with_experts);
+  if (lane == 0) shared[r.experts] += uint32_t(tokens.first * r.top_k) - with_experts;
   __syncwarp();
-  place(r, Tokens(r, blockIdx.x), shared, lane);
+  place(r, tokens, shared, lane);
 }
 
 // Neighbouring numbers of a row, moved at once.
@@ -284,14 +295,15 @@ tg_status gate_of(const tg_gemm_args& args) {
 
 tg_status route(const tg_routing& r) {
   const bool has_choice = r.format == TG_F16 || r.format == TG_BF16 || r.format == TG_F32;
-  if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.top_k > r.experts || r.tokens < 0 || r.tokens > INT_MAX / r.top_k ||
-      r.blocks < 1 || (r.logits && !has_choice)) {
+  // A given choice may have more experts than there are here.
+  if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.tokens < 0 || r.tokens > INT_MAX / r.top_k || r.blocks < 1 ||
+      (r.logits && (!has_choice || r.top_k > r.experts))) {
     return TG_UNSUPPORTED;
   }
   tg_gemm_args args{};
   args.stream = r.stream, args.overlap = r.overlap;
   const dim3 grid(unsigned(r.blocks)), block(threads);
-  const int row_bytes = int(r.experts) * 4, choosing = (1 + warps) * row_bytes;
+  const int row_bytes = (int(r.experts) + 1) * 4, choosing = (1 + warps) * row_bytes;
   if (r.blocks == 1) return Launch(args, grid, block, choosing)(route_few, r);
   if (const tg_status status = Launch(args, grid, block, choosing)(route_choose, r)) return status;
   return Launch(args, grid, block, 2 * row_bytes)(route_place, r);

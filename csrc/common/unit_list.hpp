@@ -12,6 +12,26 @@ struct GroupedTile {
   bool shares_w;  // with the other block of the cluster, whose rows are others of the same group
 };
 
+// Rows `first` to `end` - 1 of the product lie between the first group's first row and the last group's end.
+struct GroupedSpan {
+  int first, end;
+};
+
+// Zeroes the rows of D of the rows of no group, such as a token's experts that another GPU has. `columns` and `stride` of D are in numbers of T. `thread` of
+// `threads` in each block takes part.
+template <class T>
+__device__ __forceinline__ void zero_rows_of_no_group(const GroupedRows& rows, GroupedSpan of_groups, T* d, int64_t stride, int columns, int thread,
+                                                      int threads) {
+  const int count = int(rows.m) - (of_groups.end - of_groups.first);
+#pragma unroll 1
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    const int64_t row = rows.row_of_d(i < of_groups.first ? i : i - of_groups.first + of_groups.end);
+    if (row < 0) continue;
+#pragma unroll 1
+    for (int column = thread; column < columns; column += threads) d[row * stride + column] = T{};
+  }
+}
+
 // A list of the groups that have rows, in shared memory, and the units before each group. A unit is the work of a cluster between two
 // choices of work.
 //
@@ -30,8 +50,8 @@ class UnitList {
       : capacity_(entries), first_(static_cast<int*>(at)), rows_(first_ + entries + 1), unit_(rows_ + entries + 1), group_(unit_ + entries + 1),
         n_tiles_(n_tiles), rank_(rank) {}
 
-  // Fills the list. Every thread of the block takes part; `temporary` holds a number for each group and one more.
-  __device__ void fill(const GroupedRows& rows, int* temporary, int warp, int lane) {
+  // Fills the list, and returns the rows that have groups. Every thread of the block takes part; `temporary` holds a number for each group and two more.
+  __device__ GroupedSpan fill(const GroupedRows& rows, int* temporary, int warp, int lane) {
     const int count = int(rows.count());
     const bool few = rows.groups.group_of_row && rows.m <= few_rows;
     if (!few) {
@@ -39,18 +59,22 @@ class UnitList {
       __syncthreads();
     }
     if (warp == 0) {
-      const int entries = few ? find_changes(rows, count, lane) : find_groups(temporary, count, lane);
+      GroupedSpan of_groups{0, 0};
+      const int entries = few ? find_changes(rows, count, lane, of_groups.end) : find_groups(temporary, count, lane);
+      if (!few) of_groups = {temporary[0], temporary[count]};
       __syncwarp();
       const int units = add_units(entries, lane);
       __syncwarp();
-      if (lane == 0) unit_[entries] = units, *temporary = units;
+      if (lane == 0) unit_[entries] = units, temporary[0] = units, temporary[1] = of_groups.first, temporary[2] = of_groups.end;
     }
     __syncthreads();
-    total_ = __shfl_sync(~0u, *temporary, 0);
+    total_ = __shfl_sync(~0u, temporary[0], 0);
+    const GroupedSpan of_groups{temporary[1], temporary[2]};
 #if __CUDA_ARCH__ >= 900
     fence_proxy_async();  // TMA may be the next that writes the bytes of `temporary`
 #endif
     __syncthreads();
+    return of_groups;
   }
 
   __device__ int total() const { return total_; }
@@ -76,12 +100,12 @@ class UnitList {
   // Rows up to which a warp looks at the group of every row. A binary search for every group takes a load after the other.
   static constexpr int few_rows = 256;
 
-  // Entries of the rows after which the group changes; as many as the list has room for. Rows from the first row of no group on are left out.
-  __device__ int find_changes(const GroupedRows& rows, int count, int lane) {
+  // Entries of the rows after which the group changes; as many as the list has room for. Sets `end` to the first row of no group.
+  __device__ int find_changes(const GroupedRows& rows, int count, int lane, int& end) {
     uint32_t groups[few_rows / 32];
 #pragma unroll
     for (int i = 0; i < few_rows / 32; i++) groups[i] = i * 32 + lane < rows.m ? rows.groups.group_of_row[i * 32 + lane] : ~0u;
-    int entries = 0, end = 0;
+    int entries = 0;
     uint32_t last = ~0u;
 #pragma unroll
     for (int i = 0; i < few_rows / 32; i++) {

@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   griddepcontrol_wait();
   launch_dependents();
   List list(shared + p.list_at, p.entries, 1, 0);
-  list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x, blockDim.x);
 
   const int units = int(ceil_div(args.n, gguf::rows_of_warp));
   const int of_item = units_of_item(list.total(), units, min(units, p.parts > 1 ? most_units_in_parts : 128), lane);

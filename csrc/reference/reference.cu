@@ -61,7 +61,11 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
       const GroupedRows rows{args.groups, args.m};
       const int64_t group = rows.group_of(i);
       row_of_d = rows.row_of_d(i);
-      if (group < 0 || row_of_d < 0) continue;
+      if (row_of_d < 0) continue;
+      if (group < 0) {
+        d[row_of_d * args.d.row_stride + j * args.d.col_stride] = Out(0.0f);
+        continue;
+      }
       row = a + rows.row_of_a(row_of_d) * args.a.row_stride;
       matrix += group * args.b.batch_stride[1];
       of_bias = group;

@@ -93,7 +93,9 @@ __global__ void __launch_bounds__(S::threads, S::most_blocks) sm80_grouped(const
   const uint32_t ring_a = cast_smem_ptr_to_uint(shared), ring_w = ring_a + S::A::ring_bytes;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   typename S::List list(shared + S::ring_bytes, p.entries, p.n_tiles, 0);
-  list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  const int columns = p.gated ? p.n / 2 : p.n;
+  zero_rows_of_no_group(p.rows, of_groups, static_cast<uint4*>(p.d), p.d_stride / 8, columns / 8, threadIdx.x, S::threads);
 
   Loader<S> loader(p, list, ring_a, ring_w);
 #pragma unroll

@@ -173,11 +173,17 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   }
   {
     typename S::List list(shared + S::list_at, p.entries, p.n_tiles, 0);
-    list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+    const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
     if (warp >= S::warps) {
       setmaxnreg_dec<S::producer_registers>();
       if (warp == S::warps && lane == 0) load_activations<S>(x, &x_map, args, p, list);
       if (warp == S::warps + 1) find_places<S>(barriers, places, args, p, list, lane);
+      // Two warps have nothing to load. The first pair of kernels zeroes all rows of no group: the kernels before have ended when it starts.
+      if (warp >= S::warps + 2 && p.first == 0) {
+        const int first_thread = 32 * (S::warps + 2);
+        zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x - first_thread,
+                              S::threads - first_thread);
+      }
       return;
     }
   }

@@ -224,7 +224,8 @@ __global__ void __launch_bounds__(S::threads, 1)
   }
   griddepcontrol_wait();
   UnitList<S::most, S::cluster> list(reinterpret_cast<uint8_t*>(at.places) + S::places_bytes, p.entries, p.n_tiles, rank);
-  list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
+  zero_rows_of_no_group(p.rows, of_groups, static_cast<uint4*>(p.d), p.d_stride / 8, p.columns / 8, threadIdx.x, S::threads);
   if (S::cluster > 1) cluster_sync();
 
   if (group >= S::consumers) {
