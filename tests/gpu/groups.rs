@@ -47,8 +47,8 @@ struct Routing {
     bounds: Vec<u32>,
     pairs: Vec<u32>,
     scales: Vec<f32>,
-    /// The group and the row of D of each row; none of a row that is left out.
-    places: Vec<Option<(usize, usize)>>,
+    /// The group, if any, and the row of D of each row; none of a row that is left out.
+    places: Vec<Option<(Option<usize>, usize)>>,
 }
 
 /// What a routing is made of.
@@ -57,13 +57,13 @@ struct Kind {
     bounds: Bounds,
     rows: Rows,
     scaled: bool,
-    /// Rows of no group, and pairs that do not exist.
-    strays: bool,
+    /// Rows of no group behind the last group. With any, there are rows before the first group, too, and pairs that do not exist.
+    strays: usize,
     gate: Option<(Gate, Activation)>,
 }
 
 const KINDS: [Kind; 11] = {
-    let plain = Kind { bounds: Bounds::FirstRow, rows: Rows::InOrder, scaled: false, strays: false, gate: None };
+    let plain = Kind { bounds: Bounds::FirstRow, rows: Rows::InOrder, scaled: false, strays: 0, gate: None };
     let listed = Rows::Listed { pairs_per_row: 8 };
     let candle = Kind { bounds: Bounds::GroupOfRow, rows: listed, ..plain };
     let gated = Kind { rows: listed, gate: Some((Gate::Halves, Activation::Silu)), ..plain };
@@ -71,20 +71,20 @@ const KINDS: [Kind; 11] = {
         candle,
         Kind { rows: Rows::Listed { pairs_per_row: 1 }, scaled: true, ..candle },
         plain,
-        Kind { strays: true, scaled: true, rows: Rows::Listed { pairs_per_row: 3 }, ..plain },
-        Kind { strays: true, ..candle },
-        Kind { bounds: Bounds::GroupOfRow, strays: true, scaled: true, ..plain },
+        Kind { strays: 5, scaled: true, rows: Rows::Listed { pairs_per_row: 3 }, ..plain },
+        Kind { strays: 5, ..candle },
+        Kind { bounds: Bounds::GroupOfRow, strays: 700, scaled: true, ..plain },
         gated,
         Kind { gate: Some((Gate::Interleaved, Activation::GeluErf)), scaled: true, ..candle },
-        Kind { gate: Some((Gate::Halves, Activation::GeluTanh)), strays: true, ..candle },
+        Kind { gate: Some((Gate::Halves, Activation::GeluTanh)), strays: 300, ..candle },
         Kind { gate: Some((Gate::Interleaved, Activation::Relu)), ..plain },
         Kind { gate: Some((Gate::Halves, Activation::Identity)), scaled: true, ..gated },
     ]
 };
 
 fn routing(counts: &[usize], kind: Kind, rng: &mut StdRng) -> Routing {
-    let before = if kind.strays && kind.bounds == Bounds::FirstRow { 3 } else { 0 };
-    let behind = if kind.strays { 5 } else { 0 };
+    let behind = kind.strays;
+    let before = if behind > 0 && kind.bounds == Bounds::FirstRow { 3 } else { 0 };
     let in_groups: usize = counts.iter().sum();
     let m = before + in_groups + behind;
     let group_of: Vec<usize> = counts.iter().enumerate().flat_map(|(group, &rows)| vec![group; rows]).collect();
@@ -101,13 +101,14 @@ fn routing(counts: &[usize], kind: Kind, rng: &mut StdRng) -> Routing {
         }
         _ => {
             let stray = [0, 1, 1000, 1 << 31, u32::MAX].map(|more: u32| more.saturating_add(counts.len() as u32));
-            group_of.iter().map(|group| *group as u32).chain(stray.into_iter().take(behind)).collect()
+            let strays = stray.into_iter().chain(std::iter::repeat(u32::MAX)).take(behind);
+            group_of.iter().map(|group| *group as u32).chain(strays).collect()
         }
     };
     let mut pairs: Vec<u32> = (0..m as u32).collect();
     if let Rows::Listed { .. } = kind.rows {
         pairs.shuffle(rng);
-        if kind.strays {
+        if kind.strays > 0 {
             for stray in [m as u32, m as u32 + 7, 1 << 31, u32::MAX] {
                 let at = rng.random_range(0..m);
                 pairs[at] = stray;
@@ -115,12 +116,15 @@ fn routing(counts: &[usize], kind: Kind, rng: &mut StdRng) -> Routing {
         }
     }
     let place = |i: usize| {
-        let group = *group_of.get(i.checked_sub(before)?)?;
+        let group = i.checked_sub(before).and_then(|i| group_of.get(i).copied());
         let pair = pairs[i] as usize;
         (pair < m).then_some((group, pair))
     };
-    let places = (0..m).map(place).collect();
-    let scales = (0..m).map(|_| rng.random_range(0.1f32..1.5)).collect();
+    let places: Vec<_> = (0..m).map(place).collect();
+    let mut scales: Vec<f32> = (0..m).map(|_| rng.random_range(0.1f32..1.5)).collect();
+    for (_, pair) in places.iter().flatten().filter(|(group, _)| group.is_none()) {
+        scales[*pair] = f32::NAN; // a row of no group has no factor
+    }
     let groups =
         Groups::new(counts.len()).with(|g| (g.bounds, g.rows, g.scaled) = (kind.bounds, kind.rows, kind.scaled));
     Routing { groups, m, bounds, pairs, scales, places }
@@ -255,7 +259,8 @@ fn check<T: Element, Out: Element>(
         Rows::Listed { pairs_per_row } => pairs_per_row,
         _ => 1,
     };
-    let mut row_of = vec![None; problem.m];
+    // The group, if any, of each row of D that the lists name.
+    let mut row_of: Vec<Option<Option<usize>>> = vec![None; problem.m];
     for &(group, pair) in routing.places.iter().flatten() {
         row_of[pair] = Some(group);
     }
@@ -267,12 +272,12 @@ fn check<T: Element, Out: Element>(
         let (row, column) = (at / ldd, at % ldd);
         let group = if column < n { row_of.get(row).copied().flatten() } else { None };
         let value = got[at].to_f64();
-        let Some(group) = group else {
-            return if value.is_nan() {
-                Ok(())
-            } else {
-                Err(format!("wrote {value} to row {row}, column {column} of D"))
-            };
+        let group = match group {
+            Some(Some(group)) => group,
+            Some(None) if value == 0.0 => return Ok(()),
+            Some(None) => return Err(format!("D[{row}, {column}] of no group is {value}, expected 0")),
+            None if value.is_nan() => return Ok(()),
+            None => return Err(format!("wrote {value} to row {row}, column {column} of D")),
         };
         let x = &a[row / pairs_per_row * lda..][..k];
         let scale = if routing.groups.scaled { f64::from(routing.scales[row]) } else { 1.0 };
@@ -368,7 +373,8 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
     let mut tried = 0;
     let fits = |kind: &Kind| kind.gate.is_none() || kernel.takes_gates();
     for (turn, kind) in KINDS.into_iter().filter(fits).enumerate() {
-        for (i, counts) in distributions(most, &mut rng).into_iter().enumerate() {
+        let of_no_group = (kind.strays > 0).then(|| vec![0; 9]);
+        for (i, counts) in distributions(most, &mut rng).into_iter().chain(of_no_group).enumerate() {
             let routing = routing(&counts, kind, &mut rng);
             // Matrices of many groups are small.
             let of_block = kernel.types.b.block().elements;
@@ -406,9 +412,12 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
 /// A graph reads the routing that the device has when the graph runs, also one that is nonsense.
 fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(12);
-    let of = |counts: &[usize], rng: &mut StdRng| routing(counts, KINDS[1], rng);
-    let first = of(&[40, 0, 3, 157, 0, 0, 12, 1], &mut rng);
-    let second = of(&[0, 100, 0, 0, 0, 100, 13, 0], &mut rng);
+    let mut of = |counts: &[usize], strays: usize| routing(counts, Kind { strays, ..KINDS[1] }, &mut rng);
+    let first = of(&[40, 0, 3, 157, 0, 0, 12, 1], 0);
+    let second = of(&[0, 100, 0, 0, 0, 100, 13, 0], 0);
+    // Some rows of no group, and all.
+    let third = of(&[0, 60, 0, 9, 0, 0, 0, 0], 144);
+    let last = of(&[0; 8], 213);
     let problem = problem(&first, kernel.types, KINDS[1], [264, 136, 0]);
     let operands = operands::<T, Out>(&problem, &mut rng)?;
     let dispatcher = Dispatcher::new(gpu.info.clone());
@@ -424,7 +433,7 @@ fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc)
         let graph = stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
         launched?;
         let graph = graph.map_err(text)?.ok_or("nothing was captured")?;
-        for routing in [&first, &second, &first] {
+        for routing in [&first, &second, &third, &last, &first] {
             stream.memcpy_htod(&routing.bounds, &mut uploaded.bounds).map_err(text)?;
             stream.memcpy_htod(&routing.pairs, &mut uploaded.pairs).map_err(text)?;
             stream.memcpy_htod(&routing.scales, &mut uploaded.scales).map_err(text)?;

@@ -17,6 +17,7 @@ mod conformance;
 #[path = "../../src/cli/errors/data.rs"]
 mod data;
 mod device;
+mod elsewhere;
 mod end_to_end;
 mod epilogue;
 mod exactness;
@@ -134,6 +135,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(batch_invariant::tests());
     tests.extend(chains::tests());
     tests.extend(configurations::tests());
+    tests.extend(elsewhere::tests());
     tests.extend(exactness::tests());
     tests.extend(experts::tests());
     tests.extend(families::tests());
