@@ -166,3 +166,79 @@ fn the_fused_layer_is_the_weighted_sum_of_experts() {
     let wrong = FusedMoe::from_weights(router, gate_up, down, &mish).unwrap_err().to_string();
     assert!(wrong.contains("no gate has the activation Mish"), "{wrong}");
 }
+
+/// Two layers with parts of the experts, as two GPUs have them. Less the first of the own experts, an expert's number is beyond the own experts or, below 0,
+/// near `u32::MAX`.
+#[test]
+fn layers_with_parts_of_the_experts_add_up_to_the_layer() {
+    let (count, top_k, tokens, hidden, inner) = (6, 3, 7, 16, 12);
+    let cfg = |num_experts: usize| MoeCfg {
+        hidden_size: hidden,
+        num_experts,
+        num_experts_per_tok: top_k,
+        moe_intermediate_size: inner,
+        norm_topk_prob: true,
+        act: candle_nn::Activation::Silu,
+        decoder_sparse_step: None,
+    };
+    let (router, x) = (randn(&[count, hidden], DType::F32), randn(&[tokens, hidden], DType::F32));
+    let (gate_up, down) = (randn(&[count, 2 * inner, hidden], DType::F32), randn(&[count, hidden, inner], DType::F32));
+    let layer = |first: usize, own: usize| {
+        let part = |t: &Tensor| t.narrow(0, first, own).unwrap();
+        FusedMoe::from_weights(part(&router), part(&gate_up), part(&down), &cfg(own)).unwrap()
+    };
+    let routing = Routing::by_logits(&x.matmul(&router.t().unwrap()).unwrap(), top_k, true).unwrap();
+    let expected = layer(0, count).forward_routed(&x, &routing).unwrap();
+    let weights = routing.weights().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let of = |first: usize, own: usize| {
+        let chosen = routing.experts().flatten_all().unwrap().to_vec1::<u32>().unwrap();
+        let chosen: Vec<u32> = chosen.into_iter().map(|expert| expert.wrapping_sub(first as u32)).collect();
+        let is_own = |expert: &u32| *expert < own as u32;
+        // The weights of others do not count.
+        let weights: Vec<f32> = chosen
+            .iter()
+            .zip(&weights)
+            .map(|(expert, weight)| if is_own(expert) { *weight } else { f32::NAN })
+            .collect();
+        let chosen = Tensor::from_vec(chosen, (tokens, top_k), &Device::Cpu).unwrap();
+        let weights = Tensor::from_vec(weights, (tokens, top_k), &Device::Cpu).unwrap();
+        let routing = Routing::new(own, &chosen, &weights).unwrap();
+        layer(first, own).forward_routed(&x, &routing).unwrap()
+    };
+    assert_close(&(of(0, 2) + of(2, 4)).unwrap(), &expected, 1e-5);
+}
+
+/// Entries of experts that do not exist, with a NaN as activation and as weight, are zeros in the result.
+#[test]
+fn entries_of_experts_that_do_not_exist_are_zeros() {
+    let (count, n, k) = (3, 6, 8);
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let weights = randn(&[count, n, k], dtype);
+        let experts = [2, u32::MAX, 3, 0, 4, 0, 1 << 31, 1];
+        let mut list: Vec<(u32, u32)> = experts.into_iter().zip(0..).collect();
+        list.sort();
+        let column = |of: fn(&(u32, u32)) -> u32| Tensor::from_iter(list.iter().map(of), &Device::Cpu).unwrap();
+        let (groups, pairs) = (column(|row| row.0), column(|row| row.1));
+        let factor: Vec<f32> = experts.iter().map(|e| if *e < 3 { 0.5 } else { f32::NAN }).collect();
+        let factor = Tensor::new(factor, &Device::Cpu).unwrap();
+        let odd = (factor.unsqueeze(1).unwrap() * 0.0).unwrap();
+        let x = randn(&[8, k], DType::F32).broadcast_add(&odd).unwrap().to_dtype(dtype).unwrap();
+        let y = moe_gemm(&x, &weights, &Some(factor.clone()), &pairs, &groups, 1, true).unwrap();
+        let routing = Routing::new(
+            count,
+            &Tensor::new(&experts, &Device::Cpu).unwrap().reshape((4, 2)).unwrap(),
+            &factor.reshape((4, 2)).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(routing.first_row().to_vec1::<u32>().unwrap(), [0, 2, 3, 4]);
+        assert_eq!(routing.pairs().to_vec1::<u32>().unwrap(), [3, 5, 7, 0, 1, 2, 4, 6]);
+        let gated = routing.by_pairs().gate(Gate::Halves, Activation::Silu).forward(&x, &weights).unwrap();
+        for (pair, expert) in experts.into_iter().enumerate() {
+            for (what, y) in [("plain", &y), ("gated", &gated)] {
+                let row = numbers(&y.get(pair).unwrap());
+                let is_zero = row.iter().all(|x| *x == 0.0);
+                assert!(is_zero == (expert >= 3) && !row.iter().any(|x| x.is_nan()), "{what}, pair {pair}: {row:?}");
+            }
+        }
+    }
+}

@@ -12,8 +12,10 @@ use ::candle::{bail, DType, Device, Result, Tensor, D};
 /// The product of groups of rows with a matrix each, such as the experts of a layer and the tokens that chose them.
 ///
 /// Rows of a group follow one another. The lists lie on the device of the operands, and are never read back: a captured graph stays right when
-/// the lists change. A row of no group, and a row whose pair does not exist, are left out: on a GPU their rows of the result have no defined
-/// content.
+/// the lists change.
+///
+/// A row of no group gives a row of zeros: experts that another GPU has are groups of no number below the number of groups, such as the `u32::MAX` that
+/// -1 becomes. A row whose pair does not exist is left out. A row of the result that no pair names is zeros on the CPU, and has no defined content on a GPU.
 ///
 /// ```
 /// use candle::{Device, Tensor};
@@ -38,12 +40,13 @@ pub struct GroupedGemm {
 }
 
 impl GroupedGemm {
-    /// Groups by the first row of each group and the end of the last group: (groups + 1) ascending numbers in u32.
+    /// Groups by the first row of each group and the end of the last group: (groups + 1) ascending numbers in u32. Rows before the first group and
+    /// behind the last group are of no group.
     pub fn by_first_row(first_row: &Tensor) -> Self {
         Self::new(Bounds::FirstRow, first_row)
     }
 
-    /// Groups by the group of each row: ascending numbers in u32.
+    /// Groups by the group of each row: ascending numbers in u32. Rows of no group come last, with any numbers from the number of groups on.
     pub fn by_group_of_row(groups: &Tensor) -> Self {
         Self::new(Bounds::GroupOfRow, groups)
     }
@@ -53,7 +56,7 @@ impl GroupedGemm {
     }
 
     /// Row i of the product reads row `pairs[i] / pairs_per_row` of the input, and writes row `pairs[i]` of the result. `pairs` has a number in
-    /// u32 for each row of the result. With `top_k` pairs for each row, a pair is a token and one of the token's experts.
+    /// u32 for each row of the result, each number once. With `top_k` pairs for each row, a pair is a token and one of the token's experts.
     pub fn pairs(mut self, pairs: &Tensor, pairs_per_row: usize) -> Self {
         self.pairs = Some((pairs.clone(), pairs_per_row));
         self

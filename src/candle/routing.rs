@@ -65,8 +65,8 @@ impl Routing {
         }
     }
 
-    /// Given experts and weights of tokens, (tokens, top_k) each, in u32 and f32, of `count` experts. An expert that does not exist gets no row: the
-    /// row of the result has no defined content on a GPU.
+    /// Given experts and weights of tokens, (tokens, top_k) each, in u32 and f32, of `count` experts. Any number from `count` on is no expert here, such as
+    /// the `u32::MAX` that -1 becomes: the expert may be on another GPU. Such a pair's rows of products are zeros, and its weight does not count.
     ///
     /// # Errors
     /// Lists of other shapes or types, and more than 1024 experts.
@@ -81,8 +81,8 @@ impl Routing {
                 weights.dtype()
             );
         }
-        if top_k == 0 || top_k > count || count > MOST_EXPERTS {
-            bail!("a token cannot have {top_k} of {count} experts; expected 1 and more of at most {MOST_EXPERTS}");
+        if top_k == 0 || count == 0 || count > MOST_EXPERTS {
+            bail!("a token cannot have {top_k} of {count} experts; expected 1 and more, and 1 to {MOST_EXPERTS} experts");
         }
         let (experts, scales) = (experts.contiguous()?, weights.contiguous()?);
         let [first_row, pairs] = match experts.device() {
@@ -104,22 +104,24 @@ impl Routing {
         &self.scales
     }
 
-    /// The first row of each expert, and the number of all rows: (experts + 1) in u32.
+    /// The first row of each expert, and the number of rows of all experts: (experts + 1) in u32.
     pub fn first_row(&self) -> &Tensor {
         &self.first_row
     }
 
-    /// The pairs by expert, (tokens * top_k) in u32.
+    /// The pairs by expert, (tokens * top_k) in u32. Pairs whose expert does not exist come last, from the last number of
+    /// [`first_row`](Self::first_row) on.
     pub fn pairs(&self) -> &Tensor {
         &self.pairs
     }
 
-    /// The product of each token with the weights of its experts: row `p` of the result is of pair `p`.
+    /// The product of each token with the weights of its experts: row `p` of the result is of pair `p`, zeros where the pair's expert does not exist.
     pub fn by_tokens(&self) -> GroupedGemm {
         GroupedGemm::by_first_row(&self.first_row).pairs(&self.pairs, self.top_k())
     }
 
-    /// The product of each pair's row with the weights of its expert, times the weight of the pair.
+    /// The product of each pair's row with the weights of its expert, times the weight of the pair; zeros where the expert does not exist, whatever the
+    /// pair's row and weight are.
     pub fn by_pairs(&self) -> GroupedGemm {
         GroupedGemm::by_first_row(&self.first_row).pairs(&self.pairs, 1).scales(&self.scales)
     }

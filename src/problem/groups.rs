@@ -5,7 +5,8 @@
 /// The rows of a group follow one another. The numbers of rows lie on the device. A plan depends on the numbers here and in the problem (M is
 /// the rows of all groups), never on the numbers on the device: a captured graph stays right when the routing changes.
 ///
-/// A row of no group, and a row whose place is out of range, are left out: the kernel reads and writes nothing for such a row.
+/// The row of D of a row of no group is zeros: an expert that another GPU has is a group whose number is not below `count`. A row whose place is out of
+/// range is left out: the kernel reads and writes nothing for such a row. Each place is listed once; a row of D that is not listed stays as it is.
 ///
 /// ```
 /// use candle_tilegemm::problem::{Groups, Rows};
@@ -35,9 +36,10 @@ pub struct Groups {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Bounds {
-    /// By the first row of each group, and the end of the last group: i32, one more than there are groups.
+    /// By the first row of each group, and the end of the last group: i32, one more than there are groups. Rows before the first group and behind the last
+    /// group are of no group.
     FirstRow,
-    /// By the group of each row, in ascending order: u32.
+    /// By the group of each row, in ascending order: u32. Rows of no group come last, with any numbers that are not below the number of groups.
     GroupOfRow,
 }
 

@@ -63,7 +63,7 @@ fn product_as<T: CudaDType + DeviceRepr>(
 ) -> Result<Tensor> {
     let stream = device.cuda_stream();
     let (m, columns) = (problem.m, problem.columns_of_d());
-    // SAFETY: the kernel writes every row that the lists name; the caller's documentation says so.
+    // SAFETY: the kernel writes every row that the lists name, zeros where the row is of no group; the caller's documentation says so.
     let mut out: CudaSlice<T> = unsafe { device.alloc(m * columns)? };
     {
         let [x, w, bounds] = [x, w, lists.bounds].map(Tensor::storage_and_layout);

@@ -20,8 +20,11 @@ use candle_nn::VarBuilder;
 /// - `weights`: (experts, n, k), in the input's type
 /// - result: (tokens * topk, n), in the input's type; sums are in f32
 ///
-/// `is_prefill` changes nothing: the kernel is chosen by the numbers of tokens and experts. No gradient passes. On a GPU a row of the result that no
-/// entry names, or whose expert does not exist, has no defined content.
+/// An expert that `weights` do not have, such as one of another GPU, has any number from `experts` on, for instance the `u32::MAX` that -1 becomes. Entries
+/// of such experts come last, as the order by expert has it, and their rows of the result are zeros.
+///
+/// `is_prefill` changes nothing: the kernel is chosen by the numbers of tokens and experts. No gradient passes. `sorted_token_ids` has each pair once: a row of
+/// the result that no entry names has no defined content on a GPU.
 ///
 /// ```
 /// use candle::{Device, Tensor};
@@ -185,7 +188,8 @@ impl FusedMoe {
         self.forward_routed(&tokens, &routing)?.reshape(xs.shape())
     }
 
-    /// The result for tokens, (tokens, hidden), whose experts are chosen already.
+    /// The result for tokens, (tokens, hidden), whose experts are chosen already. A pair whose expert does not exist ([`Routing::new`]) adds nothing, whatever
+    /// its weight: a layer with a part of the experts gives its part of the sum.
     ///
     /// # Errors
     /// As for [`GroupedGemm::forward`].
