@@ -5,6 +5,7 @@ mod archs;
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::KERNELS;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn a_list_names_devices_and_gives_the_machine_code_that_runs_there() {
@@ -36,4 +37,54 @@ fn every_card_runs_the_kernels_of_its_list() {
         let runs = |arch: u16| KERNELS.iter().any(|k| k.arch.capability == arch && k.arch.runs_on(capability));
         assert!(archs.len() == 1 && runs(archs[0]), "{name} is an sm{capability}, built for {archs:?}");
     }
+}
+
+/// The features of a package of this repository, with the features that each turns on.
+fn features(package: &str) -> BTreeMap<String, Vec<String>> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("Cargo.toml");
+    let manifest: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+    manifest["features"].clone().try_into().unwrap()
+}
+
+/// A feature and all features that it turns on.
+fn turned_on(features: &BTreeMap<String, Vec<String>>, feature: &str) -> BTreeSet<String> {
+    let others = features.get(feature).into_iter().flatten();
+    let others = others.flat_map(|other| turned_on(features, other));
+    others.chain([feature.to_string()]).collect()
+}
+
+/// An arch without `cuda` would build no kernel, without a word.
+#[test]
+fn features_of_archs_turn_on_cuda_and_those_of_the_cpu_do_not() {
+    let all = features("");
+    let is_arch = |name: &&String| {
+        name.strip_prefix("sm").is_some_and(|arch| arch.parse::<u16>().is_ok())
+            || ["all-archs", "cutile"].contains(&name.as_str())
+    };
+    let archs: Vec<&String> = all.keys().filter(is_arch).collect();
+    assert_eq!(
+        archs.len(),
+        archs::KNOWN.len() + 3,
+        "sm86, all-archs and cutile beside the archs of kernels: {archs:?}"
+    );
+    for arch in archs::KNOWN {
+        assert!(turned_on(&all, "all-archs").contains(&format!("sm{arch}")), "all-archs lacks sm{arch}");
+    }
+    for name in
+        ["interpose", "interpose-kernels", "preload", "bench"].into_iter().chain(archs.iter().map(|name| name.as_str()))
+    {
+        assert!(turned_on(&all, name).contains("cuda"), "{name} does not turn on cuda");
+    }
+    for name in ["default", "candle", "cli", "layout", "bindgen"] {
+        let on = turned_on(&all, name);
+        assert!(!on.contains("cuda") && all.contains_key(name), "{name} turns on {on:?}");
+    }
+    let preload = features("preload");
+    for (name, on) in &preload {
+        assert_eq!(on, &[format!("candle-tilegemm/{name}")], "preload/Cargo.toml");
+    }
+    assert!(
+        preload.keys().all(|name| is_arch(&name)) && preload.len() + 1 == archs.len(),
+        "all but all-archs: {preload:?}"
+    );
 }

@@ -133,7 +133,7 @@ fn run_time() -> Vec<Finding> {
     };
     let mut findings = vec![Finding::ok("device", what)];
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
-        let remedy = "build with the feature `cuda` and that of its architecture, such as sm90";
+        let remedy = "build with the feature of its architecture, such as sm90";
         findings.push(Finding::problem(Status::Warn, "device", "an NVIDIA GPU that this build does not use", remedy));
     }
     findings
