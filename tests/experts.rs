@@ -220,7 +220,7 @@ fn entries_of_experts_that_do_not_exist_are_zeros() {
         let column = |of: fn(&(u32, u32)) -> u32| Tensor::from_iter(list.iter().map(of), &Device::Cpu).unwrap();
         let (groups, pairs) = (column(|row| row.0), column(|row| row.1));
         let factor: Vec<f32> = experts.iter().map(|e| if *e < 3 { 0.5 } else { f32::NAN }).collect();
-        let factor = Tensor::new(factor, &Device::Cpu).unwrap();
+        let factor = Tensor::from_vec(factor, 8, &Device::Cpu).unwrap();
         let odd = (factor.unsqueeze(1).unwrap() * 0.0).unwrap();
         let x = randn(&[8, k], DType::F32).broadcast_add(&odd).unwrap().to_dtype(dtype).unwrap();
         let y = moe_gemm(&x, &weights, &Some(factor.clone()), &pairs, &groups, 1, true).unwrap();

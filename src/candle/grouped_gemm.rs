@@ -14,8 +14,9 @@ use ::candle::{bail, DType, Device, Result, Tensor, D};
 /// Rows of a group follow one another. The lists lie on the device of the operands, and are never read back: a captured graph stays right when
 /// the lists change.
 ///
-/// A row of no group gives a row of zeros: experts that another GPU has are groups of no number below the number of groups, such as the `u32::MAX` that
-/// -1 becomes. A row whose pair does not exist is left out. A row of the result that no pair names is zeros on the CPU, and has no defined content on a GPU.
+/// A row of no group gives a row of zeros. An expert of another GPU is no group here: its number is the number of groups or more, for instance the
+/// `u32::MAX` that -1 becomes. A row whose pair does not exist is left out. A row of the result that no pair names is zeros on the CPU, and has no defined
+/// content on a GPU.
 ///
 /// ```
 /// use candle::{Device, Tensor};

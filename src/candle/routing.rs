@@ -82,7 +82,9 @@ impl Routing {
             );
         }
         if top_k == 0 || count == 0 || count > MOST_EXPERTS {
-            bail!("a token cannot have {top_k} of {count} experts; expected 1 and more, and 1 to {MOST_EXPERTS} experts");
+            bail!(
+                "a token cannot have {top_k} of {count} experts; expected 1 and more, and 1 to {MOST_EXPERTS} experts"
+            );
         }
         let (experts, scales) = (experts.contiguous()?, weights.contiguous()?);
         let [first_row, pairs] = match experts.device() {

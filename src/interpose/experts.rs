@@ -99,7 +99,8 @@ pub(super) struct Call {
 
 /// Replaces candle's own definition. Row p of the output is row `p / topk` of the input, or row p where `topk_weights` is given, times the
 /// weights of the expert of p, times `topk_weights[p]`. `sorted_token_ids` lists the p, sorted by expert, and `expert_ids` their experts. The
-/// scratch memory and `is_prefill` are not used.
+/// scratch memory and `is_prefill` are not used. Row p is zeros where the expert does not exist: its number, in u32, is `num_experts` or more. candle's own
+/// kernels count such rows beyond their arrays (this function and `moe_gemm_gguf_prefill`), or leave them as they were (`moe_gemm_gguf`).
 ///
 /// # Safety
 /// The pointers are device memory of the current device, of the sizes that candle's declaration states, and `stream` is a stream of that device.

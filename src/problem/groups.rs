@@ -5,8 +5,8 @@
 /// The rows of a group follow one another. The numbers of rows lie on the device. A plan depends on the numbers here and in the problem (M is
 /// the rows of all groups), never on the numbers on the device: a captured graph stays right when the routing changes.
 ///
-/// The row of D of a row of no group is zeros: an expert that another GPU has is a group whose number is not below `count`. A row whose place is out of
-/// range is left out: the kernel reads and writes nothing for such a row. Each place is listed once; a row of D that is not listed stays as it is.
+/// A row of no group gives a row of zeros in D. An expert of another GPU is no group here: its number is `count` or more. A row whose place is out of range is
+/// left out: the kernel reads and writes nothing for such a row. Each place is listed once; a row of D that is not listed stays as it is.
 ///
 /// ```
 /// use candle_tilegemm::problem::{Groups, Rows};

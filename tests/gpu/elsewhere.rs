@@ -11,17 +11,15 @@ use candle_tilegemm::problem::Gate;
 use candle_tilegemm::{Activation, GroupedGemm};
 
 pub fn tests() -> Vec<(String, Test)> {
-    let mut tests: Vec<(String, Test)> = vec![
-        ("experts_elsewhere_of_the_layer".into(), Box::new(|gpu| listed(gpu, moe_gemm).map_err(text))),
-        ("experts_elsewhere_of_groups".into(), Box::new(|gpu| grouped(gpu).map_err(text))),
-        ("experts_elsewhere_of_the_fused_layer".into(), Box::new(|gpu| fused(gpu).map_err(text))),
-        ("experts_elsewhere_in_a_graph".into(), Box::new(in_a_graph)),
-    ];
+    let of = |name: &str, run: fn(&Gpu) -> std::result::Result<(), String>| (name.to_string(), Box::new(run) as Test);
+    let mut tests = vec![of("experts_elsewhere_of_the_layer", |gpu| listed(gpu, moe_gemm).map_err(text))];
     #[cfg(feature = "interpose-kernels")]
-    tests.push((
-        "experts_elsewhere_of_candles_layer".into(),
-        Box::new(|gpu| listed(gpu, candle_nn::moe::moe_gemm).map_err(text)),
-    ));
+    tests.push(of("experts_elsewhere_of_candles_layer", |gpu| listed(gpu, candle_nn::moe::moe_gemm).map_err(text)));
+    tests.extend([
+        of("experts_elsewhere_of_groups", |gpu| grouped(gpu).map_err(text)),
+        of("experts_elsewhere_of_the_fused_layer", |gpu| fused(gpu).map_err(text)),
+        of("experts_elsewhere_in_a_graph", in_a_graph),
+    ]);
     tests
 }
 

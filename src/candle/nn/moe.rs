@@ -20,8 +20,8 @@ use candle_nn::VarBuilder;
 /// - `weights`: (experts, n, k), in the input's type
 /// - result: (tokens * topk, n), in the input's type; sums are in f32
 ///
-/// An expert that `weights` do not have, such as one of another GPU, has any number from `experts` on, for instance the `u32::MAX` that -1 becomes. Entries
-/// of such experts come last, as the order by expert has it, and their rows of the result are zeros.
+/// An expert that is not in `weights`, such as one of another GPU, has any number from `experts` on, for instance the `u32::MAX` that -1 becomes. Entries of
+/// such experts come last, as the order by expert has it, and their rows of the result are zeros.
 ///
 /// `is_prefill` changes nothing: the kernel is chosen by the numbers of tokens and experts. No gradient passes. `sorted_token_ids` has each pair once: a row of
 /// the result that no entry names has no defined content on a GPU.
