@@ -28,6 +28,7 @@ mod memo;
 mod plan;
 mod policy;
 pub(crate) mod refit;
+mod skipped;
 
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};

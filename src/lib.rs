@@ -109,6 +109,8 @@ mod partition;
 pub mod problem;
 mod settings;
 pub mod stats;
+#[cfg(feature = "cuda")]
+mod stderr;
 #[cfg(any(feature = "cli", feature = "interpose"))]
 mod suite;
 #[cfg(any(feature = "cli", feature = "interpose"))]

@@ -109,7 +109,7 @@ pub fn tables() -> Vec<TableUse> {
             device,
             table: tuning.name().into(),
             entries: tuning.entries().len(),
-            refused_entries: tuning.refused_counts(),
+            refused_entries: RefusedCounts::of(&dispatcher.skipped(tuning)),
             refused: None,
         }));
         tables.extend(found.refused().iter().filter_map(|error| match error {

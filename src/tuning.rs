@@ -64,8 +64,10 @@
 //! the kernel is compiled from, the headers of `csrc/common` that these sources include, and the C ABI, all without comments. So a
 //! change of one family leaves the entries of the others valid.
 //!
-//! `tilegemm doctor` shows the tables in use, the refused tables and the number of refused entries, with the reasons; so does
-//! [`crate::stats::tables`].
+//! The same holds for an entry of a user's table whose kernel cannot run such a product, in this build or in the entry's configuration.
+//!
+//! A program that runs products says once on stderr how many entries of a user's table are refused. `tilegemm doctor` shows the tables in use, the refused
+//! tables and entries, with the reasons; [`crate::stats::tables`] counts them.
 
 use crate::error::{Error, Result};
 use crate::kernel::Fusion;
@@ -77,6 +79,7 @@ use std::fmt;
 use std::path::Path;
 
 mod entry;
+mod example;
 mod groups;
 mod origin;
 mod ranges;

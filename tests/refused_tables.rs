@@ -1,7 +1,7 @@
 //! Measured tables and entries that are refused, and with which words.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::Dispatcher;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::internal::tuning::{Among, EntryRefusal, Host, Origin, Refusal, RefusedCounts, Tuning};
 use candle_tilegemm::kernel::{KernelDesc, Role};
@@ -106,11 +106,11 @@ fn an_entry_whose_kernel_has_changed_is_refused_alone() {
         );
     }
 
-    assert_eq!(table.refused_counts(), RefusedCounts { unknown_kernel: 1, other_code: 1 });
+    assert_eq!(table.refused_counts(), RefusedCounts { unknown_kernel: 1, other_code: 1, unfit: 0 });
     let words = "2 entries are refused: 1 of kernels whose code has changed, 1 of kernels that are gone";
     assert_eq!(table.refused_counts().to_string(), words);
     assert_eq!(
-        RefusedCounts { unknown_kernel: 1, other_code: 0 }.to_string(),
+        RefusedCounts { unknown_kernel: 1, ..Default::default() }.to_string(),
         "1 entry is refused: 1 of kernels that are gone"
     );
 
@@ -130,6 +130,47 @@ fn an_entry_whose_kernel_has_changed_is_refused_alone() {
         let (reason, message) = refusal(Tuning::parse("mine.json", &with_entries(&[&entry, &wrong])));
         assert!(matches!(reason, Refusal::Entry { .. }), "{message}");
     }
+}
+
+/// A kernel that is gone, other code, a configuration that the kernel does not have, and a kernel of another type: a program says so once.
+#[test]
+fn entries_that_no_product_gets_are_counted_and_told_in_a_line() {
+    let dispatcher = || Dispatcher::hypothetical(DeviceInfo::h100());
+    let problem = Problem::dense(48, 4096, 4096, 1, Layout::NT, Format::BF16);
+    let with_choice = |k: &&KernelDesc| k.family == "sm90_swap_ab" && k.types == problem.types();
+    let kernel = KERNELS.iter().find(with_choice).unwrap();
+    let policy = Policy::force(kernel.name).unwrap();
+    let legal = dispatcher().without_tuning().plan(&problem, policy).unwrap().config.to_string();
+    let key = r#""layout":"nt","n":4096,"k":4096,"batch":1,"aligned":true,"epilogue":"none","among":"all""#;
+    let entry = |m: usize, dtype: &str, of: &KernelDesc, config: &str| {
+        let (name, code) = (of.name, of.code);
+        format!(
+            r#"{{"dtype":"{dtype}",{key},"m":[{m},{m}],"kernel":"{name}","config":"{config}","code":"{code}","gain":1.1}}"#
+        )
+    };
+    let good = entry(48, "bf16", kernel, &legal);
+    let entries = [
+        good.clone(),
+        entry(49, "bf16", kernel, "1x3_k77"),
+        entry(50, "f16", kernel, &legal),
+        entry(51, "bf16", kernel, &legal).replace(kernel.name, "sm90_gone"),
+        entry(52, "bf16", kernel, &legal).replace(kernel.code, "0123456789abcdef"),
+    ];
+    let with = |entries: &[String]| {
+        let text = with_entries(&entries.iter().map(String::as_str).collect::<Vec<_>>());
+        dispatcher().with_tuning(Tuning::parse("mine.json", &text).unwrap()).unwrap()
+    };
+    let all = with(&entries);
+    let counts = "4 entries are refused: 1 of kernels whose code has changed, 1 of kernels that are gone, 2 of kernels that cannot run them here";
+    assert_eq!(all.complaints(), [format!("of mine.json, {counts}; `tilegemm doctor` names them")]);
+    let table = all.tables().used().next().unwrap();
+    let skipped = all.skipped(table);
+    let said: Vec<(usize, String)> = skipped.iter().map(|entry| (entry.m[0], entry.to_string())).collect();
+    for (m, words) in [(49, "cannot run it as 1x3_k77"), (50, kernel.name), (51, "no kernel sm90_gone"), (52, "hash")] {
+        assert!(said.iter().any(|(of, text)| *of == m && text.contains(words)), "M {m}, {words}: {said:#?}");
+    }
+    assert!(with(&entries[..1]).complaints().is_empty(), "{good}");
+    assert!(dispatcher().complaints().is_empty(), "the tables that ship are no user's");
 }
 
 #[test]

@@ -159,12 +159,46 @@ fn an_entry_of_other_code_is_passed_over_with_a_warning() {
     let outcome = tilegemm(&folder, Some(&file), &EXPLAIN);
     assert_eq!((outcome.code, is_tuned(&outcome)), (0, false));
     let counts = "1 entry is refused: 1 of kernels whose code has changed";
-    assert_eq!(outcome.stderr, format!("warning: of {}, {counts}\n", file.display()));
+    let named = "`tilegemm doctor` names them";
+    assert_eq!(outcome.stderr, format!("warning: of {}, {counts}; {named}\n", file.display()));
     if cfg!(not(feature = "cuda")) {
         let Outcome { code, stdout, .. } = tilegemm(&folder, Some(&file), &["doctor"]);
         assert!(code == 0 && stdout.contains("old.json (0 entries) is for NVIDIA H100"), "{stdout}");
         let line = stdout.lines().find(|line| line.contains(counts)).unwrap_or_else(|| panic!("{stdout}"));
         assert!(line.trim().starts_with("warn") && stdout.contains("-> measure the products again with"), "{stdout}");
+    }
+}
+
+#[test]
+fn an_entry_of_a_kernel_that_is_gone_and_one_of_no_such_configuration_are_told() {
+    let folder = Folder::new("gone");
+    let config = format!("\"kernel\":\"{}\",\"config\":\"1x3_k77\"", other().name);
+    for (name, from, to, counts, words) in [
+        (
+            "gone.json",
+            other().name.to_string(),
+            "sm90_gone",
+            "1 of kernels that are gone",
+            "there is no kernel sm90_gone",
+        ),
+        (
+            "config.json",
+            format!("\"kernel\":\"{}\"", other().name),
+            config.as_str(),
+            "1 of kernels that cannot run them here",
+            "as 1x3_k77",
+        ),
+    ] {
+        let file = folder.with(name, &table().replacen(&from, to, 1));
+        let outcome = tilegemm(&folder, Some(&file), &EXPLAIN);
+        let line =
+            format!("warning: of {}, 1 entry is refused: {counts}; `tilegemm doctor` names them\n", file.display());
+        let is_taken = outcome.stdout.contains(&format!("-> {} ", other()));
+        assert_eq!((outcome.code, is_taken, outcome.stderr), (0, false, line));
+        if cfg!(not(feature = "cuda")) {
+            let Outcome { code, stdout, .. } = tilegemm(&folder, Some(&file), &["doctor"]);
+            assert!(code == 0 && stdout.contains(counts) && stdout.contains(words), "{stdout}");
+        }
     }
 }
 

@@ -144,11 +144,8 @@ pub fn run(args: &Args) -> Result {
     let policy = policy.with_batch_invariance(args.batch_invariant).with_workspace(workspace::bytes()?);
     let dispatcher = if args.built { Dispatcher::new(device) } else { Dispatcher::hypothetical(device) };
     let dispatcher = dispatcher.with_user_tuning()?;
-    for tuning in dispatcher.tables().used().filter(|tuning| !tuning.refused_counts().is_none()) {
-        eprintln!("warning: of {}, {}", tuning.name(), tuning.refused_counts());
-    }
-    for refused in dispatcher.tables().refused() {
-        eprintln!("warning: not used: {refused}");
+    for complaint in dispatcher.complaints() {
+        eprintln!("warning: {complaint}");
     }
     let split = Split::of(&problem, &dispatcher, policy);
     let explanation = dispatcher.explain(&split.problem, policy);

@@ -3,13 +3,9 @@
 use super::count::Forwarded;
 use crate::problem::Problem;
 use rustc_hash::{FxBuildHasher, FxHashSet};
-use std::io::Write;
 use std::sync::Mutex;
 
-/// Writes a line to stderr. Unlike `eprintln`, this function does not panic when stderr is closed.
-pub(super) fn tell(text: &str) {
-    let _ = writeln!(std::io::stderr(), "candle-tilegemm: {text}");
-}
+pub(super) use crate::stderr::tell;
 
 /// The products already reported, with the reason for forwarding. The number is bounded, so that a program that never ends
 /// neither reports nor remembers without bound.

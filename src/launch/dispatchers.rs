@@ -7,7 +7,10 @@ use crate::dispatch::Dispatcher;
 #[cfg(any(feature = "candle", feature = "interpose"))]
 use crate::dispatch::{batch_invariant, Policy};
 use crate::error::{Error, Result};
+use crate::stderr::tell;
 use once_cell::sync::OnceCell;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 static DISPATCHERS: [OnceCell<Dispatcher>; MOST_DEVICES] = [const { OnceCell::new() }; MOST_DEVICES];
 
@@ -26,8 +29,16 @@ pub fn dispatcher(ordinal: usize) -> Result<&'static Dispatcher> {
         if current_device()? == ordinal {
             modules::load_least(ordinal, dispatcher.device().capability)?;
         }
+        new_complaints(&dispatcher).iter().for_each(|complaint| tell(complaint));
         Ok(dispatcher)
     })
+}
+
+/// The complaints that no dispatcher of this process has had before: devices of one model have the same tables.
+fn new_complaints(dispatcher: &Dispatcher) -> Vec<String> {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    dispatcher.complaints().into_iter().filter(|complaint| told.insert(complaint.clone())).collect()
 }
 
 /// The dispatchers that were made so far, with the ordinals of their devices.
@@ -41,4 +52,28 @@ pub(crate) fn policy() -> Result<Policy> {
     static POLICY: OnceCell<Policy> = OnceCell::new();
     let policy = POLICY.get_or_try_init(Policy::from_env)?;
     Ok(policy.with_batch_invariance(batch_invariant()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_complaints;
+    use crate::arch::DeviceInfo;
+    use crate::dispatch::Dispatcher;
+    use crate::tuning::{Origin, Tuning};
+
+    #[test]
+    fn a_process_complains_of_a_table_once() {
+        let device = DeviceInfo::h100();
+        let entry = r#"{"dtype":"bf16","layout":"nt","n":64,"k":64,"batch":1,"aligned":true,"epilogue":"none","among":"own",
+            "m":[1,4],"kernel":"sm90_gone","code":"0123456789abcdef","gain":1.1}"#;
+        let empty = Tuning::new("any", Origin::of_this_build(&device)).to_text();
+        let text = empty.replace("\"entries\": []", &format!("\"entries\": [{entry}]"));
+        let dispatcher = || {
+            let table = Tuning::parse("once.json", &text).unwrap();
+            Dispatcher::hypothetical(device.clone()).with_tuning(table).unwrap()
+        };
+        let counts = "1 entry is refused: 1 of kernels that are gone";
+        assert_eq!(new_complaints(&dispatcher()), [format!("of once.json, {counts}; `tilegemm doctor` names them")]);
+        assert!(new_complaints(&dispatcher()).is_empty(), "another device of the model");
+    }
 }

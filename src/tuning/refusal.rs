@@ -83,6 +83,14 @@ pub enum EntryRefusal {
         /// This build's hash, [`KernelDesc::code`](crate::kernel::KernelDesc::code).
         need: String,
     },
+    /// The kernel cannot run the entry's product: on this GPU, in this build, or in the entry's configuration.
+    #[error("{kernel}: {why}")]
+    Unfit {
+        /// The kernel.
+        kernel: String,
+        /// The [`Rejection`](crate::kernel::Rejection).
+        why: String,
+    },
 }
 
 /// A refused entry.
@@ -110,13 +118,22 @@ pub struct RefusedCounts {
     pub unknown_kernel: usize,
     /// Entries with [`EntryRefusal::OtherCode`].
     pub other_code: usize,
+    /// Entries with [`EntryRefusal::Unfit`].
+    pub unfit: usize,
 }
 
 impl RefusedCounts {
-    pub(super) fn of(refused: &[RefusedEntry]) -> Self {
-        let unknown = |entry: &&RefusedEntry| matches!(entry.refusal, EntryRefusal::UnknownKernel { .. });
-        let unknown_kernel = refused.iter().filter(unknown).count();
-        Self { unknown_kernel, other_code: refused.len() - unknown_kernel }
+    /// The numbers of these entries.
+    pub fn of(refused: &[RefusedEntry]) -> Self {
+        let mut counts = Self::default();
+        for entry in refused {
+            *match entry.refusal {
+                EntryRefusal::UnknownKernel { .. } => &mut counts.unknown_kernel,
+                EntryRefusal::OtherCode { .. } => &mut counts.other_code,
+                EntryRefusal::Unfit { .. } => &mut counts.unfit,
+            } += 1;
+        }
+        counts
     }
 
     /// Whether all entries are used.
@@ -128,11 +145,16 @@ impl RefusedCounts {
 /// For instance `3 entries are refused: 2 of kernels whose code has changed, 1 of kernels that are gone`.
 impl fmt::Display for RefusedCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { unknown_kernel, other_code } = *self;
-        let reasons = [(other_code, "of kernels whose code has changed"), (unknown_kernel, "of kernels that are gone")];
+        let Self { unknown_kernel, other_code, unfit } = *self;
+        let reasons = [
+            (other_code, "of kernels whose code has changed"),
+            (unknown_kernel, "of kernels that are gone"),
+            (unfit, "of kernels that cannot run them here"),
+        ];
         let reasons = reasons.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
-        let verb = if unknown_kernel + other_code == 1 { "entry is" } else { "entries are" };
+        let all = unknown_kernel + other_code + unfit;
+        let verb = if all == 1 { "entry is" } else { "entries are" };
         let reasons: Vec<String> = reasons.collect();
-        write!(f, "{} {verb} refused: {}", unknown_kernel + other_code, reasons.join(", "))
+        write!(f, "{all} {verb} refused: {}", reasons.join(", "))
     }
 }

@@ -12,7 +12,11 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Tables {
     used: Vec<Arc<Tuning>>,
+    /// The user's tables, which come first in `used`.
+    users: usize,
     refused: Vec<Error>,
+    /// The user's tables, which come last in `refused`.
+    users_refused: usize,
 }
 
 /// The tables of this crate's folder `tuning`, each verified against this build.
@@ -65,8 +69,11 @@ impl Tables {
     fn with_cached(mut self, host: &Host) -> Self {
         let Some(path) = cache_file(&host.gpu).filter(|path| path.exists()) else { return self };
         match load_for(&path, host) {
-            Ok(tuning) => self.insert(0, Arc::new(tuning)),
-            Err(error) => self.refuse(error),
+            Ok(tuning) => self.insert_users(tuning),
+            Err(error) => {
+                self.users_refused += 1;
+                self.refuse(error);
+            }
         }
         self
     }
@@ -77,8 +84,13 @@ impl Tables {
     /// [`Error::Tuning`] where the table is not for this host.
     pub(crate) fn before(mut self, tuning: Tuning, host: &Host) -> Result<Self> {
         tuning.verify(host)?;
-        self.insert(0, Arc::new(tuning));
+        self.insert_users(tuning);
         Ok(self)
+    }
+
+    fn insert_users(&mut self, tuning: Tuning) {
+        self.users += 1;
+        self.insert(0, Arc::new(tuning));
     }
 
     fn insert(&mut self, at: usize, tuning: Arc<Tuning>) {
@@ -102,6 +114,21 @@ impl Tables {
     /// The refused tables, with the reasons.
     pub fn refused(&self) -> &[Error] {
         &self.refused
+    }
+
+    /// The user's tables in use.
+    pub(crate) fn users(&self) -> impl Iterator<Item = &Tuning> {
+        self.used().take(self.users)
+    }
+
+    /// The user's refused tables.
+    pub(crate) fn users_refused(&self) -> &[Error] {
+        &self.refused[self.refused.len() - self.users_refused..]
+    }
+
+    /// Whether `table` is one of these that ship.
+    pub(crate) fn ships(&self, table: &Tuning) -> bool {
+        self.used().skip(self.users).any(|shipped| std::ptr::eq(shipped, table))
     }
 
     /// The entries of each table for the canonical `problem`.

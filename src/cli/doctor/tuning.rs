@@ -1,12 +1,15 @@
 //! The measured tables in use, and the refused tables with the reasons.
 
 use super::{Finding, Status};
+use crate::arch::DeviceInfo;
 use crate::dispatch::Dispatcher;
-use crate::tuning::{cache_file, shipped, Tuning};
+use crate::tuning::{cache_file, shipped, RefusedCounts, RefusedEntry, Tuning};
 use crate::{settings, Error};
 use std::fmt::Display;
 
 const SUBJECT: &str = "tables";
+/// The refused entries of a table that are named.
+const MOST_NAMED: usize = 8;
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = on_devices();
@@ -40,13 +43,20 @@ fn on_devices() -> Vec<Finding> {
 /// The findings on the tables alone.
 fn without_device() -> Vec<Finding> {
     let shipped = shipped().flat_map(|table| match table {
-        Ok(tuning) => of_table(&tuning, format!("{tuning} ships for {}", tuning.origin().gpu)),
+        Ok(tuning) => of_table(&tuning, tuning.refused(), format!("{tuning} ships for {}", tuning.origin().gpu)),
         Err((name, refusal)) => vec![refused(name, &refusal, Status::Warn)],
     });
     let mut findings: Vec<Finding> = shipped.collect();
     if let Some(settings::Tuning::File(path)) = settings::tuning() {
         findings.extend(match Tuning::load(&path) {
-            Ok(tuning) => of_table(&tuning, format!("{tuning} is for {}", tuning.origin().gpu)),
+            Ok(tuning) => {
+                let gpu = &tuning.origin().gpu;
+                // Of a card that is known, each entry is judged as if every kernel were built.
+                let card = DeviceInfo::names().filter_map(DeviceInfo::by_name).find(|card| card.name == *gpu);
+                let skipped = card.map(|card| Dispatcher::hypothetical(card).skipped(&tuning));
+                let skipped = skipped.unwrap_or_else(|| tuning.refused().to_vec());
+                of_table(&tuning, &skipped, format!("{tuning} is for {gpu}"))
+            }
             Err(error) => vec![of_error(&error, Status::Broken)],
         });
     }
@@ -64,7 +74,8 @@ fn of(dispatcher: Dispatcher) -> Vec<Finding> {
         Err(error) => return vec![of_error(&error, Status::Broken)],
     };
     let tables = dispatcher.tables();
-    let used = tables.used().flat_map(|tuning| of_table(tuning, format!("{tuning} is asked")));
+    let used =
+        tables.used().flat_map(|tuning| of_table(tuning, &dispatcher.skipped(tuning), format!("{tuning} is asked")));
     let refused = tables.refused().iter().map(|error| of_error(error, Status::Warn));
     let mut findings: Vec<Finding> = used.chain(refused).collect();
     if findings.is_empty() {
@@ -75,11 +86,15 @@ fn of(dispatcher: Dispatcher) -> Vec<Finding> {
 }
 
 /// A table in use, and its refused entries.
-fn of_table(tuning: &Tuning, what: String) -> Vec<Finding> {
+fn of_table(tuning: &Tuning, skipped: &[RefusedEntry], what: String) -> Vec<Finding> {
     let mut findings = vec![Finding::ok(SUBJECT, what)];
-    let counts = tuning.refused_counts();
+    let counts = RefusedCounts::of(skipped);
     if !counts.is_none() {
-        let what = format!("of {}, {counts}", tuning.name());
+        let indent = format!("\n{:24}", "");
+        let named = skipped.iter().take(MOST_NAMED).map(|entry| format!("{indent}{entry}")).collect::<String>();
+        let more = skipped.len().saturating_sub(MOST_NAMED);
+        let more = if more > 0 { format!("{indent}and {more} more") } else { String::new() };
+        let what = format!("of {}, {counts}{named}{more}", tuning.name());
         let remedy = "measure the products again with `tilegemm tune --merge`";
         findings.push(Finding::problem(Status::Warn, SUBJECT, what, remedy));
     }
