@@ -42,7 +42,7 @@ const ALL: [Elsewhere; 3] = [Elsewhere::Some, Elsewhere::AllButOne, Elsewhere::A
 /// The experts of `count` pairs, of which `experts` exist.
 fn chosen(count: usize, experts: usize, elsewhere: Elsewhere) -> Vec<u32> {
     let is_elsewhere = |pair: usize| match elsewhere {
-        Elsewhere::Some => pair % 3 != 0,
+        Elsewhere::Some => !pair.is_multiple_of(3),
         Elsewhere::AllButOne => pair + 1 < count,
         Elsewhere::All => true,
     };
