@@ -193,6 +193,7 @@ tg_status tg_gate_rows(tg_format format, const tg_gemm_args *args);
 
 /* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and the workspace. A may be D.
  * tg_epilogue: D = activation(A + bias) + beta * C, with TG_GATE_C activation(A + bias) * (beta * C): the part of an epilogue that a GEMM kernel does not fuse.
+ *   Beside a D in 16 bits A may be in f32, so that D is rounded once; then A is not D.
  * tg_slope: D = the derivative of the activation at A: at infinities the limits, 0 and 1, and NaN at NaN.
  * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is not D, and has no
  * negative strides. Where D's type is bf16 and A's is not, D is A in bf16, of one matrix of contiguous rows, which may be blocks of GGUF. */

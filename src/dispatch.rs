@@ -180,14 +180,10 @@ impl Dispatcher {
         let canonical = asked.canonical();
         let p = &canonical.problem;
         let chosen = match policy.forced() {
-            Some(kernel) => {
-                let Candidate { verdict, config, .. } = self.judge(kernel, p, policy);
-                let refused = |rejection: Rejection| {
-                    let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
-                    Error::Forced { kernel, problem, rejection }
-                };
-                Chosen { kernel, config, us: verdict.map_err(refused)?, reason: Reason::Forced, packing: None }
-            }
+            Some(kernel) => self.by_name(self.judge(kernel, p, policy), p, policy).map_err(|rejection| {
+                let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
+                Error::Forced { kernel, problem, rejection }
+            })?,
             None if policy.batch_invariant && !p.is_empty() => {
                 let order = self.sum_order(asked, policy);
                 let chosen = order.and_then(|order| self.in_order(p, policy, order));
@@ -397,8 +393,9 @@ impl Dispatcher {
         let tuned = self.tuned(&canonical.problem, policy, &candidates);
         let chosen = match policy.forced() {
             Some(kernel) => {
-                let config = candidates[kernel.index].config;
-                Some(Chosen { kernel, config, us: 0.0, reason: Reason::Forced, packing: None })
+                let asked = candidates[kernel.index].clone();
+                let refused = Chosen { kernel, config: asked.config, us: 0.0, reason: Reason::Forced, packing: None };
+                Some(self.by_name(asked, &canonical.problem, policy).unwrap_or(refused))
             }
             None if policy.batch_invariant && !problem.is_empty() => {
                 let order = self.sum_order(problem, policy);

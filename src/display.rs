@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::dispatch::{Explanation, Reason, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
+use crate::packing;
 use crate::problem::F32Mode;
 use crate::tuning::Entry;
 use std::collections::BTreeMap;
@@ -63,6 +64,9 @@ impl Explanation {
         writeln!(f)?;
         if let (Some((packing, us)), Some(kernel)) = (self.packing, self.chosen) {
             writeln!(f, "-> {kernel} on copies of {}: {us:.1} us with the copies", packing.list())?;
+            if packing.d && packing::rounds_after_copy(&self.canonical.problem) {
+                writeln!(f, "   the copy of D is in f32; a kernel applies the rest of the epilogue to it and rounds")?;
+            }
         }
         if able.is_empty() {
             return writeln!(f, "no kernel can run it where the operands lie");
@@ -105,7 +109,7 @@ impl Explanation {
         for ((nearness, common), Group { mut own, kernels }) in groups {
             own.sort_by_key(|word| (word.len(), word.clone())); // sm80 before sm100
             writeln!(f, "{:>4}  {common}{}", kernels.len(), own.join(", "))?;
-            let forced = self.chosen.filter(|_| self.reason == Some(Reason::Forced));
+            let forced = self.chosen.filter(|_| self.reason == Some(Reason::Forced) && self.packing.is_none());
             if let Some(forced) = forced.filter(|forced| kernels.contains(forced)) {
                 writeln!(f, "   -> {forced}, which was asked for by name")?;
             }

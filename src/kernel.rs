@@ -251,6 +251,15 @@ impl KernelDesc {
         self.limits.gates
     }
 
+    /// Whether both kernels are of one row, or of rows that differ in the type of the result.
+    pub(crate) fn is_twin(&self, other: &Self) -> bool {
+        let of = |kernel: &Self| {
+            let Self { family, arch, math, layout, tile, cluster, split, stages, warps, align, schedule, .. } = *kernel;
+            (family, arch, math, layout, tile, cluster, split, stages, warps, align, schedule)
+        };
+        of(self) == of(other)
+    }
+
     /// Why the kernel is not in the build, whose compute capabilities are `archs`.
     pub(crate) fn not_built(&self, archs: &[u16]) -> Rejection {
         let feature = match self.feature {

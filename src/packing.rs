@@ -4,6 +4,8 @@
 //! on copies in the workspace, whose lines do. A plan with copies consists of an elementwise kernel for each copied operand, the product,
 //! and a kernel that copies the result to D and applies the rest of the epilogue. Blocks of GGUF files become bf16 in such a copy. The dispatcher takes such a plan where its estimate,
 //! copies included, is below the estimate without copies.
+//!
+//! A kernel that does not fuse the epilogue of a D in 16 bits writes its sums to a copy of D in f32. The kernel that applies the epilogue rounds them, once.
 
 use crate::arch::DeviceInfo;
 use crate::cost::{distinct, pipeline};
@@ -49,6 +51,20 @@ fn copied_format(problem: &Problem, operand: &Operand) -> Format {
     }
 }
 
+/// Whether the copy of D has an epilogue to go through on its way to D, and D has 16 bits. Then the copy is in f32.
+pub(crate) fn rounds_after_copy(problem: &Problem) -> bool {
+    matches!(problem.d.format, Format::F16 | Format::BF16) && problem.epilogue.rest(Fusion::None).is_some()
+}
+
+/// The format of the copy of D.
+fn copied_format_of_d(problem: &Problem) -> Format {
+    if rounds_after_copy(problem) {
+        Format::F32
+    } else {
+        problem.d.format
+    }
+}
+
 /// The operands of a product that are copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[non_exhaustive]
@@ -73,17 +89,25 @@ pub(crate) struct Copies {
 impl Packing {
     /// The packings that may be faster than no packing for the canonical `problem`.
     pub(crate) fn each(problem: &Problem) -> impl Iterator<Item = Self> {
-        let packings = if is_packable(problem) { Self::candidates(problem) } else { [None; 5] };
+        let packings = if is_packable(problem) { Self::candidates(problem) } else { [None; 7] };
         packings.into_iter().flatten()
     }
 
-    fn candidates(problem: &Problem) -> [Option<Self>; 5] {
+    /// A copy of D in f32 for a kernel that does not fuse the epilogue, where D has 16 bits.
+    pub(crate) fn unfused(problem: &Problem) -> Option<Self> {
+        let has_copy = rounds_after_copy(problem) && !problem.epilogue.in_place && problem.groups.is_none();
+        has_copy.then_some(Self { d: true, ..Self::default() })
+    }
+
+    fn candidates(problem: &Problem) -> [Option<Self>; 7] {
         if problem.b.format.is_gguf_block() {
             let a = problem.a.format != Format::BF16 || !is_plain(&problem.a, problem.m, problem.k);
-            let with_d = has_odd_d(problem) && !problem.epilogue.in_place;
+            let with_d = (has_odd_d(problem) || rounds_after_copy(problem)) && !problem.epilogue.in_place;
             return [
                 Some(Self { a, b: true, d: false }),
                 with_d.then_some(Self { a, b: true, d: true }),
+                None,
+                None,
                 None,
                 None,
                 None,
@@ -110,7 +134,13 @@ impl Packing {
         let merged_all = if all == none { none } else { merged(all) };
         // Some kernels read a B at any address.
         let only_a = if a && b { Self { b: false, ..inputs } } else { none };
-        [inputs, all, only_a, merged(inputs), merged_all].map(|packing| (packing != none).then_some(packing))
+        let only_d = Self::unfused(problem).unwrap_or(none);
+        let with_d = if only_d != none && (a || b) { Self { d: true, ..inputs } } else { none };
+        let packings = [inputs, all, only_a, merged(inputs), merged_all, only_d, with_d];
+        std::array::from_fn(|i| {
+            let is_new = packings[i] != none && !packings[..i].contains(&packings[i]);
+            is_new.then_some(packings[i])
+        })
     }
 
     /// No packing and all packings, with which every number of rows can have the same kernels: where the epilogue is not bare, those with a copy of D,
@@ -120,7 +150,7 @@ impl Packing {
         let in_place = problem.epilogue.in_place;
         let packings = Self::each(problem).filter(move |_| !in_place).map(Some);
         let all = std::iter::once(None).chain(packings);
-        // A product that is copied to D is rounded before the rest of the epilogue.
+        // A product that is copied to D is rounded, to f32 at least, before the rest of the epilogue.
         all.filter(move |packing| is_bare || packing.is_some_and(|packing| packing.d) == copies_d)
     }
 
@@ -146,9 +176,11 @@ impl Packing {
             inner.b = copy_of(&problem.b, copied_format(problem, &problem.b), [k, n], problem.batch);
         }
         if self.d {
-            // Stores end with whole pieces of 16 bytes.
-            inner.n = problem.n.next_multiple_of(elements_of_16_bytes(problem.d.format));
-            inner.d = copy_of(&problem.d, problem.d.format, [m, n], problem.batch);
+            // Stores end with whole pieces of 16 bytes, where B has columns for them.
+            if self.b {
+                inner.n = problem.n.next_multiple_of(elements_of_16_bytes(problem.d.format));
+            }
+            inner.d = copy_of(&problem.d, copied_format_of_d(problem), [m, n], problem.batch);
             inner.epilogue = problem.epilogue.keep(Fusion::None).0;
         }
         inner
@@ -163,7 +195,7 @@ impl Packing {
         let footprint =
             Footprint::new(problem, [bytes(self.a, &problem.a), bytes(self.b, &problem.b)], [PITCH; 2], [256, 2048]);
         let empty = Footprint { row: 0, column: 0, element: 0, lines: [PITCH; 2], step: [256, 2048] };
-        let element = if self.d { problem.d.format.bytes(1) as u64 } else { 0 };
+        let element = if self.d { copied_format_of_d(problem).bytes(1) as u64 } else { 0 };
         Some(Footprint { element, ..footprint.unwrap_or(empty) })
     }
 
@@ -177,7 +209,8 @@ impl Packing {
             false => 0,
         };
         let [a, b] = [&problem.a, &problem.b].map(|operand| copied_format(problem, operand));
-        Copies { a: bytes(self.a, a, m * k), b: bytes(self.b, b, k * n), d: bytes(self.d, problem.d.format, m * n) }
+        let d = copied_format_of_d(problem);
+        Copies { a: bytes(self.a, a, m * k), b: bytes(self.b, b, k * n), d: bytes(self.d, d, m * n) }
     }
 
     /// The expected time of the copies, in microseconds.
@@ -192,8 +225,10 @@ impl Packing {
         copied
             .map(|(_, operand, [rows, columns], longest)| {
                 let bytes = operand.format.bits() / 8.0;
-                let copied =
-                    if std::ptr::eq(operand, &problem.d) { operand.format } else { copied_format(problem, operand) };
+                let copied = match std::ptr::eq(operand, &problem.d) {
+                    true => copied_format_of_d(problem),
+                    false => copied_format(problem, operand),
+                };
                 let line = bytes * if operand.col_stride == 1 { columns } else { rows } as f64;
                 let has_lines = problem.batch_count() > 1 && operand.align() < 16 && line < longest;
                 let factor = if has_lines { 1.0 + LINE_BYTES / line } else { 1.0 };
@@ -302,6 +337,7 @@ fn copy_of(operand: &Operand, format: Format, [rows, columns]: [i64; 2], batch: 
 mod tests {
     use super::*;
     use crate::partition::Partition;
+    use crate::problem::{BiasAxis, Epilogue};
 
     #[test]
     fn an_odd_k_needs_copies_of_both_operands_and_an_odd_n_of_the_result() {
@@ -315,6 +351,50 @@ mod tests {
         assert_eq!(names(512, 4095, 4095, Layout::NT), ["AB", "ABD", "A"]);
         assert_eq!(names(512, 4095, 4096, Layout::NN), ["B", "BD"]);
         assert_eq!(names(511, 4096, 4096, Layout::TN), ["A"]);
+    }
+
+    #[test]
+    fn a_d_in_16_bits_with_an_epilogue_is_copied_in_f32() {
+        let of = |n, k, format, change: fn(&mut Problem)| {
+            let problem = Problem::dense(512, n, k, 1, Layout::NT, format).with(change).canonical().problem;
+            (problem, Packing::each(&problem).map(Packing::names).collect::<Vec<_>>())
+        };
+        let biased = |p: &mut Problem| p.epilogue.bias = Some(BiasAxis::N);
+        let added = |p: &mut Problem| {
+            p.epilogue = Epilogue::new(0.5, 2.0);
+            p.epilogue.c = Some(p.d);
+        };
+        let in_place = |p: &mut Problem| {
+            p.epilogue = Epilogue::new(1.0, 1.0);
+            (p.epilogue.c, p.epilogue.in_place) = (Some(p.d), true);
+        };
+        for format in [Format::F16, Format::BF16] {
+            assert_eq!(of(4096, 4096, format, biased).1, ["D"]);
+            assert_eq!(of(4096, 4096, format, added).1, ["D"]);
+            assert_eq!(of(4096, 4096, format, in_place).1, [""; 0]);
+            assert_eq!(of(4096, 4096, format, |_| ()).1, [""; 0]);
+            assert_eq!(of(4095, 4096, format, biased).1, ["BD", "D"]);
+            assert_eq!(of(4096, 4095, format, biased).1, ["AB", "A", "D", "ABD"]);
+            let (odd, _) = of(4095, 4096, format, biased);
+            for (packing, n) in
+                [(Packing { d: true, ..Packing::default() }, 4095), (Packing { a: false, b: true, d: true }, 4096)]
+            {
+                let inner = packing.inner(&odd);
+                assert_eq!((inner.d.format, inner.n, inner.d.row_stride), (Format::F32, n, 4096));
+                assert!(inner.epilogue.is_linear());
+                assert_eq!(packing.copies(&odd).d, 512 * 4096 * 4);
+                assert_eq!(packing.footprint(&odd).unwrap().element, 4);
+            }
+            // A copy without an epilogue is in D's format: its product is rounded, and moved.
+            let packing = Packing { a: false, b: true, d: true };
+            assert_eq!(packing.inner(&of(4095, 4096, format, |_| ()).0).d.format, format);
+        }
+        assert_eq!(of(4096, 4096, Format::F32, biased).1, [""; 0]);
+        let device = DeviceInfo::h100();
+        let only_d = Packing { d: true, ..Packing::default() };
+        let us = |change| only_d.us(&of(4096, 4096, Format::BF16, change).0, &device);
+        let more_us = pipeline::stream_us(512.0 * 4096.0 * 2.0, RATE, &device);
+        assert!((us(biased) - us(|_| ()) - more_us).abs() < 1e-9);
     }
 
     #[test]

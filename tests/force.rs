@@ -5,6 +5,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::internal::cost;
 use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
+use candle_tilegemm::problem::BiasAxis;
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 
 const WAVE: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
@@ -36,6 +37,38 @@ fn a_kernel_runs_in_the_configuration_that_is_asked_for() {
     assert_eq!(other.config, "128x128_c1x1_k1_s7_swap".parse().unwrap());
     assert_ne!(other.config, chosen.config);
     assert!(other.estimate_us >= chosen.estimate_us, "{} us, {} us", other.estimate_us, chosen.estimate_us);
+}
+
+/// With a bias, which cuBLAS does not fuse, its product goes to a copy of D in f32: D is rounded once, after the bias.
+#[test]
+fn a_kernel_that_does_not_fuse_an_epilogue_in_16_bits_runs_on_a_copy_of_d_in_f32() {
+    for (m, n, k, format) in [(512, 4096, 1024, Format::BF16), (65_536, 32_769, 32, Format::F16)] {
+        let biased = linear(m, n, k, format).with(|p| p.epilogue.bias = Some(BiasAxis::N));
+        let policy = Policy::force(&format!("cublas_{format}_nt")).unwrap();
+        let plan = h100().plan(&biased, policy).unwrap();
+        assert_eq!(plan.name(), format!("cublas_{format}_f32_nt+copies_D"), "{biased}");
+        assert_eq!((plan.reason, plan.kernel.types.d), (Reason::Forced, Format::F32));
+        // The workspace holds the copy, or pieces of it; the estimate counts 4 bytes read and 2 written for each element.
+        let elements = (m * n.next_multiple_of(64)) as u64;
+        assert_eq!(plan.workspace.best, 4 * elements);
+        let wide = linear(m, n, k, format).with(|p| p.d.format = Format::F32);
+        let wide = h100().plan(&wide, Policy::force(&format!("cublas_{format}_f32_nt")).unwrap()).unwrap();
+        let passed_us = 6.0 * (m * n) as f64 / 3.35e6;
+        assert!(
+            plan.estimate_us > 0.8 * wide.estimate_us + passed_us,
+            "{} us, {} us",
+            plan.estimate_us,
+            wide.estimate_us
+        );
+        let text = h100().explain(&biased, policy).to_string();
+        assert!(text.contains(&format!("-> cublas_{format}_f32_nt on copies of D")), "{text}");
+        assert!(text.contains("the copy of D is in f32"), "{text}");
+        let without = h100().plan(&biased, policy.with_workspace(0)).unwrap_err().to_string();
+        assert!(without.contains("a bias"), "{without}");
+        // The bare product is the kernel that was asked for.
+        let bare = h100().plan(&linear(m, n.next_multiple_of(8), k, format), policy).unwrap();
+        assert_eq!((bare.kernel.types.d, bare.packing), (format, None));
+    }
 }
 
 #[test]

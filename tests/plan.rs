@@ -468,6 +468,11 @@ fn an_epilogue_is_split_where_that_is_fastest() {
             })
         };
         let chosen = dispatcher.fuse(&problem, Policy::default()).unwrap();
+        if problem.d.format.bytes(1) == 2 {
+            // D would be rounded in between: the plan does the whole epilogue.
+            assert_eq!(chosen, Fusion::Full, "{problem}");
+            continue;
+        }
         let least = [Fusion::None, Fusion::BiasAct, Fusion::Full].map(cost).into_iter().fold(f64::INFINITY, f64::min);
         assert_eq!(cost(chosen), least, "{problem}: {chosen:?}");
     }

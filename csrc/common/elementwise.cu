@@ -25,9 +25,14 @@ struct Place {
 
 template <class T, class Acc, int width>
 __device__ void load(Acc (&x)[width], const tg_matrix& matrix, const Place& place) {
-  const auto piece = *reinterpret_cast<const Piece<T, width>*>(place.in<T>(matrix));
+  constexpr int at_once = width * sizeof(T) > 16 ? 16 / sizeof(T) : width;
+  const auto* pieces = reinterpret_cast<const Piece<T, at_once>*>(place.in<T>(matrix));
 #pragma unroll
-  for (int e = 0; e < width; e++) x[e] = Acc(piece.x[e]);
+  for (int p = 0; p < width / at_once; p++) {
+    const auto piece = pieces[p];
+#pragma unroll
+    for (int e = 0; e < at_once; e++) x[p * at_once + e] = Acc(piece.x[e]);
+  }
 }
 
 template <class T, class Acc, int width>
@@ -115,15 +120,15 @@ struct Quotient {
   __device__ int64_t operator()(int64_t x) const { return small ? divisor.quotient(int(x)) : x / by; }
 };
 
-// D = op(A), one piece of a row for each thread.
-template <class T, class Acc, int width, class Op>
+// D = op(A), one piece of a row for each thread. `From`: the type of A.
+template <class From, class T, class Acc, int width, class Op>
 __global__ void elementwise(tg_gemm_args args, Op op, int64_t count, Quotient pieces, Quotient rows, Quotient matrices) {
   const int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= count) return;
   const int64_t row = pieces(index), matrix = rows(row), outer = matrices(matrix);
   const Place place{row - matrix * rows.by, (index - row * pieces.by) * width, outer, matrix - outer * matrices.by};
   Acc x[width];
-  load<T>(x, args.a, place);
+  load<From>(x, args.a, place);
   op(x, place);
   store<T>(x, args.d, place);
 }
@@ -134,7 +139,7 @@ bool in_pieces(const tg_matrix& matrix, const tg_gemm_args& args) {
   return matrix.col_stride == 1 && rows_at_multiples<T>(16 / sizeof(T), matrix, args.m, args.batch);
 }
 
-template <class T, class Acc, int width, class Op>
+template <class From, class T, class Acc, int width, class Op>
 tg_status launch(const tg_gemm_args& args, const Op& op) {
   const int64_t pieces = args.n / width, matrices = args.batch[0] * args.batch[1];
   const int64_t count = pieces * args.m * matrices;
@@ -143,19 +148,19 @@ tg_status launch(const tg_gemm_args& args, const Op& op) {
   const int64_t blocks = ceil_div(count, threads);
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
   const Quotient by_piece(pieces, count), by_row(args.m, count), by_matrix(args.batch[1], count);
-  const auto kernel = elementwise<T, Acc, width, Op>;
+  const auto kernel = elementwise<From, T, Acc, width, Op>;
   return launch_plainly(args, dim3(unsigned(blocks)), dim3(threads), 0, kernel, args, op, count, by_piece, by_row, by_matrix);
 }
 
-template <template <class, class> class Op, tg_format format>
+template <template <class, class> class Op, tg_format format, class From = typename scalar<format>::type>
 tg_status launch_as(const tg_gemm_args& args) {
   using T = typename scalar<format>::type;
   using Acc = typename scalar<format>::accumulator;
   constexpr int width = 16 / sizeof(T);
   const Op<T, Acc> op(args);
-  const bool wide = args.n % width == 0 && in_pieces<T>(args.a, args) && in_pieces<T>(args.d, args) &&
+  const bool wide = args.n % width == 0 && in_pieces<From>(args.a, args) && in_pieces<T>(args.d, args) &&
                     (args.beta == 0 || in_pieces<T>(args.c, args));
-  return wide ? launch<T, Acc, width>(args, op) : launch<T, Acc, 1>(args, op);
+  return wide ? launch<From, T, Acc, width>(args, op) : launch<From, T, Acc, 1>(args, op);
 }
 
 template <template <class, class> class Op>
@@ -175,7 +180,15 @@ tg_status launch_of(tg_format format, const tg_gemm_args& args) {
 extern "C" {
 
 tg_status tg_epilogue(tg_format format, const tg_gemm_args* args) {
-  return tilegemm::launch_of<tilegemm::Rest>(format, *args);
+  using tilegemm::launch_as;
+  using tilegemm::Rest;
+  if (args->types.a == format) return tilegemm::launch_of<Rest>(format, *args);
+  if (args->types.a != TG_F32) return TG_UNSUPPORTED;
+  switch (format) {
+    case TG_F16: return launch_as<Rest, TG_F16, float>(*args);
+    case TG_BF16: return launch_as<Rest, TG_BF16, float>(*args);
+    default: return TG_UNSUPPORTED;
+  }
 }
 
 tg_status tg_slope(tg_format format, const tg_gemm_args* args) {

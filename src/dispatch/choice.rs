@@ -1,10 +1,10 @@
 //! Which of the kernels that can run a problem is taken.
 
-use super::{Candidate, Chosen, Dispatcher, Policy};
+use super::{Candidate, Chosen, Dispatcher, Policy, Reason};
 use crate::arch::{Arch, DeviceInfo};
 use crate::cost;
 use crate::error::Error;
-use crate::family::BUILT_ARCHS;
+use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::trees;
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
@@ -82,7 +82,8 @@ impl Dispatcher {
             if copies + cost::roofline_us(&inner, &self.device) >= most {
                 continue;
             }
-            let vendor = policy.vendor && packing::is_whole(&inner);
+            let reads_copies = packing.a || packing.b;
+            let vendor = policy.vendor && (!reads_copies || packing::is_whole(&inner));
             let policy = Policy { vendor, ..policy.with_workspace(0) };
             let able = self.able(&inner, policy);
             let tuned = self.tuned(&inner, policy, &able);
@@ -102,6 +103,31 @@ impl Dispatcher {
             best = Some(Chosen { us: most, packing: Some(packing), ..chosen });
         }
         best
+    }
+}
+
+impl Dispatcher {
+    /// The choice of the kernel asked for by name. Where the kernel does not fuse the epilogue of a D in 16 bits, its twin with a result in f32 runs on a
+    /// copy of D.
+    pub(super) fn by_name(&self, asked: Candidate, problem: &Problem, policy: Policy) -> Result<Chosen, Rejection> {
+        let Candidate { kernel, verdict, config } = asked;
+        let chosen = |kernel, config, us, packing| Chosen { kernel, config, us, reason: Reason::Forced, packing };
+        let rejection = match verdict {
+            Ok(us) => return Ok(chosen(kernel, config, us, None)),
+            Err(rejection) => rejection,
+        };
+        let unfused = || {
+            let packing = Packing::unfused(problem)?;
+            let partition = Partition::new(packing.footprint(problem), problem, policy.workspace)?;
+            let inner = packing.inner(problem);
+            let twin = KERNELS.iter().find(|twin| twin.is_twin(kernel) && twin.types == inner.types())?;
+            let of_twin = Policy { forced: Some((twin.index, policy.forced?.1)), ..policy.with_workspace(0) };
+            let Candidate { verdict, config, .. } = self.judge(twin, &inner, of_twin);
+            let (pieces, piece) = partition.count(problem);
+            let us = verdict.ok()? + pieces as f64 * packing.us(&piece, &self.device);
+            Some(chosen(twin, config, us, Some(packing)))
+        };
+        unfused().ok_or(rejection)
     }
 }
 

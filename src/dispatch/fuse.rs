@@ -5,6 +5,7 @@ use super::{Dispatcher, Policy};
 use crate::cost;
 use crate::error::Result;
 use crate::kernel::Fusion;
+use crate::packing;
 use crate::problem::Problem;
 use std::cell::RefCell;
 
@@ -28,13 +29,16 @@ impl Answer for Split {
 }
 
 impl Dispatcher {
-    /// How much of the epilogue of `problem` the GEMM kernel should do: the split with the lowest estimate. Elementwise kernels do
+    /// How much of the epilogue of `problem` the plan should do: the split with the lowest estimate. Elementwise kernels do
     /// the rest after the product.
+    ///
+    /// A plan for a D in 16 bits does the whole epilogue: between a product in D and an elementwise kernel D would be rounded. Its kernel fuses
+    /// the epilogue, or writes its sums to a copy of D in f32 ([`crate::packing`]).
     ///
     /// # Errors
     /// As for [`Dispatcher::plan`], when not even the bare product can run.
     pub fn fuse(&self, problem: &Problem, policy: Policy) -> Result<Fusion> {
-        if problem.epilogue.is_linear() || problem.epilogue.in_place {
+        if problem.epilogue.is_linear() || problem.epilogue.in_place || packing::rounds_after_copy(problem) {
             return Ok(Fusion::Full);
         }
         let make = || {

@@ -8,7 +8,7 @@ use crate::dispatch::{Dispatcher, Policy};
 use crate::error::{Error, Result};
 use crate::kernel::{Fusion, Role};
 use crate::launch::{self, Pointers, Queue};
-use crate::problem::{Activation, F32Mode, Format, Problem};
+use crate::problem::{Activation, Epilogue, F32Mode, Format, Problem};
 use crate::trace;
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -248,14 +248,17 @@ fn policy(product: &Product, dispatcher: &Dispatcher, mode: Mode) -> Result<Opti
         return Ok(Some(own(policy)));
     }
     let epilogue = &problem.epilogue;
-    let is_fused = epilogue.bias.is_some() || epilogue.activation != Activation::Identity;
+    let has_c = epilogue.reads_c() && !epilogue.in_place;
+    let is_fused = epilogue.bias.is_some() || epilogue.activation != Activation::Identity || has_c;
     if !product.is_of_lt() || !is_fused || !policy.vendor {
         return Ok(Some(policy));
     }
-    // Bias and activation cost cuBLASLt next to nothing: the product without the two decides between cuBLASLt and our kernels.
+    // Bias, activation and a C of its own cost cuBLASLt next to nothing: the product without them decides between cuBLASLt and our kernels.
     let bare = problem.with(|problem| {
-        problem.epilogue.bias = None;
-        problem.epilogue.activation = Activation::Identity;
+        problem.epilogue = match has_c {
+            true => Epilogue::new(problem.epilogue.alpha(), 0.0),
+            false => Epilogue { bias: None, activation: Activation::Identity, ..problem.epilogue },
+        };
     });
     let is_vendor = dispatcher.with_plan(&bare, policy, |plan| {
         let is_vendor = plan.kernel.role == Role::Vendor;

@@ -11,7 +11,7 @@ use crate::packing::{Copies, Packing};
 use crate::problem::{Operand, Problem};
 use std::ffi::c_void;
 
-/// Copies operands of a piece into the memory at `workspace`, calls `multiply` with the copies, and copies the result to D.
+/// Copies operands of a piece into the memory at `workspace`, calls `multiply` with the copies, and copies the result to D, with the rest of the epilogue.
 ///
 /// # Safety
 /// As for [`launch`](super::launch) of `piece`. `workspace` is memory of the current device for the copies of the piece

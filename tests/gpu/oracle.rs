@@ -89,9 +89,10 @@ pub fn compare<'a, T: Element, Out: Element>(
         Choice::By(_) => "",
     };
     let is_vendor = family::by_name(name).is_some_and(|kernel| kernel.role == Role::Vendor);
-    let rounds_twice = is_vendor && problem.epilogue.in_place && Out::UNIT_ROUNDOFF > 1e-4;
-    // So do plans that copy D: numbers of the product are below 6 sqrt(k).
-    let on_copies = matches!(choice, Choice::By(_)) && !problem.epilogue.is_linear();
+    let (is_half, in_place) = (Out::UNIT_ROUNDOFF > 1e-4, problem.epilogue.in_place);
+    let rounds_twice = is_vendor && in_place && is_half;
+    // So do plans that copy a D in f32, and plans in place, which may be by cuBLAS: numbers of the product are below 6 sqrt(k).
+    let on_copies = matches!(choice, Choice::By(_)) && !problem.epilogue.is_linear() && (!is_half || in_place);
     let product = if on_copies { 6.0 * (problem.k as f64).sqrt() * Out::UNIT_ROUNDOFF } else { 0.0 };
     let rounds_twice = rounds_twice || on_copies;
     let twice = if rounds_twice { Out::UNIT_ROUNDOFF } else { 0.0 };
