@@ -61,7 +61,7 @@
 //!
 //! # Numerics
 //!
-//! Products are summed in f32, in f64 for f64, and rounded once. The result of a kernel is the same from run to run.
+//! Products are summed in f32, in f64 for f64, and rounded once, after the epilogue. The result of a kernel is the same from run to run.
 //!
 //! NaN and Inf propagate as IEEE 754 says, by the same rules in every kernel and on the CPU. Where alpha is 0, A and B are not
 //! read, and the product counts as 0. Where beta is 0, C is not read. An [`Activation`] of NaN is NaN, of inf is inf, and of -inf is

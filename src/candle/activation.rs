@@ -1,25 +1,64 @@
-//! Activations by candle's own operations, and their slopes, for gradients.
+//! Activations after a product, and their slopes, for gradients.
 
+use super::cpu::sums_of;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lowering::format_of;
 use crate::problem::{Activation, Format, Real};
 use ::candle::backend::BackendStorage;
-use ::candle::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use ::candle::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, WithDType};
+use half::{bf16, f16};
 use rayon::prelude::*;
 
-/// The activation of each number.
-pub(crate) fn activated(activation: Activation, x: Tensor) -> Result<Tensor> {
+/// The activation of each number of `x`, which is in the type of sums, rounded once to `out`.
+pub(super) fn activated(activation: Activation, x: &Tensor, out: DType) -> Result<Tensor> {
     match activation {
-        Activation::Identity => Ok(x),
-        Activation::Relu => x.relu(),
-        Activation::GeluErf => x.gelu_erf(),
-        Activation::GeluTanh => x.gelu(),
-        Activation::Silu => x.silu(),
+        Activation::Identity => x.to_dtype(out),
+        _ if sums_of(out) != x.dtype() => activated(activation, x, x.dtype())?.to_dtype(out),
+        _ => x.contiguous()?.apply_op1(Activated { activation, out }),
     }
 }
 
-/// The derivative of an activation at each number of `x`, rounded once.
+struct Activated {
+    activation: Activation,
+    out: DType,
+}
+
+impl Activated {
+    fn of<T: WithDType, Sum: WithDType + Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
+        let start = layout.start_offset();
+        let sums = &storage.as_slice::<Sum>()?[start..start + layout.shape().elem_count()];
+        let value = |x: &Sum| T::from_f64(Real::to_f64(self.activation.apply(*x)));
+        Ok(T::to_cpu_storage_owned(sums.par_iter().map(value).collect()))
+    }
+}
+
+impl CustomOp1 for Activated {
+    fn name(&self) -> &'static str {
+        "tilegemm-activation"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let values = match format_of(self.out)? {
+            Format::F16 => self.of::<f16, f32>(storage, layout),
+            Format::BF16 => self.of::<bf16, f32>(storage, layout),
+            Format::F32 => self.of::<f32, f32>(storage, layout),
+            _ => self.of::<f64, f64>(storage, layout),
+        };
+        Ok((values?, layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &::candle::CudaStorage, layout: &Layout) -> Result<(::candle::CudaStorage, Shape)> {
+        Ok((cuda::activated(self.activation, self.out, (storage, layout))?, layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some((grad.to_dtype(x.dtype())? * slope(self.activation, x)?)?))
+    }
+}
+
+/// The derivative of an activation at each number of `x`, which is in the type of sums.
 pub(super) fn slope(activation: Activation, x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(Slope(activation))
 }
@@ -27,11 +66,10 @@ pub(super) fn slope(activation: Activation, x: &Tensor) -> Result<Tensor> {
 struct Slope(Activation);
 
 impl Slope {
-    fn of<T: WithDType, Acc: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
+    fn of<Sum: WithDType + Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
         let start = layout.start_offset();
-        let values = &storage.as_slice::<T>()?[start..start + layout.shape().elem_count()];
-        let slope = |x: &T| T::from_f64(self.0.slope(Acc::from_f64(x.to_f64())).to_f64());
-        Ok(T::to_cpu_storage_owned(values.par_iter().map(slope).collect()))
+        let sums = &storage.as_slice::<Sum>()?[start..start + layout.shape().elem_count()];
+        Ok(Sum::to_cpu_storage_owned(sums.par_iter().map(|x| self.0.slope(*x)).collect()))
     }
 
     /// The second derivative, by candle's own ops.
@@ -67,10 +105,8 @@ impl CustomOp1 for Slope {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let slopes = match format_of(storage.dtype())? {
-            Format::F16 => self.of::<half::f16, f32>(storage, layout),
-            Format::BF16 => self.of::<half::bf16, f32>(storage, layout),
-            Format::F32 => self.of::<f32, f32>(storage, layout),
-            _ => self.of::<f64, f64>(storage, layout),
+            Format::F32 => self.of::<f32>(storage, layout),
+            _ => self.of::<f64>(storage, layout),
         };
         Ok((slopes?, layout.shape().clone()))
     }

@@ -12,9 +12,10 @@
 //! also be f64. A gradient flows to `a`, `b`, `bias` and `out`.
 
 use super::activation::activated;
+use super::cpu::sums_of;
 use super::op::Gemm;
 use crate::problem;
-use ::candle::{Device, Result, Tensor};
+use ::candle::{DType, Device, Result, Tensor};
 
 /// The function after the bias. cuBLASLt's GELU is the tanh approximation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,18 +140,32 @@ fn fused(
     bias: Option<&Tensor>,
     act: Option<Activation>,
 ) -> Result<Tensor> {
-    let mut gemm = Gemm::new().alpha(alpha.unwrap_or(1.0).into());
-    if let Some(bias) = bias {
-        gemm = gemm.bias(bias);
+    let gemm = Gemm::new().alpha(alpha.unwrap_or(1.0).into());
+    let with_bias = |gemm: Gemm, bias: Option<&Tensor>| bias.map_or(gemm.clone(), |bias| gemm.bias(bias));
+    let beta = beta.map_or(0.0, f64::from);
+    let (out, a) = (out.filter(|_| beta != 0.0), a.t()?);
+    match (out, act.map(problem::Activation::from)) {
+        (None, act) => with_bias(gemm, bias).activation(act.unwrap_or_default()).forward(b, &a),
+        (Some(out), None) => with_bias(gemm, bias).residual(out).beta(beta).forward(b, &a),
+        (Some(out), Some(act)) => {
+            // `Gemm` adds the residual after the activation, and so the sum before the activation is in f32 here.
+            let dtype = b.dtype();
+            check_dtypes(dtype, [Some(out), bias])?;
+            let sums = sums_of(dtype);
+            let bias = bias.map(|bias| bias.to_dtype(sums)).transpose()?;
+            let gemm = with_bias(gemm, bias.as_ref()).residual(&out.to_dtype(sums)?).beta(beta);
+            activated(act, &gemm.out_dtype(sums).forward(b, &a)?, dtype)
+        }
     }
-    let out = out.filter(|_| beta.is_some_and(|beta| beta != 0.0));
-    if let Some(out) = out {
-        gemm = gemm.residual(out).beta(beta.unwrap_or(0.0).into());
+}
+
+/// `Gemm` refuses other types, too, but sees only converted tensors.
+fn check_dtypes(dtype: DType, tensors: [Option<&Tensor>; 2]) -> Result<()> {
+    for tensor in tensors.into_iter().flatten().filter(|tensor| tensor.dtype() != dtype) {
+        let have = tensor.dtype();
+        ::candle::bail!(
+            "fused_matmul: `out` or `bias` is in {have:?}, the operands in {dtype:?}; convert it with `to_dtype`"
+        );
     }
-    let activation = act.map_or(problem::Activation::Identity, problem::Activation::from);
-    match out {
-        // `Gemm` adds the residual after the activation.
-        Some(_) => activated(activation, gemm.forward(b, &a.t()?)?),
-        None => gemm.activation(activation).forward(b, &a.t()?),
-    }
+    Ok(())
 }

@@ -11,8 +11,9 @@ use crate::problem::{power_of_two_in, Activation, Format, Problem};
 use ::candle::backend::BackendStorage;
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
-use ::candle::{CudaDevice, CudaStorage, DeviceLocation, Layout, Result, Storage};
+use ::candle::{CudaDevice, CudaStorage, DType, DeviceLocation, Layout, Result, Storage};
 use half::{bf16, f16};
+use std::ffi::c_void;
 
 impl From<Error> for ::candle::Error {
     fn from(error: Error) -> Self {
@@ -133,29 +134,47 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
 
-/// The derivative of `activation` at each number of a contiguous `x`.
+/// The derivative of `activation` at each number of a contiguous `x` in f32 or f64.
 pub(super) fn slope(activation: Activation, x: Input) -> Result<CudaStorage> {
+    // SAFETY: as `each_number` promises.
+    let launch = |format, count, x, d, stream| unsafe { launch::slope(activation, format, count, x, d, stream) };
     match format_of(x.0.dtype())? {
-        Format::F16 => slope_as::<f16>(activation, Format::F16, x),
-        Format::BF16 => slope_as::<bf16>(activation, Format::BF16, x),
-        Format::F32 => slope_as::<f32>(activation, Format::F32, x),
-        _ => slope_as::<f64>(activation, Format::F64, x),
+        Format::F32 => each_number::<f32, f32>(x, |count, x, d, stream| launch(Format::F32, count, x, d, stream)),
+        _ => each_number::<f64, f64>(x, |count, x, d, stream| launch(Format::F64, count, x, d, stream)),
     }
 }
 
-fn slope_as<T: CudaDType + DeviceRepr>(activation: Activation, format: Format, x: Input) -> Result<CudaStorage> {
+/// `activation` of each number of a contiguous `x` in f32 or f64, in `out`.
+pub(super) fn activated(activation: Activation, out: DType, x: Input) -> Result<CudaStorage> {
+    let formats = [format_of(x.0.dtype())?, format_of(out)?];
+    // SAFETY: as `each_number` promises.
+    let launch = |count, x, d, stream| unsafe { launch::activate(activation, formats, count, x, d, stream) };
+    match formats[1] {
+        Format::F16 => each_number::<f32, f16>(x, launch),
+        Format::BF16 => each_number::<f32, bf16>(x, launch),
+        Format::F32 => each_number::<f32, f32>(x, launch),
+        _ => each_number::<f64, f64>(x, launch),
+    }
+}
+
+/// What `launch` makes of each number of a contiguous `x`. Its arguments are the count of numbers, memory of the device with as many for `x` and for the
+/// result, and the device's stream.
+fn each_number<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
+    x: Input,
+    launch: impl FnOnce(usize, *const c_void, *mut c_void, *mut c_void) -> crate::Result<()>,
+) -> Result<CudaStorage> {
     let device = x.0.device().clone();
     let stream = device.cuda_stream();
     let count = x.1.shape().elem_count();
     // SAFETY: the kernel writes every element before anything reads it.
-    let mut out: CudaSlice<T> = unsafe { device.alloc(count)? };
+    let mut out: CudaSlice<Out> = unsafe { device.alloc(count)? };
     {
+        // The guards keep both alive until the launch is made.
         let (base, _x_guard) = contiguous::<T>(x)?.device_ptr(&stream);
         let (d, _d_guard) = out.device_ptr_mut(&stream);
-        let x = base + format.bytes(x.1.start_offset()) as u64;
+        let x = base + (x.1.start_offset() * size_of::<T>()) as u64;
         stream.context().bind_to_thread().w()?;
-        // SAFETY: the layout stays inside its storage, the guards keep both alive, and the stream is the device's own.
-        unsafe { launch::slope(activation, format, count, x as _, d as _, stream.cu_stream().cast())? };
+        launch(count, x as _, d as _, stream.cu_stream().cast())?;
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }

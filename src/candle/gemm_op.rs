@@ -1,12 +1,14 @@
 //! The custom op behind [`Gemm`](crate::Gemm): forward on both devices, backward.
 
 use super::activation::slope;
-use super::cpu;
+use super::cpu::{self, sums_of};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lowering::{readable, GemmOp, Third};
 use crate::problem::Activation;
-use ::candle::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, D};
+#[cfg(feature = "cuda")]
+use ::candle::backend::BackendStorage;
+use ::candle::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, D};
 
 impl GemmOp {
     /// Runs the op on operands that are [`readable`]; `third` is its bias or residual.
@@ -17,15 +19,15 @@ impl GemmOp {
         }
     }
 
-    /// `alpha * lhs @ rhs + bias`, with the precision of this op.
-    fn product(&self, lhs: Tensor, rhs: Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    /// `alpha * lhs @ rhs + bias`, with the precision of this op, in `out` or the type of the operands.
+    fn product(&self, lhs: Tensor, rhs: Tensor, bias: Option<&Tensor>, out: Option<DType>) -> Result<Tensor> {
         let third = bias.map(|_| Third::Bias);
-        let op = Self { beta: 1.0, activation: Activation::Identity, third, residual: None, ..*self };
+        let op = Self { beta: 1.0, activation: Activation::Identity, third, residual: None, out, ..*self };
         let (lhs, rhs) = readable(lhs, rhs)?;
         op.apply(&lhs, &rhs, bias)
     }
 
-    /// Gradients of the operands, and of the biased product before the activation.
+    /// Gradients of the operands, rounded once, and of the biased product before the activation, in the type of sums.
     fn operand_gradients(
         &self,
         lhs: &Tensor,
@@ -33,15 +35,56 @@ impl GemmOp {
         bias: Option<&Tensor>,
         grad: &Tensor,
     ) -> Result<[Tensor; 3]> {
-        let grad = match self.activation {
-            Activation::Identity => grad.clone(),
-            activation => (grad * slope(activation, &self.product(lhs.clone(), rhs.clone(), bias)?)?)?,
-        };
+        let sums = sums_of(lhs.dtype());
+        let mut grad = grad.to_dtype(sums)?;
+        if self.activation != Activation::Identity {
+            let bias = bias.map(|bias| bias.to_dtype(sums)).transpose()?;
+            let product = self.product(lhs.clone(), rhs.clone(), bias.as_ref(), Some(sums))?;
+            grad = (grad * slope(self.activation, &product)?)?;
+        }
         let narrow = grad.to_dtype(lhs.dtype())?;
-        let to_operands = Self { out: None, residual: None, ..*self };
-        let d_lhs = to_operands.product(narrow.clone(), rhs.t()?, None)?;
-        let d_rhs = to_operands.product(lhs.t()?, narrow, None)?;
+        let d_lhs = self.product(narrow.clone(), rhs.t()?, None, None)?;
+        let d_rhs = self.product(lhs.t()?, narrow, None, None)?;
         Ok([d_lhs, d_rhs, grad])
+    }
+}
+
+/// The gradient of a residual. A residual that is not read has a gradient of zeros.
+fn of_residual(beta: f64, grad: &Tensor) -> Result<Tensor> {
+    match beta {
+        1.0 => Ok(grad.clone()),
+        0.0 => grad.zeros_like(),
+        beta => grad.affine(beta, 0.0),
+    }
+}
+
+/// A result that has `beta * residual` already, with the residual's gradient: an op with a bias has no input left for the residual.
+pub(super) struct WithResidual {
+    pub beta: f64,
+}
+
+impl CustomOp2 for WithResidual {
+    fn name(&self) -> &'static str {
+        "tilegemm-residual"
+    }
+
+    fn cpu_fwd(&self, result: &CpuStorage, layout: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((result.clone(), layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        result: &::candle::CudaStorage,
+        layout: &Layout,
+        _: &::candle::CudaStorage,
+        _: &Layout,
+    ) -> Result<(::candle::CudaStorage, Shape)> {
+        Ok((result.try_clone(layout)?, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((Some(grad.clone()), Some(of_residual(self.beta, grad)?)))
     }
 }
 
@@ -116,10 +159,8 @@ impl CustomOp3 for GemmOp {
         let bias = (self.third == Some(Third::Bias)).then_some(third);
         let [d_lhs, d_rhs, d_product] = self.operand_gradients(lhs, rhs, bias, grad)?;
         let d_third = match bias {
-            Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?,
-            None if self.beta == 1.0 => grad.clone(),
-            None if self.beta == 0.0 => grad.zeros_like()?,
-            None => grad.affine(self.beta, 0.0)?,
+            Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?.to_dtype(bias.dtype())?,
+            None => of_residual(self.beta, grad)?,
         };
         Ok((Some(d_lhs), Some(d_rhs), Some(d_third)))
     }

@@ -23,7 +23,7 @@ pub(super) struct GemmOp {
     /// The element type of the result; `None` for the operands' type.
     pub out: Option<::candle::DType>,
     pub third: Option<Third>,
-    /// A contiguous residual beside a bias; no gradient reaches the residual.
+    /// A contiguous residual beside a bias; no gradient of this op reaches the residual.
     pub residual: Option<Tensor>,
 }
 

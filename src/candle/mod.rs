@@ -2,7 +2,7 @@
 //!
 //! `crate::candle` is this folder; the files name the dependency as `::candle`.
 
-pub(crate) mod activation;
+mod activation;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod blocks;
 mod cpu;

@@ -2,10 +2,11 @@
 //!
 //! [`GemmExt::gemm`] is `matmul` without its limits: any rank from 2, any strides, batches broadcast without copies.
 //! [`Gemm`] adds an epilogue to the product. On a GPU the dispatcher chooses the kernel; on the CPU candle's own
-//! product runs. Both ops have gradients.
+//! product runs, of f16 and bf16 in f32. Both ops have gradients.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::gemm_op::WithResidual;
 use super::lowering::{format_of, readable, GemmOp, Third};
 use crate::problem::{Activation, F32Mode};
 use ::candle::{DType, Device, Error, Result, Shape, Tensor};
@@ -39,8 +40,8 @@ impl GemmExt for Tensor {
 
 /// `activation(alpha * lhs @ rhs + bias) + beta * residual`
 ///
-/// One elementwise kernel applies the parts of the epilogue that the chosen kernel does not fuse, by the same formulas
-/// and so with the same result up to rounding. An activation of NaN is NaN. At -inf an activation has its limit, unlike
+/// Sums and epilogue are in f32, in f64 for f64, and the result is rounded once. One elementwise kernel applies the parts of the epilogue that the
+/// chosen kernel does not fuse, by the same formulas. An activation of NaN is NaN. At -inf an activation has its limit, unlike
 /// some of candle's own activations.
 ///
 /// ```
@@ -200,35 +201,38 @@ impl Gemm {
     /// Shapes, devices and dtypes that do not fit, with the messages of [`Tensor::matmul`]; and the errors of the
     /// kernel's launch.
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+        let asked = [lhs, rhs];
         let (lhs, rhs) = same_batch(lhs, rhs, self.broadcast_batch)?;
         same_device_and_dtype(&lhs, &rhs, "matmul")?;
         format_of(lhs.dtype())?;
         self.check_out(lhs.dtype())?;
         self.check_extras(&lhs, &rhs)?;
+        if asked[1].rank() == 2 && lhs.rank() > 2 && asked[1].track_op() && lhs.is_contiguous() {
+            return self.forward_rows(&lhs, asked[1]);
+        }
         let (lhs, rhs) = readable(lhs, rhs)?;
         let op = self.op()?;
-        let residual_left = self.used_residual().filter(|_| op.third != Some(Third::Residual) && op.residual.is_none());
         let third = match op.third {
             Some(Third::Bias) => self.bias.as_ref(),
             Some(Third::Residual) => self.residual.as_ref(),
             None => None,
         };
-        let out = op.apply(&lhs, &rhs, third)?;
-        match residual_left {
-            Some(residual) if self.beta == 1.0 => out + residual,
-            Some(residual) => out + self.scaled(residual, &lhs, &rhs)?,
-            None => Ok(out),
+        let result = op.apply(&lhs, &rhs, third)?;
+        match self.used_residual().filter(|residual| self.bias.is_some() && residual.track_op()) {
+            Some(residual) => result.apply_op2(residual, WithResidual { beta: self.beta }),
+            None => Ok(result),
         }
     }
 
-    /// `beta * residual`. Where beta is 0, the residual is not read, and the op itself with an alpha of 0 gives the
-    /// gradient of zeros.
-    fn scaled(&self, residual: &Tensor, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
-        if self.beta != 0.0 {
-            return residual.affine(self.beta, 0.0);
-        }
-        let zeros = Self { out_dtype: self.out_dtype, ..Self::new().alpha(0.0).beta(self.beta).residual(residual) };
-        zeros.forward(&lhs.detach(), &rhs.detach())
+    /// The product of all rows of a contiguous batch with one matrix. The gradient of the matrix is one product then: as a sum over the
+    /// batch, candle would round it once for each matrix.
+    fn forward_rows(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+        let (mut shape, n) = (lhs.dims().to_vec(), rhs.dim(1)?);
+        let k = shape.pop().unwrap_or_default();
+        let m: usize = shape.iter().product();
+        shape.push(n);
+        let residual = self.residual.as_ref().map(|residual| residual.reshape((m, n))).transpose()?;
+        Self { residual, ..self.clone() }.forward(&lhs.reshape((m, k))?, rhs)?.reshape(shape)
     }
 
     /// The residual, unless beta is 0: then the residual only gets a gradient of zeros.
@@ -236,15 +240,15 @@ impl Gemm {
         self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
     }
 
-    /// The op with the whole epilogue, except a residual that needs a gradient beside a bias.
+    /// The op with the whole epilogue.
     fn op(&self) -> Result<GemmOp> {
         let third = match (&self.bias, self.used_residual()) {
             (Some(_), _) => Some(Third::Bias),
             (None, Some(_)) => Some(Third::Residual),
             (None, None) => None,
         };
-        // An op has three inputs. A fourth input stays outside of the graph, if the fourth input needs no gradient.
-        let beside = self.used_residual().filter(|residual| third == Some(Third::Bias) && !residual.track_op());
+        // An op has three inputs. The fourth input stays outside of its graph: `WithResidual` gives it a gradient.
+        let beside = self.used_residual().filter(|_| third == Some(Third::Bias)).map(Tensor::detach);
         Ok(GemmOp {
             alpha: self.alpha,
             beta: self.beta,
@@ -253,7 +257,7 @@ impl Gemm {
             batch_invariant: self.batch_invariant,
             out: self.out_dtype,
             third,
-            residual: beside.map(Tensor::contiguous).transpose()?,
+            residual: beside.map(|residual| residual.contiguous()).transpose()?,
         })
     }
 

@@ -1,4 +1,4 @@
-//! Elementwise kernels: the rest of an epilogue, and slopes of activations.
+//! Elementwise kernels: the rest of an epilogue, activations and their slopes.
 
 use super::arguments::{arguments, format};
 use super::device::check;
@@ -13,7 +13,8 @@ use crate::problem::{Activation, Format, Layout};
 use std::ffi::c_void;
 
 /// Applies to D the part of `problem`'s epilogue that a kernel with `fusion` leaves out ([`Epilogue::rest`]), by one
-/// kernel or none. D holds the result of a launch of `problem` with [`Epilogue::keep`].
+/// kernel or none. D holds the result of a launch of `problem` with [`Epilogue::keep`]. A D in 16 bits has been rounded in between:
+/// [`Dispatcher::fuse`](crate::dispatch::Dispatcher::fuse) leaves nothing out of such an epilogue.
 ///
 /// [`Epilogue::keep`]: crate::problem::Epilogue::keep
 /// [`Epilogue::rest`]: crate::problem::Epilogue::rest
@@ -32,6 +33,30 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
     let args = ffi::tg_gemm_args { stream, ..arguments(&rest, pointers) };
     // SAFETY: the caller vouches for the memory behind the arguments.
     check("tg_epilogue", unsafe { ffi::tg_epilogue(format(problem.d.format), &args) })
+}
+
+/// Writes `activation` of each of the `count` numbers at `x`, which are in the first format, to `d`, in the second: the same, or 16 bits
+/// beside f32.
+///
+/// # Safety
+/// As for [`slope`].
+#[cfg(feature = "candle")]
+pub(crate) unsafe fn activate(
+    activation: Activation,
+    [from, to]: [Format; 2],
+    count: usize,
+    x: *const c_void,
+    d: *mut c_void,
+    stream: *mut c_void,
+) -> Result<()> {
+    use std::ptr::null;
+    library()?;
+    let problem = Problem::dense(1, count, count, 1, Layout::NN, to).with(|problem| {
+        (problem.a.format, problem.epilogue.activation) = (from, activation);
+    });
+    let args = ffi::tg_gemm_args { stream, ..arguments(&problem, Pointers::new(x, null(), d)) };
+    // SAFETY: the caller vouches for the memory behind the arguments.
+    check("tg_epilogue", unsafe { ffi::tg_epilogue(format(to), &args) })
 }
 
 /// Writes the derivative of `activation` at each of the `count` numbers at `x` to `d`.

@@ -42,6 +42,7 @@ mod outer;
 mod packing;
 mod qmatmul;
 mod random;
+mod rounding;
 mod speed;
 mod tf32;
 mod two_devices;
@@ -150,6 +151,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());
     tests.extend(random::tests());
+    tests.extend(rounding::tests());
     tests.extend(two_devices::tests());
     tests.extend(end_to_end::tests());
     tests.extend(model_families::tests());

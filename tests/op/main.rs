@@ -7,6 +7,7 @@ mod cublaslt;
 mod errors;
 mod forward;
 mod layers;
+mod rounding;
 mod slopes;
 mod special;
 mod wide;

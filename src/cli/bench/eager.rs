@@ -8,12 +8,11 @@ use super::measured::{Error, Measured, Run};
 use super::operands::{Operands, Pool};
 use super::timing::{Samples, Timer};
 use super::Args;
-use crate::candle::activation::activated;
 use crate::cli::Result;
 use crate::dispatch::Dispatcher;
 use crate::interpose::{self, Mode};
 use crate::problem::Operand;
-use crate::{Config, Gemm, Problem};
+use crate::{Activation, Config, Gemm, Problem};
 use candle::Tensor;
 use std::time::{Duration, Instant};
 
@@ -189,10 +188,21 @@ impl Call {
         if epilogue.bias.is_some() {
             d = d.broadcast_add(&views.bias)?;
         }
-        d = activated(epilogue.activation, d)?;
+        d = by_candle(epilogue.activation, d)?;
         if epilogue.reads_c() {
             d = (d + (&views.c * epilogue.beta())?)?;
         }
         Ok(d)
+    }
+}
+
+/// The activation as a candle program has it.
+fn by_candle(activation: Activation, x: Tensor) -> candle::Result<Tensor> {
+    match activation {
+        Activation::Identity => Ok(x),
+        Activation::Relu => x.relu(),
+        Activation::GeluErf => x.gelu_erf(),
+        Activation::GeluTanh => x.gelu(),
+        Activation::Silu => x.silu(),
     }
 }
