@@ -1,11 +1,13 @@
 //! Layers from GGUF files: the functions of candle-transformers' `quantized_nn`, on the CPU.
 
-use candle::quantized::{gguf_file, GgmlDType, QTensor};
-use candle::{Device, Module, Tensor};
-use candle_tilegemm::nn::{qlinear, qlinear_b, qlinear_no_bias};
+use candle::quantized::{gguf_file, GgmlDType, QMatMul, QTensor};
+use candle::{DType, Device, Module, Tensor};
+use candle_tilegemm::nn::{qlinear, qlinear_b, qlinear_no_bias, QLinear};
+use candle_tilegemm::Activation;
 use candle_transformers::quantized_nn as theirs;
 use candle_transformers::quantized_var_builder::VarBuilder;
 use std::fs::File;
+use std::sync::Arc;
 
 const IN: usize = 64;
 const OUT: usize = 5;
@@ -37,4 +39,90 @@ fn layers_of_a_file_are_those_of_candle() {
         theirs::linear(IN + 32, OUT, vb.clone()).unwrap_err().to_string(),
     ];
     assert_eq!(ours.lines().next(), candle.lines().next());
+}
+
+fn random(shape: &[usize], dtype: DType) -> Tensor {
+    Tensor::randn(0f32, 1f32, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+fn values(t: &Tensor) -> Vec<f32> {
+    t.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The same weights in blocks, dequantised, and dequantised to f16, with a bias.
+fn layers(dtype: DType) -> [QLinear; 3] {
+    let weight = Arc::new(QTensor::quantize(&random(&[OUT, IN], DType::F32), GgmlDType::Q8_0).unwrap());
+    let bias = random(&[OUT], dtype);
+    let dequantised = weight.dequantize(&Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+    let f16 = weight.dequantize_f16(&Device::Cpu).unwrap();
+    [QMatMul::QTensor(weight), QMatMul::Tensor(dequantised), QMatMul::TensorF16(f16)]
+        .map(|weight| QLinear::from_weights(weight, Some(bias.clone())))
+}
+
+#[test]
+fn an_input_that_is_not_contiguous_is_copied() {
+    let wide = random(&[2, IN + 6, 7], DType::F32);
+    for layer in layers(DType::F32) {
+        for x in [wide.narrow(1, 3, IN).unwrap().t().unwrap(), wide.t().unwrap().narrow(2, 2, IN).unwrap()] {
+            assert!(!x.is_contiguous());
+            let [got, expected] = [&x, &x.contiguous().unwrap()].map(|x| values(&layer.forward(x).unwrap()));
+            assert_eq!(got, expected, "{:?}", layer.weight());
+        }
+    }
+}
+
+/// What the layer adds up and applies in f32 is what a layer in f32 does, whose result is then rounded.
+#[test]
+fn a_result_in_16_bits_is_rounded_once() {
+    for dtype in [DType::F16, DType::BF16] {
+        for (kind, layer) in layers(dtype).into_iter().enumerate() {
+            // A layer in f32 of the same numbers; blocks and f16 stay as they are.
+            let weight = match layer.weight() {
+                QMatMul::Tensor(weight) => QMatMul::Tensor(weight.to_dtype(DType::F32).unwrap()),
+                QMatMul::TensorF16(weight) => QMatMul::Tensor(weight.to_dtype(DType::F32).unwrap()),
+                blocks => blocks.clone(),
+            };
+            let bias = layer.bias().unwrap().to_dtype(DType::F32).unwrap();
+            let (x, beside) = (random(&[9, IN], DType::BF16), random(&[9, OUT], dtype));
+            let x = (x * 0.125).unwrap().to_dtype(dtype).unwrap(); // as exact in f16 as in bf16, but for tiny numbers
+            let wide = |t: &Tensor| t.to_dtype(DType::F32).unwrap();
+            let x32 = if kind == 2 { wide(&x.to_dtype(DType::F16).unwrap()) } else { wide(&x) };
+            for activation in Activation::ALL {
+                let ours = layer.clone().with_activation(activation);
+                let exact = QLinear::from_weights(weight.clone(), Some(bias.clone())).with_activation(activation);
+                for (what, got, expected) in [
+                    ("alone", ours.forward(&x), exact.forward(&x32)),
+                    ("residual", ours.forward_residual(&x, &beside), exact.forward_residual(&x32, &wide(&beside))),
+                    ("gated", ours.forward_gated(&x, &beside), exact.forward_gated(&x32, &wide(&beside))),
+                ] {
+                    let (got, expected) = (got.unwrap(), expected.unwrap().to_dtype(dtype).unwrap());
+                    assert_eq!(got.dtype(), dtype);
+                    assert_eq!(values(&got), values(&expected), "{dtype:?} {kind} {activation:?} {what}");
+                }
+            }
+        }
+    }
+}
+
+/// candle's own gelu of -inf is NaN.
+#[test]
+fn activations_of_infinities_are_their_limits() {
+    let weight = QMatMul::Tensor(Tensor::new(&[[1f32]], &Device::Cpu).unwrap());
+    let x = Tensor::new(&[[f32::NEG_INFINITY], [f32::INFINITY]], &Device::Cpu).unwrap();
+    for activation in Activation::ALL.into_iter().filter(|activation| *activation != Activation::Identity) {
+        let layer = QLinear::from(weight.clone()).with_activation(activation);
+        assert_eq!(values(&layer.forward(&x).unwrap()), [0.0, f32::INFINITY], "{activation:?}");
+    }
+}
+
+#[test]
+fn a_bias_or_residual_of_another_shape_or_type_is_refused() {
+    let (x, other) = (random(&[3, IN], DType::F32), random(&[3, OUT + 1], DType::F32));
+    let [blocks, dequantised, _] = layers(DType::F32);
+    for layer in [blocks, dequantised] {
+        let error = layer.forward_residual(&x, &other).unwrap_err().to_string();
+        assert!(error.contains("QLinear: the residual is F32 [3, 6], expected F32 [3, 5]"), "{error}");
+        let error = layer.forward_gated(&x, &random(&[3, OUT], DType::F16)).unwrap_err().to_string();
+        assert!(error.contains("QLinear: the gated tensor is F16 [3, 5], expected F32 [3, 5]"), "{error}");
+    }
 }

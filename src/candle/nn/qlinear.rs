@@ -3,15 +3,18 @@
 #[cfg(feature = "cuda")]
 use super::super::cuda::quantized::Operands;
 use crate::candle::activation::activated;
+use crate::candle::cpu::sums_of;
 use crate::problem::Activation;
+use crate::Gemm;
 use ::candle::quantized::{QMatMul, QTensor};
-use ::candle::{Module, Result, Shape, Tensor};
+use ::candle::{bail, DType, Module, Result, Shape, Tensor};
 use std::sync::Arc;
 
 /// `activation(x @ weight^T + bias)` with quantised weights, as candle's `QMatMul` and the layer `quantized_nn::Linear` of candle-transformers.
 ///
-/// On a GPU, inputs in f32, bf16 and f16 of any rank run on this crate's kernels, and the result has the input's type. candle's `QMatMul` runs everything else:
-/// on the CPU, and with weights that were dequantised.
+/// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Sums and epilogue are in f32, and
+/// the result is rounded once. Weights in blocks run on this crate's kernels on a GPU, and as in candle's `QMatMul` on the CPU. Weights that were dequantised
+/// run as a [`Gemm`].
 ///
 /// ```
 /// use candle::quantized::{GgmlDType, QTensor};
@@ -109,16 +112,53 @@ impl QLinear {
                 return Ok(y);
             }
         }
-        let mut y = self.weight.forward(x)?;
-        if let Some(bias) = &self.bias {
-            y = y.broadcast_add(bias)?;
-        }
-        y = activated(self.activation, y)?;
+        let y = self.sums(x)?;
+        self.check(x, y.dims(), beside)?;
+        let (out, sums) = (x.dtype(), y.dtype());
+        let biased = match &self.bias {
+            Some(bias) => y.broadcast_add(&bias.to_dtype(sums)?)?,
+            None => y,
+        };
         match beside {
-            Beside::Nothing => Ok(y),
-            Beside::Residual(residual) => y + residual,
-            Beside::Up(up) => y * up,
+            Beside::Nothing => activated(self.activation, &biased, out),
+            Beside::Residual(residual) => {
+                (activated(self.activation, &biased, sums)? + residual.to_dtype(sums)?)?.to_dtype(out)
+            }
+            Beside::Up(up) => (activated(self.activation, &biased, sums)? * up.to_dtype(sums)?)?.to_dtype(out),
         }
+    }
+
+    /// `x @ weight^T` in the type of sums.
+    fn sums(&self, x: &Tensor) -> Result<Tensor> {
+        let product =
+            |x: &Tensor, weight: &Tensor| Gemm::new().out_dtype(sums_of(weight.dtype())).forward(x, &weight.t()?);
+        match &self.weight {
+            QMatMul::QTensor(_) => self.weight.forward(&x.to_dtype(sums_of(x.dtype()))?.contiguous()?),
+            QMatMul::Tensor(weight) => product(x, weight),
+            QMatMul::TensorF16(weight) => product(&x.to_dtype(DType::F16)?, weight),
+        }
+    }
+
+    /// Whether bias, residual and gated tensor have the shapes that the result's shape asks for, and the type of x.
+    fn check(&self, x: &Tensor, shape: &[usize], beside: Beside) -> Result<()> {
+        let columns = shape.last().map_or(&[][..], std::slice::from_ref);
+        let (what, c) = match beside {
+            Beside::Nothing => ("", None),
+            Beside::Residual(residual) => ("residual", Some(residual)),
+            Beside::Up(up) => ("gated tensor", Some(up)),
+        };
+        for (what, tensor, shape) in [("bias", self.bias.as_ref(), columns), (what, c, shape)] {
+            let Some(tensor) = tensor.filter(|tensor| tensor.dims() != shape || tensor.dtype() != x.dtype()) else {
+                continue;
+            };
+            bail!(
+                "QLinear: the {what} is {:?} {:?}, expected {:?} {shape:?}",
+                tensor.dtype(),
+                tensor.dims(),
+                x.dtype()
+            );
+        }
+        Ok(())
     }
 }
 
