@@ -26,8 +26,9 @@ pub struct Products {
     /// The list of random products; a seed's products never change
     #[arg(long, value_name = "S", requires = "random")]
     pub seed: Option<u64>,
-    /// Random products of these classes only; several words with commas. `experts` alone, without --random: the products of models with experts; `gguf` or
-    /// `gguf-experts` alone: of models with quantised weights, and of experts with such weights; with --random, random ones
+    /// Random products of these classes only; several words with commas. Alone, with --random: `widths`, layers of models that nobody knows, and `extreme`, one short
+    /// and one long extent. `experts` alone, without --random: the products of models with experts; `gguf` or `gguf-experts` alone: of models with quantised
+    /// weights, and of experts with such weights; with --random, random ones
     #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
     /// Only rows whose id or class contains this word; several words with commas
@@ -45,8 +46,8 @@ impl Products {
             _ => Vec::new(),
         };
         if rows.is_empty() && !self.class.is_empty() {
-            let what =
-                "--class names classes of random products, with --random N --seed S; or is `gguf` or `gguf-experts` alone; or is `experts` alone, without --random";
+            let what = "--class names classes of random products, with --random N --seed S; or is `widths` or `extreme` alone, with --random N --seed S; or is `gguf` \
+                        or `gguf-experts` alone; or is `experts` alone, without --random";
             return Err(Failure::Usage(what.into()));
         }
         only(rows, &self.only)
@@ -71,7 +72,8 @@ impl Products {
 }
 
 fn classes() -> PossibleValuesParser {
-    PossibleValuesParser::new(random::CLASSES.into_iter().chain(LISTED.map(|(name, _)| name)))
+    let whole = LISTED.map(|(name, _)| name).into_iter().filter(|name| !random::OWN_LISTS.contains(name));
+    PossibleValuesParser::new(random::CLASSES.into_iter().chain(random::OWN_LISTS).chain(whole))
 }
 
 /// The rows of this crate's suite.

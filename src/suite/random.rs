@@ -3,7 +3,7 @@
 //! A seed is an endless list of products, the same on every platform and in every version: `tests/random.rs` holds the first ones. ChaCha8
 //! gives the numbers. The stream of ChaCha8 is a standard, and all arithmetic is on integers. Product `i` has a stream of its own, so
 //! that a change of one kind of product would leave the others alone. A change of the list changes the meaning of records: new
-//! kinds of products go to new lists.
+//! kinds of products go to new lists ([`OWN_LISTS`]).
 
 use super::experts::GGUF_CLASS;
 use super::{gguf, Lines, Shape, Size};
@@ -14,7 +14,9 @@ use rand_chacha::ChaCha8Rng;
 
 mod blocks;
 mod experts;
+mod extreme;
 mod models;
+mod widths;
 
 /// The kind of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,16 +51,21 @@ const MOST_VOLUME: [u32; 3] = [42, 39, 38];
 /// The most elements of D, by the logarithm.
 const MOST_D: u32 = 28;
 
-/// Shares in per cent of each kind of product; of a class with a list of its own, of each format.
+/// Shares in per cent of each kind of product; of a list with weights in blocks, of each format.
 pub fn shares(classes: &[String]) -> Vec<(&'static str, u32)> {
-    match own_list(classes) {
-        Some(list) => list.formats.iter().map(|(format, share)| (format.name(), 5 * *share as u32)).collect(),
-        None => SHARES.into_iter().map(|(_, name, share)| (name, share)).collect(),
-    }
+    own_list(classes).map_or_else(of_kinds, |list| (list.shares)())
 }
 
-/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. The classes `gguf` and `gguf-experts`, each
-/// alone, have lists of their own. Other classes give no products.
+fn of_kinds() -> Vec<(&'static str, u32)> {
+    SHARES.into_iter().map(|(_, name, share)| (name, share)).collect()
+}
+
+fn of_formats(formats: &[(Format, usize)]) -> Vec<(&'static str, u32)> {
+    formats.iter().map(|(format, share)| (format.name(), 5 * *share as u32)).collect()
+}
+
+/// The first `count` products of these classes in the list of `seed`. Without classes, products of all classes count. A class of [`OWN_LISTS`], alone, has a list of
+/// its own. Other classes give no products.
 pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
     if let Some(list) = own_list(classes) {
         return (0..count).map(|index| (list.product)(seed, index)).collect();
@@ -70,20 +77,25 @@ pub fn products(seed: u64, count: usize, classes: &[String]) -> Vec<Shape> {
     list(seed).filter(wanted).take(count).collect()
 }
 
-/// A class with a list of its own: its formats by their shares in twentieths, and the product of a seed and an index.
+/// A class with a list of its own: the shares of its kinds of products, and the product of a seed and an index.
 struct OwnList {
     class: &'static str,
-    formats: &'static [(Format, usize)],
+    shares: fn() -> Vec<(&'static str, u32)>,
     product: fn(u64, usize) -> Shape,
 }
 
-const OWN_LISTS: [OwnList; 2] = [
-    OwnList { class: gguf::CLASS, formats: &blocks::FORMATS, product: blocks::product },
-    OwnList { class: GGUF_CLASS, formats: &experts::FORMATS, product: experts::product },
+const LISTS: [OwnList; 4] = [
+    OwnList { class: gguf::CLASS, shares: || of_formats(&blocks::FORMATS), product: blocks::product },
+    OwnList { class: GGUF_CLASS, shares: || of_formats(&experts::FORMATS), product: experts::product },
+    OwnList { class: widths::CLASS, shares: of_kinds, product: widths::product },
+    OwnList { class: extreme::CLASS, shares: || of_formats(&extreme::FORMATS), product: extreme::product },
 ];
 
+/// The classes that have lists of their own.
+pub const OWN_LISTS: [&str; LISTS.len()] = [LISTS[0].class, LISTS[1].class, LISTS[2].class, LISTS[3].class];
+
 fn own_list(classes: &[String]) -> Option<OwnList> {
-    OWN_LISTS.into_iter().find(|list| classes == [list.class])
+    LISTS.into_iter().find(|list| classes == [list.class])
 }
 
 /// One of these formats, by their shares.
@@ -101,31 +113,68 @@ fn of_shares(draw: &mut Draw, formats: &[(Format, usize)]) -> Format {
 /// The list of a seed.
 pub fn list(seed: u64) -> impl Iterator<Item = Shape> {
     (0..).flat_map(move |block: usize| {
-        let kinds = kinds(seed, block);
-        kinds.into_iter().enumerate().map(move |(at, kind)| product(seed, BLOCK * block + at, kind))
+        let kinds = kinds(seed, block as u64);
+        kinds.into_iter().enumerate().map(move |(at, kind)| {
+            let index = BLOCK * block + at;
+            product(&mut Draw::new(seed, index as u64), format!("random-{seed}-{index:04}"), kind, &OF_MODELS)
+        })
     })
 }
 
 /// The kinds of a block of products, in a random order.
-fn kinds(seed: u64, block: usize) -> Vec<Kind> {
+fn kinds(seed: u64, block: u64) -> Vec<Kind> {
     let mut kinds: Vec<Kind> =
         SHARES.into_iter().flat_map(|(kind, _, share)| std::iter::repeat_n(kind, share as usize)).collect();
-    let mut draw = Draw::new(seed, 1 << 63 | block as u64);
+    let mut draw = Draw::new(seed, 1 << 63 | block);
     for last in (1..kinds.len()).rev() {
         kinds.swap(last, draw.below(last + 1));
     }
     kinds
 }
 
-fn product(seed: u64, index: usize, kind: Kind) -> Shape {
-    let mut draw = Draw::new(seed, index as u64);
-    let id = format!("random-{seed}-{index:04}");
+/// N and K of a layer, its name, and the hidden size of its model.
+struct Layer {
+    n: usize,
+    k: usize,
+    from: String,
+    hidden: usize,
+}
+
+/// The attention heads of a model.
+struct Heads {
+    head: usize,
+    heads: usize,
+    from: String,
+}
+
+/// Where sizes come from.
+struct Source {
+    layer: fn(&mut Draw, Format) -> Layer,
+    heads: fn(&mut Draw, Format) -> Heads,
+    rows: fn(&mut Draw) -> usize,
+}
+
+/// The sizes of [`MODELS`].
+const OF_MODELS: Source = Source {
+    layer: |draw, format| {
+        let model = draw.model(format);
+        let (n, k, from) = layer(draw, model);
+        Layer { n, k, from, hidden: model.hidden }
+    },
+    heads: |draw, format| {
+        let &Model { name, head, heads, .. } = draw.model(format);
+        Heads { head, heads, from: name.into() }
+    },
+    rows: Draw::rows,
+};
+
+fn product(draw: &mut Draw, id: String, kind: Kind, source: &Source) -> Shape {
     loop {
         let drawn = match kind {
-            Kind::Dense => dense(&mut draw),
-            Kind::Layouts => layouts(&mut draw),
-            Kind::Unaligned => unaligned(&mut draw),
-            Kind::Attention => attention(&mut draw),
+            Kind::Dense => dense(draw, source),
+            Kind::Layouts => layouts(draw, source),
+            Kind::Unaligned => unaligned(draw, source),
+            Kind::Attention => attention(draw, source),
         };
         if kind == Kind::Attention || is_aligned(&drawn) == (kind != Kind::Unaligned) {
             return Shape { id, class: class(kind, &drawn).into(), ..drawn };
@@ -271,19 +320,17 @@ fn shape([m, n, k]: [usize; 3], batch: usize, layout: Layout, (dtype, f32): (For
     Shape { f32, ..Shape::dense([m, n, k].map(size), size(batch), layout, dtype) }
 }
 
-fn dense(draw: &mut Draw) -> Shape {
+fn dense(draw: &mut Draw, source: &Source) -> Shape {
     let format = draw.format();
-    let model = draw.model(format.0);
-    let (n, k, from) = layer(draw, model);
-    Shape { from: Some(from), ..shape([draw.rows(), n, k], 1, Layout::NT, format) }
+    let Layer { n, k, from, .. } = (source.layer)(draw, format.0);
+    Shape { from: Some(from), ..shape([(source.rows)(draw), n, k], 1, Layout::NT, format) }
 }
 
 /// Weights stored as K x N, and gradients of weights: the sum is over the rows of a batch.
-fn layouts(draw: &mut Draw) -> Shape {
+fn layouts(draw: &mut Draw, source: &Source) -> Shape {
     let format = draw.format();
-    let model = draw.model(format.0);
-    let (n, k, from) = layer(draw, model);
-    let rows = draw.rows();
+    let Layer { n, k, from, .. } = (source.layer)(draw, format.0);
+    let rows = (source.rows)(draw);
     let (sizes, layout) = match draw.below(4) {
         0 | 1 => ([rows, n, k], Layout::NN),
         2 => ([k, n, rows], Layout::TN),
@@ -294,12 +341,11 @@ fn layouts(draw: &mut Draw) -> Shape {
 }
 
 /// A layer with odd lengths, a vocabulary of odd length, or views at odd addresses or with odd strides.
-fn unaligned(draw: &mut Draw) -> Shape {
+fn unaligned(draw: &mut Draw, source: &Source) -> Shape {
     let format = draw.format();
-    let model = draw.model(format.0);
-    let (n, k, from) = layer(draw, model);
+    let Layer { n, k, from, hidden } = (source.layer)(draw, format.0);
     let layout = draw.of(&[Layout::NT, Layout::NT, Layout::NT, Layout::NN, Layout::TN, Layout::TT]);
-    let rows = draw.rows();
+    let rows = (source.rows)(draw);
     let sizes = |n: usize, k: usize| [rows, n, k];
     let of_model = |what: &str, shape: Shape| Shape { from: Some(format!("{from}, {what}")), ..shape };
     match draw.below(10) {
@@ -313,7 +359,7 @@ fn unaligned(draw: &mut Draw) -> Shape {
         }
         4 | 5 => {
             let (name, n) = draw.of(&VOCABULARIES);
-            Shape { from: Some(format!("{name} head")), ..shape([rows, n, model.hidden], 1, layout, format) }
+            Shape { from: Some(format!("{name} head")), ..shape([rows, n, hidden], 1, layout, format) }
         }
         6 | 7 => {
             let mut offset = || draw.chance(50).then(|| 1 << draw.below(3));
@@ -331,10 +377,10 @@ fn unaligned(draw: &mut Draw) -> Shape {
 }
 
 /// Scores and values of attention, for one token or for a sequence, of any length.
-fn attention(draw: &mut Draw) -> Shape {
+fn attention(draw: &mut Draw, source: &Source) -> Shape {
     let format = draw.format();
-    let model = draw.model(format.0);
-    let heads = model.heads * draw.of(&[1, 1, 1, 2, 4, 8, 16]);
+    let Heads { head, heads, from } = (source.heads)(draw, format.0);
+    let heads = heads * draw.of(&[1, 1, 1, 2, 4, 8, 16]);
     let mut tokens = 16 * draw.octaves(8);
     tokens = if draw.chance(50) { tokens - 1 - draw.below(15) } else { tokens };
     while (tokens as u64 * tokens as u64 * heads as u64) >> (MOST_D - 1) > 0 {
@@ -342,8 +388,8 @@ fn attention(draw: &mut Draw) -> Shape {
     }
     let rows = if draw.chance(25) { 1 } else { tokens };
     let (sizes, layout, what) = match draw.below(2) {
-        0 => ([rows, tokens, model.head], Layout::NT, "scores"),
-        _ => ([rows, model.head, tokens], Layout::NN, "values"),
+        0 => ([rows, tokens, head], Layout::NT, "scores"),
+        _ => ([rows, head, tokens], Layout::NN, "values"),
     };
-    Shape { from: Some(format!("{} {what}", model.name)), ..shape(sizes, heads, layout, format) }
+    Shape { from: Some(format!("{from} {what}")), ..shape(sizes, heads, layout, format) }
 }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::process::Command;
 
+mod lists;
+
 /// The first products of seeds 1 and 2. A change of this file is a change of what records of these seeds mean: it is never one.
 const GOLDEN: &str = include_str!("golden.txt");
 const LISTED: usize = 36;
@@ -237,6 +239,8 @@ fn a_command_lists_them_with_their_choices() {
         (&["bench", "--random", "5", "--seed", "1", "--class", "large"], "attention"),
         (&["suite", "--random", "5", "--seed", "1", "--class", "experts"], "without --random"),
         (&["suite", "--random", "5", "--seed", "1", "--class", "gguf,decode"], "`gguf` or `gguf-experts` alone"),
+        (&["suite", "--random", "5", "--seed", "1", "--class", "widths,decode"], "`widths` or `extreme` alone"),
+        (&["suite", "--class", "extreme"], "with --random N --seed S"),
         (&["bench", "--random", "5", "--seed", "1", "--suite", "x.toml"], "--suite"),
         (&["bench", "--random", "0", "--seed", "1"], "1.."),
     ] {
