@@ -45,15 +45,30 @@ impl Explanation {
             writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
         }
         if canonical.swapped {
-            writeln!(f, "D is column-major: A and B are swapped and every matrix transposed")?;
+            let columns =
+                if self.asked.canonical_strides().d.col_stride == 1 { " once the batch is folded" } else { "" };
+            writeln!(f, "D is column-major{columns}: A and B are swapped and every matrix transposed")?;
         }
-        if canonical.problem.batch_count() != self.asked.batch_count() {
-            writeln!(f, "one B for the whole batch: run as {}", canonical.problem)?;
+        match (canonical.problem.batch_count(), self.asked.batch_count()) {
+            (left, asked) if left == asked => {}
+            (1, _) => writeln!(f, "one {} for the whole batch: run as {}", self.shared(), canonical.problem)?,
+            _ => writeln!(f, "one {} for a dimension of the batch: run as {}", self.shared(), canonical.problem)?,
         }
         if let Some(sums) = self.sums {
             writeln!(f, "batch-invariant: every row adds up {sums}")?;
         }
         writeln!(f, "roofline {:.1} us: the least that arithmetic and device memory allow", self.roofline_us)
+    }
+
+    /// The operand that a folded batch has in common.
+    fn shared(&self) -> &'static str {
+        let is_one =
+            |strides: [i64; 2]| self.asked.batch.iter().zip(strides).any(|(&size, stride)| size > 1 && stride == 0);
+        if is_one(self.asked.b.batch_stride) {
+            "B"
+        } else {
+            "A"
+        }
     }
 
     /// The kernels that can run the product, the fastest first.

@@ -58,6 +58,33 @@ fn the_number_of_rows_does_not_change_the_order() {
     assert!(checked > 10_000, "{checked}");
 }
 
+/// Single rows and columns are folded into one product, and several rows of each matrix are not: all have one order of sums.
+#[test]
+fn a_folded_batch_has_the_order_of_the_others() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    for (format, layout) in
+        [Format::BF16, Format::F32, Format::F64].into_iter().flat_map(|f| [Layout::NN, Layout::NT].map(|l| (f, l)))
+    {
+        for (one_b, n, k) in [(true, 128, 256), (true, 100, 100), (false, 1, 256), (false, 1, 100)] {
+            let of = |batch: [usize; 2], m: usize| {
+                Problem::dense(m, n, k, 2, layout, format).with(|p| {
+                    p.batch = batch;
+                    for (operand, is_one) in [(&mut p.a, !one_b), (&mut p.b, one_b), (&mut p.d, false)] {
+                        let matrix = operand.batch_stride[1];
+                        operand.batch_stride[0] = if is_one { 0 } else { matrix * batch[1] as i64 };
+                    }
+                })
+            };
+            let first = order(&dispatcher, &of([5, 3], 2));
+            for batch in [[5, 3], [64, 3], [513, 2]] {
+                for m in [1, 2, 3, 64, 300] {
+                    assert_eq!(order(&dispatcher, &of(batch, m)), first, "{} {batch:?}", of(batch, m));
+                }
+            }
+        }
+    }
+}
+
 /// Products as models have them, and the same with other numbers of rows.
 #[test]
 fn random_products_have_one_order() {

@@ -180,3 +180,50 @@ proptest! {
         prop_assert_eq!((plan.config, Some(plan.reason)), (shown.config, shown.reason), "{}", problem);
     }
 }
+
+/// The product of `batch` matrices in two dimensions, of which one B (A) serves the whole outer dimension, and the same product folded by hand.
+fn with_one(
+    of_b: bool,
+    [outer, inner]: [usize; 2],
+    [m, n, k]: [usize; 3],
+    layout: Layout,
+    dtype: Format,
+) -> [Problem; 2] {
+    let asked = Problem::dense(m, n, k, 2, layout, dtype).with(|p| {
+        p.batch = [outer, inner];
+        for (operand, is_one) in [(&mut p.a, !of_b), (&mut p.b, of_b), (&mut p.d, false)] {
+            let matrix = operand.batch_stride[1];
+            operand.batch_stride[0] = if is_one { 0 } else { matrix * inner as i64 };
+        }
+    });
+    let by_hand = match of_b {
+        true => Problem::dense(outer * m, n, k, inner, layout, dtype),
+        // The columns lie in D as rows: the product is transposed, and A, which is B then, has its K contiguous in nn and nt.
+        false if matches!(layout, Layout::NN | Layout::NT) => Problem::dense(outer * n, m, k, inner, Layout::NT, dtype),
+        false => Problem::dense(outer * n, m, k, inner, Layout::NN, dtype),
+    };
+    [asked, by_hand]
+}
+
+/// Whoever knows that a batch dimension of single rows (columns) is the rows (columns) of one product gains nothing by saying so.
+#[test]
+fn a_batch_over_one_operand_takes_no_longer_than_the_product_that_it_is() {
+    let dispatcher = dispatcher();
+    for (of_b, batch, sizes) in [
+        (true, [512, 256], [1, 100, 100]),
+        (true, [8192, 32], [1, 128, 1024]),
+        (true, [64, 32], [1, 128, 4096]),
+        (true, [6, 40], [1, 512, 512]),
+        (false, [512, 256], [100, 1, 100]),
+        (false, [2048, 32], [128, 1, 1024]),
+        (false, [64, 32], [4096, 1, 128]),
+    ] {
+        for (layout, dtype) in LAYOUTS.into_iter().flat_map(|layout| DTYPES.map(|dtype| (layout, dtype))) {
+            let [asked, by_hand] = with_one(of_b, batch, sizes, layout, dtype);
+            for policy in [Policy::default(), Policy::own()] {
+                let [(kernel, us), (_, best)] = [&asked, &by_hand].map(|problem| chosen(&dispatcher, problem, policy));
+                assert!(us <= 1.2 * best, "{asked}: {us:.1} us by {kernel}, folded by hand {best:.1}");
+            }
+        }
+    }
+}

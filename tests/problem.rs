@@ -52,6 +52,8 @@ fn place(can_broadcast: bool) -> impl Strategy<Value = Place> {
     let broadcast = prop_oneof![
         4 => Just([false; 4]),
         3 => Just([true, true, false, false]),
+        2 => Just([true, false, false, false]),
+        2 => Just([false, true, false, false]),
         2 => prop::array::uniform4(any::<bool>()),
     ];
     let meaningless = prop_oneof![Just([0; 4]), Just([1; 4]), prop::array::uniform4(0..30i64)];
@@ -266,6 +268,61 @@ fn alignment_is_that_of_pointer_and_strides() {
         assert_eq!(operand.transposed().align(), expected, "{what}, transposed");
     }
     assert_eq!([0, 1, 6, 24, 32, 4096].map(power_of_two_in), [MAX_ALIGN, 1, 2, 8, 16, 16]);
+}
+
+/// Dense matrices of a batch of two dimensions, as the op has them, where one matrix B (A) serves the whole outer dimension.
+fn with_one(of_b: bool, [outer, inner]: [usize; 2], [m, n, k]: [usize; 3], layout: Layout) -> Problem {
+    Problem::dense(m, n, k, 2, layout, Format::BF16).with(|p| {
+        p.batch = [outer, inner];
+        for (operand, is_one) in [(&mut p.a, !of_b), (&mut p.b, of_b), (&mut p.d, false)] {
+            let matrix = operand.batch_stride[1];
+            operand.batch_stride[0] = if is_one { 0 } else { matrix * inner as i64 };
+        }
+    })
+}
+
+/// (512, 256, 1, 100) @ (256, 100, 100): the rows of a head are a product, whose rows of A and D are the matrices of all heads apart.
+#[test]
+fn an_outer_dimension_over_one_b_is_rows() {
+    for layout in [Layout::NN, Layout::NT] {
+        let mut asked = with_one(true, [512, 256], [1, 100, 100], layout);
+        asked.epilogue = Epilogue::new(1.0, 1.0);
+        asked.epilogue.bias = Some(BiasAxis::N);
+        asked.epilogue.c = Some(asked.d);
+        let canonical = asked.canonical();
+        let Problem { m, n, k, batch, a, b, d, epilogue, .. } = canonical.problem;
+        assert_eq!((m, n, k, batch, canonical.swapped), (512, 100, 100, [1, 256], false));
+        let places = [a, b, d, epilogue.c.unwrap()].map(|o| (o.row_stride, o.col_stride, o.batch_stride));
+        let rows = (25_600, 1, [0, 100]);
+        let [row, col] = if layout == Layout::NN { [100, 1] } else { [1, 100] };
+        assert_eq!(places, [rows, (row, col, [0, 10_000]), rows, rows]);
+        assert_eq!(epilogue.bias, Some(BiasAxis::N));
+        // One residual for the whole dimension has no rows, and a bias along M is not the same for all rows.
+        let broadcast_c = asked.with(|p| p.epilogue.c = Some(p.d.with(|c| c.batch_stride[0] = 0)));
+        assert_eq!(broadcast_c.canonical().problem.batch, [512, 256]);
+        let bias_along_m = asked.with(|p| p.epilogue.bias = Some(BiasAxis::M));
+        assert_eq!(bias_along_m.canonical().problem.batch, [512, 256]);
+        // Several rows of each matrix do not lie evenly behind one another.
+        assert_eq!(with_one(true, [512, 256], [2, 100, 100], layout).canonical().problem.batch, [512, 256]);
+    }
+}
+
+/// The mirror case: one A for many columns, which are the rows of a transposed product.
+#[test]
+fn an_outer_dimension_over_one_a_is_columns() {
+    let canonical = with_one(false, [512, 256], [100, 1, 64], Layout::NT).canonical();
+    let Problem { m, n, k, batch, a, b, d, .. } = canonical.problem;
+    assert_eq!((m, n, k, batch, canonical.swapped), (512, 100, 64, [1, 256], true));
+    let places = [a, b, d].map(|o| (o.row_stride, o.col_stride, o.batch_stride));
+    assert_eq!(places, [(16_384, 1, [0, 64]), (1, 64, [0, 6400]), (25_600, 1, [0, 100])]);
+    // One value for all columns of a matrix is one for each column of D: there is no such bias.
+    let biased = with_one(false, [512, 256], [100, 1, 64], Layout::NT).with(|p| p.epilogue.bias = Some(BiasAxis::N));
+    assert_eq!(biased.canonical().problem.batch, [512, 256]);
+    // One row by many matrices B with contiguous columns, which continue from one matrix to the next.
+    let rows = Problem::dense(1, 40, 64, 9, Layout::NT, Format::BF16).with(|p| p.a.batch_stride = [0; 2]);
+    assert_eq!(rows.canonical().problem, Problem::dense(1, 360, 64, 1, Layout::NT, Format::BF16));
+    let apart = rows.with(|p| p.b.batch_stride[1] += 64);
+    assert_eq!(apart.canonical().problem.batch, [1, 9]);
 }
 
 /// As in BLAS: neither operand is read, so nothing of them is left to choose a kernel by.

@@ -7,6 +7,7 @@ use std::fmt;
 
 pub(crate) mod epilogue;
 pub(crate) mod f32_mode;
+mod fold;
 mod format;
 mod groups;
 mod layout;
@@ -61,7 +62,7 @@ pub struct Problem {
 pub struct Canonical {
     /// The canonical problem, which kernels get.
     pub problem: Problem,
-    /// Whether A and B were swapped and every matrix transposed, because D was column-major.
+    /// Whether A and B were swapped and every matrix transposed, because D was column-major, or became so as the batch was folded.
     pub swapped: bool,
 }
 
@@ -175,24 +176,33 @@ impl Problem {
     }
 
     /// The canonical form, which kernels are chosen for: strides of size-1 dimensions dropped, adjacent batch
-    /// dimensions merged, a batch over one broadcast B folded into M, D row-major, an f32 mode for f32 only, and a K of
-    /// 0 where alpha is 0, because A and B are not read then, as in BLAS. Groups of rows stay rows.
+    /// dimensions merged, batch dimensions over one broadcast B folded into M and over one broadcast A into N, D row-major, an f32 mode for f32 only,
+    /// and a K of 0 where alpha is 0, because A and B are not read then, as in BLAS. Groups of rows stay rows.
     pub fn canonical(&self) -> Canonical {
-        let mut problem = self.canonical_strides();
-        let swaps = problem.groups.is_none() && problem.epilogue.gate.is_none();
-        let swapped = problem.d.col_stride != 1 && problem.d.row_stride == 1 && swaps;
-        if swapped {
-            problem = problem.transposed().canonical_strides();
-        }
+        let (mut problem, mut swapped) = self.canonical_strides().with_rows_of_d();
         if problem.epilogue.alpha() == 0.0 {
             problem = problem.without_operands();
         }
         problem.merge_batch();
-        problem.fold_batch_into_m();
+        while let Some(folded) = problem.folded() {
+            // Columns of one element each make a D of columns.
+            let (rows_of_d, swaps) = folded.canonical_strides().with_rows_of_d();
+            (problem, swapped) = (rows_of_d, swapped != swaps);
+            problem.merge_batch();
+        }
         if !problem.is_f32() {
             problem.f32_mode = F32Mode::default();
         }
         Canonical { problem: problem.canonical_strides(), swapped }
+    }
+
+    /// The same problem with a row-major D where one dimension of D is contiguous, and whether A and B changed places for that.
+    fn with_rows_of_d(self) -> (Self, bool) {
+        let swaps = self.groups.is_none() && self.epilogue.gate.is_none();
+        match self.d.col_stride != 1 && self.d.row_stride == 1 && swaps {
+            true => (self.transposed().canonical_strides(), true),
+            false => (self, false),
+        }
     }
 
     /// The same problem, with dense strides in place of the meaningless strides of size-1 dimensions.
@@ -247,35 +257,6 @@ impl Problem {
             return;
         }
         self.batch = [1, outer * inner];
-    }
-
-    /// Folds the batch into M: with one B for the whole batch, and rows of A, C and D that continue evenly from one
-    /// matrix to the next, the batch is a single product.
-    fn fold_batch_into_m(&mut self) {
-        let [outer, inner] = self.batch;
-        if outer != 1
-            || inner == 1
-            || self.groups.is_some()
-            || self.b.batch_stride[1] != 0
-            || self.epilogue.bias == Some(BiasAxis::M)
-        {
-            return;
-        }
-        let m = self.m;
-        // A matrix of one row has no row stride of its own: the batch stride becomes the row stride.
-        let follows = |o: &Operand| m == 1 || goes_on(o.row_stride, m, o.batch_stride[1]);
-        let contiguous = |o: &Operand| o.col_stride == 1 || m > 1;
-        let fits = m.checked_mul(inner).is_some();
-        if fits && self.operands_mut().enumerate().all(|(i, o)| i == 1 || (follows(o) && contiguous(o))) {
-            for (i, o) in self.operands_mut().enumerate() {
-                if i != 1 && m == 1 {
-                    o.row_stride = o.batch_stride[1];
-                }
-                o.batch_stride = [0, 0];
-            }
-            self.m = m * inner;
-            self.batch = [1, 1];
-        }
     }
 }
 

@@ -24,6 +24,7 @@ mod exactness;
 mod experts;
 mod families;
 mod fma;
+mod folded;
 mod gguf;
 mod gguf_errors;
 #[cfg(feature = "interpose-kernels")]
@@ -141,6 +142,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(experts::tests());
     tests.extend(families::tests());
     tests.extend(fma::tests());
+    tests.extend(folded::tests());
     tests.extend(gguf::tests());
     tests.extend(gguf_errors::tests());
     #[cfg(feature = "interpose-kernels")]

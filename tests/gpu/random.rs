@@ -165,7 +165,7 @@ fn whole<T: Element, Out: Element>(gpu: &Gpu, rng: &mut StdRng) -> Result<(), St
 }
 
 /// The product by the choice of the dispatcher, whose kernel does so much of the epilogue; an elementwise kernel does the rest, as in the op.
-fn run<T: Element, Out: Element>(
+pub fn run<T: Element, Out: Element>(
     gpu: &Gpu,
     problem: &Problem,
     operands: &Operands<T, Out>,

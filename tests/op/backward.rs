@@ -43,7 +43,7 @@ impl Inputs {
 }
 
 /// Shapes of lhs and rhs: plain, batched, broadcast on either side or both, single rows and columns.
-const SHAPES: [(&[usize], &[usize]); 8] = [
+const SHAPES: [(&[usize], &[usize]); 11] = [
     (&[5, 4], &[4, 3]),
     (&[2, 5, 4], &[2, 4, 3]),
     (&[2, 5, 4], &[4, 3]),
@@ -52,6 +52,9 @@ const SHAPES: [(&[usize], &[usize]); 8] = [
     (&[2, 2, 3, 5, 4], &[2, 1, 4, 3]),
     (&[1, 4], &[4, 1]),
     (&[3, 5, 1], &[1, 1, 3]),
+    (&[4, 3, 1, 5], &[3, 5, 6]),
+    (&[3, 4, 5], &[2, 3, 5, 1]),
+    (&[2, 4, 1, 5], &[2, 1, 5, 3]),
 ];
 
 #[test]

@@ -69,7 +69,7 @@ fn every_pair_of_layouts_gives_the_product() -> Result<()> {
 
 #[test]
 fn batches_are_broadcast() -> Result<()> {
-    let shapes: [(&[usize], &[usize]); 10] = [
+    let shapes: [(&[usize], &[usize]); 15] = [
         (&[3, 4, 5], &[5, 6]),
         (&[4, 5], &[3, 5, 6]),
         (&[1, 4, 5], &[3, 5, 6]),
@@ -80,6 +80,12 @@ fn batches_are_broadcast() -> Result<()> {
         (&[2, 1, 4, 5], &[1, 3, 5, 6]),
         (&[2, 1, 3, 4, 5], &[4, 1, 5, 6]),
         (&[2, 2, 1, 3, 4, 5], &[2, 1, 5, 2]),
+        // Single rows and columns beside a dimension that one operand lacks.
+        (&[4, 3, 1, 5], &[3, 5, 6]),
+        (&[4, 3, 1, 5], &[1, 3, 5, 6]),
+        (&[4, 3, 1, 5], &[4, 1, 5, 6]),
+        (&[3, 4, 5], &[2, 3, 5, 1]),
+        (&[2, 1, 1, 5], &[2, 3, 5, 6]),
     ];
     for dtype in DTYPES {
         for (lhs_dims, rhs_dims) in shapes {
