@@ -448,7 +448,7 @@ fn tf32_kernels_say_what_tma_cannot_do() {
         let matrix = operand.batch_stride[1];
         operand.batch_stride = [matrix, 2 * matrix];
     }
-    batched.b.batch_stride = [0, 128 * 64];
+    batched.b.batch_stride = [128 * 64, 0];
     assert_eq!(batched.canonical().problem.batch, [2, 3]);
     assert_eq!(verdict(&batched), Ok(()));
 }

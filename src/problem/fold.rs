@@ -34,9 +34,9 @@ impl Problem {
         Some(folded)
     }
 
-    /// The same for columns. Columns of a gated product have their places.
+    /// The same for columns. Columns of a gated product have their places, and so have blocks of B.
     fn folded_into_n(&self, dim: usize) -> Option<Self> {
-        let may_fold = self.groups.is_none() && self.epilogue.gate.is_none();
+        let may_fold = self.epilogue.gate.is_none() && self.a.format == self.b.format;
         may_fold.then(|| self.transposed().folded_into_m(dim)).flatten().map(|folded| folded.transposed())
     }
 }
