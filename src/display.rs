@@ -45,9 +45,12 @@ impl Explanation {
             writeln!(f, "f32 mode {}: {}", self.asked.f32_mode, meaning(self.asked.f32_mode))?;
         }
         if canonical.swapped {
-            let columns =
-                if self.asked.canonical_strides().d.col_stride == 1 { " once the batch is folded" } else { "" };
-            writeln!(f, "D is column-major{columns}: A and B are swapped and every matrix transposed")?;
+            let what = match self.asked.canonical_strides() {
+                asked if asked.d.col_stride != 1 => "D is column-major",
+                asked if asked.n == 1 => "D is a column",
+                _ => "D is column-major once the batch is folded",
+            };
+            writeln!(f, "{what}: A and B are swapped and every matrix transposed")?;
         }
         match (canonical.problem.batch_count(), self.asked.batch_count()) {
             (left, asked) if left == asked => {}

@@ -61,6 +61,7 @@ fn an_explanation_says_what_was_done_to_the_problem() {
     let cases = [
         (explain(&batch, Policy::default()), "one B for the whole batch: run as 2048x4096x1024 nt bf16"),
         (explain(&transposed, Policy::default()), "D is column-major: A and B are swapped"),
+        (explain(&bf16(4096, 1, 512), Policy::default()), "D is a column: A and B are swapped"),
         (explain(&bf16(1, 4096, 4096), Policy::own()), "the vendor library is switched off"),
         (explain(&bf16(1, 4095, 4096), Policy::force(forced).unwrap()), "which was asked for by name"),
         (explain(&bf16(0, 4095, 4096), Policy::default()), "there is nothing to compute"),

@@ -325,6 +325,25 @@ fn an_outer_dimension_over_one_a_is_columns() {
     assert_eq!(apart.canonical().problem.batch, [1, 9]);
 }
 
+/// A single column is a single row of the transposed product, which kernels are made for.
+#[test]
+fn one_column_is_one_row() {
+    for (layout, transposed) in
+        [(Layout::NN, Layout::NT), (Layout::NT, Layout::NT), (Layout::TN, Layout::NN), (Layout::TT, Layout::NN)]
+    {
+        let mut asked = Problem::dense(4096, 1, 512, 1, layout, Format::F16);
+        asked.epilogue.bias = Some(BiasAxis::N);
+        let mut expected = Problem::dense(1, 4096, 512, 1, transposed, Format::F16);
+        expected.epilogue.bias = Some(BiasAxis::M);
+        let canonical = asked.canonical();
+        assert_eq!((canonical.problem, canonical.swapped), (expected, true), "{layout}");
+    }
+    // Kernels read blocks in B alone, and a column of D with gaps is no row.
+    let blocks = Problem::dense(64, 1, 512, 1, Layout::NT, Format::F32).with(|p| p.b.format = Format::Q8_0);
+    let apart = Problem::dense(64, 1, 512, 1, Layout::NT, Format::F32).with(|p| p.d.row_stride = 3);
+    assert!(!blocks.canonical().swapped && !apart.canonical().swapped);
+}
+
 /// As in BLAS: neither operand is read, so nothing of them is left to choose a kernel by.
 #[test]
 fn an_alpha_of_0_is_a_product_over_nothing() {

@@ -196,13 +196,21 @@ impl Problem {
         Canonical { problem: problem.canonical_strides(), swapped }
     }
 
-    /// The same problem with a row-major D where one dimension of D is contiguous, and whether A and B changed places for that.
+    /// The same problem with a row-major D where one dimension of D is contiguous, and one column as one row, which kernels are made for; and whether A and B
+    /// changed places for that.
     fn with_rows_of_d(self) -> (Self, bool) {
-        let swaps = self.groups.is_none() && self.epilogue.gate.is_none();
-        match self.d.col_stride != 1 && self.d.row_stride == 1 && swaps {
+        let may_swap = self.groups.is_none() && self.epilogue.gate.is_none();
+        // Kernels with two formats have the other one in B.
+        let is_column = self.n == 1 && self.m > 1 && self.a.format == self.b.format && self.has_columns_in_d();
+        match may_swap && (is_column || (self.d.col_stride != 1 && self.d.row_stride == 1)) {
             true => (self.transposed().canonical_strides(), true),
             false => (self, false),
         }
+    }
+
+    /// Whether columns of C and D are contiguous.
+    fn has_columns_in_d(&self) -> bool {
+        [Some(self.d), self.epilogue.c].into_iter().flatten().all(|operand| operand.row_stride == 1)
     }
 
     /// The same problem, with dense strides in place of the meaningless strides of size-1 dimensions.
