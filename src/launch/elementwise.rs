@@ -50,7 +50,7 @@ pub(crate) unsafe fn activate(
     stream: *mut c_void,
 ) -> Result<()> {
     use std::ptr::null;
-    library()?;
+    modules::beside(Beside::Elementwise)?;
     let problem = Problem::dense(1, count, count, 1, Layout::NN, to).with(|problem| {
         (problem.a.format, problem.epilogue.activation) = (from, activation);
     });

@@ -3,6 +3,7 @@
 //! Without a device each test is reported as ignored, loudly; with `TILEGEMM_REQUIRE_GPU=1` that is a failure.
 
 mod activations;
+mod bad_rows;
 mod batch_invariant;
 // The blocks of `tilegemm bench`.
 #[path = "../../src/cli/blocks.rs"]
@@ -32,6 +33,7 @@ mod gguf_experts;
 mod groups;
 mod launches;
 mod limits;
+mod memory;
 #[path = "models.rs"]
 mod model_families;
 // Shared with the test on the CPU.
@@ -134,6 +136,7 @@ fn all() -> Vec<(String, Test)> {
         (kernel.name.to_string(), test)
     }));
     tests.extend(activations::tests());
+    tests.extend(bad_rows::tests());
     tests.extend(batch_invariant::tests());
     tests.extend(chains::tests());
     tests.extend(configurations::tests());
@@ -150,6 +153,7 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(limits::tests());
+    tests.extend(memory::tests());
     tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());
     tests.extend(random::tests());
