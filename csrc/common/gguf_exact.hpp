@@ -60,29 +60,30 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
   const uint8_t* const w = matrix_at<F>(args, i) + n * row_stride<F>(args);
   float of_infinities = 0.0f;
   bool has_infinities = false, has_more = false;
+  const auto load = [&](int64_t k) { return k < end ? number_of_a(args, first_of_row + k) : 0.0f; };
 #pragma unroll 1
   for (int64_t from = begin; from < end; from += 32 * at_once) {
     float x[at_once];
-    unsigned left[at_once], any = 0;
+    bool any = false;
 #pragma unroll
-    for (int j = 0; j < at_once; j++) {
-      const int64_t k = from + 32 * j + lane;
-      x[j] = k < end ? number_of_a(args, first_of_row + k) : 0.0f;
-    }
+    for (int j = 0; j < at_once; j++) x[j] = load(from + 32 * j + lane);
 #pragma unroll
-    for (int j = 0; j < at_once; j++) any |= left[j] = __ballot_sync(~0u, !(fabsf(x[j]) <= Most::number));
-    if (!any) continue;
-#pragma unroll
-    for (int j = 0; j < at_once; j++) {
-      for (; left[j]; left[j] &= left[j] - 1) {
-        const int place = __ffs(left[j]) - 1;
-        const float number = __shfl_sync(~0u, x[j], place);
+    for (int j = 0; j < at_once; j++) any |= !(fabsf(x[j]) <= Most::number);
+    if (!__any_sync(~0u, any)) continue;
+    // Rarely: each load again, so that the code is small.
+#pragma unroll 1
+    for (int64_t k = from; k < from + 32 * at_once; k += 32) {
+      const float of_lane = load(k + lane);
+#pragma unroll 1
+      for (unsigned left = __ballot_sync(~0u, !(fabsf(of_lane) <= Most::number)); left; left &= left - 1) {
+        const int place = __ffs(left) - 1;
+        const float number = __shfl_sync(~0u, of_lane, place);
         if (isfinite(number)) {
           has_more = true;
           continue;
         }
         has_infinities = true;
-        if (asks) of_infinities += number * number_of_w<F>(w, from + 32 * j + place);
+        if (asks) of_infinities += number * number_of_w<F>(w, k + place);
         if (__all_sync(~0u, !asks || isnan(of_infinities))) return {of_infinities, asks};
       }
     }
@@ -90,7 +91,7 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
   bool wild = false;
   if (asks) {
     const int64_t blocks = ceil_div(end, block.elements);
-#pragma unroll 4
+#pragma unroll 2
     for (int64_t b = begin / block.elements + lane / COLUMNS; b < blocks; b += 32 / COLUMNS) wild |= is_wild<F>(w + b * block.bytes);
   }
 #pragma unroll
@@ -102,7 +103,7 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
     const int column = __ffs(left) - 1;
     const uint8_t* const row = matrix_at<F>(args, i) + __shfl_sync(~0u, n, column) * row_stride<F>(args);
     float of_lane = 0.0f;
-#pragma unroll 4
+#pragma unroll 1
     for (int64_t k = begin + lane; k < end; k += 32) of_lane += number_of_w<F>(row, k) * number_of_a(args, first_of_row + k);
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) of_lane += __shfl_xor_sync(~0u, of_lane, d);
