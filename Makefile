@@ -12,10 +12,8 @@ comma := ,
 PRELOAD_FEATURES = $(subst $() ,$(comma),$(strip $(ARCHS) cutile))
 FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile,bench,layout
 FEATURES := $(call FEATURES_OF,sm90)
-# cudarc knows CUDA up to 13.4; candle's kernels are built by cudaforge, which takes one thread unless told.
 ENV := eval "$$(third_party/fetch.sh --env)"; \
-  export CUDARC_CUDA_VERSION=$${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=$${CUDAFORGE_THREADS:-$$(nproc)} \
-  CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS="$$(scripts/candle_tests.sh)" \
+  export CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS="$$(scripts/candle_tests.sh)" \
   TILEGEMM_OBJECTS="$${TILEGEMM_OBJECTS:-$$PWD/target/kernels}" TILEGEMM_GIT="$$(git describe --always --dirty 2>/dev/null || echo unknown)";
 
 .PHONY: help demo test fmt bench tune preload gpu-bundle toolchain

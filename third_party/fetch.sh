@@ -19,7 +19,7 @@ A run that was cut off is resumed by the next one. More in third_party/README.md
 END
 }
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 dist=$here/dist
 tmp=$dist/.tmp # whatever is unfinished, but for complete wheels
 sets=(cuda-13.0 cuda-13.5 cutlass libclang model)
@@ -143,9 +143,9 @@ finish_cuda() {
   cd "$here"
 }
 
-# Builds dist/stub/libcuda.so from the newest cuda.h at hand: to link against, and to run with where there is no driver.
+# Builds the stub libcuda in dist/stub from the newest cuda.h at hand: to link against, and to run with where there is no driver.
 provide_stub() {
-  local home stub=$dist/stub/libcuda.so
+  local home stub=$dist/stub/link/libcuda.so
   for set in cuda-13.5 cuda-13.0; do
     look_up "$set"
     home=$(location)
@@ -176,14 +176,23 @@ print_env() {
     [[ $home ]] || continue
     printf 'export %s=%q\n' "$var" "$home"
     [[ $set != cuda-* ]] || libs+=("$home/lib64")
-    [[ $set != cuda-13.0 ]] || prepend PATH "$home/bin" # cudarc's build script runs the nvcc on PATH
+    [[ $set != cuda-13.0 ]] || print_candle "$home"
     [[ $home != "$dist/libclang" ]] || print_bindgen_args
   done
   if ((${#libs[@]})); then
-    prepend LIBRARY_PATH "${libs[@]}" "$dist/stub"
+    prepend LIBRARY_PATH "${libs[@]}" "$dist/stub/link"
     driver=$(libcuda_dir)
     prepend LD_LIBRARY_PATH "${libs[@]}" "$driver"
   fi
+}
+
+# What the builds of candle and cudarc ask for beside CUDA_HOME. cudarc's build script runs the nvcc on PATH, unless its variable is set. candle's kernels
+# are compiled one by one unless told, and for the GPU that nvidia-smi names: without one, for that of this crate's own default.
+print_candle() {
+  prepend PATH "$1/bin"
+  has_own || printf 'export CUDARC_CUDA_VERSION=%q\n' "${CUDARC_CUDA_VERSION:-13000}"
+  printf 'export CUDAFORGE_THREADS=%q\n' "${CUDAFORGE_THREADS:-$(nproc)}"
+  nvidia-smi -L &>/dev/null || printf 'export CUDA_COMPUTE_CAP=%q\n' "${CUDA_COMPUTE_CAP:-90}"
 }
 
 # prepend VAR DIR...: prints the export that puts the folders which exist, and are not in it yet, at the front of VAR.

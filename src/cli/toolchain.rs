@@ -19,7 +19,8 @@ const FILES: [(&str, &str); 7] = [
 /// Fetch the pinned CUDA and CUTLASS into the user's cache, where builds of this crate find them
 ///
 /// Wheels are taken only with the SHA-256 of their pin, as `third_party/fetch.sh` of a checkout takes them. The command needs x86_64 Linux with
-/// Python 3 and pip. stdout has the shell exports of all sets that are installed, for candle's build and for running: `eval "$(tilegemm toolchain)"`.
+/// Python 3, pip and gcc. stdout has the shell exports of all sets that are installed: each shell that builds or runs a program with the feature `cuda`
+/// needs them, `eval "$(tilegemm toolchain --env)"`.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

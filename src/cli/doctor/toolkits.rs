@@ -13,7 +13,7 @@ const OLDEST_TILE: Version = (13, 3);
 
 pub fn findings() -> Vec<Finding> {
     let dists = dists();
-    vec![our_nvcc(&dists), candle_nvcc(&dists), cutlass(&dists), host_compiler()]
+    vec![our_nvcc(&dists), candle_nvcc(&dists), cutlass(&dists), host_compiler(), loader()]
 }
 
 /// third_party/dist of the current checkout, and the folder of `tilegemm toolchain`.
@@ -35,7 +35,7 @@ fn path_entry(program: &str) -> Option<PathBuf> {
 
 fn our_nvcc(dists: &[PathBuf]) -> Finding {
     const SUBJECT: &str = "nvcc";
-    const FETCH: &str = "run tilegemm toolchain, or set TILEGEMM_CUDA_HOME to a CUDA >= 13.3";
+    const FETCH: &str = "run `tilegemm toolchain`, or set TILEGEMM_CUDA_HOME to a CUDA >= 13.3";
     let fetched = dists.iter().map(|dist| dist.join("cuda-13.5")).find(|home| home.join("bin/nvcc").is_file());
     let home = folder("TILEGEMM_CUDA_HOME").or(fetched).or_else(|| folder("CUDA_HOME")).or_else(|| folder("CUDA_PATH"));
     let Some(nvcc) = home.map(|home| home.join("bin/nvcc")).or_else(|| path_entry("nvcc")) else {
@@ -54,12 +54,12 @@ fn our_nvcc(dists: &[PathBuf]) -> Finding {
     }
 }
 
+const ENV: &str = "run `eval \"$(tilegemm toolchain --env)\"`, in a checkout `eval \"$(third_party/fetch.sh --env)\"`";
+
 /// cudarc runs the nvcc on PATH; candle-kernels tries the nvcc of CUDA_HOME first.
 fn candle_nvcc(dists: &[PathBuf]) -> Finding {
     const SUBJECT: &str = "nvcc, candle";
-    const ENV: &str =
-        "run `eval \"$(tilegemm toolchain --env)\"`, in a checkout `eval \"$(third_party/fetch.sh --env)\"`, \
-                       or put a CUDA no newer than the driver on PATH";
+    let remedy = format!("{ENV}, or put a CUDA no newer than the driver on PATH");
     let home = folder("CUDA_HOME").or_else(|| folder("CUDA_PATH")).map(|home| home.join("bin/nvcc"));
     match home.or_else(|| path_entry("nvcc")).and_then(|nvcc| Some((nvcc_version(&nvcc)?, nvcc))) {
         Some((version, nvcc)) if newer_than_driver(version) => {
@@ -75,9 +75,9 @@ fn candle_nvcc(dists: &[PathBuf]) -> Finding {
             Finding::ok(SUBJECT, format!("{} for candle's kernels: {}", cuda(version), nvcc.display()))
         }
         None if dists.iter().any(|dist| dist.join("cuda-13.0/bin/nvcc").is_file()) => {
-            Finding::problem(Status::Warn, SUBJECT, "is fetched, but this shell does not point to it", ENV)
+            Finding::problem(Status::Warn, SUBJECT, "is fetched, but this shell does not point to it", remedy)
         }
-        None => Finding::problem(Status::Missing, SUBJECT, "neither in CUDA_HOME nor on PATH", ENV),
+        None => Finding::problem(Status::Missing, SUBJECT, "neither in CUDA_HOME nor on PATH", remedy),
     }
 }
 
@@ -93,7 +93,8 @@ fn newer_than_driver(_: Version) -> bool {
 }
 
 fn cutlass(dists: &[PathBuf]) -> Finding {
-    const FETCH: &str = "run tilegemm toolchain, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)";
+    const FETCH: &str =
+        "run `tilegemm toolchain`, or set CUTLASS_DIR to a CUTLASS 4.2 (the folder with include/cutlass)";
     let fetched = || dists.iter().map(|dist| dist.join("cutlass")).find(|dir| dir.join("include").is_dir());
     let Some(dir) = folder("CUTLASS_DIR").or_else(fetched) else {
         return Finding::problem(Status::Missing, "CUTLASS", "not found", FETCH);
@@ -114,6 +115,28 @@ fn host_compiler() -> Finding {
         None => {
             let remedy = "install a g++ that nvcc supports, or set NVCC_CCBIN to one";
             Finding::problem(Status::Missing, "C++ compiler", format!("{name} does not run"), remedy)
+        }
+    }
+}
+
+/// A program with the feature `cuda` names libcudart and no folder for it, and neither cargo nor this crate can give the program one.
+fn loader() -> Finding {
+    const SUBJECT: &str = "loader";
+    let dirs = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let by_variable = std::env::split_paths(&dirs).find_map(|dir| {
+        let names = ["libcudart.so.13", "libcudart.so.12"].map(|name| dir.join(name));
+        names.into_iter().find(|file| file.is_file()).map(|file| file.display().to_string())
+    });
+    let by_cache = || {
+        let output = Command::new("/sbin/ldconfig").arg("-p").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Some(text.lines().find(|line| line.contains("libcudart.so.1"))?.trim().to_string())
+    };
+    match by_variable.or_else(by_cache) {
+        Some(place) => Finding::ok(SUBJECT, format!("finds the CUDA runtime: {place}")),
+        None => {
+            let what = "finds no libcudart.so.13, without which a program with the feature `cuda` does not start";
+            Finding::problem(Status::Warn, SUBJECT, what, format!("{ENV}, in each shell that runs the program"))
         }
     }
 }
