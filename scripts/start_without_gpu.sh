@@ -26,11 +26,11 @@ report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 ! $bin/tilegemm doctor >"$report" || fail "tilegemm doctor finds nothing wrong with a CUDA build that has no device"
 grep -qE "missing +device" "$report" || fail "tilegemm doctor does not name the missing device"
-$bin/examples/embed --json 2>/dev/null | grep '"device": *"[Cc][Pp][Uu]' >/dev/null || fail "embed does not fall back to the CPU"
-notice=$(RUST_BACKTRACE=1 $bin/examples/embed --json 2>&1 >/dev/null)
+$bin/embed --json 2>/dev/null | grep '"device": *"[Cc][Pp][Uu]' >/dev/null || fail "embed does not fall back to the CPU"
+notice=$(RUST_BACKTRACE=1 $bin/embed --json 2>&1 >/dev/null)
 [ "$(wc -l <<<"$notice")" = 1 ] || fail "embed's notice that it runs on the CPU has more than one line: $notice"
-! $bin/examples/embed --device cuda &>/dev/null || fail "embed --device cuda succeeds without a device"
-$bin/examples/llama --config tiny --prompt 8 --decode 2 | grep "on CPU" >/dev/null || fail "llama does not run on the CPU"
-! message=$($bin/examples/moe 2>&1) || fail "moe runs candle's experts without a device"
+! $bin/embed --device cuda &>/dev/null || fail "embed --device cuda succeeds without a device"
+$bin/llama --config tiny --prompt 8 --decode 2 | grep "on CPU" >/dev/null || fail "llama does not run on the CPU"
+! message=$($bin/moe 2>&1) || fail "moe runs candle's experts without a device"
 grep "without the feature .cuda. this example runs on the CPU" <<<"$message" >/dev/null || fail "moe does not name the missing device: $message"
 echo "all of them do"

@@ -28,18 +28,21 @@ step "clippy without CUDA"
 for features in "" candle; do
   cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
+# The crate and the examples. The crate alone has the same features of candle's dependencies, so that candle is built once for all commands.
+crates="-p candle-tilegemm -p candle-tilegemm-examples"
 # The program on candle-cublaslt's functions, which `[patch]` gives it.
 cublaslt="-p candle-cublaslt -p cublaslt-program"
-cargo clippy --locked -p candle-tilegemm $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli --all-targets -- -D warnings
+cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli --all-targets -- -D warnings
 
 step "tests on the CPU"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
-export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS=$(scripts/candle_tests.sh)
-tests -p candle-tilegemm $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli
+tests $crates $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli
 tests --no-default-features --lib  # clippy has compiled the other tests
-cargo doc --locked --no-deps --lib
+
+step "the documentation, as docs.rs builds it"
+scripts/docs_rs.sh
 
 step "the page of a record, in a browser"
 record=benches/record/h100/2026-11-22.json
@@ -64,10 +67,13 @@ if [[ -n ${CI:-} ]]; then
 fi
 
 step "clippy with CUDA"
-for features in "cuda" "candle,cuda" "candle,$cuda,interpose-kernels"; do
-  TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
+export TILEGEMM_SKIP_KERNELS=1
+for features in "cuda" "candle,cuda"; do
+  cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
-TILEGEMM_SKIP_KERNELS=1 cargo clippy --locked -p candle-tilegemm-preload -- -D warnings
+cargo clippy --locked $crates --no-default-features --features "candle,$cuda,interpose-kernels" --all-targets -- -D warnings
+for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$program -- -D warnings; done
+unset TILEGEMM_SKIP_KERNELS
 
 # The builds below share their objects.
 export TILEGEMM_OBJECTS=$PWD/target/kernels
@@ -75,9 +81,9 @@ export TILEGEMM_OBJECTS=$PWD/target/kernels
 # The other tests are the same in a build with CUDA.
 step "kernels, and what of the CUDA build runs here"
 kernels="$cuda,interpose-kernels"
-tests --features "$kernels" --lib $(printf -- '--test %s ' cli contract explain gpu interposed moe quantized sass tune tuning)
+tests --features "$kernels" --lib $(printf -- '--test %s ' cli contract explain gpu interposed sass tune tuning)
 tests --features "$kernels" --doc
-cargo build --locked --features "$kernels" --bins --examples --bench overhead
+cargo build --locked $crates --features "$kernels" --bins --bench overhead
 library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
 bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"
@@ -99,12 +105,12 @@ tests --features "$kernels,preload" --lib interpose  # with the dependencies tha
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
 
-step "the packed crate, in a program outside of the tree"
-scripts/packed.sh "cuda,$archs"
+step "README.md's program on the packed crate, and examples/engine, outside of the tree"
+scripts/packed.sh
 
 # candle's own kernels are empty in this build.
 step "a program on candle 0.9.2"
-CUDA_PATH=$CUDA_HOME PATH=$PWD/tests/candle-0.9/stand-in:$PATH cargo run --locked -p candle-0-9-program
+CUDA_PATH=$CUDA_HOME PATH=$PWD/third_party/stand-in:$PATH cargo run --locked -p candle-0-9-program
 
 # The other features are those of the builds above, so that candle is not built again.
 step "kernels of the other architectures: the first of each row for one of them, and of each family for each"

@@ -5,9 +5,9 @@
 //!
 //! ```sh
 //! third_party/fetch.sh model
-//! cargo run --example embed                                  # a built-in set, on the CPU
-//! cargo run --example embed -- --sentences notes.txt --json
-//! cargo run --example embed --features cuda,sm90 -- --dtype bf16
+//! cargo run -p candle-tilegemm-examples --bin embed                                  # a built-in set, on the CPU
+//! cargo run -p candle-tilegemm-examples --bin embed -- --sentences notes.txt --json
+//! cargo run -p candle-tilegemm-examples --bin embed --features cuda,sm90 -- --dtype bf16
 //! ```
 
 mod input;

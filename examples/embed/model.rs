@@ -26,9 +26,10 @@ impl Folder {
     /// The given folder, else the folder of TILEGEMM_MODEL_DIR, else the fetched folder.
     pub fn find(given: Option<&Path>) -> Result<Self> {
         let from_env = || std::env::var_os("TILEGEMM_MODEL_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        // Cargo tells a program where the package is. Without cargo, the current folder counts as the package.
-        let package = || std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
-        let path = given.map(PathBuf::from).or_else(from_env).unwrap_or_else(|| package().join(FETCHED));
+        // Cargo tells a program where the package is, a folder of the repository. Without cargo, the current folder counts as the repository.
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let repository = package.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        let path = given.map(PathBuf::from).or_else(from_env).unwrap_or_else(|| repository.join(FETCHED));
         ensure!(
             path.is_dir(),
             "there is no model folder {}; run `third_party/fetch.sh model`, or name your copy of all-MiniLM-L6-v2 with \

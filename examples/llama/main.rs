@@ -3,14 +3,16 @@
 //! The line `use candle_tilegemm` below brings our kernels in. The model knows nothing of this crate.
 //!
 //! ```sh
-//! cargo run --example llama --features cuda,sm90,cutile,interpose -- --config 8b --prompt 2048 --decode 32
+//! cargo run -p candle-tilegemm-examples --bin llama --features cuda,sm90,cutile,interpose -- --config 8b --prompt 2048 --decode 32
 //! ```
 
 mod measure;
 #[path = "../embed/notice.rs"]
 mod notice;
 mod report;
+#[path = "../../src/cli/bench/models/shapes.rs"]
 mod shapes;
+#[path = "../../src/cli/bench/models/weights.rs"]
 mod weights;
 
 use anyhow::{ensure, Context, Result};

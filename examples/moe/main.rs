@@ -5,15 +5,15 @@
 //! kernels in every run; stock is a build without that feature. `--save-logits` and `--compare` compare the logits of two builds.
 //!
 //! ```sh
-//! cargo run --example moe                                               # tiny, on the CPU
-//! cargo run --example moe --features cuda,sm90,cutile,interpose,bench -- \
+//! cargo run -p candle-tilegemm-examples --bin moe                                               # tiny, on the CPU
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,cutile,interpose -- \
 //!   --config full --prompt 1024 --decode 32 --save-logits stock.safetensors
-//! cargo run --example moe --features cuda,sm90,cutile,interpose-kernels,bench -- \
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,cutile,interpose-kernels -- \
 //!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
-//! cargo run --example moe --features cuda,sm90,cutile,interpose,bench -- --model fused \
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,cutile,interpose -- --model fused \
 //!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
-//! cargo run --example moe --features cuda,sm90,bench -- --model layer --config full
-//! cargo run --example moe --features cuda,sm90 -- --model mixtral --config full
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90 -- --model layer --config full
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90 -- --model mixtral --config full
 //! ```
 //!
 //! Qwen3-30B-A3B needs a GPU with 80 GB.
@@ -30,7 +30,7 @@ mod notice;
 mod qwen3;
 mod report;
 mod shapes;
-#[path = "../llama/weights.rs"]
+#[path = "../../src/cli/bench/models/weights.rs"]
 mod weights;
 
 use anyhow::{anyhow, ensure, Result};

@@ -5,12 +5,12 @@
 //! builds. The feature `interpose` gives our kernels the products of the attention, too, with the interposer off and on in one run.
 //!
 //! ```sh
-//! cargo run --example quantized                                               # tiny, on the CPU
-//! cargo run --example quantized --features cuda,sm90,cutile,interpose -- \
+//! cargo run -p candle-tilegemm-examples --bin quantized                                               # tiny, on the CPU
+//! cargo run -p candle-tilegemm-examples --bin quantized --features cuda,sm90,cutile,interpose -- \
 //!   --config 8b --prompt 2048 --decode 32 --save-logits stock.safetensors
-//! cargo run --example quantized --features cuda,sm90,cutile,interpose-kernels -- \
+//! cargo run -p candle-tilegemm-examples --bin quantized --features cuda,sm90,cutile,interpose-kernels -- \
 //!   --config 8b --prompt 2048 --decode 32 --compare stock.safetensors
-//! cargo run --example quantized --features cuda,sm90,interpose-kernels -- --gguf model.gguf
+//! cargo run -p candle-tilegemm-examples --bin quantized --features cuda,sm90,interpose-kernels -- --gguf model.gguf
 //! ```
 
 #[path = "../moe/arms.rs"]

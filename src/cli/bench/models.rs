@@ -9,11 +9,9 @@ mod bert;
 mod llama;
 mod record;
 mod reference;
-#[path = "../../../examples/llama/shapes.rs"]
 mod shapes;
 #[cfg(test)]
 mod tests;
-#[path = "../../../examples/llama/weights.rs"]
 mod weights;
 
 use super::timing::Samples;

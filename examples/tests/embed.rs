@@ -1,24 +1,21 @@
 //! The embed example, as its users run it.
 
-#[path = "../examples/embed/notice.rs"]
+#[path = "../embed/notice.rs"]
 mod notice;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The example on the CPU. Cargo builds it beside the tests.
+/// The example on the CPU.
 fn embed(args: &[&str]) -> Command {
-    let test = std::env::current_exe().unwrap();
-    let example = test.parent().unwrap().with_file_name("examples").join("embed");
-    assert!(example.exists(), "{} is not built; run `cargo build --example embed`", example.display());
-    let mut command = Command::new(example);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_embed"));
     command.args(["--device", "cpu", "--runs", "1"]).args(args).env("TILEGEMM_MODEL_DIR", model_dir());
     command
 }
 
 fn model_dir() -> PathBuf {
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("third_party/dist/model/all-MiniLM-L6-v2");
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/dist/model/all-MiniLM-L6-v2");
     let own = std::env::var_os("TILEGEMM_MODEL_DIR").filter(|dir| !dir.is_empty());
     let dir = own.map_or(fetched, PathBuf::from);
     assert!(dir.is_dir(), "there is no model in {}; run `third_party/fetch.sh model`", dir.display());

@@ -5,12 +5,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Cargo builds the example beside the tests.
 fn quantized(args: &[&str]) -> Output {
-    let test = std::env::current_exe().unwrap();
-    let example = test.parent().unwrap().with_file_name("examples").join("quantized");
-    assert!(example.exists(), "{} is not built; run `cargo build --example quantized`", example.display());
-    Command::new(example).args(["--runs", "1", "--decode", "4"]).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_quantized")).args(["--runs", "1", "--decode", "4"]).args(args).output().unwrap()
 }
 
 /// The JSON that the example prints.

@@ -5,12 +5,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Cargo builds the example beside the tests.
 fn moe(args: &[&str]) -> Output {
-    let test = std::env::current_exe().unwrap();
-    let example = test.parent().unwrap().with_file_name("examples").join("moe");
-    assert!(example.exists(), "{} is not built; run `cargo build --example moe`", example.display());
-    Command::new(example).args(["--runs", "1"]).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_moe")).args(["--runs", "1"]).args(args).output().unwrap()
 }
 
 /// The JSON that the example prints.
