@@ -22,7 +22,8 @@ pub struct Toolkit {
     pub library_dirs: Vec<PathBuf>,
 }
 
-const FETCH: &str = "run `tilegemm toolchain` (`cargo install candle-tilegemm --features cli`), or `third_party/fetch.sh` in a checkout";
+const FETCH: &str = "run `tilegemm toolchain` (`cargo install --locked --path . --no-default-features --features cli` in a checkout of candle-tilegemm), \
+                     or `third_party/fetch.sh` in that checkout";
 /// The oldest nvcc that compiles the CUTLASS 4.2 kernels for sm_90a and newer.
 const OLDEST: (u32, u32) = (12, 8);
 /// The oldest nvcc with cuTile C++ and sm_90 (the tile IR assembler knows Hopper from 13.3).

@@ -1,44 +1,73 @@
 #!/usr/bin/env bash
-# Packs the crate as `cargo publish` does, and builds and runs a program outside of the tree on the packed crate. The program finds the toolkits where
-# `tilegemm toolchain` puts them, without a variable, and the kernels' objects in TILEGEMM_OBJECTS. Usage: scripts/packed.sh FEATURES; the rest of the
-# environment is that of scripts/test.sh.
+# Packs the crate as `cargo publish` does, and follows README.md with the packed crate in place of a checkout: the lines of "First success on a GPU" are taken
+# from README.md itself, and run in an environment of HOME, PATH and what these lines set. Then builds and starts examples/engine, which has no candle.
+# Usage: scripts/packed.sh; the toolkits are those of third_party/dist. TILEGEMM_OBJECTS has the kernels' objects, NVCC the compiler of candle's kernels.
 set -euo pipefail
 tree=$PWD
 outside=$(mktemp -d)
 trap 'rm -rf "$outside"' EXIT
+fail() { echo "packed.sh: $*" >&2; exit 1; }
+
 cargo package --quiet --locked --allow-dirty --no-verify
 version=$(cargo pkgid | sed 's/.*[#@]//')
-tar -C "$outside" -xf "target/package/candle-tilegemm-$version.crate"
 ls -l "target/package/candle-tilegemm-$version.crate"
+tar -C "$outside" -xf "target/package/candle-tilegemm-$version.crate"
+mv "$outside/candle-tilegemm-$version" "$outside/candle-tilegemm"
 
-mkdir -p "$outside/cache/candle-tilegemm/toolchain" "$outside/program/src"
-ln -s "$tree/third_party/dist" "$outside/cache/candle-tilegemm/toolchain/dist"
-cp Cargo.lock "$outside/program"
-cat >"$outside/program/Cargo.toml" <<END
-[package]
-name = "program"
-version = "0.0.0"
-edition = "2021"
+# A newcomer's home, with this machine's Rust and crates, and the toolkits as `tilegemm toolchain` would fetch them. The profile is that of the tree, whose
+# build of candle the program shares.
+home=$outside/home
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+mkdir -p "$home/.cargo/bin" "$home/.cache/candle-tilegemm"
+ln -s "$tree/third_party" "$home/.cache/candle-tilegemm/toolchain"
+[[ ! -e ${RUSTUP_HOME:-$HOME/.rustup} ]] || ln -s "${RUSTUP_HOME:-$HOME/.rustup}" "$home/.rustup"
+for part in registry git; do [[ ! -e $cargo_home/$part ]] || ln -s "$cargo_home/$part" "$home/.cargo/$part"; done
+{
+  printf '[net]\noffline = true\n\n[build]\ntarget-dir = "%s"\n\n[env]\n' "$tree/target"
+  for name in NVCC TILEGEMM_OBJECTS TILEGEMM_PROFILE; do [[ -z ${!name:-} ]] || printf '%s = "%s"\n' $name "${!name}"; done
+  printf '\n[profile.release]\nopt-level = 0\n\n'
+  sed -n '/^\[profile\.dev\]$/,/^$/p' Cargo.toml
+} >"$home/.cargo/config.toml"
+path=$home/.cargo/bin:$(dirname "$(command -v cargo)"):/usr/local/bin:/usr/bin:/bin
+# Runs lines in a folder of $outside, in an environment of HOME and PATH: lines_in FOLDER LINES.
+lines_in() { (cd "$outside/$1" && env -i HOME="$home" PATH="$path" bash -euo pipefail -c "$2"); }
 
-[dependencies]
-candle-tilegemm = { path = "../candle-tilegemm-$version", default-features = false, features = [$(sed 's/[^,]*/"&"/g' <<<"$1")] }
-
-# In a profile with debug information the kernels have line numbers, and other objects.
-[profile.dev]
-debug = false
-END
-cat >"$outside/program/src/main.rs" <<'END'
-use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::{Format, Layout, Problem};
-
-fn main() -> candle_tilegemm::Result<()> {
-    let linked = candle_tilegemm::launch::verify_library()?;
-    let problem = Problem::dense(2048, 4096, 4096, 1, Layout::NT, Format::BF16);
-    let plan = Dispatcher::new(DeviceInfo::h100()).plan(&problem, Policy::own())?;
-    println!("{linked} kernels are linked; {problem} runs on {}", plan.kernel);
-    Ok(())
+# A code block of that section of README.md: block LANGUAGE NUMBER.
+block() {
+  awk -v fence="\`\`\`$1" -v wanted="$2" '
+    /^## / { here = $0 == "## First success on a GPU" }
+    $0 == "```" { if (inside) exit }
+    inside
+    here && $0 == fence { inside = ++count == wanted }' README.md | grep . || fail "README.md has no block $2 of $1 in \"First success on a GPU\""
 }
-END
-cd "$outside/program"
-env -u TILEGEMM_CUDA_HOME -u CUTLASS_DIR XDG_CACHE_HOME="$outside/cache" CARGO_TARGET_DIR="$tree/target/outside" cargo run --quiet --offline
+
+# The command `tilegemm`, and the toolkits, which are there.
+lines_in candle-tilegemm "$(block sh 1)" >"$outside/exports"
+grep -q '^export LD_LIBRARY_PATH=' "$outside/exports" || fail "tilegemm toolchain prints no LD_LIBRARY_PATH"
+! lines_in candle-tilegemm 'eval "$(tilegemm toolchain --env)"; IFS=:; for dir in $LIBRARY_PATH; do ls "$dir/libcuda.so.1"; done' 2>/dev/null | grep . ||
+  fail "a folder for the linker has a libcuda.so.1, which the loader would take for the driver"
+
+# The program.
+mkdir -p "$outside/program/src"
+cp Cargo.lock "$outside/program"
+{
+  printf '[package]\nname = "program"\nversion = "0.0.0"\nedition = "2021"\n\n'
+  block toml 1
+} >"$outside/program/Cargo.toml"
+block rust 1 >"$outside/program/src/main.rs"
+lines_in program "$(block sh 2 | sed 's/ --release//')" 2>&1 | tee "$outside/said"
+# One line of the program for each of the three runs.
+on=Cpu
+! nvidia-smi -L &>/dev/null || on=Cuda
+[[ $(grep -c "^$on" "$outside/said") == 3 ]] || fail "README.md's program does not start three times on $on"
+nm "$tree/target/debug/program" >"$outside/symbols"
+grep -q ' T cublasGemmStridedBatchedEx$' "$outside/symbols" || fail "README.md's program has candle's products on cuBLAS alone"
+
+# The engine, without candle; our build finds its toolkits without a variable. The number of linked kernels is that of the table, or it fails.
+sed 's|path = "../.."|path = "../candle-tilegemm"|' examples/engine/Cargo.toml >"$outside/engine.toml"
+mkdir "$outside/engine"
+mv "$outside/engine.toml" "$outside/engine/Cargo.toml"
+cp examples/engine/main.rs Cargo.lock "$outside/engine"
+lines_in engine 'eval "$(tilegemm toolchain --env)"; unset TILEGEMM_CUDA_HOME CUTLASS_DIR; cargo tree --prefix none -e normal; cargo run --quiet' | tee "$outside/said"
+! grep '^candle-core' "$outside/said" || fail "the engine depends on candle"
+grep -q 'kernels are linked' "$outside/said" && grep -q ' runs on ' "$outside/said" || fail "the engine shows no plan"

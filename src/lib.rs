@@ -37,7 +37,7 @@
 //! **The layers**: [`nn`] has `Linear` and its constructors with the names and signatures of `candle_nn`.
 //!
 //! **The engine**: [`dispatch`] plans a product, and the module `launch` (feature `cuda`) runs the plan on device pointers. Neither
-//! needs candle.
+//! needs candle: with `default-features = false` the crate has no candle in it. `examples/engine` is such a program, with cudarc.
 //!
 //! # How the dispatcher chooses
 //!

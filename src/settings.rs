@@ -104,12 +104,12 @@ pub const STATS: Setting = Setting {
     check: Setting::check_word,
 };
 
-/// What happens to a product of experts that cannot run.
+/// What happens to a product of experts, or with quantised weights, that cannot run.
 pub const ON_FAILURE: Setting = Setting {
     name: "TILEGEMM_ON_FAILURE",
     holds: "nan|abort",
     default: "nan",
-    decides: "whether a product of experts that cannot run becomes NaN or ends the program",
+    decides: "whether a product of candle's kernels for experts or quantised weights that cannot run becomes NaN or ends the program",
     feature: Some("interpose-kernels"),
     expected: "nan or abort",
     check: Setting::check_word,

@@ -5,7 +5,7 @@
 //!
 //! ```toml
 //! [patch.crates-io]
-//! candle-cublaslt = { git = "<the address of candle-tilegemm>" }
+//! candle-cublaslt = { path = "../candle-tilegemm/cublaslt" } # in a checkout of this crate
 //! ```
 //!
 //! There are four differences. Operands may have any layout, where candle-cublaslt reads each as contiguous. Every device works, the CPU too. A dtype may

@@ -5,7 +5,7 @@
 //! so with
 //!
 //! ```toml
-//! candle-tilegemm = { version = "0.1", features = ["cuda", "sm90", "cutile", "interpose"] }
+//! candle-tilegemm = { path = "../candle-tilegemm", features = ["cuda", "sm90", "cutile", "interpose"] }
 //! ```
 //! ```
 //! use candle_tilegemm as _; // a dependency that is never named is not linked
