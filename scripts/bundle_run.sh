@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|llama|experts|moe|quantized|embed|encode|sanitize|torch|candle-0.9]...,
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|encode|sanitize|torch|candle-0.9]...,
 # all but experts, moe, quantized, embed, encode, sanitize, torch and candle-0.9 by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, torch a python3 with PyTorch.
 set -euo pipefail
@@ -69,7 +69,7 @@ sanitize() {
   ((failed == 0)) || { echo "run.sh: compute-sanitizer has found something, or a family did not run; $log has the reports" >&2; exit 1; }
 }
 
-for step in "${@:-doctor test planted bench overhead llama}"; do
+for step in "${@:-doctor test planted bench overhead engine llama}"; do
   for name in $step; do
     echo "== $name"
     case $name in
@@ -78,6 +78,7 @@ for step in "${@:-doctor test planted bench overhead llama}"; do
       bench) ./tilegemm bench --json bench.json --html bench.html ;;
       planted) planted ;;
       overhead) ./overhead --bench ;;
+      engine) ./engine ;;
       llama) ./llama --config tiny --dtype bf16 && ./llama --config 1b --prompt 128 --decode 8 ;;
       experts) for model in qwen3 mixtral; do ./experts --model $model; done ;;
       moe) moe ;;

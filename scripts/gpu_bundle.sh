@@ -9,7 +9,7 @@ bundle=target/gpu-bundle
 rm -rf "$bundle" && mkdir -p "$bundle"
 
 # The crate and the examples in one build.
-both="-p candle-tilegemm -p candle-tilegemm-examples"
+all="-p candle-tilegemm -p candle-tilegemm-examples -p candle-tilegemm-engine"
 
 # Packs executables that cargo builds: pack SUFFIX NAMES OPTION...
 pack() {
@@ -25,9 +25,9 @@ for line in sys.stdin:
     while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
 }
 
-pack "" "gpu overhead embed experts llama moe quantized tilegemm" $both --features "$features" --bins --test gpu --bench overhead
+pack "" "gpu overhead embed engine experts llama moe quantized tilegemm" $all --features "$features" --bins --test gpu --bench overhead
 if [[ " ${*:2} " == *" kernels "* ]]; then
-  pack -kernels "gpu moe quantized" $both --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized
+  pack -kernels "gpu moe quantized" $all --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized
 fi
 
 if [[ " ${*:2} " == *" candle-0.9 "* ]]; then

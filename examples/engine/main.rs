@@ -31,11 +31,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     match launch::device_info(0) {
         Ok(device) => {
             println!("{}", device.name);
-            run(&*launch::dispatcher(0)?.plan(&problem, policy)?)
+            let plan = launch::dispatcher(0)?.plan(&problem, policy)?;
+            run(&plan)
         }
         Err(error) => {
             println!("{error}\nthe plan for an H100:");
-            print(&*Dispatcher::new(DeviceInfo::h100()).plan(&problem, policy)?);
+            let plan = Dispatcher::new(DeviceInfo::h100()).plan(&problem, policy)?;
+            print(&plan);
             Ok(())
         }
     }
