@@ -39,7 +39,9 @@ template <tg_format F>
 __device__ __forceinline__ bool is_wild(const uint8_t* block) {
   constexpr int scale = F == TG_Q2K ? 80 : F == TG_Q3K ? 108 : F == TG_Q6K ? 208 : 0;
   constexpr bool has_min = F == TG_Q4_1 || F == TG_Q5_1 || F == TG_Q2K || F == TG_Q4K || F == TG_Q5K;
-  return !isfinite(half_at(block + scale)) || (has_min && !isfinite(half_at(block + scale + 2)));
+  // Blocks lie at multiples of 2 bytes.
+  const __half* const halves = reinterpret_cast<const __half*>(block + scale);
+  return __hisinf(halves[0]) || __hisnan(halves[0]) || (has_min && (__hisinf(halves[1]) || __hisnan(halves[1])));
 }
 
 // A sum, and whether it is another than before.
@@ -54,7 +56,7 @@ struct Once {
 template <tg_format F, int COLUMNS, class Most>
 __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int i, int64_t n, bool asks, int64_t begin, int64_t end, Most) {
   constexpr Block block = block_of(F);
-  constexpr int at_once = 8;  // loads of a lane under way
+  constexpr int at_once = 16;  // loads of a lane under way
   const int lane = threadIdx.x % 32;
   const int64_t first_of_row = m * args.a.row_stride;
   const uint8_t* const w = matrix_at<F>(args, i) + n * row_stride<F>(args);
@@ -91,7 +93,7 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
   bool wild = false;
   if (asks) {
     const int64_t blocks = ceil_div(end, block.elements);
-#pragma unroll 2
+#pragma unroll 8
     for (int64_t b = begin / block.elements + lane / COLUMNS; b < blocks; b += 32 / COLUMNS) wild |= is_wild<F>(w + b * block.bytes);
   }
 #pragma unroll

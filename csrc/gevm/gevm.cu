@@ -8,7 +8,7 @@
 // additions is fixed, and there is no workspace.
 //
 // A plan names the tile of D, whose rows are the rows that an instance is compiled for, the blocks of a cluster (`split`) and the warps
-// of a block; src/family/gevm.rs chooses them.
+// of a block; src/family/gevm.rs chooses them. Blocks of 4 warps are those of wide.hpp, for a short K and many columns.
 //
 // The kernel may start while the kernel before still runs (common/ptx.hpp), and then prefetches the first rows of B into L2.
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "common/cuda_cores.hpp"
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
+#include "gevm/wide.hpp"
 
 namespace tilegemm {
 namespace {
@@ -279,6 +280,7 @@ tg_status launch_rows(const tg_gemm_args& args) {
   switch (args.config.warps) {
     case Tile<Row, M, true>::warps: return launch_blocks<Row, M, true>(args);
     case Tile<Row, M, false>::warps: return launch_blocks<Row, M, false>(args);
+    case Wide<Row, M>::warps: return launch_wide<Row, M>(args);
     default: return TG_UNSUPPORTED;
   }
 }
