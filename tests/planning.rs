@@ -10,7 +10,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy, Reason};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::{Error, Problem};
+use candle_tilegemm::{Error, Format, Problem};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use std::cell::Cell;
