@@ -75,7 +75,7 @@ pub fn run() -> Result {
     for (title, findings) in &needed_to_run {
         print_section(title, findings)?;
     }
-    print_section("to build kernels (feature `cuda`)", &toolkits::findings())?;
+    print_section("to build and start programs with the feature `cuda`", &toolkits::findings())?;
 
     let findings = needed_to_run.iter().flat_map(|(_, findings)| findings);
     match findings.filter(|finding| matches!(finding.status, Status::Missing | Status::Broken)).count() {
