@@ -28,7 +28,7 @@
 //! The feature `interpose-kernels` also defines candle's own kernels: `moe_gemm_wmma`, which `candle_nn::moe::moe_gemm` calls, `moe_gemm_gguf` and
 //! `moe_gemm_gguf_prefill`, which `candle_nn::moe::moe_gemm_gguf` calls, and the 46 functions behind `QMatMul` (mmvq, mmq and their quantisation). candle's definitions are then not in the program: every such call runs on our kernels, whatever
 //! the [`Mode`] is. The functions return nothing, so a call that cannot run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN.
-//! `TILEGEMM_ON_FAILURE=abort` ends the program instead.
+//! `TILEGEMM_ON_FAILURE=abort` ends the program instead, and is what a server should set.
 //!
 //! The feature `preload` also defines the other matrix products of cuBLAS and `cublasLtMatmul`. The library of `preload/`, for programs that are already
 //! built, has this feature.
