@@ -39,11 +39,20 @@ fn every_card_runs_the_kernels_of_its_list() {
     }
 }
 
-/// The features of a package of this repository, with the features that each turns on.
-fn features(package: &str) -> BTreeMap<String, Vec<String>> {
+/// The manifest of a package of this repository.
+fn manifest(package: &str) -> toml::Table {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("Cargo.toml");
-    let manifest: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
-    manifest["features"].clone().try_into().unwrap()
+    std::fs::read_to_string(path).unwrap().parse().unwrap()
+}
+
+/// The features of a package, with the features that each turns on.
+fn features(package: &str) -> BTreeMap<String, Vec<String>> {
+    manifest(package).get("features").map_or_else(BTreeMap::new, |features| features.clone().try_into().unwrap())
+}
+
+/// The other packages of this repository.
+fn members() -> Vec<String> {
+    manifest("")["workspace"]["members"].clone().try_into().unwrap()
 }
 
 /// A feature and all features that it turns on.
@@ -79,12 +88,16 @@ fn features_of_archs_turn_on_cuda_and_those_of_the_cpu_do_not() {
         let on = turned_on(&all, name);
         assert!(!on.contains("cuda") && all.contains_key(name), "{name} turns on {on:?}");
     }
-    let preload = features("preload");
-    for (name, on) in &preload {
-        assert_eq!(on, &[format!("candle-tilegemm/{name}")], "preload/Cargo.toml");
+    // A package with code for CUDA has a feature `cuda` of its own.
+    let mut packages = 0;
+    for package in members() {
+        let features = features(&package);
+        for name in features.keys().filter(is_arch) {
+            let on = turned_on(&features, name);
+            assert!(on.contains(&format!("candle-tilegemm/{name}")), "{package}: {name} turns on {on:?}");
+            assert!(!features.contains_key("cuda") || on.contains("cuda"), "{package}: {name} does not turn on cuda");
+        }
+        packages += usize::from(features.keys().any(|name| is_arch(&name)));
     }
-    assert!(
-        preload.keys().all(|name| is_arch(&name)) && preload.len() + 1 == archs.len(),
-        "all but all-archs: {preload:?}"
-    );
+    assert!(packages >= 2, "examples and preload have features of archs, of {packages}");
 }
