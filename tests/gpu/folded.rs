@@ -1,4 +1,4 @@
-//! Batch dimensions that are rows or columns of one product, by every kernel that takes the folded product and by the dispatcher's choice, against sums in f64
+//! Batch dimensions that are rows or columns of one product, and columns that are rows of one, by every kernel that takes the folded product and by the dispatcher's choice, against sums in f64
 //! over the batch as asked.
 
 use crate::cases::{self, Data};
@@ -17,6 +17,10 @@ pub fn tests() -> Vec<(String, Test)> {
         ("folded_batches_bf16_f32".into(), Box::new(every_kernel::<bf16, f32>)),
         ("folded_batches_f32".into(), Box::new(every_kernel::<f32, f32>)),
         ("folded_batches_f64".into(), Box::new(every_kernel::<f64, f64>)),
+        ("one_column_f16".into(), Box::new(columns::<f16, f16>)),
+        ("one_column_bf16_f32".into(), Box::new(columns::<bf16, f32>)),
+        ("one_column_f32".into(), Box::new(columns::<f32, f32>)),
+        ("one_column_f64".into(), Box::new(columns::<f64, f64>)),
     ]
 }
 
@@ -56,7 +60,6 @@ fn problem(
 
 fn every_kernel<T: Element, Out: Element>(gpu: &Gpu) -> Result<(), String> {
     let types = Types::new(T::KERNEL_DTYPE, Out::KERNEL_DTYPE);
-    let dispatcher = Dispatcher::new(gpu.info.clone());
     let mut by_name = 0;
     for (shared, batch, dim, sizes) in [
         (Shared::B, [5, 3], 0, [1, 64, 128]),
@@ -80,19 +83,7 @@ fn every_kernel<T: Element, Out: Element>(gpu: &Gpu) -> Result<(), String> {
                 if is_folded == (rows_of_b || same_bias) {
                     return Err(format!("{asked:?} is folded: {is_folded}"));
                 }
-                let kernels =
-                    with_one_b().filter(|kernel| kernel.types == types).map(|kernel| Policy::force(kernel.name));
-                let forced = kernels.collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
-                let forced: Vec<Policy> =
-                    forced.into_iter().filter(|policy| dispatcher.plan(&asked, *policy).is_ok()).collect();
-                by_name += forced.len();
-                let chosen = [Policy::default(), Policy::own(), Policy::default().with_batch_invariance(true)];
-                for policy in forced.into_iter().chain(chosen) {
-                    for data in [Data::Normal, Data::Integers] {
-                        let operands = cases::operands::<T, Out>(&asked, 0, data, 21);
-                        random::run(gpu, &asked, &operands, data, policy, Fusion::Full)?;
-                    }
-                }
+                by_name += by_every_kernel::<T, Out>(gpu, &asked)?;
             }
         }
     }
@@ -100,6 +91,38 @@ fn every_kernel<T: Element, Out: Element>(gpu: &Gpu) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("only {by_name} products ran by the names of kernels")),
     }
+}
+
+/// Products with one column of D, which are rows of the transposed product.
+fn columns<T: Element, Out: Element>(gpu: &Gpu) -> Result<(), String> {
+    let types = Types::new(T::KERNEL_DTYPE, Out::KERNEL_DTYPE);
+    for (m, k, batch) in [(4096, 512, 1), (1000, 1001, 1), (130, 8, 3), (37, 4104, 1), (2, 64, 5)] {
+        for layout in [Layout::NT, Layout::TN] {
+            let plain = Problem::dense(m, 1, k, batch, layout, types.a).with(|p| p.d.format = types.d);
+            for asked in variants(&plain) {
+                by_every_kernel::<T, Out>(gpu, &asked)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The product by every kernel that takes it and by the dispatcher's choices; the number of kernels.
+fn by_every_kernel<T: Element, Out: Element>(gpu: &Gpu, asked: &Problem) -> Result<usize, String> {
+    let dispatcher = Dispatcher::new(gpu.info.clone());
+    let kernels = with_one_b().filter(|kernel| kernel.types == asked.types());
+    let forced = kernels.map(|kernel| Policy::force(kernel.name)).collect::<Result<Vec<_>, _>>();
+    let forced = forced.map_err(|e| e.to_string())?.into_iter();
+    let forced: Vec<Policy> = forced.filter(|policy| dispatcher.plan(asked, *policy).is_ok()).collect();
+    let count = forced.len();
+    let chosen = [Policy::default(), Policy::own(), Policy::default().with_batch_invariance(true)];
+    for policy in forced.into_iter().chain(chosen) {
+        for data in [Data::Normal, Data::Integers] {
+            let operands = cases::operands::<T, Out>(asked, 0, data, 21);
+            random::run(gpu, asked, &operands, data, policy, Fusion::Full)?;
+        }
+    }
+    Ok(count)
 }
 
 /// The bare product, and parts of an epilogue that may fold and that may not.
