@@ -4,8 +4,8 @@
 use super::super::cuda::quantized::Operands;
 use crate::candle::activation::activated;
 use crate::candle::cpu::sums_of;
+use crate::candle::op::Gemm;
 use crate::problem::Activation;
-use crate::Gemm;
 use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{bail, DType, Module, Result, Shape, Tensor};
 use std::sync::Arc;
