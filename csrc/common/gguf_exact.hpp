@@ -62,6 +62,11 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
   const uint8_t* const w = matrix_at<F>(args, i) + n * row_stride<F>(args);
   float of_infinities = 0.0f;
   bool has_infinities = false, has_more = false;
+  const auto of_column = [](float x) {
+#pragma unroll
+    for (int d = COLUMNS; d < 32; d *= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+  };
   const auto load = [&](int64_t k) { return k < end ? number_of_a(args, first_of_row + k) : 0.0f; };
 #pragma unroll 1
   for (int64_t from = begin; from < end; from += 32 * at_once) {
@@ -77,19 +82,27 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
     for (int64_t k = from; k < from + 32 * at_once; k += 32) {
       const float of_lane = load(k + lane);
 #pragma unroll 1
-      for (unsigned left = __ballot_sync(~0u, !(fabsf(of_lane) <= Most::number)); left; left &= left - 1) {
-        const int place = __ffs(left) - 1;
-        const float number = __shfl_sync(~0u, of_lane, place);
-        if (isfinite(number)) {
-          has_more = true;
-          continue;
+      for (unsigned left = __ballot_sync(~0u, !(fabsf(of_lane) <= Most::number)); left;) {
+        // The lanes of a column take a number each.
+        int place = -1;
+#pragma unroll
+        for (int split = 0; split < 32 / COLUMNS; split++) {
+          if (split == lane / COLUMNS) place = __ffs(left) - 1;
+          left &= left - 1;
         }
-        has_infinities = true;
-        if (asks) of_infinities += number * number_of_w<F>(w, k + place);
-        if (__all_sync(~0u, !asks || isnan(of_infinities))) return {of_infinities, asks};
+        const float number = __shfl_sync(~0u, of_lane, place & 31);
+        if (place >= 0 && isfinite(number)) has_more = true;
+        if (place >= 0 && !isfinite(number)) {
+          has_infinities = true;
+          if (asks) of_infinities += number * number_of_w<F>(w, k + place);
+        }
+        const float all = of_column(of_infinities);
+        if (__all_sync(~0u, !asks || isnan(all))) return {all, asks};
       }
     }
   }
+  of_infinities = of_column(of_infinities);
+  has_infinities = __any_sync(~0u, has_infinities), has_more = __any_sync(~0u, has_more);
   bool wild = false;
   if (asks) {
     const int64_t blocks = ceil_div(end, block.elements);

@@ -8,6 +8,15 @@
 namespace tilegemm {
 namespace {
 
+// Numbers of B, which displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written B, and the compiler moved such
+// loads above griddepcontrol.wait.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first) : "memory");
+  return v;
+}
+
 template <class Row, int M>
 struct Wide {
   using T = typename scalar<Row::dtype>::type;
@@ -49,7 +58,7 @@ __global__ void __launch_bounds__(Wide<Row, M>::threads)
 #pragma unroll
       for (int r = 0; r < C::rows; r++) {
         weights[r] = make_uint4(0, 0, 0, 0);
-        if (part + first + r < p.k) weights[r] = load_weights(b + r * b_stride);
+        if (part + first + r < p.k) weights[r] = load_once(b + r * b_stride);
       }
       b += C::rows * b_stride;
 #pragma unroll

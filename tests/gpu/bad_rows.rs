@@ -80,7 +80,8 @@ fn compare<Out: Element>(good: &[Out], got: &[Out], n: usize, row: usize, bad: B
 /// Every kernel for one B of A's type.
 fn dense(gpu: &Gpu) -> Result<(), String> {
     let mut tried = 0;
-    for kernel in built().filter(plain) {
+    // fp8 has no infinity.
+    for kernel in built().filter(plain).filter(|kernel| kernel.types.a != Format::F8E4M3) {
         tried += by_types!(kernel.types, dense_kernel(gpu, kernel))?;
     }
     if tried < 100 {

@@ -15,7 +15,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What a thread does beside the capture. The operands are made before.
+/// What a thread does beside the capture. The operands are made before: candle's `Tensor::zeros` itself is refused meanwhile, as a memset of cudarc's.
 type Step = (&'static str, Box<dyn Fn() -> candle::Result<Tensor> + Send>);
 
 /// Steps on a device of its own, whose stream nothing was launched on.
@@ -31,7 +31,6 @@ fn steps() -> Result<Vec<Step>, String> {
     device.synchronize().map_err(text)?;
     let (x2, w2, y2, v2) = (x.clone(), w.clone(), y.clone(), v.clone());
     Ok(vec![
-        ("a tensor of candle", Box::new(move || Tensor::zeros((8, 8), DType::F16, &device))),
         ("155 rows in f16", Box::new(move || x.gemm(&w))),
         ("633 rows in bf16", Box::new(move || y.gemm(&v))),
         ("one row in f32", Box::new(move || Gemm::new().alpha(0.5).forward(&z, &u))),
@@ -44,7 +43,7 @@ fn a_capture_survives(gpu: &Gpu) -> Result<(), String> {
     const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let own = gpu.device.cuda_stream();
     candle_tilegemm::prepare(&Device::Cuda(gpu.device.clone())).map_err(text)?;
-    let count = 6;
+    let count = 5;
     let [ready, begun, launched] = [(); 3].map(|()| Barrier::new(2));
     let found = std::thread::scope(|scope| -> Result<Vec<String>, String> {
         let other = scope.spawn(|| -> Result<Vec<String>, String> {

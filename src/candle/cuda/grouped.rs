@@ -86,9 +86,10 @@ fn product_as<T: CudaDType + DeviceRepr>(
         // SAFETY: the layouts stay inside their storage, the guards above keep the storage alive, and D is freshly allocated. Kernels leave out
         // rows that the lists send elsewhere.
         let launch = |problem: &Problem, pointers| unsafe { launcher.launch(problem, pointers) };
-        // A product without a gate needs one plan. Before a gate in a kernel of its own, sums in 16 bits would be rounded.
+        // A product without a gate needs one plan. Before a gate in a kernel of its own, sums in 16 bits would be rounded, and factors would multiply what the gate gets.
         let is_fused = problem.epilogue.gate.is_none()
             || problem.d.format != Format::F32
+            || problem.groups.is_some_and(|groups| groups.scaled)
             || dispatcher.with_plan(&problem, policy, |plan| plan.kernel.role != Role::LastResort)?;
         match problem.epilogue.gate {
             // No fast kernel applies the gate: a kernel of its own does.
