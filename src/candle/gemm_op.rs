@@ -27,7 +27,7 @@ impl GemmOp {
         op.apply(&lhs, &rhs, bias)
     }
 
-    /// Gradients of the operands, rounded once, and of the biased product before the activation, in the type of sums.
+    /// Gradients of the operands, rounded once, and of the biased product before the activation, in the type of sums where there is an activation.
     fn operand_gradients(
         &self,
         lhs: &Tensor,
@@ -35,12 +35,12 @@ impl GemmOp {
         bias: Option<&Tensor>,
         grad: &Tensor,
     ) -> Result<[Tensor; 3]> {
-        let sums = sums_of(lhs.dtype());
-        let mut grad = grad.to_dtype(sums)?;
+        let mut grad = grad.clone();
         if self.activation != Activation::Identity {
+            let sums = sums_of(lhs.dtype());
             let bias = bias.map(|bias| bias.to_dtype(sums)).transpose()?;
             let product = self.product(lhs.clone(), rhs.clone(), bias.as_ref(), Some(sums))?;
-            grad = (grad * slope(self.activation, &product)?)?;
+            grad = (grad.to_dtype(sums)? * slope(self.activation, &product)?)?;
         }
         let narrow = grad.to_dtype(lhs.dtype())?;
         let d_lhs = self.product(narrow.clone(), rhs.t()?, None, None)?;
@@ -159,7 +159,10 @@ impl CustomOp3 for GemmOp {
         let bias = (self.third == Some(Third::Bias)).then_some(third);
         let [d_lhs, d_rhs, d_product] = self.operand_gradients(lhs, rhs, bias, grad)?;
         let d_third = match bias {
-            Some(bias) => d_product.reshape(((), bias.dim(D::Minus1)?))?.sum(0)?.to_dtype(bias.dtype())?,
+            Some(bias) => {
+                let rows = d_product.to_dtype(sums_of(lhs.dtype()))?.reshape(((), bias.dim(D::Minus1)?))?;
+                rows.sum(0)?.to_dtype(bias.dtype())?
+            }
             None => of_residual(self.beta, grad)?,
         };
         Ok((Some(d_lhs), Some(d_rhs), Some(d_third)))
