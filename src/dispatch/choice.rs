@@ -123,8 +123,11 @@ impl Dispatcher {
             let twin = KERNELS.iter().find(|twin| twin.is_twin(kernel) && twin.types == inner.types())?;
             let of_twin = Policy { forced: Some((twin.index, policy.forced?.1)), ..policy.with_workspace(0) };
             let Candidate { verdict, config, .. } = self.judge(twin, &inner, of_twin);
-            let (pieces, piece) = partition.count(problem);
-            let us = verdict.ok()? + pieces as f64 * packing.us(&piece, &self.device);
+            let mut us = verdict.ok()?;
+            if !problem.is_empty() {
+                let (pieces, piece) = partition.count(problem);
+                us += pieces as f64 * packing.us(&piece, &self.device);
+            }
             Some(chosen(twin, config, us, Some(packing)))
         };
         unfused().ok_or(rejection)
