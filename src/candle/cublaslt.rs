@@ -161,7 +161,7 @@ fn fused(
 
 /// `Gemm` refuses other types, too, but sees only converted tensors.
 fn check_dtypes(dtype: DType, tensors: [Option<&Tensor>; 2]) -> Result<()> {
-    for tensor in tensors.into_iter().flatten().filter(|tensor| tensor.dtype() != dtype) {
+    if let Some(tensor) = tensors.into_iter().flatten().find(|tensor| tensor.dtype() != dtype) {
         let have = tensor.dtype();
         ::candle::bail!(
             "fused_matmul: `out` or `bias` is in {have:?}, the operands in {dtype:?}; convert it with `to_dtype`"
