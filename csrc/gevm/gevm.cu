@@ -86,6 +86,15 @@ struct Four {
   }
 };
 
+// Numbers of B, which displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written B, and the compiler moved such
+// loads above griddepcontrol.wait.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first) : "memory");
+  return v;
+}
+
 // The blocks of a cluster are neighbours along x.
 template <class Row, int M, bool MANY>
 __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M, MANY>::residents)

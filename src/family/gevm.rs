@@ -96,7 +96,7 @@ impl Family for Gevm {
         let (sms, bytes) = (f64::from(device.sm_count), problem.b.format.bits() / 8.0);
         let launch_us = device.model.overlapped_launch_us + self.launch_us;
         if config.warps == WARPS_OF_WIDE {
-            let rows = if problem.m == 1 { 16 } else { 8 };
+            let rows = if problem.m > 2 { 4 } else { 8 };
             let columns = (WARPS_OF_WIDE * 32) as f64 * 16.0 / bytes;
             let blocks = (problem.n as f64 / columns).ceil() * problem.batch_count() as f64;
             let waves = (blocks / (WIDE_BLOCKS * sms)).ceil();
