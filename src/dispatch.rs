@@ -187,13 +187,13 @@ impl Dispatcher {
             None if policy.batch_invariant && !p.is_empty() => {
                 let order = self.sum_order(asked, policy);
                 let chosen = order.and_then(|order| self.in_order(p, policy, order));
-                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy), &self.device))?
+                chosen.ok_or_else(|| self.unsupported(asked, p, policy))?
             }
             None => {
                 let able = self.able(p, policy);
                 let tuned = self.tuned(p, policy, &able);
                 let chosen = self.with_packing(p, policy, self.decide(p, &able, &tuned));
-                chosen.ok_or_else(|| choice::unsupported(asked, &self.candidates(p, policy), &self.device))?
+                chosen.ok_or_else(|| self.unsupported(asked, p, policy))?
             }
         };
         Ok(self.plan_of(asked, policy, canonical, chosen))
@@ -249,6 +249,10 @@ impl Dispatcher {
         able.retain(|candidate| is_among(candidate.kernel));
         let chosen = self.decide(&canonical.problem, &able, &[])?;
         Some(self.plan_of(&plan.asked, policy, canonical, chosen))
+    }
+
+    fn unsupported(&self, asked: &Problem, canonical: &Problem, policy: Policy) -> Error {
+        choice::unsupported(asked, &self.candidates(canonical, policy), &self.device, self.only_built)
     }
 
     /// The verdict of every kernel of the table on the canonical `problem`, with the estimates that a choice is made by.

@@ -6,6 +6,7 @@ use crate::kernel::{KernelDesc, Rejection};
 use crate::packing;
 use crate::problem::F32Mode;
 use crate::tuning::Entry;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
@@ -60,7 +61,7 @@ impl Explanation {
         if let Some(sums) = self.sums {
             writeln!(f, "batch-invariant: every row adds up {sums}")?;
         }
-        writeln!(f, "roofline {:.1} us: the least that arithmetic and device memory allow", self.roofline_us)
+        writeln!(f, "roofline {} us: the least that arithmetic and device memory allow", micros(self.roofline_us))
     }
 
     /// The operand that a folded batch has in common.
@@ -97,8 +98,8 @@ impl Explanation {
             } else {
                 "  "
             };
-            let ratio = us / self.roofline_us;
-            let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>7.2}x");
+            let ratio = times(us / self.roofline_us);
+            let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>8}");
             writeln!(f, "{head}  {}", shorten(kernel.why, WIDTH.saturating_sub(head.len() + 2)))?;
         }
         match self.config.is_default() {
@@ -227,11 +228,32 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
     }
 }
 
-/// At most `width` columns of a sentence, up to the end of a clause.
-fn shorten(sentence: &str, width: usize) -> &str {
-    if sentence.len() <= width {
-        return sentence;
+/// Microseconds: one digit after the point, and two digits that are not 0 where the time is shorter.
+fn micros(us: f64) -> String {
+    let zeros = (-us.log10().floor()).clamp(0.0, 9.0) as usize;
+    format!("{us:.*}", if us >= 0.1 || us <= 0.0 { 1 } else { zeros + 1 })
+}
+
+/// A time over the roofline. Beyond a hundred, the launch is what takes the time, and digits say nothing.
+fn times(ratio: f64) -> String {
+    if ratio < 100.0 {
+        format!("{ratio:.2}x")
+    } else {
+        "> 100x".into()
     }
-    let mut ends = sentence.match_indices([':', ';', ',']).map(|(end, _)| end);
-    ends.rfind(|end| *end <= width).map_or("", |end| &sentence[..end])
+}
+
+/// At most `width` columns of a sentence: up to the end of a clause, else of a word, with dots for the rest.
+fn shorten(sentence: &str, width: usize) -> Cow<'_, str> {
+    if sentence.len() <= width {
+        return sentence.into();
+    }
+    let last =
+        |ends: &[char], width: usize| sentence.match_indices(ends).map(|(end, _)| end).rfind(|end| *end <= width);
+    match last(&[':', ';', ','], width) {
+        Some(end) => sentence[..end].into(),
+        None => {
+            last(&[' '], width.saturating_sub(3)).map_or("...".into(), |end| format!("{} ...", &sentence[..end]).into())
+        }
+    }
 }

@@ -50,8 +50,8 @@ pub enum Error {
         what: String,
     },
 
-    /// No kernel of this build runs the problem.
-    #[error("no kernel of this build runs {problem}: {reasons}; `tilegemm explain` lists them all")]
+    /// No kernel of this build runs the problem, or none of the table, where a plan is made for a build that is not here.
+    #[error("no kernel runs {problem}: {reasons}; `tilegemm explain` lists them all")]
     Unsupported {
         /// The requested problem.
         problem: String,

@@ -175,3 +175,29 @@ fn an_explanation_names_the_mode() {
     let bf16 = explain(&Problem::dense(512, 512, 512, 1, Layout::NT, Format::BF16));
     assert!(!bf16.contains("f32 mode"), "{bf16}");
 }
+
+/// Kernels are listed by time, so that no text may lean on the line before.
+#[test]
+fn every_kernel_says_alone_what_it_is_made_for() {
+    for kernel in KERNELS {
+        let why = kernel.why;
+        assert!(!why.contains("the same") && !why.contains("as above"), "{kernel}: {why}");
+    }
+    for (m, n, k) in [(1, 4096, 4096), (2048, 28672, 4096), (300, 515, 200)] {
+        for dtype in [Format::BF16, Format::F32] {
+            let text = h100().explain(&Problem::dense(m, n, k, 1, Layout::NT, dtype), Policy::default()).to_string();
+            let able: Vec<&str> = able(&text);
+            assert!(!able.is_empty() && able.iter().all(|line| !line.trim_end().ends_with('x')), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_roofline_of_nanoseconds_is_no_zero_and_a_ratio_has_no_digits_of_noise() {
+    let text = h100().explain(&Problem::dense(1, 1, 1, 1, Layout::NT, Format::F32), Policy::default()).to_string();
+    let roofline = text.lines().find_map(|line| line.strip_prefix("roofline ")?.split(' ').next()).unwrap();
+    assert!(roofline.parse::<f64>().unwrap() > 0.0, "{text}");
+    assert!(text.contains("  > 100x  ") && able(&text).iter().all(|line| line.len() <= 120), "{text}");
+    let large = h100().explain(&bf16(4096, 4096, 4096), Policy::default());
+    assert!(large.to_string().contains(&format!("roofline {:.1} us", large.roofline_us)), "{large}");
+}

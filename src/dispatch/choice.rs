@@ -9,7 +9,7 @@ use crate::kernel::trees;
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::partition::Partition;
-use crate::problem::{F32Mode, Layout, Problem};
+use crate::problem::{F32Mode, Format, Layout, Problem};
 
 /// The lead for products within the range of the records ([`lead`]). The estimates of two equally fast kernels differ by some 4 % there. With
 /// this lead most of such products stay with cuBLAS, and few are slower than stock.
@@ -216,8 +216,11 @@ pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Opti
     candidates.iter().find(|candidate| candidate.kernel.index == kernel.index)
 }
 
-/// The error that no kernel runs `problem`.
-pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo) -> Error {
+/// The error that no kernel runs `problem`: none of this build, or none of the table.
+pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo, only_built: bool) -> Error {
+    if let Some(reasons) = other_results(problem) {
+        return Error::Unsupported { problem: problem.to_string(), reasons };
+    }
     // Kernels for other devices, dtypes and layouts explain nothing here.
     let near = candidates.iter().filter_map(|c| match &c.verdict {
         Err(
@@ -235,9 +238,26 @@ pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate], device: &
         c.kernel.role != Role::Vendor && c.kernel.is_built() && c.kernel.arch.runs_on(device.capability)
     };
     let reasons = match reasons.is_empty() {
+        true if !only_built => "no kernel of the table takes such operands on this device".into(),
         true if candidates.iter().any(runs_there) => "none was built for this dtype".into(),
         true => Arch::remedy(device.capability, BUILT_ARCHS),
         false => reasons.join("; "),
     };
     Error::Unsupported { problem: problem.to_string(), reasons }
+}
+
+/// The formats of results that kernels have for operands of these formats, where none has the problem's.
+fn other_results(problem: &Problem) -> Option<String> {
+    let asked = problem.types();
+    let kernels = || KERNELS.iter().filter(|kernel| (kernel.types.a, kernel.types.b) == (asked.a, asked.b));
+    if kernels().any(|kernel| kernel.types.d == asked.d) {
+        return None;
+    }
+    let mut results: Vec<Format> = kernels().map(|kernel| kernel.types.d).collect();
+    results.sort_unstable();
+    results.dedup();
+    let first = results.first()?;
+    let all = results.iter().map(|format| format.name()).collect::<Vec<_>>().join(" or ");
+    let d = asked.d;
+    Some(format!("kernels for such operands write {all}, not {d}: ask for that (`tilegemm explain --out {first}`)"))
 }
