@@ -5,12 +5,19 @@ use crate::kernel::Rejection;
 use crate::launch::observer::{observe, Launch, Observer};
 use crate::problem::Problem;
 use crate::settings;
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, Once};
 
 static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
 /// Set once the program, or else the environment, has decided whether launches are recorded.
 static SAID: Once = Once::new();
+
+/// Writes a line to stderr; nothing where the program has closed stderr. A panic would end the program, which has called cuBLAS.
+fn tell(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "tilegemm: {text}");
+}
 
 /// Starts or stops the recording of launches, whatever `TILEGEMM` says.
 pub(crate) fn switch(on: bool) {
@@ -38,7 +45,7 @@ fn with_tracer(record: impl FnOnce(&mut Tracer) -> Option<Recorded>) -> bool {
     let mut tracer = TRACER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let recorded = record(tracer.get_or_insert_with(Tracer::from_env));
     for note in recorded.iter().flat_map(|recorded| &recorded.notes) {
-        eprintln!("tilegemm: {note}");
+        tell(note);
     }
     recorded.is_some()
 }
@@ -54,14 +61,14 @@ fn launched(&Launch { plan, ready }: &Launch) {
             let lack = Rejection::Workspace { need: plan.workspace.least, have: 0 };
             format!("; {} {lack} on this stream", plan.kernel)
         };
-        eprintln!("tilegemm: {problem} -> {} ({:.1} us estimated{instead})", ready.name(), ready.estimate_us);
+        tell(format_args!("{problem} -> {} ({:.1} us estimated{instead})", ready.name(), ready.estimate_us));
     }
 }
 
 /// Records a product that no kernel of this build runs.
 pub(crate) fn unplanned(problem: &Problem) {
     if with_tracer(|tracer| tracer.record(problem)) {
-        eprintln!("tilegemm: {problem} -> cuBLAS: no kernel of this build runs it");
+        tell(format_args!("{problem} -> cuBLAS: no kernel of this build runs it"));
     }
 }
 
