@@ -66,6 +66,150 @@ fn card<'a>(page: &'a str, id: &str) -> &'a str {
     rest.split('<').next().unwrap()
 }
 
+/// The data of a plot: all that its selector offers.
+fn plots(page: &str, id: &str) -> Vec<Value> {
+    let (_, rest) = page.split_once(&format!("id=\"plot-{id}-data\">")).expect(id);
+    serde_json::from_str(rest.split("</script>").next().unwrap()).unwrap()
+}
+
+/// The labels of a heat map's cells.
+fn labels(map: &Value) -> Vec<&str> {
+    map["data"][1]["text"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
+}
+
+/// A row of experts, with the kernels that such products have.
+fn experts(id: &str, arms: &[(&str, f64)]) -> Value {
+    let mut row = row(id, arms);
+    row["class"] = json!("experts");
+    row["groups"] = json!({ "experts": 128, "top_k": 8, "routing": "uniform", "seed": 1, "scaled": false });
+    for (arm, kernel) in [
+        ("ours", "sm90_grouped_gemm_bf16_nt_32x128x64_1x1"),
+        ("own-best", "sm90_grouped_gemm_bf16_nt_32x128x64_1x1"),
+        ("candle", "moe_gemm_wmma"),
+        ("cublas-loop", "cublasGemmStridedBatchedEx for each expert"),
+    ] {
+        if row["arms"].get(arm).is_some() {
+            row["arms"][arm]["kernel"] = json!(kernel);
+        }
+    }
+    row
+}
+
+/// A row with quantised weights.
+fn quantised(format: &str, kernel: &str, us: [f64; 2]) -> Value {
+    let mut row = row(&format!("{format}-{kernel}"), &[("ours", us[0]), ("candle", us[1])]);
+    (row["dtype"], row["b"]) = (json!("f32"), json!(format));
+    row["arms"]["ours"]["kernel"] = json!(kernel);
+    row["arms"]["candle"]["kernel"] = json!("launch_mmq_gguf");
+    row
+}
+
+#[test]
+fn stock_is_named_by_what_it_ran() {
+    let dense = row("dense", &[("ours", 20.0), ("candle", 40.0)]);
+    let moe = experts("moe", &[("ours", 20.0), ("candle", 40.0), ("cublas-loop", 30.0)]);
+    let cases = [
+        (vec![dense.clone()], "stock candle (cuBLAS)<"),
+        (vec![moe.clone()], "stock candle (its own kernels)<"),
+        (vec![quantised("q4k", "k", [1.0, 2.0])], "stock candle (its own kernels)<"),
+        (vec![dense, moe], "stock candle (cuBLAS and its own kernels)<"),
+    ];
+    for (at, (rows, name)) in cases.iter().enumerate() {
+        let page = page(&format!("stock-{at}"), &record(rows));
+        assert!(page.contains(&format!("speed-up of ours over {name}")), "no '{name}'");
+        let of_others = cases.iter().filter(|(_, other)| other != name).any(|(_, other)| page.contains(other));
+        assert!(!of_others, "another name than {name}");
+    }
+}
+
+#[test]
+fn the_fastest_arm_of_experts_may_be_cublas_expert_by_expert() {
+    let row =
+        |id, loop_us| experts(id, &[("ours", 20.0), ("own-best", 20.0), ("candle", 90.0), ("cublas-loop", loop_us)]);
+    // Our kernel in a configuration that `own-best` passed over is our kernel all the same.
+    let mut ahead = row("d", 25.0);
+    ahead["arms"]["own-best"]["us"] = json!(21.0);
+    let page = page("loop", &record(&[row("a", 25.0), row("b", 25.0), row("c", 10.0), ahead]));
+    assert!(page.contains("<b>75\u{a0}%</b> best own kernel, 3 "), "the winners");
+    assert!(page.contains("<b>25\u{a0}%</b> cuBLAS, expert by expert, 1 "), "the winners");
+    // (25/20)^(3/4) * (10/20)^(1/4)
+    assert_eq!(card(&page, "geomean-cublas-loop"), "0.99\u{d7}");
+    assert!(!page.contains("cuBLASLt<"), "an arm that the record does not have");
+}
+
+#[test]
+fn a_heat_map_is_of_one_format_and_a_cell_names_no_kernel_for_several() {
+    let (gemv, gemm) = ("gguf_gemv_sm90_f32_q4k_nt_16x16x4096_1x1", "sm90_gguf_gemm_f32_q6k_nt_64x32x256_1x1");
+    let rows = [
+        quantised("q4k", gemv, [10.0, 20.0]),
+        quantised("q6k", gemm, [10.0, 40.0]),
+        quantised("q8_0", gemv, [10.0, 20.0]),
+        quantised("q8_0", gemm, [10.0, 20.0]),
+    ];
+    let page = page("formats", &record(&rows));
+    let maps = plots(&page, "heat");
+    let expected = [
+        "<b>2.00</b><br>gguf_gemv<br>16x16x4096",
+        "<b>4.00</b><br>sm90_gguf_<br>gemm<br>64x32x256",
+        "<b>2.00</b><br>2 kernels",
+    ];
+    assert_eq!(maps.iter().map(|map| labels(map)).collect::<Vec<_>>(), expected.map(|label| vec![label]));
+    for format in ["f32 x q4k", "f32 x q6k", "f32 x q8_0"] {
+        assert!(page.contains(&format!("<span>{format} against candle</span>")), "{format}");
+    }
+}
+
+#[test]
+fn experts_have_a_heat_map() {
+    let page = page("experts", &record(&[experts("moe", &[("ours", 20.0), ("candle", 40.0)])]));
+    let maps = plots(&page, "heat");
+    assert_eq!(labels(&maps[0]), ["<b>2.00</b><br>sm90_grouped_<br>gemm<br>32x128x64"]);
+    assert_eq!(maps[0]["data"][0]["x"][0], "N 4096<br>K 4096<br>128 experts");
+}
+
+#[test]
+fn the_axis_of_speed_ups_holds_every_bar_and_every_worst_row() {
+    let rows = [("a", 79.0), ("b", 79.0)].map(|(id, candle)| row(id, &[("ours", 10.0), ("candle", candle)]));
+    let mut slow = row("slow", &[("ours", 10.0), ("candle", 4.0)]);
+    slow["class"] = json!("slow");
+    let page = page("axis", &record(&[&rows[..], &[slow]].concat()));
+    let plot = &plots(&page, "classes-candle")[0];
+    let axis = &plot["layout"]["xaxis"];
+    let [low, high] = [0, 1].map(|end| axis["range"][end].as_f64().unwrap());
+    assert_eq!(axis["type"], "log");
+    for trace in plot["data"].as_array().unwrap() {
+        let base = trace["base"].as_f64().unwrap_or(0.0);
+        for x in trace["x"].as_array().unwrap() {
+            let end = (base + x.as_f64().unwrap()).log10();
+            assert!((low..high).contains(&end), "{end} is not in {low}..{high}: {trace}");
+        }
+    }
+    let ours = plot["data"].as_array().unwrap().iter().find(|trace| trace["name"] == "ours").unwrap();
+    assert!((ours["x"][0].as_f64().unwrap() + 1.0 - 7.9).abs() < 1e-9 && ours["text"][0] == "7.90", "{ours}");
+    let ticks: Vec<f64> = axis["tickvals"].as_array().unwrap().iter().map(|tick| tick.as_f64().unwrap()).collect();
+    assert!(ticks.len() > 3 && ticks.iter().all(|tick| (low..high).contains(&tick.log10())), "{ticks:?}");
+}
+
+#[test]
+fn each_number_says_whether_more_is_better() {
+    let page = page("sense", &record(&[row("first", &[("ours", 20.0), ("candle", 40.0)])]));
+    let below = |id: &str| {
+        let (_, rest) = page.split_once(&format!("<b id=\"{id}\">")).expect(id);
+        rest.split("</small>").next().unwrap().to_string()
+    };
+    assert!(below("geomean-candle").contains("more is better"));
+    assert!(below("geomean-roof").contains("less is better"));
+    let (_, table) = page.split_once("<h2>All rows</h2>").unwrap();
+    let (legend, _) = table.split_once("<table").unwrap();
+    for words in ["<b>vs</b>: speed of ours over the arm, more is better", "<b>over roof</b>", "less is better"] {
+        assert!(legend.contains(words), "no '{words}' in {legend}");
+    }
+    let from = folder("sense").join("record.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(["bench", "--from"]).arg(from).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("more is better") && text.contains("less is better"), "{text}");
+}
+
 /// Stock adds partial sums of unaligned 16-bit operands in 16 bits: that is told, and the row counts.
 #[test]
 fn an_inexact_arm_is_told_with_its_error_and_counts() {

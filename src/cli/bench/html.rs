@@ -18,7 +18,7 @@ use crate::cli::Result;
 use plotly::Plot;
 use std::path::Path;
 use text::{count, escape, in_script};
-use view::{arm_name, View};
+use view::View;
 
 const PAGE: &str = include_str!("html/page.html");
 
@@ -57,7 +57,10 @@ fn fill(name: &str, view: &View) -> Option<String> {
         "plotly" => plotly_js(),
         "gpu" => escape(&view.report.machine.gpu),
         "version" => env!("CARGO_PKG_VERSION").into(),
+        "baselines" => baselines(view),
         "machine" => summary::machine(view),
+        // A card for each baseline, stock first, the roofline's and the worst row's.
+        "columns" => (view.baselines.len().max(1) + 2).to_string(),
         "cards" => summary::cards(view),
         "wrong" => table::wrong_banner(view),
         "roofline" => figure(
@@ -104,6 +107,16 @@ fn figure(id: &str, plots: &[(String, String)], width: usize) -> String {
     )
 }
 
+/// The baselines of the record in words.
+fn baselines(view: &View) -> String {
+    let names: Vec<&str> = view.baselines.iter().map(|arm| view.name(arm)).collect();
+    match names.split_last() {
+        Some((last, [])) => escape(last),
+        Some((last, others)) => escape(&format!("{} and {last}", others.join(", "))),
+        None => "no other arm".into(),
+    }
+}
+
 fn heat(view: &View) -> String {
     let maps = heat::plots(view);
     if maps.is_empty() {
@@ -125,7 +138,7 @@ fn classes(view: &View) -> String {
         let plot = classes::plot(view, baseline)?;
         Some(format!(
             "<div><h3>over {}</h3>{}</div>",
-            arm_name(baseline),
+            escape(view.name(baseline)),
             figure(&format!("classes-{baseline}"), &[(String::new(), plot)], 0)
         ))
     });

@@ -10,6 +10,7 @@ mod card;
 pub mod check;
 mod compact;
 mod compare;
+mod contenders;
 #[cfg(feature = "bench")]
 mod cupti;
 #[cfg(feature = "bench")]

@@ -1,5 +1,6 @@
 //! The record on a terminal.
 
+use super::contenders::{baselines, Contest, CANDLE, CUBLASLT, OURS, OWN_BEST};
 use super::report::{by_class, geomean, Report, Row};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use std::collections::BTreeMap;
@@ -16,56 +17,43 @@ pub fn print_row(row: &Row) -> crate::cli::Result {
 
 /// The summary: a line for each class, and one for all.
 pub fn summary(report: &Report) -> String {
+    let all: Vec<&Row> = report.sound().collect();
+    let (baselines, contest) = (baselines(report), Contest::of(&all));
+    // Stock is what the reader asks for first.
+    let baselines = if baselines.is_empty() { vec![CANDLE] } else { baselines };
+    let mut pairs: Vec<(&str, &str)> = baselines.iter().map(|baseline| (OURS, *baseline)).collect();
+    if baselines.contains(&CUBLASLT) {
+        pairs.push((OWN_BEST, CUBLASLT));
+    }
     let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header([
-        "class",
-        "rows",
-        "ours / candle",
-        "ours / cublaslt",
-        "own-best / cublaslt",
-        "time / roofline",
-        "worst row (ours / candle)",
-        "won by own, candle, cublaslt",
-    ]);
-    for column in table.column_iter_mut().skip(1).take(5) {
+    let mut header = vec!["class".to_string(), "rows".into()];
+    header.extend(pairs.iter().map(|(arm, other)| format!("{arm} / {other}")));
+    header.extend(["time / roofline".into(), format!("worst row ({OURS} / {})", baselines[0]), "fastest".into()]);
+    table.load_style(ASCII_MARKDOWN).set_header(header);
+    for column in table.column_iter_mut().skip(1).take(2 + pairs.len()) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let all: Vec<&Row> = report.sound().collect();
     for (class, rows) in by_class(report.sound()).iter().chain([&("all", all)]) {
-        table.add_row(summary_line(class, rows));
+        table.add_row(summary_line(class, rows, &pairs, &contest));
     }
-    format!("{table}")
+    format!("{table}\nX / Y: how many times as fast X is, more is better; time / roofline: 1 is the card's limit, less is better")
 }
 
-fn summary_line(class: &str, rows: &[&Row]) -> Vec<String> {
+fn summary_line(class: &str, rows: &[&Row], pairs: &[(&str, &str)], contest: &Contest) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
-    let speedup = |arm: &str, other: &str| number(geomean(rows.iter().filter_map(|row| row.speedup(arm, other))));
-    let worst = rows.iter().filter_map(|row| Some((row.speedup("ours", "candle")?, &row.id)));
+    let speedup = |(arm, other): &(&str, &str)| number(geomean(rows.iter().filter_map(|row| row.speedup(arm, other))));
+    let baseline = pairs[0].1;
+    let worst = rows.iter().filter_map(|row| Some((row.speedup(OURS, baseline)?, &row.id)));
     let worst = worst.min_by(|x, y| x.0.total_cmp(&y.0)).map_or("-".into(), |(ratio, id)| format!("{ratio:.2} {id}"));
-    let mut wins: BTreeMap<&str, usize> = BTreeMap::new();
-    for winner in rows.iter().filter_map(|row| winner(row)) {
-        *wins.entry(winner).or_default() += 1;
-    }
-    let judged = wins.values().sum::<usize>();
-    let share = |arm: &str| format!("{:.0} %", 100.0 * *wins.get(arm).unwrap_or(&0) as f64 / judged as f64);
-    let winners = ["own-best", "candle", "cublaslt"].map(share).join(", ");
-    vec![
-        class.into(),
-        rows.len().to_string(),
-        speedup("ours", "candle"),
-        speedup("ours", "cublaslt"),
-        speedup("own-best", "cublaslt"),
-        number(geomean(rows.iter().filter_map(|row| row.over_roof("ours")))),
-        worst,
-        if judged == 0 { "-".into() } else { winners },
-    ]
-}
-
-/// The fastest of our best row, stock candle and the best of cuBLASLt, where all three were measured.
-fn winner(row: &Row) -> Option<&'static str> {
-    let times = ["own-best", "candle", "cublaslt"].map(|arm| row.arms.get(arm).map(|measured| (arm, measured.us)));
-    let [Some(own), Some(candle), Some(lt)] = times else { return None };
-    [own, candle, lt].into_iter().min_by(|x, y| x.1.total_cmp(&y.1)).map(|(arm, _)| arm)
+    let wins = contest.wins(rows, 1.0);
+    let judged: usize = wins.iter().map(|(_, all, _)| all).sum();
+    let share = |(arm, all, _): &(&str, usize, usize)| format!("{arm} {:.0} %", 100.0 * *all as f64 / judged as f64);
+    let winners: Vec<String> = wins.iter().map(share).collect();
+    let mut line = vec![class.to_string(), rows.len().to_string()];
+    line.extend(pairs.iter().map(speedup));
+    line.push(number(geomean(rows.iter().filter_map(|row| row.over_roof(OURS)))));
+    line.extend([worst, if winners.is_empty() { "-".into() } else { winners.join(", ") }]);
+    line
 }
 
 /// Warnings about the numbers.

@@ -1,10 +1,10 @@
 //! The heat map: the dispatcher's kernel over M and (N, K), and the gain over the baseline.
 
 use super::style;
-use super::text::{escape, number_or_nothing, short_kernel, times};
-use super::view::{arm_name, speedup, us, View, CANDLE, OURS};
+use super::text::{count, escape, kernel_lines, number_or_nothing, times};
+use super::view::{speedup, us, View, CANDLE, OURS};
 use crate::cli::bench::report::{geomean, Row};
-use crate::{Format, Layout};
+use crate::Layout;
 use plotly::common::{ColorScale, ColorScaleElement, Font, HoverInfo, Mode};
 use plotly::layout::{Axis, AxisType, Margin, TicksPosition};
 use plotly::{HeatMap, Plot, Scatter, Trace};
@@ -21,16 +21,9 @@ pub const SCALE: [(f64, &str); 5] = [
     (0.65, "rgba(59,134,209,0.45)"),
     (1.0, "rgba(59,134,209,0.95)"),
 ];
-/// Pixels that hold a kernel's name.
-const CELL: (usize, usize) = (62, 44);
-/// Whether a row belongs to a map.
-type Belongs = fn(&Row) -> bool;
-/// The maps, each with the rows that belong to it.
-const MAPS: [(&str, Belongs); 3] = [
-    ("bf16, f16", |row| matches!(row.dtype, Format::BF16 | Format::F16) && row.b.is_none()),
-    ("f32", |row| row.dtype == Format::F32 && row.b.is_none()),
-    ("quantised weights", |row| row.b.is_some()),
-];
+/// Pixels of a cell with one line beside the ratio, and of each further line.
+const CELL: (usize, usize) = (76, 32);
+const LINE: usize = 12;
 
 /// One map: its label in the selector, its width in pixels, and Plotly's JSON.
 pub struct Map {
@@ -39,34 +32,49 @@ pub struct Map {
     pub json: String,
 }
 
+/// A map for each kind of operands and each baseline: formats have kernels of their own, and so do experts.
 pub fn plots(view: &View) -> Vec<Map> {
-    let all = MAPS.iter().flat_map(|of_name| view.baselines.iter().map(move |baseline| (of_name, *baseline)));
-    all.filter_map(|((name, belongs), baseline)| {
-        let rows = view.sound.iter().copied().filter(|row| {
-            row.layout == Layout::NT
-                && row.batch == 1
-                && row.groups.is_none()
-                && belongs(row)
-                && speedup(row, OURS, baseline).is_some()
-        });
-        let against = if baseline == CANDLE { CANDLE } else { arm_name(baseline) };
-        map(&rows.collect::<Vec<_>>(), baseline, format!("{name} against {against}"))
+    let is_drawn = |row: &&Row| row.layout == Layout::NT && row.batch == 1;
+    let mut kinds: Vec<String> = view.sound.iter().copied().filter(is_drawn).map(kind).collect();
+    let mut seen = BTreeSet::new();
+    kinds.retain(|kind| seen.insert(kind.clone()));
+    let all = kinds.iter().flat_map(|kind| view.baselines.iter().map(move |baseline| (kind, *baseline)));
+    all.filter_map(|(name, baseline)| {
+        let is_of_map = |row: &&Row| is_drawn(row) && kind(row) == *name && speedup(row, OURS, baseline).is_some();
+        let rows: Vec<&Row> = view.sound.iter().copied().filter(is_of_map).collect();
+        let against = if baseline == CANDLE { CANDLE } else { view.name(baseline) };
+        map(view, &rows, baseline, format!("{name} against {against}"))
     })
     .collect()
 }
 
-fn map(rows: &[&Row], baseline: &str, label: String) -> Option<Map> {
+/// The operands in words.
+fn kind(row: &Row) -> String {
+    let experts = if row.groups.is_some() { "experts, " } else { "" };
+    format!("{experts}{}", row.formats())
+}
+
+/// The weight: columns, length of the sums, and experts.
+fn weight(row: &Row) -> (usize, usize, usize) {
+    (row.n, row.k, row.groups.map_or(1, |groups| groups.experts.get()))
+}
+
+fn map(view: &View, rows: &[&Row], baseline: &str, label: String) -> Option<Map> {
     // The fullest columns are side by side, then columns go by size of the weight.
-    let filled = |row: &Row| rows.iter().filter(|other| (other.n, other.k) == (row.n, row.k)).count();
+    let filled = |row: &Row| rows.iter().filter(|other| weight(other) == weight(row)).count();
     let columns: BTreeSet<_> =
-        rows.iter().map(|row| (Reverse(filled(row)), row.n.saturating_mul(row.k), (row.n, row.k))).collect();
+        rows.iter().map(|row| (Reverse(filled(row)), row.n.saturating_mul(row.k), weight(row))).collect();
     // Plotly counts rows from below, and small M belongs on top.
     let heights: BTreeSet<_> = rows.iter().map(|row| Reverse(row.m)).collect();
-    let x: Vec<_> = columns.iter().map(|(_, _, (n, k))| format!("N {n}<br>K {k}")).collect();
+    let name = |(n, k, experts): (usize, usize, usize)| match experts {
+        1 => format!("N {n}<br>K {k}"),
+        _ => format!("N {n}<br>K {k}<br>{experts} experts"),
+    };
+    let x: Vec<_> = columns.iter().map(|(_, _, weight)| name(*weight)).collect();
     let y: Vec<_> = heights.iter().map(|m| m.0.to_string()).collect();
     let cells = heights
         .iter()
-        .map(|m| columns.iter().map(|(_, _, (n, k))| Cell::of(rows, (m.0, *n, *k), baseline)).collect::<Vec<_>>());
+        .map(|m| columns.iter().map(|(_, _, weight)| Cell::of(view, rows, m.0, *weight, baseline)).collect::<Vec<_>>());
     let cells: Vec<_> = cells.collect();
     let mut plot = Plot::new();
     plot.add_trace(colors(&x, &y, &cells));
@@ -74,8 +82,10 @@ fn map(rows: &[&Row], baseline: &str, label: String) -> Option<Map> {
     // A few columns must not be stretched over the page.
     let few = x.len() < 9;
     let width = 340.max(90 + if few { CELL.0.max(110) } else { CELL.0 } * x.len());
-    let layout = style::layout(114 + CELL.1 * y.len())
-        .margin(Margin::new().left(64).right(12).top(30).bottom(84))
+    let lines = cells.iter().flatten().map(|cell| cell.lines).max().unwrap_or(1);
+    let height = CELL.1 + LINE * lines.saturating_sub(1);
+    let layout = style::layout(126 + height * y.len())
+        .margin(Margin::new().left(64).right(12).top(30).bottom(96))
         .x_axis(axis("weight: N columns, sums of length K", x.len()).tick_angle(0.0))
         .y_axis(axis("rows, M", y.len()));
     let layout = if few { layout.width(width) } else { layout };
@@ -124,26 +134,35 @@ fn axis(title: &str, cells: usize) -> Axis {
         .fixed_range(true)
 }
 
-/// The rows of one size; rows of several formats share a cell.
+/// The rows of one size: rows with other routings, epilogues or results share a cell.
 struct Cell {
     ratio: Option<f64>,
     label: String,
+    /// Lines of the label below the ratio.
+    lines: usize,
     hover: String,
 }
 
 impl Cell {
-    fn of(rows: &[&Row], size: (usize, usize, usize), baseline: &str) -> Self {
-        let rows: Vec<_> = rows.iter().filter(|row| (row.m, row.n, row.k) == size).collect();
+    fn of(view: &View, rows: &[&Row], m: usize, of: (usize, usize, usize), baseline: &str) -> Self {
+        let rows: Vec<_> = rows.iter().copied().filter(|row| row.m == m && weight(row) == of).collect();
         let ratio = geomean(rows.iter().filter_map(|row| speedup(row, OURS, baseline)));
-        let (family, tile) = rows.first().map_or(("", None), |row| short_kernel(&row.arms[OURS].kernel));
-        let tile = tile.map_or(String::new(), |tile| format!("<br>{tile}"));
-        let label = ratio.map_or(String::new(), |ratio| format!("<b>{ratio:.2}</b><br>{}{tile}", escape(family)));
-        let hover = rows.iter().map(|row| hover(row, baseline)).collect::<Vec<_>>().join("<br><br>");
-        Self { ratio, label, hover }
+        let mut kernels: Vec<&str> = rows.iter().map(|row| row.arms[OURS].kernel.as_str()).collect();
+        kernels.sort_unstable();
+        kernels.dedup();
+        let lines = match kernels[..] {
+            [] => Vec::new(),
+            [kernel] => kernel_lines(kernel),
+            _ => vec![count(kernels.len(), "kernel")],
+        };
+        let text: String = lines.iter().map(|line| format!("<br>{}", escape(line))).collect();
+        let label = ratio.map_or(String::new(), |ratio| format!("<b>{ratio:.2}</b>{text}"));
+        let hover = rows.iter().map(|row| hover(view, row, baseline)).collect::<Vec<_>>().join("<br><br>");
+        Self { ratio, label, lines: lines.len(), hover }
     }
 }
 
-fn hover(row: &Row, baseline: &str) -> String {
+fn hover(view: &View, row: &Row, baseline: &str) -> String {
     format!(
         "<b>{}</b><br>M {} \u{b7} N {} \u{b7} K {} \u{b7} {}<br>{} the speed of {}<br>ours: {} us, {}<br>{}: {} us, {}",
         escape(&row.id),
@@ -152,10 +171,10 @@ fn hover(row: &Row, baseline: &str) -> String {
         row.k,
         row.formats(),
         times(speedup(row, OURS, baseline)),
-        arm_name(baseline),
+        view.name(baseline),
         number_or_nothing(us(row, OURS)),
         escape(&row.arms[OURS].kernel),
-        arm_name(baseline),
+        view.name(baseline),
         number_or_nothing(us(row, baseline)),
         escape(&row.arms[baseline].kernel),
     )

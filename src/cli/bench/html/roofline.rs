@@ -1,8 +1,8 @@
 //! The roofline: the throughput of each arm, below the limits of memory and arithmetic.
 
-use super::style::{self, BLUE, GREY, ORANGE};
+use super::style::{self, BLUE, GREEN, GREY, ORANGE, VIOLET};
 use super::text::{escape, number, percent};
-use super::view::{arm_name, us, View, CANDLE, CUBLASLT, OURS};
+use super::view::{us, View, BF16, CANDLE, CUBLASLT, CUBLAS_LOOP, OURS};
 use crate::cli::bench::report::{Ceilings, Row};
 use plotly::common::{Anchor, ExponentFormat, HoverInfo, Marker, MarkerSymbol, Mode, Orientation, Position};
 use plotly::layout::{Axis, AxisType, Legend, TraceOrder};
@@ -12,7 +12,9 @@ use plotly::{Plot, Scatter};
 const CLOSE: f64 = 1.5;
 
 /// Arms with colour, symbol and size. The most important arm is drawn last.
-const ARMS: [(&str, &str, MarkerSymbol, usize); 3] = [
+const ARMS: [(&str, &str, MarkerSymbol, usize); 5] = [
+    (BF16, GREEN, MarkerSymbol::SquareOpen, 7),
+    (CUBLAS_LOOP, VIOLET, MarkerSymbol::TriangleUpOpen, 7),
     (CUBLASLT, GREY, MarkerSymbol::DiamondOpen, 7),
     (CANDLE, ORANGE, MarkerSymbol::CircleOpen, 8),
     (OURS, BLUE, MarkerSymbol::Circle, 8),
@@ -31,10 +33,10 @@ pub fn plot(view: &View) -> Option<String> {
     roofs(&mut plot, view, x, y.0);
     for ((arm, color, symbol, size), points) in ARMS.into_iter().zip(&points).filter(|(_, points)| !points.is_empty()) {
         let trace = Scatter::new(points.iter().map(|at| at.1).collect(), points.iter().map(|at| at.2).collect())
-            .name(arm_name(arm))
+            .name(view.name(arm))
             .mode(Mode::Markers)
             .marker(Marker::new().color(color).symbol(symbol).size(size).opacity(0.85))
-            .hover_text_array(points.iter().map(|(row, _, tflops)| hover(row, arm, *tflops)).collect())
+            .hover_text_array(points.iter().map(|(row, _, tflops)| hover(view, row, arm, *tflops)).collect())
             .hover_template("%{hovertext}<extra></extra>");
         plot.add_trace(trace);
     }
@@ -67,7 +69,7 @@ fn point<'a>(row: &'a Row, arm: &str, ceilings: &Ceilings) -> Option<Point<'a>> 
     (intensity > 0.0 && tflops > 0.0 && tflops.is_finite()).then_some((row, intensity, tflops))
 }
 
-fn hover(row: &Row, arm: &str, tflops: f64) -> String {
+fn hover(view: &View, row: &Row, arm: &str, tflops: f64) -> String {
     let arm_of_row = &row.arms[arm];
     let batch = if row.batch > 1 { format!(" \u{b7} batch {}", row.batch) } else { String::new() };
     let share = row.roof_us / arm_of_row.us;
@@ -80,7 +82,7 @@ fn hover(row: &Row, arm: &str, tflops: f64) -> String {
         row.k,
         row.layout,
         row.formats(),
-        arm_name(arm),
+        view.name(arm),
         escape(&arm_of_row.kernel),
         number(arm_of_row.us),
         number(tflops),

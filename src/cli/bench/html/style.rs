@@ -8,6 +8,8 @@ use plotly::{Configuration, Layout, Plot};
 pub const BLUE: &str = "#3b86d1";
 pub const LIGHT_BLUE: &str = "#a9cdf0";
 pub const ORANGE: &str = "#e08214";
+pub const VIOLET: &str = "#8a63c4";
+pub const GREEN: &str = "#2e9e73";
 pub const GREY: &str = "#8b949e";
 /// Visible on black and on white.
 pub const FAINT: &str = "rgba(139,148,158,0.28)";

@@ -1,7 +1,7 @@
 //! The table of all rows, including wrong rows.
 
 use super::text::{count, error, escape, number, number_or_nothing, NOTHING};
-use super::view::{arm_name, over_roof, speedup, us, View, CANDLE, CUBLASLT, OURS};
+use super::view::{over_roof, speedup, us, View, OURS};
 use crate::cli::bench::regret::best;
 use crate::cli::bench::report::{Arm, Row};
 use std::fmt::Write;
@@ -67,17 +67,20 @@ fn columns(view: &View) -> Vec<Column> {
     ];
     let time = |arm: &&str| Column {
         head: format!("{arm} us"),
-        title: format!("{}: median, microseconds; point at a value for p10 to p90", arm_name(arm)),
+        title: format!("{}: median, microseconds; point at a value for p10 to p90", view.name(arm)),
         text: false,
     };
     columns.extend(main_arms(view).map(time));
     columns.extend(view.baselines.iter().map(|baseline| Column {
         head: format!("vs {baseline}"),
-        title: format!("time of {} over time of ours: above 1 ours is faster", arm_name(baseline)),
+        title: format!("speed of ours over {}: more is better, above 1 ours is faster", view.name(baseline)),
         text: false,
     }));
-    columns.push(number("over roof", "time of ours over the roofline"));
-    columns.push(number("over best", "time of ours over the best of our kernels and the vendor's call"));
+    columns.push(number("over roof", "time of ours over the roofline: less is better, 1 is the limit"));
+    columns.push(number(
+        "over best",
+        "time of ours over the best of our kernels and the vendor's call: less is better, 1 is the best",
+    ));
     columns.push(column("kernel of ours", "what the dispatcher chose", true));
     columns.extend(other_arms(view).map(time));
     columns.push(number("err", "largest difference of ours to the reference, over the reference's root mean square"));
@@ -85,13 +88,17 @@ fn columns(view: &View) -> Vec<Column> {
     columns
 }
 
+fn is_main(view: &View, arm: &str) -> bool {
+    arm == OURS || view.baselines.contains(&arm)
+}
+
 /// Arms that the speed-ups beside them compare.
 fn main_arms<'a>(view: &'a View) -> impl Iterator<Item = &'a &'a str> {
-    view.arms.iter().filter(|arm| [CANDLE, CUBLASLT, OURS].contains(arm))
+    view.arms.iter().filter(|arm| is_main(view, arm))
 }
 
 fn other_arms<'a>(view: &'a View) -> impl Iterator<Item = &'a &'a str> {
-    view.arms.iter().filter(|arm| ![CANDLE, CUBLASLT, OURS].contains(arm))
+    view.arms.iter().filter(|arm| !is_main(view, arm))
 }
 
 fn cells(view: &View, row: &Row) -> Vec<Cell> {
@@ -234,13 +241,4 @@ pub fn wrong_banner(view: &View) -> String {
         if rows.len() == 1 { "counts" } else { "count" },
         rows.join(" "),
     )
-}
-
-/// The name of an average's baseline in a sentence.
-pub fn baseline_name(baseline: &str) -> &str {
-    if baseline == CANDLE {
-        "stock candle (cuBLAS)"
-    } else {
-        arm_name(baseline)
-    }
 }

@@ -1,7 +1,6 @@
 //! Numbers and names in the page's format. All text of a record passes through `escape`.
 
 use crate::family::KERNELS;
-use crate::kernel::Role;
 
 /// The text for a missing value.
 pub const NOTHING: &str = "\u{2013}";
@@ -79,16 +78,33 @@ pub fn error(err: Option<f64>) -> String {
     }
 }
 
-/// The first word of a kernel's name and the tile in the name: `WORD_sm90_bf16_nt_256x256x64_2x1` gives `WORD` and `256x256x64`.
-pub fn short_kernel(name: &str) -> (&str, Option<&str>) {
+/// The lines of a label for a kernel: its family, broken at `_`, and the tile in its name. `sm90_gguf_gemm_f32_q4k_nt_64x32x256_1x1` gives `sm90_gguf_`,
+/// `gemm` and `64x32x256`.
+pub fn kernel_lines(name: &str) -> Vec<String> {
+    const MOST: usize = 13;
     let is_tile = |part: &&str| part.split('x').count() == 3 && part.split('x').all(|size| size.parse::<u32>().is_ok());
-    let family = name.split('_').next().unwrap_or(name);
-    let family = family.char_indices().nth(14).map_or(family, |(end, _)| &family[..end]);
-    (family, name.split('_').find(is_tile).filter(|tile| tile.len() <= 14))
+    let mut lines = vec![String::new()];
+    for word in family(name).split_inclusive('_') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() <= MOST || line.is_empty() => line.push_str(word),
+            _ => lines.push(word.into()),
+        }
+    }
+    for line in &mut lines {
+        *line = shorten(line, MOST);
+    }
+    lines.extend(name.split(['_', '+', '@']).find(is_tile).filter(|tile| tile.len() <= MOST).map(String::from));
+    if name.contains("+copies") {
+        lines.push("on copies".into());
+    }
+    lines
 }
 
-/// Whether the vendor library ran.
-pub fn is_vendor(kernel: &str) -> bool {
-    let kernel = kernel.to_ascii_lowercase();
-    KERNELS.iter().any(|row| row.role == Role::Vendor && kernel.starts_with(row.family))
+/// The family of a kernel by the kernel's name; of a kernel that the table does not have, what stands before the arch and the type.
+fn family(name: &str) -> &str {
+    let of = |family: &&str| name.strip_prefix(*family).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+    let known = KERNELS.iter().map(|kernel| kernel.family).filter(of).max_by_key(|family| family.len());
+    let types = ["_f16", "_bf16", "_f32", "_f64", "_sm"];
+    let end = types.iter().filter_map(|part| name.find(part)).filter(|end| *end > 0).min();
+    known.unwrap_or_else(|| end.map_or(name, |end| &name[..end]))
 }

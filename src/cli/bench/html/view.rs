@@ -1,16 +1,11 @@
 //! The page's view of a record: the valid rows, and their averages.
 
-use super::text::is_vendor;
+use crate::cli::bench::contenders::{self, is_vendor, Contest};
 use crate::cli::bench::regret;
 use crate::cli::bench::report::{by_class, geomean, Report, Row};
 
-pub const CANDLE: &str = "candle";
-pub const CUBLASLT: &str = "cublaslt";
-pub const OURS: &str = "ours";
-pub const OWN_BEST: &str = "own-best";
+pub use crate::cli::bench::contenders::{BF16, CANDLE, CUBLASLT, CUBLAS_LOOP, OURS, OWN_BEST};
 
-/// The baselines of `ours`.
-const BASELINES: [&str; 2] = [CANDLE, CUBLASLT];
 /// A smaller difference may be noise.
 const MARGIN: f64 = 1.02;
 
@@ -23,14 +18,28 @@ pub struct View<'a> {
     pub arms: Vec<&'a str>,
     /// Baselines that the record has.
     pub baselines: Vec<&'static str>,
+    /// What the arm `candle` ran.
+    stock: Stock,
 }
 
-/// Rows that an arm won.
-pub struct Wins {
-    pub arm: &'static str,
-    pub rows: usize,
-    /// The wins by more than the margin.
-    pub clear: usize,
+/// What stock candle runs: the vendor's call for dense products, kernels of its own for experts and for quantised weights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stock {
+    Vendor,
+    Own,
+    Both,
+}
+
+impl Stock {
+    fn of(report: &Report) -> Self {
+        let rows = || report.rows.iter().filter(|row| row.arms.contains_key(CANDLE));
+        let is_dense = |row: &Row| row.groups.is_none() && row.b.is_none();
+        match (rows().any(is_dense), rows().any(|row| !is_dense(row))) {
+            (true, true) => Stock::Both,
+            (false, true) => Stock::Own,
+            _ => Stock::Vendor,
+        }
+    }
 }
 
 /// Rows of one class.
@@ -44,11 +53,10 @@ impl<'a> View<'a> {
         let sound: Vec<&Row> = report.sound().collect();
         let of_row = |row: &'a Row| row.arms.keys().map(String::as_str).filter(|arm| !regret::is_kernel(row, arm));
         let mut arms: Vec<&str> = report.rows.iter().flat_map(of_row).collect();
-        let known = [CANDLE, CUBLASLT, OURS, OWN_BEST];
+        let known = [CANDLE, CUBLASLT, CUBLAS_LOOP, BF16, OURS, OWN_BEST];
         arms.sort_by_key(|arm| (known.iter().position(|name| name == arm).unwrap_or(known.len()), *arm));
         arms.dedup();
-        let baselines = BASELINES.into_iter().filter(|baseline| arms.contains(baseline)).collect();
-        Self { report, sound, arms, baselines }
+        Self { report, sound, arms, baselines: contenders::baselines(report), stock: Stock::of(report) }
     }
 
     pub fn wrong(&self) -> impl Iterator<Item = &'a Row> {
@@ -61,22 +69,19 @@ impl<'a> View<'a> {
         classes.into_iter().map(|(name, rows)| Class { name, rows }).collect()
     }
 
-    /// The fastest contenders, over the sound rows that have all contenders: the best kernel of this crate, and the
-    /// baselines.
-    pub fn winners(&self) -> Vec<Wins> {
-        let own = if self.arms.contains(&OWN_BEST) { OWN_BEST } else { OURS };
-        let contenders: Vec<_> = [own, CANDLE, CUBLASLT].into_iter().filter(|arm| self.arms.contains(arm)).collect();
-        let mut wins: Vec<_> = contenders.iter().map(|arm| Wins { arm, rows: 0, clear: 0 }).collect();
-        for row in &self.sound {
-            let times: Option<Vec<_>> = contenders.iter().map(|arm| us(row, arm)).collect();
-            let Some(times) = times.filter(|times| times.len() > 1) else { continue };
-            let best = (0..times.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).unwrap_or(0);
-            let clear = times.iter().enumerate().all(|(at, time)| at == best || *time > times[best] * MARGIN);
-            wins[best].rows += 1;
-            wins[best].clear += usize::from(clear);
+    /// The arms that are the fastest of some sound row, each with the number of its rows, and of those by more than the margin.
+    pub fn wins(&self) -> Vec<(&'static str, usize, usize)> {
+        Contest::of(&self.sound).wins(&self.sound, MARGIN)
+    }
+
+    /// The readable name of an arm of this record.
+    pub fn name<'b>(&self, arm: &'b str) -> &'b str {
+        match (arm, self.stock) {
+            (CANDLE, Stock::Vendor) => "candle (cuBLAS)",
+            (CANDLE, Stock::Own) => "candle (its own kernels)",
+            (CANDLE, Stock::Both) => "candle (cuBLAS and its own kernels)",
+            _ => arm_name(arm),
         }
-        wins.retain(|win| win.rows > 0);
-        wins
     }
 
     /// Share of the sound rows in which `ours` ran a kernel of this crate.
@@ -121,17 +126,17 @@ pub fn worst<'a>(rows: &[&'a Row], arm: &str, other: &str) -> Option<(&'a Row, f
     all.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The readable name of an arm.
-pub fn arm_name(arm: &str) -> &str {
+/// The readable name of an arm that is the same in every record.
+fn arm_name(arm: &str) -> &str {
     match arm {
-        CANDLE => "candle (cuBLAS)",
         CUBLASLT => "cuBLASLt",
+        CUBLAS_LOOP => "cuBLAS, expert by expert",
         OURS => "ours",
         OWN_BEST => "best own kernel",
+        BF16 => "dense product in bf16",
         "ours-untuned" => "ours without measured tables",
         "ours-invariant" => "ours, batch-invariant",
         "own" => "ours without the vendor's library",
-        "bf16" => "dense product in bf16",
         "cublaslt-any" => "cuBLASLt, partial sums of any type",
         "cublaslt-top1" => "cuBLASLt's first choice",
         "again" => "ours, a second time",
