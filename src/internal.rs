@@ -10,6 +10,8 @@ pub mod cost {
 
 /// Environment variables.
 pub mod settings {
+    #[cfg(any(feature = "cli", feature = "interpose"))]
+    pub use crate::settings::names::OTHERS;
     pub use crate::settings::{Setting, ALL};
 }
 

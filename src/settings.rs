@@ -3,6 +3,9 @@
 //!
 //! An empty variable counts as not set.
 
+#[cfg(any(feature = "cli", feature = "interpose"))]
+pub(crate) mod names;
+
 use crate::error::{Error, Result};
 use std::ffi::OsString;
 use std::path::PathBuf;

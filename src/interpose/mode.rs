@@ -2,10 +2,12 @@
 
 use super::tell::tell;
 use crate::error::Result;
+use crate::settings::names::Unknown;
 use crate::{settings, trace};
 use once_cell::sync::OnceCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::Once;
 
 /// How the interposer treats calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +64,7 @@ pub fn trace_to(path: impl Into<PathBuf>) {
 }
 
 fn mode_from_env() -> Mode {
+    tell_unknown_names();
     match settings::mode().map(|value| value.unwrap_or_default()).as_deref() {
         Ok("" | "on") => Mode::On,
         Ok("off") => Mode::Off,
@@ -76,6 +79,16 @@ fn mode_from_env() -> Mode {
             Mode::On
         }
     }
+}
+
+/// Tells of variables with misspelt names, once: `TILEGEM=off` changes nothing, and nothing else would say so.
+fn tell_unknown_names() {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        for Unknown { name, nearest } in settings::names::unknown() {
+            tell(&format!("{name} is no variable of this library and changes nothing; the nearest is {nearest}"));
+        }
+    });
 }
 
 /// 0: not set; else the switch plus one.
