@@ -115,6 +115,94 @@ fn a_record_is_summed_up() {
 }
 
 #[test]
+fn records_without_a_common_product_are_an_error_that_says_what_they_hold() {
+    let first = record("common-first.json", &[("a", 10.0, 12.0), ("b", 20.0, 20.0)]);
+    let other = record("common-other.json", &[("x", 10.0, 12.0)]);
+    let moved = file("common-moved.json", &std::fs::read_to_string(&first).unwrap().replace("\"m\":16", "\"m\":32"));
+    let [first, other, moved] = [first, other, moved].map(|path| path.to_str().unwrap().to_string());
+    for second in [&other, &moved] {
+        let output = bench(&["--compare", &first, second]);
+        let said = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{said}");
+        let rows = if *second == other { 1 } else { 2 };
+        for words in [
+            "no product has a time of ours in both records".to_string(),
+            format!("{first}: 2 rows; classes: c; arms: candle, ours"),
+            format!("{second}: {rows} rows; classes: c; arms: candle, ours"),
+        ] {
+            assert!(said.contains(&words), "no '{words}' in: {said}");
+        }
+    }
+    let output = bench(&["--compare", &first, &first, "--arms", "own"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("no row has a time of the arm own"), "{}", stderr(&output));
+}
+
+#[test]
+fn only_and_arms_pick_from_a_record() {
+    let path = record("pick.json", &[("first", 10.0, 12.0), ("second", 20.0, 20.0)]);
+    let path = path.to_str().unwrap();
+    let written = path.replace("pick", "picked");
+    let output = bench(&["--from", path, "--only", "SECOND", "--arms", "Ours", "--json", &written]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!stdout(&output).contains("1.095"), "{}", stdout(&output));
+    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(written).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!((&rows[0]["id"], rows[0]["arms"].as_object().unwrap().len()), (&"second".into(), 1));
+
+    let slower = record("pick-slower.json", &[("first", 10.0, 12.0), ("second", 20.0, 30.0)]);
+    let compare = |more: &[&str]| bench(&[&["--compare", path, slower.to_str().unwrap()], more].concat());
+    assert!(compare(&[]).status.success());
+    assert_eq!(compare(&["--arms", "ours,candle"]).status.code(), Some(1));
+    assert!(compare(&["--arms", "ours,candle", "--only", "first"]).status.success());
+
+    for (more, expected) in [(["--only", "third"], "contains third"), (["--arms", "own-best"], "the arm own-best")] {
+        let output = bench(&[&["--from", path], &more[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains(expected) && said.contains("2 rows; classes: c; arms: candle, ours"), "{said}");
+    }
+}
+
+#[test]
+fn options_that_would_change_nothing_are_refused() {
+    let path = record("idle.json", &[("a", 10.0, 12.0)]);
+    let path = path.to_str().unwrap();
+    let cases: [(&[&str], &str); 9] = [
+        (&["--from", path, "--samples", "5"], "'--samples' cannot be used with '--from', which reads a record"),
+        (&["--from", path, "--pause", "1"], "'--pause' cannot be used with '--from'"),
+        (&["--from", path, "--warm-up", "1s"], "'--warm-up' cannot be used with '--from'"),
+        (&["--compare", path, path, "--json", "x"], "'--json' cannot be used with '--compare'"),
+        (&["--ladder", "--only", "decode"], "'--only' cannot be used with '--ladder'"),
+        (&["--model", "tiny", "--arms", "ours"], "'--arms' cannot be used with '--model'"),
+        (&["--model", "tiny-bert", "--decode", "3"], "an encoder decodes nothing"),
+        (&["--batch", "3"], "'--batch' needs '--model'"),
+        (&["--from", path, "--ladder"], "'--ladder' cannot be used with '--from'"),
+    ];
+    for (args, expected) in cases {
+        let output = bench(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "no '{expected}' in: {}", stderr(&output));
+    }
+    let elsewhere = [
+        ("suite --toml --device h100", "cannot be used with"),
+        ("suite --toml --json", "cannot be used with"),
+        ("kernels --names --json", "cannot be used with"),
+        ("fit --judge x.json --write", "required"),
+        ("fit --judge x.json --only gemv", "required"),
+        ("fit x.json --out y", "required"),
+        ("toolchain --env cutlass", "cannot be used with"),
+        ("explain 8 8 8 --f32 tf32", "--f32 is about operands in f32; these are in bf16"),
+    ];
+    for (line, expected) in elsewhere {
+        let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(line.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{line}: no '{expected}' in: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_record_of_another_schema_is_refused() {
     let path = file("old.json", r#"{"schema":0,"rows":[]}"#);
     let output = bench(&["--from", path.to_str().unwrap()]);

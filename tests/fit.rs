@@ -69,21 +69,23 @@ fn the_numbers_that_made_a_record_are_found_again() {
     record(&first, &truth, 1);
     record(&second, &truth, 2);
     let data = folder.join("gevm.toml");
-    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/src/family/gevm.toml"), &data).unwrap();
+    let shipped_data = concat!(env!("CARGO_MANIFEST_DIR"), "/src/family/gevm.toml");
+    std::fs::copy(shipped_data, &data).unwrap();
     let before = std::fs::read_to_string(&data).unwrap();
 
     let text = |path: &Path| path.display().to_string();
-    let args = [text(&first), "--judge".into(), text(&second), "--out".into(), text(&folder)];
-    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let output = fit(&args);
+    let args = [text(&first), "--judge".into(), text(&second), "--write".into(), "--out".into(), text(&folder)];
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let output = fit(&args[..3]);
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for words in ["| gevm ", "judged", "regret on", "fitted:", "decode"] {
         assert!(printed.contains(words), "no {words} in:\n{printed}");
     }
-    assert_eq!(std::fs::read_to_string(&data).unwrap(), before, "nothing is written without --write");
+    for file in [&data, Path::new(shipped_data)] {
+        assert_eq!(std::fs::read_to_string(file).unwrap(), before, "nothing is written without --write");
+    }
 
-    args.push("--write");
     let trees = folder.join("gevm.trees.toml");
     std::fs::write(&trees, "").unwrap();
     assert!(fit(&args).status.success());

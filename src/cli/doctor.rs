@@ -1,5 +1,6 @@
 //! `tilegemm doctor`: requirements for building and running kernels, their state on this machine, and remedies.
 
+mod environment;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod toolkits;
@@ -7,14 +8,37 @@ mod tuning;
 
 use crate::cli::kernels::built_for;
 use crate::cli::{Failure, Result};
-use crate::dispatch::Policy;
 use crate::family::KERNELS;
-use crate::settings::{self, Setting};
-use crate::Error;
+use serde::Serialize;
 use std::fmt::{self, Display};
 
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print JSON: the findings, and whether what was built can run
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// Whether nothing that running needs is missing or broken: the exit code is 0 then.
+    can_run: bool,
+    sections: Vec<Section>,
+}
+
+/// Findings on one subject.
+#[derive(Serialize)]
+struct Section {
+    title: &'static str,
+    /// Whether a finding that is missing or broken keeps what was built from running.
+    is_needed_to_run: bool,
+    findings: Vec<Finding>,
+}
+
 /// The rating of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum Status {
     Ok,
     /// The component works, but not as expected.
@@ -37,11 +61,13 @@ impl Display for Status {
 }
 
 /// One line of the report.
+#[derive(Serialize)]
 struct Finding {
     status: Status,
     subject: &'static str,
     what: String,
-    /// The remedy.
+    /// What to do; absent where there is nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
 
@@ -65,32 +91,39 @@ impl Display for Finding {
     }
 }
 
-pub fn run() -> Result {
-    let needed_to_run = [
-        ("this build", build()),
-        ("to run it", run_time()),
-        ("settings", environment()),
-        ("measured tables", tuning::findings()),
+pub fn run(args: &Args) -> Result {
+    let section = |title, is_needed_to_run, findings| Section { title, is_needed_to_run, findings };
+    let sections = vec![
+        section("this build", true, build()),
+        section("to run it", true, run_time()),
+        section("settings", true, environment::findings()),
+        section("measured tables", true, tuning::findings()),
+        section("to build and start programs with the feature `cuda`", false, toolkits::findings()),
     ];
-    for (title, findings) in &needed_to_run {
-        print_section(title, findings)?;
-    }
-    print_section("to build and start programs with the feature `cuda`", &toolkits::findings())?;
-
-    let findings = needed_to_run.iter().flat_map(|(_, findings)| findings);
-    match findings.filter(|finding| matches!(finding.status, Status::Missing | Status::Broken)).count() {
-        0 => crate::cli::print("what was built can run"),
-        count => {
-            crate::cli::print(format_args!("what was built cannot run: {count} missing or broken above"))?;
-            Err(Failure::Silent)
+    let needed = sections.iter().filter(|section| section.is_needed_to_run).flat_map(|section| &section.findings);
+    let bad = needed.filter(|finding| matches!(finding.status, Status::Missing | Status::Broken)).count();
+    let report = Report { can_run: bad == 0, sections };
+    if args.json {
+        crate::cli::print_json(&report)?;
+    } else {
+        report.sections.iter().try_for_each(Section::print)?;
+        match bad {
+            0 => crate::cli::print("what was built can run")?,
+            bad => crate::cli::print(format_args!("what was built cannot run: {bad} missing or broken above"))?,
         }
+    }
+    match report.can_run {
+        true => Ok(()),
+        false => Err(Failure::Silent),
     }
 }
 
-fn print_section(title: &str, findings: &[Finding]) -> Result {
-    crate::cli::print(title)?;
-    findings.iter().try_for_each(crate::cli::print)?;
-    crate::cli::print("")
+impl Section {
+    fn print(&self) -> Result {
+        crate::cli::print(self.title)?;
+        self.findings.iter().try_for_each(crate::cli::print)?;
+        crate::cli::print("")
+    }
 }
 
 /// The features of this build, and whether they are on.
@@ -137,46 +170,4 @@ fn run_time() -> Vec<Finding> {
         findings.push(Finding::problem(Status::Warn, "device", "an NVIDIA GPU that this build does not use", remedy));
     }
     findings
-}
-
-/// The environment variables that change the choice of kernels; the measured tables have a section of their own.
-fn environment() -> Vec<Finding> {
-    let listed = settings::ALL.iter().filter(|setting| setting.name != settings::TUNING.name);
-    let (set, unset): (Vec<&Setting>, Vec<_>) = listed.partition(|setting| setting.value().is_some());
-    let mut findings: Vec<Finding> = set.into_iter().map(setting).collect();
-    if !unset.is_empty() {
-        let names: Vec<_> = unset.into_iter().map(|setting| setting.name).collect();
-        findings.push(Finding::ok("not set", names.join(", ")));
-    }
-    findings
-}
-
-fn setting(setting: &Setting) -> Finding {
-    let value = setting.value().unwrap_or_default();
-    let value = value.to_string_lossy();
-    let what = format!("{}={value}", setting.name);
-    let finding = |status, remedy: String| Finding::problem(status, "set", &what, remedy);
-    let wrong = match setting.check() {
-        Err(Error::BadSetting { expected, .. }) => Some(expected),
-        _ => None,
-    };
-    let lacks = |feature: &&str| FEATURES.iter().any(|(name, on)| name == feature && !on);
-    match (wrong, setting.feature.filter(lacks)) {
-        (Some(expected), _) if setting.name == settings::MODE.name => {
-            finding(Status::Warn, format!("is read as on; set it to {expected}"))
-        }
-        (_, Some(feature)) => finding(Status::Warn, format!("does nothing without the feature `{feature}`")),
-        (Some(expected), None) => finding(Status::Broken, format!("is not understood; expected {expected}")),
-        (None, None) if setting.name == settings::FORCE.name => forced(&what, &value),
-        (None, None) => Finding::ok("set", what),
-    }
-}
-
-fn forced(what: &str, kernel: &str) -> Finding {
-    let broken = |error: String| Finding::problem(Status::Broken, "set", what, error);
-    match Policy::force(kernel).map(|policy| policy.forced()) {
-        Err(error) => broken(error.to_string()),
-        Ok(Some(kernel)) if !kernel.is_built() => broken("is not in this build; unset it, or build its arch".into()),
-        Ok(_) => Finding::ok("set", what),
-    }
 }

@@ -1,52 +1,50 @@
 //! `tilegemm explain`: the kernel that a product gets, and the reasons against the other kernels. Needs no GPU.
 
-use crate::arch::DeviceInfo;
-use crate::cli::{Failure, Result};
+use crate::cli::words::{self, words, Words};
+use crate::cli::{device, tell, Failure, Result};
 use crate::dispatch::{Dispatcher, Explanation, Policy};
 use crate::kernel::Fusion;
 use crate::problem::{BiasAxis, Gate, Groups};
 use crate::{cost, workspace, Activation, Format, Layout, Problem};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{json, Value};
 use std::fmt;
-use std::str::FromStr;
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Rows of the result
-    #[arg(value_parser = size())]
+    #[arg(value_parser = extent, allow_negative_numbers = true)]
     m: u32,
     /// Columns of the result
-    #[arg(value_parser = size())]
+    #[arg(value_parser = extent, allow_negative_numbers = true)]
     n: u32,
     /// Length of the sums
-    #[arg(value_parser = size())]
+    #[arg(value_parser = extent, allow_negative_numbers = true)]
     k: u32,
     /// Matrices in the batch
-    #[arg(long, default_value_t = 1, value_parser = size())]
+    #[arg(long, default_value_t = 1, value_parser = extent, allow_negative_numbers = true)]
     batch: u32,
     /// The product of a mixture of experts: M tokens, each with the matrices B of several of so many experts (nt only)
-    #[arg(long, value_name = "EXPERTS", value_parser = size(), conflicts_with_all = ["batch", "broadcast"])]
+    #[arg(long, value_name = "EXPERTS", value_parser = extent, allow_negative_numbers = true, conflicts_with_all = ["batch", "broadcast"])]
     experts: Option<u32>,
     /// Experts of a token
-    #[arg(long, default_value_t = 1, value_name = "EXPERTS", value_parser = size(), requires = "experts")]
+    #[arg(long, default_value_t = 1, value_name = "EXPERTS", value_parser = extent, allow_negative_numbers = true, requires = "experts")]
     top_k: u32,
     /// Layout: nn is a[M,K] @ b[K,N]; nt is x[M,K] @ w[N,K]^T, the product of a Linear layer
-    #[arg(long, default_value = "nt", value_parser = one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
+    #[arg(long, default_value = "nt", value_parser = layouts())]
     layout: Layout,
     /// Element type of the operands, and of the result without --out
-    #[arg(long, default_value = "bf16", value_parser = operands())]
+    #[arg(long, default_value = "bf16", value_parser = formats(OPERANDS))]
     dtype: Format,
     /// Format of B, where B has another format: blocks of a GGUF file, along K (nt only)
-    #[arg(long, value_name = "FORMAT", value_parser = blocks())]
+    #[arg(long, value_name = "FORMAT", value_parser = formats(Format::blocks()))]
     b: Option<Format>,
     /// Element type of the result; f32 for f16 and bf16 operands, bf16 or f32 for f8e4m3
-    #[arg(long, value_parser = one_of::<Format>(["f16", "bf16", "f32", "f64"]))]
+    #[arg(long, value_parser = formats([Format::F16, Format::BF16, Format::F32, Format::F64]))]
     out: Option<Format>,
     #[command(flatten)]
     f32: crate::cli::F32,
     /// The GPU of the plan; `this` is the first GPU of this machine
-    #[arg(long, default_value = "h100", value_parser = devices())]
+    #[arg(long, default_value = "h100", value_parser = device::names())]
     device: String,
     /// One matrix B for the whole batch
     #[arg(long)]
@@ -55,16 +53,16 @@ pub struct Args {
     #[arg(long)]
     bias: bool,
     /// Apply a function to the biased product
-    #[arg(long, default_value = "identity", value_parser = activations())]
+    #[arg(long, default_value = "identity", value_parser = words(ACTIVATIONS))]
     activation: Activation,
     /// Exclude the vendor library
     #[arg(long, conflicts_with = "force")]
     own: bool,
     /// A gated product, with the activation on the gates: D has N / 2 columns
-    #[arg(long, value_parser = gates())]
+    #[arg(long, value_parser = words([("halves", Gate::Halves), ("interleaved", Gate::Interleaved)]))]
     gate: Option<Gate>,
     /// Force this kernel
-    #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(name))]
+    #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(&words::kernel(name)))]
     force: Option<Policy>,
     /// Take kernels whose rows do not depend on the number of rows, as TILEGEMM_BATCH_INVARIANT=on does
     #[arg(long, conflicts_with = "force")]
@@ -77,11 +75,6 @@ pub struct Args {
     json: bool,
 }
 
-/// The names of cards, and `this`.
-fn devices() -> PossibleValuesParser {
-    PossibleValuesParser::new(DeviceInfo::names().chain(["this"]))
-}
-
 const ACTIVATIONS: [(&str, Activation); 5] = [
     ("identity", Activation::Identity),
     ("relu", Activation::Relu),
@@ -90,50 +83,31 @@ const ACTIVATIONS: [(&str, Activation); 5] = [
     ("silu", Activation::Silu),
 ];
 
-fn activations() -> impl TypedValueParser<Value = Activation> {
-    let named = |name: String| ACTIVATIONS.into_iter().find(|(known, _)| *known == name);
-    PossibleValuesParser::new(ACTIVATIONS.map(|(name, _)| name))
-        .map(move |name| named(name).map_or(Activation::Identity, |(_, activation)| activation))
-}
-
-fn gates() -> impl TypedValueParser<Value = Gate> {
-    PossibleValuesParser::new(["halves", "interleaved"]).map(|name| {
-        if name == "halves" {
-            Gate::Halves
-        } else {
-            Gate::Interleaved
-        }
-    })
-}
-
-/// Parses one of these names; the error lists the names.
-pub fn one_of<T>(names: [&'static str; 4]) -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
-}
-
 /// The formats of A and B that kernels take.
-fn operands() -> impl TypedValueParser<Value = Format> {
-    const FORMATS: [Format; 5] = [Format::F16, Format::BF16, Format::F32, Format::F64, Format::F8E4M3];
-    PossibleValuesParser::new(FORMATS.map(Format::name))
-        .try_map(|name| FORMATS.into_iter().find(|format| format.name() == name).ok_or("no format of a kernel"))
+pub const OPERANDS: [Format; 5] = [Format::F16, Format::BF16, Format::F32, Format::F64, Format::F8E4M3];
+
+/// One of these formats.
+pub fn formats(formats: impl IntoIterator<Item = Format>) -> Words<Format> {
+    words(formats.into_iter().map(|format| (format.name(), format)))
 }
 
-/// The block formats of B.
-fn blocks() -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(Format::blocks().map(Format::name))
-        .try_map(|name| Format::blocks().find(|format| format.name() == name).ok_or("no block format"))
+/// A layout of A and B.
+pub fn layouts() -> Words<Layout> {
+    words([Layout::NN, Layout::NT, Layout::TN, Layout::TT].map(|layout| (layout.name(), layout)))
 }
 
 /// A size that every kernel interface can express.
-fn size() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(i32::MAX))
+fn extent(text: &str) -> std::result::Result<u32, String> {
+    let most = i32::MAX as u32;
+    let size: i128 = text.parse().map_err(|_| format!("expected a whole number from 1 to {most}, such as 4096"))?;
+    u32::try_from(size)
+        .ok()
+        .filter(|size| (1..=most).contains(size))
+        .ok_or_else(|| format!("{size} is not in 1..={most}"))
 }
 
 pub fn run(args: &Args) -> Result {
-    let device = device(&args.device)?;
+    let device = device::find(&args.device)?;
     let problem = args.problem()?;
     if problem.bytes() > device.memory_bytes as f64 {
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
@@ -145,7 +119,7 @@ pub fn run(args: &Args) -> Result {
     let dispatcher = if args.built { Dispatcher::new(device) } else { Dispatcher::hypothetical(device) };
     let dispatcher = dispatcher.with_user_tuning()?;
     for complaint in dispatcher.complaints() {
-        eprintln!("warning: {complaint}");
+        tell(format_args!("warning: {complaint}"));
     }
     let split = Split::of(&problem, &dispatcher, policy);
     let explanation = dispatcher.explain(&split.problem, policy);
@@ -189,25 +163,11 @@ impl Args {
         problem.epilogue.gate = self.gate;
         problem.d.row_stride = problem.columns_of_d() as i64;
         problem.f32_mode = self.f32.mode()?;
+        if self.f32.mode.is_some() && self.dtype != Format::F32 {
+            return Err(Failure::Usage(format!("--f32 is about operands in f32; these are in {}", self.dtype)));
+        }
         Ok(problem)
     }
-}
-
-fn device(name: &str) -> Result<DeviceInfo> {
-    match DeviceInfo::by_name(name) {
-        Some(device) => Ok(device),
-        None => this_device(),
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn this_device() -> Result<DeviceInfo> {
-    Ok(crate::launch::device_info(0)?)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn this_device() -> Result<DeviceInfo> {
-    Err("this build cannot see GPUs; build it with the feature `cuda`, or name one: --device h100".into())
 }
 
 /// A product and its epilogue as the op runs them: elementwise kernels apply the part of the epilogue that is not best

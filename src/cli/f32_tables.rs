@@ -23,10 +23,9 @@ use record::Record;
 /// The command prints the tables. With --from the command prints a record from another machine, or puts the record into a document. Ctrl-C ends
 /// the command after the current product.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
 pub struct Args {
     /// Layouts whose errors are measured; several layouts with commas
-    #[arg(long, default_value = "nt", value_delimiter = ',', conflicts_with = "from", value_parser = explain::one_of::<Layout>(["nn", "nt", "tn", "tt"]))]
+    #[arg(long, default_value = "nt", value_delimiter = ',', conflicts_with = "from", value_parser = explain::layouts())]
     layout: Vec<Layout>,
     /// Samples of each arm and product
     #[arg(long, default_value_t = 31, conflicts_with = "from", value_parser = clap::value_parser!(u16).range(5..=1000))]

@@ -7,10 +7,9 @@ mod search;
 mod trees;
 mod write;
 
-use crate::cli::{Failure, Result};
+use crate::cli::{kernels, words, Failure, Result};
 use crate::dispatch::refit::{parameters, Refit};
 use crate::dispatch::Dispatcher;
-use crate::family::KERNELS;
 use crate::kernel::fitted::Parameter;
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use records::{Measurement, Record};
@@ -33,7 +32,6 @@ use trees::Learned;
 /// Nothing is written without --write. The suite of this crate proves the estimates: records with its rows may be judged, and are refused
 /// by --write.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
 pub struct Args {
     /// Records to fit to; none: the estimates of this build are judged
     #[arg(value_name = "RECORD")]
@@ -42,19 +40,19 @@ pub struct Args {
     #[arg(long, value_name = "RECORD", num_args = 1..)]
     judge: Vec<PathBuf>,
     /// Only these families
-    #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = family)]
+    #[arg(long, value_name = "FAMILY", requires = "records", value_delimiter = ',', value_parser = words::names(kernels::families()))]
     only: Vec<String>,
     /// Keep the numbers, and learn the errors that they leave alone
-    #[arg(long)]
+    #[arg(long, requires = "records")]
     only_trees: bool,
     /// Write the numbers and the trees of the families that were fitted
-    #[arg(long)]
+    #[arg(long, requires = "records")]
     write: bool,
     /// Write every measurement of all records, with this build's estimate, to this file: CSV, times in microseconds
     #[arg(long, value_name = "FILE")]
     measurements: Option<PathBuf>,
     /// The folder with the families' files
-    #[arg(long, value_name = "DIR", default_value = "src/family")]
+    #[arg(long, value_name = "DIR", default_value = "src/family", requires = "write")]
     out: PathBuf,
 }
 
@@ -62,22 +60,8 @@ impl Args {
     /// The families to fit.
     fn families(&self) -> impl Iterator<Item = &'static str> + '_ {
         let wanted = |family: &&str| self.only.is_empty() || self.only.iter().any(|only| only == family);
-        families().into_iter().filter(wanted)
+        kernels::families().into_iter().filter(wanted)
     }
-}
-
-fn family(name: &str) -> std::result::Result<String, String> {
-    match families().contains(&name) {
-        true => Ok(name.into()),
-        false => Err(format!("expected some of {}", families().join(", "))),
-    }
-}
-
-/// The families of the table.
-fn families() -> Vec<&'static str> {
-    let mut names: Vec<_> = KERNELS.iter().map(|kernel| kernel.family).collect();
-    names.dedup();
-    names
 }
 
 /// A family that was fitted.

@@ -19,7 +19,6 @@ use record::Record;
 /// The command prints the tables. With --from the command prints a record from another machine, or puts the record into a document. Ctrl-C ends
 /// the command after the current kind of data.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     files: Files,

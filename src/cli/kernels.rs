@@ -1,11 +1,10 @@
 //! `tilegemm kernels`: the table, with one line for each row or for each kernel.
 
-use crate::arch::{Arch, DeviceInfo};
-use crate::cli::Result;
+use crate::arch::Arch;
+use crate::cli::{device, explain, words, Result};
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Fusion, KernelDesc, Math};
 use crate::Format;
-use clap::builder::PossibleValuesParser;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use std::fmt::Display;
 
@@ -21,13 +20,16 @@ pub struct Args {
     #[arg(long, value_parser = capability)]
     arch: Option<u16>,
     /// Only kernels that run on this card: h100, a100, rtx4090, ...
-    #[arg(long, conflicts_with = "arch", value_parser = PossibleValuesParser::new(DeviceInfo::names()))]
+    #[arg(long, conflicts_with = "arch", value_parser = device::names())]
     device: Option<String>,
-    /// Only kernels for this element type: f16, bf16, f32 or f64
-    #[arg(long)]
+    /// Only kernels for operands A of this element type
+    #[arg(long, value_parser = explain::formats(explain::OPERANDS))]
     dtype: Option<Format>,
+    /// Only kernels of this family; several families with commas
+    #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = words::names(families()))]
+    family: Vec<String>,
     /// One line for each kernel, with its name
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     names: bool,
     /// Every field of every kernel, as JSON
     #[arg(long)]
@@ -35,16 +37,25 @@ pub struct Args {
 }
 
 fn capability(arch: &str) -> std::result::Result<u16, String> {
+    let arch = arch.to_lowercase();
     let digits = arch.trim_start_matches("sm").trim_start_matches('_').trim_end_matches('a');
     let capability = digits.parse().ok().filter(|capability| (50..1000).contains(capability));
     capability.ok_or_else(|| "expected a compute capability such as sm90".into())
 }
 
+/// The families of the table, in the table's order.
+pub fn families() -> Vec<&'static str> {
+    let mut names: Vec<_> = KERNELS.iter().map(|kernel| kernel.family).collect();
+    names.dedup();
+    names
+}
+
 pub fn run(args: &Args) -> Result {
-    let of_card = args.device.as_deref().and_then(DeviceInfo::by_name).map(|device| device.capability);
+    let of_card = args.device.as_deref().map(device::find).transpose()?.map(|device| device.capability);
     let chosen = |kernel: &&KernelDesc| {
         args.arch.or(of_card).is_none_or(|device| kernel.arch.runs_on(device))
             && args.dtype.is_none_or(|dtype| kernel.types.a == dtype)
+            && (args.family.is_empty() || args.family.iter().any(|family| family == kernel.family))
     };
     let kernels: Vec<&KernelDesc> = KERNELS.iter().filter(chosen).collect();
     if args.json {

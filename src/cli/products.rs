@@ -1,8 +1,8 @@
 //! The products that a command is about: a suite, or random products of a seed.
 
+use crate::cli::words::{self, Words};
 use crate::cli::{Failure, Result};
 use crate::suite::{self, experts, gguf, random, Shape};
-use clap::builder::PossibleValuesParser;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -71,9 +71,9 @@ impl Products {
     }
 }
 
-fn classes() -> PossibleValuesParser {
+fn classes() -> Words<String> {
     let whole = LISTED.map(|(name, _)| name).into_iter().filter(|name| !random::OWN_LISTS.contains(name));
-    PossibleValuesParser::new(random::CLASSES.into_iter().chain(random::OWN_LISTS).chain(whole))
+    words::names(random::CLASSES.into_iter().chain(random::OWN_LISTS).chain(whole))
 }
 
 /// The rows of this crate's suite.
@@ -93,9 +93,14 @@ fn suite_rows(path: Option<&Path>) -> Result<Vec<Shape>> {
     rows.map_err(|error| Failure::Usage(error.to_string()))
 }
 
+/// Whether an id or a class contains a word, in any case.
+pub fn has(text: &str, word: &str) -> bool {
+    text.to_lowercase().contains(&word.to_lowercase())
+}
+
 /// The rows whose id or class contains one of these words.
 fn only(mut rows: Vec<Shape>, words: &[String]) -> Result<Vec<Shape>> {
-    let wanted = |text: &String, shape: &Shape| shape.id.contains(text.as_str()) || shape.class.contains(text.as_str());
+    let wanted = |word: &String, shape: &Shape| [&shape.id, &shape.class].iter().any(|text| has(text, word));
     rows.retain(|shape| words.is_empty() || words.iter().any(|text| wanted(text, shape)));
     if rows.is_empty() {
         return Err(Failure::Usage(format!("no id or class of the suite contains {}", words.join(" or "))));

@@ -1,6 +1,6 @@
 //! `tilegemm toolchain`: the pinned toolkits in the user's folder for caches, where build.rs finds them without a variable.
 
-use super::{print, Failure, Result};
+use super::{print, words, Failure, Result};
 use crate::settings;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,13 +22,12 @@ const FILES: [(&str, &str); 7] = [
 /// Python 3, pip and gcc. stdout has the shell exports of all sets that are installed: each shell that builds or runs a program with the feature `cuda`
 /// needs them, `eval "$(tilegemm toolchain --env)"`.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
 pub struct Args {
     /// What to fetch; also cuda-13.0, where the machine has no CUDA for candle
-    #[arg(value_name = "SET", default_values = ["cuda-13.5", "cutlass"], value_parser = ["cuda-13.0", "cuda-13.5", "cutlass"])]
+    #[arg(value_name = "SET", default_values = ["cuda-13.5", "cutlass"], value_parser = words::names(["cuda-13.0", "cuda-13.5", "cutlass"]))]
     sets: Vec<String>,
-    /// Fetch nothing, and print the exports
-    #[arg(long)]
+    /// Fetch nothing, and print the exports of what is there
+    #[arg(long, conflicts_with = "sets")]
     env: bool,
 }
 
@@ -45,9 +44,12 @@ pub fn run(args: &Args) -> Result {
     }
     let output = Command::new("bash").arg(&script).arg("--env").stderr(Stdio::inherit()).output();
     let output = output.map_err(|e| format!("cannot run bash: {e}"))?;
-    match output.status.success() {
-        true => print(String::from_utf8_lossy(&output.stdout).trim_end()),
-        false => Err(Failure::Silent),
+    let exports = String::from_utf8_lossy(&output.stdout);
+    match (output.status.success(), exports.trim_end()) {
+        (false, _) => Err(Failure::Silent),
+        // A shell that evaluates nothing says nothing: the message is on stderr.
+        (true, "") => Err(format!("no toolkit is in {}; run `tilegemm toolchain` first, or `tilegemm toolchain cuda-13.0 cuda-13.5 cutlass` where candle's build lacks a CUDA", folder.display()).into()),
+        (true, exports) => print(exports),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tilegemm trace`: runs a program and records its products as a benchmark suite.
 
-use crate::cli::{Failure, Result};
+use crate::cli::{tell, Failure, Result};
 use crate::{settings, suite, trace};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result {
         code => {
             // The program's own failure is the most important result for the caller.
             if let Err(failure) = said {
-                eprintln!("error: {failure}");
+                tell(format_args!("error: {failure}"));
             }
             Err(Failure::Exit(code))
         }
@@ -65,10 +65,10 @@ fn report(out: &Path) -> Result {
     let left_out = text.lines().filter(|line| line.starts_with(trace::LEFT_OUT)).count();
     if text.is_empty() {
         remove_if_empty(out);
-        eprintln!(
+        tell(
             "tilegemm: no product was recorded, and no file was written. A program is traced when it has\n    \
              use candle_tilegemm as _;\n\
-             is built with the features `cuda` and `interpose` of candle-tilegemm, and multiplies matrices on a GPU."
+             is built with the features `cuda` and `interpose` of candle-tilegemm, and multiplies matrices on a GPU.",
         );
         return Ok(());
     }
@@ -76,7 +76,7 @@ fn report(out: &Path) -> Result {
     let rows = format!("{rows} {}", if rows == 1 { "row" } else { "rows" });
     let comments = if left_out > 0 { format!(", {left_out} left out (see its comments)") } else { String::new() };
     let out = out.display();
-    eprintln!("tilegemm: {rows} in {out}{comments}; measure them with: tilegemm bench --suite {out}");
+    tell(format_args!("tilegemm: {rows} in {out}{comments}; measure them with: tilegemm bench --suite {out}"));
     Ok(())
 }
 

@@ -28,7 +28,6 @@ use std::time::Duration;
 /// TILEGEMM_TUNING=FILE names another table; TILEGEMM_TUNING=off switches tables off. Ctrl-C ends the command after the current product
 /// and writes the results so far. Nothing else measures.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     products: Products,

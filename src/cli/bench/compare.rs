@@ -31,43 +31,47 @@ struct Change {
 }
 
 impl Comparison {
-    /// Compares `arm` of both records, and finds the flaws that only the second record has.
-    pub fn new(first: &Report, second: &Report, arm: &str) -> Self {
-        let pairs: Vec<(&Row, &Row)> =
-            first.sound().filter_map(|row| Some((row, second.sound().find(|other| other.id == row.id)?))).collect();
+    /// Compares these arms of both records.
+    pub fn new(first: &Report, second: &Report, arms: &[String]) -> Self {
+        let twin = |row: &Row| second.sound().find(|other| other.is_of_the_product(row));
+        let pairs: Vec<(&Row, &Row)> = first.sound().filter_map(|row| Some((row, twin(row)?))).collect();
         let mut drifts: Vec<f64> =
             pairs.iter().filter_map(|(x, y)| Some(y.arms.get("candle")?.us / x.arms.get("candle")?.us)).collect();
         drifts.sort_by(f64::total_cmp);
         let drift = if drifts.len() >= ENOUGH_ROWS { drifts[drifts.len() / 2] } else { 1.0 };
-        let change = |(x, y): &(&Row, &Row)| {
+        let change = |(x, y): (&Row, &Row), arm: &String| {
             let (x_arm, y_arm) = (x.arms.get(arm)?, y.arms.get(arm)?);
             let ratio = y_arm.us / x_arm.us / drift;
             let apart = y_arm.us_p10 / drift > x_arm.us_p90 || y_arm.us_p90 / drift < x_arm.us_p10;
             Some(Change {
                 id: x.id.clone(),
-                arm: arm.into(),
+                arm: arm.clone(),
                 kernels: [x_arm.kernel.clone(), y_arm.kernel.clone()],
                 us: [x_arm.us, y_arm.us],
                 ratio,
                 beyond_noise: apart && (ratio - 1.0).abs() > NOISE,
             })
         };
-        let mut changes: Vec<Change> = pairs.iter().filter_map(change).collect();
+        let of_pair = |pair: &(&Row, &Row)| arms.iter().filter_map(|arm| change(*pair, arm)).collect::<Vec<_>>();
+        let mut changes: Vec<Change> = pairs.iter().flat_map(of_pair).collect();
         changes.sort_by(|x, y| y.ratio.total_cmp(&x.ratio));
-        let ids = |report: &Report| report.rows.iter().map(|row| row.id.clone()).collect::<Vec<_>>();
-        let (first_ids, second_ids) = (ids(first), ids(second));
-        let lacks = |have: &[String], id: &String| !have.contains(id);
-        let only_in_one = first_ids
-            .iter()
-            .filter(|id| lacks(&second_ids, id))
-            .chain(second_ids.iter().filter(|id| lacks(&first_ids, id)))
-            .cloned()
-            .collect();
+        let lacks = |report: &Report, row: &Row| !report.rows.iter().any(|other| other.is_of_the_product(row));
+        let only = |of: &Report, not: &Report| -> Vec<String> {
+            of.rows.iter().filter(|row| lacks(not, row)).map(|row| row.id.clone()).collect()
+        };
+        let mut only_in_one = only(first, second);
+        only_in_one.extend(only(second, first));
+        only_in_one.dedup();
         let f32 = first.settings.f32.zip(second.settings.f32).filter(|(x, y)| x != y).map(|(x, y)| [x, y]);
         Self { drift, changes, only_in_one, f32 }
     }
 
-    /// Rows that got slower beyond noise.
+    /// Whether the records have no time in common.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Times that got slower beyond noise.
     pub fn regressions(&self) -> usize {
         self.changes.iter().filter(|change| change.beyond_noise && change.ratio > 1.0).count()
     }

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 /// The target length of a sample, in microseconds.
 const SAMPLE_US: f64 = 2000.0;
-const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Times the arms that are candle calls: stock, ours, and ours without the vendor library.
 pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: &Args) -> Result<Measured> {
@@ -66,7 +65,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
         arms.push((arm, call, calls, Samples::default()));
     }
     let start = Instant::now();
-    let warm_up = WARM_UP * arms.len() as u32;
+    let warm_up = args.warm_up * arms.len() as u32;
     let mut round = 0;
     while round < usize::from(args.samples) {
         let counts = start.elapsed() >= warm_up;

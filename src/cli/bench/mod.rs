@@ -32,6 +32,7 @@ pub mod measured;
 mod models;
 #[cfg(feature = "bench")]
 pub mod operands;
+pub mod options;
 #[cfg(feature = "bench")]
 pub mod order;
 mod regret;
@@ -43,7 +44,7 @@ pub mod table;
 mod timing;
 
 use crate::cli::products::Products;
-use crate::cli::{Failure, Result};
+use crate::cli::{words, Failure, Result};
 use crate::suite::Shape;
 use compare::Comparison;
 use report::{Form, Report};
@@ -56,7 +57,7 @@ pub struct Args {
     products: Products,
     /// Arms: ours, ours-untuned, ours-invariant, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
     /// f32 mode, cublas-loop for products of experts, bf16 for quantised weights, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
-    #[arg(long, value_name = "ARM", value_delimiter = ',')]
+    #[arg(long, value_name = "ARM", value_delimiter = ',', value_parser = arm)]
     arms: Vec<String>,
     #[command(flatten)]
     f32: crate::cli::F32,
@@ -90,17 +91,18 @@ pub struct Args {
     /// Draw the record as a page here
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Read a record instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["suite", "random", "class", "mode", "eager", "hot", "aa", "budget"])]
+    /// Read a record instead of measuring; --only and --arms pick its rows and arms
+    #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Show the rows that are faster or slower in the second record than in the first; fails on a regression
-    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["suite", "random", "class", "mode", "from", "json", "html"])]
+    /// Show the rows that are faster or slower in the second record than in the first, in `ours` or in --arms; fails on a regression, and where no row is
+    /// in both
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
     compare: Vec<PathBuf>,
     /// Run the classic ladder, from a CPU loop to the vendor library, at 1024^3 and 4096^3
     #[arg(long)]
     ladder: bool,
     /// Run a model: prefill and decode, stock candle and ours in turns, and the errors of both; tiny models run on the CPU
-    #[arg(long, value_name = "MODEL", value_parser = ["minilm", "bert-base", "llama3-1b", "llama3-8b", "tiny", "tiny-bert"])]
+    #[arg(long, value_name = "MODEL", value_parser = words::names(["minilm", "bert-base", "llama3-1b", "llama3-8b", "tiny", "tiny-bert"]))]
     model: Option<String>,
     /// Prompt lengths of --model
     #[arg(long, value_delimiter = ',', default_values_t = [128, 2048])]
@@ -157,14 +159,42 @@ impl Args {
 
 pub fn run(args: &Args) -> Result {
     if let [first, second] = &args.compare[..] {
-        return compare(first, second);
+        return compare(first, second, args);
     }
     if let Some(path) = &args.from {
-        let report = Report::load(path)?;
+        let report = pick(Report::load(path)?, path, args)?;
         args.save(&report)?;
         return show(&report, args);
     }
     measure(args, &args.products.shapes()?)
+}
+
+/// Names of arms that are no kernels.
+const ARMS: [&str; 18] = [
+    "ours",
+    "ours-untuned",
+    "ours-invariant",
+    "every",
+    "contenders",
+    "own",
+    "own-best",
+    "candle",
+    "cublas-loop",
+    "bf16",
+    "cublaslt",
+    "cublaslt-any",
+    "cublaslt-top1",
+    "own-accurate",
+    "own-strict",
+    "own-tf32",
+    "candle-strict",
+    "candle-tf32",
+];
+
+/// The name of an arm as records have it. An unknown name stays, for the error of the measurement or of the record.
+fn arm(text: &str) -> std::result::Result<String, std::convert::Infallible> {
+    let known = ARMS.into_iter().find(|name| words::is_same(name, text));
+    Ok(known.map_or_else(|| words::kernel(text), String::from))
 }
 
 pub fn pause(text: &str) -> std::result::Result<f64, String> {
@@ -179,9 +209,25 @@ pub fn duration(text: &str) -> std::result::Result<Duration, String> {
     Duration::try_from(duration).map_err(|e| e.to_string())
 }
 
-fn compare(first: &Path, second: &Path) -> Result {
-    let (first, second) = (Report::load(first)?, Report::load(second)?);
-    let comparison = Comparison::new(&first, &second, "ours");
+/// The rows and arms of a record that `--only` and `--arms` ask for.
+fn pick(report: Report, path: &Path, args: &Args) -> Result<Report> {
+    report.pick(&args.products.only, &args.arms).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}
+
+fn compare(first: &Path, second: &Path, args: &Args) -> Result {
+    let paths = [first, second];
+    let [first, second] = paths.map(|path| Report::load(path).and_then(|report| pick(report, path, args)));
+    let (first, second) = (first?, second?);
+    let ours = ["ours".to_string()];
+    let arms = if args.arms.is_empty() { &ours[..] } else { &args.arms };
+    let comparison = Comparison::new(&first, &second, arms);
+    if comparison.is_empty() {
+        let [x, y] = paths.map(Path::display);
+        let arms = arms.join(" and ");
+        let (x_holds, y_holds) = (first.contents(), second.contents());
+        let what = format!("no product has a time of {arms} in both records, so there is nothing to compare");
+        return Err(format!("{what}\n  {x}: {x_holds}\n  {y}: {y_holds}").into());
+    }
     crate::cli::print(comparison.to_string().trim_end())?;
     match comparison.regressions() {
         0 => Ok(()),
@@ -201,7 +247,7 @@ fn text(report: &Report) -> String {
 /// All that the command makes of a record: text, comparison and page.
 pub fn draw(json: serde_json::Value) -> Result<String> {
     let report = Report::from_json(json)?;
-    let comparison = Comparison::new(&report, &report, "ours");
+    let comparison = Comparison::new(&report, &report, &["ours".to_string()]);
     Ok(format!("{}\n{comparison}\n{}", text(&report), html::page(&report)?))
 }
 

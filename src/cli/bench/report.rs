@@ -4,11 +4,12 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use super::compact;
-use crate::cli::Result;
+use super::regret::is_kernel;
+use crate::cli::{products, Result};
 use crate::suite::{ShapeEpilogue, ShapeGroups};
 use crate::{Config, F32Mode, Format, Layout};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 pub const SCHEMA: u32 = 1;
@@ -196,6 +197,44 @@ impl Report {
         self.rows.iter().filter(|row| !row.is_wrong())
     }
 
+    /// The rows whose id or class contains one of the words, with these arms. No words: every row; no arms: every arm.
+    ///
+    /// # Errors
+    /// Words that no row has, and an arm that no row has.
+    pub fn pick(mut self, words: &[String], arms: &[String]) -> std::result::Result<Self, String> {
+        let wanted = |row: &Row, word: &String| [&row.id, &row.class].iter().any(|text| products::has(text, word));
+        let holds = self.contents();
+        self.rows.retain(|row| words.is_empty() || words.iter().any(|word| wanted(row, word)));
+        if self.rows.is_empty() && !words.is_empty() {
+            return Err(format!("no id or class of the record contains {}; it holds {holds}", words.join(" or ")));
+        }
+        if let Some(arm) = arms.iter().find(|arm| !self.rows.iter().any(|row| row.arms.contains_key(*arm))) {
+            return Err(format!("no row has a time of the arm {arm}; the record holds {holds}"));
+        }
+        if !arms.is_empty() {
+            for row in &mut self.rows {
+                row.arms.retain(|name, _| arms.contains(name));
+                row.absent.retain(|name, _| arms.contains(name));
+                let of_another = |flag: &str| {
+                    flag.split_once(' ').is_some_and(|(kind, arm)| {
+                        ["wrong", "inexact", "spread", "eager"].contains(&kind) && !arms.iter().any(|name| name == arm)
+                    })
+                };
+                row.flags.retain(|flag| !of_another(flag));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The contents in words: the number of rows, the classes, and the arms that are no single kernels.
+    pub fn contents(&self) -> String {
+        let classes: Vec<&str> = by_class(&self.rows).into_iter().map(|(class, _)| class).collect();
+        let arms = self.rows.iter().flat_map(|row| row.arms.keys().filter(|arm| !is_kernel(row, arm)));
+        let arms: BTreeSet<&str> = arms.map(String::as_str).collect();
+        let list = |names: Vec<&str>| if names.is_empty() { "none".into() } else { names.join(", ") };
+        format!("{} rows; classes: {}; arms: {}", self.rows.len(), list(classes), list(arms.into_iter().collect()))
+    }
+
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let json = serde_json::from_str(&text).map_err(|e| format!("{} is not JSON: {e}", path.display()))?;
@@ -259,6 +298,12 @@ impl Row {
     /// Whether the result of an arm is not the product: such a row counts nowhere.
     pub fn is_wrong(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("wrong "))
+    }
+
+    /// Whether the other row, of another record, is of the same product.
+    pub fn is_of_the_product(&self, other: &Row) -> bool {
+        let product = |row: &Row| (row.m, row.n, row.k, row.batch, row.layout, row.dtype, row.b, row.groups);
+        self.id == other.id && product(self) == product(other)
     }
 
     /// Speedup of `arm` over `other`, where both were measured.

@@ -82,7 +82,7 @@ pub fn stop_at_ctrl_c() -> Result {
         if STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this row; again to stop at once");
+        crate::cli::tell("\nstopping after this row; again to stop at once");
     })?;
     Ok(())
 }

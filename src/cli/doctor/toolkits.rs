@@ -59,7 +59,8 @@ const ENV: &str = "run `eval \"$(tilegemm toolchain --env)\"`, in a checkout `ev
 /// cudarc runs the nvcc on PATH; candle-kernels tries the nvcc of CUDA_HOME first.
 fn candle_nvcc(dists: &[PathBuf]) -> Finding {
     const SUBJECT: &str = "nvcc, candle";
-    let remedy = format!("{ENV}, or put a CUDA no newer than the driver on PATH");
+    const FETCH: &str =
+        "run `tilegemm toolchain cuda-13.0`, then `eval \"$(tilegemm toolchain --env)\"`; or put a CUDA no newer than the driver on PATH";
     let home = folder("CUDA_HOME").or_else(|| folder("CUDA_PATH")).map(|home| home.join("bin/nvcc"));
     match home.or_else(|| path_entry("nvcc")).and_then(|nvcc| Some((nvcc_version(&nvcc)?, nvcc))) {
         Some((version, nvcc)) if newer_than_driver(version) => {
@@ -74,10 +75,16 @@ fn candle_nvcc(dists: &[PathBuf]) -> Finding {
         Some((version, nvcc)) => {
             Finding::ok(SUBJECT, format!("{} for candle's kernels: {}", cuda(version), nvcc.display()))
         }
-        None if dists.iter().any(|dist| dist.join("cuda-13.0/bin/nvcc").is_file()) => {
-            Finding::problem(Status::Warn, SUBJECT, "is fetched, but this shell does not point to it", remedy)
-        }
-        None => Finding::problem(Status::Missing, SUBJECT, "neither in CUDA_HOME nor on PATH", remedy),
+        None => match dists.iter().find(|dist| dist.join("cuda-13.0/bin/nvcc").is_file()) {
+            Some(dist) => {
+                let is_of_cache = toolchain::folder().is_some_and(|folder| dist.starts_with(folder));
+                let exports = if is_of_cache { "tilegemm toolchain" } else { "third_party/fetch.sh" };
+                let remedy =
+                    format!("run `eval \"$({exports} --env)\"`, or put a CUDA no newer than the driver on PATH");
+                Finding::problem(Status::Warn, SUBJECT, "is fetched, but this shell does not point to it", remedy)
+            }
+            None => Finding::problem(Status::Missing, SUBJECT, "neither in CUDA_HOME nor on PATH", FETCH),
+        },
     }
 }
 

@@ -3,7 +3,7 @@
 mod page;
 mod svg;
 
-use crate::cli::{print, Failure, Result};
+use crate::cli::{print, words, Failure, Result};
 use crate::family::KERNELS;
 use page::{Access, Entry, Grid, Page, View};
 use std::collections::BTreeMap;
@@ -38,8 +38,10 @@ pub fn run(args: &Args) -> Result {
         return Err(Failure::Error(message.into()));
     }
     let Some(name) = &args.name else { return list(&pages) };
+    let name = &words::kernel(name);
     let described = Page::described(name);
-    let found = pages.iter().find_map(|page| Some((page, page.entries.iter().find(|entry| entry.name == described)?)));
+    let is_entry = |entry: &&Entry| words::is_same(&entry.name, described);
+    let found = pages.iter().find_map(|page| Some((page, page.entries.iter().find(is_entry)?)));
     let (page, entry) = found.ok_or_else(|| Failure::Usage(unknown(name)))?;
     if args.json {
         return crate::cli::print_json(&as_json(name, page, entry));

@@ -1,12 +1,14 @@
 //! The `tilegemm` command: what it prints, where, and with which exit code.
 
+mod machine;
+#[cfg(unix)]
+mod tracing;
+
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
-#[cfg(unix)]
-use std::path::Path;
 use std::process::Command;
 
 struct Outcome {
@@ -91,7 +93,7 @@ fn explain_prints_what_the_dispatcher_says() {
 
 #[test]
 fn the_documentation_shows_what_explain_prints() {
-    let page = include_str!("../docs/dispatch.md");
+    let page = include_str!("../../docs/dispatch.md");
     let (_, example) = page.split_once("$ tilegemm explain 2048 28672 4096\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let printed = stdout(&["explain", "2048", "28672", "4096", "--device", "h100"]);
@@ -180,8 +182,12 @@ fn a_command_line_that_makes_no_sense_is_refused_with_exit_code_2() {
         ("frobnicate", "unrecognized subcommand"),
         ("explain 1 2", "<K>"),
         ("explain 0 4096 4096", "0 is not in 1.."),
+        ("explain -1 4096 4096", "invalid value '-1' for '<M>': -1 is not in 1.."),
         ("explain 4096 4096 99999999999", "99999999999 is not in 1.."),
-        ("explain 4096 4096 x", "invalid value 'x' for '<K>'"),
+        (
+            "explain 4096 4096 x",
+            "invalid value 'x' for '<K>': expected a whole number from 1 to 2147483647, such as 4096",
+        ),
         ("explain 8 8 8 --batch 0", "0 is not in 1.."),
         ("explain 8 8 8 --layout xx", "possible values: nn, nt, tn, tt"),
         ("explain 8 8 8 --dtype int8", "possible values: f16, bf16, f32, f64"),
@@ -195,145 +201,157 @@ fn a_command_line_that_makes_no_sense_is_refused_with_exit_code_2() {
         ("trace", "<PROGRAM>"),
         ("trace sleep", "unexpected argument"),
         ("kernels --arch hopper", "expected a compute capability such as sm90"),
-        ("kernels --dtype int8", "unknown dtype 'int8'; expected f16, bf16, f32 or f64"),
+        ("kernels --dtype int8", "possible values: f16, bf16, f32, f64, f8e4m3"),
+        ("kernels --family gemvv", "a similar value exists: 'gemv'"),
+        ("suite --device v100", "possible values: a100, a10, rtx3090"),
+        ("completions tcsh", "possible values: bash, zsh, fish"),
     ];
     for (line, expected) in cases {
         let Outcome { code, stdout, stderr } = tilegemm(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!((code, stdout.as_str()), (2, ""), "{line}: {stderr}");
         assert!(stderr.contains(expected), "{line}: no '{expected}' in: {stderr}");
-    }
-}
-
-/// `tilegemm trace` of a shell command, into a file of a folder of its own, which is given to `check` afterwards.
-#[cfg(unix)]
-fn traced(test: &str, options: &[&str], before: Option<&str>, script: &str, check: impl FnOnce(Outcome, &Path)) {
-    let folder = std::env::temp_dir().join(format!("tilegemm-cli-{test}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("trace.toml");
-    if let Some(text) = before {
-        std::fs::write(&file, text).unwrap();
-    }
-    let mut args = vec!["trace", "--out", file.to_str().unwrap()];
-    args.extend(options.iter().chain(&["--", "sh", "-c", script]));
-    check(tilegemm(&args), &file);
-    std::fs::remove_dir_all(&folder).unwrap();
-}
-
-#[cfg(unix)]
-#[test]
-fn a_program_without_products_is_told_what_it_takes() {
-    let script = "echo $TILEGEMM; echo from the program; exit 7";
-    traced("none", &[], None, script, |Outcome { code, stdout, stderr }, file| {
-        assert_eq!((code, stdout.as_str()), (7, "trace\nfrom the program\n"), "{stderr}");
-        for words in ["no product was recorded", "use candle_tilegemm as _;", "`interpose`", "GPU"] {
-            assert!(stderr.contains(words), "no '{words}' in: {stderr}");
+        // The usage and the example are those of the subcommand.
+        if let Some(name) = line.split(' ').next().filter(|name| !["", "frobnicate"].contains(name)) {
+            assert_eq!(stderr.matches("Usage: ").count(), 1, "{line}: {stderr}");
+            for words in [format!("Usage: tilegemm {name} "), format!("\nExample: tilegemm {name} ")] {
+                assert!(stderr.contains(&words), "{line}: no '{words}' in: {stderr}");
+            }
         }
-        assert!(!file.exists(), "an empty file is left behind");
-    });
-    traced("signal", &[], None, "kill -9 $$", |Outcome { code, .. }, _| assert_eq!(code, 128 + 9));
+    }
 }
 
-#[cfg(unix)]
 #[test]
-fn a_trace_is_counted_and_not_overwritten() {
-    let row = candle_tilegemm::internal::suite::Shape::of(
-        &Problem::dense(2, 4, 8, 1, Layout::NT, Format::F32),
-        "x".into(),
-        "f32".into(),
-    );
-    let row = candle_tilegemm::internal::suite::to_toml(&[row.unwrap()]);
-    // Stands in for a program with products; the file's name is absolute for those that change their folder.
-    let script = format!("cd / && cat > \"$TILEGEMM_TRACE\" <<'END'\n{row}\n# left out: another\nEND");
-    traced("rows", &[], None, &script, |Outcome { code, stderr, .. }, file| {
-        assert_eq!(code, 0, "{stderr}");
-        let expected = format!("1 row in {}, 1 left out", file.display());
-        assert!(stderr.contains(&expected) && stderr.contains("tilegemm bench --suite"), "{stderr}");
-    });
-    traced("kept", &[], Some("mine"), &script, |Outcome { code, stderr, .. }, file| {
-        assert_eq!(code, 2, "{stderr}");
-        assert!(stderr.contains("is there already") && stderr.contains("--force"), "{stderr}");
-        assert_eq!(std::fs::read_to_string(file).unwrap(), "mine");
-    });
-    traced("replaced", &["--force"], Some("mine"), &script, |Outcome { code, stderr, .. }, file| {
-        assert_eq!(code, 0, "{stderr}");
-        assert!(std::fs::read_to_string(file).unwrap().starts_with(&row));
-    });
-    traced("broken", &[], None, "echo '[[shape]]' > $TILEGEMM_TRACE", |Outcome { code, stderr, .. }, _| {
+fn names_are_taken_in_any_case_and_with_any_hyphens() {
+    let cases = [
+        ("explain 8 4096 4096 --device H100 --dtype BF16 --layout NT", "explain 8 4096 4096"),
+        ("explain 8 4096 4096 --device H100_PCIE", "explain 8 4096 4096 --device h100-pcie"),
+        ("explain 8 4096 4096 --device RTX-4090", "explain 8 4096 4096 --device rtx4090"),
+        ("explain 8 4096 4096 --dtype F32 --b Q4_K --f32 TF32", "explain 8 4096 4096 --dtype f32 --b q4k --f32 tf32"),
+        ("explain 8 4096 4096 --dtype f32 --b q4-0", "explain 8 4096 4096 --dtype f32 --b q4_0"),
+        ("explain 8 4096 4096 --activation GELU_ERF --out F32", "explain 8 4096 4096 --activation gelu-erf --out f32"),
+        ("explain 8 4096 4096 --force CUBLAS-BF16-NT", "explain 8 4096 4096 --force cublas_bf16_nt"),
+        ("kernels --arch SM90A --family SM90-gemm,GEMV", "kernels --arch sm90 --family sm90_gemm,gemv"),
+        ("kernels --device H100 --dtype F8_E4M3", "kernels --device h100 --dtype f8e4m3"),
+        ("suite --class GGUF --only Q4K,Q6K --device H200", "suite --class gguf --only q4k,q6k --device h200"),
+    ];
+    for (free, plain) in cases {
+        let [free_text, plain_text] = [free, plain].map(|line| stdout(&line.split(' ').collect::<Vec<_>>()));
+        assert_eq!(free_text, plain_text, "{free}");
+        assert!(plain_text.lines().count() > 3, "{plain}: {plain_text}");
+    }
+}
+
+#[test]
+fn every_subcommand_knows_every_card() {
+    for device in DeviceInfo::names() {
+        for line in ["explain 8 8 8", "kernels", "suite --only rope"] {
+            let args = [&line.split(' ').collect::<Vec<_>>()[..], &["--device", device]].concat();
+            assert!(!stdout(&args).is_empty(), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn families_filter_the_table() {
+    let listed = json(&["kernels", "--json", "--family", "gemv,split_k"]);
+    let expected = KERNELS.iter().filter(|kernel| ["gemv", "split_k"].contains(&kernel.family)).count();
+    assert_eq!(listed.as_array().unwrap().len(), expected);
+    assert!(expected > 0 && listed.as_array().unwrap().iter().any(|kernel| kernel["family"] == "gemv"));
+}
+
+#[test]
+fn an_error_of_operands_without_a_kernel_names_the_cure() {
+    for device in ["h100", "b200"] {
+        let Outcome { code, stderr, .. } =
+            tilegemm(&["explain", "512", "512", "512", "--dtype", "f8e4m3", "--device", device]);
         assert_eq!(code, 1);
-        assert!(stderr.contains("trace.toml: ") && stderr.contains("missing field"), "{stderr}");
-    });
-}
-
-#[test]
-fn what_cannot_be_traced_is_said() {
-    let nowhere = std::env::temp_dir().join("tilegemm-no-such-folder/trace.toml");
-    let Outcome { code, stderr, .. } = tilegemm(&["trace", "--out", nowhere.to_str().unwrap(), "--", "true"]);
-    assert_eq!(code, 1);
-    assert!(stderr.contains("cannot write") && stderr.contains("--out"), "{stderr}");
-
-    let file = std::env::temp_dir().join(format!("tilegemm-cli-no-program-{}.toml", std::process::id()));
-    let Outcome { code, stderr, .. } = tilegemm(&["trace", "--out", file.to_str().unwrap(), "--", "no-such-program"]);
-    assert_eq!((code, file.exists()), (1, false), "{stderr}");
-    assert!(stderr.contains("cannot run no-such-program"), "{stderr}");
-}
-
-#[cfg(not(feature = "cuda"))]
-#[test]
-fn without_cuda_there_is_no_device_to_ask() {
-    let Outcome { code, stderr, .. } = tilegemm(&["explain", "8", "8", "8", "--device", "this"]);
-    assert_eq!(code, 1);
-    assert!(stderr.starts_with("error: ") && stderr.contains("the feature `cuda`"), "{stderr}");
-
-    let Outcome { code, stdout, stderr } = tilegemm(&["explain", "8", "8", "8", "--built"]);
-    assert_eq!(code, 1);
-    assert!(stdout.contains("no kernel can run it") && stderr.contains("enable the feature"), "{stdout}{stderr}");
-}
-
-#[cfg(not(feature = "cuda"))]
-#[test]
-fn doctor_is_content_with_a_cpu_build() {
-    let report = stdout(&["doctor"]);
-    for words in ["features", "the CPU", "TILEGEMM_FORCE", "nvcc", "CUTLASS", "what was built can run"] {
-        assert!(report.contains(words), "no '{words}' in\n{report}");
+        assert!(stderr.contains("write bf16 or f32, not f8e4m3") && stderr.contains("--out bf16"), "{stderr}");
+        assert!(!stderr.contains("feature"), "the whole table was searched: {stderr}");
     }
-    let warned = tilegemm_with(&[("TILEGEMM_VENDOR", "of"), ("TILEGEMM", "maybe")], &["doctor"]);
-    assert_eq!(warned.code, 0, "{}", warned.stdout);
-    for words in ["TILEGEMM_VENDOR=of", "without the feature `cuda`", "TILEGEMM=maybe", "off, on, force or trace"] {
-        assert!(warned.stdout.contains(words), "no '{words}' in\n{}", warned.stdout);
+    stdout(&["explain", "512", "512", "512", "--dtype", "f8e4m3", "--device", "b200", "--out", "bf16"]);
+}
+
+/// The parts of the suite's listing that `--json` has are those of the table.
+#[test]
+fn the_suite_as_json_has_the_products_and_the_choices() {
+    let value = json(&["suite", "--only", "decode", "--json"]);
+    assert_eq!(value["device"], DeviceInfo::h100().name);
+    let rows = value["rows"].as_array().unwrap();
+    let text = stdout(&["suite", "--only", "decode"]);
+    assert_eq!(rows.len(), text.lines().count() - 2);
+    for row in rows {
+        let line = text.lines().find(|line| line.contains(&format!("| {} ", row["id"].as_str().unwrap()))).unwrap();
+        let us = row["estimate_us"].as_f64().unwrap();
+        for part in [row["kernel"].as_str().unwrap(), row["product"].as_str().unwrap(), &format!(" {us:.1} |")] {
+            assert!(line.contains(part), "no '{part}' in {line}");
+        }
+        // An estimate of a long launch may be a little below the roofline.
+        assert!(row["roofline_us"].as_f64().unwrap() <= 1.1 * us && row["m"].is_u64() && row["layout"].is_string());
     }
 }
 
+/// A reader such as `head`, which goes away, is no reason to panic: neither on stdout nor on stderr.
 #[cfg(unix)]
 #[test]
-fn a_setting_that_is_not_utf8_is_told_and_not_taken_for_none() {
-    use std::os::unix::ffi::OsStrExt;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
-    let value = std::ffi::OsStr::from_bytes(b"str\xffct");
-    let output = command.arg("doctor").env("TILEGEMM_TUNING", "off").env("TILEGEMM_F32", value).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("TILEGEMM_F32=str\u{fffd}ct") && text.contains("expected text in UTF-8"), "{text}");
+fn a_closed_pipe_ends_no_subcommand_in_a_panic() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("closed pipes");
+    std::fs::create_dir_all(&folder).unwrap();
+    let trace = folder.join("trace.toml");
+    let lines = [
+        "kernels",
+        "kernels --json",
+        "layout --list",
+        "explain 2048 28672 4096",
+        "explain 1 2",
+        "explain 8 8 8 --dtype f8e4m3",
+        "suite",
+        "bench --from no-such-record",
+        "bench --only rope",
+        "tune",
+        "f32 --from no-such-record",
+        "gguf --from no-such-record",
+        "fit no-such-record",
+        "toolchain --env",
+        "doctor",
+        "completions bash",
+        "--help",
+        "frobnicate",
+    ];
+    let mut commands: Vec<Vec<&str>> = lines.iter().map(|line| line.split(' ').collect()).collect();
+    commands.push(vec!["trace", "--force", "--out", trace.to_str().unwrap(), "--", "true"]);
+    for args in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
+        command.args(&args).env("XDG_CACHE_HOME", &folder).env("TILEGEMM_TUNING", folder.join("none"));
+        let [out, err] = [(); 2].map(|()| {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            writer
+        });
+        let status = command.stdout(out).stderr(err).status().unwrap();
+        // A panic ends the program with 101, SIGPIPE without a code.
+        assert!([0, 1, 2].contains(&status.code().unwrap()), "{args:?}: {status}");
+    }
 }
 
-/// The exports of a folder for caches in which a toolkit is installed, by the script that the program has in itself.
-#[cfg(target_os = "linux")]
 #[test]
-fn toolchain_prints_the_exports_of_what_is_in_the_cache() {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache of toolchain");
-    let cutlass = cache.join("candle-tilegemm/toolchain/dist/cutlass");
-    std::fs::create_dir_all(&cutlass).unwrap();
-    std::fs::write(cutlass.join(".pins"), "").unwrap();
-    let none = ["CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
-    let mut settings: Vec<(&str, &str)> = none.into_iter().map(|name| (name, "")).collect();
-    settings.push(("XDG_CACHE_HOME", cache.to_str().unwrap()));
-    let Outcome { code, stdout, stderr } = tilegemm_with(&settings, &["toolchain", "--env"]);
-    let quoted = cutlass.to_str().unwrap().replace(' ', "\\ ");
-    assert_eq!((code, stdout.trim_end(), stderr.as_str()), (0, format!("export CUTLASS_DIR={quoted}").as_str(), ""));
-    let refused = tilegemm_with(&settings, &["toolchain", "model"]);
-    assert!(
-        refused.code == 2 && refused.stderr.contains("[possible values: cuda-13.0, cuda-13.5, cutlass]"),
-        "{}",
-        refused.stderr
-    );
+fn completions_know_options_and_values() {
+    for (shell, words) in [("bash", "_tilegemm()"), ("zsh", "#compdef tilegemm"), ("FISH", "complete -c tilegemm")] {
+        let script = stdout(&["completions", shell]);
+        for word in [words, "h100-pcie", "gelu-erf", "explain", "warm-up"] {
+            assert!(script.contains(word), "no '{word}' for {shell}");
+        }
+    }
+}
+
+/// Help is as wide as the terminal, and no line of it is broken twice.
+#[test]
+fn help_is_wrapped_between_words() {
+    for name in ["explain", "tune", "fit", "f32", "gguf", "toolchain", "bench"] {
+        let help = stdout(&[name, "--help"]);
+        let wide = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
+        assert_eq!(help.lines().find(wide), None, "{name}");
+        assert!(help.contains("\nExamples:\n  tilegemm "), "{help}");
+    }
 }
 
 /// What the README has a newcomer evaluate before building and running: with it candle builds, and the program links and starts.
