@@ -251,10 +251,6 @@ impl Dispatcher {
         Some(self.plan_of(&plan.asked, policy, canonical, chosen))
     }
 
-    fn unsupported(&self, asked: &Problem, canonical: &Problem, policy: Policy) -> Error {
-        choice::unsupported(asked, &self.candidates(canonical, policy), &self.device, self.only_built)
-    }
-
     /// The verdict of every kernel of the table on the canonical `problem`, with the estimates that a choice is made by.
     fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
         let mut able = if policy.forced.is_none() { self.able(problem, policy) } else { Vec::new() };

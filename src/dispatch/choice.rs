@@ -26,6 +26,11 @@ const REACH: f64 = 1.15;
 const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
 
 impl Dispatcher {
+    /// The error that no kernel runs the problem `asked`.
+    pub(super) fn unsupported(&self, asked: &Problem, canonical: &Problem, policy: Policy) -> Error {
+        unsupported(asked, &self.candidates(canonical, policy), &self.device, self.only_built)
+    }
+
     /// The candidates that can run the canonical `problem`. Only estimates near the lowest are corrected
     /// ([`Model::corrected`](crate::cost::Model::corrected)), because a correction takes as long as many estimates.
     pub(super) fn able(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
@@ -217,7 +222,7 @@ pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Opti
 }
 
 /// The error that no kernel runs `problem`: none of this build, or none of the table.
-pub(super) fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo, only_built: bool) -> Error {
+fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo, only_built: bool) -> Error {
     if let Some(reasons) = other_results(problem) {
         return Error::Unsupported { problem: problem.to_string(), reasons };
     }
