@@ -254,11 +254,9 @@ fn policy(product: &Product, dispatcher: &Dispatcher, mode: Mode) -> Result<Opti
         return Ok(Some(policy));
     }
     // Bias, activation and a C of its own cost cuBLASLt next to nothing: the product without them decides between cuBLASLt and our kernels.
-    let bare = problem.with(|problem| {
-        match has_c {
-            true => problem.epilogue = Epilogue::new(problem.epilogue.alpha(), 0.0),
-            false => (problem.epilogue.bias, problem.epilogue.activation) = (None, Activation::Identity),
-        }
+    let bare = problem.with(|problem| match has_c {
+        true => problem.epilogue = Epilogue::new(problem.epilogue.alpha(), 0.0),
+        false => (problem.epilogue.bias, problem.epilogue.activation) = (None, Activation::Identity),
     });
     let is_vendor = dispatcher.with_plan(&bare, policy, |plan| {
         let is_vendor = plan.kernel.role == Role::Vendor;
