@@ -98,10 +98,6 @@ fn main() -> Result<()> {
     if args.model == "mixtral" {
         return mixtral::run(&args, dtype, &device);
     }
-    ensure!(
-        !cfg!(feature = "cuda") || cfg!(feature = "bench"),
-        "candle_transformers has its layer of experts for CUDA in builds with the feature `bench`; add the feature"
-    );
     match args.model.as_str() {
         "layer" => layer::run(&args, dtype, &device),
         _ => qwen3::run(&args, dtype, &device),

@@ -32,7 +32,7 @@ fn example(command: &Command) -> Option<String> {
 }
 
 /// The subcommand that the words of a command line name first.
-pub fn subcommand<'a>(command: &'a mut Command, mut words: impl Iterator<Item = String>) -> Option<&'a mut Command> {
+pub fn subcommand(command: &mut Command, mut words: impl Iterator<Item = String>) -> Option<&mut Command> {
     let name = words.find(|word| command.find_subcommand(word).is_some())?;
     command.find_subcommand_mut(&name)
 }

@@ -2,6 +2,7 @@
 
 use super::{json, stdout, tilegemm, tilegemm_with, Outcome};
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 #[cfg(not(feature = "cuda"))]
@@ -95,4 +96,45 @@ fn toolchain_prints_the_exports_of_what_is_in_the_cache() {
         "{}",
         refused.stderr
     );
+}
+
+/// What the README has a newcomer evaluate before building and running: with it candle builds, and the program links and starts.
+#[cfg(target_os = "linux")]
+#[test]
+fn toolchain_prints_what_a_program_needs_to_build_link_and_start() {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache-of-a-program");
+    let dist = cache.join("candle-tilegemm/toolchain/dist");
+    for folder in ["cuda-13.0/bin", "cuda-13.0/lib64", "stub/link"] {
+        std::fs::create_dir_all(dist.join(folder)).unwrap();
+    }
+    std::fs::write(dist.join("cuda-13.0/.pins"), "").unwrap();
+    let none = ["CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
+    let more = ["CUDARC_CUDA_VERSION", "LIBRARY_PATH", "LD_LIBRARY_PATH"];
+    let mut settings: Vec<(&str, &str)> = none.into_iter().chain(more).map(|name| (name, "")).collect();
+    settings.extend([("XDG_CACHE_HOME", cache.to_str().unwrap()), ("CUDAFORGE_THREADS", "3")]);
+    let exports = tilegemm_with(&settings, &["toolchain", "--env"]).stdout;
+    let dist = dist.canonicalize().unwrap();
+    let dist = dist.display();
+    let value = |name: &str| {
+        let start = format!("export {name}=");
+        let line = exports.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("no {name} in\n{exports}"))
+    };
+    assert_eq!(value("CUDA_HOME"), format!("{dist}/cuda-13.0"));
+    assert!(value("PATH").starts_with(&format!("{dist}/cuda-13.0/bin:")), "{exports}");
+    assert_eq!((value("CUDARC_CUDA_VERSION"), value("CUDAFORGE_THREADS")), ("13000", "3"));
+    // The linker's folder of the stub has nothing for the loader.
+    assert_eq!(value("LIBRARY_PATH"), format!("{dist}/cuda-13.0/lib64:{dist}/stub/link"));
+    assert!(value("LD_LIBRARY_PATH").starts_with(&format!("{dist}/cuda-13.0/lib64")), "{exports}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn doctor_says_whether_the_loader_finds_the_cuda_runtime() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loader");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("libcudart.so.13"), "").unwrap();
+    let report = tilegemm_with(&[("LD_LIBRARY_PATH", folder.to_str().unwrap())], &["doctor"]).stdout;
+    let line = report.lines().find(|line| line.contains("loader")).unwrap_or_else(|| panic!("no loader in\n{report}"));
+    assert!(line.contains("ok") && line.contains(folder.join("libcudart.so.13").to_str().unwrap()), "{line}");
 }
