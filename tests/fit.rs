@@ -65,7 +65,9 @@ fn the_numbers_that_made_a_record_are_found_again() {
     let folder = folder("recover");
     let [first, second] = ["seed-1.json", "seed-2.json"].map(|name| folder.join(name));
     let shipped: Vec<f64> = cost::parameters(FAMILY).iter().map(|parameter| parameter.value).collect();
-    let truth = [shipped[0] + 0.6, 0.75 * shipped[1], 1.5 * shipped[2]];
+    // The other numbers are of many small blocks, which these products do not have.
+    let mut truth = shipped.clone();
+    (truth[0], truth[1], truth[2]) = (shipped[0] + 0.6, 0.75 * shipped[1], 1.5 * shipped[2]);
     record(&first, &truth, 1);
     record(&second, &truth, 2);
     let data = folder.join("gevm.toml");
@@ -91,7 +93,7 @@ fn the_numbers_that_made_a_record_are_found_again() {
     assert!(fit(&args).status.success());
     assert!(!trees.exists(), "24 measurements make no trees, and those of other numbers do not hold");
     let file: toml::Table = std::fs::read_to_string(&data).unwrap().parse().unwrap();
-    for (parameter, truth) in cost::parameters(FAMILY).iter().zip(truth) {
+    for (parameter, truth) in cost::parameters(FAMILY).iter().zip(truth).take(3) {
         let value = file["values"][parameter.name].as_float().unwrap();
         // The price of moves pulls the numbers a little towards their present values.
         assert!((value - truth).abs() < 0.05 * truth.abs().max(0.5), "{}: {value}, made with {truth}", parameter.name);

@@ -161,7 +161,7 @@ pub(super) fn activated(activation: Activation, out: DType, x: Input) -> Result<
 /// result, and the device's stream.
 fn each_number<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
     x: Input,
-    launch: impl FnOnce(usize, *const c_void, *mut c_void, *mut c_void) -> crate::Result<()>,
+    launch: impl FnOnce(usize, *const c_void, *mut c_void, *mut c_void) -> crate::error::Result<()>,
 ) -> Result<CudaStorage> {
     let device = x.0.device().clone();
     let stream = device.cuda_stream();

@@ -3,15 +3,17 @@
 use super::ALL;
 
 /// What build.rs, tests and examples read.
-pub const OTHERS: [&str; 9] = [
+pub const OTHERS: [&str; 11] = [
     "TILEGEMM_CUDA_HOME",
     "TILEGEMM_GIT",
     "TILEGEMM_MODEL_DIR",
+    "TILEGEMM_NVCC_VERSION", // of build.rs; Cargo passes it on to what it runs
     "TILEGEMM_OBJECTS",
     "TILEGEMM_PROFILE",
     "TILEGEMM_SKIP_KERNELS",
     "TILEGEMM_TEST_CASES",
     "TILEGEMM_TEST_CHILD",
+    "TILEGEMM_TEST_MEMORY_INSIDE",
     "TILEGEMM_TEST_SEED",
 ];
 /// The beginning of every name but one, which is the beginning alone.
