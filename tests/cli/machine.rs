@@ -1,6 +1,9 @@
 //! `tilegemm doctor` and `tilegemm toolchain`: what they say of the machine and its settings.
 
-use super::{json, stdout, tilegemm, tilegemm_with, Outcome};
+#[cfg(not(feature = "cuda"))]
+use super::{json, stdout};
+use super::{tilegemm, tilegemm_with, Outcome};
+#[cfg(not(feature = "cuda"))]
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;

@@ -3,8 +3,11 @@
 use crate::device::Gpu;
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use candle::{DType, Device, Tensor};
-use candle_tilegemm::{Gemm, GemmExt};
+use candle::cuda_backend::cudarc::driver::DevicePtr;
+use candle::{CudaDevice, Device};
+use candle_tilegemm::dispatch::Policy;
+use candle_tilegemm::launch::{self, Pointers};
+use candle_tilegemm::{Format, Layout, Problem};
 use std::sync::Barrier;
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -15,43 +18,52 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What a thread does beside the capture. The operands are made before.
-type Step = (&'static str, Box<dyn Fn() -> candle::Result<Tensor> + Send>);
+/// What a thread does beside the capture.
+type Step = (String, Box<dyn Fn() -> Result<(), String> + Send>);
 
-/// Steps on a device of its own, whose stream nothing was launched on.
-fn steps() -> Result<Vec<Step>, String> {
-    let device = Device::new_cuda_with_stream(0).map_err(text)?;
-    let operands = |rows: usize, dtype| -> candle::Result<(Tensor, Tensor)> {
-        let x = Tensor::randn(0f32, 1f32, (rows, 512), &device)?.to_dtype(dtype)?;
-        Ok((x, Tensor::randn(0f32, 1f32, (384, 512), &device)?.to_dtype(dtype)?.t()?))
-    };
-    let (x, w) = operands(155, DType::F16).map_err(text)?;
-    let (y, v) = operands(633, DType::BF16).map_err(text)?;
-    let (z, u) = operands(1, DType::F32).map_err(text)?;
-    device.synchronize().map_err(text)?;
-    // candle allocates D. The synchronisation has given the pool's memory back, and global mode forbids the driver to get more: so the pool has some again.
-    drop(Tensor::zeros(1 << 20, DType::F32, &device).map_err(text)?);
-    let (x2, w2, y2, v2) = (x.clone(), w.clone(), y.clone(), v.clone());
-    Ok(vec![
-        ("155 rows in f16", Box::new(move || x.gemm(&w))),
-        ("633 rows in bf16", Box::new(move || y.gemm(&v))),
-        ("one row in f32", Box::new(move || Gemm::new().alpha(0.5).forward(&z, &u))),
-        ("155 rows in f16 by matmul", Box::new(move || x2.matmul(&w2))),
-        ("633 rows in bf16 by matmul", Box::new(move || y2.matmul(&v2))),
-    ])
+const STEPS: usize = 6;
+
+/// Products on a stream of its own, which nothing was launched on: by our kernels, and by cuBLAS. Their operands exist: candle's allocations are not ours.
+fn steps(info: &Gpu) -> Result<Vec<Step>, String> {
+    use candle::backend::BackendDevice;
+    let own = Gpu { device: CudaDevice::new_with_stream(0).map_err(text)?, info: info.info.clone() };
+    let stream = own.device.cuda_stream();
+    let zeros = || stream.alloc_zeros::<f32>(1 << 20).map_err(text);
+    let (a, b, d) = (zeros()?, zeros()?, zeros()?);
+    own.device.synchronize().map_err(text)?;
+    let buffers = std::sync::Arc::new((a, b, d));
+    let mut steps: Vec<Step> = Vec::new();
+    for (m, format) in [(155, Format::F16), (633, Format::BF16), (1, Format::F32)] {
+        let problem = Problem::dense(m, 384, 512, 1, Layout::NT, format);
+        let cublas = format!("cublas_{format}_nt");
+        for (what, plan) in
+            [("chosen", own.plan(Policy::default(), &problem)?), ("cuBLAS", own.plan(cublas.as_str(), &problem)?)]
+        {
+            let (buffers, stream) = (buffers.clone(), stream.clone());
+            // The queue has raw pointers, which this thread alone uses.
+            let (plan, handle) = (plan.0, own.device.cublas_handle());
+            let launch = move || {
+                let queue = launch::Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast());
+                let [a, b, d] = [&buffers.0, &buffers.1, &buffers.2].map(|slice| slice.device_ptr(&stream).0);
+                // SAFETY: the buffers hold what the problem spans, and live until the thread has waited for the stream.
+                unsafe { launch::launch(&plan, Pointers::new(a as _, b as _, d as _), queue) }.map_err(text)
+            };
+            steps.push((format!("{m} rows in {format}, {what}"), Box::new(launch)));
+        }
+    }
+    Ok(steps)
 }
 
 fn a_capture_survives(gpu: &Gpu) -> Result<(), String> {
     const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let own = gpu.device.cuda_stream();
     candle_tilegemm::prepare(&Device::Cuda(gpu.device.clone())).map_err(text)?;
-    let count = 5;
     let [ready, begun, launched] = [(); 3].map(|()| Barrier::new(2));
     let found = std::thread::scope(|scope| -> Result<Vec<String>, String> {
         let other = scope.spawn(|| -> Result<Vec<String>, String> {
-            let made = steps();
+            let made = steps(gpu);
             let mut found = Vec::new();
-            for i in 0..count {
+            for i in 0..STEPS {
                 ready.wait();
                 begun.wait();
                 if let Some((name, step)) = made.as_ref().ok().and_then(|steps| steps.get(i)) {
@@ -61,10 +73,14 @@ fn a_capture_survives(gpu: &Gpu) -> Result<(), String> {
                 }
                 launched.wait();
             }
-            made.map(|_| found)
+            let count = made?.len();
+            match count {
+                STEPS => Ok(found),
+                _ => Err(format!("{count} steps")),
+            }
         });
         let mut broken = Vec::new();
-        for i in 0..count {
+        for i in 0..STEPS {
             ready.wait();
             let capture = own.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text);
             begun.wait();
