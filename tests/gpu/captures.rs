@@ -58,7 +58,7 @@ fn a_capture_survives(gpu: &Gpu) -> Result<(), String> {
     const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let own = gpu.device.cuda_stream();
     candle_tilegemm::prepare(&Device::Cuda(gpu.device.clone())).map_err(text)?;
-    let [ready, begun, launched] = [(); 3].map(|()| Barrier::new(2));
+    let [ready, begun, launched, ended] = [(); 4].map(|()| Barrier::new(2));
     let found = std::thread::scope(|scope| -> Result<Vec<String>, String> {
         let other = scope.spawn(|| -> Result<Vec<String>, String> {
             let made = steps(gpu);
@@ -72,6 +72,8 @@ fn a_capture_survives(gpu: &Gpu) -> Result<(), String> {
                     }
                 }
                 launched.wait();
+                // What the thread drops, such as its cuBLAS handle, would break the capture.
+                ended.wait();
             }
             let count = made?.len();
             match count {
@@ -85,8 +87,9 @@ fn a_capture_survives(gpu: &Gpu) -> Result<(), String> {
             let capture = own.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).map_err(text);
             begun.wait();
             launched.wait();
-            let ended = capture.and_then(|()| own.end_capture(FLAGS).map_err(text));
-            if let Err(error) = ended {
+            let graph = capture.and_then(|()| own.end_capture(FLAGS).map_err(text));
+            ended.wait();
+            if let Err(error) = graph {
                 broken.push(format!("step {i} breaks the capture: {error}"));
             }
         }
