@@ -89,12 +89,6 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
         let end = flow[block].end;
         let last = &code[end - 1];
         let mut next: Vec<usize> = if last.is_branch() { target(last).into_iter().collect() } else { Vec::new() };
-        if matches(&last.name, "BSYNC") {
-            // Threads that have met at a barrier go on where the instruction that set the barrier up says.
-            let sets_up =
-                |instruction: &&Instruction| matches(&instruction.name, "BSSY") && instruction.barrier == last.barrier;
-            next.extend(code[..end].iter().rfind(sets_up).and_then(target));
-        }
         next.extend((last.falls_through() && end < code.len()).then_some(end));
         for to in next {
             flow.update_edge(block, block_at[&to], ());
@@ -107,5 +101,36 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
     for (&from, &to) in indirect.iter().flat_map(|from| orphans.iter().map(move |to| (from, to))) {
         flow.update_edge(from, to, ());
     }
+    while add_meetings(&mut flow, code, &|instruction| Some(block_at[&target(instruction)?])) {}
     Some(flow)
+}
+
+/// Threads that have met at a barrier (BSYNC) go on where the instruction that set the barrier up (BSSY) says: the last one on a way to the meeting. Adds an edge for
+/// each such way, and returns whether any is new.
+fn add_meetings(flow: &mut Flow, code: &[Instruction], target: &dyn Fn(&Instruction) -> Option<NodeIndex>) -> bool {
+    let mut met = Vec::new();
+    for first in flow.node_indices() {
+        for at in flow[first].clone().filter(|&at| matches(&code[at].name, "BSSY")) {
+            let Some(to) = target(&code[at]) else { continue };
+            let is_same = |other: &Instruction| other.barrier == code[at].barrier;
+            let (mut seen, mut open) = (BTreeSet::new(), vec![(first, at + 1)]);
+            while let Some((block, start)) = open.pop() {
+                let rest = &code[start..flow[block].end];
+                let ends = |i: &&Instruction| (matches(&i.name, "BSSY") || matches(&i.name, "BSYNC")) && is_same(i);
+                match rest.iter().find(ends) {
+                    Some(end) if matches(&end.name, "BSYNC") => met.push((block, to)),
+                    Some(_) => {}
+                    None => {
+                        let next = flow.neighbors(block).filter(|next| seen.insert(*next));
+                        open.extend(next.map(|next| (next, flow[next].start)));
+                    }
+                }
+            }
+        }
+    }
+    met.retain(|&(from, to)| !flow.contains_edge(from, to));
+    for &(from, to) in &met {
+        flow.update_edge(from, to, ());
+    }
+    !met.is_empty()
 }
