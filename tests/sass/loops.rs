@@ -12,8 +12,16 @@ type Flow = DiGraph<std::ops::Range<usize>, ()>;
 /// The instructions of each loop that has an instruction that `is_main`, and no loop inside that has one.
 pub fn innermost<'a>(code: &'a [Instruction], is_main: &dyn Fn(&str) -> bool) -> Vec<Vec<&'a str>> {
     let Some(flow) = flow(code) else { return Vec::new() };
+    let found = innermost_of(code, &flow, is_main);
+    if found.is_empty() {
+        return innermost_of(code, &meeting_by_dominators(code, flow), is_main);
+    }
+    found
+}
+
+fn innermost_of<'a>(code: &'a [Instruction], flow: &Flow, is_main: &dyn Fn(&str) -> bool) -> Vec<Vec<&'a str>> {
     let names = |block: NodeIndex| code[flow[block].clone()].iter().map(|instruction| instruction.name.as_str());
-    let mut loops = loops(&flow);
+    let mut loops = loops(flow);
     loops.retain(|blocks| blocks.iter().any(|&block| names(block).any(is_main)));
     let is_innermost =
         |of: &&BTreeSet<NodeIndex>| !loops.iter().any(|other| other.len() < of.len() && other.is_subset(of));
@@ -89,6 +97,12 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
         let end = flow[block].end;
         let last = &code[end - 1];
         let mut next: Vec<usize> = if last.is_branch() { target(last).into_iter().collect() } else { Vec::new() };
+        if matches(&last.name, "BSYNC") {
+            // Threads that have met at a barrier go on where the instruction that set the barrier up says.
+            let sets_up =
+                |instruction: &&Instruction| matches(&instruction.name, "BSSY") && instruction.barrier == last.barrier;
+            next.extend(code[..end].iter().rfind(sets_up).and_then(target));
+        }
         next.extend((last.falls_through() && end < code.len()).then_some(end));
         for to in next {
             flow.update_edge(block, block_at[&to], ());
@@ -101,36 +115,31 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
     for (&from, &to) in indirect.iter().flat_map(|from| orphans.iter().map(move |to| (from, to))) {
         flow.update_edge(from, to, ());
     }
-    while add_meetings(&mut flow, code, &|instruction| Some(block_at[&target(instruction)?])) {}
     Some(flow)
 }
 
-/// Threads that have met at a barrier (BSYNC) go on where the instruction that set the barrier up (BSSY) says: the last one on a way to the meeting. Adds an edge for
-/// each such way, and returns whether any is new.
-fn add_meetings(flow: &mut Flow, code: &[Instruction], target: &dyn Fn(&Instruction) -> Option<NodeIndex>) -> bool {
-    let mut met = Vec::new();
-    for first in flow.node_indices() {
-        for at in flow[first].clone().filter(|&at| matches(&code[at].name, "BSSY")) {
-            let Some(to) = target(&code[at]) else { continue };
-            let is_same = |other: &Instruction| other.barrier == code[at].barrier;
-            let (mut seen, mut open) = (BTreeSet::new(), vec![(first, at + 1)]);
-            while let Some((block, start)) = open.pop() {
-                let rest = &code[start..flow[block].end];
-                let ends = |i: &&Instruction| (matches(&i.name, "BSSY") || matches(&i.name, "BSYNC")) && is_same(i);
-                match rest.iter().find(ends) {
-                    Some(end) if matches(&end.name, "BSYNC") => met.push((block, to)),
-                    Some(_) => {}
-                    None => {
-                        let next = flow.neighbors(block).filter(|next| seen.insert(*next));
-                        open.extend(next.map(|next| (next, flow[next].start)));
-                    }
-                }
-            }
+/// `flow` where each BSYNC goes on where the last BSSY that dominates it says. The last one in memory may stand in rare
+/// code that not every way to the meeting passes: an edge into that code hides the loops around it.
+fn meeting_by_dominators(code: &[Instruction], flow: Flow) -> Flow {
+    let dominators = simple_fast(&flow, NodeIndex::new(0));
+    let mut corrected = flow.clone();
+    for block in flow.node_indices() {
+        let last = &code[flow[block].end - 1];
+        if !matches(&last.name, "BSYNC") {
+            continue;
         }
+        let sets_up = |block: NodeIndex| {
+            let is_setup = |i: &&Instruction| matches(&i.name, "BSSY") && i.barrier == last.barrier;
+            code[flow[block].clone()].iter().rfind(is_setup)?.target
+        };
+        let above = dominators.dominators(block).into_iter().flatten();
+        let Some(to) = above.filter(|above| flow[*above].start < flow[block].end).find_map(sets_up) else { continue };
+        let Some(to) = flow.node_indices().find(|&at| code[flow[at].start].address == to) else { continue };
+        let falls_to = |next: &NodeIndex| last.falls_through() && flow[*next].start == flow[block].end;
+        for next in flow.neighbors(block).filter(|next| !falls_to(next)) {
+            corrected.find_edge(block, next).map(|edge| corrected.remove_edge(edge));
+        }
+        corrected.update_edge(block, to, ());
     }
-    met.retain(|&(from, to)| !flow.contains_edge(from, to));
-    for &(from, to) in &met {
-        flow.update_edge(from, to, ());
-    }
-    !met.is_empty()
+    corrected
 }
