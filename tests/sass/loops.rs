@@ -12,16 +12,8 @@ type Flow = DiGraph<std::ops::Range<usize>, ()>;
 /// The instructions of each loop that has an instruction that `is_main`, and no loop inside that has one.
 pub fn innermost<'a>(code: &'a [Instruction], is_main: &dyn Fn(&str) -> bool) -> Vec<Vec<&'a str>> {
     let Some(flow) = flow(code) else { return Vec::new() };
-    let found = innermost_of(code, &flow, is_main);
-    if found.is_empty() {
-        return innermost_of(code, &meeting_by_dominators(code, flow), is_main);
-    }
-    found
-}
-
-fn innermost_of<'a>(code: &'a [Instruction], flow: &Flow, is_main: &dyn Fn(&str) -> bool) -> Vec<Vec<&'a str>> {
     let names = |block: NodeIndex| code[flow[block].clone()].iter().map(|instruction| instruction.name.as_str());
-    let mut loops = loops(flow);
+    let mut loops = loops(&flow);
     loops.retain(|blocks| blocks.iter().any(|&block| names(block).any(is_main)));
     let is_innermost =
         |of: &&BTreeSet<NodeIndex>| !loops.iter().any(|other| other.len() < of.len() && other.is_subset(of));
@@ -97,49 +89,51 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
         let end = flow[block].end;
         let last = &code[end - 1];
         let mut next: Vec<usize> = if last.is_branch() { target(last).into_iter().collect() } else { Vec::new() };
-        if matches(&last.name, "BSYNC") {
-            // Threads that have met at a barrier go on where the instruction that set the barrier up says.
-            let sets_up =
-                |instruction: &&Instruction| matches(&instruction.name, "BSSY") && instruction.barrier == last.barrier;
-            next.extend(code[..end].iter().rfind(sets_up).and_then(target));
-        }
         next.extend((last.falls_through() && end < code.len()).then_some(end));
         for to in next {
             flow.update_edge(block, block_at[&to], ());
         }
     }
+    lead_on_from_meetings(code, &mut flow, &block_at);
     // The listing does not say where an indirect branch goes: to the blocks that nothing else leads to.
     let is_indirect = |block: &NodeIndex| code[flow[*block].end - 1].name.starts_with("BRX");
     let indirect: Vec<NodeIndex> = flow.node_indices().filter(is_indirect).collect();
     let orphans: Vec<NodeIndex> = flow.externals(Incoming).filter(|block| block.index() != 0).collect();
-    for (&from, &to) in indirect.iter().flat_map(|from| orphans.iter().map(move |to| (from, to))) {
-        flow.update_edge(from, to, ());
+    if !indirect.is_empty() {
+        for (&from, &to) in indirect.iter().flat_map(|from| orphans.iter().map(move |to| (from, to))) {
+            flow.update_edge(from, to, ());
+        }
+        lead_on_from_meetings(code, &mut flow, &block_at);
     }
     Some(flow)
 }
 
-/// `flow` where each BSYNC goes on where the last BSSY that dominates it says. The last one in memory may stand in rare
-/// code that not every way to the meeting passes: an edge into that code hides the loops around it.
-fn meeting_by_dominators(code: &[Instruction], flow: Flow) -> Flow {
-    let dominators = simple_fast(&flow, NodeIndex::new(0));
-    let mut corrected = flow.clone();
-    for block in flow.node_indices() {
-        let last = &code[flow[block].end - 1];
-        if !matches(&last.name, "BSYNC") {
-            continue;
+/// Threads that meet at a BSYNC go on where the BSSY that set the barrier up says: the edges to each that reaches it
+/// (reaching definitions: Aho, Lam, Sethi, Ullman, Compilers, 9.2.4). An edge lets more of them reach others.
+fn lead_on_from_meetings(code: &[Instruction], flow: &mut Flow, block_at: &HashMap<usize, NodeIndex>) {
+    let mut open: Vec<NodeIndex> = flow.node_indices().collect();
+    // The barriers that are set up before each block, and where each leads.
+    let mut before: Vec<BTreeSet<(&str, u32)>> = vec![BTreeSet::new(); open.len()];
+    while let Some(block) = open.pop() {
+        let mut barriers = before[block.index()].clone();
+        for instruction in &code[flow[block].clone()] {
+            let name = instruction.barrier.as_str();
+            if matches(&instruction.name, "BSSY") {
+                barriers.retain(|(barrier, _)| *barrier != name);
+                barriers.extend(instruction.target.map(|to| (name, to)));
+            } else if matches(&instruction.name, "BSYNC") {
+                for (_, to) in barriers.iter().filter(|(barrier, _)| *barrier == name) {
+                    let index = code.iter().position(|instruction| instruction.address == *to);
+                    index.map(|index| flow.update_edge(block, block_at[&index], ()));
+                }
+            }
         }
-        let sets_up = |block: NodeIndex| {
-            let is_setup = |i: &&Instruction| matches(&i.name, "BSSY") && i.barrier == last.barrier;
-            code[flow[block].clone()].iter().rfind(is_setup)?.target
-        };
-        let above = dominators.dominators(block).into_iter().flatten();
-        let Some(to) = above.filter(|above| flow[*above].start < flow[block].end).find_map(sets_up) else { continue };
-        let Some(to) = flow.node_indices().find(|&at| code[flow[at].start].address == to) else { continue };
-        let falls_to = |next: &NodeIndex| last.falls_through() && flow[*next].start == flow[block].end;
-        for next in flow.neighbors(block).filter(|next| !falls_to(next)) {
-            corrected.find_edge(block, next).map(|edge| corrected.remove_edge(edge));
+        for next in flow.neighbors(block) {
+            let known = before[next.index()].len();
+            before[next.index()].extend(&barriers);
+            if before[next.index()].len() > known {
+                open.push(next);
+            }
         }
-        corrected.update_edge(block, to, ());
     }
-    corrected
 }
