@@ -28,7 +28,7 @@ impl Instruction {
         let (name, operands) = words[usize::from(has_guard)..].split_first()?;
         let of_predicate = |word: &str| ["P", "!P", "UP", "!UP"].iter().any(|start| word.starts_with(start));
         let target = operands.last().and_then(|word| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok());
-        let jumps = name.starts_with("BRA") || name.starts_with("BSSY");
+        let jumps = ["BRA", "CALL", "BSSY"].iter().any(|jump| matches(name, jump));
         Some(Self {
             address,
             name: name.to_string(),
@@ -38,14 +38,17 @@ impl Instruction {
         })
     }
 
+    /// A call is a branch, too: compilers also leave loops by it. Control goes on behind it where the function returns.
     pub fn is_branch(&self) -> bool {
-        self.name.starts_with("BRA")
+        matches(&self.name, "BRA") || matches(&self.name, "CALL")
     }
 
     /// Whether control may go on with the next instruction.
     pub fn falls_through(&self) -> bool {
         let leaves = ["BRA", "BRX", "BSYNC", "EXIT", "RET", "KILL"].iter().any(|name| matches(&self.name, name));
-        !leaves || self.is_conditional || self.name.contains(".ANY") || self.name.contains(".DIV")
+        // Branches that depend on the threads of the warp: on any of them, on whether they have diverged or are together.
+        let of_the_warp = ["ANY", "DIV", "CONV"].iter().any(|modifier| self.name.split('.').any(|of| of == *modifier));
+        !leaves || self.is_conditional || of_the_warp
     }
 
     pub fn ends_block(&self) -> bool {
@@ -233,6 +236,35 @@ mod tests {
         assert_eq!(function.innermost_loops("LDG").len(), 1);
         assert!(function.innermost_loops("HMMA").is_empty());
         assert_eq!(function.load_before_the_wait(), None, "no kernel waits here");
+    }
+
+    #[test]
+    fn loops_go_through_meetings_tables_and_calls() {
+        let mut listing = Listing::default();
+        let code = format!(
+            "Function : {SYMBOL}
+            /*0000*/ MOV R2, R1 ;
+            /*0010*/ BSSY B0, 0x60 ;
+            /*0020*/ @P0 BRA 0x50 ;
+            /*0030*/ BRX R2 -0x40 ;
+            /*0040*/ BRA 0x50 ;
+            /*0050*/ BSYNC B0 ;
+            /*0060*/ HMMA.16816.F32.BF16 R36, R36, R10, RZ ;
+            /*0070*/ BRA.CONV ~URZ, 0x90 ;
+            /*0080*/ CALL.REL.NOINC 0x100 ;
+            /*0090*/ @P1 CALL.REL.NOINC 0xb0 ;
+            /*00a0*/ BRA 0x10 ;
+            /*00b0*/ BRX R3 -0xc0 ;
+            /*00c0*/ STG.E [R2], R3 ;
+            /*00d0*/ EXIT ;
+            /*0100*/ BSSY B0, 0x120 ;
+            /*0110*/ BSYNC B0 ;
+            /*0120*/ RET.REL.NODEC R48 0x0 ;"
+        );
+        listing.read_code(code.as_bytes());
+        let loops = listing.functions[0].innermost_loops("HMMA");
+        // From the first BSSY to the branch back, without the function that is called and what follows the loop.
+        assert_eq!(loops.iter().map(Vec::len).collect::<Vec<_>>(), [10], "{loops:?}");
     }
 
     #[test]

@@ -94,17 +94,18 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
             flow.update_edge(block, block_at[&to], ());
         }
     }
-    lead_on_from_meetings(code, &mut flow, &block_at);
-    // The listing does not say where an indirect branch goes: to the blocks that nothing else leads to.
+    // The listing does not say where an indirect branch goes. Compilers put its targets behind it: blocks that nothing leads to belong to the last
+    // indirect branch before them.
     let is_indirect = |block: &NodeIndex| code[flow[*block].end - 1].name.starts_with("BRX");
     let indirect: Vec<NodeIndex> = flow.node_indices().filter(is_indirect).collect();
-    let orphans: Vec<NodeIndex> = flow.externals(Incoming).filter(|block| block.index() != 0).collect();
-    if !indirect.is_empty() {
-        for (&from, &to) in indirect.iter().flat_map(|from| orphans.iter().map(move |to| (from, to))) {
-            flow.update_edge(from, to, ());
-        }
-        lead_on_from_meetings(code, &mut flow, &block_at);
+    let meetings: BTreeSet<usize> = code.iter().filter(|i| matches(&i.name, "BSSY")).filter_map(target).collect();
+    let is_orphan = |block: &NodeIndex| block.index() != 0 && !meetings.contains(&flow[*block].start);
+    let orphans: Vec<NodeIndex> = flow.externals(Incoming).filter(is_orphan).collect();
+    for to in orphans {
+        let before = indirect.iter().rfind(|from| flow[**from].end <= flow[to].start);
+        before.map(|from| flow.update_edge(*from, to, ()));
     }
+    lead_on_from_meetings(code, &mut flow, &block_at);
     Some(flow)
 }
 
