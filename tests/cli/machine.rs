@@ -1,8 +1,8 @@
 //! `tilegemm doctor` and `tilegemm toolchain`: what they say of the machine and its settings.
 
 #[cfg(not(feature = "cuda"))]
-use super::{json, stdout};
-use super::{tilegemm, tilegemm_with, Outcome};
+use super::command::{json, stdout};
+use super::command::{tilegemm, tilegemm_with, Outcome};
 #[cfg(not(feature = "cuda"))]
 use serde_json::Value;
 #[cfg(not(feature = "cuda"))]

@@ -1,6 +1,6 @@
 //! `tilegemm trace`.
 
-use super::{tilegemm, Outcome};
+use super::command::{tilegemm, Outcome};
 use candle_tilegemm::{Format, Layout, Problem};
 use std::path::Path;
 

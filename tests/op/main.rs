@@ -5,8 +5,11 @@
 mod backward;
 mod cublaslt;
 mod errors;
+mod experts;
 mod forward;
 mod layers;
+mod models;
+mod qlinear;
 mod rounding;
 mod slopes;
 mod special;

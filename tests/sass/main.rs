@@ -2,6 +2,8 @@
 //! family fast are there, main loops keep their numbers in registers, and their loads are as wide as the row's alignment permits. Needs
 //! cuobjdump and nvdisasm of the toolkit that compiled the kernels, and no device.
 
+#![cfg(feature = "cuda")]
+
 use listing::{matches, Function, Listing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;

@@ -1,6 +1,6 @@
 //! The compute capabilities of a build.
 
-#[path = "../build/archs.rs"]
+#[path = "../../build/archs.rs"]
 mod archs;
 
 use candle_tilegemm::arch::DeviceInfo;

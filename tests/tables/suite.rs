@@ -1,7 +1,5 @@
 //! The format of benchmark suites, and what a trace writes in it.
 
-#![cfg(any(feature = "cli", feature = "interpose"))]
-
 use candle_tilegemm::internal::suite::{self, Shape, ShapeEpilogue, Size};
 use candle_tilegemm::internal::trace::{class_of, Recorded, Tracer, LEFT_OUT};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
@@ -11,7 +9,7 @@ use proptest::sample::select;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-const COMMITTED: &str = include_str!("../benches/suite.toml");
+const COMMITTED: &str = include_str!("../../benches/suite.toml");
 
 /// One row; eight lines.
 const ROW: &str = r#"[[shape]]

@@ -1,9 +1,6 @@
 //! 100,000 random problems: each gets one plan that keeps to its policy, or one refusal with reasons. Nothing panics, and nothing overflows.
 
-// The planner of a build with CUDA is the same, and CI runs the tests without CUDA before.
-#![cfg(not(feature = "cuda"))]
-
-#[path = "support/problems.rs"]
+#[path = "../support/problems.rs"]
 mod problems;
 
 use candle_tilegemm::arch::DeviceInfo;

@@ -1,6 +1,6 @@
 //! The models of tests/gpu/models.rs on the CPU: each runs, gives numbers that differ, and gives the same numbers again.
 
-#[path = "support/models.rs"]
+#[path = "../support/models.rs"]
 mod models;
 
 use candle::{DType, Device, Result};

@@ -1,10 +1,8 @@
 //! `tilegemm bench` without a GPU: suites, records and what it says where it cannot measure.
 
-mod support;
-
+use crate::support::{file, stderr, stdout};
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use support::{file, stderr, stdout};
 
 fn bench(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tilegemm")).arg("bench").args(args).output().expect("tilegemm starts")

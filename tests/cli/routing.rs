@@ -1,7 +1,6 @@
 //! Rows of suites in groups, their routing, and the class `experts`.
 
-mod support;
-
+use crate::support::{file, stderr, stdout};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::internal::suite::{self, experts, Distribution, Routing, Shape, ShapeGroups, Size};
@@ -10,7 +9,6 @@ use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
 use std::process::{Command, Output};
-use support::{file, stderr, stdout};
 
 /// One row; nine lines.
 const ROW: &str = r#"[[shape]]

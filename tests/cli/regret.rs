@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Four rows of three classes and one wrong row. `hot` and `sound-b` have the choice itself as the best arm.
-const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regret.json");
+const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/regret.json");
 
 fn run(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(args).output().expect("tilegemm starts");

@@ -1,10 +1,8 @@
 //! `tilegemm f32` without a GPU: help, refusals, and the tables of a record in a document.
 
-mod support;
-
+use crate::support::{file, stderr, stdout};
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use support::{file, stderr, stdout};
 
 fn f32_tables(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tilegemm")).arg("f32").args(args).output().expect("tilegemm starts")

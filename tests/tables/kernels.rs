@@ -2,7 +2,7 @@
 //! the crate plans over.
 
 #[allow(dead_code)] // build.rs uses the rest
-#[path = "../build/table.rs"]
+#[path = "../../build/table.rs"]
 mod table;
 
 use candle_tilegemm::family::{self, KERNELS};

@@ -1,5 +1,7 @@
 //! Whether candle's calls reach this crate in a program with the feature `interpose-kernels`. `make test` links this program by two linkers.
 
+#![cfg(feature = "interpose-kernels")]
+
 use candle_tilegemm::interpose;
 
 #[test]

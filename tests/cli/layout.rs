@@ -192,7 +192,7 @@ mod with_layouts {
 
     #[test]
     fn the_documentation_shows_what_the_command_prints_and_draws() {
-        let page = include_str!("../docs/layout.md");
+        let page = include_str!("../../docs/layout.md");
         let (_, example) = page.split_once("$ tilegemm layout copy_column_major\n").unwrap();
         let (example, _) = example.split_once("```").unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Files and settings with mistakes: every reader of text from outside takes the text or says what is wrong, and never panics. The files of this
 //! repository are read with random mistakes in them; `fuzz/` has the same readers for cargo-fuzz.
 
-#[path = "support/readers.rs"]
+#[path = "../support/readers.rs"]
 mod readers;
 
 use proptest::prelude::*;

@@ -93,7 +93,7 @@ fn renamed(name: &str) -> String {
 
 fn regret(device: &DeviceInfo, record: &str) -> Regret {
     let record: Value = serde_json::from_str(record).unwrap();
-    let suite: toml::Table = include_str!("../benches/suite.toml").parse().unwrap();
+    let suite: toml::Table = include_str!("../../benches/suite.toml").parse().unwrap();
     let shapes = suite["shape"].as_array().unwrap();
     let tuned = Dispatcher::hypothetical(device.clone());
     let estimates = Dispatcher::hypothetical(device.clone()).without_tuning();
@@ -141,8 +141,8 @@ fn mean(rows: &[(String, f64)]) -> f64 {
 
 #[test]
 fn the_regret_of_the_estimates_alone_is_small() {
-    let h100 = include_str!("../benches/record/h100/2026-11-22.json");
-    let h200 = include_str!("../benches/record/h200/2026-11-22.json");
+    let h100 = include_str!("../../benches/record/h100/2026-11-22.json");
+    let h200 = include_str!("../../benches/record/h200/2026-11-22.json");
     for (device, record, most_mean, most, unmeasured) in
         [(DeviceInfo::h100(), h100, 1.0025, 1.06, 11), (DeviceInfo::h200(), h200, 1.0065, 1.10, 20)]
     {

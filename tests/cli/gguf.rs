@@ -1,7 +1,6 @@
 //! Rows of suites with quantised weights, the class `gguf`, and `tilegemm gguf`, without a GPU.
 
-mod support;
-
+use crate::support::{file, stderr, stdout};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::internal::suite::{self, experts, gguf, Shape, Size};
@@ -12,7 +11,6 @@ use candle_tilegemm::{Activation, Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
 use std::process::{Command, Output};
-use support::{file, stderr, stdout};
 
 /// One row; ten lines.
 const ROW: &str = r#"[[shape]]
