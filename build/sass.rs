@@ -1,4 +1,4 @@
-//! The tables `[[sass]]` of a family.toml: what tests/sass.rs expects of the machine code of the family's device functions.
+//! The tables `[[sass]]` of a family.toml: what tests/sass expects of the machine code of the family's device functions.
 
 use serde::Deserialize;
 

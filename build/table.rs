@@ -220,7 +220,7 @@ pub fn cases(csrc: &Path) -> Result<String, String> {
     ))
 }
 
-/// The tables that tests/sass.rs includes: the `[[sass]]` of every family.
+/// The tables that tests/sass includes: the `[[sass]]` of every family.
 pub fn sass(csrc: &Path) -> Result<String, String> {
     let mut expected = String::new();
     for (family, text) in files(csrc)? {

@@ -81,7 +81,8 @@ export TILEGEMM_OBJECTS=$PWD/target/kernels
 # The other tests are the same in a build with CUDA.
 step "kernels, and what of the CUDA build runs here"
 kernels="$cuda,interpose-kernels"
-tests --features "$kernels" --lib $(printf -- '--test %s ' cli contract explain gpu interposed sass tune tuning)
+tests --features "$kernels" --lib $(printf -- '--test %s ' cli gpu interpose sass tables)
+tests --features "$kernels" --test plan explain
 tests --features "$kernels" --doc
 cargo build --locked $crates --features "$kernels" --bins --bench overhead
 library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
@@ -94,8 +95,8 @@ for calls in experts "quantised weights" "experts with quantised weights"; do
   { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "by rustc's own linker they do not"; exit 1; }
 done
 # GNU ld. A test links with the dependencies that are built, which a program without tests would build again.
-cargo rustc --locked --features "$kernels" --test interposed -- -Clinker-features=-lld -Clink-arg=-fuse-ld=bfd
-program=$(ls -t target/debug/deps/interposed-* | grep -v '\.d$' | head -n 1)
+cargo rustc --locked --features "$kernels" --test interpose -- -Clinker-features=-lld -Clink-arg=-fuse-ld=bfd
+program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 ! grep -q "Linker: LLD" "$program" || { echo "$program is not linked by GNU ld"; exit 1; }
 "$program" | tee -a "$log"
 
@@ -115,7 +116,7 @@ CUDA_PATH=$CUDA_HOME PATH=$PWD/third_party/stand-in:$PATH cargo run --locked -p 
 # The other features are those of the builds above, so that candle is not built again.
 step "kernels of the other architectures: the first of each row for one of them, and of each family for each"
 others=$(sed 's/sm90/sm80,sm89,sm100,sm120/' <<<"$kernels")
-TILEGEMM_PROFILE=sample tests --features "$others" --test sass --test contract
+TILEGEMM_PROFILE=sample tests --features "$others" --test sass --test tables
 
 step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh

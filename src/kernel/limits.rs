@@ -1,7 +1,7 @@
 //! The limits of a kernel as numbers (`[limits]` of its family.toml, build/limits.rs), and the one piece of code that checks them.
 //!
 //! A launch function in `csrc` refuses a problem beyond the limits of the function's family; a comment there names the
-//! family.toml that has the limits. Only this file checks `ELEMENTS`. `tests/limits.rs` checks the numbers on any machine,
+//! family.toml that has the limits. Only this file checks `ELEMENTS`. `tests/plan/limits.rs` checks the numbers on any machine,
 //! `tests/gpu/limits.rs` checks the launch functions against the numbers.
 
 use super::{Fusion, KernelDesc, Rejection};

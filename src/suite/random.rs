@@ -1,6 +1,6 @@
 //! Random products of the kind that models have, for estimates that no suite was fitted to.
 //!
-//! A seed is an endless list of products, the same on every platform and in every version: `tests/random.rs` holds the first ones. ChaCha8
+//! A seed is an endless list of products, the same on every platform and in every version: `tests/cli/random` holds the first ones. ChaCha8
 //! gives the numbers. The stream of ChaCha8 is a standard, and all arithmetic is on integers. Product `i` has a stream of its own, so
 //! that a change of one kind of product would leave the others alone. A change of the list changes the meaning of records: new
 //! kinds of products go to new lists ([`OWN_LISTS`]).

@@ -7,14 +7,14 @@ use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
 use std::process::Command;
 
-struct Outcome {
-    code: i32,
-    stdout: String,
-    stderr: String,
+pub struct Outcome {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// Runs `tilegemm` with these arguments and settings, and none from outside.
-fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
+pub fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilegemm"));
     for name in ["", "_F32", "_FORCE", "_VENDOR", "_PDL", "_REQUIRE_GPU", "_TRACE", "_WORKSPACE"] {
         command.env_remove(format!("TILEGEMM{name}"));
@@ -25,18 +25,18 @@ fn tilegemm_with(settings: &[(&str, &str)], args: &[&str]) -> Outcome {
     Outcome { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-fn tilegemm(args: &[&str]) -> Outcome {
+pub fn tilegemm(args: &[&str]) -> Outcome {
     tilegemm_with(&[], args)
 }
 
 /// The output of a command that must succeed.
-fn stdout(args: &[&str]) -> String {
+pub fn stdout(args: &[&str]) -> String {
     let Outcome { code, stdout, stderr } = tilegemm(args);
     assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
     stdout
 }
 
-fn json(args: &[&str]) -> Value {
+pub fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(args)).unwrap()
 }
 

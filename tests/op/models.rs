@@ -1,10 +1,10 @@
 //! The models of tests/gpu/models.rs on the CPU: each runs, gives numbers that differ, and gives the same numbers again.
 
 #[path = "../support/models.rs"]
-mod models;
+mod of_candle;
 
 use candle::{DType, Device, Result};
-use models::{weights, FAMILIES};
+use of_candle::{weights, FAMILIES};
 
 #[test]
 fn every_family_runs() -> Result<()> {

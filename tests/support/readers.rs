@@ -1,5 +1,5 @@
 //! The readers of text that comes from outside of the crate: files, and values of environment variables. Each function here reads any bytes and
-//! uses what it has read as the crate does. tests/readers.rs gives them files with mistakes, `fuzz/` what cargo-fuzz finds.
+//! uses what it has read as the crate does. tests/tables/mistakes.rs gives them files with mistakes, `fuzz/` what cargo-fuzz finds.
 
 #[allow(dead_code)] // build.rs uses the rest
 #[path = "../../build/table.rs"]
