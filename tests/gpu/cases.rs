@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 /// What the families' files ask for.
 pub mod family {
-    #![allow(dead_code)] // tests/contract.rs uses the rest
+    #![allow(dead_code)] // tests/tables/contract.rs uses the rest
     include!(concat!(env!("OUT_DIR"), "/cases.rs"));
 }
 

@@ -1,4 +1,4 @@
-//! Configurations: a kernel computes the same product in each of its configurations. tests/contract.rs holds that the kernel refuses all
+//! Configurations: a kernel computes the same product in each of its configurations. tests/tables/contract.rs holds that the kernel refuses all
 //! other configurations.
 
 use crate::cases::{self, Data, Variant};

@@ -116,7 +116,7 @@ fn what_runs_is_the_fastest_of_those_that_can() {
             assert!(plan.estimate_us < least, "{problem}: {} is slower than a kernel without copies", plan.name());
             continue;
         }
-        // Where records are few a kernel of ours needs a lead (tests/choices.rs).
+        // Where records are few a kernel of ours needs a lead (tests/plan/choices.rs).
         assert!((0.8 * plan.estimate_us..=plan.estimate_us).contains(&least), "{problem}");
         assert_eq!(plan.kernel.supports(&plan.canonical.problem, dispatcher.device()), Ok(()));
     }
@@ -268,7 +268,7 @@ fn f32_decoding_attention_and_outer_products_have_kernels_of_their_own() {
 #[test]
 fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
     use {Format::*, Layout::*};
-    // Microseconds on an H100 80GB HBM3 (docs/performance-few-rows.md): ours where it is built as measured, and cuBLAS.
+    // Microseconds on an H100 80GB HBM3 (docs/log/2026-11-few-rows.md): ours where it is built as measured, and cuBLAS.
     let cases = [
         (1, 4096, 4096, 1, NT, F32, 21.8, 27.9),
         (4, 4096, 4096, 1, NT, F32, 22.9, 32.8),
