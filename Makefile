@@ -10,7 +10,7 @@ BUNDLE :=
 comma := ,
 # The features of the package in preload/.
 PRELOAD_FEATURES = $(subst $() ,$(comma),$(strip $(ARCHS) cutile))
-FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile,bench,layout
+FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile
 FEATURES := $(call FEATURES_OF,sm90)
 ENV := eval "$$(third_party/fetch.sh --env)"; \
   export CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS="$$(scripts/candle_tests.sh)" \
@@ -36,10 +36,10 @@ toolchain:
 	third_party/fetch.sh
 
 bench: toolchain
-	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- bench $(ARGS)
+	$(ENV) cargo run --locked -p tilegemm --features $(FEATURES),bench,layout -- bench $(ARGS)
 
 tune: toolchain
-	$(ENV) cargo run --locked --features $(FEATURES) --bin tilegemm -- tune $(ARGS)
+	$(ENV) cargo run --locked -p tilegemm --features $(FEATURES),bench,layout -- tune $(ARGS)
 
 preload: toolchain
 	$(ENV) cargo build --locked -p candle-tilegemm-preload --features "$(PRELOAD_FEATURES)"

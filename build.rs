@@ -1,33 +1,11 @@
 //! Joins `csrc/*/family.toml` into the table of kernels, compiles the kernels of the chosen archs into one static library, and provides the
 //! bindings. Never downloads, never asks for a GPU, writes to OUT_DIR only.
 
-#[path = "build/archs.rs"]
-mod archs;
-#[path = "build/candle_tests.rs"]
-mod candle_tests;
-#[path = "build/code.rs"]
-mod code;
-#[path = "build/fitted.rs"]
-mod fitted;
-#[path = "build/ladder.rs"]
-mod ladder;
-#[path = "build/layout.rs"]
-mod layout;
-#[path = "build/table.rs"]
-mod table;
-#[path = "build/toolkit.rs"]
-mod toolkit;
-#[path = "build/trees.rs"]
-mod trees;
-#[path = "build/tuning.rs"]
-mod tuning;
-#[path = "build/units.rs"]
-mod units;
-
+use candle_tilegemm_build::table::{self, Kernel, Language, Role};
+use candle_tilegemm_build::toolkit::{env, Toolkit};
+use candle_tilegemm_build::{archs, candle_tests, code, compiles_kernels, fitted, has, trees, tuning, units};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use table::{Kernel, Language, Role};
-use toolkit::{env, Toolkit};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -45,10 +23,9 @@ fn run() -> Result<()> {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     let csrc = manifest.join("csrc");
-    let rungs = manifest.join("benches/ladder");
     let tables = manifest.join("tuning");
     let families = manifest.join("src/family");
-    for path in [&csrc, &rungs, &tables, &families, &manifest.join("build"), &manifest.join("src/bindings.rs")] {
+    for path in [&csrc, &tables, &families, &manifest.join("src/bindings.rs")] {
         watch(path);
     }
 
@@ -56,9 +33,8 @@ fn run() -> Result<()> {
     let archs = if has("cuda") { chosen_archs()? } else { Vec::new() };
     let profile = profile()?;
     let has_kernels = has("cuda") && compiles_kernels();
-    let needs_toolkit = has_kernels || has("layout") && compiles_kernels();
-    let toolkit = needs_toolkit.then(|| Toolkit::find(&manifest)).transpose()?;
-    let lacks_tile = toolkit.as_ref().and_then(Toolkit::lacks_tile).filter(|_| has("cutile") && has_kernels);
+    let toolkit = has_kernels.then(|| Toolkit::find(&csrc)).transpose()?;
+    let lacks_tile = toolkit.as_ref().and_then(Toolkit::lacks_tile).filter(|_| has("cutile"));
     if let Some(lack) = &lacks_tile {
         println!("cargo:warning={lack}; this build has none of them");
     }
@@ -74,12 +50,7 @@ fn run() -> Result<()> {
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests(&out)?;
     let mut nvcc = "no kernels".to_string();
-    let mut pages = Vec::new();
-    if let Some(toolkit) = toolkit.as_ref().filter(|_| has("layout")) {
-        pages = layout::pages(&kernels, &csrc, toolkit, &out)?;
-    }
-    units::write(&out.join("layouts.rs"), &layout::rust(&pages, &kernels, &csrc))?;
-    if let Some(toolkit) = toolkit.filter(|_| has_kernels) {
+    if let Some(toolkit) = toolkit {
         let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
@@ -87,18 +58,16 @@ fn run() -> Result<()> {
         units.push(units::registry(&built, &csrc, &toolkit, &out)?);
         let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, LIBRARY, &out)?;
-        if has("bench") {
-            ladder::build(&rungs, &archs, has("cutile") && lacks_tile.is_none(), &toolkit, &out)?;
-        }
         link(&toolkit, &out);
     }
-    println!("cargo:rustc-env=TILEGEMM_NVCC_VERSION={nvcc}"); // for the records of `tilegemm bench`
+    println!("cargo:rustc-env=TILEGEMM_NVCC_VERSION={nvcc}"); // for measured tables
+                                                              // For the build script of the command: where csrc is, what this build has, and by which nvcc.
+    let archs: Vec<String> = archs.iter().map(u16::to_string).collect();
+    println!("cargo:csrc={}", csrc.display());
+    println!("cargo:archs={}", archs.join(","));
+    println!("cargo:tile={}", has("cutile") && lacks_tile.is_none());
+    println!("cargo:nvcc={nvcc}");
     Ok(())
-}
-
-/// Whether a Cargo feature of this crate is on.
-fn has(feature: &str) -> bool {
-    std::env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
 }
 
 /// One line for each file and folder below: cargo watches a named folder for new and deleted files.
@@ -115,11 +84,6 @@ fn candle_tests(out: &Path) -> Result<()> {
     let Some(folders) = env("CANDLE_TESTS") else { return Ok(()) };
     println!("cargo:rustc-cfg=candle_tests");
     candle_tests::generate(&folders, out)
-}
-
-/// docs.rs has no nvcc, and neither rust-analyzer (which sets the second variable) nor `cargo check` needs kernels.
-fn compiles_kernels() -> bool {
-    ["DOCS_RS", "RA_RUSTC_WRAPPER", "TILEGEMM_SKIP_KERNELS"].map(env).iter().all(Option::is_none)
 }
 
 /// The table, with the hash of each kernel's code.
@@ -191,7 +155,7 @@ fn rust_table(kernels: &[Kernel], archs: &[u16], trees: &trees::Trees, is_built:
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\
-         /// Compute capabilities whose kernels are in this build.\npub(crate) static BUILT_ARCHS: &[u16] = &{archs:?};\n"
+         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n"
     )
 }
 

@@ -22,7 +22,7 @@ pub struct Toolkit {
     pub library_dirs: Vec<PathBuf>,
 }
 
-const FETCH: &str = "run `tilegemm toolchain` (`cargo install --locked --path . --no-default-features --features cli` in a checkout of candle-tilegemm), \
+const FETCH: &str = "run `tilegemm toolchain` (`cargo install --locked --path cli` in a checkout of candle-tilegemm), \
                      or `third_party/fetch.sh` in that checkout";
 /// The oldest nvcc that compiles the CUTLASS 4.2 kernels for sm_90a and newer.
 const OLDEST: (u32, u32) = (12, 8);
@@ -36,10 +36,10 @@ pub fn env(name: &str) -> Option<String> {
 }
 
 impl Toolkit {
-    /// The toolkit of the environment, else the toolkit that `third_party/fetch.sh` has put into the tree, or `tilegemm toolchain` into the
-    /// user's cache.
-    pub fn find(manifest: &Path) -> Result<Self, String> {
-        let dists: Vec<PathBuf> = [manifest.join("third_party/dist")].into_iter().chain(cached()).collect();
+    /// The toolkit of the environment, else the toolkit that `third_party/fetch.sh` has put into the tree of `csrc`, or `tilegemm toolchain`
+    /// into the user's cache.
+    pub fn find(csrc: &Path) -> Result<Self, String> {
+        let dists: Vec<PathBuf> = [csrc.join("../third_party/dist")].into_iter().chain(cached()).collect();
         let home = env("TILEGEMM_CUDA_HOME").map(PathBuf::from);
         let candle_home = env("CUDA_HOME").or_else(|| env("CUDA_PATH")).map(PathBuf::from);
         let fetched = dists.iter().map(|dist| dist.join("cuda-13.5")).find(|dir| dir.join("bin/nvcc").is_file());
@@ -156,7 +156,7 @@ fn compilers(nvcc: &Path, home: &Path) -> (cc::Build, cc::Build) {
     (cuda, host)
 }
 
-/// Where `tilegemm toolchain` puts toolkits: the folder of src/cli/toolchain.rs.
+/// Where `tilegemm toolchain` puts toolkits: the folder of cli/src/toolchain.rs.
 fn cached() -> Option<PathBuf> {
     // The XDG Base Directory Specification says to ignore relative paths.
     let cache = env("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());

@@ -9,7 +9,7 @@ bundle=target/gpu-bundle
 rm -rf "$bundle" && mkdir -p "$bundle"
 
 # The crate and the examples in one build.
-all="-p candle-tilegemm -p candle-tilegemm-examples -p candle-tilegemm-engine"
+all="-p candle-tilegemm -p tilegemm -p candle-tilegemm-examples -p candle-tilegemm-engine"
 
 # Packs executables that cargo builds: pack SUFFIX NAMES OPTION...
 pack() {
@@ -25,7 +25,7 @@ for line in sys.stdin:
     while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
 }
 
-pack "" "gpu overhead embed engine experts llama moe quantized tilegemm" $all --features "$features" --bins --test gpu --bench overhead
+pack "" "gpu overhead embed engine experts llama moe quantized tilegemm" $all --features "$features,candle,interpose,bench,layout" --bins --test gpu --bench overhead
 if [[ " ${*:2} " == *" kernels "* ]]; then
   pack -kernels "gpu moe quantized" $all --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the crate as `cargo publish` does, and follows README.md with the packed crate in place of a checkout: the lines of "First success on a GPU" are taken
+# Packs the crates as `cargo publish` does, and follows README.md with the packed crates instead of a checkout: the lines of "First success on a GPU" are taken
 # from README.md itself, and run in an environment of HOME, PATH and what these lines set. Then builds and starts examples/engine, which has no candle.
 # Usage: scripts/packed.sh; the toolkits are those of third_party/dist. TILEGEMM_OBJECTS has the kernels' objects, NVCC the compiler of candle's kernels.
 set -euo pipefail
@@ -8,11 +8,19 @@ outside=$(mktemp -d)
 trap 'rm -rf "$outside"' EXIT
 fail() { echo "packed.sh: $*" >&2; exit 1; }
 
-cargo package --quiet --locked --allow-dirty --no-verify
+cargo package --quiet --locked --allow-dirty --no-verify -p candle-tilegemm-build -p candle-tilegemm -p tilegemm
 version=$(cargo pkgid | sed 's/.*[#@]//')
-ls -l "target/package/candle-tilegemm-$version.crate"
-tar -C "$outside" -xf "target/package/candle-tilegemm-$version.crate"
-mv "$outside/candle-tilegemm-$version" "$outside/candle-tilegemm"
+# unpack NAME FOLDER: a packed crate, at its place in a checkout.
+unpack() {
+  ls -l "target/package/$1-$version.crate"
+  tar -C "$outside" -xf "target/package/$1-$version.crate"
+  mv "$outside/$1-$version" "$outside/$2"
+}
+unpack candle-tilegemm candle-tilegemm
+unpack candle-tilegemm-build candle-tilegemm/build
+unpack tilegemm candle-tilegemm/cli
+# A packed crate names the others by version, and its lock file a registry that does not have them.
+cp Cargo.lock "$outside/candle-tilegemm/cli"
 
 # A newcomer's home, with this machine's Rust and crates, and the toolkits as `tilegemm toolchain` would fetch them. The profile is that of the tree, whose
 # build of candle the program shares.
@@ -25,6 +33,8 @@ for part in registry git; do [[ ! -e $cargo_home/$part ]] || ln -s "$cargo_home/
 {
   printf '[net]\noffline = true\n\n[build]\ntarget-dir = "%s"\n\n[env]\n' "$tree/target"
   for name in NVCC TILEGEMM_OBJECTS TILEGEMM_PROFILE; do [[ -z ${!name:-} ]] || printf '%s = "%s"\n' $name "${!name}"; done
+  printf '\n[patch.crates-io]\n'
+  for name in candle-tilegemm-build:/build candle-tilegemm: ; do printf '%s = { path = "%s" }\n' "${name%:*}" "$outside/candle-tilegemm${name#*:}"; done
   printf '\n[profile.release]\nopt-level = 0\n\n'
   sed -n '/^\[profile\.dev\]$/,/^$/p' Cargo.toml
 } >"$home/.cargo/config.toml"
@@ -42,7 +52,7 @@ block() {
 }
 
 # The command `tilegemm`, and the toolkits, which are there.
-lines_in candle-tilegemm "$(block sh 1)" >"$outside/exports"
+lines_in candle-tilegemm "$(block sh 1 | sed 's/ --locked//')" >"$outside/exports"
 grep -q '^export LD_LIBRARY_PATH=' "$outside/exports" || fail "tilegemm toolchain prints no LD_LIBRARY_PATH"
 for_linker=$(sed -n 's/^export LIBRARY_PATH=//p' "$outside/exports")
 [[ -n $for_linker ]] || fail "tilegemm toolchain prints no LIBRARY_PATH"

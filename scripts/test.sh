@@ -3,6 +3,8 @@
 # CUDA binaries on a machine without a device. Usage: scripts/test.sh CUDA_FEATURES
 set -euo pipefail
 cuda=$1
+# What the command has beside.
+measures=bench,layout
 log=$(mktemp)
 page=$(mktemp --suffix=.html)
 trap 'rm -f "$log" "$page" "$page.log"' EXIT
@@ -28,17 +30,17 @@ step "clippy without CUDA"
 for features in "" candle; do
   cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
-# The crate and the examples. The crate alone has the same features of candle's dependencies, so that candle is built once for all commands.
-crates="-p candle-tilegemm -p candle-tilegemm-examples"
+# The crate, the command and the examples. The crate alone has the same features of candle's dependencies, so that candle is built once for all commands.
+crates="-p candle-tilegemm -p candle-tilegemm-build -p tilegemm -p candle-tilegemm-examples"
 # The program on candle-cublaslt's functions, which `[patch]` gives it.
 cublaslt="-p candle-cublaslt -p cublaslt-program"
-cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli --all-targets -- -D warnings
+cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/candle --all-targets -- -D warnings
 
 step "tests on the CPU"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS=$(scripts/candle_tests.sh)
-tests $crates $cublaslt --no-default-features --features candle-tilegemm/candle,candle-tilegemm/cli
+tests $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/candle
 tests --no-default-features --lib  # clippy has compiled the other tests
 
 step "the documentation, as docs.rs builds it"
@@ -71,7 +73,7 @@ export TILEGEMM_SKIP_KERNELS=1
 for features in "cuda" "candle,cuda"; do
   cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
-cargo clippy --locked $crates --no-default-features --features "candle,$cuda,interpose-kernels" --all-targets -- -D warnings
+cargo clippy --locked $crates --no-default-features --features "candle,$cuda,$measures,interpose-kernels" --all-targets -- -D warnings
 for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$program -- -D warnings; done
 unset TILEGEMM_SKIP_KERNELS
 
@@ -81,10 +83,11 @@ export TILEGEMM_OBJECTS=$PWD/target/kernels
 # The other tests are the same in a build with CUDA.
 step "kernels, and what of the CUDA build runs here"
 kernels="$cuda,interpose-kernels"
-tests --features "$kernels" --lib $(printf -- '--test %s ' cli gpu interpose sass tables)
-tests --features "$kernels" --test plan explain
-tests --features "$kernels" --doc
-cargo build --locked $crates --features "$kernels" --bins --bench overhead
+both="-p candle-tilegemm -p tilegemm --features $kernels,$measures"
+tests $both --lib $(printf -- '--test %s ' cli gpu interpose sass tables)
+tests $both --test plan explain
+tests $both --doc
+cargo build --locked $crates --features "$kernels,$measures" --bins --bench overhead
 library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
 bytes=$(stat -c %s "$library")
 echo "$library: $((bytes >> 20)) MiB"

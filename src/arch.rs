@@ -21,14 +21,16 @@ pub struct Arch {
 }
 
 impl Arch {
+    #[doc(hidden)]
     /// The architecture of a device.
-    pub(crate) const fn device(capability: u16) -> Self {
+    pub const fn device(capability: u16) -> Self {
         Self { capability, exact: false }
     }
 
+    #[doc(hidden)]
     /// The words that tell the user of a device of compute capability `device` how to get kernels for the device, where `built` are the
     /// capabilities of this build.
-    pub(crate) fn remedy(device: u16, built: &[u16]) -> String {
+    pub fn remedy(device: u16, built: &[u16]) -> String {
         let built = match built {
             [] => "no kernels".into(),
             archs => {

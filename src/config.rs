@@ -32,8 +32,14 @@ impl Config {
         Self { tile, cluster: [0, 0], split, stages: 0, warps: 0, swap_ab: false }
     }
 
+    /// This configuration after `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Whether there is nothing to choose.
-    pub(crate) fn is_default(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }

@@ -24,9 +24,9 @@ pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) 
 
 /// The estimates of a family: its model, and the errors that its measurements have shown.
 #[derive(Clone, Copy)]
-pub(crate) struct Model<'a> {
-    pub family: &'a dyn Family,
-    pub trees: Trees<'a>,
+pub struct Model<'a> {
+    pub(crate) family: &'a dyn Family,
+    pub(crate) trees: Trees<'a>,
 }
 
 /// The family's other configurations count where the model expects them to take at most this multiple of its choice's time.
@@ -44,6 +44,11 @@ impl Model<'_> {
     pub fn configure(&self, case: &Case) -> (Config, f64) {
         let (config, us) = self.uncorrected(case);
         self.corrected(&[(*case, config, us)])[0]
+    }
+
+    /// The configuration that the model alone would take.
+    pub fn chosen(&self, case: &Case) -> Config {
+        self.family.choose(case)
     }
 
     /// The configuration that the model alone would take, and its expected time by the model alone.

@@ -1,18 +1,31 @@
-//! Items that the tests and benches of this package use beside the public items. These tests and benches are crates of their own,
-//! so the items cannot be private. Semantic versioning does not cover them.
+//! What the command `tilegemm` (`cli/`) and the tests of this package use beside the public items. They are crates of their own, so the
+//! items cannot be private. Nobody else may use them: semantic versioning does not cover them.
 
 /// Estimates.
 pub mod cost {
     pub use crate::cost::{elementwise_us, estimate_us, roofline_us};
+}
+
+/// The fitted numbers of families, and the trees of their errors.
+pub mod fit {
     pub use crate::dispatch::refit::{parameters, Refit};
     pub use crate::kernel::fitted::Parameter;
+    pub use crate::kernel::KernelDesc;
+
+    /// The place of a kernel among those of its family, arch, types and layout.
+    pub fn variant(kernel: &KernelDesc) -> u32 {
+        kernel.room.variant
+    }
+
+    pub use crate::kernel::trees::{
+        factors, hold_for, of_launch, of_problem, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT,
+    };
 }
 
 /// Environment variables.
 pub mod settings {
-    #[cfg(any(feature = "cli", feature = "interpose"))]
-    pub use crate::settings::names::OTHERS;
-    pub use crate::settings::{Setting, ALL};
+    pub use crate::settings::names;
+    pub use crate::settings::{cache_folder, tuning, Setting, Tuning, ALL, FORCE, MODE, TRACE, TUNING, WORKSPACE};
 }
 
 /// Launch functions.
@@ -21,24 +34,28 @@ pub mod launch {
     pub use crate::launch::can_implement;
 }
 
+/// The signatures of candle's kernels for quantised weights.
+#[cfg(feature = "interpose")]
+pub mod interpose {
+    pub use crate::interpose::signatures::{FewRows, QuantizeRows, Rows};
+}
+
 /// The block formats of GGUF files by candle's names.
 #[cfg(all(feature = "candle", feature = "cuda"))]
 pub mod blocks {
-    pub use crate::candle::blocks::ggml_type;
+    pub use crate::candle::blocks::{ggml_type, OF_EXPERTS};
 }
 
 /// Suites.
-#[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod suite {
-    #[cfg(feature = "cli")]
-    pub use crate::suite::{experts, gguf, random, Routing};
-    pub use crate::suite::{parse, to_toml, Distribution, Shape, ShapeEpilogue, ShapeGroups, Size};
+    pub use crate::suite::{parse, to_toml, Distribution, Lines, Shape, ShapeEpilogue, ShapeGroups, Size};
+    /// The suite that ships.
+    pub const SHIPPED: &str = include_str!("../benches/suite.toml");
 }
 
 /// Files of traces.
-#[cfg(any(feature = "cli", feature = "interpose"))]
 pub mod trace {
-    pub use crate::trace::{class_of, Recorded, Tracer, LEFT_OUT};
+    pub use crate::trace::{class_of, Recorded, Tracer, DEFAULT_FILE, LEFT_OUT};
 }
 
 /// Measured tables.
@@ -48,3 +65,14 @@ pub mod tuning {
         RefusedEntry, Tables, Tuning, LEAST_GAIN, MOST_STEP,
     };
 }
+
+/// The scripts and pins of `third_party`, which a program from `cargo install` has no other copy of: names and texts.
+pub const TOOLCHAIN: [(&str, &str); 7] = [
+    ("fetch.sh", include_str!("../third_party/fetch.sh")),
+    ("stub_libcuda.sh", include_str!("../third_party/stub_libcuda.sh")),
+    ("pins/cuda-13.0.txt", include_str!("../third_party/pins/cuda-13.0.txt")),
+    ("pins/cuda-13.5.txt", include_str!("../third_party/pins/cuda-13.5.txt")),
+    ("pins/cutlass.txt", include_str!("../third_party/pins/cutlass.txt")),
+    ("pins/libclang.txt", include_str!("../third_party/pins/libclang.txt")),
+    ("pins/model.txt", include_str!("../third_party/pins/model.txt")),
+];

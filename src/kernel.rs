@@ -42,11 +42,14 @@ pub enum Role {
 }
 
 /// The subject of the dispatcher's questions to a family: a kernel, a problem and a device.
+#[doc(hidden)] // `tilegemm fit` asks, too
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Case<'a> {
+pub struct Case<'a> {
+    /// The kernel.
     pub kernel: &'a KernelDesc,
     /// Canonical, not empty, and supported by the kernel.
     pub problem: &'a Problem,
+    /// The device.
     pub device: &'a DeviceInfo,
     /// Bytes of device memory that the kernel may use beside the operands.
     pub workspace: u64,

@@ -86,9 +86,6 @@
 pub mod arch;
 #[cfg(feature = "candle")]
 mod candle;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 mod config;
 mod cost;
 pub mod dispatch;
@@ -111,9 +108,7 @@ mod settings;
 pub mod stats;
 #[cfg(feature = "cuda")]
 mod stderr;
-#[cfg(any(feature = "cli", feature = "interpose"))]
 mod suite;
-#[cfg(any(feature = "cli", feature = "interpose"))]
 mod trace;
 mod tuning;
 pub mod workspace;

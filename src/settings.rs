@@ -3,8 +3,7 @@
 //!
 //! An empty variable counts as not set.
 
-#[cfg(any(feature = "cli", feature = "interpose"))]
-pub(crate) mod names;
+pub mod names;
 
 use crate::error::{Error, Result};
 use std::ffi::OsString;
@@ -269,7 +268,6 @@ pub(crate) fn mode() -> Result<Option<String>> {
 }
 
 /// The value of [`TRACE`].
-#[cfg(any(feature = "cli", feature = "interpose"))]
 pub(crate) fn trace() -> Option<PathBuf> {
     TRACE.path()
 }
@@ -326,7 +324,7 @@ pub(crate) fn overlap() -> Result<bool> {
 
 /// The request of [`TUNING`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Tuning {
+pub enum Tuning {
     /// No measured table.
     Off,
     /// This table before the shipped table.
@@ -334,12 +332,12 @@ pub(crate) enum Tuning {
 }
 
 /// The value of [`TUNING`].
-pub(crate) fn tuning() -> Option<Tuning> {
+pub fn tuning() -> Option<Tuning> {
     TUNING.path().map(|path| if path.as_os_str() == "off" { Tuning::Off } else { Tuning::File(path) })
 }
 
 /// The user's folder for caches: `$XDG_CACHE_HOME`, else `~/.cache`. `None` where neither folder is known.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
+pub fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // The XDG Base Directory Specification says to ignore relative paths.
     let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());

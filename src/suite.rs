@@ -21,8 +21,8 @@
 //! from = "Llama-3.1-8B"        # where the shape comes from; optional, also spelled `source`
 //! ```
 //!
-//! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. [`random`] draws such lists,
-//! [`experts`] lists the products of models with experts, and [`gguf`] those of models with quantised weights.
+//! The f32 mode of rows without one is a setting of the run: `tilegemm bench --f32 MODE`. The command `tilegemm` draws
+//! such lists at random, and has those of models with experts and with quantised weights.
 
 use crate::error::{Error, Result};
 use crate::problem::{
@@ -34,19 +34,9 @@ use std::collections::HashMap;
 use std::fmt;
 use toml::Spanned;
 
-#[cfg(feature = "cli")]
-pub mod experts;
-#[cfg(feature = "cli")]
-pub mod gguf;
 mod groups;
-#[cfg(feature = "cli")]
-pub mod random;
-#[cfg(feature = "cli")]
-mod routing;
 
 pub use groups::{Distribution, ShapeGroups};
-#[cfg(feature = "cli")]
-pub use routing::Routing;
 
 /// One product to measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -235,7 +225,7 @@ pub(crate) fn without_alignment(problem: &Problem) -> Problem {
 
 impl Shape {
     /// A row of dense operands without a name.
-    pub(crate) fn dense([m, n, k]: [Size; 3], batch: Size, layout: Layout, dtype: Format) -> Self {
+    pub fn dense([m, n, k]: [Size; 3], batch: Size, layout: Layout, dtype: Format) -> Self {
         Self {
             id: String::new(),
             class: String::new(),
@@ -262,7 +252,7 @@ impl Shape {
     }
 
     /// The format that the numbers of A and B have in multiplications.
-    pub(crate) fn in_products(&self) -> Format {
+    pub fn in_products(&self) -> Format {
         self.dtype.in_products_with(self.b.unwrap_or(self.dtype))
     }
 
@@ -347,7 +337,7 @@ impl Shape {
     }
 
     /// The lines of A and of B.
-    fn lines(&self) -> [Lines; 2] {
+    pub fn lines(&self) -> [Lines; 2] {
         let [m, n, k] = [self.m, self.n, self.k].map(Size::get);
         let rows = |count, length| Lines { are_rows: true, count, length };
         let columns = |count, length| Lines { are_rows: false, count, length };
@@ -422,12 +412,14 @@ impl Shape {
 }
 
 /// The contiguous dimension of a matrix.
-struct Lines {
+#[derive(Debug)]
+pub struct Lines {
     /// Whether lines are rows; else they are columns.
-    are_rows: bool,
-    count: usize,
+    pub are_rows: bool,
+    /// Lines.
+    pub count: usize,
     /// Elements of a line.
-    length: usize,
+    pub length: usize,
 }
 
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 #![no_main]
 
 #[allow(dead_code)] // a target for each reader
-#[path = "../../tests/support/readers.rs"]
+#[path = "../../cli/tests/cli/readers.rs"]
 mod readers;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

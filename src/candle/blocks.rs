@@ -30,5 +30,4 @@ pub fn ggml_type(format: Format) -> Option<GgmlDType> {
 }
 
 /// The formats of candle's kernels for experts (`moe_gemm_gguf`), by candle's numbers.
-#[cfg(any(feature = "bench", feature = "interpose-kernels"))]
 pub const OF_EXPERTS: [Format; 6] = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];

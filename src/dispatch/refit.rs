@@ -50,14 +50,13 @@ impl Refit {
     }
 
     /// Adds these trees of a family.
-    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
-    pub(crate) fn with_trees(mut self, family: &'static str, trees: OtherTrees) -> Self {
+    pub fn with_trees(mut self, family: &'static str, trees: OtherTrees) -> Self {
         self.trees.insert(family, trees);
         self
     }
 
     /// The estimates of a kernel's family.
-    pub(crate) fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
+    pub fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
         let of_build = Model::of(kernel);
         let family = self.families.get(kernel.family).map(|family| &**family as &dyn Family);
         let trees = match self.trees.get(kernel.family) {

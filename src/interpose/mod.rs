@@ -57,7 +57,6 @@ mod lt;
 mod mode;
 #[cfg(feature = "preload")]
 mod report;
-#[cfg(any(feature = "bench", feature = "interpose-kernels"))]
 pub(crate) mod signatures;
 mod tell;
 

@@ -38,8 +38,7 @@ pub use cublas::VendorLibrary;
 #[doc(hidden)]
 pub use device::current_device;
 pub use device::device_info;
-#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
-pub(crate) use device::{device_count, driver_version};
+pub use device::{device_count, driver_version};
 pub use dispatchers::dispatcher;
 pub(crate) use dispatchers::dispatchers;
 #[cfg(any(feature = "candle", feature = "interpose"))]

@@ -23,7 +23,7 @@ const MOST: usize = 2;
 
 /// A variable that looks like one of this library's and is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub struct Unknown {
     /// The name in the environment.
     pub name: String,
     /// The known name that is nearest.
@@ -31,7 +31,7 @@ pub(crate) struct Unknown {
 }
 
 /// The unknown names of the environment, in order.
-pub(crate) fn unknown() -> Vec<Unknown> {
+pub fn unknown() -> Vec<Unknown> {
     unknown_of(
         std::env::vars_os().filter(|(_, value)| !value.is_empty()).filter_map(|(name, _)| name.into_string().ok()),
     )

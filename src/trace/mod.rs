@@ -10,6 +10,5 @@ mod tracer;
 
 #[cfg(feature = "interpose")]
 pub(crate) use process::{outside, start_if_asked, switch, unplanned, write_to};
-#[cfg(feature = "cli")]
 pub use tracer::DEFAULT_FILE;
 pub use tracer::{class_of, Recorded, Tracer, LEFT_OUT};

@@ -6,7 +6,7 @@ mod activations;
 mod bad_rows;
 mod batch_invariant;
 // The blocks of `tilegemm bench`.
-#[path = "../../src/cli/blocks.rs"]
+#[path = "../../cli/src/blocks.rs"]
 mod blocks;
 mod captures;
 mod cases;
@@ -15,7 +15,7 @@ mod configurations;
 #[cfg(candle_tests)]
 mod conformance;
 // The numbers of the tables of `tilegemm f32` and `tilegemm gguf`.
-#[path = "../../src/cli/errors/data.rs"]
+#[path = "../../cli/src/errors/data.rs"]
 mod data;
 mod device;
 mod elsewhere;

@@ -1,8 +1,8 @@
 //! The environment variables: each is listed, described and read in one place.
 
-use candle_tilegemm::internal::settings::ALL;
 #[cfg(any(feature = "cli", feature = "interpose"))]
-use candle_tilegemm::internal::settings::OTHERS as KNOWN;
+use candle_tilegemm::internal::settings::names::OTHERS as KNOWN;
+use candle_tilegemm::internal::settings::ALL;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! The compute capabilities of a build.
 
-#[path = "../../build/archs.rs"]
-mod archs;
+use candle_tilegemm_build::archs;
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::KERNELS;

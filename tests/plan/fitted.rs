@@ -3,7 +3,7 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{self, KERNELS};
-use candle_tilegemm::internal::cost::{self, Refit};
+use candle_tilegemm::internal::fit::{self, Refit};
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn families() -> Vec<&'static str> {
 #[test]
 fn every_number_has_a_meaning_a_range_and_an_origin() {
     for family in families() {
-        let parameters = cost::parameters(family);
+        let parameters = fit::parameters(family);
         assert!(!parameters.is_empty(), "{family}");
         for parameter in &parameters {
             let [least, most] = parameter.range;
@@ -45,7 +45,7 @@ fn every_number_has_a_meaning_a_range_and_an_origin() {
         let numbers = |value: &toml::Value| value.to_string().split(',').count();
         assert_eq!(file["values"].as_table().unwrap().values().map(numbers).sum::<usize>(), parameters.len(), "{path}");
     }
-    assert!(cost::parameters("no_family").is_empty());
+    assert!(fit::parameters("no_family").is_empty());
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_refit_changes_the_estimates_of_its_family_alone() {
     let problem = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16).canonical().problem;
     let kernel = family::by_name("sm90_swap_ab_bf16_nt_128x64x128_1x1_s8").unwrap();
     let other = family::by_name("cublas_bf16_nt").unwrap();
-    let parameters = cost::parameters(kernel.family);
+    let parameters = fit::parameters(kernel.family);
     let place = parameters.iter().position(|parameter| parameter.name == "few_launch_us").unwrap();
     let mut values: Vec<f64> = parameters.iter().map(|parameter| parameter.value).collect();
     let same = Refit::default().with(kernel.family, &values);

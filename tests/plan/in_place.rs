@@ -126,7 +126,6 @@ fn cublas_takes_leading_dimensions_of_32_bits_only() {
 }
 
 /// A trace of a program has such products, too; a row has C beside D.
-#[cfg(feature = "cli")]
 #[test]
 fn a_suite_has_a_row_for_a_product_in_place() {
     use candle_tilegemm::internal::suite::Shape;

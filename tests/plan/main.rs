@@ -1,7 +1,5 @@
 //! What is planned: problems, rates, limits, estimates, choices and their explanations, over the real table, for cards that need not be here.
 
-#[cfg(feature = "cli")]
-mod batch_invariant;
 mod cards;
 mod choices;
 mod compute_capabilities;
@@ -13,8 +11,6 @@ mod force;
 mod groups;
 mod in_place;
 mod limits;
-#[cfg(feature = "cli")]
-mod no_cliff;
 // The planner of a build with CUDA is the same, and CI runs the tests without CUDA, too.
 #[cfg(not(feature = "cuda"))]
 mod planning;

@@ -1,7 +1,6 @@
 //! The hash of a kernel's code: it changes with what the kernel is made of, and with nothing else.
 
-#[path = "../../build/code.rs"]
-mod code;
+use candle_tilegemm_build::code;
 
 use candle_tilegemm::family::KERNELS;
 

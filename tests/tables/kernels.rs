@@ -1,9 +1,7 @@
 //! The kernel table: every kind of bad row is refused with its line, field and what was expected; the real one is what
 //! the crate plans over.
 
-#[allow(dead_code)] // build.rs uses the rest
-#[path = "../../build/table.rs"]
-mod table;
+use candle_tilegemm_build::table;
 
 use candle_tilegemm::family::{self, KERNELS};
 use std::collections::HashSet;

@@ -1,0 +1,312 @@
+//! The tensors that all arms of a row share: N(0, 1) data and random blocks, in as many copies as keep the operands out of the L2 cache.
+
+use super::allocation::{copies, elements, offsets};
+use super::grouped::Lists;
+use super::timing::Timer;
+use crate::lists::Routing;
+use crate::{blocks, Result};
+use candle::backend::BackendStorage;
+use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
+use candle::{CudaDevice, DType, Device, Storage, Tensor};
+use candle_tilegemm::internal::blocks::ggml_type;
+use candle_tilegemm::launch::Pointers;
+use candle_tilegemm::{Format, Problem};
+use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::SeedableRng;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Device memory that the operands of one product after the other are slices of: to allocate operands and to draw their data anew takes a sixth of a
+/// survey's time.
+#[derive(Default)]
+pub struct Pool {
+    /// N(0, 1) data by type.
+    normal: RefCell<HashMap<DType, Tensor>>,
+    /// Random blocks by format.
+    blocks: RefCell<HashMap<Format, Tensor>>,
+    /// Memory for results by type.
+    results: RefCell<HashMap<DType, Tensor>>,
+}
+
+impl Pool {
+    /// Values that are drawn at once.
+    const BLOCK: usize = 1 << 26;
+
+    /// Blocks that are drawn at once: a prime, so that they come again at another place of a row.
+    const BLOCKS: usize = 65_537;
+
+    /// The elements or blocks that a slice of `count` of them takes: slices begin at multiples of 256 bytes.
+    fn slice(count: usize) -> usize {
+        count.next_multiple_of(256)
+    }
+
+    /// Gives the memory back.
+    pub fn clear(&self) {
+        self.normal.borrow_mut().clear();
+        self.blocks.borrow_mut().clear();
+        self.results.borrow_mut().clear();
+    }
+
+    /// At least `count` elements that are all 0 at first.
+    fn results(&self, count: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.results, count, dtype, || Ok(Tensor::zeros(count, dtype, device)?))
+    }
+
+    /// At least `count` elements of N(0, 1) data.
+    fn normal(&self, count: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.normal, count, dtype, || {
+            let data = Tensor::zeros(count, dtype, device)?;
+            for first in (0..count).step_by(Self::BLOCK) {
+                let values = Tensor::randn(0f32, 1f32, Self::BLOCK.min(count - first), device)?;
+                data.slice_set(&values.to_dtype(dtype)?, 0, first)?;
+            }
+            Ok(data)
+        })
+    }
+
+    /// At least `count` random blocks, a line of bytes each. The drawn blocks come again and again.
+    fn blocks(&self, count: usize, format: Format, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.blocks, count, format, || {
+            let name = ggml_type(format).ok_or_else(|| format!("candle has no {format}"))?;
+            let bytes = format.block().bytes;
+            let drawn = blocks::random(name, Self::BLOCKS, &mut StdRng::seed_from_u64(1));
+            let drawn = Tensor::from_vec(drawn, (Self::BLOCKS, bytes), device)?;
+            let data = Tensor::zeros((count, bytes), DType::U8, device)?;
+            for first in (0..count).step_by(Self::BLOCKS) {
+                data.slice_set(&drawn.narrow(0, 0, Self::BLOCKS.min(count - first))?, 0, first)?;
+            }
+            Ok(data)
+        })
+    }
+
+    /// The tensor of `key` if it has `count` lines, else a new one.
+    fn at_least<K: Eq + Hash>(
+        tensors: &RefCell<HashMap<K, Tensor>>,
+        count: usize,
+        key: K,
+        new: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let mut tensors = tensors.borrow_mut();
+        match tensors.get(&key) {
+            Some(tensor) if tensor.dim(0)? >= count => Ok(tensor.clone()),
+            _ => {
+                tensors.remove(&key); // before the new memory is allocated
+                let tensor = new()?;
+                tensors.insert(key, tensor.clone());
+                Ok(tensor)
+            }
+        }
+    }
+}
+
+/// A tensor. Products take one slice after the other.
+struct Slices {
+    tensor: Tensor,
+    next: usize,
+}
+
+impl Slices {
+    /// The next `count` elements or blocks.
+    fn take(&mut self, count: usize) -> Result<Tensor> {
+        let slice = self.tensor.narrow(0, self.next, count)?;
+        self.next += Pool::slice(count);
+        Ok(slice)
+    }
+}
+
+/// Operands of one product.
+pub struct Operands {
+    problem: Problem,
+    copies: Vec<Copy>,
+    /// The lists of a product in groups.
+    lists: Option<Lists>,
+}
+
+struct Copy {
+    a: Tensor,
+    /// Blocks are bytes.
+    b: Tensor,
+    /// Empty unless the epilogue reads C.
+    c: Tensor,
+    bias: Tensor,
+    d: Tensor,
+}
+
+impl Operands {
+    /// Operands with data from the pool, and the lists of the routing. `scale` is 1; 0 plants a mistake.
+    ///
+    /// # Errors
+    /// Data that is not N(0, 1), such as zeros.
+    pub fn new(
+        timer: &Timer,
+        pool: &Pool,
+        problem: &Problem,
+        l2_bytes: usize,
+        hot: bool,
+        scale: f64,
+        routing: Option<&Routing>,
+    ) -> Result<Self> {
+        let copies = copies(&routing.map_or(*problem, |routing| routing.of(problem)), l2_bytes, hot);
+        let [a, b, d, c, bias] = elements(problem).map(|count| count.max(1));
+        let [a_offset, b_offset, d_offset, c_offset] = offsets(problem);
+        let device = Device::Cuda(timer.device().clone());
+        let out = candle_dtype(problem.d.format);
+        let of_blocks = problem.b.format.is_gguf_block();
+        let b_as_numbers = if of_blocks { 0 } else { b_offset + b };
+        let inputs = [a_offset + a, b_as_numbers, c_offset + c, bias].map(Pool::slice).iter().sum::<usize>();
+        let tensor = pool.normal(copies * inputs, candle_dtype(problem.a.format), &device)?;
+        let mut inputs = Slices { tensor, next: 0 };
+        let mut normal = |count: usize, offset: usize| -> Result<Tensor> {
+            let values = inputs.take(offset + count)?;
+            let values = if scale == 1.0 { values } else { (values * scale)? };
+            Ok(values.narrow(0, offset, count)?)
+        };
+        let blocks = b / problem.b.format.block().elements;
+        let mut slices_of_b = None;
+        if of_blocks {
+            let tensor = pool.blocks(copies * Pool::slice(blocks), problem.b.format, &device)?;
+            slices_of_b = Some(Slices { tensor, next: 0 });
+        }
+        let mut results = Slices { tensor: pool.results(copies * Pool::slice(d_offset + d), out, &device)?, next: 0 };
+        let copy = |_| -> Result<Copy> {
+            let d = results.take(d_offset + d)?.narrow(0, d_offset, d)?;
+            let a = normal(a, a_offset)?;
+            let b = match &mut slices_of_b {
+                Some(slices) => slices.take(blocks)?,
+                None => normal(b, b_offset)?,
+            };
+            // C and the bias are rounded as A and B are.
+            let c = normal(c_offset + c, 0)?.to_dtype(out)?.narrow(0, c_offset, c)?;
+            Ok(Copy { a, b, c, bias: normal(bias, 0)?.to_dtype(out)?, d })
+        };
+        let lists = routing.map(|routing| Lists::new(routing, &device)).transpose()?;
+        let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()?, lists };
+        for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
+            is_normal("A", &copy.a)?;
+            if !of_blocks {
+                is_normal("B", &copy.b)?;
+            }
+        }
+        Ok(operands)
+    }
+
+    /// One copy with these numbers: A and B in the problem's layout, B as bytes where B has blocks, for a product without an epilogue.
+    pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
+        let out = candle_dtype(problem.d.format);
+        let zeros = |count: usize| Tensor::zeros(count.max(1), out, a.device());
+        let [a_count, b_count, d, c, bias] = elements(problem);
+        let (a, b) = (a.flatten_all()?, b.flatten_all()?);
+        let b_count = if problem.b.format.is_gguf_block() { problem.b.format.bytes(b_count) } else { b_count };
+        if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
+            return Err(format!("{problem} takes {a_count} and {b_count} numbers or bytes, not those").into());
+        }
+        let copy = Copy { a, b, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
+        Ok(Self { problem: *problem, copies: vec![copy], lists: None })
+    }
+
+    /// The lists of a product in groups.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn lists(&self) -> Result<&Lists> {
+        Ok(self.lists.as_ref().ok_or("the product has no groups")?)
+    }
+
+    pub fn copies(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// A, B and D of copy 0, as flat tensors; C and the bias where the problem has them.
+    pub fn first(&self) -> [&Tensor; 5] {
+        let Copy { a, b, c, bias, d } = &self.copies[0];
+        [a, b, d, c, bias]
+    }
+
+    /// A and B of a copy, as flat tensors.
+    pub fn inputs(&self, copy: usize) -> [&Tensor; 4] {
+        let Copy { a, b, c, bias, .. } = &self.copies[copy % self.copies.len()];
+        [a, b, c, bias]
+    }
+
+    /// The pointers of a copy.
+    pub fn pointers(&self, copy: usize) -> Result<Pointers> {
+        let Copy { a, b, c, bias, d } = &self.copies[copy % self.copies.len()];
+        let has_bias = self.problem.epilogue.bias.is_some();
+        let mut pointers = Pointers::new(address(a)? as _, address(b)? as _, address(d)? as _);
+        if self.problem.epilogue.reads_c() {
+            pointers.c = address(c)? as _;
+        }
+        if has_bias {
+            pointers.bias = address(bias)? as _;
+        }
+        if let Some(lists) = &self.lists {
+            pointers = pointers.with_groups(lists.pointers()?);
+        }
+        Ok(pointers)
+    }
+
+    /// Fills D of copy 0 with NaN: in every type, all bits set are a NaN.
+    pub fn poison(&self, timer: &Timer) -> Result {
+        let d = &self.copies[0].d;
+        let bytes = d.elem_count() * d.dtype().size_in_bytes();
+        // SAFETY: D has this length, and lives until the stream has passed.
+        unsafe { result::memset_d8_async(address(d)?, 0xff, bytes, timer.device().cuda_stream().cu_stream())? };
+        Ok(())
+    }
+}
+
+/// Refuses zeros and constants, which run up to a fifth faster than random data.
+fn is_normal(name: &str, values: &Tensor) -> Result {
+    let count = values.elem_count() as f64;
+    if count < 64.0 {
+        return Ok(()); // nothing that could be told from chance
+    }
+    // A part is enough to tell.
+    let values = values.narrow(0, 0, values.elem_count().min(1 << 20))?.to_dtype(candle::DType::F64)?;
+    let mean = values.mean_all()?.to_scalar::<f64>()?;
+    let variance = values.sqr()?.mean_all()?.to_scalar::<f64>()? - mean * mean;
+    let slack = 6.0 / count.sqrt() + 0.01;
+    if mean.abs() < slack && (variance - 1.0).abs() < 2.0 * slack {
+        return Ok(());
+    }
+    Err(format!(
+        "{name} is not N(0, 1) data (mean {mean:.3}, variance {variance:.3}); times on such data are refused, for zeros and \
+         constants draw less power and run faster than real data"
+    )
+    .into())
+}
+
+pub fn candle_dtype(dtype: Format) -> candle::DType {
+    match dtype {
+        Format::F16 => candle::DType::F16,
+        Format::BF16 => candle::DType::BF16,
+        Format::F32 => candle::DType::F32,
+        Format::F64 => candle::DType::F64,
+        other => unreachable!("a suite has no {other}"),
+    }
+}
+
+/// Address of the first element of a contiguous tensor.
+pub fn address(tensor: &Tensor) -> Result<u64> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let before = (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64;
+    let Storage::Cuda(storage) = &*storage else { return Err("a tensor is not on the GPU".into()) };
+    let stream = storage.device().cuda_stream();
+    let storage_begin = match storage.dtype() {
+        candle::DType::F16 => storage.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
+        candle::DType::BF16 => storage.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
+        candle::DType::F32 => storage.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
+        candle::DType::F64 => storage.as_cuda_slice::<f64>()?.device_ptr(&stream).0,
+        candle::DType::U8 => storage.as_cuda_slice::<u8>()?.device_ptr(&stream).0,
+        candle::DType::U32 => storage.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
+        other => return Err(format!("{} is no type of operands and lists", other.as_str()).into()),
+    };
+    Ok(storage_begin + before)
+}
+
+/// Free device memory in bytes.
+pub fn free_bytes(device: &CudaDevice) -> Result<usize> {
+    Ok(device.cuda_stream().context().mem_get_info()?.0)
+}

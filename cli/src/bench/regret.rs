@@ -1,0 +1,64 @@
+//! The regret of the choices of a run: their times over the best of the arms that a dispatcher could have chosen.
+
+use super::report::{Arm, Report, Row};
+use crate::regret::{Judged, Regret};
+use std::fmt;
+
+/// The arms that are choices, each with its description.
+const CHOICES: [(&str, &str); 2] = [
+    ("ours", "the dispatcher's choice, with its measured tables"),
+    ("ours-untuned", "the dispatcher's choice without measured tables"),
+];
+const STOCK: &str = "candle";
+
+/// The regret of each choice that the record has.
+pub struct OfReport(pub Vec<(&'static str, Regret)>);
+
+/// The regret of a record's choices, over its sound rows.
+pub fn of_report(report: &Report) -> OfReport {
+    let of = |arm: &str| Regret(report.sound().filter_map(|row| judge(row, arm)).collect());
+    let all = CHOICES.into_iter().map(|(arm, what)| (what, of(arm)));
+    OfReport(all.filter(|(_, regret)| !regret.0.is_empty()).collect())
+}
+
+/// `None` where the arm was not measured, or no other arm was.
+fn judge(row: &Row, choice: &str) -> Option<Judged> {
+    let us = row.arms.get(choice)?.us;
+    let best = best(row, choice)?.1.us;
+    let over_stock = row.arms.get(STOCK).map(|stock| us / stock.us);
+    Some(Judged { class: row.class.clone(), id: row.id.clone(), ratio: us / best, over_stock })
+}
+
+/// The fastest arm that a dispatcher could have chosen in place of `choice`, or `choice` itself, with its name. `None` where no other arm
+/// was measured.
+pub fn best<'a>(row: &'a Row, choice: &str) -> Option<(&'a str, &'a Arm)> {
+    let own = row.arms.get_key_value(choice)?;
+    let others = row.arms.iter().filter(|(name, _)| *name != choice && is_candidate(row, name));
+    let other = others.min_by(|x, y| x.1.us.total_cmp(&y.1.us))?;
+    let (name, arm) = if other.1.us < own.1.us { other } else { own };
+    Some((name, arm))
+}
+
+/// Whether the arm is a kernel by name, with or without a configuration.
+pub fn is_kernel(row: &Row, arm: &str) -> bool {
+    row.arms.get(arm).is_some_and(|measured| arm.split('@').next() == Some(&measured.kernel))
+}
+
+/// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms,
+/// other f32 modes, and candle's kernels for experts and quantised weights are no choices.
+fn is_candidate(row: &Row, arm: &str) -> bool {
+    match arm {
+        "ours" | "ours-untuned" | "own" | "own-best" => true,
+        STOCK => row.groups.is_none() && row.b.is_none() && !row.flags.iter().any(|flag| flag == "inexact candle"),
+        name => is_kernel(row, name),
+    }
+}
+
+impl fmt::Display for OfReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, regret) in &self.0 {
+            writeln!(f, "regret of {what}: time over the best of our kernels and the vendor's call\n{regret}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! The errors that a family's numbers leave, learned as trees.
+
+use super::boost::{self, Sample};
+use super::records::{Measurement, Record};
+use candle_tilegemm::arch::Arch;
+use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::internal::fit::{factors, hold_for, of_launch, of_problem, variant, Refit, Tree, BOUNDED};
+use candle_tilegemm::kernel::{Case, KernelDesc, Role};
+use candle_tilegemm::{workspace, Layout};
+use comfy_table::Table;
+
+/// A family with fewer measurements gets no trees, nor does a kernel with fewer: f16 and bf16 are one kernel here.
+const LEAST: usize = 200;
+const LEAST_OF_KERNEL: usize = 20;
+/// A kernel of ours that takes this share longer than the fastest counts half. The vendor's call always counts whole, for each choice is made
+/// between ours and this one.
+const HALF: f64 = 0.15;
+/// The least that a measurement counts.
+const LEAST_WEIGHT: f64 = 0.05;
+
+/// A family's trees.
+pub struct Learned {
+    pub family: &'static str,
+    /// The kernels that the trees hold for.
+    pub kernels: Vec<&'static str>,
+    /// The least and the largest of each of the facts [`BOUNDED`].
+    pub ranges: [[f32; 2]; BOUNDED.len()],
+    pub trees: Vec<Tree>,
+    /// Measurements, and the mean errors by logarithm without and with the trees.
+    pub count: usize,
+    pub errors: [f64; 2],
+}
+
+/// Kernels that differ in f16 and bf16 alone are of one kind.
+fn kind(kernel: &KernelDesc) -> (Arch, u32, Layout, [u32; 2]) {
+    let bits = [kernel.types.a, kernel.types.d].map(|format| format.bits() as u32);
+    (kernel.arch, variant(kernel), kernel.layout, bits)
+}
+
+fn sample(measurement: &Measurement, refit: &Refit) -> Option<Sample> {
+    let Measurement { kernel, problem, device, us, weight, .. } = measurement;
+    let case = Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES };
+    let model = refit.model(kernel);
+    let config = measurement.config.unwrap_or_else(|| model.chosen(&case));
+    let expected = model.uncorrected_us(&case, &config);
+    let target = (us / expected).ln();
+    // The measurement's own weight is the square of its speed over the fastest.
+    let slower = weight.sqrt().recip() - 1.0;
+    let weight = match kernel.role {
+        Role::Vendor => 1.0,
+        _ => (1.0 + (slower / HALF).powi(2)).recip() + LEAST_WEIGHT,
+    };
+    (hold_for(device) && target.abs() < 2.0).then(|| {
+        let facts = of_launch(of_problem(problem, device), &case, &config, expected);
+        Sample { facts, target, weight }
+    })
+}
+
+fn of_family<'a>(family: &str, records: &'a [Record]) -> Vec<&'a Measurement> {
+    records.iter().flat_map(|record| &record.measurements).filter(|m| m.kernel.family == family).collect()
+}
+
+impl Learned {
+    /// The trees of a family with the numbers of `refit`.
+    pub fn of(family: &'static str, refit: &Refit, records: &[Record]) -> Option<Self> {
+        let own = of_family(family, records);
+        let samples: Vec<Sample> = own.iter().filter_map(|measurement| sample(measurement, refit)).collect();
+        if samples.len() < LEAST {
+            return None;
+        }
+        let trees = boost::trees(&samples);
+        let count = |of: &KernelDesc| own.iter().filter(|m| kind(m.kernel) == kind(of)).count();
+        let kernels = KERNELS.iter().filter(|kernel| kernel.family == family && count(kernel) >= LEAST_OF_KERNEL);
+        let kernels = kernels.map(|kernel| kernel.name).collect();
+        let range = |fact| {
+            let values = samples.iter().map(|sample| sample.facts[fact as usize]);
+            values.fold([f32::INFINITY, f32::NEG_INFINITY], |[least, most], value| [least.min(value), most.max(value)])
+        };
+        let (count, errors) = (samples.len(), errors(&samples, &trees));
+        Some(Self { family, kernels, ranges: BOUNDED.map(range), trees, count, errors })
+    }
+
+    pub fn add_to(&self, refit: Refit) -> Refit {
+        refit.with_trees(self.family, (self.kernels.clone(), self.ranges, self.trees.clone()))
+    }
+}
+
+/// The weighted means of errors without and with the trees.
+fn errors(samples: &[Sample], trees: &[Tree]) -> [f64; 2] {
+    let facts: Vec<_> = samples.iter().map(|sample| sample.facts).collect();
+    let mut sums = [0.0; 2];
+    for (Sample { target, weight, .. }, factor) in samples.iter().zip(factors(trees, &facts)) {
+        sums[0] += weight * target.abs();
+        sums[1] += weight * (target - factor.ln()).abs();
+    }
+    let weight: f64 = samples.iter().map(|sample| sample.weight).sum();
+    sums.map(|sum| sum / weight)
+}
+
+/// The mean errors of each family's estimates, without trees and with trees: on the measurements that the trees were learned from, and on the
+/// judged records.
+pub fn table(learned: &[Learned], refit: &Refit, judged: &[Record]) -> Table {
+    let header = ["trees of", "trees", "measurements", "without", "with", "judged: without", "with"];
+    let mut table = super::table(header);
+    for Learned { family, trees, count, errors: learned, .. } in learned {
+        let others: Vec<Sample> = of_family(family, judged).iter().filter_map(|m| sample(m, refit)).collect();
+        let judged = errors(&others, trees);
+        let shares = learned.iter().chain(&judged).map(|error| super::percent(*error));
+        table.add_row([family.to_string(), trees.len().to_string(), count.to_string()].into_iter().chain(shares));
+    }
+    table
+}

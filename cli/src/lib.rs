@@ -1,0 +1,205 @@
+//! `tilegemm`: the kernels, the kernel that a product gets and the reasons, and the state of this machine.
+
+mod bench;
+#[cfg(feature = "bench")]
+mod blocks;
+mod completions;
+mod device;
+mod doctor;
+mod errors;
+mod explain;
+mod f32_tables;
+mod fit;
+mod gguf_tables;
+mod kernels;
+mod layout;
+pub mod lists;
+mod products;
+mod regret;
+mod suite;
+mod terminal;
+mod toolchain;
+mod trace;
+mod tune;
+mod usage;
+mod words;
+
+use candle_tilegemm::F32Mode;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::fmt;
+use std::process::ExitCode;
+use terminal::{print, print_json, tell};
+
+/// The examples below the help of a subcommand; an error shows the first.
+macro_rules! examples {
+    ($($line:literal),+) => { concat!("Examples:", $("\n  tilegemm ", $line),+) };
+}
+
+#[derive(Parser)]
+#[command(name = "tilegemm", version, about, long_about = None, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The exactness of f32 products.
+#[derive(clap::Args)]
+struct F32 {
+    /// Exactness of f32 products: no more error than cuBLAS SGEMM, fused multiply-adds only, or TF32 [default: TILEGEMM_F32, else accurate]
+    #[arg(long = "f32", value_name = "MODE", value_parser = words::words(F32Mode::ALL.map(|mode| (mode.name(), mode))))]
+    mode: Option<F32Mode>,
+}
+
+impl F32 {
+    /// The mode of this process: the requested mode, else the environment's.
+    fn mode(&self) -> Result<F32Mode> {
+        Ok(self.mode.map_or_else(candle_tilegemm::f32_mode, Ok)?)
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the kernels of the table
+    #[command(after_help = examples!["kernels --device h100 --dtype bf16", "kernels --family gemv --names"])]
+    Kernels(kernels::Args),
+    /// Show the tiles, threads and shared memory of a kernel, as CuTe evaluates them
+    #[command(after_help = examples!["layout --list"])]
+    Layout(layout::Args),
+    /// Show the kernel that a product gets, and the reasons against the other kernels
+    #[command(after_help = examples!["explain 2048 28672 4096 --device h100", "explain 1 14336 4096 --dtype f32 --b q4k", "explain 512 768 768 --dtype f32 --bias --activation gelu-erf"])]
+    Explain(explain::Args),
+    #[command(after_help = examples!["suite --device a100 --only decode", "suite --random 100 --seed 1 --toml"])]
+    Suite(suite::Args),
+    /// Time the dispatcher's choices against the vendor library and the roofline
+    #[command(after_help = examples!["bench --only decode --json record.json", "bench --from record.json --html page.html", "bench --compare before.json after.json"])]
+    Bench(Box<bench::Args>),
+    /// Run a program and write its products to a file that `bench` reads
+    #[command(after_help = examples!["trace --out model.toml -- target/release/model --prompt hello"])]
+    Trace(trace::Args),
+    #[command(after_help = examples!["tune --suite model.toml --budget 10m"])]
+    Tune(tune::Args),
+    #[command(after_help = examples!["f32 --from record.json"])]
+    F32(f32_tables::Args),
+    #[command(after_help = examples!["gguf --from record.json"])]
+    Gguf(gguf_tables::Args),
+    #[command(after_help = examples!["fit random-1.json random-2.json --judge random-3.json"])]
+    Fit(fit::Args),
+    #[command(after_help = examples!["toolchain", "toolchain cuda-13.0 cuda-13.5 cutlass"])]
+    Toolchain(toolchain::Args),
+    /// Check this machine's requirements for building and running kernels
+    #[command(after_help = examples!["doctor", "doctor --json"])]
+    Doctor(doctor::Args),
+    #[command(after_help = examples!["completions bash"])]
+    Completions(completions::Args),
+}
+
+/// Why a command failed.
+enum Failure {
+    /// The command line is invalid: exit code 2, as for errors of clap.
+    Usage(String),
+    /// The command line was valid and the command failed: exit code 1.
+    Error(Box<dyn std::error::Error>),
+    /// Like `Error`, with all messages already printed.
+    Silent,
+    /// The command needs a GPU that this machine lacks, or a build for a GPU: exit code 2.
+    NoDevice(String),
+    /// Ctrl-C ended the command: exit code 130.
+    #[cfg(feature = "bench")]
+    Interrupted,
+    /// The traced program ended with this exit code.
+    Exit(u8),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(message) | Failure::NoDevice(message) => f.write_str(message),
+            Failure::Error(error) => error.fmt(f),
+            Failure::Silent => f.write_str("failed, as said before"),
+            #[cfg(feature = "bench")]
+            Failure::Interrupted => f.write_str("interrupted"),
+            Failure::Exit(code) => write!(f, "the program ended with exit code {code}"),
+        }
+    }
+}
+
+type Result<T = ()> = std::result::Result<T, Failure>;
+
+impl<E: Into<Box<dyn std::error::Error>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Error(error.into())
+    }
+}
+
+/// The command `tilegemm`, with the arguments of this process.
+pub fn main() -> ExitCode {
+    let mut command = Cli::command();
+    command.build();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+            return usage::answer(&error, usage::subcommand(&mut command, words));
+        }
+    };
+    let name = matches.subcommand_name().unwrap_or_default();
+    let subcommand = command.find_subcommand_mut(name).expect("clap requires a subcommand");
+    if let Err(message) = check_options(&matches, subcommand) {
+        return usage::refuse(ErrorKind::ArgumentConflict, &message, subcommand);
+    }
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Silent) => ExitCode::FAILURE,
+        #[cfg(feature = "bench")]
+        Err(Failure::Interrupted) => ExitCode::from(130),
+        Err(Failure::Exit(code)) => ExitCode::from(code),
+        Err(Failure::NoDevice(message)) => {
+            tell(format_args!("error: {message}"));
+            ExitCode::from(2)
+        }
+        // The reader closed the pipe, like `head`.
+        Err(Failure::Error(error)) if terminal::is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(Failure::Error(error)) => {
+            tell(format_args!("error: {error}"));
+            ExitCode::FAILURE
+        }
+        Err(Failure::Usage(message)) => usage::refuse(ErrorKind::ValueValidation, &message, subcommand),
+    }
+}
+
+/// Refuses options that clap takes and the subcommand would pass over.
+fn check_options(matches: &ArgMatches, command: &clap::Command) -> std::result::Result<(), String> {
+    match matches.subcommand() {
+        Some(("bench", matches)) => bench::options::check(matches, command),
+        _ => Ok(()),
+    }
+}
+
+fn run(command: &Command) -> Result {
+    match command {
+        Command::Kernels(args) => kernels::run(args),
+        Command::Layout(args) => layout::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Suite(args) => suite::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Trace(args) => trace::run(args),
+        Command::Tune(args) => tune::run(args),
+        Command::F32(args) => f32_tables::run(args),
+        Command::Gguf(args) => gguf_tables::run(args),
+        Command::Fit(args) => fit::run(args),
+        Command::Toolchain(args) => toolchain::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => completions::run(args),
+    }
+}
+
+/// All that `bench` and `f32` print and draw of a record of theirs, for tests with records that nobody has measured.
+#[doc(hidden)]
+pub fn draw_record(text: &str) -> std::result::Result<String, String> {
+    let json: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let drawn = if json.get("bench").is_some() { f32_tables::draw(json) } else { bench::draw(json) };
+    drawn.map_err(|failure| failure.to_string())
+}

@@ -1,0 +1,20 @@
+//! The command `tilegemm`, its readers of suites and records, and its pages.
+
+mod support;
+
+mod bench;
+mod command;
+mod f32_tables;
+mod fit;
+mod gguf;
+mod layout;
+mod machine;
+mod mistakes;
+mod random;
+mod readers;
+mod regret;
+mod report;
+mod routing;
+#[cfg(unix)]
+mod tracing;
+mod tune;
