@@ -78,7 +78,6 @@ fn print_allocations() {
 }
 
 /// The time of first plans for random products: of the list of a seed, the least time of each in seven rounds.
-#[cfg(feature = "cli")]
 fn first_plans() {
     const PRODUCTS: usize = 1500;
     const ROUNDS: usize = 7;
@@ -96,11 +95,6 @@ fn first_plans() {
     least.sort();
     let at = |share: f64| least[(share * (PRODUCTS - 1) as f64) as usize];
     println!("first plan of {PRODUCTS} random products: median {:.1?}, 95th percentile {:.1?}", at(0.5), at(0.95));
-}
-
-#[cfg(not(feature = "cli"))]
-fn first_plans() {
-    println!("skipped: first plans of random products (built without the feature `cli`)");
 }
 
 fn plans(criterion: &mut Criterion) {

@@ -1,6 +1,5 @@
 //! The environment variables: each is listed, described and read in one place.
 
-#[cfg(any(feature = "cli", feature = "interpose"))]
 use candle_tilegemm::internal::settings::names::OTHERS as KNOWN;
 use candle_tilegemm::internal::settings::ALL;
 use std::collections::BTreeSet;
@@ -50,7 +49,6 @@ fn the_documentation_has_a_row_for_each_variable() {
 }
 
 /// A name that the documentation has and the library does not know would be reported as misspelt.
-#[cfg(any(feature = "cli", feature = "interpose"))]
 #[test]
 fn every_documented_name_is_known() {
     let pages = [vec![root().join("README.md")], files(&root().join("docs"), "md")].concat();

@@ -132,7 +132,7 @@ mod tests {
         let scaled = row(&fields.replace("top_k = 8", "top_k = 8, scaled = true"));
         assert_eq!(elements(&scaled)[0], 8 * 2048);
         for shape in experts::products().into_iter().chain(experts::gguf_products()) {
-            let routing = Routing::of_row(shape).expect("a product of experts has a routing");
+            let routing = crate::lists::Routing::of_row(&shape).expect("a product of experts has a routing");
             let need = bytes(&routing.of(&shape.problem()), 50 << 20, false);
             assert!(need < 72 << 30, "{} takes {need}", shape.id);
         }

@@ -3,7 +3,7 @@
 use crate::support::{file, stderr, stdout};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::internal::suite::{self, experts, gguf, Shape, Size};
+use candle_tilegemm::internal::suite::{self, Shape, Size};
 use candle_tilegemm::internal::trace::class_of;
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::problem::Epilogue;
@@ -11,6 +11,7 @@ use candle_tilegemm::{Activation, Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
 use std::process::{Command, Output};
+use tilegemm::lists::{experts, gguf};
 
 /// One row; ten lines.
 const ROW: &str = r#"[[shape]]

@@ -3,12 +3,13 @@
 use crate::support::{file, stderr, stdout};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
-use candle_tilegemm::internal::suite::{self, experts, Distribution, Routing, Shape, ShapeGroups, Size};
+use candle_tilegemm::internal::suite::{self, Distribution, Shape, ShapeGroups, Size};
 use candle_tilegemm::problem::{Groups, Rows};
 use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
 use std::process::{Command, Output};
+use tilegemm::lists::{experts, Routing};
 
 /// One row; nine lines.
 const ROW: &str = r#"[[shape]]
