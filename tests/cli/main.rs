@@ -2,6 +2,8 @@
 
 #![cfg(feature = "cli")]
 
+#[path = "../support/records.rs"]
+mod records;
 #[path = "../support/mod.rs"]
 mod support;
 

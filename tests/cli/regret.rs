@@ -108,7 +108,7 @@ fn the_regret_on_products_that_nobody_fitted_stays_small() {
         ("random-16", 290, 1.9, 11.0, 66.0, 11),
     ];
     for (name, products, mean, p95, worst, slower) in records {
-        let text = run(&["fit", "--judge", &format!("{root}/benches/record/h100/2026-11-25-{name}.json")]);
+        let text = run(&["fit", "--judge", &crate::records::path(&format!("h100/2026-11-25-{name}.json"))]);
         let all = cells(&text, "this build:", "all");
         let percent = |cell: &str| cell.trim_end_matches(" %").parse::<f64>().unwrap();
         assert!(all[0].parse::<usize>().unwrap() >= products, "{name}: {all:?}");

@@ -2,6 +2,10 @@
 
 #![allow(clippy::duplicate_mod)] // two tests read build/table.rs, one of them with the feature `cli` only
 
+#[cfg(feature = "cli")]
+#[path = "../support/records.rs"]
+mod records;
+
 #[cfg(feature = "cuda")]
 mod contract;
 mod hashes;

@@ -1,0 +1,16 @@
+//! The records of benches/record. They are in the repository only: the package has none.
+
+pub fn path(name: &str) -> String {
+    let path = format!("{}/benches/record/{name}", env!("CARGO_MANIFEST_DIR"));
+    assert!(
+        std::path::Path::new(&path).exists(),
+        "{path} is missing: this test reads a record, and records are in the repository only, not in the package"
+    );
+    path
+}
+
+#[allow(dead_code)] // some tests give the path to a command
+pub fn text(name: &str) -> String {
+    let path = path(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
