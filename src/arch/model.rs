@@ -64,7 +64,7 @@ const MEASURED: [(&str, Rates); 2] = [
     ("NVIDIA H100 80GB HBM3", [3120.0, 800.0, 412.0, 52.0, 64.0]),
     ("NVIDIA H200", [4300.0, 790.0, 406.85, 52.0, 64.0]),
 ];
-/// The clock of the measured cards under load: NVML, in every record of benches/record.
+/// The clock of the measured cards under load: NVML, in every whole record.
 const MEASURED_GHZ: f64 = 1.98;
 
 /// Rates of data sheets. Tensor cores take half as many TF32 products as f16 products in all of these sheets.

@@ -84,7 +84,7 @@ fn estimates_of_f64_are_near_what_was_recorded() {
 /// The record of few outputs that `split_k`'s and cuBLAS's estimates are fitted to. tests/gpu/speed.rs judges them on other products.
 #[test]
 fn estimates_of_few_outputs_are_near_the_record() {
-    let record = include_str!("../../benches/record/h100/few-outputs-2026-11-23.csv");
+    let record = crate::records::text("h100/few-outputs-2026-11-23.csv");
     let rows =
         record.lines().filter(|line| !line.starts_with('#')).skip(1).map(|line| line.split(',').collect::<Vec<_>>());
     let (mut own, mut vendor) = (Vec::new(), Vec::new());

@@ -98,11 +98,14 @@ fn regret(device: &DeviceInfo, record: &str) -> Regret {
     let tuned = Dispatcher::hypothetical(device.clone());
     let estimates = Dispatcher::hypothetical(device.clone()).without_tuning();
     let mut regret = Regret { rows: Vec::new(), unmeasured: 0 };
+    // The record is compact: a row is a list of its columns, then of times, each after its arm's place in the table.
+    let columns = record["columns"].as_array().unwrap();
     for row in record["rows"].as_array().unwrap() {
-        let id = row["id"].as_str().unwrap();
+        let column = |name: &str| &row[columns.iter().position(|column| column == name).unwrap()];
+        let id = column("id").as_str().unwrap();
         let shape = shapes.iter().find(|shape| shape["id"].as_str() == Some(id)).unwrap();
-        let [m, n, k, batch] = ["m", "n", "k", "batch"].map(|key| row[key].as_u64().unwrap() as usize);
-        let text = |key: &str| row[key].as_str().unwrap();
+        let [m, n, k, batch] = ["m", "n", "k", "batch"].map(|key| column(key).as_u64().unwrap() as usize);
+        let text = |key: &str| column(key).as_str().unwrap();
         let (layout, dtype): (Layout, Format) = (text("layout").parse().unwrap(), text("dtype").parse().unwrap());
         let mut problem = Problem::dense(m, n, k, batch, layout, dtype);
         problem.f32_mode = F32Mode::Accurate;
@@ -114,12 +117,13 @@ fn regret(device: &DeviceInfo, record: &str) -> Regret {
         }
         let folded = problem.canonical().problem.m != m;
         let vendor = format!("cublas_{dtype}_{layout}");
-        let times = ["ours", "own", "own-best", "candle"].into_iter().filter_map(|arm| {
-            let measured = row["arms"].get(arm)?;
-            let name = renamed(measured["kernel"].as_str()?);
+        let times = row[columns.len()].as_array().unwrap().chunks(2).filter_map(|time| {
+            let arm = &record["arms"][time[0].as_u64()? as usize];
+            let name = renamed(arm["kernel"].as_str()?);
+            let counts = ["ours", "own", "own-best", "candle"].contains(&arm["arm"].as_str()?);
             let is_vendors = name == "cublasGemmStridedBatchedEx";
-            (!is_vendors || !folded)
-                .then_some((if is_vendors { vendor.clone() } else { name }, measured["us"].as_f64()?))
+            (counts && (!is_vendors || !folded))
+                .then_some((if is_vendors { vendor.clone() } else { name }, time[1].as_f64()?))
         });
         let times: Vec<(String, f64)> = times.collect();
         let best = times.iter().map(|time| time.1).fold(f64::INFINITY, f64::min);
@@ -141,12 +145,11 @@ fn mean(rows: &[(String, f64)]) -> f64 {
 
 #[test]
 fn the_regret_of_the_estimates_alone_is_small() {
-    let h100 = include_str!("../../benches/record/h100/2026-11-22.json");
-    let h200 = include_str!("../../benches/record/h200/2026-11-22.json");
+    let [h100, h200] = ["h100", "h200"].map(|card| crate::records::text(&format!("{card}/2026-11-22.json")));
     for (device, record, most_mean, most, unmeasured) in
         [(DeviceInfo::h100(), h100, 1.0025, 1.06, 11), (DeviceInfo::h200(), h200, 1.0065, 1.10, 20)]
     {
-        let regret = regret(&device, record);
+        let regret = regret(&device, &record);
         let rows = &regret.rows;
         println!(
             "{}: {} products, mean {:.4}, worst {:?}, unmeasured {}",

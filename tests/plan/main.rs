@@ -1,5 +1,8 @@
 //! What is planned: problems, rates, limits, estimates, choices and their explanations, over the real table, for cards that need not be here.
 
+#[path = "../support/records.rs"]
+mod records;
+
 mod cards;
 mod choices;
 mod compute_capabilities;

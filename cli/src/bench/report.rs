@@ -1,4 +1,4 @@
-//! The JSON record of a benchmark run, schema 1.
+//! The JSON record of a benchmark run: schema 1, and schema 2 of the compact form.
 //!
 //! Times are microseconds of one product, median with 10th and 90th percentile. Fields that an older record's schema
 //! lacks are empty. benches/README.md describes every field.
@@ -18,7 +18,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Whole,
-    /// Without percentiles and the card's state ([`compact`]).
+    /// Without percentiles, errors and the card's state ([`compact`]).
     Compact,
 }
 
@@ -244,10 +244,11 @@ impl Report {
     /// The record in this JSON, whole or compact ([`compact`]).
     pub fn from_json(mut json: serde_json::Value) -> std::result::Result<Self, String> {
         let schema = json["schema"].as_u64();
-        if schema != Some(SCHEMA.into()) {
+        if ![SCHEMA, compact::SCHEMA].map(|known| Some(known.into())).contains(&schema) {
             let have = schema.map_or("none".into(), |schema| schema.to_string());
+            let known = format!("{SCHEMA} and {}", compact::SCHEMA);
             return Err(format!(
-                "schema {have}, this command reads {SCHEMA}; record it again with `tilegemm bench --json`"
+                "schema {have}, this command reads {known}; record it again with `tilegemm bench --json`"
             ));
         }
         compact::expand(&mut json)?;

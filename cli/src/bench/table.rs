@@ -66,20 +66,13 @@ pub fn remarks(report: &Report) -> String {
     for row in &report.rows {
         for flag in row.flags.iter().filter(|flag| flag.starts_with("wrong ")) {
             let arm = flag.trim_start_matches("wrong ");
-            let err = row.arms.get(arm).and_then(|arm| arm.err).unwrap_or(f64::NAN);
-            lines.push(format!(
-                "WRONG: {arm} in {}: error {err:.2e} of the result's mean; its time is worth nothing",
-                row.id
-            ));
+            lines.push(format!("WRONG: {arm} in {}{}; its time is worth nothing", row.id, error(row, arm)));
         }
     }
     for row in &report.rows {
         for arm in row.flags.iter().filter_map(|flag| flag.strip_prefix("inexact ")) {
-            let err = row.arms.get(arm).and_then(|arm| arm.err).unwrap_or(f64::NAN);
-            lines.push(format!(
-                "INEXACT: {arm} in {}: error {err:.2e} of the result's mean; it adds partial sums in 16 bits there",
-                row.id
-            ));
+            let error = error(row, arm);
+            lines.push(format!("INEXACT: {arm} in {}{error}; it adds partial sums in 16 bits there", row.id));
         }
     }
     let flagged = report.rows.iter().filter(|row| !row.flags.is_empty()).count();
@@ -89,6 +82,12 @@ pub fn remarks(report: &Report) -> String {
     }
     lines.extend(left_out(&report.left_out));
     lines.join("\n")
+}
+
+/// The error of an arm, where the record has it.
+fn error(row: &Row, arm: &str) -> String {
+    let err = row.arms.get(arm).and_then(|arm| arm.err);
+    err.map_or(String::new(), |err| format!(": error {err:.2e} of the result's mean"))
 }
 
 /// A line for each reason, from reasons by id.

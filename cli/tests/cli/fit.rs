@@ -149,7 +149,7 @@ fn errors_that_the_numbers_leave_are_learned_as_trees() {
 
 #[test]
 fn what_proves_the_estimates_is_not_fitted_to() {
-    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/record/h200/2026-11-22.json");
+    let suite = &crate::records::path("h200/2026-11-22.json");
     let output = fit(&[suite, "--write"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -1,5 +1,7 @@
 //! The command `tilegemm`, its readers of suites and records, and its pages.
 
+#[path = "../../../tests/support/records.rs"]
+mod records;
 mod support;
 
 mod bench;

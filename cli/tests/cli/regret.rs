@@ -54,7 +54,7 @@ fn a_compact_record_has_the_same_medians() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compact.json");
     let whole = run(&["bench", "--from", RECORD, "--json", path.to_str().unwrap(), "--compact"]);
     let text = std::fs::read_to_string(&path).unwrap();
-    assert!(!text.contains("us_p10") && text.contains("\"arms\":[["), "{text}");
+    assert!(!text.contains("us_p10") && text.contains("\"columns\": ["), "{text}");
     let compact = run(&["bench", "--from", path.to_str().unwrap()]);
     let regret = |text: &str| text.split_once(TUNED).unwrap().1.to_string();
     assert_eq!(regret(&whole), regret(&compact));
@@ -63,11 +63,42 @@ fn a_compact_record_has_the_same_medians() {
     // A compact record stays what it is, and a place outside of the table is an error.
     run(&["bench", "--from", path.to_str().unwrap(), "--json", path.to_str().unwrap(), "--compact"]);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-    std::fs::write(&path, text.replacen("\"arms\":[[0,", "\"arms\":[[999,", 1)).unwrap();
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(["bench", "--from", path.to_str().unwrap()]).output();
-    let error = String::from_utf8(output.unwrap().stderr).unwrap();
-    assert!(error.contains("names arm 999, which the table lacks"), "{error}");
+    for (wrong, why) in [
+        (text.replacen(",[0,", ",[999,", 1), "names arm 999, which the table lacks"),
+        (text.replacen("]],", ",7]],", 1), "has an arm without a time"),
+        (text.replacen("\"rows\": [", "\"rows\": [7,", 1), "7 is no row"),
+        (text.replacen("\"schema\": 2", "\"schema\": 3", 1), "schema 3, this command reads 1 and 2"),
+    ] {
+        std::fs::write(&path, wrong).unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(["bench", "--from", path.to_str().unwrap()]).output();
+        let error = String::from_utf8(output.unwrap().stderr).unwrap();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+/// In schema 1 the rows of a compact record are objects, and its arms are pairs.
+#[test]
+fn a_compact_record_of_schema_1_is_read() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compact-1.json");
+    let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(RECORD).unwrap()).unwrap();
+    let mut table = Vec::new();
+    for row in record["rows"].as_array_mut().unwrap() {
+        let mut pairs = Vec::new();
+        for (name, arm) in row["arms"].as_object().unwrap() {
+            pairs.push(serde_json::json!([table.len(), arm["us"]]));
+            let mut entry = serde_json::json!({ "arm": name, "kernel": arm["kernel"] });
+            if let Some(config) = arm.get("config") {
+                entry["config"] = config.clone();
+            }
+            table.push(entry);
+        }
+        row["arms"] = pairs.into();
+    }
+    record["arms"] = table.into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    let [whole, compact] = [RECORD, path.to_str().unwrap()].map(|record| run(&["bench", "--from", record]));
+    assert_eq!(whole.split_once(TUNED).unwrap().1, compact.split_once(TUNED).unwrap().1);
 }
 
 /// `fit --judge` judges what this build would choose on the same measurements.
@@ -108,7 +139,7 @@ fn the_regret_on_products_that_nobody_fitted_stays_small() {
         ("random-16", 290, 1.9, 11.0, 66.0, 11),
     ];
     for (name, products, mean, p95, worst, slower) in records {
-        let text = run(&["fit", "--judge", &format!("{root}/benches/record/h100/2026-11-25-{name}.json")]);
+        let text = run(&["fit", "--judge", &crate::records::path(&format!("h100/2026-11-25-{name}.json"))]);
         let all = cells(&text, "this build:", "all");
         let percent = |cell: &str| cell.trim_end_matches(" %").parse::<f64>().unwrap();
         assert!(all[0].parse::<usize>().unwrap() >= products, "{name}: {all:?}");
