@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* Load the kernels beside the products, of csrc/common/elementwise.cu and of csrc/common/experts.cu, on the current device, as a first launch does. They invalidate
+/* Load the kernels beside the products, of csrc/elementwise/elementwise.cu and of csrc/experts/experts.cu, on the current device, as a first launch does. They invalidate
  * no capture, on any stream and thread. */
 tg_status tg_load_elementwise(void);
 tg_status tg_load_experts(void);

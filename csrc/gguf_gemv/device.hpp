@@ -1,7 +1,7 @@
 // The kernel: each warp of a block has a span of K, whose activations stay in registers, and multiplies the span by 16 rows of W after 16 rows.
 #pragma once
 #include "common/add_parts.hpp"
-#include "common/gguf_few_rows.hpp"
+#include "gguf/few_rows.hpp"
 
 namespace tilegemm {
 namespace {

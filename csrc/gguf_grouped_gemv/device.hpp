@@ -1,8 +1,8 @@
 // The kernel: each warp of a block has a span of K, and the block takes tiles of rows of a group, each times some rows of W.
 #pragma once
 #include "common/epilogue.hpp"
-#include "common/gguf_few_rows.hpp"
-#include "common/unit_list.hpp"
+#include "experts/unit_list.hpp"
+#include "gguf/few_rows.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,12 +1,12 @@
 // Groups of rows with a matrix B each, the weights of a GGUF file: the products of experts in decode at the speed of memory; more rows of a group in
 // tiles of 8, each of which reads the group's weights.
 //
-// Products and sums are those of gguf_gemv (common/gguf_few_rows.hpp): each warp of a block keeps the activations of a span of K, 256 numbers, in
+// Products and sums are those of gguf_gemv (gguf/few_rows.hpp): each warp of a block keeps the activations of a span of K, 256 numbers, in
 // registers, and the block goes through rows of W, 16 at a time. Rows of A come from wherever the list of pairs says, and rows of D go to
 // wherever the list says.
 //
 // One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of the tiles of the groups that
-// have rows (common/unit_list.hpp). An item is a tile and some rows of W, as many as give all blocks the same work. Where K has more spans than a
+// have rows (experts/unit_list.hpp). An item is a tile and some rows of W, as many as give all blocks the same work. Where K has more spans than a
 // block has warps, the block goes through K in parts, and the sums of parts stay in shared memory.
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B false

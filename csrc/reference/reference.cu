@@ -7,9 +7,9 @@
 #define TG_GATES_C true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
-#include "common/gguf.hpp"
-#include "common/groups.hpp"
 #include "common/launch.hpp"
+#include "experts/groups.hpp"
+#include "gguf/blocks.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,9 +1,9 @@
 // The shape of a block: rows of A on the M side of mma.sync, and a tile of W on the N side.
 #pragma once
-#include "common/groups.hpp"
 #include "common/operand.hpp"
-#include "common/unit_list.hpp"
 #include "common/warps.hpp"
+#include "experts/groups.hpp"
+#include "experts/unit_list.hpp"
 
 namespace tilegemm {
 namespace {

@@ -5,7 +5,7 @@
 // wherever the list of pairs says, and rows of D go to wherever the list says.
 //
 // One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of the groups that have
-// rows (common/unit_list.hpp), and takes tiles of the list until none is left. The ring of stages goes on from tile to tile: blocks of the next
+// rows (experts/unit_list.hpp), and takes tiles of the list until none is left. The ring of stages goes on from tile to tile: blocks of the next
 // tile arrive while a tile is stored. A group's rows are split in tiles of equal height, in steps of 16 or 32 rows, and a tile takes as many
 // products as the steps of its height.
 #define TG_TAKES_GROUPS true

@@ -1,8 +1,8 @@
 // From sums in registers to rows of D. A lane has two neighbouring columns of a row at a time.
 #pragma once
-#include "common/gate.hpp"
 #include "common/mma.hpp"
 #include "common/store.hpp"
+#include "experts/gate.hpp"
 #include "sm80_grouped_gemm/shape.hpp"
 
 namespace tilegemm {

@@ -2,8 +2,8 @@
 // the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
-#include "common/gguf_half.hpp"
-#include "common/gguf_results.hpp"
+#include "gguf/half.hpp"
+#include "gguf/results.hpp"
 
 namespace tilegemm {
 namespace {

@@ -2,12 +2,12 @@
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Blocks of the file arrive by cp.async as they lie, in a ring of
 // each warp, and become numbers of 16 bits in registers on their way to wgmma. The activations are rounded to 16 bits by a kernel before and arrive
-// by TMA. Tiles of up to 192 rows of A multiply in f16 (common/gguf_half.hpp), wider tiles in bf16 (common/gguf_wgmma.hpp, common/gguf_prepare.hpp). Sums are in f32. Where
+// by TMA. Tiles of up to 192 rows of A multiply in f16 (gguf/half.hpp), wider tiles in bf16 (gguf/wgmma.hpp, gguf/prepare.hpp). Sums are in f32. Where
 // tiles are few, K is split. Two parts are the blocks of a cluster, whose sums meet in distributed shared memory; the sums of more parts meet in the
 // workspace. Both are added up in the order of K.
 //
 // A product has the error of two roundings: at most 2^-7 of |w x| in bf16, and 2^-10 in f16. Results that are not finite are computed once more, number by
-// number (common/gguf_exact.hpp).
+// number (gguf/exact.hpp).
 #include "sm90_gguf_gemm/device.hpp"
 
 namespace tilegemm {

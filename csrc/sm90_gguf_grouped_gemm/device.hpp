@@ -1,8 +1,8 @@
 // The kernel: two warp groups multiply 64 rows of W each, a thread loads the activations, and a warp finds tiles and the rows of D.
 #pragma once
-#include "common/gguf_half.hpp"
-#include "common/gguf_results.hpp"
-#include "common/unit_list.hpp"
+#include "experts/unit_list.hpp"
+#include "gguf/half.hpp"
+#include "gguf/results.hpp"
 
 namespace tilegemm {
 namespace {

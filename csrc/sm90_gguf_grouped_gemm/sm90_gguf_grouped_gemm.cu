@@ -1,10 +1,10 @@
 // Hopper: groups of rows with a matrix B each, the weights of a GGUF file: the products of experts in prefill.
 //
-// Products are those of sm90_gguf_gemm in f16 (common/gguf_half.hpp): W goes from blocks to f16 in registers, and activations arrive by TMA in f16. A kernel
+// Products are those of sm90_gguf_gemm in f16 (gguf/half.hpp): W goes from blocks to f16 in registers, and activations arrive by TMA in f16. A kernel
 // before rounds the activations of each row of the product into the workspace, in the order of the groups, from wherever the list of pairs says. Rows
 // of D go to wherever the list says, in f32.
 //
-// The grid does not depend on the numbers on the device: each block makes the list of the groups that have rows (common/unit_list.hpp), and takes
+// The grid does not depend on the numbers on the device: each block makes the list of the groups that have rows (experts/unit_list.hpp), and takes
 // tiles of the list until none is left. A group's rows are split in tiles of equal height, and a tile is multiplied in the least width that holds
 // the height. Where the workspace holds the activations of some rows only, pairs of kernels follow each other, for as many rows each; a pair leaves out
 // the tiles without such rows.

@@ -1,8 +1,8 @@
 // The kernel: producers load, consumers multiply and store, tile after tile.
 #pragma once
 #include "common/pipeline.hpp"
-#include "common/unit_list.hpp"
 #include "common/wgmma.hpp"
+#include "experts/unit_list.hpp"
 #include "sm90_grouped_gemm/shape.hpp"
 #include "sm90_grouped_gemm/store.hpp"
 

@@ -4,7 +4,7 @@
 // TMA with the group as a coordinate, rows of A by cp.async from wherever the list of pairs says, and rows of D go to wherever the list says.
 //
 // One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of the groups that have
-// rows (common/unit_list.hpp), and takes tiles of the list until none is left. A group's rows are split in tiles of equal height, and a tile is
+// rows (experts/unit_list.hpp), and takes tiles of the list until none is left. A group's rows are split in tiles of equal height, and a tile is
 // multiplied in the least width that holds the height. Blocks of a cluster of two share W where a group has several tiles along M.
 //
 // Gated products: each half of W is a dimension of the tensor map, so that halves and interleaved columns are the same to the kernel. A warp

@@ -3,9 +3,9 @@
 // A warp group's columns of D pass through a stage of the ring: `stmatrix` transposes sums into rows, and a bulk copy takes each row to D. The
 // copies run while the warp group multiplies the next tile.
 #pragma once
-#include "common/gate.hpp"
 #include "common/ptx.hpp"
 #include "common/store.hpp"
+#include "experts/gate.hpp"
 
 namespace tilegemm {
 namespace {

@@ -4,9 +4,9 @@
 #pragma once
 #include <type_traits>
 
-#include "common/gguf_values.hpp"
 #include "common/pipeline.hpp"
 #include "common/wgmma.hpp"
+#include "gguf/values.hpp"
 
 namespace tilegemm::gguf {
 namespace {

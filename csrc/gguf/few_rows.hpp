@@ -3,8 +3,8 @@
 // Codes of weights are operand A of mma.sync, activations are operand B, both in bf16: codes less the code of zero exactly, activations rounded. A scale of the
 // weights multiplies a sum over its 16 or 32 numbers, in f32. Minima multiply the sums of the activations.
 #pragma once
-#include "common/gguf_exact.hpp"
-#include "common/gguf_loader.hpp"
+#include "gguf/exact.hpp"
+#include "gguf/loader.hpp"
 
 namespace tilegemm::gguf {
 namespace {

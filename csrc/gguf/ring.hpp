@@ -1,7 +1,7 @@
 // Blocks of a GGUF file on their way to a warp: 16 rows of W, span after span, through a ring in shared memory.
 #pragma once
-#include "common/gguf_fragment.hpp"
 #include "common/ptx.hpp"
+#include "gguf/fragment.hpp"
 
 namespace tilegemm::gguf {
 namespace {

@@ -6,7 +6,7 @@
 //
 // A number of the row is `scale * (code - zero) - min`, with scales and minima in f32.
 #pragma once
-#include "common/gguf.hpp"
+#include "gguf/blocks.hpp"
 
 namespace tilegemm::gguf {
 namespace {

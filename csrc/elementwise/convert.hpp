@@ -1,10 +1,10 @@
 // Copies of rows in bf16: rows of f32 and f16, and of the blocks of GGUF files.
 #pragma once
-#include "common/bf16.hpp"
-#include "common/gguf_fragment.hpp"
 #include "common/launch.hpp"
-#include "common/numbers.hpp"
 #include "common/ptx.hpp"
+#include "gguf/bf16.hpp"
+#include "gguf/fragment.hpp"
+#include "gguf/numbers.hpp"
 
 namespace tilegemm {
 namespace {

@@ -1,8 +1,8 @@
-// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more (gguf_exact.hpp).
+// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more (gguf/exact.hpp).
 #pragma once
 #include <cstring>
 
-#include "common/gguf_exact.hpp"
+#include "gguf/exact.hpp"
 
 namespace tilegemm::gguf {
 namespace {

@@ -1,9 +1,9 @@
 // Weights of a GGUF file as operand A of wgmma, in bf16.
 //
 // Lane (g, t) of a warp holds numbers 4 t ... 4 t + 3 of a step of 16, of rows g and g + 8. wgmma's slots 2 t, 2 t + 1 of K get the first two
-// numbers, slots 2 t + 8 and 2 t + 9 the others: the activations lie in this order (gguf_prepare.hpp).
+// numbers, slots 2 t + 8 and 2 t + 9 the others: the activations lie in this order (gguf/prepare.hpp).
 #pragma once
-#include "common/gguf_ring.hpp"
+#include "gguf/ring.hpp"
 
 namespace tilegemm::gguf {
 namespace {

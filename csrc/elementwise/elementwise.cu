@@ -1,9 +1,9 @@
 // Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
 // slopes of activations, for gradients, and copies.
-#include "common/convert.hpp"
-#include "common/copy_rows.hpp"
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
+#include "elementwise/convert.hpp"
+#include "elementwise/copy_rows.hpp"
 #include "library.h"
 
 namespace tilegemm {

@@ -1,6 +1,6 @@
 // Blocks of a GGUF file on their way to a warp that has one span of K: 16 rows of W after 16 rows, through a ring in shared memory.
 #pragma once
-#include "common/gguf_ring.hpp"
+#include "gguf/ring.hpp"
 
 namespace tilegemm::gguf {
 namespace {

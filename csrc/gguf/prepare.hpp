@@ -1,10 +1,10 @@
-// Activations in bf16, in the order of K that weights have in the registers of wgmma (gguf_values.hpp): rows of a multiple of 64 numbers in the workspace.
+// Activations in bf16, in the order of K that weights have in the registers of wgmma (gguf/values.hpp): rows of a multiple of 64 numbers in the workspace.
 #pragma once
-#include "common/bf16.hpp"
 #include "common/launch.hpp"
-#include "common/numbers.hpp"
 #include "common/ptx.hpp"
 #include "common/tensor_map.hpp"
+#include "gguf/bf16.hpp"
+#include "gguf/numbers.hpp"
 
 namespace tilegemm::gguf {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <type_traits>
 
-#include "common/gguf_prepare.hpp"
-#include "common/gguf_wgmma.hpp"
+#include "gguf/prepare.hpp"
+#include "gguf/wgmma.hpp"
 
 namespace tilegemm::gguf {
 namespace {

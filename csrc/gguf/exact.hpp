@@ -4,8 +4,8 @@
 // A warp takes a row of A and some columns. Most such sums need few weights: those at the row's infinities, and none where the row has a NaN, or where finite
 // numbers overflow. So one bad sequence of a batch costs the others little. Where a scale of W is not finite, the sum is made number by number.
 #pragma once
-#include "common/gguf.hpp"
-#include "common/gguf_ring.hpp"
+#include "gguf/blocks.hpp"
+#include "gguf/ring.hpp"
 
 namespace tilegemm::gguf {
 namespace {

@@ -1,7 +1,7 @@
 // The work of a launch in units, by the numbers of rows on the device.
 #pragma once
-#include "common/groups.hpp"
 #include "common/ptx.hpp"
+#include "experts/groups.hpp"
 
 namespace tilegemm {
 namespace {
