@@ -96,14 +96,14 @@ struct HalfWeights {
   }
 };
 
-// Prepares rows as prepare() does, in f16: times a power of two that brings the largest finite number of a row to [2^14, 2^15). `factors`: the inverse. A block
+// Prepares rows as gguf_prepare_bf16() does, in f16: times a power of two that brings the largest finite number of a row to [2^14, 2^15). `factors`: the inverse. A block
 // has a row, and a thread has quads of neighbouring numbers: as many as the thread keeps, or one where each row has a multiprocessor for itself. Threads read the
 // numbers of rows that are longer than they keep twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
 constexpr int half_threads = 1024, kept_quads = 4;
 
 template <class T, class Rows, bool WHOLE>
 __global__ void __launch_bounds__(half_threads)
-    prepare_half(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, uint32_t* to, int pitch, float* factors) {
+    gguf_prepare_f16(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, uint32_t* to, int pitch, float* factors) {
   using Quad = std::conditional_t<sizeof(T) == 4, float4, uint2>;
   __shared__ uint32_t largest_of_warps[half_threads / 32];
   griddepcontrol_wait();
@@ -174,7 +174,7 @@ template <class T, class Rows>
 tg_status launch_prepare_half(const tg_gemm_args& args, const Rows& rows, int64_t count, void* to, float* factors) {
   const int64_t pitch = pitch_of(args.k), warps = ceil_div(pitch / 4, 32 * (count > args.sm_count ? kept_quads : 1));
   const bool is_whole = args.k % 4 == 0 && args.a.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.a.ptr) % (4 * sizeof(T)) == 0;
-  const auto kernel = is_whole ? prepare_half<T, Rows, true> : prepare_half<T, Rows, false>;
+  const auto kernel = is_whole ? gguf_prepare_f16<T, Rows, true> : gguf_prepare_f16<T, Rows, false>;
   const dim3 grid(static_cast<unsigned>(count)), block(unsigned(32 * (warps < half_threads / 32 ? warps : half_threads / 32)));
   return Launch(args, grid, block, 0)(kernel, args, rows, static_cast<uint32_t*>(to), int(pitch), factors);
 }

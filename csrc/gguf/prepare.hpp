@@ -23,7 +23,7 @@ struct SameRow {
 // the row is.
 template <class T, class Rows>
 __global__ void __launch_bounds__(preparing_threads)
-    prepare(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, int64_t count, uint32_t* to, int pitch) {
+    gguf_prepare_bf16(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, int64_t count, uint32_t* to, int pitch) {
   griddepcontrol_wait();
   launch_dependents();  // after the wait: the product reads W before this kernel ends, and W may be of the kernel before
   const int quads = pitch / 4;
@@ -44,7 +44,7 @@ template <class T, class Rows>
 tg_status launch_prepare(const tg_gemm_args& args, const Rows& rows, int64_t count, void* to) {
   const int64_t pitch = pitch_of(args.k), blocks = ceil_div(count * (pitch / 4), preparing_threads);
   if (blocks > INT_MAX) return TG_UNSUPPORTED;
-  return Launch(args, dim3(unsigned(blocks)), dim3(preparing_threads), 0)(prepare<T, Rows>, args, rows, count, static_cast<uint32_t*>(to), int(pitch));
+  return Launch(args, dim3(unsigned(blocks)), dim3(preparing_threads), 0)(gguf_prepare_bf16<T, Rows>, args, rows, count, static_cast<uint32_t*>(to), int(pitch));
 }
 
 // The tensor map of `count` prepared rows, in boxes of 64 numbers of `rows` rows.

@@ -94,7 +94,7 @@ struct PartOfRows {
 // A block has `units` times 16 rows of W, and a part of K.
 template <class S, class T>
 __global__ void __launch_bounds__(S::threads, 1)
-    bulk_gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, int stages, const __grid_constant__ GatingEpilogue<T, float> epilogue) {
+    gguf_gemv_bulk(const __grid_constant__ tg_gemm_args args, int units, int stages, const __grid_constant__ GatingEpilogue<T, float> epilogue) {
   using Row = typename S::Row;
   extern __shared__ __align__(16) uint8_t shared[];
   const int warps = blockDim.x / 32 - 1, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

@@ -32,7 +32,7 @@ tg_status run(const tg_gemm_args& args) {
   const auto launch_own = [&] {
     if constexpr (Row::arch >= 90 && most_warps >= least_warps_of_bulk) {
       using S = BulkRows<Row::b, most_warps>;
-      if (is_for_bulk(args.m, warps, of_block)) return launch(S{}, bulk_gguf_gemv<S, T>, warps + 1, S::stages(int(warps)));
+      if (is_for_bulk(args.m, warps, of_block)) return launch(S{}, gguf_gemv_bulk<S, T>, warps + 1, S::stages(int(warps)));
     }
     return args.m <= gguf::most_m / 2 ? launch(Few{}, gguf_gemv<Few, T>, warps) : launch(More{}, gguf_gemv<More, T>, warps);
   };

@@ -88,7 +88,7 @@ __device__ __forceinline__ void compute_in(int wanted, const GroupedPlace& p, co
 }
 
 template <class S>
-__global__ void __launch_bounds__(S::threads, S::most_blocks) sm80_grouped(const __grid_constant__ GroupedPlace p) {
+__global__ void __launch_bounds__(S::threads, S::most_blocks) sm80_grouped_gemm(const __grid_constant__ GroupedPlace p) {
   extern __shared__ __align__(128) char shared[];
   const uint32_t ring_a = cast_smem_ptr_to_uint(shared), ring_w = ring_a + S::A::ring_bytes;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;

@@ -72,7 +72,7 @@ tg_status launch(const tg_gemm_args* problem) {
                            int(args.k),
                            int(n_tiles),
                            int(entries)};
-  const auto kernel = sm80_grouped<S>;
+  const auto kernel = sm80_grouped_gemm<S>;
   const int bytes = S::ring_bytes + S::List::bytes(int(entries));
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_limit)) return cuda_status(error);
   int blocks;

@@ -82,7 +82,7 @@ __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, flo
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    multiply(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+    sm90_bf16x6(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
              const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Place p,
              const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(C::threads, 1)
 // Prepares the operands: the transposed copy of A, if `copies_a`, and the planes of B.
 template <bool copies_a>
 __global__ void __launch_bounds__(prepare_threads, 4)
-    prepare_both(const __grid_constant__ Transpose a, const __grid_constant__ Unprepared b) {
+    sm90_bf16x6_prepare(const __grid_constant__ Transpose a, const __grid_constant__ Unprepared b) {
   __shared__ __align__(16) float tile[64 * 64];
   // Until the kernel before has ended, that kernel may read the workspace and write the operands.
   griddepcontrol_wait();

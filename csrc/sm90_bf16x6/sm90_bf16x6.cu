@@ -68,7 +68,7 @@ tg_status run(const tg_gemm_args& args, const CUtensorMap& a_map, const CUtensor
               const Place& place) {
   const Epilogue<float, float> epilogue(args);
   const int clusters = std::min(place.order.total, std::max(1, args.sm_count / C::cluster));
-  return launch_configured<C>(args, clusters * C::cluster, C::cluster, multiply<C>, a_map, b_map, d_map, place, epilogue);
+  return launch_configured<C>(args, clusters * C::cluster, C::cluster, sm90_bf16x6<C>, a_map, b_map, d_map, place, epilogue);
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t a_blocks = ceil_div(a_copy.squares, transpose_threads / 32);
   const int64_t blocks = std::max(a_blocks, b_in_rows ? ceil_div(b_work, prepare_threads) : b_work);
   const dim3 grid(unsigned(std::min<int64_t>(blocks, 16 * args.sm_count)));
-  if (const tg_status status = Launch(args, grid, dim3(prepare_threads), 0)(prepare_both<!a_is_ready>, a_copy, b)) return status;
+  if (const tg_status status = Launch(args, grid, dim3(prepare_threads), 0)(sm90_bf16x6_prepare<!a_is_ready>, a_copy, b)) return status;
   if (k < least_of_exact) return run<typename Add::Short>(args, a_map, b_map, d_map, place);
   if (k < least_of_long) return run<typename Add::Exact>(args, a_map, b_map, d_map, place);
   return run<typename Add::Long>(args, a_map, b_map, d_map, place);

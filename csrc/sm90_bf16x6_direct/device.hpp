@@ -65,7 +65,7 @@ class Splitter {
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    multiply(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+    sm90_bf16x6_direct(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
              const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Place place,
              const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];

@@ -60,7 +60,7 @@ tg_status run(const tg_gemm_args& args) {
   const uint64_t p_policy = swap_ab && q_tiles == 1 ? evict_first : evict_normal;
   const Place place{a, b, d, int(m), int(n), int(k), Divisor(p_tiles), Divisor(q_tiles), Divisor(args.batch[1]), int(tiles),
               int(q_rows), split_log2, stages, prefetch, p_policy, swap_ab, epilogue.is_plain(), whole};
-  return launch_configured<C>(args, grid, 1 << split_log2, multiply<C>, p_map, q_map, d_map, place, epilogue);
+  return launch_configured<C>(args, grid, 1 << split_log2, sm90_bf16x6_direct<C>, p_map, q_map, d_map, place, epilogue);
 }
 
 }  // namespace

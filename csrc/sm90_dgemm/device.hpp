@@ -226,7 +226,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    dgemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, const __grid_constant__ Work w,
+    sm90_dgemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, const __grid_constant__ Work w,
           const __grid_constant__ Epilogue<double, double> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared));

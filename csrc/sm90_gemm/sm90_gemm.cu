@@ -130,7 +130,7 @@ __device__ void prefetch_first_stage(const typename Kernel::Params& params) {
 
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, Kernel::MinBlocksPerMultiprocessor)
-    multiply(const __grid_constant__ typename Kernel::Params params, bool overlap) {
+    sm90_gemm(const __grid_constant__ typename Kernel::Params params, bool overlap) {
   extern __shared__ char shared[];
   if (overlap && threadIdx.x == 32) prefetch_first_stage<Kernel>(params);  // a thread of a warp that is idle here
   Kernel()(params, shared);
@@ -184,14 +184,14 @@ tg_status launch(const tg_gemm_args* args) {
 
   // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. The adapter's can_implement is not called: that
   // function derives the alignment of strides from the extents, as if operands were packed.
-  if (const cudaError_t error = allow_shared_memory<Types>(multiply<Kernel>, Kernel::SharedStorageSize)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<Types>(sm90_gemm<Kernel>, Kernel::SharedStorageSize)) return cuda_status(error);
   const typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
 
   const int64_t clusters = std::min<int64_t>(clusters_m * clusters_n * batch, args->sm_count / cluster_size);
   const dim3 cluster(Row::cluster_m, Row::cluster_n, 1);
   const Launch launch(*args, dim3(cluster.x, cluster.y, unsigned(clusters)), Kernel::get_block_shape(),
                       Kernel::SharedStorageSize, cluster);
-  return launch(multiply<Kernel>, params, args->overlap != 0);
+  return launch(sm90_gemm<Kernel>, params, args->overlap != 0);
 }
 
 template <class Row>

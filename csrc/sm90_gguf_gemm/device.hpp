@@ -29,7 +29,7 @@ struct Shape : gguf::WgmmaShape<F, WIDTH, factor_bytes<WIDTH>> {
 // `factors`: of the rows of A, where A is in f16. A warp takes them to shared memory while others multiply.
 template <class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
-    gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const float* factors, int spans_of_part,
+    sm90_gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const float* factors, int spans_of_part,
               tg_format out) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const gguf::XRing x = gguf::XRing::of(shared, S{});

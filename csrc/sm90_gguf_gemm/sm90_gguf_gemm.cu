@@ -27,7 +27,7 @@ tg_status run(const tg_gemm_args& args) {
   float* const factors = reinterpret_cast<float*>(static_cast<char*>(args.workspace) + factors_at);
   CUtensorMap x_map;
   if (!gguf::prepared_map(&x_map, x, rows, args.k, S::width)) return TG_UNSUPPORTED;
-  const auto kernel = gguf_gemm<S>;
+  const auto kernel = sm90_gguf_gemm<S>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
   const auto prepare = [&] {
     if constexpr (S::is_half) return gguf::launch_prepare_half<T>(args, gguf::SameRow{}, args.m, x, factors);

@@ -159,7 +159,7 @@ __device__ __forceinline__ void find_places(const PlaceBarriers& barriers, typen
 
 template <class S, class Widths>
 __global__ void __launch_bounds__(S::threads, S::blocks)
-    gguf_grouped_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const __grid_constant__ GroupedPlace p) {
+    sm90_gguf_grouped_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const __grid_constant__ GroupedPlace p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const gguf::XRing x = gguf::XRing::of(shared, S{});
   const auto barriers = PlaceBarriers::of(shared, S{});

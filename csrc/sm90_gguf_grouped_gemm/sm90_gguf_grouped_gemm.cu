@@ -40,7 +40,7 @@ tg_status run(const tg_gemm_args& args) {
   if (room < uint64_t(args.m < 1024 ? args.m : 1024) || tiles > INT_MAX / 4) return TG_UNSUPPORTED;
   const int64_t parts = room < uint64_t(args.m) ? ceil_div(args.m, int64_t(room) / 8 * 8) : 1, rows = ceil_div(ceil_div(args.m, parts), 8) * 8;
   float* const factors = reinterpret_cast<float*>(static_cast<char*>(args.workspace) + (rows < args.m ? rows : args.m) * bytes_of_row);
-  const auto kernel = gguf_grouped_gemm<S, Widths>;
+  const auto kernel = sm90_gguf_grouped_gemm<S, Widths>;
   constexpr int most_bytes = S::list_at + S::List::bytes(most_entries);
   if (const cudaError_t error = allow_shared_memory<S>(kernel, most_bytes)) return cuda_status(error);
   const int64_t most_blocks = int64_t(S::blocks) * args.sm_count, blocks = tiles < most_blocks ? tiles : most_blocks;

@@ -209,7 +209,7 @@ __device__ __forceinline__ void consume_in(Widths<first, others...>, Reader& rea
 
 template <class S, class Ws>
 __global__ void __launch_bounds__(S::threads, 1)
-    grouped(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GroupedPlace p) {
+    sm90_grouped_gemm(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GroupedPlace p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), barriers = ring + p.stages * S::stage_bytes;
   const GroupedShared at{ring, barriers, barriers + 8 * p.stages, barriers + 16 * p.stages, barriers + 16 * p.stages + 16,

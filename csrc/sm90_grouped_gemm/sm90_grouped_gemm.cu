@@ -56,7 +56,7 @@ tg_status run(const tg_gemm_args& args) {
   if (!tensor_map<T>(&w_map, w, S::depth, S::w_box, CU_TENSOR_MAP_SWIZZLE_128B)) return TG_UNSUPPORTED;
   const GroupedPlace place{{args.groups, args.m}, Divisor(args.groups.pairs_per_row), args.a.ptr, args.d.ptr, args.a.row_stride, args.d.row_stride,
                            float(args.alpha), args.activation, gated, int(columns), int(args.k), int(n_tiles), entries, stages};
-  const auto kernel = grouped<S, Ws>;
+  const auto kernel = sm90_grouped_gemm<S, Ws>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_limit)) return cuda_status(error);
   const int bytes = stages * S::stage_bytes + S::fixed_bytes(list_bytes);
   // No more blocks than tiles that the rows can have: a group's last tile may have a single row.

@@ -255,7 +255,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, C::residents)
-    sgemm(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ Work w,
+    sm90_sgemm(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ Work w,
           const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared));

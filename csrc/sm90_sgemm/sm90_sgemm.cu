@@ -60,7 +60,7 @@ tg_status run(const Product& product) {
   }
   const int64_t blocks = C::reduces ? int64_t(tiles->order.total) << split_log2
                                       : std::min(tiles->order.total, args.sm_count * C::residents);
-  return launch_configured<C>(args, blocks, 1 << split_log2, sgemm<C>, p_map, q_map, work, epilogue);
+  return launch_configured<C>(args, blocks, 1 << split_log2, sm90_sgemm<C>, p_map, q_map, work, epilogue);
 }
 
 // Runs the configuration's tile, if the row `tile_m` x `tile_n` has this tile. `src/family/sm90_sgemm.rs` lists the same tiles.

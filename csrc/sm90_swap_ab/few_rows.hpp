@@ -79,7 +79,7 @@ __device__ __forceinline__ auto raw_fragments(const FewRowsPlace& p, int row0, i
 
 template <class C>
 __global__ void __launch_bounds__(C::threads)
-    few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+    sm90_swap_ab_few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
              const __grid_constant__ FewRowsPlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
   using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -265,10 +265,10 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
   const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, args.b, split_log2, stages,
                            args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
 
-  if (const cudaError_t error = allow_shared_memory<C>(few_rows<C>, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(sm90_swap_ab_few_rows<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
   const dim3 grid(unsigned(tiles * split), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(few_rows<C>, w_map, a_map, place, epilogue);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(sm90_swap_ab_few_rows<C>, w_map, a_map, place, epilogue);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ struct WavePlace : Product {
 // tile is stored. Clusters march only for a single matrix, without an epilogue and with an unsplit K.
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+    sm90_swap_ab_wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
          const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
   using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -251,10 +251,10 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
   const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups),
                         int(groups), stages, args.overlap ? 2 : 0, wide, plain};
 
-  if (const cudaError_t error = allow_shared_memory<C>(wave<C>, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(sm90_swap_ab_wave<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
   const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(wave<C>, w_map, a_map, place, epilogue);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(sm90_swap_ab_wave<C>, w_map, a_map, place, epilogue);
 }
 
 }  // namespace

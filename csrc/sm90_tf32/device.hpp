@@ -195,7 +195,7 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    multiply(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+    sm90_tf32(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
              const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Work w,
              const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];

@@ -62,7 +62,7 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
     if (const tg_status status = launch_transpose(args, into_workspace)) return status;
   }
   const int blocks = 1 << cluster.log2();
-  return launch_configured<C>(args, std::min(total, at_once) * blocks, blocks, multiply<C>, p_map, q_map, d_map, work, epilogue);
+  return launch_configured<C>(args, std::min(total, at_once) * blocks, blocks, sm90_tf32<C>, p_map, q_map, d_map, work, epilogue);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace tilegemm {
 namespace {
 
 template <class T, class Out, class Acc, int TM, int TN>
-__global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
+__global__ void __launch_bounds__(threads) split_k_dot(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
                                                const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   constexpr int unroll = TM + TN <= 2 ? 8 : 4, outputs = TM * TN;  // k's whose loads are on their way at the same time
   constexpr int chains = chain / unroll;

@@ -25,7 +25,7 @@ struct MmaTile {
 
 template <class T, class Out, int TM, int TN>
 __global__ void __launch_bounds__(threads, 3)
-    mma_tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
+    split_k_mma(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
              const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaTile<T, TM, TN>;
   __shared__ __align__(16) uint8_t shared[C::shared_bytes];

@@ -36,7 +36,7 @@ struct Tile {
 
 template <class T, class Out, class Acc, int TM, int TN>
 __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
-    tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
+    split_k_tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
          const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   using C = Tile<T, Acc, TM, TN>;
   __shared__ __align__(16) Acc shared[C::shared];

@@ -40,24 +40,24 @@ struct Family {
     const auto with = [&](int tile_m, int tile_n, auto* kernel, int multiple) {
       if (args.config.tile_m == tile_m && args.config.tile_n == tile_n) status = run(args, kernel, Grid(args, tile_m, tile_n, multiple));
     };
-    with(1, 1, dot<T, Out, Acc, 1, 1>, 1);
-    with(1, 4, dot<T, Out, Acc, 1, 4>, 1);
-    with(4, 1, dot<T, Out, Acc, 4, 1>, 1);
-    with(4, 4, dot<T, Out, Acc, 4, 4>, 1);
+    with(1, 1, split_k_dot<T, Out, Acc, 1, 1>, 1);
+    with(1, 4, split_k_dot<T, Out, Acc, 1, 4>, 1);
+    with(4, 1, split_k_dot<T, Out, Acc, 4, 1>, 1);
+    with(4, 4, split_k_dot<T, Out, Acc, 4, 4>, 1);
     if constexpr (sizeof(T) == 2) {
-      with(16, 64, mma_tile<T, Out, 16, 64>, MmaTile<T, 16, 64>::depth);
-      with(64, 16, mma_tile<T, Out, 64, 16>, MmaTile<T, 64, 16>::depth);
-      with(16, 16, mma_tile<T, Out, 16, 16>, MmaTile<T, 16, 16>::depth);
-      with(32, 32, mma_tile<T, Out, 32, 32>, MmaTile<T, 32, 32>::depth);
-      with(64, 64, mma_tile<T, Out, 64, 64>, MmaTile<T, 64, 64>::depth);
+      with(16, 64, split_k_mma<T, Out, 16, 64>, MmaTile<T, 16, 64>::depth);
+      with(64, 16, split_k_mma<T, Out, 64, 16>, MmaTile<T, 64, 16>::depth);
+      with(16, 16, split_k_mma<T, Out, 16, 16>, MmaTile<T, 16, 16>::depth);
+      with(32, 32, split_k_mma<T, Out, 32, 32>, MmaTile<T, 32, 32>::depth);
+      with(64, 64, split_k_mma<T, Out, 64, 64>, MmaTile<T, 64, 64>::depth);
     } else {
-      with(4, 64, tile<T, Out, Acc, 4, 64>, Tile<T, Acc, 4, 64>::depth);
-      with(64, 4, tile<T, Out, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
-      with(16, 64, tile<T, Out, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
-      with(64, 16, tile<T, Out, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
-      with(16, 16, tile<T, Out, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
-      with(32, 32, tile<T, Out, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
-      with(64, 64, tile<T, Out, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
+      with(4, 64, split_k_tile<T, Out, Acc, 4, 64>, Tile<T, Acc, 4, 64>::depth);
+      with(64, 4, split_k_tile<T, Out, Acc, 64, 4>, Tile<T, Acc, 64, 4>::depth);
+      with(16, 64, split_k_tile<T, Out, Acc, 16, 64>, Tile<T, Acc, 16, 64>::depth);
+      with(64, 16, split_k_tile<T, Out, Acc, 64, 16>, Tile<T, Acc, 64, 16>::depth);
+      with(16, 16, split_k_tile<T, Out, Acc, 16, 16>, Tile<T, Acc, 16, 16>::depth);
+      with(32, 32, split_k_tile<T, Out, Acc, 32, 32>, Tile<T, Acc, 32, 32>::depth);
+      with(64, 64, split_k_tile<T, Out, Acc, 64, 64>, Tile<T, Acc, 64, 64>::depth);
     }
     return status;
   }

@@ -1,4 +1,4 @@
-//! The folders of `csrc`: which are families, which headers the folder `common` has, and the linkage of kernels.
+//! The folders of `csrc`: which are families, which headers the folder `common` has, and the names and the linkage of kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -92,6 +92,46 @@ fn common_headers_have_three_users() {
     };
     let unused: Vec<PathBuf> = files(csrc()).filter(unused).collect();
     assert!(unused.is_empty(), "headers that no source includes: {unused:?}");
+}
+
+/// The name of the function in a declaration behind `__global__`.
+fn function(declaration: &str) -> &str {
+    let rest = declaration.trim_start();
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    match rest.split_at(end) {
+        ("void", rest) => function(rest),
+        ("__launch_bounds__" | "__maxnreg__", rest) => {
+            let mut depth = 0;
+            let closes = |c: char| {
+                depth += i32::from(c == '(') - i32::from(c == ')');
+                depth == 0
+            };
+            function(&rest[rest.find(closes).expect("a closing parenthesis") + 1..])
+        }
+        (name, _) => name,
+    }
+}
+
+/// A profiler's list has kernels of all families, and other programs' kernels.
+#[test]
+fn kernels_have_names_of_their_own() {
+    let mut names = BTreeSet::new();
+    for path in files(csrc()).filter(|path| path.extension().is_some_and(|ending| ending != "toml")) {
+        let file = path.strip_prefix(csrc()).unwrap().to_str().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let is_kernel = |at: usize| at == 0 || text.as_bytes()[at - 1] == b'\n';
+        for mark in ["__global__ ", "__tile_global__ "] {
+            for (at, _) in text.match_indices(mark).filter(|(at, _)| is_kernel(*at)) {
+                let name = function(&text[at + mark.len()..]);
+                let is_of_family = ["common", "elementwise", "experts"].contains(&folder(file))
+                    || name == folder(file)
+                    || name.strip_prefix(folder(file)).is_some_and(|rest| rest.starts_with('_'));
+                assert!(is_of_family, "{file}: the name of kernel {name} does not begin with that of the family");
+                assert!(names.insert(name.to_string()), "{file}: another kernel has the name {name}");
+            }
+        }
+    }
+    assert!(names.len() > 30 && names.contains("sm90_gemm") && names.contains("gemv_mma"), "{names:?}");
 }
 
 /// nvcc before 13.0 makes weak symbols of kernels with external linkage: of two architectures in one binary, one would take the
