@@ -50,3 +50,5 @@ gpu-bundle: toolchain
 
 fmt:
 	cargo fmt --all
+	third_party/fetch.sh clang-format
+	scripts/format_csrc.sh -i

@@ -61,28 +61,40 @@ pub fn for_capability(source: &str, capability: u16) -> String {
     kept
 }
 
-/// C++ without comments and `#include`s, and with single blanks.
+/// C++ without comments and `#include`s. Blanks are single, and stand only where words or operators would become one without: a formatter changes nothing
+/// here.
 pub fn code(source: &str) -> String {
     let lines = source.split_inclusive('\n').filter(|line| !line.trim_start().starts_with("#include"));
     let source: String = lines.collect();
     let mut code = String::new();
     let mut rest = source.as_str();
+    let mut after_blank = false;
     while let Some(first) = rest.chars().next() {
         let upto = |end: &str| rest[2..].find(end).map_or(rest.len(), |at| 2 + at + end.len());
         let (length, is_blank) = match first {
             '/' if rest.starts_with("//") => (upto("\n"), true),
             '/' if rest.starts_with("/*") => (upto("*/"), true),
+            '\\' if rest.starts_with("\\\n") => (2, true),
             '"' | '\'' => (literal(rest), false),
             _ => (first.len_utf8(), first.is_whitespace()),
         };
-        match is_blank {
-            true if code.ends_with(' ') => {}
-            true => code.push(' '),
-            false => code.push_str(&rest[..length]),
+        if !is_blank {
+            if after_blank && code.chars().next_back().is_some_and(|last| joins(last, first)) {
+                code.push(' ');
+            }
+            code.push_str(&rest[..length]);
         }
+        after_blank = is_blank;
         rest = &rest[length..];
     }
-    code.trim().into()
+    code
+}
+
+/// Whether two neighbours could be parts of one word or operator.
+fn joins(last: char, next: char) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let is_operator = |c: char| "+-*/%&|^=<>!:.#".contains(c);
+    is_word(last) && is_word(next) || is_operator(last) && is_operator(next)
 }
 
 /// Length of the string or character that `text` begins with: to its closing quote, or the end of the line, as for the

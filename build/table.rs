@@ -179,12 +179,11 @@ impl fmt::Display for TableError {
 
 impl std::error::Error for TableError {}
 
-/// The name and the family.toml of every family, in the order of the names. Every folder of csrc is a family but `common`.
+/// The name and the family.toml of every family, in the order of the names. A folder of csrc with a family.toml is a family.
 fn files(csrc: &Path) -> Result<Vec<(String, String)>, String> {
     let entries = std::fs::read_dir(csrc).map_err(|e| format!("cannot list {}: {e}", csrc.display()))?;
-    let folders = entries.flatten().filter(|entry| entry.path().is_dir());
+    let folders = entries.flatten().filter(|entry| entry.path().join("family.toml").exists());
     let mut families: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    families.retain(|name| name != "common");
     families.sort();
     let read = |family: String| {
         let path = csrc.join(&family).join("family.toml");

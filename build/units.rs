@@ -69,13 +69,13 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit, out: &Path) 
     })
 }
 
-/// The unit of kernels beside the products, csrc/common/`name`.cu, for every arch of the build.
+/// The unit of kernels beside the products, csrc/`name`/`name`.cu, for every arch of the build.
 pub fn beside(name: &str, archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit {
     let mut compiler = toolkit.cuda(csrc);
     compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flags(archs.iter().map(|&arch| machine_code(arch)));
     Unit {
         title: name.into(),
-        source: csrc.join(format!("common/{name}.cu")),
+        source: csrc.join(format!("{name}/{name}.cu")),
         include: csrc.into(),
         rows: String::new(),
         compiler,

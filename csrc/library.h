@@ -1,5 +1,5 @@
-/* What Rust needs of the library beside its kernels. bindgen reads this file; no kernel includes this file, so that a change here leaves kernels as they
- * are. */
+/* What Rust needs of the library beside its kernels. bindgen reads this file; no kernel includes this file, so that a
+ * change here leaves kernels as they are. */
 #pragma once
 #include "tilegemm.h"
 
@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Load the kernels beside the products, of csrc/common/elementwise.cu and of csrc/common/experts.cu, on the current device, as a first launch does. They invalidate
- * no capture, on any stream and thread. */
+/* Load the kernels beside the products, of csrc/elementwise/elementwise.cu and of csrc/experts/experts.cu, on the
+ * current device, as a first launch does. They invalidate no capture, on any stream and thread. */
 tg_status tg_load_elementwise(void);
 tg_status tg_load_experts(void);
 

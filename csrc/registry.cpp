@@ -29,10 +29,10 @@ Function* find_driver_function(const char* name, unsigned version) {
   cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
   return reinterpret_cast<Function*>(found);
 }
-#define DRIVER_FUNCTION(NAME, VERSION)                                                     \
-  [] {                                                                                     \
-    static const auto function = find_driver_function<decltype(NAME)>(#NAME, VERSION);     \
-    return function;                                                                       \
+#define DRIVER_FUNCTION(NAME, VERSION)                                                 \
+  [] {                                                                                 \
+    static const auto function = find_driver_function<decltype(NAME)>(#NAME, VERSION); \
+    return function;                                                                   \
   }()
 
 // The runtime uses the driver's error numbers.

@@ -4,13 +4,14 @@
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). Each matrix has a format of its own; the bias has C's format. Strides count elements and
- * may be zero. A kernel of layout TG_ANY takes any strides; every other kernel needs one of the two strides of A and of B to be 1.
+ * Products are accumulated in f32 (f64 for f64). Each matrix has a format of its own; the bias has C's format. Strides
+ * count elements and may be zero. A kernel of layout TG_ANY takes any strides; every other kernel needs one of the two
+ * strides of A and of B to be 1.
  *
  * Infinities and NaN propagate as IEEE 754 says, with these rules for all kernels:
  *   - C is never read when beta is 0.
  *   - A and B count as absent when alpha is 0: the caller passes a k of 0, and the product is 0.
- *   - An activation of NaN is NaN, of inf is inf, and of -inf is the activation's limit: 0 or -0 (-inf for TG_IDENTITY).
+ *   - An activation of NaN is NaN, of inf inf, and of -inf the activation's limit: 0 or -0 (-inf for TG_IDENTITY).
  */
 #pragma once
 #include <stddef.h>
@@ -30,13 +31,15 @@ typedef enum tg_status {
 } tg_status;
 
 /* Gated products: N is the columns of the gates and of the gated numbers together, D has N / 2 columns, and
- * D[i, j] = activation(gate[i, j]) * up[i, j], where gate and up are columns of alpha * A @ B + bias. TG_GATE_HALVES: the gates are the first
- * N / 2 columns. TG_GATE_INTERLEAVED: column 2 j is gate j, and column 2 j + 1 is up j. Such a product has a beta of 0.
- * TG_GATE_C: every column of the product is a gate, and D[i, j] = activation(gate[i, j]) * (beta * C[i, j]); beta is not 0. */
+ * D[i, j] = activation(gate[i, j]) * up[i, j], where gate and up are columns of alpha * A @ B + bias. TG_GATE_HALVES:
+ * the gates are the first N / 2 columns. TG_GATE_INTERLEAVED: column 2 j is gate j, and column 2 j + 1 is up j. Such a
+ * product has a beta of 0. TG_GATE_C: every column of the product is a gate, and D[i, j] = activation(gate[i, j]) *
+ * (beta * C[i, j]); beta is not 0. */
 typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2, TG_GATE_C = 3 } tg_gate;
 
-/* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of consecutive numbers
- * along K. TG_F8E4M3 is a format of A and B; blocks of GGUF (TG_Q4_0 to TG_Q6K) are formats of B. No kernel takes TG_I4 yet. */
+/* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of
+ * consecutive numbers along K. TG_F8E4M3 is a format of A and B; blocks of GGUF (TG_Q4_0 to TG_Q6K) are formats of B.
+ * No kernel takes TG_I4 yet. */
 typedef enum tg_format {
   TG_F16 = 0,
   TG_BF16 = 1,
@@ -56,12 +59,13 @@ typedef enum tg_format {
   TG_Q6K = 15
 } tg_format;
 
-/* How a kernel multiplies. TG_NATIVE: in the format itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs rounded to TF32.
- * TG_BF16X6: f32 by three bf16 parts of each input and six products of these parts, with no more error than fused multiply-adds. */
+/* How a kernel multiplies. TG_NATIVE: in the format itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs
+ * rounded to TF32. TG_BF16X6: f32 by three bf16 parts of each input and six products of these parts, with no more error
+ * than fused multiply-adds. */
 typedef enum tg_math { TG_NATIVE = 0, TG_TF32 = 1, TG_BF16X6 = 2 } tg_math;
 
-/* Layouts of (A, B), row-major. The first letter is `n` when A's rows are contiguous (m x k, K-major). The second letter is `t`
- * when B's columns are contiguous (n x k transposed, K-major). TG_ANY: any strides. */
+/* Layouts of (A, B), row-major. The first letter is `n` when A's rows are contiguous (m x k, K-major). The second
+ * letter is `t` when B's columns are contiguous (n x k transposed, K-major). TG_ANY: any strides. */
 typedef enum tg_layout { TG_NN = 0, TG_NT = 1, TG_TN = 2, TG_TT = 3, TG_ANY = 4 } tg_layout;
 
 typedef enum tg_activation {
@@ -73,14 +77,15 @@ typedef enum tg_activation {
 } tg_activation;
 
 typedef struct tg_matrix {
-  void *ptr;
+  void* ptr;
   int64_t row_stride;
   int64_t col_stride;
   int64_t batch_stride[2];
 } tg_matrix;
 
-/* The configuration that a plan has chosen (src/config.rs). A field is 0 where the kernel has nothing to choose. A kernel launches the
- * instance that the configuration names, and refuses a configuration that has no instance or does not fit the problem. */
+/* The configuration that a plan has chosen (src/config.rs). A field is 0 where the kernel has nothing to choose. A
+ * kernel launches the instance that the configuration names, and refuses a configuration that has no instance or does
+ * not fit the problem. */
 typedef struct tg_config {
   int32_t tile_m, tile_n;       /* of D, that a thread block computes, or a warp of the kernels for few rows */
   int32_t cluster_m, cluster_n; /* blocks of a cluster along M and N, which share loads */
@@ -95,23 +100,26 @@ typedef struct tg_types {
   tg_format a, b, c, d, acc;
 } tg_types;
 
-/* Factors of a matrix: element (i, j) counts times factor (i / rows, j / columns), row-major. Null pointer: no factors. */
+/* Factors of a matrix: element (i, j) counts times factor (i / rows, j / columns), row-major. Null pointer: no factors.
+ */
 typedef struct tg_scale {
-  const void *ptr;
+  const void* ptr;
   tg_format format;
   uint32_t rows, columns; /* that share a factor; UINT32_MAX: all */
 } tg_scale;
 
-/* Groups of rows that have a matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows. Pointers are to the
- * device, and m is the rows of all groups. The row of D of a row of no group is zero. A kernel leaves out a row with a pair that is not below
- * m, and a row of D that no pair names. A problem with groups has one matrix A and D, and a beta of 0. Its bias has a row for each group,
- * batch_stride[1] apart. A factor multiplies what the activation returns. */
+/* Groups of rows that have a matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows.
+ * Pointers are to the device, and m is the rows of all groups. The row of D of a row of no group is zero. A kernel
+ * leaves out a row with a pair that is not below m, and a row of D that no pair names. A problem with groups has one
+ * matrix A and D, and a beta of 0. Its bias has a row for each group, batch_stride[1] apart. A factor multiplies what
+ * the activation returns. */
 typedef struct tg_groups {
-  const int32_t *first_row;     /* the first row of each group, and the end of the last group; or null: */
-  const uint32_t *group_of_row; /* the group of each row, ascending */
-  const uint32_t *pairs;        /* row i of the product is pair p = pairs[i], of row p / pairs_per_row of A and row p of D; null: p = i */
-  const float *scales;          /* factor p of row p of D; null: no factors */
-  int64_t pairs_per_row;        /* 1 or more */
+  const int32_t* first_row;     /* the first row of each group, and the end of the last group; or null: */
+  const uint32_t* group_of_row; /* the group of each row, ascending */
+  const uint32_t*
+      pairs; /* row i of the product is pair p = pairs[i], of row p / pairs_per_row of A and row p of D; null: p = i */
+  const float* scales;   /* factor p of row p of D; null: no factors */
+  int64_t pairs_per_row; /* 1 or more */
   int64_t count;
   int64_t expected_rows; /* of a group that has rows */
 } tg_groups;
@@ -124,26 +132,28 @@ typedef struct tg_gemm_args {
   double alpha, beta;
   tg_activation activation;
   tg_config config;
-  int32_t sm_count;  /* multiprocessors that a persistent grid may fill */
-  int32_t overlap;   /* not 0: a kernel that can may start while the kernel before in the stream still runs */
-  void *stream;      /* cudaStream_t */
+  int32_t sm_count; /* multiprocessors that a persistent grid may fill */
+  int32_t overlap;  /* not 0: a kernel that can may start while the kernel before in the stream still runs */
+  void* stream;     /* cudaStream_t */
 
-  /* Device memory, aligned to 256 bytes, through which one kernel of this call passes data to the next; null where the call needs none.
-   * The workspace holds copies of operands in another order or format, or the sums of each part of K. src/family/<family>.rs states how
-   * many bytes a kernel needs: `footprint` for copies, for each matrix of the batch, with K rounded up to 64; `scratch_bytes` for sums. A
-   * comment at the top of csrc/<family>/<family>.cu names the contents. A launch function refuses a workspace that is too small.
-   * The caller cuts a larger product into pieces, each a call of its own: some matrices of the batch, or a part of one matrix, cut
-   * along N and M at multiples of tile * cluster. The caller puts no other kernel into the stream between the kernels of a call.
-   * A call makes no use of the workspace's earlier contents.
+  /* Device memory, aligned to 256 bytes, through which one kernel of this call passes data to the next; null where the
+   * call needs none. The workspace holds copies of operands in another order or format, or the sums of each part of K.
+   * src/family/<family>.rs states how many bytes a kernel needs: `footprint` for copies, for each matrix of the batch,
+   * with K rounded up to 64; `scratch_bytes` for sums. A comment at the top of csrc/<family>/<family>.cu names the
+   * contents. A launch function refuses a workspace that is too small. The caller cuts a larger product into pieces,
+   * each a call of its own: some matrices of the batch, or a part of one matrix, cut along N and M at multiples of tile
+   * * cluster. The caller puts no other kernel into the stream between the kernels of a call. A call makes no use of
+   * the workspace's earlier contents.
    *
-   * With `overlap`, a kernel may start while the kernel before in the stream still runs: a kernel that fills the workspace may
-   * start while the kernel of the product before still reads the workspace. So every thread passes griddepcontrol.wait before the
-   * thread reads or writes the workspace, and every kernel of a call has threads that pass griddepcontrol.wait. This instruction waits
-   * for the end of the kernel before. That end is the end of all earlier kernels only if the kernel before has waited, too. */
-  void *workspace;
+   * With `overlap`, a kernel may start while the kernel before in the stream still runs: a kernel that fills the
+   * workspace may start while the kernel of the product before still reads the workspace. So every thread passes
+   * griddepcontrol.wait before the thread reads or writes the workspace, and every kernel of a call has threads that
+   * pass griddepcontrol.wait. This instruction waits for the end of the kernel before. That end is the end of all
+   * earlier kernels only if the kernel before has waited, too. */
+  void* workspace;
   uint64_t workspace_bytes;
 
-  tg_types types;                    /* the kernel's types */
+  tg_types types; /* the kernel's types */
   tg_scale a_scale, b_scale, d_scale;
   tg_groups groups;
   tg_gate gate;
@@ -151,66 +161,71 @@ typedef struct tg_gemm_args {
 
 /* The descriptor of a built kernel; checked against the table when the library is loaded. */
 typedef struct tg_kernel {
-  const char *name;
+  const char* name;
   tg_types types;
   tg_math math;
   tg_layout layout;
   int32_t tile[3];
   int32_t cluster[2];
   int32_t align; /* alignment of pointers and strides, in bytes */
-  tg_status (*launch)(const tg_gemm_args *args);
-  /* What `launch` would answer, except for errors of CUDA: TG_OK or TG_UNSUPPORTED. Launches nothing, calls neither driver nor device,
-   * and reads no memory behind the pointers of `args`. */
-  tg_status (*can_implement)(const tg_gemm_args *args);
-  /* Loads this kernel, and all kernels that are compiled with it, on the current device, as a first launch does. Invalidates no
-   * capture, on any stream and thread. Kernels that are compiled together have the same function. */
+  tg_status (*launch)(const tg_gemm_args* args);
+  /* What `launch` would answer, except for errors of CUDA: TG_OK or TG_UNSUPPORTED. Launches nothing, calls neither
+   * driver nor device, and reads no memory behind the pointers of `args`. */
+  tg_status (*can_implement)(const tg_gemm_args* args);
+  /* Loads this kernel, and all kernels that are compiled with it, on the current device, as a first launch does.
+   * Invalidates no capture, on any stream and thread. Kernels that are compiled together have the same function. */
   tg_status (*load)(void);
 } tg_kernel;
 
-/* The choice of the experts of each token, and the lists for a product with groups of rows: the groups are the experts, and pair p is
- * choice p % top_k of token p / top_k. Pointers are to the device. At most 1024 experts. */
+/* The choice of the experts of each token, and the lists for a product with groups of rows: the groups are the experts,
+ * and pair p is choice p % top_k of token p / top_k. Pointers are to the device. At most 1024 experts. */
 typedef struct tg_routing {
   int64_t tokens, experts, top_k;
-  const void *logits;  /* tokens x experts, `row_stride` apart; null: `chosen` is given, and scales are not written */
+  const void* logits; /* tokens x experts, `row_stride` apart; null: `chosen` is given, and scales are not written */
   int64_t row_stride;
-  tg_format format;    /* of the logits: f16, bf16 or f32 */
-  int32_t normalise;   /* not 0: the scales of a token add up to 1; 0: scales are shares of the softmax over all experts */
-  uint32_t *chosen;    /* tokens x top_k: experts by falling logit, equal logits by rising expert. A given number may be that of no expert */
-  float *scales;       /* tokens x top_k */
-  int32_t *first_row;  /* experts + 1, as tg_groups has it */
-  uint32_t *pairs;     /* tokens x top_k: by expert, and for each expert by rising pair; last the pairs without an expert, in no group */
-  uint32_t *counts;    /* blocks x experts, scratch; unused with one block */
-  int32_t blocks;      /* thread blocks, each with a part of the tokens */
-  int32_t overlap;     /* as in tg_gemm_args */
-  void *stream;
+  tg_format format; /* of the logits: f16, bf16 or f32 */
+  int32_t
+      normalise;    /* not 0: the scales of a token add up to 1; 0: scales are shares of the softmax over all experts */
+  uint32_t* chosen; /* tokens x top_k: experts by falling logit, equal logits by rising expert. A given number may be
+                       that of no expert */
+  float* scales;    /* tokens x top_k */
+  int32_t* first_row; /* experts + 1, as tg_groups has it */
+  uint32_t* pairs;  /* tokens x top_k: by expert, and for each expert by rising pair; last the pairs without an expert,
+                       in no group */
+  uint32_t* counts; /* blocks x experts, scratch; unused with one block */
+  int32_t blocks;   /* thread blocks, each with a part of the tokens */
+  int32_t overlap;  /* as in tg_gemm_args */
+  void* stream;
 } tg_routing;
-tg_status tg_route(const tg_routing *routing);
+tg_status tg_route(const tg_routing* routing);
 
-/* Over dense matrices. tg_sum_rows: row i of D, m x n, is the sum of rows i k to i k + k - 1 of A, in this order, in f32. tg_gate_rows: D, m x n / 2,
- * is the gated A, m x n, by `gate` and `activation`. Formats: f16, bf16, f32. */
-tg_status tg_sum_rows(tg_format format, const tg_gemm_args *args);
-tg_status tg_gate_rows(tg_format format, const tg_gemm_args *args);
+/* Over dense matrices. tg_sum_rows: row i of D, m x n, is the sum of rows i k to i k + k - 1 of A, in this order, in
+ * f32. tg_gate_rows: D, m x n / 2, is the gated A, m x n, by `gate` and `activation`. Formats: f16, bf16, f32. */
+tg_status tg_sum_rows(tg_format format, const tg_gemm_args* args);
+tg_status tg_gate_rows(tg_format format, const tg_gemm_args* args);
 
-/* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and the workspace. A may be D.
- * tg_epilogue: D = activation(A + bias) + beta * C, with TG_GATE_C activation(A + bias) * (beta * C): the part of an epilogue that a GEMM kernel does not fuse.
+/* Elementwise operations over m x n matrices A, C and D of any strides. The first two ignore k. They ignore alpha and
+ * the workspace. A may be D. tg_epilogue: D = activation(A + bias) + beta * C, with TG_GATE_C activation(A + bias) *
+ * (beta * C): the part of an epilogue that a GEMM kernel does not fuse.
  *   Beside a D in 16 bits A may be in f32, so that D is rounded once; then A is not D.
  * tg_slope: D = the derivative of the activation at A: at infinities the limits, 0 and 1, and NaN at NaN.
- * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is not D, and has no
- * negative strides. Where D's type is bf16 and A's is not, D is A in bf16, of one matrix of contiguous rows, which may be blocks of GGUF. */
-tg_status tg_epilogue(tg_format format, const tg_gemm_args *args);
-tg_status tg_slope(tg_format format, const tg_gemm_args *args);
-tg_status tg_copy(tg_format format, const tg_gemm_args *args);
+ * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is
+ * not D, and has no negative strides. Where D's type is bf16 and A's is not, D is A in bf16, of one matrix of
+ * contiguous rows, which may be blocks of GGUF. */
+tg_status tg_epilogue(tg_format format, const tg_gemm_args* args);
+tg_status tg_slope(tg_format format, const tg_gemm_args* args);
+tg_status tg_copy(tg_format format, const tg_gemm_args* args);
 
 int32_t tg_abi_version(void);
 
 /* The kernels in this library, in the order of the table. */
-const tg_kernel *const *tg_kernels(size_t *count);
+const tg_kernel* const* tg_kernels(size_t* count);
 
 /* The version of the CUDA runtime that is loaded, as 1000 * major + 10 * minor. Needs no driver. */
 int32_t tg_runtime_version(void);
 
 /* The CUDA error behind the latest TG_CUDA_ERROR of this thread, as "cudaErrorName: description". */
-const char *tg_last_cuda_error(void);
+const char* tg_last_cuda_error(void);
 
 #ifdef __cplusplus
 }

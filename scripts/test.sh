@@ -21,6 +21,8 @@ tests() { cargo test --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"; }
 
 step "format and file sizes"
 cargo fmt --all --check
+third_party/fetch.sh clang-format
+scripts/format_csrc.sh --dry-run --Werror
 # The suite is data.
 long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' '*.md' '*.toml' ':!benches/suite.toml' | xargs wc -l |
   awk '$2 != "total" && $1 > 500')

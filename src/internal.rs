@@ -67,9 +67,10 @@ pub mod tuning {
 }
 
 /// The scripts and pins of `third_party`, which a program from `cargo install` has no other copy of: names and texts.
-pub const TOOLCHAIN: [(&str, &str); 7] = [
+pub const TOOLCHAIN: [(&str, &str); 8] = [
     ("fetch.sh", include_str!("../third_party/fetch.sh")),
     ("stub_libcuda.sh", include_str!("../third_party/stub_libcuda.sh")),
+    ("pins/clang-format.txt", include_str!("../third_party/pins/clang-format.txt")),
     ("pins/cuda-13.0.txt", include_str!("../third_party/pins/cuda-13.0.txt")),
     ("pins/cuda-13.5.txt", include_str!("../third_party/pins/cuda-13.5.txt")),
     ("pins/cutlass.txt", include_str!("../third_party/pins/cutlass.txt")),

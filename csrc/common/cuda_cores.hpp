@@ -1,5 +1,5 @@
-// Common to kernels that are bound by memory, for a few rows of A or a K of 1: the problem, operands in registers, sums over the lanes
-// of a warp.
+// Common to kernels that are bound by memory, for a few rows of A or a K of 1: the problem, operands in registers, sums
+// over the lanes of a warp.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -16,21 +16,24 @@ constexpr int lanes = 32;
 // Numbers of one load of 16 bytes.
 template <class T> constexpr int width = 16 / int(sizeof(T));
 
-// A kernel reads weights once, so the load should displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written
-// the weights.
+// A kernel reads weights once, so the load should displace nothing in L1 or L2. The load is not `.nc`: the kernel
+// before may have written the weights.
 __device__ inline uint4 load_weights(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first));
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(evict_first));
   return v;
 }
 
-// Activations stay in L1, because every warp reads the activations. The load is not `.nc`: the kernel before may have written the
-// activations.
+// Activations stay in L1, because every warp reads the activations. The load is not `.nc`: the kernel before may have
+// written the activations.
 __device__ inline uint4 load_activations(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
   return v;
 }
 
@@ -56,15 +59,15 @@ constexpr int power_of_two_from(int x) { return x <= 1 ? 1 : 2 * power_of_two_fr
 // Adds V values of every lane, V a power of two, over the lanes that differ in the bits LOW ... HIGH of their number.
 template <int V, int HIGH = lanes / 2, int LOW = 1>
 struct LaneSums {
-  static constexpr int group = 2 * HIGH / LOW;           // lanes whose values are added
+  static constexpr int group = 2 * HIGH / LOW;             // lanes whose values are added
   static constexpr int left = V > group ? V / group : 1;   // sums that a lane has in the end
   static constexpr int twins = V < group ? group / V : 1;  // neighbouring lanes with the same sums
 
   // The index of the first of a lane's sums.
   __device__ static int first(int lane) { return lane / LOW % group / twins * left; }
 
-  // Every step halves the number of values that a lane still adds, so that at most V + 4 shuffles are needed instead of 5 V. The sums
-  // end up in v[0] ... v[left - 1].
+  // Every step halves the number of values that a lane still adds, so that at most V + 4 shuffles are needed instead of
+  // 5 V. The sums end up in v[0] ... v[left - 1].
   template <int COUNT = V, int BIT = HIGH, int N>
   __device__ static void add(float (&v)[N], int lane) {
     if constexpr (COUNT > 1) {
@@ -103,28 +106,31 @@ struct GemvProblem {
   bool plain;  // whether D is the product alone
 
   explicit GemvProblem(const tg_gemm_args& args)
-      : a(args.a), b(args.b), d(args.d), m(int(args.m)), n(int(args.n)), k(int(args.k)), inner_batch(int(args.batch[1])),
-        plain(Epilogue<T, float>(args).is_plain()) {}
+      : a(args.a), b(args.b), d(args.d), m(int(args.m)), n(int(args.n)), k(int(args.k)),
+        inner_batch(int(args.batch[1])), plain(Epilogue<T, float>(args).is_plain()) {}
 
   __device__ void store(float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
     store_to(batch.of<T>(d) + i * d.row_stride + j * d.col_stride, sum, i, j, batch, epilogue);
   }
 
-  __device__ void store_to(T* to, float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
+  __device__ void store_to(T* to, float sum, int i, int j, const Batch& batch,
+                           const Epilogue<T, float>& epilogue) const {
     if (!plain) sum = epilogue.unrounded(sum, i, j, batch.outer, batch.inner);
     *to = T(sum);
   }
 };
 
-// A block is (lanes, split, teams): teams of `split` warps. A team has ROWS rows of W, and each warp of the team a part of K.
-// TeamSums adds the parts' sums. Each part has VALUES sums, (m, row), with STRIDE sums from one m to the next. A thread adds some of the
-// sums of its team in a fixed order, and stores the totals. The addresses are computed before the first sums exist: a warp that has a
-// multiprocessor to itself takes some five cycles for an instruction, and nothing hides this time at the last tile.
+// A block is (lanes, split, teams): teams of `split` warps. A team has ROWS rows of W, and each warp of the team a part
+// of K. TeamSums adds the parts' sums. Each part has VALUES sums, (m, row), with STRIDE sums from one m to the next. A
+// thread adds some of the sums of its team in a fixed order, and stores the totals. The addresses are computed before
+// the first sums exist: a warp that has a multiprocessor to itself takes some five cycles for an instruction, and
+// nothing hides this time at the last tile.
 template <int ROWS, int VALUES, int STRIDE, class T>
 class TeamSums {
  public:
   __device__ explicit TeamSums(const GemvProblem<T>& p) {
-    const int value = threadIdx.y * lanes + threadIdx.x;  // the thread's first sum; further sums follow at steps of `split` * lanes
+    const int value =
+        threadIdx.y * lanes + threadIdx.x;  // the thread's first sum; further sums follow at steps of `split` * lanes
     row_ = threadIdx.z * ROWS + value % ROWS, m_ = value / ROWS;
     from_ = int(threadIdx.z * blockDim.y) * VALUES + m_ * STRIDE + value % ROWS;
     d_ = Batch(p.inner_batch).of<T>(p.d) + m_ * p.d.row_stride + row_ * p.d.col_stride;
@@ -156,14 +162,16 @@ class TeamSums {
   int from_, row_, m_;
 };
 
-// Launches blocks of `warps` warps in teams of `split`, with C::rows rows of W for a team: as many blocks as there are tiles for, or as
-// run at a time. A block has 8 warps, or 16 where a multiprocessor runs 16 warps of the kernel.
+// Launches blocks of `warps` warps in teams of `split`, with C::rows rows of W for a team: as many blocks as there are
+// tiles for, or as run at a time. A block has 8 warps, or 16 where a multiprocessor runs 16 warps of the kernel.
 template <class C, class T>
-tg_status launch_teams(const tg_gemm_args& args, void (*kernel)(GemvProblem<T>, Epilogue<T, float>), int shared_bytes = 0) {
+tg_status launch_teams(const tg_gemm_args& args, void (*kernel)(GemvProblem<T>, Epilogue<T, float>),
+                       int shared_bytes = 0) {
   const int warps = args.config.warps, split = args.config.split;
   if ((warps != 8 && warps != 16) || warps > C::warps_per_sm || split < 1 || warps % split != 0) return TG_UNSUPPORTED;
   const int teams = warps / split;
-  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows), most = int64_t(args.sm_count) * (C::warps_per_sm / warps);
+  const int64_t tiles = ceil_div(args.n, int64_t(teams) * C::rows),
+                most = int64_t(args.sm_count) * (C::warps_per_sm / warps);
   const GemvProblem<T> problem(args);
   const Epilogue<T, float> epilogue(args);
   const dim3 grid(unsigned(std::min(tiles, most)), unsigned(args.batch[0] * args.batch[1]));

@@ -40,8 +40,8 @@ struct Epilogue {
     return activate<accuracy>(activation, x);
   }
 
-  // Passes several elements at (i[e], j[e]) through the epilogue in place. The loads of all elements are issued together, and
-  // the activation is chosen once. Elements outside of D (`inside`) read nothing.
+  // Passes several elements at (i[e], j[e]) through the epilogue in place. The loads of all elements are issued
+  // together, and the activation is chosen once. Elements outside of D (`inside`) read nothing.
   template <int count>
   __device__ void each(Acc (&x)[count], const int (&i)[count], const int (&j)[count], const bool (&inside)[count],
                        int64_t batch0, int64_t batch1) const {

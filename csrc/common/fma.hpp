@@ -1,4 +1,5 @@
-// Common to kernels whose sums are chains of fused multiply-adds along K: the division of a product into tiles, and the swap of operands.
+// Common to kernels whose sums are chains of fused multiply-adds along K: the division of a product into tiles, and the
+// swap of operands.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -17,8 +18,8 @@ struct Tiles {
   TileOrder order;
 };
 
-// Empty where an extent, the matrices or the tiles of the batch exceed `most`. family.toml or src/family/<family>.rs of a kernel that calls
-// this function has the same numbers.
+// Empty where an extent, the matrices or the tiles of the batch exceed `most`. family.toml or src/family/<family>.rs of
+// a kernel that calls this function has the same numbers.
 inline std::optional<Tiles> cut_into_tiles(const tg_gemm_args& args, int tile_m, int tile_n) {
   constexpr int64_t most = INT_MAX / 4;
   const int64_t batches = args.batch[0] * args.batch[1];

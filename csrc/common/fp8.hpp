@@ -6,6 +6,9 @@
 
 namespace tilegemm {
 
-template <> struct scalar<TG_F8E4M3> { using type = __nv_fp8_e4m3; using accumulator = float; };
+template <> struct scalar<TG_F8E4M3> {
+  using type = __nv_fp8_e4m3;
+  using accumulator = float;
+};
 
 }  // namespace tilegemm

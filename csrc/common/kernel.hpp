@@ -16,10 +16,22 @@ namespace tilegemm {
 
 // The C++ type of a format, and the type in which products of the format are accumulated.
 template <tg_format> struct scalar;
-template <> struct scalar<TG_F16> { using type = __half; using accumulator = float; };
-template <> struct scalar<TG_BF16> { using type = __nv_bfloat16; using accumulator = float; };
-template <> struct scalar<TG_F32> { using type = float; using accumulator = float; };
-template <> struct scalar<TG_F64> { using type = double; using accumulator = double; };
+template <> struct scalar<TG_F16> {
+  using type = __half;
+  using accumulator = float;
+};
+template <> struct scalar<TG_BF16> {
+  using type = __nv_bfloat16;
+  using accumulator = float;
+};
+template <> struct scalar<TG_F32> {
+  using type = float;
+  using accumulator = float;
+};
+template <> struct scalar<TG_F64> {
+  using type = double;
+  using accumulator = double;
+};
 
 enum class Schedule { none, cooperative, pingpong };
 
@@ -38,8 +50,9 @@ inline bool has_layout(const tg_gemm_args& args, tg_layout layout) {
 // Remembers `error` for tg_last_cuda_error() and returns the status for `error`; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
-// A launch function that runs while a thread has a rehearsal makes all checks of a launch, calls neither driver nor device, and launches
-// nothing: so a kernel can tell without a device which problems and configurations the kernel takes. In registry.cpp.
+// A launch function that runs while a thread has a rehearsal makes all checks of a launch, calls neither driver nor
+// device, and launches nothing: so a kernel can tell without a device which problems and configurations the kernel
+// takes. In registry.cpp.
 class Rehearsal {
  public:
   Rehearsal();
@@ -48,7 +61,8 @@ class Rehearsal {
   static bool is_on();  // on this thread
 };
 
-// Whether the kernels of the source take problems with groups of rows, and problems without; a family that takes groups sets both.
+// Whether the kernels of the source take problems with groups of rows, and problems without; a family that takes groups
+// sets both.
 #ifndef TG_TAKES_GROUPS
 #define TG_TAKES_GROUPS false
 #define TG_TAKES_ONE_B true
@@ -64,15 +78,16 @@ class Rehearsal {
 #define TG_GATES_C false
 #endif
 
-// The descriptor's functions for a launch function of kernels with these formats of A and of B, and one format of C, bias and D.
-// No kernel takes scales of matrices yet.
+// The descriptor's functions for a launch function of kernels with these formats of A and of B, and one format of C,
+// bias and D. No kernel takes scales of matrices yet.
 template <tg_format a, tg_format b, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
 struct Entry {
   static constexpr tg_types types = {a, b, out, out, a == TG_F64 ? TG_F64 : TG_F32};
 
   static tg_status checked_launch(const tg_gemm_args* args) {
     const tg_types& have = args->types;
-    const bool same = have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
+    const bool same =
+        have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
     const bool unscaled = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr;
     return same && unscaled && takes_groups(*args) && takes_gate(*args) ? launch(args) : TG_UNSUPPORTED;
   }
@@ -85,9 +100,9 @@ struct Entry {
   static bool takes_groups(const tg_gemm_args& args) {
     const tg_groups& groups = args.groups;
     if (groups.count == 0) return TG_TAKES_ONE_B;
-    return TG_TAKES_GROUPS && groups.count > 0 && groups.count <= INT_MAX / 2 && (!groups.first_row != !groups.group_of_row) &&
-           groups.pairs_per_row >= 1 && groups.pairs_per_row <= INT_MAX && args.batch[0] == 1 && args.batch[1] == 1 &&
-           args.beta == 0;
+    return TG_TAKES_GROUPS && groups.count > 0 && groups.count <= INT_MAX / 2 &&
+           (!groups.first_row != !groups.group_of_row) && groups.pairs_per_row >= 1 &&
+           groups.pairs_per_row <= INT_MAX && args.batch[0] == 1 && args.batch[1] == 1 && args.beta == 0;
   }
   static tg_status can_implement(const tg_gemm_args* args) {
     const Rehearsal rehearsal;
@@ -95,8 +110,8 @@ struct Entry {
   }
 };
 
-// Lets `kernel` have `bytes` of dynamic shared memory on the current device. cudaFuncSetAttribute would forget an earlier error of the
-// program; in registry.cpp.
+// Lets `kernel` have `bytes` of dynamic shared memory on the current device. cudaFuncSetAttribute would forget an
+// earlier error of the program; in registry.cpp.
 cudaError_t set_shared_memory(const void* kernel, int bytes);
 
 // Loads every kernel of the module that `kernel` is in; in registry.cpp.
@@ -109,8 +124,8 @@ tg_status load_module(const void* kernel);
 #endif
 namespace {
 
-// load_module() finds the module of a source by this kernel, which does nothing. The kernel is a template, because nvcc gives the host
-// side of other kernels a global symbol.
+// load_module() finds the module of a source by this kernel, which does nothing. The kernel is a template, because nvcc
+// gives the host side of other kernels a global symbol.
 template <int>
 TG_ANCHOR void anchor() {}
 static tg_status load_own_module() { return load_module(reinterpret_cast<const void*>(anchor<0>)); }
@@ -138,19 +153,21 @@ constexpr int log2_of(int x, int most) {
 }
 
 // A number that kernels divide by, from 1 to 2^31 - 1, for dividends that are not negative. A division takes some forty
-// instructions, which delay a kernel's first load; quotient() takes three instructions (Granlund and Montgomery, "Division by
-// invariant integers using multiplication", 1994).
+// instructions, which delay a kernel's first load; quotient() takes three instructions (Granlund and Montgomery,
+// "Division by invariant integers using multiplication", 1994).
 struct Divisor {
   uint32_t value, multiplier, shift;
   explicit Divisor(int64_t by) : value(uint32_t(by)), shift(0) {
     while ((uint64_t(1) << shift) < value) shift++;
     multiplier = uint32_t((uint64_t(1) << 32) * ((uint64_t(1) << shift) - value) / value + 1);
   }
-  __device__ int quotient(int x) const { return int((uint32_t(uint64_t(multiplier) * uint32_t(x) >> 32) + uint32_t(x)) >> shift); }
+  __device__ int quotient(int x) const {
+    return int((uint32_t(uint64_t(multiplier) * uint32_t(x) >> 32) + uint32_t(x)) >> shift);
+  }
 };
 
-// Whether each of a matrix's `count` lines, `stride` apart, starts at a multiple of `unit` elements, in the whole batch. The stride of a
-// single line or matrix has no effect.
+// Whether each of a matrix's `count` lines, `stride` apart, starts at a multiple of `unit` elements, in the whole
+// batch. The stride of a single line or matrix has no effect.
 template <class T>
 bool lines_at_multiples(int unit, const tg_matrix& matrix, int64_t stride, int64_t count, const int64_t (&batch)[2]) {
   const auto whole = [unit](int64_t stride, int64_t extent) { return extent == 1 || stride % unit == 0; };
@@ -165,40 +182,41 @@ bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const i
 }  // namespace tilegemm
 
 #ifndef TG_KERNEL
-#define TG_KERNEL(NAME, ARCH, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, STAGES, WARPS, ALIGN, \
-                  SCHEDULE, ...)                                                                                      \
-  namespace tilegemm {                                                                                                \
-  struct NAME##_row {                                                                                                 \
-    static constexpr int arch = ARCH;                                                                                 \
-    static constexpr tg_format dtype = DTYPE, b = B, out = OUT; /* of A; of B; of C, the bias and D */                \
-    static constexpr tg_math math = MATH;                                                                             \
-    static constexpr tg_layout layout = LAYOUT;                                                                       \
-    static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                           \
-    static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                                \
-    static constexpr int split = SPLIT, stages = STAGES, warps = WARPS, align = ALIGN;                                \
-    static constexpr Schedule schedule = Schedule::SCHEDULE;                                                          \
-    using widths = Widths<__VA_ARGS__>;                                                                               \
-  };                                                                                                                  \
-  }                                                                                                                   \
-  TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,                      \
+#define TG_KERNEL(NAME, ARCH, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, SPLIT, \
+                  STAGES, WARPS, ALIGN, SCHEDULE, ...)                                                          \
+  namespace tilegemm {                                                                                          \
+  struct NAME##_row {                                                                                           \
+    static constexpr int arch = ARCH;                                                                           \
+    static constexpr tg_format dtype = DTYPE, b = B, out = OUT; /* of A; of B; of C, the bias and D */          \
+    static constexpr tg_math math = MATH;                                                                       \
+    static constexpr tg_layout layout = LAYOUT;                                                                 \
+    static constexpr int tile_m = TILE_M, tile_n = TILE_N, tile_k = TILE_K;                                     \
+    static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N;                                          \
+    static constexpr int split = SPLIT, stages = STAGES, warps = WARPS, align = ALIGN;                          \
+    static constexpr Schedule schedule = Schedule::SCHEDULE;                                                    \
+    using widths = Widths<__VA_ARGS__>;                                                                         \
+  };                                                                                                            \
+  }                                                                                                             \
+  TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN,           \
               tilegemm::launch<tilegemm::NAME##_row>)
 #endif
 
-// The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of TG_DESCRIBE.
-#define TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH)                \
-  namespace tilegemm {                                                                                                \
-  using NAME##_entry = Entry<DTYPE, B, OUT, LAUNCH>;                                                                    \
-  }                                                                                                                   \
-  extern "C" {                                                                                                        \
-  extern const tg_kernel NAME;                                                                                        \
-  const tg_kernel NAME = {#NAME,                                                                                      \
-                          tilegemm::NAME##_entry::types,                                                              \
-                          MATH,                                                                                       \
-                          LAYOUT,                                                                                     \
-                          {TILE_M, TILE_N, TILE_K},                                                                   \
-                          {CLUSTER_M, CLUSTER_N},                                                                     \
-                          ALIGN,                                                                                      \
-                          tilegemm::NAME##_entry::checked_launch,                                                     \
-                          tilegemm::NAME##_entry::can_implement,                                                      \
-                          tilegemm::load_own_module};                                                                 \
+// The descriptor itself; a family whose kernels cannot be templates over a row defines TG_KERNEL by means of
+// TG_DESCRIBE.
+#define TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH) \
+  namespace tilegemm {                                                                                              \
+  using NAME##_entry = Entry<DTYPE, B, OUT, LAUNCH>;                                                                \
+  }                                                                                                                 \
+  extern "C" {                                                                                                      \
+  extern const tg_kernel NAME;                                                                                      \
+  const tg_kernel NAME = {#NAME,                                                                                    \
+                          tilegemm::NAME##_entry::types,                                                            \
+                          MATH,                                                                                     \
+                          LAYOUT,                                                                                   \
+                          {TILE_M, TILE_N, TILE_K},                                                                 \
+                          {CLUSTER_M, CLUSTER_N},                                                                   \
+                          ALIGN,                                                                                    \
+                          tilegemm::NAME##_entry::checked_launch,                                                   \
+                          tilegemm::NAME##_entry::can_implement,                                                    \
+                          tilegemm::load_own_module};                                                               \
   }

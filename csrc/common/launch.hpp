@@ -6,7 +6,8 @@
 
 namespace tilegemm {
 
-// Allows `kernel` to have `bytes` of shared memory on the current device; the call to CUDA is made once per device and `Config`.
+// Allows `kernel` to have `bytes` of shared memory on the current device; the call to CUDA is made once per device and
+// `Config`.
 template <class Config, class... Parameters>
 cudaError_t allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
   static std::atomic<uint64_t> allowed{0};  // one bit per device
@@ -44,7 +45,8 @@ class Launch {
   template <class... Parameters>
   tg_status operator()(void (*kernel)(Parameters...), const Parameters&... parameters) const {
     void* list[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
-    return Rehearsal::is_on() ? TG_OK : cuda_status(cudaLaunchKernelExC(&config_, reinterpret_cast<const void*>(kernel), list));
+    return Rehearsal::is_on() ? TG_OK
+                              : cuda_status(cudaLaunchKernelExC(&config_, reinterpret_cast<const void*>(kernel), list));
   }
 
  private:
@@ -62,8 +64,8 @@ tg_status launch_configured(const tg_gemm_args& args, int64_t blocks, int cluste
 
 // A launch without attributes: for kernels of every architecture.
 template <class... Parameters>
-tg_status launch_plainly(const tg_gemm_args& args, dim3 grid, dim3 block, int shared_bytes, void (*kernel)(Parameters...),
-                         const Parameters&... parameters) {
+tg_status launch_plainly(const tg_gemm_args& args, dim3 grid, dim3 block, int shared_bytes,
+                         void (*kernel)(Parameters...), const Parameters&... parameters) {
   if (Rehearsal::is_on()) return TG_OK;
   void* list[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
   const auto address = reinterpret_cast<const void*>(kernel);

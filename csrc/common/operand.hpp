@@ -1,7 +1,8 @@
-// An operand of products by mma.sync: its layout in shared memory, the copies that fill a stage, and the loads of fragments.
+// An operand of products by mma.sync: its layout in shared memory, the copies that fill a stage, and the loads of
+// fragments.
 //
-// CuTe states the layouts. Addresses are stepped by constants and exclusive ors. CuTe's own tensors evaluate the swizzle anew for each
-// access, which doubles the number of instructions beside the products.
+// CuTe states the layouts. Addresses are stepped by constants and exclusive ors. CuTe's own tensors evaluate the
+// swizzle anew for each access, which doubles the number of instructions beside the products.
 #pragma once
 #include <cute/tensor.hpp>
 
@@ -18,32 +19,36 @@ CUTE_DEVICE void copy_async(uint32_t to, const char* from, int bytes) {
   if constexpr (SIZE == 16) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(SIZE), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(SIZE), "r"(bytes)
+                 : "memory");
   }
 }
 
 // Four matrices of 8 x 16 bytes, as they are, or of 8 x 8 numbers of 16 bits, transposed.
 CUTE_DEVICE void load_matrices(uint32_t (&to)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from));
 }
 CUTE_DEVICE void load_matrices_transposed(uint32_t (&to)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from));
 }
 
-// One operand in blocks of MN rows by K numbers of BYTES bytes. The "rows" of B are the columns of B. In shared memory a line is contiguous
-// along K (K_MAJOR) or along MN. LINES has the layout of a block, and says whether lines have padding; otherwise they are swizzled.
-// ALIGN: bytes that pointers and strides are multiples of, and bytes of a copy by cp.async. Numbers at odd addresses pass through
-// registers, two at a time.
+// One operand in blocks of MN rows by K numbers of BYTES bytes. The "rows" of B are the columns of B. In shared memory
+// a line is contiguous along K (K_MAJOR) or along MN. LINES has the layout of a block, and says whether lines have
+// padding; otherwise they are swizzled. ALIGN: bytes that pointers and strides are multiples of, and bytes of a copy by
+// cp.async. Numbers at odd addresses pass through registers, two at a time.
 template <class LINES, int BYTES, bool K_MAJOR, int MN, int K, int STAGES, int ALIGN, int THREADS>
 struct Stages {
   using Block = typename LINES::Block;
   static constexpr bool k_major = K_MAJOR, padded = LINES::padded;
   static constexpr int bytes = BYTES;
-  static constexpr bool async = ALIGN >= 4;  // cp.async copies 4 bytes at least
+  static constexpr bool async = ALIGN >= 4;                 // cp.async copies 4 bytes at least
   static constexpr int vector = async ? ALIGN / BYTES : 2;  // numbers of a copy
-  static constexpr int stage_bytes = (int(cosize_v<Block>) * BYTES + 127) / 128 * 128, ring_bytes = STAGES * stage_bytes;
+  static constexpr int stage_bytes = (int(cosize_v<Block>) * BYTES + 127) / 128 * 128,
+                       ring_bytes = STAGES * stage_bytes;
 
   // The place of a number in a stage, in bytes.
   CUTE_HOST_DEVICE static constexpr uint32_t place(int mn, int k) { return uint32_t(Block{}(mn, k)) * BYTES; }
@@ -58,14 +63,16 @@ struct Stages {
   // Adjacent threads copy adjacent vectors of a line.
   static constexpr int line = K_MAJOR ? K : MN, lines = K_MAJOR ? MN : K;
   static constexpr int across = line / vector, lines_at_a_time = THREADS / across, copies = lines / lines_at_a_time;
-  static_assert(THREADS % across == 0 && lines % lines_at_a_time == 0, "every thread copies the same number of vectors");
+  static_assert(THREADS % across == 0 && lines % lines_at_a_time == 0,
+                "every thread copies the same number of vectors");
 
   // A thread's copies of the blocks of an operand.
   struct Loader {
-    const char* from;  // the thread's first vector of the next block
+    const char* from;               // the thread's first vector of the next block
     int64_t next_line, next_block;  // bytes
-    uint32_t to;       // the thread's first vector in stage 0
-    int line_left, across_left;  // numbers of the thread's line and across lines that exist, counted from the thread's first vector
+    uint32_t to;                    // the thread's first vector in stage 0
+    int line_left, across_left;  // numbers of the thread's line and across lines that exist, counted from the thread's
+                                 // first vector
     uint32_t held[async ? 1 : copies];
 
     // `mn_stride`, `k_stride`: of the numbers; `mn_left`: rows that exist.
@@ -79,8 +86,9 @@ struct Stages {
       line_left = mn_left - mn, across_left = -k;
     }
 
-    // Copies the block that is `ahead` blocks away to a stage; through registers, `put` stores the block. Numbers outside of the operand
-    // count as zeros, so that no infinity meets a zero in K. Sums of rows outside are never stored. `k_left`: k's of the block that exist.
+    // Copies the block that is `ahead` blocks away to a stage; through registers, `put` stores the block. Numbers
+    // outside of the operand count as zeros, so that no infinity meets a zero in K. Sums of rows outside are never
+    // stored. `k_left`: k's of the block that exist.
     template <bool whole_k>
     CUTE_DEVICE void copy(uint32_t stage, int64_t ahead, int k_left) {
       const char* source = from + ahead * next_block;
@@ -124,17 +132,21 @@ template <int BYTES, bool K_MAJOR, int MN, int K>
 struct Lines {
   // Lines along K of 64 or 128 bytes; lines along MN of 64 numbers of 16 bits.
   static constexpr int log2_piece = BYTES == 2 ? 3 : 2;
-  using Rows = decltype(composition(Swizzle<K * BYTES == 64 ? 2 : 3, log2_piece, 3>{}, Layout<Shape<_8, Int<K>>, Stride<Int<K>, _1>>{}));
+  using Rows = decltype(composition(Swizzle < K * BYTES == 64 ? 2 : 3, log2_piece, 3 > {},
+                                    Layout<Shape<_8, Int<K>>, Stride<Int<K>, _1>>{}));
   using Columns = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
   // ldmatrix does not transpose 32 bits. Threads read eight numbers of four lines at a time.
   using Padded = Layout<Shape<Int<MN>, Int<K>>, Stride<_1, Int<MN + 8>>>;
   static constexpr bool padded = !K_MAJOR && BYTES == 4;
-  using Block = conditional_t<padded, Padded, decltype(tile_to_shape(conditional_t<K_MAJOR, Rows, Columns>{}, Shape<Int<MN>, Int<K>>{}))>;
+  using Block =
+      conditional_t<padded, Padded,
+                    decltype(tile_to_shape(conditional_t<K_MAJOR, Rows, Columns>{}, Shape<Int<MN>, Int<K>>{}))>;
   static_assert(!K_MAJOR || K * BYTES == 64 || K * BYTES == 128);
   static_assert(K_MAJOR || MN % 64 == 0);
 };
 
-// Such an operand, and its fragments of 16 rows by 32 bytes of K: for A the fragment of an instruction, for B those of two instructions.
+// Such an operand, and its fragments of 16 rows by 32 bytes of K: for A the fragment of an instruction, for B those of
+// two instructions.
 template <int BYTES, bool K_MAJOR, int MN, int K, int STAGES, int ALIGN, int THREADS>
 struct Operand : Stages<Lines<BYTES, K_MAJOR, MN, K>, BYTES, K_MAJOR, MN, K, STAGES, ALIGN, THREADS> {
   using Base = Stages<Lines<BYTES, K_MAJOR, MN, K>, BYTES, K_MAJOR, MN, K, STAGES, ALIGN, THREADS>;

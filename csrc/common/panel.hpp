@@ -1,5 +1,5 @@
-// Panels of f32 results in shared memory, 16 rows and 32 columns of D each, swizzled as TMA stores them. Neighbouring panels make up a
-// strip.
+// Panels of f32 results in shared memory, 16 rows and 32 columns of D each, swizzled as TMA stores them. Neighbouring
+// panels make up a strip.
 #pragma once
 #include "common/ptx.hpp"
 

@@ -1,12 +1,12 @@
-// A ring of stages in shared memory, which TMA fills and warps empty: the ring's barriers, and the sides of the producer and of the
-// consumers.
+// A ring of stages in shared memory, which TMA fills and warps empty: the ring's barriers, and the sides of the
+// producer and of the consumers.
 #pragma once
 #include "common/ptx.hpp"
 
 namespace tilegemm {
 
-// A stage's `full` barrier ends a phase when the stage's bytes and all `writers` have arrived, the `empty` barrier when all `readers` have
-// released the stage.
+// A stage's `full` barrier ends a phase when the stage's bytes and all `writers` have arrived, the `empty` barrier when
+// all `readers` have released the stage.
 __device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int stages, int readers, int writers = 1) {
   for (int s = 0; s < stages; s++) {
     mbarrier_init(full + 8 * s, writers);
@@ -14,8 +14,8 @@ __device__ __forceinline__ void init_ring(uint32_t full, uint32_t empty, int sta
   }
 }
 
-// A warp's release of stage s. Where the blocks of a cluster fill stages together (`clustered`), lane t signals the t-th of the `sharing`
-// blocks, whose `empty` barriers are at the lane's `empty_there`.
+// A warp's release of stage s. Where the blocks of a cluster fill stages together (`clustered`), lane t signals the
+// t-th of the `sharing` blocks, whose `empty` barriers are at the lane's `empty_there`.
 __device__ __forceinline__ void release_stage(uint32_t empty_there, int s, int lane, bool clustered, int sharing) {
   if (clustered) {
     if (lane < sharing) mbarrier_arrive_cluster(empty_there + 8 * s);
@@ -32,10 +32,13 @@ struct Stage {
   static __device__ __forceinline__ Stage to_fill() { return {0, 1}; }
   static __device__ __forceinline__ Stage to_read(int first = 0) { return {first, 0}; }
 
-  // Waits for the end of the phase at the stage's barrier among `barriers`. For whole warps: wait_warp() and try_warp().
+  // Waits for the end of the phase at the stage's barrier among `barriers`. For whole warps: wait_warp() and
+  // try_warp().
   __device__ __forceinline__ void wait(uint32_t barriers) const { mbarrier_wait(barriers + 8 * s, parity); }
   __device__ __forceinline__ void wait_warp(uint32_t barriers) const { mbarrier_wait_warp(barriers + 8 * s, parity); }
-  __device__ __forceinline__ bool try_warp(uint32_t barriers) const { return mbarrier_try_warp(barriers + 8 * s, parity); }
+  __device__ __forceinline__ bool try_warp(uint32_t barriers) const {
+    return mbarrier_try_warp(barriers + 8 * s, parity);
+  }
 
   // The producer's wait until the stage is free. Returns the stage's `full` barrier, which then expects `bytes`.
   __device__ __forceinline__ uint32_t acquire(uint32_t full, uint32_t empty, uint32_t bytes) const {

@@ -13,8 +13,8 @@ __device__ __forceinline__ uint32_t pack(float x, float y) {
   return word;
 }
 
-// Stores the first `count` of `size` numbers. `vectors`: whether pieces of 16 bytes are aligned and contiguous; otherwise numbers are
-// `stride` apart.
+// Stores the first `count` of `size` numbers. `vectors`: whether pieces of 16 bytes are aligned and contiguous;
+// otherwise numbers are `stride` apart.
 template <class Out, int size>
 __device__ __forceinline__ void store_row(Out* to, int64_t stride, const Out (&x)[size], int count, bool vectors) {
   constexpr int in_piece = 16 / int(sizeof(Out));

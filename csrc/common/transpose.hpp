@@ -1,5 +1,5 @@
-// Copies an operand to the workspace in another order, for kernels that cannot read the operand in place: from lines along M or N to
-// lines along K, or from lines along K to lines along M or N.
+// Copies an operand to the workspace in another order, for kernels that cannot read the operand in place: from lines
+// along M or N to lines along K, or from lines along K to lines along M or N.
 #pragma once
 #include <algorithm>
 
@@ -10,7 +10,8 @@
 namespace tilegemm {
 namespace {
 
-// Turns each matrix [k][rows], with lines `stride` apart, into [rows][pitch], one matrix behind the other; the rest of a row is zero.
+// Turns each matrix [k][rows], with lines `stride` apart, into [rows][pitch], one matrix behind the other; the rest of
+// a row is zero.
 struct Transpose {
   const float* from;
   int64_t stride, batch_stride[2];
@@ -49,8 +50,10 @@ __device__ __forceinline__ void transpose_square(const Transpose& t, unsigned sq
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const float4(&y)[4] = x[h];
-    const float4 lines[4] = {{y[0].x, y[1].x, y[2].x, y[3].x}, {y[0].y, y[1].y, y[2].y, y[3].y},
-                             {y[0].z, y[1].z, y[2].z, y[3].z}, {y[0].w, y[1].w, y[2].w, y[3].w}};
+    const float4 lines[4] = {{y[0].x, y[1].x, y[2].x, y[3].x},
+                             {y[0].y, y[1].y, y[2].y, y[3].y},
+                             {y[0].z, y[1].z, y[2].z, y[3].z},
+                             {y[0].w, y[1].w, y[2].w, y[3].w}};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       if (row + e < t.rows) __stcg(reinterpret_cast<float4*>(to + e * int64_t(t.pitch) + 16 * h), lines[e]);
@@ -61,7 +64,8 @@ __device__ __forceinline__ void transpose_square(const Transpose& t, unsigned sq
 // Transposes all squares with the blocks of a grid, `transpose_threads` threads in each.
 __device__ __forceinline__ void transpose_all(const Transpose& t) {
   constexpr unsigned warps = transpose_threads / 32;
-  for (unsigned i = blockIdx.x * warps + threadIdx.x / 32; i < t.squares; i += gridDim.x * warps) transpose_square(t, i);
+  for (unsigned i = blockIdx.x * warps + threadIdx.x / 32; i < t.squares; i += gridDim.x * warps)
+    transpose_square(t, i);
 }
 
 // Transposes one operand, or two operands.
@@ -72,14 +76,22 @@ __global__ void __launch_bounds__(transpose_threads)
   transpose_all(other);
 }
 
-// The transposition of the matrices of `of` to `to`. `differ`: the number of different matrices along each dimension of the batch.
+// The transposition of the matrices of `of` to `to`. `differ`: the number of different matrices along each dimension of
+// the batch.
 inline Transpose transpose_of(const Lines& of, void* to, const int64_t (&differ)[2]) {
   const auto is_multiple = [](int64_t elements) { return elements % 4 == 0; };
   const bool wide = reinterpret_cast<uintptr_t>(of.ptr) % 16 == 0 && is_multiple(of.stride) &&
                     is_multiple(of.batch_stride[0]) && is_multiple(of.batch_stride[1]);
   const int64_t across = ceil_div(of.length, transpose_side), along = ceil_div(of.lines, transpose_side);
-  return {static_cast<const float*>(of.ptr), of.stride, {of.batch_stride[0], of.batch_stride[1]}, static_cast<float*>(to),
-          int(of.length), int(of.lines), int(along * transpose_side), int(differ[1]), wide,
+  return {static_cast<const float*>(of.ptr),
+          of.stride,
+          {of.batch_stride[0], of.batch_stride[1]},
+          static_cast<float*>(to),
+          int(of.length),
+          int(of.lines),
+          int(along * transpose_side),
+          int(differ[1]),
+          wide,
           unsigned(across * along * differ[0] * differ[1])};
 }
 
@@ -96,8 +108,9 @@ inline bool move_to_workspace(const tg_gemm_args& args, Lines* q, Transpose* t) 
 
 // Launches the transposition before the product; the product may start while the transposition runs.
 inline tg_status launch_transpose(const tg_gemm_args& args, const Transpose& t, const Transpose& other = {}) {
-  // The transposition starts when the kernel before has ended. With an earlier start, the blocks would crowd on the multiprocessors that
-  // are free first, which takes longer (3 % of a TF32 product of 2048^3 on an H100). The product overlaps the transposition's end.
+  // The transposition starts when the kernel before has ended. With an earlier start, the blocks would crowd on the
+  // multiprocessors that are free first, which takes longer (3 % of a TF32 product of 2048^3 on an H100). The product
+  // overlaps the transposition's end.
   tg_gemm_args after = args;
   after.overlap = 0;
   const int64_t blocks = ceil_div(std::max(t.squares, other.squares), transpose_threads / 32);

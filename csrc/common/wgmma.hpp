@@ -1,5 +1,5 @@
-// wgmma with both operands in shared memory, K-major, in TMA's 128-byte swizzle; or with the first operand in registers and the
-// second operand in rows of 128 or 64 bytes, swizzled.
+// wgmma with both operands in shared memory, K-major, in TMA's 128-byte swizzle; or with the first operand in registers
+// and the second operand in rows of 128 or 64 bytes, swizzled.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -35,7 +35,8 @@ __device__ inline void wgmma_pin(float (&d)[size]) {
   for (int i = 0; i < size; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Sets sums to zero after setmaxnreg: the compiler would move plain zeros before setmaxnreg, which provides the registers.
+// Sets sums to zero after setmaxnreg: the compiler would move plain zeros before setmaxnreg, which provides the
+// registers.
 template <int size>
 __device__ __forceinline__ void wgmma_zero(float (&d)[size]) {
 #pragma unroll
@@ -68,7 +69,8 @@ __device__ __forceinline__ float4 fragment(const float (&sum)[size], int j) {
 #define TG_WGMMA_S23 TG_WGMMA_S21 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define TG_WGMMA_S24 TG_WGMMA_S23 ", %96, %97, %98, %99"
 #define TG_WGMMA_S27 TG_WGMMA_S24 ", %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define TG_WGMMA_S31 TG_WGMMA_S27 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TG_WGMMA_S31 \
+  TG_WGMMA_S27 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define TG_WGMMA_F(i) "+f"(d[4 * i]), "+f"(d[4 * i + 1]), "+f"(d[4 * i + 2]), "+f"(d[4 * i + 3])
 #define TG_WGMMA_O0 TG_WGMMA_F(0)
 #define TG_WGMMA_O1 TG_WGMMA_O0, TG_WGMMA_F(1)
@@ -91,16 +93,17 @@ __device__ __forceinline__ float4 fragment(const float (&sum)[size], int j) {
 #define TG_WGMMA_O27 TG_WGMMA_O24, TG_WGMMA_F(25), TG_WGMMA_F(26), TG_WGMMA_F(27)
 #define TG_WGMMA_O31 TG_WGMMA_O27, TG_WGMMA_F(28), TG_WGMMA_F(29), TG_WGMMA_F(30), TG_WGMMA_F(31)
 // X, Y: the positions of p and q in the list of assembly operands, behind the accumulators.
-#define TG_WGMMA_ASM(N, LAST, X, Y, TYPE)                                                                             \
-  asm volatile("{\n .reg .pred p;\n setp.eq.u32 p, 0, 0;\n"                                                           \
-               " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST "}, %" #X ", %" #Y \
-               ", p, 1, 1, 0, 0;\n}"                                                                                  \
-               : TG_WGMMA_O##LAST                                                                                     \
-               : "l"(p), "l"(q))
-#define TG_WGMMA_ROWS(N, LAST, X, Y)                                                                                  \
-  if constexpr (rows == N) {                                                                                          \
-    if constexpr (std::is_same_v<Element, __half>) TG_WGMMA_ASM(N, LAST, X, Y, "f16");                                \
-    else TG_WGMMA_ASM(N, LAST, X, Y, "bf16");                                                                         \
+#define TG_WGMMA_ASM(N, LAST, X, Y, TYPE)                                                                          \
+  asm volatile(                                                                                                    \
+      "{\n .reg .pred p;\n setp.eq.u32 p, 0, 0;\n"                                                                 \
+      " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST "}, %" #X ", %" #Y    \
+                                                                                             ", p, 1, 1, 0, 0;\n}" \
+      : TG_WGMMA_O##LAST                                                                                           \
+      : "l"(p), "l"(q))
+#define TG_WGMMA_ROWS(N, LAST, X, Y)                                                   \
+  if constexpr (rows == N) {                                                           \
+    if constexpr (std::is_same_v<Element, __half>) TG_WGMMA_ASM(N, LAST, X, Y, "f16"); \
+    else TG_WGMMA_ASM(N, LAST, X, Y, "bf16");                                          \
   }
 
 // d += 64 rows of P times `rows` rows of Q over 16 of K.
@@ -131,14 +134,16 @@ __device__ inline void wgmma(float (&d)[rows / 2], uint64_t p, uint64_t q) {
 }
 
 // P0 to P3, Q, ADD: the positions of these operands in the list of assembly operands.
-#define TG_WGMMA_REGISTERS_ASM(N, LAST, P0, P1, P2, P3, Q, ADD, TYPE)                                                 \
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
-               " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST "}, {%" #P0 ", %" #P1 ", %" #P2 \
-               ", %" #P3 "}, %" #Q ", p, 1, 1, 0;\n}"                                                                 \
-               : TG_WGMMA_O##LAST                                                                                     \
+#define TG_WGMMA_REGISTERS_ASM(N, LAST, P0, P1, P2, P3, Q, ADD, TYPE)                                 \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD                                            \
+               ", 0;\n"                                                                               \
+               " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TG_WGMMA_S##LAST \
+               "}, {%" #P0 ", %" #P1 ", %" #P2 ", %" #P3 "}, %" #Q ", p, 1, 1, 0;\n}"                 \
+               : TG_WGMMA_O##LAST                                                                     \
                : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(q), "r"(add))
 
-// d = (add ? d : 0) + 64 rows of P times `rows` rows of Q over 16 of K, in bf16. P's fragments for the warp are in registers.
+// d = (add ? d : 0) + 64 rows of P times `rows` rows of Q over 16 of K, in bf16. P's fragments for the warp are in
+// registers.
 template <int rows>
 __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q, int add) {
   static_assert(rows == 16 || rows == 32 || rows == 64 || rows == 128);
@@ -148,16 +153,17 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[rows / 2], const uint
   else TG_WGMMA_REGISTERS_ASM(128, 15, 64, 65, 66, 67, 68, 69, "bf16");
 }
 
-#define TG_WGMMA_REGISTERS_ROWS(N, ...)                                                                               \
-  if constexpr (rows == N) {                                                                                          \
-    if constexpr (std::is_same_v<Element, __half>) TG_WGMMA_REGISTERS_ASM(N, __VA_ARGS__, "f16");                     \
-    else TG_WGMMA_REGISTERS_ASM(N, __VA_ARGS__, "bf16");                                                              \
+#define TG_WGMMA_REGISTERS_ROWS(N, ...)                                                           \
+  if constexpr (rows == N) {                                                                      \
+    if constexpr (std::is_same_v<Element, __half>) TG_WGMMA_REGISTERS_ASM(N, __VA_ARGS__, "f16"); \
+    else TG_WGMMA_REGISTERS_ASM(N, __VA_ARGS__, "bf16");                                          \
   }
 
 // d += 64 rows of P times `rows` rows of Q over 16 of K. P's fragments for the warp are in registers.
 template <class Element, int rows>
 __device__ __forceinline__ void wgmma(float (&d)[rows / 2], const uint32_t (&p)[4], uint64_t q) {
-  static_assert(rows == 8 || rows == 16 || rows == 32 || rows == 64 || rows == 80 || rows == 128 || rows == 160 || rows == 192 || rows == 256);
+  static_assert(rows == 8 || rows == 16 || rows == 32 || rows == 64 || rows == 80 || rows == 128 || rows == 160 ||
+                rows == 192 || rows == 256);
   constexpr int add = 1;
   TG_WGMMA_REGISTERS_ROWS(8, 0, 4, 5, 6, 7, 8, 9)
   TG_WGMMA_REGISTERS_ROWS(16, 1, 8, 9, 10, 11, 12, 13)
@@ -170,16 +176,18 @@ __device__ __forceinline__ void wgmma(float (&d)[rows / 2], const uint32_t (&p)[
   TG_WGMMA_REGISTERS_ROWS(256, 31, 128, 129, 130, 131, 132, 133)
 }
 
-// ---- TF32 ------------------------------------------------------------------------------------------------------------
+// ---- TF32 -----------------------------------------------------------------------------------------------------------
 //
-// f32 in shared memory or registers. wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds these bits off.
+// f32 in shared memory or registers. wgmma ignores the low 13 bits: a tensor map of type TFLOAT32 rounds these bits
+// off.
 
 // Q, ADD: the positions of these operands in the list of assembly operands; P: the operand itself.
-#define TG_WGMMA_TF32(N, LAST, P, Q, ADD, ...)                                                                        \
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n"                                                   \
-               " wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" TG_WGMMA_S##LAST "}, " P ", %" #Q          \
-               ", p, 1, 1;\n}"                                                                                        \
-               : TG_WGMMA_O##LAST                                                                                     \
+#define TG_WGMMA_TF32(N, LAST, P, Q, ADD, ...)                                                                \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD                                                    \
+               ", 0;\n"                                                                                       \
+               " wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" TG_WGMMA_S##LAST "}, " P ", %" #Q \
+                                                                                             ", p, 1, 1;\n}"  \
+               : TG_WGMMA_O##LAST                                                                             \
                : __VA_ARGS__, "l"(q), "r"(add))
 
 // d = (add ? d : 0) + 64 rows of P times `rows` rows of Q over 8 of K.

@@ -1,26 +1,28 @@
 // A few rows of A: D = A @ B with K contiguous in both. The kernel of this file runs on the CUDA cores.
 //
-// Such a product takes the time of reading B. The columns of B are called the rows of W here. Numbers of W go from memory
-// straight into the registers of the thread that multiplies the numbers, in loads of 16 bytes. A thread has four or eight
-// loads in flight. A warp takes two rows of W at a time; `split` warps of a block share two rows and split K. Partial sums
-// meet in shared memory and are added in a fixed order: there is no workspace, and results do not change from run to run.
-// The grid is persistent: the loads of the next rows are in flight while sums are added up.
+// Such a product takes the time of reading B. The columns of B are called the rows of W here. Numbers of W go from
+// memory straight into the registers of the thread that multiplies the numbers, in loads of 16 bytes. A thread has four
+// or eight loads in flight. A warp takes two rows of W at a time; `split` warps of a block share two rows and split K.
+// Partial sums meet in shared memory and are added in a fixed order: there is no workspace, and results do not change
+// from run to run. The grid is persistent: the loads of the next rows are in flight while sums are added up.
 //
-// Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp, on tensor
-// cores, for up to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
+// Three relatives have files of their own: gemv/short.hpp, for a K that would leave most of a warp idle; gemv/mma.hpp,
+// on tensor cores, for up to eight rows of A in 16 bits; and gemv/wide.hpp, for more than eight rows in f32.
 //
-// A plan names the rows of A of an instance and the rows of W that a warp takes at a time (`tile_m`, `tile_n`), the warps that split
-// K (`split`) and the warps of a block; src/family/gemv.rs chooses them. The tile tells the loops apart:
+// A plan names the rows of A of an instance and the rows of W that a warp takes at a time (`tile_m`, `tile_n`), the
+// warps that split K (`split`) and the warps of a block; src/family/gemv.rs chooses them. The tile tells the loops
+// apart:
 //
 //     this file          1, 2, 3, 4, in f32 also 6 or 8   x  2
-//     gemv/short.hpp     1, 2 or 4                        x  2, 4 or 8    up to four rows of A with a K of up to 512 bytes
+//     gemv/short.hpp     1, 2 or 4                        x  2, 4 or 8    up to four rows of A, a K of up to 512 bytes
 //     gemv/mma.hpp       8                                x  16           16 bits
 //     gemv/wide.hpp      12 or 16                         x  8            f32
 //
-// This file and gemv/short.hpp have tiles in common, but no problem: a K of up to 512 bytes with up to four rows of A is for
-// gemv/short.hpp alone.
+// This file and gemv/short.hpp have tiles in common, but no problem: a K of up to 512 bytes with up to four rows of A
+// is for gemv/short.hpp alone.
 //
-// The kernel may start while the kernel before still runs (common/ptx.hpp). Meanwhile the kernel prefetches the first weights into L2.
+// The kernel may start while the kernel before still runs (common/ptx.hpp). Meanwhile the kernel prefetches the first
+// weights into L2.
 #include <algorithm>
 #include <climits>
 
@@ -42,17 +44,17 @@ struct Chunk {
   static constexpr int rows = Row::tile_n;
   static constexpr bool exact = M <= 4;  // an instance for each number of rows of A, which reads exactly these rows
   static constexpr int step = lanes * width<T>;  // of K, that the lanes load side by side
-  // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a multiprocessor.
-  // Blocks of the next kernel would then crowd some multiprocessors while other multiprocessors idle. So the registers
-  // hold more loads in flight.
+  // Sums of few rows in f32 take so few registers that a third block of eight warps would find room on a
+  // multiprocessor. Blocks of the next kernel would then crowd some multiprocessors while other multiprocessors idle.
+  // So the registers hold more loads in flight.
   static constexpr int steps = Row::tile_k / step * (sizeof(T) == 4 && M <= 3 ? 2 : 1);
   static constexpr int k = steps * step;
   static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
   static_assert(Row::tile_k % step == 0);
 };
 
-// A warp's rows of W, the chunk of these rows that is being loaded, and the warp's sums. Rows beyond M and N repeat the last row and are
-// never stored.
+// A warp's rows of W, the chunk of these rows that is being loaded, and the warp's sums. Rows beyond M and N repeat the
+// last row and are never stored.
 template <class Row, int M>
 struct Warp {
   using C = Chunk<Row, M>;
@@ -193,8 +195,8 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
     k = next;
     if (!tile_done) continue;
 
-    // Two buffers alternate, so that no warp writes a sum for the next tile where another warp still reads: every warp passes this
-    // barrier again before any warp reaches the tile after the next.
+    // Two buffers alternate, so that no warp writes a sum for the next tile where another warp still reads: every warp
+    // passes this barrier again before any warp reaches the tile after the next.
     float* const partial = shared[buffer];
     buffer ^= 1;
     warp.flush(partial + warp_index * C::values);
@@ -223,7 +225,8 @@ tg_status launch(const tg_gemm_args* problem) {
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   // family.toml has the same numbers.
   if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.k % width<T> != 0 ||
-      batches > 65535 || !has_layout(args, Row::layout) || !rows_at_multiples<T>(width<T>, args.a, args.m, args.batch) ||
+      batches > 65535 || !has_layout(args, Row::layout) ||
+      !rows_at_multiples<T>(width<T>, args.a, args.m, args.batch) ||
       !lines_at_multiples<T>(width<T>, args.b, args.b.col_stride, args.n, args.batch)) {
     return TG_UNSUPPORTED;
   }

@@ -1,12 +1,13 @@
 // Up to eight rows of A in 16 bits: D = A @ B with K contiguous in both, on tensor cores. Part of gemv.cu.
 //
-// As in gemv.cu, weights go from memory straight into the registers of the lane that multiplies them, 16 bytes at a time. A is the
-// operand of `mma` with 16 rows, W the operand with 8. The order of K is free as long as both operands agree, so a lane's 16 bytes
-// are, in the order of the registers, the lane's part of two products.
+// As in gemv.cu, weights go from memory straight into the registers of the lane that multiplies them, 16 bytes at a
+// time. A is the operand of `mma` with 16 rows, W the operand with 8. The order of K is free as long as both operands
+// agree, so a lane's 16 bytes are, in the order of the registers, the lane's part of two products.
 //
-// A product needs the same part of K from eight rows of W, so a warp's load would be 64 bytes from each of eight rows. Instead, two
-// lane groups load 64 neighbouring bytes each of one row, so that a load is 128 bytes from each of four rows. The eight rows of A are
-// present twice, once for each segment of K. Half of the sums multiply a segment of A by the other segment of W and are dropped.
+// A product needs the same part of K from eight rows of W, so a warp's load would be 64 bytes from each of eight rows.
+// Instead, two lane groups load 64 neighbouring bytes each of one row, so that a load is 128 bytes from each of four
+// rows. The eight rows of A are present twice, once for each segment of K. Half of the sums multiply a segment of A by
+// the other segment of W and are dropped.
 //
 // A's part of a chunk is loaded at the same time as W's part. Beyond the end of K, both parts are zeros.
 #pragma once
@@ -27,8 +28,8 @@ struct MmaChunk {
   static constexpr int values = 8 * stride;
 };
 
-// A warp's rows of W, the chunks of W and A that are being loaded, and the warp's sums. Rows beyond M and N repeat the last row and
-// are never stored.
+// A warp's rows of W, the chunks of W and A that are being loaded, and the warp's sums. Rows beyond M and N repeat the
+// last row and are never stored.
 template <class T>
 struct MmaWarp {
   using C = MmaChunk;
@@ -43,7 +44,8 @@ struct MmaWarp {
 
   template <class Out>
   __device__ MmaWarp(const GemvProblem<Out>& p, int lane)
-      : w_stride(p.b.col_stride), n(p.n), k_end(p.k), group(lane / 4), t(lane % 4), w_k(group % C::segments * 32 + t * 8) {
+      : w_stride(p.b.col_stride), n(p.n), k_end(p.k), group(lane / 4), t(lane % 4),
+        w_k(group % C::segments * 32 + t * 8) {
     const Batch batch(p.inner_batch);
     a = batch.of<const T>(p.a) + min(group, p.m - 1) * p.a.row_stride + t * 8;
     w = batch.of<const T>(p.b) + w_k;
@@ -51,7 +53,8 @@ struct MmaWarp {
 
   __device__ void point(int first_row) {
 #pragma unroll
-    for (int r = 0; r < C::loads; r++) row[r] = w + min(first_row + r * C::load_rows + group / C::segments, n - 1) * w_stride;
+    for (int r = 0; r < C::loads; r++)
+      row[r] = w + min(first_row + r * C::load_rows + group / C::segments, n - 1) * w_stride;
   }
 
   // WHOLE: the chunk lies inside K. Numbers beyond K are zero in both operands, since 0 * NaN is not 0.
@@ -85,8 +88,8 @@ struct MmaWarp {
     }
   }
 
-  // Multiplies one chunk and, if there is MORE, loads the next chunk piece by piece into the same registers: more loads are then in
-  // flight.
+  // Multiplies one chunk and, if there is MORE, loads the next chunk piece by piece into the same registers: more loads
+  // are then in flight.
   template <bool MORE, bool NEXT_WHOLE>
   __device__ void turn(int next) {
 #pragma unroll
@@ -107,8 +110,9 @@ struct MmaWarp {
     }
   }
 
-  // Writes the sums to `partial` and sets them to zero. A lane has columns 2 t and 2 t + 1 of the products, the two segments of row
-  // t of each load. The product of the first segments of W and A is in sum[0], the product of the second segments in sum[3].
+  // Writes the sums to `partial` and sets them to zero. A lane has columns 2 t and 2 t + 1 of the products, the two
+  // segments of row t of each load. The product of the first segments of W and A is in sum[0], the product of the
+  // second segments in sum[3].
   __device__ void flush(float* partial) {
 #pragma unroll
     for (int r = 0; r < C::loads; r++) {
@@ -124,7 +128,8 @@ template <class T, class Out>
 __global__ void __maxnreg__(MmaChunk::registers)
     gemv_mma(const __grid_constant__ GemvProblem<Out> problem, const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaChunk;
-  __shared__ float shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, in two buffers for alternating tiles
+  __shared__ float
+      shared[2][C::warps_per_sm * C::values];  // sums of a block's warps, in two buffers for alternating tiles
   const int lane = threadIdx.x, split = blockDim.y, teams = blockDim.z, team = threadIdx.z;
   const int warp_index = team * split + threadIdx.y, warps = split * teams;
   launch_dependents();

@@ -1,9 +1,10 @@
-// One to four rows of A with a short K: D = A @ B on the CUDA cores, with K contiguous in A and B and no longer than 512 bytes. The
-// scores of attention in decoding are such products.
+// One to four rows of A with a short K: D = A @ B on the CUDA cores, with K contiguous in A and B and no longer than
+// 512 bytes. The scores of attention in decoding are such products.
 //
-// If a whole warp shared one row of W, most lanes would idle. Here, a row is shared by one lane for each 16 bytes of the row. A warp
-// then computes several rows at a time, and a lane keeps its part of A in registers throughout. Sums are added over the lanes of a
-// row; no sum needs shared memory or a barrier. The grid is persistent: the next rows are loaded during the sums. Part of gemv.cu.
+// If a whole warp shared one row of W, most lanes would idle. Here, a row is shared by one lane for each 16 bytes of
+// the row. A warp then computes several rows at a time, and a lane keeps its part of A in registers throughout. Sums
+// are added over the lanes of a row; no sum needs shared memory or a barrier. The grid is persistent: the next rows are
+// loaded during the sums. Part of gemv.cu.
 #pragma once
 #include <algorithm>
 
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
     if (exists) x = load_activations(a + min(m, p.m - 1) * p.a.row_stride);
     constexpr int numbers = 4 / sizeof(T);
 #pragma unroll
-    for (int i = 0; i < 4; i++) unpack<T>(word(x, i), reinterpret_cast<float(&)[numbers]>(y[m][i * numbers]));
+    for (int i = 0; i < 4; i++) unpack<T>(word(x, i), reinterpret_cast<float (&)[numbers]>(y[m][i * numbers]));
   }
 
   for (;;) {
@@ -108,7 +109,8 @@ tg_status launch_short_rows(const tg_gemm_args& args) {
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t tiles = ceil_div(args.n, C::rows), blocks = ceil_div(tiles, C::threads / lanes);
   if (Rehearsal::is_on()) return TG_OK;  // the number of blocks depends on the device
-  // Exactly as many blocks as run at a time: with fewer or more blocks, some multiprocessors get twice as many blocks as others.
+  // Exactly as many blocks as run at a time: with fewer or more blocks, some multiprocessors get twice as many blocks
+  // as others.
   const auto kernel = gemv_short<T, Out, M, ROW_LANES>;
   static const int blocks_per_sm = [kernel] {
     int blocks = 0;

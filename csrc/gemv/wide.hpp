@@ -1,8 +1,9 @@
 // Nine to sixteen rows of A in f32: D = A @ B on the CUDA cores with K contiguous in A and B, in single chains of FMAs.
 //
-// As in gemv.cu, weights go from memory straight into registers. If A came from L1 for every two rows of W, the reads of A would be
-// eight times the bytes of W, which is more than L1 delivers. So a warp computes eight rows of W, whose sums fill the registers, and A
-// passes through shared memory in chunks that all warps of a block multiply at the same time. Part of gemv.cu.
+// As in gemv.cu, weights go from memory straight into registers. If A came from L1 for every two rows of W, the reads
+// of A would be eight times the bytes of W, which is more than L1 delivers. So a warp computes eight rows of W, whose
+// sums fill the registers, and A passes through shared memory in chunks that all warps of a block multiply at the same
+// time. Part of gemv.cu.
 #pragma once
 #include <algorithm>
 
@@ -18,8 +19,8 @@ struct WideChunk {
   static constexpr int warps_per_sm = 8, rows = 8, step = lanes * width<float>, steps = 2, k = steps * step, stages = 3;
   static constexpr int values = power_of_two_from(M * rows);  // sums (m, row), padded
   using Sums = LaneSums<values>;
-  static constexpr int a_floats = M * k;                       // numbers of A in a chunk, for one part of K
-  static constexpr int sums_floats = warps_per_sm * values;    // sums of a tile
+  static constexpr int a_floats = M * k;                     // numbers of A in a chunk, for one part of K
+  static constexpr int sums_floats = warps_per_sm * values;  // sums of a tile
   static constexpr int bytes(int split) { return 4 * (stages * split * a_floats + 2 * sums_floats); }
   static_assert(M % 4 == 0);
 };

@@ -1,16 +1,19 @@
 // One to four rows of A: D = A @ B on the CUDA cores with N contiguous in B, as attention has in decoding.
 //
-// As in gemv.cu, the time of such a product is the time of reading B. Here, a row of B belongs to one k. Eight lanes read 128 bytes of
-// the row, 16 bytes each, and keep the sums of their columns. The other lanes of a warp, the warps of a block and, where there are few
-// columns, the blocks of a cluster split K. A lane loads groups of four rows of B, with the numbers of A that the rows multiply, and
-// has two groups in flight. In the end, sums are added over lanes, over warps in shared memory, and over the blocks of the cluster.
-// Each block of a cluster owns some columns, and the other blocks push their sums of these columns to the owner. The order of all
-// additions is fixed, and there is no workspace.
+// As in gemv.cu, the time of such a product is the time of reading B. Here, a row of B belongs to one k. Eight lanes
+// read 128 bytes of the row, 16 bytes each, and keep the sums of their columns. The other lanes of a warp, the warps of
+// a block and, where there are few columns, the blocks of a cluster split K. A lane loads groups of four rows of B,
+// with the numbers of A that the rows multiply, and has two groups in flight. In the end, sums are added over lanes,
+// over warps in shared memory, and over the blocks of the cluster. Each block of a cluster owns some columns, and the
+// other blocks push their sums of these columns to the owner. The order of all additions is fixed, and there is no
+// workspace.
 //
-// A plan names the tile of D, whose rows are the rows that an instance is compiled for, the blocks of a cluster (`split`) and the warps
-// of a block; src/family/gevm.rs chooses them. Blocks of 4 warps are those of wide.hpp, for a short K and many columns.
+// A plan names the tile of D, whose rows are the rows that an instance is compiled for, the blocks of a cluster
+// (`split`) and the warps of a block; src/family/gevm.rs chooses them. Blocks of 4 warps are those of wide.hpp, for a
+// short K and many columns.
 //
-// The kernel may start while the kernel before still runs (common/ptx.hpp), and then prefetches the first rows of B into L2.
+// The kernel may start while the kernel before still runs (common/ptx.hpp), and then prefetches the first rows of B
+// into L2.
 #include <algorithm>
 #include <climits>
 
@@ -24,9 +27,9 @@ namespace {
 
 constexpr int most_split = 8;
 
-// MANY: for more blocks than multiprocessors. Two blocks of 8 warps share a multiprocessor, and a block computes several matrices of the
-// batch one after the other. While one block adds up, the other block loads, and the loads for the next matrix are in flight. K is not
-// split.
+// MANY: for more blocks than multiprocessors. Two blocks of 8 warps share a multiprocessor, and a block computes
+// several matrices of the batch one after the other. While one block adds up, the other block loads, and the loads for
+// the next matrix are in flight. K is not split.
 template <class Row, int M, bool MANY>
 struct Tile {
   using T = typename scalar<Row::dtype>::type;
@@ -34,17 +37,18 @@ struct Tile {
   static constexpr int rows = 4, groups = 2;                     // rows of a lane in a group; groups in flight
   static constexpr int k = lanes / n_lanes * rows;               // rows that a warp reads as one group
   static constexpr int outputs = M * n;
-  static constexpr int sums = M * width<T>;  // sums of a lane, (m, column)
+  static constexpr int sums = M * width<T>;                              // sums of a lane, (m, column)
   static constexpr int warps = MANY ? 8 : 16, residents = MANY ? 2 : 1;  // warps of a block; blocks of a multiprocessor
-  static constexpr bool several = MANY && M < 4;  // whether a block computes several matrices; for four rows of A, registers do not suffice
+  static constexpr bool several =
+      MANY && M < 4;  // whether a block computes several matrices; for four rows of A, registers do not suffice
   static constexpr bool splits = !MANY && Row::arch >= 90;  // whether the blocks of a cluster may split K
   using Sums = LaneSums<sums, lanes / 2, n_lanes>;
   static_assert(n_lanes == 8 && Row::tile_k == groups * k);
 };
 
 struct Cut {
-  int cluster_log2;  // blocks that split K
-  int matrices;      // matrices of the batch; a block computes every gridDim.y-th
+  int cluster_log2;   // blocks that split K
+  int matrices;       // matrices of the batch; a block computes every gridDim.y-th
   bool vectors_of_a;  // whether four numbers of a row of A may be read at once
 };
 
@@ -56,7 +60,9 @@ struct Four {
   __device__ void load_vector(const T* from) {
     if constexpr (sizeof(T) == 4) {
       asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from) : "memory");
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                   : "l"(from)
+                   : "memory");
     } else {
       asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from) : "memory");
     }
@@ -86,12 +92,14 @@ struct Four {
   }
 };
 
-// Numbers of B, which displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written B, and the compiler moved such
-// loads above griddepcontrol.wait.
+// Numbers of B, which displace nothing in L1 or L2. The load is not `.nc`: the kernel before may have written B, and
+// the compiler moved such loads above griddepcontrol.wait.
 __device__ inline uint4 load_once(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first) : "memory");
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(evict_first)
+               : "memory");
   return v;
 }
 
@@ -222,7 +230,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
       load_first();
     }
 
-    float(&partial)[warps][C::outputs] = partials[C::several ? turn : 0];
+    float (&partial)[warps][C::outputs] = partials[C::several ? turn : 0];
     C::Sums::add(sum, lane);
 #pragma unroll
     for (int i = 0; i < C::Sums::left; i++) {

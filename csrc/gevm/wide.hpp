@@ -1,7 +1,7 @@
 // One to four rows of A and a short K, with many columns: a thread has its own columns, and goes through K.
 //
-// The blocks of gevm.cu split K over lanes and warps, so that a short K leaves a block little to read, and millions of columns many blocks. Here nothing is added
-// over threads: the sums of a column are in the order of K.
+// The blocks of gevm.cu split K over lanes and warps, so that a short K leaves a block little to read, and millions of
+// columns many blocks. Here nothing is added over threads: the sums of a column are in the order of K.
 #pragma once
 #include "common/cuda_cores.hpp"
 
@@ -12,7 +12,7 @@ template <class Row, int M>
 struct Wide {
   using T = typename scalar<Row::dtype>::type;
   static constexpr int warps = 4, threads = warps * lanes;
-  static constexpr int rows = M == 4 ? 4 : 8;  // rows of B that a thread has under way
+  static constexpr int rows = M == 4 ? 4 : 8;   // rows of B that a thread has under way
   static constexpr int n = threads * width<T>;  // columns of a block
 };
 
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(Wide<Row, M>::threads)
       if (k + r >= p.k) break;
       float x[M];
 #pragma unroll
-      for (int m = 0; m < M; m++) x[m] = float(a[(m < p.m ? m : 0) * p.a.row_stride + k + r]);  // all threads read the same number
+      for (int m = 0; m < M; m++)
+        x[m] = float(a[(m < p.m ? m : 0) * p.a.row_stride + k + r]);  // all threads read the same number
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         constexpr int numbers = 4 / sizeof(T);

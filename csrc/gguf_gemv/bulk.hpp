@@ -1,5 +1,6 @@
-// The kernel for up to four rows of A and a long K, from Hopper on: one warp loads 16 rows of W after 16 rows for the other warps, with a bulk copy
-// for each row. The other warps have a span of K each, as in device.hpp, and sums of the same bits.
+// The kernel for up to four rows of A and a long K, from Hopper on: one warp loads 16 rows of W after 16 rows for the
+// other warps, with a bulk copy for each row. The other warps have a span of K each, as in device.hpp, and sums of the
+// same bits.
 #pragma once
 #include "common/pipeline.hpp"
 #include "gguf_gemv/device.hpp"
@@ -7,14 +8,15 @@
 namespace tilegemm {
 namespace {
 
-// With more rows, the loads of the activations take longer; with fewer warps, a copy is short; of two or three units of a block, the second waits for the
-// activations, and little is left behind. The warps' own copies are faster then.
+// With more rows, the loads of the activations take longer; with fewer warps, a copy is short; of two or three units of
+// a block, the second waits for the activations, and little is left behind. The warps' own copies are faster then.
 constexpr int most_m_of_bulk = 4, least_warps_of_bulk = 12;
 constexpr bool is_for_bulk(int64_t m, int64_t warps, int units) {
   return m <= most_m_of_bulk && warps >= least_warps_of_bulk && (units == 1 || units > 3);
 }
 
-// In the place of FewRows: a stage of the whole block has 16 rows of W, of each the blocks of the warps' spans as they lie in the file.
+// In the place of FewRows: a stage of the whole block has 16 rows of W, of each the blocks of the warps' spans as they
+// lie in the file.
 template <tg_format F, int WARPS>
 struct BulkRows : gguf::FewRows<F, 1, WARPS> {
   using Base = gguf::FewRows<F, 1, WARPS>;
@@ -28,14 +30,18 @@ struct BulkRows : gguf::FewRows<F, 1, WARPS> {
   static constexpr int x_at(int) { return 0; }
   static constexpr int factors_at(int warps) { return warps * Base::x_bytes; }
   static constexpr int sums_at(int warps) { return factors_at(warps) + warps * Base::Factors::bytes; }
-  static constexpr int barriers_at(int warps) { return sums_at(warps) + 2 * batch * warps * Base::sums * int(sizeof(float)); }
+  static constexpr int barriers_at(int warps) {
+    return sums_at(warps) + 2 * batch * warps * Base::sums * int(sizeof(float));
+  }
   static constexpr int wrong_at(int warps) { return barriers_at(warps) + 2 * 8 * most_stages + 8; }
   static constexpr int ring_at(int warps) { return barriers_at(warps) + 2 * 8 * most_stages + 16; }
   static constexpr int stages(int warps) {
     const int stages = useful / stage_bytes(warps);
     return stages < 2 ? 2 : stages < most_stages ? stages : most_stages;
   }
-  static constexpr int bytes(int warps) { return ring_at(warps) + stages(warps) * stage_bytes(warps) + Base::bytes_behind; }
+  static constexpr int bytes(int warps) {
+    return ring_at(warps) + stages(warps) * stage_bytes(warps) + Base::bytes_behind;
+  }
   static constexpr int most_bytes() {
     int most = 0;
     for (int warps = least_warps_of_bulk; warps <= WARPS; warps++) most = bytes(warps) > most ? bytes(warps) : most;
@@ -58,7 +64,9 @@ struct PartOfRows {
         bytes(min(uint32_t(spans * Row::bytes), gguf::row_bytes<F>(args) - begin)), rows(int(args.n)) {}
 
   // Bytes from a multiple of 16 to row i; the same for row i + 16.
-  __device__ uint32_t odd(int i) const { return uint32_t(reinterpret_cast<uint64_t>(w) + begin + uint64_t(i) * stride) & 15; }
+  __device__ uint32_t odd(int i) const {
+    return uint32_t(reinterpret_cast<uint64_t>(w) + begin + uint64_t(i) * stride) & 15;
+  }
   // The multiple of 16 at or before row i.
   __device__ const uint8_t* chunks(int i) const { return w + int64_t(i) * stride + begin - odd(i); }
 
@@ -69,7 +77,8 @@ struct PartOfRows {
     if (end > first) prefetch_l2(chunks(i) + first, end - first, evict_first);
   }
 
-  // Loads row i to the place `to` of its first chunk. A row that does not exist arrives without bytes. Nothing before W and nothing behind W is read.
+  // Loads row i to the place `to` of its first chunk. A row that does not exist arrives without bytes. Nothing before W
+  // and nothing behind W is read.
   __device__ void load(int i, uint32_t to, uint32_t barrier) const {
     const uint8_t* const from = chunks(i);
     const uint32_t before = odd(i), behind = before + bytes;
@@ -85,22 +94,27 @@ struct PartOfRows {
     const uint32_t copied = end > first ? end - first : 0;
     mbarrier_arrive_expect(barrier, copied);
     if (copied == 0) return;
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to + first),
-                 "l"(from + first), "r"(copied), "r"(barrier), "l"(evict_first)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to + first),
+        "l"(from + first), "r"(copied), "r"(barrier), "l"(evict_first)
+        : "memory");
   }
 };
 
 // A block has `units` times 16 rows of W, and a part of K.
 template <class S, class T>
 __global__ void __launch_bounds__(S::threads, 1)
-    bulk_gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, int stages, const __grid_constant__ GatingEpilogue<T, float> epilogue) {
+    gguf_gemv_bulk(const __grid_constant__ tg_gemm_args args, int units, int stages,
+                   const __grid_constant__ GatingEpilogue<T, float> epilogue) {
   using Row = typename S::Row;
   extern __shared__ __align__(16) uint8_t shared[];
-  const int warps = blockDim.x / 32 - 1, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warps = blockDim.x / 32 - 1, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
+            g = lane / 4, t = lane % 4;
   const int first = blockIdx.x * units, last = min(first + units, int(ceil_div(args.n, gguf::rows_of_warp)));
   const int first_span = blockIdx.y * warps, span = first_span + warp, stage_bytes = S::stage_bytes(warps);
-  const uint32_t full = uint32_t(__cvta_generic_to_shared(shared)) + S::barriers_at(warps), empty = full + 8 * S::most_stages;
+  const uint32_t full = uint32_t(__cvta_generic_to_shared(shared)) + S::barriers_at(warps),
+                 empty = full + 8 * S::most_stages;
   const uint32_t taken = empty + 8 * S::most_stages;  // barrier: all warps have their activations
   const PartOfRows<S::format> rows(args, first_span, warps);
   if (threadIdx.x == 32 * warps) {

@@ -1,21 +1,24 @@
-// The kernel: each warp of a block has a span of K, whose activations stay in registers, and multiplies the span by 16 rows of W after 16 rows.
+// The kernel: each warp of a block has a span of K, whose activations stay in registers, and multiplies the span by 16
+// rows of W after 16 rows.
 #pragma once
 #include "common/add_parts.hpp"
-#include "common/gguf_few_rows.hpp"
+#include "gguf/few_rows.hpp"
 
 namespace tilegemm {
 namespace {
 
 // Stores a sum: a result, or of a part of K.
 template <class T>
-__device__ __forceinline__ void store_sum(const tg_gemm_args& args, const GatingEpilogue<T, float>& epilogue, int i, int j, float sum) {
+__device__ __forceinline__ void store_sum(const tg_gemm_args& args, const GatingEpilogue<T, float>& epilogue, int i,
+                                          int j, float sum) {
   if (gridDim.y > 1) *part_at<float>(args, blockIdx.y, 0, i, j) = sum;
   else static_cast<T*>(args.d.ptr)[i * args.d.row_stride + j] = epilogue(sum, i, j, 0, 0);
 }
 
 // Adds the sums of a block's warps, of `batch` units of 16 rows of W from `first_unit` on, and stores them.
 template <class S, class T>
-__device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf::Sums<S>& all, const GatingEpilogue<T, float>& epilogue, int parity, int batch,
+__device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf::Sums<S>& all,
+                                           const GatingEpilogue<T, float>& epilogue, int parity, int batch,
                                            int first_unit, int first_m) {
   for (int index = threadIdx.x; index < batch * S::sums; index += 32 * all.warps) {
     const int of_batch = index / S::sums, element = index % S::sums;
@@ -26,20 +29,25 @@ __device__ __forceinline__ void store_sums(const tg_gemm_args& args, const gguf:
   }
 }
 
-// Behind all sums: those that infinite or NaN operands have made wrong, once more. The warps' spans begin with `first_span`, the columns with unit `first`.
+// Behind all sums: those that infinite or NaN operands have made wrong, once more. The warps' spans begin with
+// `first_span`, the columns with unit `first`.
 template <class S, class T>
-__device__ __forceinline__ void repair(const tg_gemm_args& args, const gguf::Sums<S>& all, const GatingEpilogue<T, float>& epilogue, int first, int last, int first_m,
+__device__ __forceinline__ void repair(const tg_gemm_args& args, const gguf::Sums<S>& all,
+                                       const GatingEpilogue<T, float>& epilogue, int first, int last, int first_m,
                                        int first_span) {
   if (*all.wrong == 0) return;
   const int64_t begin = first_span * int64_t(gguf::span), end = min(begin + all.warps * int64_t(gguf::span), args.k);
-  gguf::repair<S::format>(args, *all.wrong, 0, first * gguf::rows_of_warp, min(last * gguf::rows_of_warp, int(args.n)), begin, end, all.warps,
-                          [&](int r) { return first_m + r; }, [&](int r, int n, float sum) { store_sum(args, epilogue, first_m + r, n, sum); });
+  gguf::repair<S::format>(
+      args, *all.wrong, 0, first * gguf::rows_of_warp, min(last * gguf::rows_of_warp, int(args.n)), begin, end,
+      all.warps, [&](int r) { return first_m + r; },
+      [&](int r, int n, float sum) { store_sum(args, epilogue, first_m + r, n, sum); });
 }
 
 // A block has up to 16 rows of A, `units` times 16 rows of W, and a part of K.
 template <class S, class T>
 __global__ void __launch_bounds__(32 * S::warps, 1)
-    gguf_gemv(const __grid_constant__ tg_gemm_args args, int units, const __grid_constant__ GatingEpilogue<T, float> epilogue) {
+    gguf_gemv(const __grid_constant__ tg_gemm_args args, int units,
+              const __grid_constant__ GatingEpilogue<T, float> epilogue) {
   using Row = typename S::Row;
   extern __shared__ __align__(16) uint8_t shared[];
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

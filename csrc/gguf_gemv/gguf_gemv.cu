@@ -1,10 +1,13 @@
-// Few rows of activations times the weights of a GGUF file: up to 16 at the speed of memory, more in groups of 16 that read the weights once each.
+// Few rows of activations times the weights of a GGUF file: up to 16 at the speed of memory, more in groups of 16 that
+// read the weights once each.
 //
-// Each warp of a block keeps the activations of a span of K, 256 numbers, in registers. The block goes through rows of W, 16 at a time, and adds
-// the sums of its warps in order. Where K has more spans than a block has warps, K is split, and a kernel adds the parts in order. Each warp copies its own
-// blocks of W (device.hpp). From Hopper on, with up to four rows and a long K, one warp copies whole rows for all warps (bulk.hpp).
+// Each warp of a block keeps the activations of a span of K, 256 numbers, in registers. The block goes through rows of
+// W, 16 at a time, and adds the sums of its warps in order. Where K has more spans than a block has warps, K is split,
+// and a kernel adds the parts in order. Each warp copies its own blocks of W (device.hpp). From Hopper on, with up to
+// four rows and a long K, one warp copies whole rows for all warps (bulk.hpp).
 //
-// Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more, number by number.
+// Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more,
+// number by number.
 #define TG_GATES_C true
 #include "gguf_gemv/bulk.hpp"
 
@@ -17,7 +20,8 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t split = args.config.split, warps = ceil_div(ceil_div(args.k, gguf::span), split);
   if (split > 1 && (!args.workspace || args.workspace_bytes < parts_bytes<float>(args))) return TG_UNSUPPORTED;
   // A block for each multiprocessor, with the same number of rows.
-  const int64_t units = ceil_div(args.n, gguf::rows_of_warp), blocks = args.sm_count > split ? args.sm_count / split : 1;
+  const int64_t units = ceil_div(args.n, gguf::rows_of_warp),
+                blocks = args.sm_count > split ? args.sm_count / split : 1;
   const int of_block = int(ceil_div(units, blocks));
   const dim3 grid(unsigned(ceil_div(units, of_block)), unsigned(split), unsigned(ceil_div(args.m, gguf::most_m)));
   const GatingEpilogue<T, float> epilogue(args);
@@ -32,9 +36,11 @@ tg_status run(const tg_gemm_args& args) {
   const auto launch_own = [&] {
     if constexpr (Row::arch >= 90 && most_warps >= least_warps_of_bulk) {
       using S = BulkRows<Row::b, most_warps>;
-      if (is_for_bulk(args.m, warps, of_block)) return launch(S{}, bulk_gguf_gemv<S, T>, warps + 1, S::stages(int(warps)));
+      if (is_for_bulk(args.m, warps, of_block))
+        return launch(S{}, gguf_gemv_bulk<S, T>, warps + 1, S::stages(int(warps)));
     }
-    return args.m <= gguf::most_m / 2 ? launch(Few{}, gguf_gemv<Few, T>, warps) : launch(More{}, gguf_gemv<More, T>, warps);
+    return args.m <= gguf::most_m / 2 ? launch(Few{}, gguf_gemv<Few, T>, warps)
+                                      : launch(More{}, gguf_gemv<More, T>, warps);
   };
   const tg_status status = launch_own();
   return status == TG_OK && split > 1 ? launch_add_parts<T, float, GatingEpilogue<T, float>>(args) : status;
@@ -49,8 +55,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   if (args.m == 0 || args.n == 0) return TG_OK;
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
-  const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 && split <= spans &&
-                        split <= 65535 && ceil_div(spans, split) <= warps;
+  const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 &&
+                        split <= spans && split <= 65535 && ceil_div(spans, split) <= warps;
   if (!is_tiled || args.m > 65535 * gguf::most_m || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
   return run<Row, T>(args);
 }

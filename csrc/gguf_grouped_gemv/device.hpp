@@ -1,15 +1,17 @@
-// The kernel: each warp of a block has a span of K, and the block takes tiles of rows of a group, each times some rows of W.
+// The kernel: each warp of a block has a span of K, and the block takes tiles of rows of a group, each times some rows
+// of W.
 #pragma once
 #include "common/epilogue.hpp"
-#include "common/gguf_few_rows.hpp"
-#include "common/unit_list.hpp"
+#include "experts/unit_list.hpp"
+#include "gguf/few_rows.hpp"
 
 namespace tilegemm {
 namespace {
 
 // src/family/gguf_grouped_gemv.rs has the same numbers.
 constexpr int most_groups = 4096, most_entries = 511;
-// Units of 16 rows of W of an item whose K is longer than the spans of a block's warps: their sums stay in shared memory.
+// Units of 16 rows of W of an item whose K is longer than the spans of a block's warps: their sums stay in shared
+// memory.
 constexpr int most_units_in_parts = 8;
 
 // Rows of A of a tile.
@@ -23,8 +25,10 @@ struct Places {
   int group;
 };
 
-// Bytes of shared memory beside the pieces of a product: the list of groups, the places of two tiles, and the sums of parts of K.
-constexpr int beside = List::bytes(most_entries) + 2 * int(sizeof(Places)) + most_units_in_parts * rows_of_tile * gguf::rows_of_warp * 4;
+// Bytes of shared memory beside the pieces of a product: the list of groups, the places of two tiles, and the sums of
+// parts of K.
+constexpr int beside =
+    List::bytes(most_entries) + 2 * int(sizeof(Places)) + most_units_in_parts * rows_of_tile * gguf::rows_of_warp * 4;
 
 template <tg_format F, int WARPS>
 struct GroupedShape : gguf::FewRows<F, 1, WARPS, beside> {
@@ -33,10 +37,13 @@ struct GroupedShape : gguf::FewRows<F, 1, WARPS, beside> {
   static constexpr int parts_at(int warps) { return places_at(warps) + 2 * int(sizeof(Places)); }
   // The first row of each group passes through the memory before the list.
   static constexpr int list_at(int warps, int parts, int groups) {
-    const int at = parts_at(warps) + (parts > 1 ? most_units_in_parts * Base::sums * 4 : 0), first_rows = (groups + 4) / 4 * 16;
+    const int at = parts_at(warps) + (parts > 1 ? most_units_in_parts * Base::sums * 4 : 0),
+              first_rows = (groups + 4) / 4 * 16;
     return at > first_rows ? at : first_rows;
   }
-  static constexpr int bytes(int warps, int parts, int groups, int entries) { return list_at(warps, parts, groups) + List::bytes(entries); }
+  static constexpr int bytes(int warps, int parts, int groups, int entries) {
+    return list_at(warps, parts, groups) + List::bytes(entries);
+  }
 };
 
 struct GroupedPlace {
@@ -45,8 +52,8 @@ struct GroupedPlace {
   int parts, entries, list_at;
 };
 
-// The units of 16 rows of W of an item, 1 to `most`: the number with the least work of the busiest block. An item begins with its activations and
-// the first rows of W, which take the time of a unit.
+// The units of 16 rows of W of an item, 1 to `most`: the number with the least work of the busiest block. An item
+// begins with its activations and the first rows of W, which take the time of a unit.
 __device__ __forceinline__ int units_of_item(int tiles, int units, int most, int lane) {
   unsigned own = ~0u, best = 1;
   for (int u = 1 + lane; u <= most; u += 32) {
@@ -58,9 +65,11 @@ __device__ __forceinline__ int units_of_item(int tiles, int units, int most, int
   return int(__reduce_min_sync(~0u, own == least ? best : ~0u));
 }
 
-__device__ __forceinline__ void store_result(const tg_gemm_args& args, const Epilogue<float, float>& epilogue, const Places& places, int i, int j, float sum) {
+__device__ __forceinline__ void store_result(const tg_gemm_args& args, const Epilogue<float, float>& epilogue,
+                                             const Places& places, int i, int j, float sum) {
   const int row = places.rows[i];
-  static_cast<float*>(args.d.ptr)[row * args.d.row_stride + j] = places.scales[i] * epilogue.unrounded(sum, row, j, 0, places.group);
+  static_cast<float*>(args.d.ptr)[row * args.d.row_stride + j] =
+      places.scales[i] * epilogue.unrounded(sum, row, j, 0, places.group);
 }
 
 template <class S, class T>
@@ -74,7 +83,8 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   launch_dependents();
   List list(shared + p.list_at, p.entries, 1, 0);
   const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
-  zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x, blockDim.x);
+  zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x,
+                        blockDim.x);
 
   const int units = int(ceil_div(args.n, gguf::rows_of_warp));
   const int of_item = units_of_item(list.total(), units, min(units, p.parts > 1 ? most_units_in_parts : 128), lane);
@@ -84,7 +94,8 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   const gguf::Sums<S> all(shared, warps);
   int parity = 0, turn = 0;
   for (int item = blockIdx.x; item < items; item += gridDim.x, turn ^= 1) {
-    const int place = item / items_of_tile, first = (item - place * items_of_tile) * of_item, last = min(first + of_item, units);
+    const int place = item / items_of_tile, first = (item - place * items_of_tile) * of_item,
+              last = min(first + of_item, units);
     // A warp may begin an item while others still store the item before, whose places are the others.
     Places& places = reinterpret_cast<Places*>(shared + S::places_at(warps))[turn];
     for (int part = 0; part < p.parts; part++) {
@@ -96,7 +107,8 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
       __syncwarp();  // all lanes have read the ring and the sums of activations
       gguf::Loader<S> loader(args, tile.group, first * gguf::rows_of_warp, has_span ? span : 0, ring);
       const int row_of_lane = row_of_d(g), row_of_a = row_of_lane < 0 ? 0 : p.pairs_per_row.quotient(row_of_lane);
-      const T* const from = static_cast<const T*>(args.a.ptr) + row_of_a * args.a.row_stride + span * gguf::span + 4 * t;
+      const T* const from =
+          static_cast<const T*>(args.a.ptr) + row_of_a * args.a.row_stride + span * gguf::span + 4 * t;
       // Loads of activations behind the loads of W would arrive after W.
       const gguf::Activations<S, T> activations(from, row_of_lane < 0 ? 0 : int(args.k) - span * gguf::span);
 #pragma unroll
@@ -134,7 +146,8 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
           float sum = all.add(parity, of_batch, element);
           if (p.parts > 1) {
             // The same thread has the element in every part.
-            float* const parts = reinterpret_cast<float*>(shared + S::parts_at(warps)) + (of_unit - first) * S::sums + element;
+            float* const parts =
+                reinterpret_cast<float*>(shared + S::parts_at(warps)) + (of_unit - first) * S::sums + element;
             if (part > 0) sum += *parts;
             *parts = sum;
             if (part + 1 < p.parts) continue;
@@ -146,9 +159,10 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
     }
     __syncthreads();
     if (*all.wrong == 0) continue;
-    gguf::repair<S::format>(args, *all.wrong, places.group, first * gguf::rows_of_warp, min(last * gguf::rows_of_warp, int(args.n)), 0, args.k, warps,
-                            [&](int r) { return p.pairs_per_row.quotient(places.rows[r]); },
-                            [&](int r, int n, float sum) { store_result(args, epilogue, places, r, n, sum); });
+    gguf::repair<S::format>(
+        args, *all.wrong, places.group, first * gguf::rows_of_warp, min(last * gguf::rows_of_warp, int(args.n)), 0,
+        args.k, warps, [&](int r) { return p.pairs_per_row.quotient(places.rows[r]); },
+        [&](int r, int n, float sum) { store_result(args, epilogue, places, r, n, sum); });
     __syncthreads();
     if (threadIdx.x == 0) *all.wrong = 0;
   }

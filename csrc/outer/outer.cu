@@ -1,8 +1,8 @@
-// K = 1 in f32, as when rotary embeddings multiply positions and frequencies: D[i][j] = alpha * fma(a[i], b[j], 0). The result equals
-// the result of a kernel that adds products one by one, bit for bit. Stores take all the time.
+// K = 1 in f32, as when rotary embeddings multiply positions and frequencies: D[i][j] = alpha * fma(a[i], b[j], 0). The
+// result equals the result of a kernel that adds products one by one, bit for bit. Stores take all the time.
 //
-// A thread keeps its columns of B and goes down a few rows. Neighbouring threads cover the columns of D, up to a warp or two. Where D
-// is narrow, a warp stores several rows.
+// A thread keeps its columns of B and goes down a few rows. Neighbouring threads cover the columns of D, up to a warp
+// or two. Where D is narrow, a warp stores several rows.
 //
 // The kernel may start while the kernel before still runs (common/ptx.hpp).
 #include <algorithm>
@@ -19,15 +19,14 @@ constexpr int threads = 256;
 // COLUMNS: the columns that a thread stores at once, four past the caches, or one.
 template <int COLUMNS>
 struct Tile {
-  static constexpr int rows = COLUMNS == 4 ? 2 : 4;            // rows of a thread
+  static constexpr int rows = COLUMNS == 4 ? 2 : 4;           // rows of a thread
   static constexpr int most_across = COLUMNS == 4 ? 32 : 64;  // threads side by side
 };
 
 // A block is (threads side by side, rows). blockIdx: x: pieces of D, columns first; y: the batch.
 template <int COLUMNS>
-__global__ void __launch_bounds__(threads)
-    outer(const __grid_constant__ GemvProblem<float> p, const int column_blocks,
-          const __grid_constant__ Epilogue<float, float> epilogue) {
+__global__ void __launch_bounds__(threads) outer(const __grid_constant__ GemvProblem<float> p, const int column_blocks,
+                                                 const __grid_constant__ Epilogue<float, float> epilogue) {
   launch_dependents();
   const Batch batch(p.inner_batch);
   const float *const a = batch.of<const float>(p.a), *const b = batch.of<const float>(p.b);
@@ -84,10 +83,12 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // family.toml has the same numbers. A block has 16 rows and 64 columns at least; where D has fewer columns, a block has more rows.
+  // family.toml has the same numbers. A block has 16 rows and 64 columns at least; where D has fewer columns, a block
+  // has more rows.
   if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
   if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
-  const bool in_fours = args.n % 4 == 0 && args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);
+  const bool in_fours =
+      args.n % 4 == 0 && args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);
   return in_fours ? launch_columns<4>(args) : launch_columns<1>(args);
 }
 

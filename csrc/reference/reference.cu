@@ -1,15 +1,16 @@
 // The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
-// Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order, in f32 (f64 for
-// f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact than a cuBLAS SGEMM, which splits K.
+// Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order,
+// in f32 (f64 for f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact
+// than a cuBLAS SGEMM, which splits K.
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B true
 #define TG_TAKES_GATES true
 #define TG_GATES_C true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
-#include "common/gguf.hpp"
-#include "common/groups.hpp"
 #include "common/launch.hpp"
+#include "experts/groups.hpp"
+#include "gguf/blocks.hpp"
 
 namespace tilegemm {
 namespace {
@@ -34,7 +35,9 @@ struct Blocks {
   const uint8_t* first;
   tg_format format;
   __device__ Blocks(const tg_matrix& b, tg_format format, int64_t offset)
-      : first(static_cast<const uint8_t*>(b.ptr) + offset / gguf::block_of(format).elements * gguf::block_of(format).bytes), format(format) {}
+      : first(static_cast<const uint8_t*>(b.ptr) +
+              offset / gguf::block_of(format).elements * gguf::block_of(format).bytes),
+        format(format) {}
   __device__ float operator[](int64_t k) const {
     const gguf::Block block = gguf::block_of(format);
     return gguf::number(format, first + k / block.elements * block.bytes, int(k % block.elements));
@@ -86,8 +89,10 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
       if (part > 0) epilogue.activation = TG_IDENTITY;
       else epilogue.activation = args.activation;
       if (args.gate == TG_GATE_C) {
-        const int64_t at = row_of_d * args.c.row_stride + column * args.c.col_stride + batch0 * args.c.batch_stride[0] + batch1 * args.c.batch_stride[1];
-        x *= epilogue.activated(acc, row_of_d, column, batch0, of_bias) * (epilogue.beta * Acc(static_cast<const Out*>(args.c.ptr)[at]));
+        const int64_t at = row_of_d * args.c.row_stride + column * args.c.col_stride + batch0 * args.c.batch_stride[0] +
+                           batch1 * args.c.batch_stride[1];
+        x *= epilogue.activated(acc, row_of_d, column, batch0, of_bias) *
+             (epilogue.beta * Acc(static_cast<const Out*>(args.c.ptr)[at]));
       } else {
         x *= epilogue.unrounded(acc, row_of_d, column, batch0, of_bias);
       }
@@ -114,7 +119,8 @@ tg_status launch(const tg_gemm_args* args) {
     const int64_t elements = gguf::block_of(Row::b).elements;
     const bool whole = args->k % elements == 0 && args->b.row_stride == 1 && args->b.col_stride % elements == 0 &&
                        args->b.batch_stride[0] % elements == 0 && args->b.batch_stride[1] % elements == 0;
-    return whole ? launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue) : TG_UNSUPPORTED;
+    return whole ? launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue)
+                 : TG_UNSUPPORTED;
   } else {
     return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Numbers<T>, Out, Acc>, *args, epilogue);
   }

@@ -3,10 +3,10 @@
 // A thread block computes a TILE_M x TILE_N tile of D with 16 x 16 threads. Each thread owns 4 x 4 outputs of every
 // 64 x 64. Blocks of TILE_K k of A and B pass through a ring of shared-memory stages that cp.async fills.
 //
-// Shared memory is MN-major for both operands: a thread then reads four rows of one k in 16 bytes. A K-major operand is transposed
-// on the way, float by float. cp.async transposes without registers, several stages ahead; 16-byte loads would have to be scattered
-// from registers. A K-major copy in shared memory would be read four k at a time, which takes four times the registers and puts both
-// operands of an FMA in the same register bank.
+// Shared memory is MN-major for both operands: a thread then reads four rows of one k in 16 bytes. A K-major operand is
+// transposed on the way, float by float. cp.async transposes without registers, several stages ahead; 16-byte loads
+// would have to be scattered from registers. A K-major copy in shared memory would be read four k at a time, which
+// takes four times the registers and puts both operands of an FMA in the same register bank.
 #include <algorithm>
 #include <climits>
 
@@ -24,7 +24,8 @@ namespace {
 using namespace cute;
 
 constexpr int threads = 256;
-constexpr int chain = 64;  // products in a chain of additions; the chain's sum is then added to the total in shared memory
+constexpr int chain =
+    64;  // products in a chain of additions; the chain's sum is then added to the total in shared memory
 
 // One operand in blocks of MN rows by K, with an alignment of `ALIGN` bytes. The "rows" of B are the columns of B.
 template <bool K_MAJOR, int MN, int K, int STAGES, int ALIGN>
@@ -38,9 +39,9 @@ struct Operand {
   // Adjacent threads copy adjacent vectors of global memory.
   using ThreadsMN = Layout<Shape<Int<threads / K>, Int<K>>>;
   using ThreadsK = Layout<Shape<Int<threads / K>, Int<K>>, Stride<Int<K>, _1>>;
-  using GmemCopy = decltype(make_tiled_copy(Copy_Atom<UniversalCopy<uint_bit_t<32 * width>>, float>{},
-                                            conditional_t<K_MAJOR, ThreadsK, ThreadsMN>{},
-                                            Layout<Shape<Int<width>, _1>>{}));
+  using GmemCopy =
+      decltype(make_tiled_copy(Copy_Atom<UniversalCopy<uint_bit_t<32 * width>>, float>{},
+                               conditional_t<K_MAJOR, ThreadsK, ThreadsMN>{}, Layout<Shape<Int<width>, _1>>{}));
 
   // One matrix of the batch, (MN,K), with the contiguous stride known at compile time.
   CUTE_DEVICE static auto tensor(const float* ptr, int64_t extent, int64_t k, int64_t stride_mn, int64_t stride_k) {
@@ -73,8 +74,9 @@ struct Loader {
   Coord coord;  // (CPY,CPY_MN,1)
   int mn_left;  // rows of the block that exist
 
-  // Copies the rows and the `k_left` k that exist of the block `ahead` blocks away, and fills the rest of the block with zeros. Both
-  // operands are padded in K, so that no Inf meets a zero. Sums of rows that do not exist are never stored.
+  // Copies the rows and the `k_left` k that exist of the block `ahead` blocks away, and fills the rest of the block
+  // with zeros. Both operands are padded in K, so that no Inf meets a zero. Sums of rows that do not exist are never
+  // stored.
   CUTE_DEVICE void copy(int ahead, int stage, int k_left) const {
     CUTE_UNROLL
     for (int i = 0; i < size<1>(smem); i++) {
@@ -106,7 +108,8 @@ struct Place {
   template <class Tile>
   CUTE_DEVICE Place(const tg_gemm_args& args, const TileOrder& order, int64_t first_batch, Tile) {
     unsigned block;
-    // Volatile, so that the epilogue computes the place again; otherwise the place keeps ten registers through the main loop.
+    // Volatile, so that the epilogue computes the place again; otherwise the place keeps ten registers through the main
+    // loop.
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     const unsigned tiles = order.in_matrix.value;
     const int64_t batch = first_batch + block / tiles;
@@ -136,21 +139,23 @@ struct Config {
   using A = Operand<a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align>;
   using B = Operand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align>;
   static constexpr int smem_bytes = Row::stages * (A::stage_floats + B::stage_floats) * int(sizeof(float));
-  // A K of more than two chains keeps the totals in shared memory: registers have room for only one accumulator for each element.
+  // A K of more than two chains keeps the totals in shared memory: registers have room for only one accumulator for
+  // each element.
   static constexpr int total_bytes = Row::tile_m * Row::tile_n * int(sizeof(float));
   static constexpr bool totals(int64_t k) { return k > 2 * chain; }
   static_assert(chain % Row::tile_k == 0);
   static constexpr int blocks_per_sm = Row::tile_m * Row::tile_n <= 128 * 128 ? 2 : 1;  // by registers
 
-  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M. Lanes that differ in one of these bits read the same 16 bytes
-  // of A or of B, so that shared memory serves half a warp at a time.
+  // A warp is 4 x 8 threads. Lane bit 0 goes along N and bit 1 along M. Lanes that differ in one of these bits read the
+  // same 16 bytes of A or of B, so that shared memory serves half a warp at a time.
   using Threads = Layout<Shape<Shape<_2, _2, _4>, Shape<_2, _2, _2, _2>, _1>,
                          Stride<Stride<_2, _8, _32>, Stride<_1, _4, _16, _128>, _0>>;
   using Quads = Layout<Shape<_16, _4>, Stride<_4, _1>>;  // thread t owns 4t ... 4t + 3 of every 64
   using Mma = TiledMMA<MMA_Atom<UniversalFMA<float>>, Threads, cute::Tile<Quads, Quads, Underscore>>;
 };
 
-// Adds the accumulators to the totals of their thread and sets the accumulators to zero. `first`: there are no totals yet.
+// Adds the accumulators to the totals of their thread and sets the accumulators to zero. `first`: there are no totals
+// yet.
 template <class Accum>
 CUTE_DEVICE void add_to_totals(Accum& accum, float* totals, bool first) {
   float4* const mine = reinterpret_cast<float4*>(totals) + threadIdx.x;
@@ -184,24 +189,24 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
 
   const Place place(args, order, first_batch, tile_mnk);
   const float *a = place.of_batch(args.a), *b = place.of_batch(args.b);
-  Tensor mA = A::tensor(a, args.m, args.k, args.a.row_stride, args.a.col_stride);               // (M,K)
-  Tensor mB = B::tensor(b, args.n, args.k, args.b.col_stride, args.b.row_stride);               // (N,K)
-  Tensor gA = local_tile(mA, select<0, 2>(tile_mnk), make_coord(int64_t(place.tile.x), _));     // (BLK_M,BLK_K,k)
-  Tensor gB = local_tile(mB, select<1, 2>(tile_mnk), make_coord(int64_t(place.tile.y), _));     // (BLK_N,BLK_K,k)
+  Tensor mA = A::tensor(a, args.m, args.k, args.a.row_stride, args.a.col_stride);            // (M,K)
+  Tensor mB = B::tensor(b, args.n, args.k, args.b.col_stride, args.b.row_stride);            // (N,K)
+  Tensor gA = local_tile(mA, select<0, 2>(tile_mnk), make_coord(int64_t(place.tile.x), _));  // (BLK_M,BLK_K,k)
+  Tensor gB = local_tile(mB, select<1, 2>(tile_mnk), make_coord(int64_t(place.tile.y), _));  // (BLK_N,BLK_K,k)
 
   extern __shared__ __align__(16) float smem[];
   float* const smem_b = smem + stages * A::stage_floats;
   float* const totals = smem_b + stages * B::stage_floats;
-  Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});                       // (BLK_M,BLK_K,PIPE)
-  Tensor sB = make_tensor(make_smem_ptr(smem_b), typename B::SmemLayout{});                     // (BLK_N,BLK_K,PIPE)
+  Tensor sA = make_tensor(make_smem_ptr(smem), typename A::SmemLayout{});    // (BLK_M,BLK_K,PIPE)
+  Tensor sB = make_tensor(make_smem_ptr(smem_b), typename B::SmemLayout{});  // (BLK_N,BLK_K,PIPE)
 
   const typename Config<Row>::Mma mma;
   const auto thr_mma = mma.get_slice(threadIdx.x);
-  Tensor tCsA = thr_mma.partition_A(sA);                                                        // (1,MMA_M,BLK_K,PIPE)
-  Tensor tCsB = thr_mma.partition_B(sB);                                                        // (1,MMA_N,BLK_K,PIPE)
-  Tensor tCrA = make_tensor<float>(make_shape(_1{}, size<1>(tCsA), _2{}));                      // (1,MMA_M,2)
-  Tensor tCrB = make_tensor<float>(make_shape(_1{}, size<1>(tCsB), _2{}));                      // (1,MMA_N,2)
-  Tensor accum = partition_fragment_C(mma, select<0, 1>(tile_mnk));                             // (1,MMA_M,MMA_N)
+  Tensor tCsA = thr_mma.partition_A(sA);                                    // (1,MMA_M,BLK_K,PIPE)
+  Tensor tCsB = thr_mma.partition_B(sB);                                    // (1,MMA_N,BLK_K,PIPE)
+  Tensor tCrA = make_tensor<float>(make_shape(_1{}, size<1>(tCsA), _2{}));  // (1,MMA_M,2)
+  Tensor tCrB = make_tensor<float>(make_shape(_1{}, size<1>(tCsB), _2{}));  // (1,MMA_N,2)
+  Tensor accum = partition_fragment_C(mma, select<0, 1>(tile_mnk));         // (1,MMA_M,MMA_N)
   clear(accum);
 
   auto load_a = make_loader<A>(gA, sA, place.m_left);
@@ -228,8 +233,8 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   copy(tCsA(_, _, 0, 0), tCrA(_, _, 0));
   copy(tCsB(_, _, 0, 0), tCrB(_, _, 0));
 
-  // While the products of one k are summed, the registers of the next k are loaded. While one stage is read, up to stages - 1
-  // further blocks are copied.
+  // While the products of one k are summed, the registers of the next k are loaded. While one stage is read, up to
+  // stages - 1 further blocks are copied.
   int read = 0, write = stages - 1;
   CUTE_NO_UNROLL
   for (int block = 0; block < blocks; block++) {
@@ -256,8 +261,9 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   if (Config<Row>::totals(args.k)) take_totals(accum, totals);
 
   const Place goal(args, order, first_batch, tile_mnk);
-  Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));              // (1,MMA_M,MMA_N)
-  // A loop that is not unrolled, with the accumulators moving up row by row: otherwise every activation is inlined once per output.
+  Tensor tCcD = thr_mma.partition_C(make_identity_tensor(select<0, 1>(tile_mnk)));  // (1,MMA_M,MMA_N)
+  // A loop that is not unrolled, with the accumulators moving up row by row: otherwise every activation is inlined once
+  // per output.
   CUTE_NO_UNROLL
   for (int row = 0; row < size<1>(accum); row++) {
     const int tile_row = get<0>(tCcD(0, row, 0));
@@ -280,8 +286,8 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   }
 }
 
-// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the other strides are multiples of `align` bytes.
-// The stride of a dimension of length 1 has no effect.
+// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the other strides are multiples of
+// `align` bytes. The stride of a dimension of length 1 has no effect.
 bool fits(const tg_gemm_args& args, const tg_matrix& matrix, int64_t rows, int64_t cols, int contiguous, int align) {
   const int64_t extents[] = {rows, cols, args.batch[0], args.batch[1]};
   const int64_t strides[] = {matrix.row_stride, matrix.col_stride, matrix.batch_stride[0], matrix.batch_stride[1]};
@@ -317,8 +323,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t most = INT_MAX / tiles;  // matrices that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);
-    const tg_status status =
-        launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, order, first, vector_stores);
+    const tg_status status = launch_plainly(args, dim3(grid), dim3(threads), smem_bytes, kernel, args, epilogue, order,
+                                            first, vector_stores);
     if (status != TG_OK) return status;
   }
   return TG_OK;

@@ -1,5 +1,5 @@
-// The layouts of sm100_gemm.cu. TMA stores boxes, and tcgen05.mma reads CuTe's layouts: this program compares the place of every number, and
-// counts the bank conflicts of the way of D.
+// The layouts of sm100_gemm.cu. TMA stores boxes, and tcgen05.mma reads CuTe's layouts: this program compares the place
+// of every number, and counts the bank conflicts of the way of D.
 #ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/program.hpp"
 
@@ -11,8 +11,8 @@ namespace {
 
 using namespace cute;
 
-// The byte of a stage at which TMA stores a number: a box has lines of 128 bytes, along K or along the rows; the number of a line is xored into
-// the number of a piece of 16 bytes (PTX ISA, "128B swizzling mode").
+// The byte of a stage at which TMA stores a number: a box has lines of 128 bytes, along K or along the rows; the number
+// of a line is xored into the number of a piece of 16 bytes (PTX ISA, "128B swizzling mode").
 template <class C, bool k_major>
 int place_by_tma(int row, int k) {
   constexpr int bytes = int(sizeof(typename C::T));
@@ -45,7 +45,8 @@ void operand(layout::Page& page, const char* matrix, const char* row_name) {
   view.access("tcgen05.mma loads a core matrix", 8, 16, layout::ways_of_pieces(stage, bytes, k_major, 1));
 }
 
-// D on its way: a thread has a row of 64 columns and stores four at a time; then eight threads have a row, and load four of eight columns.
+// D on its way: a thread has a row of 64 columns and stores four at a time; then eight threads have a row, and load
+// four of eight columns.
 void parts(layout::Page& page) {
   layout::View& view = page.view("rows of D in shared memory");
   const auto most = [](const auto& place) {
@@ -59,7 +60,8 @@ void parts(layout::Page& page) {
     }
     return most;
   };
-  view.access("a thread stores four numbers of its row", 8, 16, most([](int lane, int piece) { return place_of(lane, piece); }));
+  view.access("a thread stores four numbers of its row", 8, 16,
+              most([](int lane, int piece) { return place_of(lane, piece); }));
   view.access("a thread loads four of eight numbers", 8, 16,
               most([](int lane, int piece) { return place_of(lane / 8 + piece / 2 * 4, lane % 8 * 2 + piece % 2); }));
 }
@@ -75,8 +77,11 @@ void describe(layout::Page& page) {
   // The threads of CuTe's product are thread blocks.
   const typename C::Mma mma;
   layout::View& view = page.view("MMA");
-  view.fact("atom", layout::type_name<typename C::Mma::Atom::MMA_Op>()).fact("tiler", tile_shape(mma)).fact("blocks", mma.get_thr_layout_vmnk());
-  view.fact("A: block and value", decltype(mma.get_layoutA_TV()){}).fact("B: block and value", decltype(mma.get_layoutB_TV()){});
+  view.fact("atom", layout::type_name<typename C::Mma::Atom::MMA_Op>())
+      .fact("tiler", tile_shape(mma))
+      .fact("blocks", mma.get_thr_layout_vmnk());
+  view.fact("A: block and value", decltype(mma.get_layoutA_TV()){})
+      .fact("B: block and value", decltype(mma.get_layoutB_TV()){});
   view.fact("C: block and value", decltype(mma.get_layoutC_TV()){});
 
   // A lane of tensor memory is 1 << 16 in an address, a column is 1; a thread of the storing warps has a lane.
@@ -84,7 +89,8 @@ void describe(layout::Page& page) {
   const auto sums = layout::layout_of<Sums>();
   for (int row = 0; row < 128; row++) {
     for (int column = 0; column < C::tile_n; column++) {
-      layout::require(int(sums(make_coord(row, column), 0, 0)) == (row << 16) + column, "a number of C in tensor memory");
+      layout::require(int(sums(make_coord(row, column), 0, 0)) == (row << 16) + column,
+                      "a number of C in tensor memory");
     }
   }
   const Layout<Shape<_128, Int<C::part>>, Stride<_1, _128>> loaded;

@@ -1,9 +1,10 @@
-// Data-centre Blackwell: tcgen05.mma with the sums in tensor memory, fed by TMA. The rungs of config.hpp lead from a plain kernel to the
-// fastest one.
+// Data-centre Blackwell: tcgen05.mma with the sums in tensor memory, fed by TMA. The rungs of config.hpp lead from a
+// plain kernel to the fastest one.
 //
-// D[M, N] = A[M, K] @ B[K, N]. A stage of a ring in shared memory holds 128 bytes of K of a tile's rows of A and columns of B. Operands in
-// 16 bits may be contiguous along either dimension: the descriptor of the product says which. TMA fills what lies outside of the matrices
-// with zeros, and the store leaves it out. fp8 has operands that are contiguous along K, and results in 16 or 32 bits.
+// D[M, N] = A[M, K] @ B[K, N]. A stage of a ring in shared memory holds 128 bytes of K of a tile's rows of A and
+// columns of B. Operands in 16 bits may be contiguous along either dimension: the descriptor of the product says which.
+// TMA fills what lies outside of the matrices with zeros, and the store leaves it out. fp8 has operands that are
+// contiguous along K, and results in 16 or 32 bits.
 #include <climits>
 
 #include "common/launch.hpp"
@@ -15,8 +16,8 @@ namespace {
 
 template <class Row>
 __global__ __launch_bounds__(Config<Row>::threads, 1) void sm100_gemm(
-    const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, const __grid_constant__ Work work,
-    const __grid_constant__ Epilogue<typename Config<Row>::Out, float> epilogue) {
+    const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+    const __grid_constant__ Work work, const __grid_constant__ Epilogue<typename Config<Row>::Out, float> epilogue) {
   using C = Config<Row>;
   extern __shared__ __align__(1024) char memory[];
   typename C::Shared& shared = *reinterpret_cast<typename C::Shared*>(memory);
@@ -57,8 +58,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool vectors = rows_at_multiples<typename C::Out>(16 / int(sizeof(typename C::Out)), args.d, m, args.batch);
   const Work work{int(m), int(n), int(ceil_div(k, C::tile_k)), order, args.d, epilogue.is_scaling(), vectors};
   const int64_t at_once = args.sm_count / C::ctas, tiles = order.total;
-  return launch_configured<C>(args, (C::persistent ? std::min(tiles, at_once) : tiles) * C::ctas, C::ctas, sm100_gemm<Row>, a_map, b_map, work,
-                              epilogue);
+  return launch_configured<C>(args, (C::persistent ? std::min(tiles, at_once) : tiles) * C::ctas, C::ctas,
+                              sm100_gemm<Row>, a_map, b_map, work, epilogue);
 }
 
 }  // namespace tilegemm

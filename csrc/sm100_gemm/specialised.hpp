@@ -1,7 +1,8 @@
-// Data-centre Blackwell, the last two rungs: a warp loads, a warp multiplies, four warps store. Two blocks may share a tile.
+// Data-centre Blackwell, the last two rungs: a warp loads, a warp multiplies, four warps store. Two blocks may share a
+// tile.
 //
 //     load       | stages of tile 0                   | stages of tile 1, as far as the ring has room ...
-//     multiply   | products of tile 0 into sums 0     | products of tile 1 into sums 1    | products of tile 2 into sums 0, when they are read
+//     multiply   | products of tile 0 into sums 0     | products of tile 1 into sums 1    | of tile 2 into read sums 0
 //     store                                           | sums 0 to D                       | sums 1 to D
 //
 // The barriers, and who arrives:
@@ -11,8 +12,8 @@
 //     sums_full    of every block: a commit, when the products of the tile have ended
 //     sums_empty   of the first block: every storing warp of all blocks, when the warp's sums are in registers
 //
-// The second block may load a stage before the first block has announced the bytes. The phase of `full` does not end before that: the arrival
-// that announces the bytes is the phase's only arrival.
+// The second block may load a stage before the first block has announced the bytes. The phase of `full` does not end
+// before that: the arrival that announces the bytes is the phase's only arrival.
 #pragma once
 #include "sm100_gemm/store.hpp"
 
@@ -20,11 +21,15 @@ namespace tilegemm {
 namespace {
 
 template <class C>
-__device__ __forceinline__ void run_specialised(typename C::Shared& shared, const CUtensorMap& a_map, const CUtensorMap& b_map, const Work& work,
-                                                const Epilogue<typename C::Out, float>& epilogue, uint32_t tensor_memory, int warp, int lane) {
-  const int rank = C::ctas == 1 ? 0 : int(cluster_rank()), first = int(blockIdx.x) / C::ctas, step = int(gridDim.x) / C::ctas;
+__device__ __forceinline__ void run_specialised(typename C::Shared& shared, const CUtensorMap& a_map,
+                                                const CUtensorMap& b_map, const Work& work,
+                                                const Epilogue<typename C::Out, float>& epilogue,
+                                                uint32_t tensor_memory, int warp, int lane) {
+  const int rank = C::ctas == 1 ? 0 : int(cluster_rank()), first = int(blockIdx.x) / C::ctas,
+            step = int(gridDim.x) / C::ctas;
   const uint32_t full = cute::cast_smem_ptr_to_uint(shared.full), empty = cute::cast_smem_ptr_to_uint(shared.empty);
-  const uint32_t sums_full = cute::cast_smem_ptr_to_uint(shared.sums_full), sums_empty = cute::cast_smem_ptr_to_uint(shared.sums_empty);
+  const uint32_t sums_full = cute::cast_smem_ptr_to_uint(shared.sums_full),
+                 sums_empty = cute::cast_smem_ptr_to_uint(shared.sums_empty);
 
   if (warp == 0 && lane == 0) {
     Stage at = Stage::to_fill();

@@ -1,7 +1,7 @@
 // Data-centre Blackwell: sums from tensor memory to D.
 //
-// A lane of tensor memory is a row of D. A warp reads the 32 lanes of its quarter only: warp w those from 32 * (w % 4) on. The lane t of the
-// warp gets columns of row t.
+// A lane of tensor memory is a row of D. A warp reads the 32 lanes of its quarter only: warp w those from 32 * (w % 4)
+// on. The lane t of the warp gets columns of row t.
 #pragma once
 #include <utility>
 
@@ -11,8 +11,8 @@
 namespace tilegemm {
 namespace {
 
-// Loads neighbouring columns of the thread's row. The sums are in the registers when the function returns; the compiler does not know that
-// they are not there before the wait.
+// Loads neighbouring columns of the thread's row. The sums are in the registers when the function returns; the compiler
+// does not know that they are not there before the wait.
 template <int count, int... i>
 __device__ __forceinline__ void load_sums(float (&x)[count], uint32_t from, std::integer_sequence<int, i...>) {
   uint32_t words[count];
@@ -34,7 +34,8 @@ __device__ __forceinline__ void load_sums(float (&x)[count], uint32_t from) {
 // The epilogue of eight neighbouring columns of row i, and their store. `bare`: D is the product times alpha.
 template <class C, bool bare>
 __device__ __forceinline__ void finish(float (&x)[8], int i, int j, int count, bool vectors, const Work& work,
-                                       const Epilogue<typename C::Out, float>& epilogue, const Tile& tile, typename C::Out* d) {
+                                       const Epilogue<typename C::Out, float>& epilogue, const Tile& tile,
+                                       typename C::Out* d) {
   using Out = typename C::Out;
   if constexpr (bare) {
 #pragma unroll
@@ -52,11 +53,12 @@ __device__ __forceinline__ void finish(float (&x)[8], int i, int j, int count, b
   store_row(d + i * work.d.row_stride + j, 1, out, count, vectors);
 }
 
-// The rungs `naive` and `prefetch`: eight columns at a time. A thread stores the numbers of its row one by one, so the 32 stores of a warp go
-// to 32 rows.
+// The rungs `naive` and `prefetch`: eight columns at a time. A thread stores the numbers of its row one by one, so the
+// 32 stores of a warp go to 32 rows.
 template <class C>
 __device__ __forceinline__ void store_numbers(uint32_t sums, int row, int column, const Work& work,
-                                              const Epilogue<typename C::Out, float>& epilogue, const Tile& tile, typename C::Out* d) {
+                                              const Epilogue<typename C::Out, float>& epilogue, const Tile& tile,
+                                              typename C::Out* d) {
   const int i = row + int(threadIdx.x) % 32;
 #pragma unroll 1
   for (int j = 0; j < C::tile_n; j += 8) {
@@ -70,16 +72,17 @@ __device__ __forceinline__ void store_numbers(uint32_t sums, int row, int column
   }
 }
 
-// The other rungs: 64 columns at a time. The 32 rows of a part pass through shared memory, so that eight lanes have 64 neighbouring columns of
-// a row. A row has 16 pieces of 16 bytes, and all rows begin at the same bank. Piece p of row r lies at place (p ^ p / 8 ^ r) % 8 of its half:
-// stores of a piece of eight rows, and loads of every other piece of a row, meet eight different groups of banks.
+// The other rungs: 64 columns at a time. The 32 rows of a part pass through shared memory, so that eight lanes have 64
+// neighbouring columns of a row. A row has 16 pieces of 16 bytes, and all rows begin at the same bank. Piece p of row r
+// lies at place (p ^ p / 8 ^ r) % 8 of its half: stores of a piece of eight rows, and loads of every other piece of a
+// row, meet eight different groups of banks.
 CUTE_HOST_DEVICE int place_of(int row, int piece) { return row * 16 + (piece & 8) + ((piece ^ piece >> 3 ^ row) & 7); }
 
 // `release` runs when the sums are in registers.
 template <class C, class Release>
 __device__ __forceinline__ void store_parts(uint32_t sums, char* parts, int row, int column, const Work& work,
-                                            const Epilogue<typename C::Out, float>& epilogue, const Tile& tile, typename C::Out* d,
-                                            const Release& release) {
+                                            const Epilogue<typename C::Out, float>& epilogue, const Tile& tile,
+                                            typename C::Out* d, const Release& release) {
   const int warp = int(threadIdx.x) / 32 % 4, lane = int(threadIdx.x) % 32;
   float4* const own = reinterpret_cast<float4*>(parts) + warp * (32 * C::part / 4);
 #pragma unroll 1
@@ -89,7 +92,8 @@ __device__ __forceinline__ void store_parts(uint32_t sums, char* parts, int row,
     load_sums(x, sums + part);
     if (part + C::part == C::tile_n) release();
 #pragma unroll
-    for (int p = 0; p < C::part / 4; p++) own[place_of(lane, p)] = make_float4(x[4 * p], x[4 * p + 1], x[4 * p + 2], x[4 * p + 3]);
+    for (int p = 0; p < C::part / 4; p++)
+      own[place_of(lane, p)] = make_float4(x[4 * p], x[4 * p + 1], x[4 * p + 2], x[4 * p + 3]);
     __syncwarp();
     const int j = column + part + lane % 8 * 8, count = min(work.n - j, 8);
     if (count <= 0) continue;
@@ -112,7 +116,8 @@ __device__ __forceinline__ void store_parts(uint32_t sums, char* parts, int row,
 // A warp's 32 rows of a tile. `row`, `column`: the first ones of the block's part of the tile.
 template <class C, class Release>
 __device__ __forceinline__ void store_tile(uint32_t tensor_memory, char* parts, int rank, const Work& work,
-                                           const Epilogue<typename C::Out, float>& epilogue, const Tile& tile, const Release& release) {
+                                           const Epilogue<typename C::Out, float>& epilogue, const Tile& tile,
+                                           const Release& release) {
   const int quarter = int(threadIdx.x) / 32 % 4 * 32;
   const int row = tile.m * C::tile_m + rank * C::a_rows + quarter, column = tile.n * C::tile_n;
   typename C::Out* const d = matrix_of<typename C::Out>(work.d, int64_t(tile.batch0), int64_t(tile.batch1));

@@ -11,9 +11,10 @@ namespace {
 template <class Row>
 CUTE_DEVICE void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (Row::dtype == TG_F32) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
     mma_16<typename scalar<Row::dtype>::type>(sum, a, b0, b1);
   }
@@ -25,18 +26,22 @@ CUTE_DEVICE void round_to_tf32(uint32_t (&fragments)[count][4]) {
   CUTE_UNROLL
   for (int i = 0; i < count; i++) {
     CUTE_UNROLL
-    for (int j = 0; j < 4; j++) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(fragments[i][j]) : "f"(__uint_as_float(fragments[i][j])));
+    for (int j = 0; j < 4; j++)
+      asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(fragments[i][j]) : "f"(__uint_as_float(fragments[i][j])));
   }
 }
 
-// A warp's sums of products. A step is 32 bytes of K; the fragments of a step are loaded while the step before multiplies.
+// A warp's sums of products. A step is 32 bytes of K; the fragments of a step are loaded while the step before
+// multiplies.
 template <class OF>
 struct Native : Warps<OF> {
   using Row = OF;
   using Sum = float;
   static constexpr int bytes = int(sizeof(typename scalar<Row::dtype>::type));
-  using A = Operand<bytes, a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
-  using B = Operand<bytes, b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
+  using A =
+      Operand<bytes, a_is_k_major(Row::layout), Row::tile_m, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
+  using B =
+      Operand<bytes, b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
   static constexpr int steps = Row::tile_k * bytes / 32;
   static constexpr bool mends = false;
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
@@ -47,7 +52,8 @@ struct Native : Warps<OF> {
   float sum[fragments_m][2 * fragments_n][4] = {};
   uint32_t a[2][fragments_m][4], b[2][fragments_n][4];
 
-  CUTE_DEVICE Native(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n) : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}
+  CUTE_DEVICE Native(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
+      : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}
 
   // Loads the fragments of a step from a stage.
   CUTE_DEVICE void load(int stage, int step) {
@@ -64,7 +70,8 @@ struct Native : Warps<OF> {
     for (int i = 0; i < fragments_m; i++) {
       CUTE_UNROLL
       for (int j = 0; j < 2 * fragments_n; j++) {
-        tilegemm::multiply<Row>(sum[i][j], a[step % 2][i], b[step % 2][j / 2][j % 2 * 2], b[step % 2][j / 2][j % 2 * 2 + 1]);
+        tilegemm::multiply<Row>(sum[i][j], a[step % 2][i], b[step % 2][j / 2][j % 2 * 2],
+                                b[step % 2][j / 2][j % 2 * 2 + 1]);
       }
     }
   }

@@ -1,9 +1,11 @@
 // f32 products of sm80_gemm by six products of bf16 parts (common/bf16_parts.hpp). docs/f32.md has the method.
 //
-// A thread reads four neighbouring k's of a row at a time, and splits them in registers. These are the k's 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of
-// an instruction of 16 k's, t = lane % 4: the order of k's within 16 does not matter, as long as A and B have the same.
+// A thread reads four neighbouring k's of a row at a time, and splits them in registers. These are the k's 2 t, 2 t +
+// 1, 2 t + 8 and 2 t + 9 of an instruction of 16 k's, t = lane % 4: the order of k's within 16 does not matter, as long
+// as A and B have the same.
 //
-// A step is a fragment of A, 16 rows by 16 k's. The first step of 16 k's also splits the fragments of B, which the other steps use again.
+// A step is a fragment of A, 16 rows by 16 k's. The first step of 16 k's also splits the fragments of B, which the
+// other steps use again.
 #pragma once
 #include "common/bf16_sums.hpp"
 #include "common/mma.hpp"
@@ -17,12 +19,14 @@ namespace {
 // The K below which large and small products need separate sums.
 constexpr int most_apart = 256;
 
-// A block of an f32 operand in shared memory. Along K, eight lanes read two rows at a time, which lie in different halves of 128 bytes. Along
-// MN, lanes read eight rows of four k's at a time, and the k's lie in different groups of eight numbers.
+// A block of an f32 operand in shared memory. Along K, eight lanes read two rows at a time, which lie in different
+// halves of 128 bytes. Along MN, lanes read eight rows of four k's at a time, and the k's lie in different groups of
+// eight numbers.
 template <bool K_MAJOR, int MN, int K>
 struct FloatLines {
   using Rows = decltype(composition(Swizzle<1, 4, 1>{}, Layout<Shape<_8, Int<K>>, Stride<Int<K>, _1>>{}));
-  using Columns = decltype(composition(Swizzle<2, 3, MN == 64 ? 5 : 6>{}, Layout<Shape<Int<MN>, _16>, Stride<_1, Int<MN>>>{}));
+  using Columns =
+      decltype(composition(Swizzle < 2, 3, MN == 64 ? 5 : 6 > {}, Layout<Shape<Int<MN>, _16>, Stride<_1, Int<MN>>>{}));
   using Block = decltype(tile_to_shape(conditional_t<K_MAJOR, Rows, Columns>{}, Shape<Int<MN>, Int<K>>{}));
   static constexpr bool padded = false;
   static_assert(K_MAJOR ? K == 32 : (MN == 64 || MN == 128) && K % 16 == 0);
@@ -36,9 +40,13 @@ struct FloatOperand : Stages<FloatLines<K_MAJOR, MN, K>, 4, K_MAJOR, MN, K, STAG
 
   // The first of a lane's numbers.
   template <bool>
-  CUTE_HOST_DEVICE static constexpr int row_of(int lane) { return lane / 4; }
+  CUTE_HOST_DEVICE static constexpr int row_of(int lane) {
+    return lane / 4;
+  }
   template <bool>
-  CUTE_HOST_DEVICE static constexpr int k_of(int lane) { return lane % 4 * 4; }
+  CUTE_HOST_DEVICE static constexpr int k_of(int lane) {
+    return lane % 4 * 4;
+  }
 
   // The place of fragment `i` of a warp at 16 k's `step` of a stage, from the place of fragment 0 at step 0.
   CUTE_HOST_DEVICE static constexpr uint32_t fragment_at(uint32_t first, int step, int i) {
@@ -72,8 +80,8 @@ struct FloatOperand : Stages<FloatLines<K_MAJOR, MN, K>, 4, K_MAJOR, MN, K, STAG
   };
 };
 
-// Splits what `Reader` has loaded. Part p of a fragment of A is f[p]; as fragments of two instructions, B has f[p][0] and f[p][2] for its
-// first eight columns, f[p][1] and f[p][3] for the others.
+// Splits what `Reader` has loaded. Part p of a fragment of A is f[p]; as fragments of two instructions, B has f[p][0]
+// and f[p][2] for its first eight columns, f[p][1] and f[p][3] for the others.
 CUTE_DEVICE void split_fragments(Fragments& f, const float (&x)[8]) {
   split(x[0], x[1], f[0][0], f[1][0], f[2][0]);
   split(x[4], x[5], f[0][1], f[1][1], f[2][1]);
@@ -81,7 +89,8 @@ CUTE_DEVICE void split_fragments(Fragments& f, const float (&x)[8]) {
   split(x[6], x[7], f[0][3], f[1][3], f[2][3]);
 }
 
-// Computes the sums again that are not finite (docs/f32.md), of rows of D that lie in shared memory. `k0`, `depth`: the part of K.
+// Computes the sums again that are not finite (docs/f32.md), of rows of D that lie in shared memory. `k0`, `depth`: the
+// part of K.
 template <class C>
 CUTE_DEVICE void mend(float* slab, const tg_gemm_args& args, int64_t k0, int depth, int m0, int n0, const Tile& tile) {
   tg_matrix a = args.a, b = args.b;
@@ -95,8 +104,9 @@ CUTE_DEVICE void mend(float* slab, const tg_gemm_args& args, int64_t k0, int dep
   }
 }
 
-// A warp's sums of products. Tensor cores cut the last digits of their sums off, before Hopper after every eight products. So sums leave the
-// tensor cores every 16 of K, by an addition whose rounding error is where the next sum starts.
+// A warp's sums of products. Tensor cores cut the last digits of their sums off, before Hopper after every eight
+// products. So sums leave the tensor cores every 16 of K, by an addition whose rounding error is where the next sum
+// starts.
 //
 // apart: large and small products have separate sums. The total of large sums may then be smaller than the next sum.
 template <class OF, bool apart>
@@ -108,7 +118,8 @@ struct Parts : Warps<OF> {
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
   static constexpr int steps = Row::tile_k / 16 * fragments_m;
   static constexpr bool mends = true;
-  static constexpr int least_k = Row::tile_m * Row::tile_n > 64 * 64 ? most_apart : 64;  // family.toml has the same limits
+  static constexpr int least_k =
+      Row::tile_m * Row::tile_n > 64 * 64 ? most_apart : 64;  // family.toml has the same limits
   static_assert(fragments_m % 2 == 0 && Row::dtype == TG_F32 && Row::out == TG_F32);
 
   typename A::Reader from_a;
@@ -118,7 +129,8 @@ struct Parts : Warps<OF> {
   float a[2][8], b[fragments_n][8];
   Fragments of_b[fragments_n];
 
-  CUTE_DEVICE Parts(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n) : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}
+  CUTE_DEVICE Parts(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
+      : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}
 
   CUTE_DEVICE void load(int stage, int step) {
     from_a.load(a[step % 2], stage * A::stage_bytes, step / fragments_m, step % fragments_m);
@@ -162,8 +174,8 @@ struct Parts : Warps<OF> {
     }
   }
 
-  // Adds what is left, and gives back the share of a result that tensor cores have cut off. If `apart`, the share is a little smaller, as in
-  // sm90_bf16x6_direct.
+  // Adds what is left, and gives back the share of a result that tensor cores have cut off. If `apart`, the share is a
+  // little smaller, as in sm90_bf16x6_direct.
   CUTE_DEVICE void finish() {
     constexpr float given = apart ? given_back * (1 - 0x1p-6f) : given_back;
     CUTE_UNROLL
@@ -171,7 +183,8 @@ struct Parts : Warps<OF> {
       CUTE_UNROLL
       for (int j = 0; j < 2 * fragments_n; j++) {
         CUTE_UNROLL
-        for (int e = 0; e < 4; e++) sum[i][j][e] = __fadd_rn(sum[i][j][e], __fmaf_rn(sum[i][j][e], given, rest[i][j][e]));
+        for (int e = 0; e < 4; e++)
+          sum[i][j][e] = __fadd_rn(sum[i][j][e], __fmaf_rn(sum[i][j][e], given, rest[i][j][e]));
       }
     }
   }
@@ -184,7 +197,8 @@ struct Parts : Warps<OF> {
       CUTE_UNROLL
       for (int j = 0; j < 2 * fragments_n; j++) {
         CUTE_UNROLL
-        for (int e = 0; e < 4; e++) zero = fmaf(sum[i][j][e], 0.0f, zero);  // only a number that is not finite, times 0, is not 0
+        for (int e = 0; e < 4; e++)
+          zero = fmaf(sum[i][j][e], 0.0f, zero);  // only a number that is not finite, times 0, is not 0
       }
     }
     return zero != 0;

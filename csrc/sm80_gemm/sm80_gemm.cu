@@ -1,13 +1,15 @@
 // Tensor cores by mma.sync, in CuTe: for every architecture from Ampere on.
 //
-// A thread block computes a tile of D. Blocks of `tile_k` k's of A and B pass through a ring of shared-memory stages, which cp.async
-// fills. A warp loads fragments one step ahead of the tensor cores, and multiplies by mma.sync. A `Product` has the layout of the ring, the
-// fragments and the sums: native.hpp for f16, bf16 and TF32, parts.hpp for f32 by six products of bf16 parts, double.hpp for f64.
+// A thread block computes a tile of D. Blocks of `tile_k` k's of A and B pass through a ring of shared-memory stages,
+// which cp.async fills. A warp loads fragments one step ahead of the tensor cores, and multiplies by mma.sync. A
+// `Product` has the layout of the ring, the fragments and the sums: native.hpp for f16, bf16 and TF32, parts.hpp for
+// f32 by six products of bf16 parts, double.hpp for f64.
 //
-// Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The last block of K, which may
-// be incomplete, is loaded first, so that the main loop checks no k.
+// Copies have the width of the row's alignment: 16, 8 or 4 bytes; numbers at odd addresses pass through registers. The
+// last block of K, which may be incomplete, is loaded first, so that the main loop checks no k.
 //
-// With `split` parts of K each block writes its sums to the workspace, and a second kernel adds the parts in order (common/add_parts.hpp).
+// With `split` parts of K each block writes its sums to the workspace, and a second kernel adds the parts in order
+// (common/add_parts.hpp).
 #include <climits>
 
 #include "common/add_parts.hpp"
@@ -32,7 +34,8 @@ struct Config : Warps<typename Product::Row> {
   static_assert(tile_k % 2 == 0 && stages >= 2);
 
   // Rows of D pass through shared memory, as sums, on their way to global memory: `slab` rows of each warp at a time.
-  static constexpr int ring_bytes = Product::A::ring_bytes + Product::B::ring_bytes, pitch = tile_n + 8, line_bytes = pitch * int(sizeof(Sum));
+  static constexpr int ring_bytes = Product::A::ring_bytes + Product::B::ring_bytes, pitch = tile_n + 8,
+                       line_bytes = pitch * int(sizeof(Sum));
   static constexpr int slab = [] {
     int rows = W::warp_m;
     while (rows % 32 == 0 && rows * W::warps_m * line_bytes > ring_bytes) rows /= 2;
@@ -45,14 +48,20 @@ struct Config : Warps<typename Product::Row> {
 
 // Two sums, which are stored at a time, and 16 bytes of sums, which are loaded at a time.
 template <class Sum> struct Vectors;
-template <> struct Vectors<float> { using two = float2; using piece = float4; };
-template <> struct Vectors<double> { using two = double2; using piece = double2; };
+template <> struct Vectors<float> {
+  using two = float2;
+  using piece = float4;
+};
+template <> struct Vectors<double> {
+  using two = double2;
+  using piece = double2;
+};
 
 // How the blocks of a grid share the product.
 struct Grid {
   TileOrder order;
-  int parts;   // of K
-  int blocks;  // of K in a part
+  int parts;     // of K
+  int blocks;    // of K in a part
   bool vectors;  // whether 16 bytes of D are stored at a time
   bool plain;    // whether D is the product
 };
@@ -60,7 +69,8 @@ struct Grid {
 template <class Product>
 __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_per_sm) void sm80_gemm(
     const __grid_constant__ tg_gemm_args args,
-    const __grid_constant__ Epilogue<typename Config<Product>::Out, typename Product::Sum> epilogue, const __grid_constant__ Grid grid) {
+    const __grid_constant__ Epilogue<typename Config<Product>::Out, typename Product::Sum> epilogue,
+    const __grid_constant__ Grid grid) {
   using C = Config<Product>;
   using A = typename Product::A;
   using B = typename Product::B;
@@ -74,15 +84,19 @@ __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_p
   const int64_t k0 = int64_t(part) * grid.blocks * C::tile_k;
   const int64_t k_of_part = min(args.k - k0, int64_t(grid.blocks) * C::tile_k);
   const auto at = [&](const tg_matrix& x, int64_t i, int64_t j) {
-    const int64_t offset = i * x.row_stride + j * x.col_stride + tile.batch0 * x.batch_stride[0] + tile.batch1 * x.batch_stride[1];
+    const int64_t offset =
+        i * x.row_stride + j * x.col_stride + tile.batch0 * x.batch_stride[0] + tile.batch1 * x.batch_stride[1];
     return static_cast<const char*>(x.ptr) + offset * A::bytes;
   };
 
   extern __shared__ __align__(128) char smem[];
   const uint32_t ring_a = cast_smem_ptr_to_uint(smem), ring_b = ring_a + A::ring_bytes;
-  typename A::Loader load_a(at(args.a, m0, k0), args.a.row_stride, args.a.col_stride, ring_a, int(min(args.m - m0, int64_t(C::tile_m))));
-  typename B::Loader load_b(at(args.b, k0, n0), args.b.col_stride, args.b.row_stride, ring_b, int(min(args.n - n0, int64_t(C::tile_n))));
-  const int warp = int(threadIdx.x) / 32, warp_m = warp % C::warps_m * C::warp_m, warp_n = warp / C::warps_m * C::warp_n;
+  typename A::Loader load_a(at(args.a, m0, k0), args.a.row_stride, args.a.col_stride, ring_a,
+                            int(min(args.m - m0, int64_t(C::tile_m))));
+  typename B::Loader load_b(at(args.b, k0, n0), args.b.col_stride, args.b.row_stride, ring_b,
+                            int(min(args.n - n0, int64_t(C::tile_n))));
+  const int warp = int(threadIdx.x) / 32, warp_m = warp % C::warps_m * C::warp_m,
+            warp_n = warp / C::warps_m * C::warp_n;
   Product product(ring_a, ring_b, warp_m, warp_n);
 
   // Block 0 of the ring is the last block of K.
@@ -145,9 +159,11 @@ __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_p
   Sum* const own = slab + (warp_m / C::warp_m * C::slab + lane / 4) * C::pitch + warp_n + lane % 4 * 2;
   constexpr int pieces = C::tile_n / 8, fragments = C::slab / 16, in_piece = 16 / int(sizeof(Sum));
   const int column = int(threadIdx.x) % pieces * 8, j0 = n0 + column;
-  const int count = int(max(int64_t(0), min(args.n - j0, int64_t(8)))), m_left = int(min(args.m - m0, int64_t(C::tile_m)));
+  const int count = int(max(int64_t(0), min(args.n - j0, int64_t(8)))),
+            m_left = int(min(args.m - m0, int64_t(C::tile_m)));
   const int64_t matrix = int64_t(tile.batch0) * args.batch[1] + tile.batch1;
-  Out* const d = matrix_of<Out>(args.d, int64_t(tile.batch0), int64_t(tile.batch1)) + m0 * args.d.row_stride + j0 * args.d.col_stride;
+  Out* const d = matrix_of<Out>(args.d, int64_t(tile.batch0), int64_t(tile.batch1)) + m0 * args.d.row_stride +
+                 j0 * args.d.col_stride;
   CUTE_NO_UNROLL
   for (int row = 0; row < C::warp_m; row += C::slab) {
     __syncthreads();
@@ -182,7 +198,8 @@ __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_p
       const Sum* const from = slab + line * C::pitch + column;
       Sum x[8];
       CUTE_UNROLL
-      for (int e = 0; e < 8; e += in_piece) *reinterpret_cast<Piece*>(x + e) = *reinterpret_cast<const Piece*>(from + e);
+      for (int e = 0; e < 8; e += in_piece)
+        *reinterpret_cast<Piece*>(x + e) = *reinterpret_cast<const Piece*>(from + e);
       if (grid.parts > 1) {
         store_row(part_at<Sum>(args, part, matrix, m0 + i, j0), 1, x, count, args.n % in_piece == 0);
         continue;
@@ -207,7 +224,8 @@ __global__ __launch_bounds__(Config<Product>::threads, Config<Product>::blocks_p
 // Whether the rows of C, or of D, can be read or written 16 bytes at a time.
 template <class Out>
 bool in_vectors(const tg_gemm_args& args, const tg_matrix& matrix) {
-  return (matrix.col_stride == 1 || args.n == 1) && rows_at_multiples<Out>(16 / int(sizeof(Out)), matrix, args.m, args.batch);
+  return (matrix.col_stride == 1 || args.n == 1) &&
+         rows_at_multiples<Out>(16 / int(sizeof(Out)), matrix, args.m, args.batch);
 }
 
 template <class Product>
@@ -219,13 +237,16 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
   if (m == 0 || n == 0 || batches == 0) return TG_OK;
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
-  if (!is_extent(m) || !is_extent(n) || !is_extent(k) || !is_extent(batches) || !has_layout(args, Row::layout)) return TG_UNSUPPORTED;
+  if (!is_extent(m) || !is_extent(n) || !is_extent(k) || !is_extent(batches) || !has_layout(args, Row::layout))
+    return TG_UNSUPPORTED;
   if (k < Product::least_k) return TG_UNSUPPORTED;
   const auto aligned = [&](const tg_matrix& matrix, bool rows_are_contiguous, int64_t rows, int64_t columns) {
     const int64_t stride = rows_are_contiguous ? matrix.row_stride : matrix.col_stride;
-    return lines_at_multiples<typename scalar<Row::dtype>::type>(Row::align / Product::A::bytes, matrix, stride, rows_are_contiguous ? rows : columns, args.batch);
+    return lines_at_multiples<typename scalar<Row::dtype>::type>(Row::align / Product::A::bytes, matrix, stride,
+                                                                 rows_are_contiguous ? rows : columns, args.batch);
   };
-  if (!aligned(args.a, a_is_k_major(Row::layout), m, k) || !aligned(args.b, !b_is_k_major(Row::layout), k, n)) return TG_UNSUPPORTED;
+  if (!aligned(args.a, a_is_k_major(Row::layout), m, k) || !aligned(args.b, !b_is_k_major(Row::layout), k, n))
+    return TG_UNSUPPORTED;
 
   const int64_t tiles_m = ceil_div(m, C::tile_m), tiles_n = ceil_div(n, C::tile_n);
   if (tiles_m > INT_MAX / tiles_n || tiles_m * tiles_n > INT_MAX / batches) return TG_UNSUPPORTED;
@@ -238,13 +259,15 @@ tg_status run(const tg_gemm_args& args) {
   const int blocks = int(ceil_div(ceil_div(k, C::tile_k), split));
   if (ceil_div(k, int64_t(blocks) * C::tile_k) != split) return TG_UNSUPPORTED;  // a part would be empty
   if (C::shared_bytes > 48 * 1024) {  // a kernel gets this much without a request
-    if (const cudaError_t error = allow_shared_memory<C>(sm80_gemm<Product>, C::shared_bytes)) return cuda_status(error);
+    if (const cudaError_t error = allow_shared_memory<C>(sm80_gemm<Product>, C::shared_bytes))
+      return cuda_status(error);
   }
   const Epilogue<Out, Sum> epilogue(args);
   const TileOrder order(tiles_m, tiles_n, args.batch, false, std::max(1, 2048 / C::tile_n));
   const Grid grid{order, split, blocks, in_vectors<Out>(args, args.d), epilogue.is_plain()};
   const dim3 blocks_of_grid(unsigned(tiles_m * tiles_n * batches), unsigned(split));
-  const tg_status status = launch_plainly(args, blocks_of_grid, dim3(C::threads), C::shared_bytes, sm80_gemm<Product>, args, epilogue, grid);
+  const tg_status status =
+      launch_plainly(args, blocks_of_grid, dim3(C::threads), C::shared_bytes, sm80_gemm<Product>, args, epilogue, grid);
   if (status != TG_OK || split == 1) return status;
   return launch_add_parts<Out, Sum>(args);
 }

@@ -5,16 +5,16 @@
 namespace tilegemm {
 namespace {
 
-// A thread copies 16 bytes of some rows of A, which lie anywhere, and 16 bytes of some rows of W. Rows of the tile that do not exist are not
-// copied: whatever the ring has there, the sums of such rows and columns are not stored.
+// A thread copies 16 bytes of some rows of A, which lie anywhere, and 16 bytes of some rows of W. Rows of the tile that
+// do not exist are not copied: whatever the ring has there, the sums of such rows and columns are not stored.
 template <class S>
 class Loader {
   using A = typename S::A;
   using W = typename S::W;
 
  public:
-  __device__ Loader(const GroupedPlace& p, const typename S::List& list, uint32_t ring_a, uint32_t ring_w) : p_(p), list_(list), u_(blockIdx.x),
-        step_of_w_((W::lines_at_a_time >> p.halves) * p.w_stride) {
+  __device__ Loader(const GroupedPlace& p, const typename S::List& list, uint32_t ring_a, uint32_t ring_w)
+      : p_(p), list_(list), u_(blockIdx.x), step_of_w_((W::lines_at_a_time >> p.halves) * p.w_stride) {
     to_a_ = ring_a + A::place(threadIdx.x / A::across, first_k());
     to_w_ = ring_w + W::place(threadIdx.x / W::across, first_k());
     begin();
@@ -27,7 +27,8 @@ class Loader {
     const int bytes = k_ < p_.k ? 16 : 0;  // zeros behind the end of K
 #pragma unroll
     for (int i = 0; i < A::copies; i++) {
-      if (rows_ >> i & 1) copy_async<16>(A::copy_at(to_a_ + stage * A::stage_bytes, i), reinterpret_cast<const char*>(a_[i]), bytes);
+      if (rows_ >> i & 1)
+        copy_async<16>(A::copy_at(to_a_ + stage * A::stage_bytes, i), reinterpret_cast<const char*>(a_[i]), bytes);
       a_[i] += 2 * S::tile_k;
     }
     const char* w = w_;
@@ -79,7 +80,7 @@ class Loader {
 
   const GroupedPlace& p_;
   typename S::List list_;
-  int u_, k_;             // the tile, and the thread's first k of the next block
+  int u_, k_;              // the tile, and the thread's first k of the next block
   int64_t step_of_w_;      // from one of the thread's rows of W to the next
   uint64_t a_[A::copies];  // pairs, then addresses
   const char* w_;

@@ -1,9 +1,9 @@
 // The shape of a block: rows of A on the M side of mma.sync, and a tile of W on the N side.
 #pragma once
-#include "common/groups.hpp"
 #include "common/operand.hpp"
-#include "common/unit_list.hpp"
 #include "common/warps.hpp"
+#include "experts/groups.hpp"
+#include "experts/unit_list.hpp"
 
 namespace tilegemm {
 namespace {
@@ -21,13 +21,14 @@ struct GroupedShape : Warps<R> {
   static constexpr int step_m = 16 * Base::warps_m;
   using List = UnitList<tile_m, 1, step_m>;
   static constexpr int ring_bytes = A::ring_bytes + W::ring_bytes;
-  static constexpr int shared_limit = 99 * 1024;  // of every card from Ampere on
+  static constexpr int shared_limit = 99 * 1024;             // of every card from Ampere on
   static constexpr int most_blocks = tile_m == 128 ? 2 : 3;  // of a multiprocessor: registers for the sums of a tile
   static_assert(steps >= 2 && stages >= 2 && Base::warp_n % 32 == 0);
 };
 
-// The arguments of a launch. Strides of A and W are in bytes. W is B^T: N rows of K. Of a gated product the kernel sees rows of gates and of ups
-// by turns: row n is at (n >> halves) * w_stride + (n & halves) * w_half, where `halves` is 1 if the gates are the first half of W, else 0.
+// The arguments of a launch. Strides of A and W are in bytes. W is B^T: N rows of K. Of a gated product the kernel sees
+// rows of gates and of ups by turns: row n is at (n >> halves) * w_stride + (n & halves) * w_half, where `halves` is 1
+// if the gates are the first half of W, else 0.
 struct GroupedPlace {
   GroupedRows rows;
   Divisor pairs_per_row;

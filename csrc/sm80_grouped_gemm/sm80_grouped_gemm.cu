@@ -1,13 +1,13 @@
-// Groups of rows with a matrix B each (the grouped GEMM of a mixture of experts) by mma.sync, in f16 and bf16, with sums in f32: for every
-// architecture from Ampere on.
+// Groups of rows with a matrix B each (the grouped GEMM of a mixture of experts) by mma.sync, in f16 and bf16, with
+// sums in f32: for every architecture from Ampere on.
 //
-// B^T is called W here: N rows of K. Rows of A are on the M side of mma.sync and rows of W on the N side. Both come by cp.async: rows of A from
-// wherever the list of pairs says, and rows of D go to wherever the list says.
+// B^T is called W here: N rows of K. Rows of A are on the M side of mma.sync and rows of W on the N side. Both come by
+// cp.async: rows of A from wherever the list of pairs says, and rows of D go to wherever the list says.
 //
-// One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of the groups that have
-// rows (common/unit_list.hpp), and takes tiles of the list until none is left. The ring of stages goes on from tile to tile: blocks of the next
-// tile arrive while a tile is stored. A group's rows are split in tiles of equal height, in steps of 16 or 32 rows, and a tile takes as many
-// products as the steps of its height.
+// One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of
+// the groups that have rows (experts/unit_list.hpp), and takes tiles of the list until none is left. The ring of stages
+// goes on from tile to tile: blocks of the next tile arrive while a tile is stored. A group's rows are split in tiles
+// of equal height, in steps of 16 or 32 rows, and a tile takes as many products as the steps of its height.
 #define TG_TAKES_GROUPS true
 #define TG_TAKES_ONE_B false
 #define TG_TAKES_GATES true
@@ -17,13 +17,15 @@
 namespace tilegemm {
 namespace {
 
-// Blocks with `bytes` of shared memory that a multiprocessor of the current device holds, from 1 to `most`. CUDA takes 1 KiB of each block.
+// Blocks with `bytes` of shared memory that a multiprocessor of the current device holds, from 1 to `most`. CUDA takes
+// 1 KiB of each block.
 cudaError_t blocks_of_multiprocessor(int bytes, int most, int* blocks) {
   *blocks = 1;
   if (Rehearsal::is_on()) return cudaSuccess;
   int device, have;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&have, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&have, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device))
+    return error;
   *blocks = std::max(1, std::min(most, have / (bytes + 1024)));
   return cudaSuccess;
 }
@@ -40,8 +42,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const bool gated = args.gate != TG_UNGATED;
   // family.toml has the same limits.
   const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row), matrices[2] = {1, args.groups.count};
-  if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 || !has_layout(args, Row::layout) ||
-      (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 || args.n % (gated ? 16 : 8) != 0 || (!gated && args.activation != TG_IDENTITY) || args.bias.ptr ||
+  if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 ||
+      !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 ||
+      args.n % (gated ? 16 : 8) != 0 || (!gated && args.activation != TG_IDENTITY) || args.bias.ptr ||
       !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) || !rows_at_multiples<T>(8, args.d, args.m, args.batch) ||
       !lines_at_multiples<T>(8, args.b, args.b.col_stride, args.n, matrices) || args.config != tg_config{}) {
     return TG_UNSUPPORTED;
@@ -52,7 +55,8 @@ tg_status launch(const tg_gemm_args* problem) {
       (args.groups.count + 1) * 4 > S::ring_bytes) {
     return TG_UNSUPPORTED;
   }
-  const int64_t most = (ceil_div(args.m, S::tile_m) + entries) * n_tiles;  // tiles: a group's last tile may have a single row
+  const int64_t most =
+      (ceil_div(args.m, S::tile_m) + entries) * n_tiles;  // tiles: a group's last tile may have a single row
   if (most > INT_MAX / 4) return TG_UNSUPPORTED;
   const GroupedPlace place{{args.groups, args.m},
                            Divisor(args.groups.pairs_per_row),
@@ -72,7 +76,7 @@ tg_status launch(const tg_gemm_args* problem) {
                            int(args.k),
                            int(n_tiles),
                            int(entries)};
-  const auto kernel = sm80_grouped<S>;
+  const auto kernel = sm80_grouped_gemm<S>;
   const int bytes = S::ring_bytes + S::List::bytes(int(entries));
   if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_limit)) return cuda_status(error);
   int blocks;

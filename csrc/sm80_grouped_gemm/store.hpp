@@ -1,8 +1,8 @@
 // From sums in registers to rows of D. A lane has two neighbouring columns of a row at a time.
 #pragma once
-#include "common/gate.hpp"
 #include "common/mma.hpp"
 #include "common/store.hpp"
+#include "experts/gate.hpp"
 #include "sm80_grouped_gemm/shape.hpp"
 
 namespace tilegemm {
@@ -43,8 +43,8 @@ struct LaneRows {
 
 // Stores a warp's sums of `fragments` times 16 rows. `column`: the warp's first column of D. N is a multiple of 8.
 //
-// Exchanges among the four lanes of a row give each lane 16 bytes. Four lanes store 64 neighbouring bytes, without shared memory, which
-// holds the blocks of the next tile at that time.
+// Exchanges among the four lanes of a row give each lane 16 bytes. Four lanes store 64 neighbouring bytes, without
+// shared memory, which holds the blocks of the next tile at that time.
 template <class S, int fragments>
 __device__ __forceinline__ void store_rows(const float (&sum)[fragments][2 * S::fragments_n][4], const GroupedPlace& p,
                                            const LaneRows<S, fragments>& of, int column, int lane) {
@@ -58,20 +58,22 @@ __device__ __forceinline__ void store_rows(const float (&sum)[fragments][2 * S::
       uint32_t words[4];
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        const float(&two)[4] = sum[i / 2][j + e];
+        const float (&two)[4] = sum[i / 2][j + e];
         words[e] = pack<T>(two[i % 2 * 2] * factor, two[i % 2 * 2 + 1] * factor);
       }
       transpose_words(words, lane);
       const int first = column + 8 * (j + lane % 4);
-      if (of.rows[i] >= 0 && first < p.n) *reinterpret_cast<uint4*>(d + first) = make_uint4(words[0], words[1], words[2], words[3]);
+      if (of.rows[i] >= 0 && first < p.n)
+        *reinterpret_cast<uint4*>(d + first) = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 }
 
-// The same of a gated product: a lane has a gate and the number that the gate multiplies. `column`: the warp's first column of gates and ups by
-// turns. N is a multiple of 16.
+// The same of a gated product: a lane has a gate and the number that the gate multiplies. `column`: the warp's first
+// column of gates and ups by turns. N is a multiple of 16.
 //
-// A word has a lane's numbers of two neighbouring blocks of four columns of D, so that each lane gets eight neighbouring columns.
+// A word has a lane's numbers of two neighbouring blocks of four columns of D, so that each lane gets eight
+// neighbouring columns.
 template <class S, int fragments>
 __device__ __forceinline__ void store_gated(const float (&sum)[fragments][2 * S::fragments_n][4], const GroupedPlace& p,
                                             const LaneRows<S, fragments>& of, int column, int lane) {
@@ -88,7 +90,9 @@ __device__ __forceinline__ void store_gated(const float (&sum)[fragments][2 * S:
     for (int j = 0; j < blocks; j += 8) {
       uint32_t words[4];
 #pragma unroll
-      for (int e = 0; e < 4; e++) words[e] = j + 2 * e < blocks ? pack<T>(gate[j + 2 * e] * of.factors[i], gate[j + 2 * e + 1] * of.factors[i]) : 0;
+      for (int e = 0; e < 4; e++)
+        words[e] =
+            j + 2 * e < blocks ? pack<T>(gate[j + 2 * e] * of.factors[i], gate[j + 2 * e + 1] * of.factors[i]) : 0;
       transpose_words(words, lane);
       const uint4 eight = make_uint4(__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[2], words[3], 0x5410),
                                      __byte_perm(words[0], words[1], 0x7632), __byte_perm(words[2], words[3], 0x7632));

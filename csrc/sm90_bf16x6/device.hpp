@@ -10,16 +10,19 @@
 namespace tilegemm {
 namespace {
 
-// Step: the K after which sums leave the tensor cores. Exact: additions to `sum` are exact, because the next sum in the tensor cores
-// starts from the rounding error; otherwise there are totals.
+// Step: the K after which sums leave the tensor cores. Exact: additions to `sum` are exact, because the next sum in the
+// tensor cores starts from the rounding error; otherwise there are totals.
 template <int Width, int Cluster, int Step, bool Exact>
 struct Config {
-  static constexpr int height = 128, width = Width, depth = 32, cluster = Cluster, step = Step;  // blocks of a cluster share B
+  static constexpr int height = 128, width = Width, depth = 32, cluster = Cluster,
+                       step = Step;  // blocks of a cluster share B
   static constexpr bool exact = Exact;
   static constexpr int warp_groups = 2, consumers = 128 * warp_groups, threads = consumers + 128;
-  static constexpr int a_bytes = height * depth * 4, part_bytes = width * depth * 2, stage_bytes = a_bytes + 3 * part_bytes;
+  static constexpr int a_bytes = height * depth * 4, part_bytes = width * depth * 2,
+                       stage_bytes = a_bytes + 3 * part_bytes;
   static constexpr int stages = width == 128 ? 4 : 6;
-  // The strip of a warp holds the totals of the warp's lanes, and later 16 rows of the tile, in panels of 32 columns, on their way to D.
+  // The strip of a warp holds the totals of the warp's lanes, and later 16 rows of the tile, in panels of 32 columns,
+  // on their way to D.
   static constexpr int panels = width / 32, strip_bytes = panels * panel_bytes;
   static constexpr int barriers_bytes = 8 * 2 * stages;
   static constexpr int shared_bytes = stages * stage_bytes + 4 * warp_groups * strip_bytes + barriers_bytes;
@@ -29,14 +32,14 @@ struct Config {
 };
 
 struct Place {
-  tg_matrix a, b, d;               // the caller's matrices
+  tg_matrix a, b, d;  // the caller's matrices
   int m, n, k;
-  TileOrder order;                 // of clusters
-  int b_moves[2];                  // distances along the batch, in matrices, between the planes of B; 0 where B is broadcast
-  int sums;                        // partial sums that are added to `sum` before `sum` goes to the total
-  float one;                       // 1, unknown to the compiler
+  TileOrder order;  // of clusters
+  int b_moves[2];   // distances along the batch, in matrices, between the planes of B; 0 where B is broadcast
+  int sums;         // partial sums that are added to `sum` before `sum` goes to the total
+  float one;        // 1, unknown to the compiler
   bool take_turns;
-  bool whole;                      // D is the product alone, and TMA can store D
+  bool whole;  // D is the product alone, and TMA can store D
 };
 
 template <int size>
@@ -47,16 +50,15 @@ __device__ __forceinline__ void add_to(float (&sum)[size], float (&d)[size]) {
   wgmma_pin(sum);
 }
 
-// Finishes a warp's 16 rows of D in the warp's strip of shared memory. `strange`: a number is not finite; such numbers are computed
-// again. Then the rows go through the epilogue to D, unless TMA stores D (`whole`).
+// Finishes a warp's 16 rows of D in the warp's strip of shared memory. `strange`: a number is not finite; such numbers
+// are computed again. Then the rows go through the epilogue to D, unless TMA stores D (`whole`).
 template <class C>
 __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, float>& epilogue, uint32_t strip, int row,
                                        int column, const Tile& tile, bool strange) {
   const int lane = threadIdx.x % 32;
   if (strange) {
-    mend_strip<C::panels>(strip, row, column, p.m, p.n, [&](int m, int n) {
-      return strict(p.a, p.b, p.k, m, n, tile.batch0, tile.batch1);
-    });
+    mend_strip<C::panels>(strip, row, column, p.m, p.n,
+                          [&](int m, int n) { return strict(p.a, p.b, p.k, m, n, tile.batch0, tile.batch1); });
     __syncwarp();
   }
   if (p.whole) return;
@@ -82,9 +84,9 @@ __device__ __forceinline__ void finish(const Place& p, const Epilogue<float, flo
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    multiply(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
-             const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Place p,
-             const __grid_constant__ Epilogue<float, float> epilogue) {
+    sm90_bf16x6(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+                const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Place p,
+                const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), strips = ring + C::stages * C::stage_bytes;
   const uint32_t full = strips + 4 * C::warp_groups * C::strip_bytes, empty = full + 8 * C::stages;
@@ -120,8 +122,9 @@ __global__ void __launch_bounds__(C::threads, 1)
           for (int part = 0; part < 3; part++) {
             if constexpr (C::cluster > 1) {
               constexpr int slice = C::width / C::cluster;
-              tma_load_multicast(&b_map, b + part * C::part_bytes + rank * slice * (C::depth * 2), barrier, kb * C::depth,
-                                 column + rank * slice, planes + part, evict_normal, uint16_t((1 << C::cluster) - 1));
+              tma_load_multicast(&b_map, b + part * C::part_bytes + rank * slice * (C::depth * 2), barrier,
+                                 kb * C::depth, column + rank * slice, planes + part, evict_normal,
+                                 uint16_t((1 << C::cluster) - 1));
             } else {
               tma_load(&b_map, b + part * C::part_bytes, barrier, kb * C::depth, column, planes + part, evict_normal);
             }
@@ -171,7 +174,8 @@ __global__ void __launch_bounds__(C::threads, 1)
       }
       [[maybe_unused]] int left = p.sums;
       [[maybe_unused]] bool has_total = false;
-      // Adds `sum` to the total; `sum` becomes the rounding error of the addition (TwoSum). The last call leaves the result in `sum`.
+      // Adds `sum` to the total; `sum` becomes the rounding error of the addition (TwoSum). The last call leaves the
+      // result in `sum`.
       const auto to_total = [&](bool last) __attribute__((always_inline)) {
         if (!has_total && !last) {  // TMA may still read the tile before from the strip
           if (lane == 0) tma_store_wait_read();
@@ -200,8 +204,8 @@ __global__ void __launch_bounds__(C::threads, 1)
         wgmma_pin(sum);
         has_total = true;
       };
-      // Adds the sum of the tensor cores to `sum`. The next sum of the tensor cores starts from the rounding error if C::exact, otherwise
-      // from zero.
+      // Adds the sum of the tensor cores to `sum`. The next sum of the tensor cores starts from the rounding error if
+      // C::exact, otherwise from zero.
       const auto take = [&]() __attribute__((always_inline)) {
         if constexpr (C::exact) {
           add_exactly(sum, d, p.one);
@@ -249,7 +253,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       } else {
         Fragments two[2][2];
         load(two[0][0], 0), load(two[0][1], 1);
-        const auto block = [&](Fragments (&f)[2], Fragments (&next)[2], bool more) __attribute__((always_inline)) {
+        const auto block = [&](Fragments(&f)[2], Fragments(&next)[2], bool more) __attribute__((always_inline)) {
           const uint64_t b = b0 + uint32_t(at.s * C::stage_bytes >> 4);
           const int now = at.s;
           begin_turn();
@@ -287,13 +291,14 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (lane == 0) tma_store_wait_read();
     __syncwarp();
   }
-  if (C::cluster > 1) cluster_sync();  // this block stays while another block may signal or store to this block's shared memory
+  if (C::cluster > 1)
+    cluster_sync();  // this block stays while another block may signal or store to this block's shared memory
 }
 
 // Prepares the operands: the transposed copy of A, if `copies_a`, and the planes of B.
 template <bool copies_a>
 __global__ void __launch_bounds__(prepare_threads, 4)
-    prepare_both(const __grid_constant__ Transpose a, const __grid_constant__ Unprepared b) {
+    sm90_bf16x6_prepare(const __grid_constant__ Transpose a, const __grid_constant__ Unprepared b) {
   __shared__ __align__(16) float tile[64 * 64];
   // Until the kernel before has ended, that kernel may read the workspace and write the operands.
   griddepcontrol_wait();

@@ -6,9 +6,10 @@
 namespace tilegemm {
 namespace {
 
-// A warp splits a stage of Q into planes, in the planes' order of K (common/bf16_parts.hpp). A lane splits a chunk of eight numbers at a
-// time. Where K is contiguous in Q, the lanes have the four chunks of each of eight rows, in an order without bank conflicts in loads and
-// stores. Where K is not contiguous, the lanes have one chunk of each of 32 rows.
+// A warp splits a stage of Q into planes, in the planes' order of K (common/bf16_parts.hpp). A lane splits a chunk of
+// eight numbers at a time. Where K is contiguous in Q, the lanes have the four chunks of each of eight rows, in an
+// order without bank conflicts in loads and stores. Where K is not contiguous, the lanes have one chunk of each of 32
+// rows.
 template <class C>
 class Splitter {
  public:
@@ -65,9 +66,9 @@ class Splitter {
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    multiply(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
-             const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Place place,
-             const __grid_constant__ Epilogue<float, float> epilogue) {
+    sm90_bf16x6_direct(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+                       const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Place place,
+                       const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const int split_log2 = place.split_log2, stages = C::tall ? C::stages : place.stages;
   const bool is_split = split_log2 > 0;
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   const uint32_t p_row = raw + ((C::tall ? warp : warp % 4) * 16 + g) * 128;
   const uint64_t q0 = wgmma_descriptor_64(planes);
   Stage at = Stage::to_read(mine), plane = Stage::to_read(mine);
-  int taken = 0;  // sums that have left the tensor cores
+  int taken = 0;                                                              // sums that have left the tensor cores
   [[maybe_unused]] const Meeting<C> meeting(out, arrived, split_log2, rank);  // where K is in parts
   const auto load = [&](Fragments& f, int j) __attribute__((always_inline)) {
     load_fragments(f, p_row + at.s * C::raw_bytes + (((2 * q + j) ^ g) << 4));
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       release();
     }
     // Multiplies a stage. Meanwhile the fragments of the next stage are split.
-    const auto block = [&](Fragments (&f)[2], Fragments (&next)[2], bool more) __attribute__((always_inline)) {
+    const auto block = [&](Fragments(&f)[2], Fragments(&next)[2], bool more) __attribute__((always_inline)) {
       plane.wait(plane_full);
       begin_turn();
       wgmma_pin(d);
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       wgmma_wait();
       release_plane();
       // Adds to the sum. The next small products start from the rounding error.
-      float(&first)[size] = C::apart ? large : d;
+      float (&first)[size] = C::apart ? large : d;
       wgmma_pin(first);
       if (taken++ == 0) {
 #pragma unroll
@@ -261,8 +262,8 @@ __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll
       for (int i = 0; i < size; i++) d[i] = 0;
     }
-    // If C::apart, d holds the last two thirds of a result's digits. The share that is given back is then rounded at the last digit of d,
-    // and has to stay below half a unit of the result: so the share is a little smaller.
+    // If C::apart, d holds the last two thirds of a result's digits. The share that is given back is then rounded at
+    // the last digit of d, and has to stay below half a unit of the result: so the share is a little smaller.
     constexpr float given = C::apart ? given_back * (1 - 0x1p-6f) : given_back;
     const bool one_part = C::tall && !is_split;
 #pragma unroll

@@ -15,9 +15,9 @@ namespace named_barriers {
 constexpr int turn = 1, sums = 3;  // the turn of group 0, and behind it of group 1; the sums of both groups
 }
 
-// Two warp groups multiply. Tall: each group has 64 rows of P and all of K. Otherwise both groups have the same 64 rows, the groups take
-// stages in turns, and a block has one tile. Width: rows of Q in a tile. InRows: K is contiguous in Q; otherwise the numbers of one k are
-// contiguous. Apart: large and small products of a stage have separate sums.
+// Two warp groups multiply. Tall: each group has 64 rows of P and all of K. Otherwise both groups have the same 64
+// rows, the groups take stages in turns, and a block has one tile. Width: rows of Q in a tile. InRows: K is contiguous
+// in Q; otherwise the numbers of one k are contiguous. Apart: large and small products of a stage have separate sums.
 template <int Width, bool InRows, bool Tall, bool Apart>
 struct Config {
   static constexpr int groups = 2, height = Tall ? 128 : 64, width = Width, depth = 32;
@@ -30,13 +30,14 @@ struct Config {
   static constexpr int items = width / 8;  // that a warp splits in a stage of Q: 32 chunks of eight numbers each
   static constexpr int turns = tall ? 1 : groups;  // a group takes every `turns`-th stage
 
-  // On their way to D, sums are fragments of 16 rows of P and 8 rows of Q, a float4 for each lane. Where TMA stores D, sums are strips.
+  // On their way to D, sums are fragments of 16 rows of P and 8 rows of Q, a float4 for each lane. Where TMA stores D,
+  // sums are strips.
   static constexpr int columns = width / 8, fragments = height / 16 * columns, fragment_bytes = 32 * 16;
   static constexpr int out_bytes = turns * fragments * fragment_bytes, strip_bytes = width / 32 * panel_bytes;
   static_assert(!tall || consumers * strip_bytes == out_bytes);
 
-  // A slot of a stage, and a slot of a stage's planes, always has the same splitter and, where groups take turns, the same group. So no
-  // warp waits for a phase of a barrier while the phase before may still last.
+  // A slot of a stage, and a slot of a stage's planes, always has the same splitter and, where groups take turns, the
+  // same group. So no warp waits for a phase of a barrier while the phase before may still last.
   static constexpr int unit = splitters * turns;
   static constexpr int barriers_bytes = 8 * (3 * most_stages + 2 * plane_stages + 1);
   static constexpr int fixed_bytes = plane_stages * plane_bytes + out_bytes + barriers_bytes;
@@ -44,23 +45,25 @@ struct Config {
   static constexpr int shared_bytes = stages * raw_bytes + fixed_bytes;
   static_assert(stages >= unit && plane_stages % unit == 0 && fragments % most_split == 0);
   static_assert(tall || !apart);
-  // A swizzle begins at multiples of 512 bytes for planes, in rows of 64 bytes, and of 1024 bytes for memory in rows of 128 bytes.
-  static_assert(raw_bytes % 1024 == 0 && p_bytes % 1024 == 0 && part_bytes % 512 == 0 && plane_stages * plane_bytes % 1024 == 0);
+  // A swizzle begins at multiples of 512 bytes for planes, in rows of 64 bytes, and of 1024 bytes for memory in rows of
+  // 128 bytes.
+  static_assert(raw_bytes % 1024 == 0 && p_bytes % 1024 == 0 && part_bytes % 512 == 0 &&
+                plane_stages * plane_bytes % 1024 == 0);
 };
 
 struct Place {
-  tg_matrix a, b, d;            // the caller's matrices
+  tg_matrix a, b, d;  // the caller's matrices
   int m, n, k;
   Divisor p_tiles, q_tiles, batch1;  // tiles of a matrix along P and Q; the inner batch
-  int tiles;                    // of all matrices
-  int q_rows;                   // of a tile
-  int split_log2;               // blocks that split K
-  int stages;                   // of the ring
-  int prefetch;                 // stages of P, to prefetch into L2 before the kernel before ends
+  int tiles;                         // of all matrices
+  int q_rows;                        // of a tile
+  int split_log2;                    // blocks that split K
+  int stages;                        // of the ring
+  int prefetch;                      // stages of P, to prefetch into L2 before the kernel before ends
   uint64_t p_policy;
-  bool swap_ab;               // P is B, and Q is A
-  bool plain;                   // D is the product alone
-  bool whole;                   // D is the product alone, and TMA can store D: K is not split, and P is A
+  bool swap_ab;  // P is B, and Q is A
+  bool plain;    // D is the product alone
+  bool whole;    // D is the product alone, and TMA can store D: K is not split, and P is A
 };
 
 // The first row of P and of Q of a tile.
@@ -68,16 +71,17 @@ struct Tile {
   int p, q, batch0, batch1;
   template <class C>
   __device__ static Tile of(const Place& place, int t) {
-    const int line = place.q_tiles.quotient(t), batch = place.p_tiles.quotient(line), batch0 = place.batch1.quotient(batch);
-    return {(line - batch * int(place.p_tiles.value)) * C::height, (t - line * int(place.q_tiles.value)) * place.q_rows, batch0,
-            batch - batch0 * int(place.batch1.value)};
+    const int line = place.q_tiles.quotient(t), batch = place.p_tiles.quotient(line),
+              batch0 = place.batch1.quotient(batch);
+    return {(line - batch * int(place.p_tiles.value)) * C::height, (t - line * int(place.q_tiles.value)) * place.q_rows,
+            batch0, batch - batch0 * int(place.batch1.value)};
   }
 };
 
 // Stores a warp's 16 rows of a tile to D through the warp's strip and TMA; the TMA stores complete asynchronously.
 template <class C>
-__device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], const CUtensorMap& d_map, const Place& place,
-                                            const Tile& tile, uint32_t strip) {
+__device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], const CUtensorMap& d_map,
+                                            const Place& place, const Tile& tile, uint32_t strip) {
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, row = tile.p + warp * 16;
   const bool strange = any_strange(sum);
   store_strip(sum, strip, lane);
@@ -89,7 +93,8 @@ __device__ __forceinline__ void store_whole(const float (&sum)[C::width / 2], co
   tma_store_strip<C::width / 32>(d_map, strip, row, tile.q, place.m, place.n, tile.batch0, tile.batch1, lane);
 }
 
-// The elements of a tile by their rows of P and Q: rows and columns of D, addresses in D, and results that are computed again.
+// The elements of a tile by their rows of P and Q: rows and columns of D, addresses in D, and results that are computed
+// again.
 template <class C>
 struct Target {
   const Place& place;
@@ -103,8 +108,8 @@ struct Target {
         q_count(min(place.swap_ab ? place.m : place.n, tile.q + place.q_rows)),
         p_stride(place.swap_ab ? place.d.col_stride : place.d.row_stride),
         q_stride(place.swap_ab ? place.d.row_stride : place.d.col_stride),
-        d(static_cast<float*>(place.d.ptr) + tile.batch0 * place.d.batch_stride[0] + tile.batch1 * place.d.batch_stride[1] +
-          tile.p * p_stride + tile.q * q_stride) {}
+        d(static_cast<float*>(place.d.ptr) + tile.batch0 * place.d.batch_stride[0] +
+          tile.batch1 * place.d.batch_stride[1] + tile.p * p_stride + tile.q * q_stride) {}
 
   // Rows p of P and q of Q are counted from the tile's first rows.
   __device__ float* at(int p, int q) const { return d + p * p_stride + q * q_stride; }
@@ -116,10 +121,12 @@ struct Target {
   }
 };
 
-// Stores a warp's sums of a tall tile to D through the epilogue. Passing the sums through `out` makes the epilogue a loop.
+// Stores a warp's sums of a tall tile to D through the epilogue. Passing the sums through `out` makes the epilogue a
+// loop.
 template <class C>
 __device__ __forceinline__ void store_fragments(const float (&sum)[C::width / 2], const Place& place,
-                                                const Epilogue<float, float>& epilogue, const Tile& tile, uint32_t out) {
+                                                const Epilogue<float, float>& epilogue, const Tile& tile,
+                                                uint32_t out) {
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const uint32_t at = out + (warp * C::columns * 32 + lane) * 16;
 #pragma unroll
@@ -151,16 +158,17 @@ __device__ __forceinline__ void store_fragments(const float (&sum)[C::width / 2]
   __syncwarp();
 }
 
-// The meeting of the sums of all parts of K. Each group of each of the `split` blocks of a cluster has a part of K. Each block owns
-// neighbouring fragments of the tile, as many as every other block: the block adds up the parts of these fragments, and stores the
-// totals. The block's `out` has a slot for each part of each fragment. Parts come in the order of blocks, and of the groups of a block;
-// a part has its slots one after the other. The constructor computes all numbers that do not depend on sums: nothing hides the time of
-// instructions after the products.
+// The meeting of the sums of all parts of K. Each group of each of the `split` blocks of a cluster has a part of K.
+// Each block owns neighbouring fragments of the tile, as many as every other block: the block adds up the parts of
+// these fragments, and stores the totals. The block's `out` has a slot for each part of each fragment. Parts come in
+// the order of blocks, and of the groups of a block; a part has its slots one after the other. The constructor computes
+// all numbers that do not depend on sums: nothing hides the time of instructions after the products.
 template <class C>
 class Meeting {
  public:
   __device__ Meeting(uint32_t out, uint32_t arrived, int split_log2, int rank)
-      : out_(out), arrived_(arrived), parts_(C::turns << split_log2), slots_log2_(fragments_log2 - split_log2), rank_(rank) {
+      : out_(out), arrived_(arrived), parts_(C::turns << split_log2), slots_log2_(fragments_log2 - split_log2),
+        rank_(rank) {
     const int part = rank * C::turns + warp() / 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {  // a warp's fragments go to two blocks at most
@@ -183,7 +191,8 @@ class Meeting {
   }
 
   // Stores the sums to D through the epilogue.
-  __device__ __forceinline__ void store(const Place& place, const Epilogue<float, float>& epilogue, const Tile& tile) const {
+  __device__ __forceinline__ void store(const Place& place, const Epilogue<float, float>& epilogue,
+                                        const Tile& tile) const {
     if (slots_log2_ > 1) store_slots<4>(place, epilogue, tile);
     else store_slots<1>(place, epilogue, tile);
   }
@@ -195,9 +204,11 @@ class Meeting {
   uint32_t out_, arrived_, to_[2], barrier_[2];
   int parts_, slots_log2_, rank_;
 
-  // A warp takes slots one after the other. Where slots are few, a warp takes a quarter of a slot, so that more warps add up.
+  // A warp takes slots one after the other. Where slots are few, a warp takes a quarter of a slot, so that more warps
+  // add up.
   template <int count>
-  __device__ __forceinline__ void store_slots(const Place& place, const Epilogue<float, float>& epilogue, const Tile& tile) const {
+  __device__ __forceinline__ void store_slots(const Place& place, const Epilogue<float, float>& epilogue,
+                                              const Tile& tile) const {
     const Target<C> target(place, tile);
     constexpr int quarters = 4 / count, step = C::consumers / quarters;
     const int quarter = warp() % quarters, p0 = lane() / 4, q0 = lane() % 4 * 2;
@@ -217,7 +228,9 @@ class Meeting {
     else bar_sync(named_barriers::sums, 32 * C::consumers);
 #pragma unroll 1
     for (int slot = first; slot < 1 << slots_log2_;) {
-      struct Numbers { float x[count]; };
+      struct Numbers {
+        float x[count];
+      };
       const auto numbers = [&](int part) {
         const uint32_t at = from + ((part << slots_log2_) + slot) * C::fragment_bytes;
         if constexpr (count == 1) return Numbers{{__uint_as_float(load_shared(at))}};
@@ -252,7 +265,8 @@ class Meeting {
       }
       if (strange) {
 #pragma unroll 1
-        for (int e = 0; e < count; e++) {  // each number comes to x[0] in turn: the code is there once, and out of the way
+        for (int e = 0; e < count;
+             e++) {  // each number comes to x[0] in turn: the code is there once, and out of the way
           float y = x[0];
           if (is_strange(y) && target.has(p_of(slot, e), q_of(slot, e))) y = target.again(p_of(slot, e), q_of(slot, e));
 #pragma unroll

@@ -1,9 +1,10 @@
 // The kernel of sm90_dgemm.cu: D = A @ B in f64 on Hopper's tensor cores (mma.sync m16n8k8 or k16).
 //
-// A producer thread loads blocks of 16 K by TMA with the 128-byte swizzle. A K-major operand arrives in lines of 16 K, an MN-major
-// operand in squares of 16 x 16, K by K. Every thread reads 8 bytes at a time, in the order of the tensor cores and without bank
-// conflicts: the assignment of rows or columns to the indices of a product is free. With g = lane / 4 and r = 0, 1 (the lower and the
-// upper half of 16 rows of A; the first and the second of two products along B), a thread reads, of 16 lines,
+// A producer thread loads blocks of 16 K by TMA with the 128-byte swizzle. A K-major operand arrives in lines of 16 K,
+// an MN-major operand in squares of 16 x 16, K by K. Every thread reads 8 bytes at a time, in the order of the tensor
+// cores and without bank conflicts: the assignment of rows or columns to the indices of a product is free. With g =
+// lane / 4 and r = 0, 1 (the lower and the upper half of 16 rows of A; the first and the second of two products along
+// B), a thread reads, of 16 lines,
 //
 //     K-major: 2 g + r      MN-major: 8 (g / 2 % 2) + 4 r + 2 (g / 4) + g % 2
 //
@@ -26,7 +27,8 @@ struct Config {
   static constexpr int a_bytes = TileM * 128, stage_bytes = a_bytes + TileN * 128, square = 16 * 128;
   static constexpr int barriers_bytes = 256, stages = (232448 - barriers_bytes) / stage_bytes;
   static constexpr int shared_bytes = stages * stage_bytes + barriers_bytes;
-  static_assert(warp_m % 16 == 0 && warp_n % 16 == 0 && consumers == 256 && stages >= 3 && 16 * stages <= barriers_bytes);
+  static_assert(warp_m % 16 == 0 && warp_n % 16 == 0 && consumers == 256 && stages >= 3 &&
+                16 * stages <= barriers_bytes);
 };
 
 struct Work : Tiles {
@@ -37,7 +39,8 @@ struct Work : Tiles {
 __device__ __forceinline__ void mma(double (&c)[4], const double (&a)[4], const double (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3]) : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 }
 __device__ __forceinline__ void mma(double (&c)[4], const double (&a)[8], const double (&b)[4]) {
   asm volatile(
@@ -50,19 +53,20 @@ __device__ __forceinline__ void mma(double (&c)[4], const double (&a)[8], const 
 
 // 16 K of `lines` lines.
 template <int lines>
-__device__ __forceinline__ void load(const CUtensorMap* map, uint32_t to, uint32_t barrier, bool k_major, int line, int k,
-                                     const Tile& t) {
+__device__ __forceinline__ void load(const CUtensorMap* map, uint32_t to, uint32_t barrier, bool k_major, int line,
+                                     int k, const Tile& t) {
   if (k_major) {
     tma_load(map, to, barrier, k, line, t.batch1, t.batch0, evict_normal);
   } else {
 #pragma unroll 1
-    for (int x = 0; x < lines; x += 16) tma_load(map, to + 128 * x, barrier, line + x, k, t.batch1, t.batch0, evict_normal);
+    for (int x = 0; x < lines; x += 16)
+      tma_load(map, to + 128 * x, barrier, line + x, k, t.batch1, t.batch0, evict_normal);
   }
 }
 
 template <class C>
-__device__ __forceinline__ void produce(const CUtensorMap* a_map, const CUtensorMap* b_map, const Work& w, uint32_t full,
-                                        uint32_t empty, uint32_t ring) {
+__device__ __forceinline__ void produce(const CUtensorMap* a_map, const CUtensorMap* b_map, const Work& w,
+                                        uint32_t full, uint32_t empty, uint32_t ring) {
   Stage at = Stage::to_fill();
   for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
     const Tile t = w.order.at(tile);
@@ -96,8 +100,9 @@ struct Fragments {
   }
 };
 
-// The place of sum[i][2 j ...] in the tile, relative to the first element of the warp: the row of half r, and the first of two
-// neighbouring columns, c = 0, 1. If B is K-major the pairs lie in sum[i][2 j, 2 j + 1][2 r + c], else in sum[i][2 j + c][2 r, 2 r + 1].
+// The place of sum[i][2 j ...] in the tile, relative to the first element of the warp: the row of half r, and the first
+// of two neighbouring columns, c = 0, 1. If B is K-major the pairs lie in sum[i][2 j, 2 j + 1][2 r + c], else in
+// sum[i][2 j + c][2 r, 2 r + 1].
 template <class C>
 struct Spot {
   int g, t;
@@ -124,8 +129,8 @@ __device__ __forceinline__ void store_pair(const Work& w, double* d, double x, d
 }
 
 template <class C>
-__device__ __forceinline__ void consume(const Work& w, const Epilogue<double, double>& epilogue, uint32_t full, uint32_t empty,
-                                        uint32_t ring, int warp, int lane) {
+__device__ __forceinline__ void consume(const Work& w, const Epilogue<double, double>& epilogue, uint32_t full,
+                                        uint32_t empty, uint32_t ring, int warp, int lane) {
   const int first_row = warp % C::warps_m * C::warp_m, first_column = warp / C::warps_m * C::warp_n;
   const Fragments<C::a_k_major> of_a(ring, first_row, lane);
   const Fragments<C::b_k_major> of_b(ring + C::a_bytes, first_column, lane);
@@ -141,9 +146,9 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
     };
 #pragma unroll 1
     for (int k = 0; k < w.k; k += C::depth) {
-      // The stage before is released here, after the products of the stage's numbers: an issued load may not have read yet. (A draft
-      // that released a stage at the stage's end gave wrong results now and then.) Only whole warps go on: mma needs all threads of
-      // a warp, and threads of a warp may diverge in a loop that waits.
+      // The stage before is released here, after the products of the stage's numbers: an issued load may not have read
+      // yet. (A draft that released a stage at the stage's end gave wrong results now and then.) Only whole warps go
+      // on: mma needs all threads of a warp, and threads of a warp may diverge in a loop that waits.
       release();
       at.wait_warp(full);
       const uint32_t stage = at.s * C::stage_bytes;
@@ -226,8 +231,8 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    dgemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, const __grid_constant__ Work w,
-          const __grid_constant__ Epilogue<double, double> epilogue) {
+    sm90_dgemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+               const __grid_constant__ Work w, const __grid_constant__ Epilogue<double, double> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared));
   const uint32_t full = ring + C::stages * C::stage_bytes, empty = full + 8 * C::stages;

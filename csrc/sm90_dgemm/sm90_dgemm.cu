@@ -18,7 +18,8 @@ tg_status run(const tg_gemm_args& args) {
   }
   const Epilogue<double, double> epilogue(args);
   const Work work{*tiles, rows_at_multiples<double>(2, args.d, args.m, args.batch), epilogue.is_scaling()};
-  return launch_configured<C>(args, std::min(work.order.total, args.sm_count), 1, dgemm<C>, a_map, b_map, work, epilogue);
+  return launch_configured<C>(args, std::min(work.order.total, args.sm_count), 1, sm90_dgemm<C>, a_map, b_map, work,
+                              epilogue);
 }
 
 }  // namespace

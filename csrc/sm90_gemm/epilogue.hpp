@@ -2,8 +2,9 @@
 //
 //     d = activation(alpha * acc + bias) + beta * c
 //
-// This is one node instead of a tree of CUTLASS's nodes: the arguments of a launch say whether the bias runs along M, runs along N, or is
-// absent. Without a bias, nothing is staged and no thread waits. All branches are uniform over the grid.
+// This is one node instead of a tree of CUTLASS's nodes: the arguments of a launch say whether the bias runs along M,
+// runs along N, or is absent. Without a bias, nothing is staged and no thread waits. All branches are uniform over the
+// grid.
 #pragma once
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 
@@ -11,8 +12,8 @@
 
 namespace tilegemm {
 
-// `Element`: C, the bias and D. `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead. Otherwise there is
-// no C.
+// `Element`: C, the bias and D. `AddsC`: CUTLASS loads C by TMA, through shared memory, a few parts of a tile ahead.
+// Otherwise there is no C.
 template <class Element, int TileM, int TileN, bool AddsC>
 struct BiasActivation {
   struct Arguments {
@@ -38,9 +39,13 @@ struct BiasActivation {
     return {args, args.activation == TG_IDENTITY};
   }
   template <class Problem>
-  static bool can_implement(const Problem&, const Arguments&) { return true; }
+  static bool can_implement(const Problem&, const Arguments&) {
+    return true;
+  }
   template <class Problem>
-  static size_t get_workspace_size(const Problem&, const Arguments&) { return 0; }
+  static size_t get_workspace_size(const Problem&, const Arguments&) {
+    return 0;
+  }
   CUTLASS_DEVICE bool is_producer_load_needed() const { return AddsC; }
   CUTLASS_DEVICE bool is_C_load_needed() const { return AddsC; }
   template <class Args>
@@ -51,16 +56,16 @@ struct BiasActivation {
   CUTLASS_HOST_DEVICE BiasActivation(const Params& params, SharedStorage& shared)
       : params(params), staged(shared.bias) {}
 
-  // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice, partitioned like the thread's accumulators, broadcast
-  // along N and along M. `Part`: the loaded part of C.
+  // The epilogue of one thread for one tile. `Rows` and `Columns`: the staged slice, partitioned like the thread's
+  // accumulators, broadcast along N and along M. `Part`: the loaded part of C.
   template <int Threads, class Rows, class Columns, class Part>
   struct StoreCallbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
     const Params& params;
     const Element* slice;  // the slice of the bias in global memory
     int length, thread;
     Element* staged;
-    Rows rows;        // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
-    Columns columns;  // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
+    Rows rows;         // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
+    Columns columns;   // (CPY,CPY_M,CPY_N,EPI_M,EPI_N)
     const Part& part;  // (CPY,CPY_M,CPY_N)
 
     // The barriers of the TMA stores stand between the reads of the previous tile and these writes.

@@ -1,10 +1,10 @@
 // Hopper: CUTLASS 3 kernels fed by TMA, multiplied by WGMMA, with warp-specialised persistent thread blocks.
 //
-// A row of the table states the tile, the cluster that shares loads by multicast, the pipeline depth and the schedule. With
-// `cooperative`, two consumer warp groups compute one tile. With `pingpong`, each group computes a tile of its own, and the epilogue
-// of one tile runs during the products of the other tile. TMA fills elements outside of a matrix with zeros, so M and K may have any
-// length. TMA also drops stores outside of a matrix, but in pieces of 16 bytes (seen on an H100): N must fill the last piece of a row
-// of D. Pointers and strides are multiples of 16 bytes as well.
+// A row of the table states the tile, the cluster that shares loads by multicast, the pipeline depth and the schedule.
+// With `cooperative`, two consumer warp groups compute one tile. With `pingpong`, each group computes a tile of its
+// own, and the epilogue of one tile runs during the products of the other tile. TMA fills elements outside of a matrix
+// with zeros, so M and K may have any length. TMA also drops stores outside of a matrix, but in pieces of 16 bytes
+// (seen on an H100): N must fill the last piece of a row of D. Pointers and strides are multiples of 16 bytes as well.
 #include <climits>
 
 // A kernel waits for the kernel before where the loads begin, and lets the next kernel start where the loads end.
@@ -30,14 +30,16 @@
 
 namespace tilegemm {
 
-// A row has two kernels, without and with C: the parts of C that are loaded ahead of the stores take shared memory from A and B, and a
-// product without C keeps that memory.
+// A row has two kernels, without and with C: the parts of C that are loaded ahead of the stores take shared memory from
+// A and B, and a product without C keeps that memory.
 template <class Row, bool AddsC>
 struct Sm90 {
   using Element = std::conditional_t<Row::dtype == TG_BF16, cutlass::bfloat16_t, cutlass::half_t>;
   using Out = std::conditional_t<Row::out == TG_F32, float, Element>;  // C, the bias and D
-  using LayoutA = std::conditional_t<a_is_k_major(Row::layout), cutlass::layout::RowMajor, cutlass::layout::ColumnMajor>;
-  using LayoutB = std::conditional_t<b_is_k_major(Row::layout), cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using LayoutA =
+      std::conditional_t<a_is_k_major(Row::layout), cutlass::layout::RowMajor, cutlass::layout::ColumnMajor>;
+  using LayoutB =
+      std::conditional_t<b_is_k_major(Row::layout), cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   using LayoutD = cutlass::layout::RowMajor;
   static constexpr int alignment = Row::align / sizeof(Element), out_alignment = Row::align / sizeof(Out);
 
@@ -59,19 +61,20 @@ struct Sm90 {
       out_alignment, EpilogueSchedule, EpilogueOp>::CollectiveOp;
 
   // 0 stages: as many as fit into the shared memory that the epilogue leaves.
-  using Stages = std::conditional_t<
-      Row::stages == 0, cutlass::gemm::collective::StageCountAutoCarveout<sizeof(typename Epilogue::SharedStorage)>,
-      cutlass::gemm::collective::StageCount<Row::stages>>;
+  using Stages =
+      std::conditional_t<Row::stages == 0,
+                         cutlass::gemm::collective::StageCountAutoCarveout<sizeof(typename Epilogue::SharedStorage)>,
+                         cutlass::gemm::collective::StageCount<Row::stages>>;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, alignment, Element, LayoutB, alignment, float,
-      Tile, Cluster, Stages, MainloopSchedule>::CollectiveOp;
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, alignment, Element, LayoutB, alignment,
+      float, Tile, Cluster, Stages, MainloopSchedule>::CollectiveOp;
 
   using Problem = cute::Shape<int, int, int, int>;  // M, N, K, batch
   using Kernel = cutlass::gemm::kernel::GemmUniversal<Problem, Mainloop, Epilogue, OurOrder>;
 };
 
-// The CuTe stride of an operand: the contiguous mode is static, the other mode and the batch are set. False: TMA cannot address the
-// operand.
+// The CuTe stride of an operand: the contiguous mode is static, the other mode and the batch are set. False: TMA cannot
+// address the operand.
 template <class Element, class Stride>
 bool tma_stride(const tg_matrix& matrix, bool rows_are_contiguous, const int64_t (&batch)[2], Stride* stride) {
   const int64_t unit = rows_are_contiguous ? matrix.col_stride : matrix.row_stride;
@@ -84,7 +87,8 @@ bool tma_stride(const tg_matrix& matrix, bool rows_are_contiguous, const int64_t
     constexpr int64_t size = sizeof(Element);
     return elements >= 0 && elements < limit / size && elements * size % 16 == 0;
   };
-  if (!addressable(leading) || !addressable(batch_stride) || reinterpret_cast<uintptr_t>(matrix.ptr) % 16 != 0) return false;
+  if (!addressable(leading) || !addressable(batch_stride) || reinterpret_cast<uintptr_t>(matrix.ptr) % 16 != 0)
+    return false;
 
   constexpr int leading_mode = cutlass::gemm::detail::is_major<0, Stride>() ? 1 : 0;
   cute::get<leading_mode>(*stride) = leading;
@@ -104,8 +108,9 @@ bool bias_vector(const tg_gemm_args& args, Epilogue* epilogue) {
   return merge_batch_strides(bias, args.batch, &epilogue->bias_batch_stride);
 }
 
-// Strips of 2048 rows, visited along N, were the best or within 2 % of the best in all measurements (H100, 1000 to 16384 rows, K of 64
-// to 28672). Clusters of 256 x 256 are up to 1 % faster in strips of 2048 columns, unless there are many columns.
+// Strips of 2048 rows, visited along N, were the best or within 2 % of the best in all measurements (H100, 1000 to
+// 16384 rows, K of 64 to 28672). Clusters of 256 x 256 are up to 1 % faster in strips of 2048 columns, unless there are
+// many columns.
 template <class Row>
 TileOrder order_of(const tg_gemm_args& args, int64_t clusters_m, int64_t clusters_n, int64_t batch) {
   constexpr int rows = Row::tile_m * Row::cluster_m, columns = Row::tile_n * Row::cluster_n;
@@ -130,7 +135,7 @@ __device__ void prefetch_first_stage(const typename Kernel::Params& params) {
 
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, Kernel::MinBlocksPerMultiprocessor)
-    multiply(const __grid_constant__ typename Kernel::Params params, bool overlap) {
+    sm90_gemm(const __grid_constant__ typename Kernel::Params params, bool overlap) {
   extern __shared__ char shared[];
   if (overlap && threadIdx.x == 32) prefetch_first_stage<Kernel>(params);  // a thread of a warp that is idle here
   Kernel()(params, shared);
@@ -182,16 +187,17 @@ tg_status launch(const tg_gemm_args* args) {
   }
   arguments.scheduler.order = order_of<Row>(*args, clusters_m, clusters_n, batch);
 
-  // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. The adapter's can_implement is not called: that
-  // function derives the alignment of strides from the extents, as if operands were packed.
-  if (const cudaError_t error = allow_shared_memory<Types>(multiply<Kernel>, Kernel::SharedStorageSize)) return cuda_status(error);
+  // GemmUniversalAdapter would do the rest, with two cudaFuncSetAttribute calls per launch. The adapter's can_implement
+  // is not called: that function derives the alignment of strides from the extents, as if operands were packed.
+  if (const cudaError_t error = allow_shared_memory<Types>(sm90_gemm<Kernel>, Kernel::SharedStorageSize))
+    return cuda_status(error);
   const typename Kernel::Params params = Kernel::to_underlying_arguments(arguments, nullptr);
 
   const int64_t clusters = std::min<int64_t>(clusters_m * clusters_n * batch, args->sm_count / cluster_size);
   const dim3 cluster(Row::cluster_m, Row::cluster_n, 1);
   const Launch launch(*args, dim3(cluster.x, cluster.y, unsigned(clusters)), Kernel::get_block_shape(),
                       Kernel::SharedStorageSize, cluster);
-  return launch(multiply<Kernel>, params, args->overlap != 0);
+  return launch(sm90_gemm<Kernel>, params, args->overlap != 0);
 }
 
 template <class Row>

@@ -1,7 +1,7 @@
 // CUTLASS's persistent kernels with the tile order of this library.
 //
-// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles. That scheduler rounds both sides of the grid up to whole groups, computes the
-// additional tiles, and divides in 64 bits before the first load.
+// CUTLASS's own scheduler has groups of 1, 2, 4 or 8 tiles. That scheduler rounds both sides of the grid up to whole
+// groups, computes the additional tiles, and divides in 64 bits before the first load.
 #pragma once
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 
@@ -14,8 +14,9 @@ class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90
   using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90;
 
  public:
-  using Base::IsDynamicPersistent, Base::can_implement, Base::compute_epilogue, Base::fixup, Base::get_work_k_tile_count,
-      Base::get_work_k_tile_start, Base::requires_separate_reduction, Base::valid_warpgroup_in_work_tile;
+  using Base::IsDynamicPersistent, Base::can_implement, Base::compute_epilogue, Base::fixup,
+      Base::get_work_k_tile_count, Base::get_work_k_tile_start, Base::requires_separate_reduction,
+      Base::valid_warpgroup_in_work_tile;
   using Base::CLCResponse, Base::Pipeline, Base::PipelineStorage, Base::SharedStorage, Base::ThrottlePipeline,
       Base::ThrottlePipelineStorage, Base::WorkTileInfo;
 
@@ -25,15 +26,15 @@ class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90
   struct Params : Base::Params, Arguments {};
 
   template <class Problem, class Tile, class Cluster>
-  static Params to_underlying_arguments(Problem, Tile, Cluster, const cutlass::KernelHardwareInfo&, const Arguments& arguments,
-                                        void* = nullptr, uint32_t = 1, uint32_t = 1) {
+  static Params to_underlying_arguments(Problem, Tile, Cluster, const cutlass::KernelHardwareInfo&,
+                                        const Arguments& arguments, void* = nullptr, uint32_t = 1, uint32_t = 1) {
     Params params;
     params.order = arguments.order;
     return params;
   }
   template <class Problem, class Accumulator>
-  static size_t get_workspace_size(const Arguments&, Problem, const cutlass::KernelHardwareInfo&, uint32_t, uint32_t = 1,
-                                   uint32_t = 1) {
+  static size_t get_workspace_size(const Arguments&, Problem, const cutlass::KernelHardwareInfo&, uint32_t,
+                                   uint32_t = 1, uint32_t = 1) {
     return 0;
   }
 
@@ -41,7 +42,8 @@ class TileScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90
   CUTLASS_DEVICE explicit TileScheduler(const Params& params) : order_(params.order) {
     const auto [block_m, block_n, block_l] = cute::block_id_in_cluster();
     block_m_ = int(block_m), block_n_ = int(block_n), next_ = int(blockIdx.z);
-    // In per-thread registers: otherwise slower units compute warp-uniform values, and special registers are read again.
+    // In per-thread registers: otherwise slower units compute warp-uniform values, and special registers are read
+    // again.
     asm volatile("" : "+r"(block_m_), "+r"(block_n_), "+r"(next_));
   }
 

@@ -2,8 +2,8 @@
 // the blocks of a cluster; the sums of more parts go to the workspace.
 #pragma once
 #include "common/add_parts.hpp"
-#include "common/gguf_half.hpp"
-#include "common/gguf_results.hpp"
+#include "gguf/half.hpp"
+#include "gguf/results.hpp"
 
 namespace tilegemm {
 namespace {
@@ -11,7 +11,8 @@ namespace {
 // So many parts of K are the blocks of a cluster. Larger clusters find no place on parts of an H100, and wait.
 constexpr int most_in_cluster = 2;
 
-// Tiles of up to so many rows of A have W and A in f16. With 256, f16 takes more power than bf16, and more time (docs/gguf.md).
+// Tiles of up to so many rows of A have W and A in f16. With 256, f16 takes more power than bf16, and more time
+// (docs/gguf.md).
 constexpr int most_half = 192;
 
 // Bytes of the factors of a tile's rows of A in shared memory.
@@ -29,8 +30,8 @@ struct Shape : gguf::WgmmaShape<F, WIDTH, factor_bytes<WIDTH>> {
 // `factors`: of the rows of A, where A is in f16. A warp takes them to shared memory while others multiply.
 template <class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
-    gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const float* factors, int spans_of_part,
-              tg_format out) {
+    sm90_gguf_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args,
+                   const float* factors, int spans_of_part, tg_format out) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const gguf::XRing x = gguf::XRing::of(shared, S{});
   float* const x_factors = reinterpret_cast<float*>(shared + S::x_factors_at);
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     mbarrier_init(x.sums, 1);
     mbarrier_init(x_factors_known, 32);
     fence_mbarrier_init();
-    if (split > 1 && is_whole) mbarrier_arrive_expect(x.sums, (fragments - int(blockIdx.z) + split - 1) / split * split * fragment_bytes);
+    if (split > 1 && is_whole)
+      mbarrier_arrive_expect(x.sums, (fragments - int(blockIdx.z) + split - 1) / split * split * fragment_bytes);
   }
   __syncthreads();
 
@@ -90,10 +92,13 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 
   // Rows of results, from row `first` of A on.
   const auto rows_from = [&](int first, auto* d, int64_t stride, float factor) {
-    return [=](int i) { return gguf::ResultRow<std::remove_pointer_t<decltype(d)>>{first + i, d + (first + i) * stride, factor}; };
+    return [=](int i) {
+      return gguf::ResultRow<std::remove_pointer_t<decltype(d)>>{first + i, d + (first + i) * stride, factor};
+    };
   };
   const float alpha = is_whole ? float(args.alpha) : 1.0f;
-  // A lane's sums: rows 2 g and 2 g + 1 of W, by columns 2 t and 2 t + 1 of each eight. The pointer advances: the compiler would multiply in 64 bits for each row.
+  // A lane's sums: rows 2 g and 2 g + 1 of W, by columns 2 t and 2 t + 1 of each eight. The pointer advances: the
+  // compiler would multiply in 64 bits for each row.
   const auto store = [&](auto* d, int64_t stride) {
     const int m = first_m + 2 * t, n = first_row + 2 * g;
     gguf::Stores stores(args, d, stride, n, int(args.m) - m);
@@ -107,17 +112,20 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     });
     if (!__all_sync(~0u, stores.are_finite())) {
       const int64_t from = int64_t(begin) * gguf::span, until = min(int64_t(end) * gguf::span, args.k);
-      gguf::repair<S::format>(args, 0, first_row, min(S::width, int(args.m) - first_m), from, until, rows_from(first_m, d, stride, alpha));
+      gguf::repair<S::format>(args, 0, first_row, min(S::width, int(args.m) - first_m), from, until,
+                              rows_from(first_m, d, stride, alpha));
     }
   };
-  // Block f % split of the cluster adds up fragment f, a warp's rows of W by eight columns, from its ring, which has a slot for each part.
+  // Block f % split of the cluster adds up fragment f, a warp's rows of W by eight columns, from its ring, which has a
+  // slot for each part.
   const auto store_together = [&](auto* d, int64_t stride) {
     cluster_sync();  // all rings are free
     const int part = blockIdx.z, slots = (fragments + split - 1) / split;
     int slot = warp * columns / split, owner = warp * columns - slot * split;
 #pragma unroll
     for (int j = 0; j < columns; j++) {
-      store_async(map_shared(x.stages + (part * slots + slot) * fragment_bytes + lane * 16, owner), map_shared(x.sums, owner), fragment(sum, j));
+      store_async(map_shared(x.stages + (part * slots + slot) * fragment_bytes + lane * 16, owner),
+                  map_shared(x.sums, owner), fragment(sum, j));
       if (++owner == split) owner = 0, slot++;
     }
     mbarrier_wait_warp(x.sums, 0);
@@ -145,14 +153,19 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     });
     if (!__all_sync(~0u, are_finite)) {
       each_fragment([&](int, int of_n, int of_m) {
-        gguf::repair<S::format>(args, 0, of_n, min(8, int(args.m) - of_m), 0, args.k, rows_from(of_m, d, stride, alpha));
+        gguf::repair<S::format>(args, 0, of_n, min(8, int(args.m) - of_m), 0, args.k,
+                                rows_from(of_m, d, stride, alpha));
       });
     }
   };
-  const auto finish = [&](auto* d, int64_t stride) { split > 1 && is_whole ? store_together(d, stride) : store(d, stride); };
+  const auto finish = [&](auto* d, int64_t stride) {
+    split > 1 && is_whole ? store_together(d, stride) : store(d, stride);
+  };
   if (is_whole && out == TG_F16) finish(static_cast<__half*>(args.d.ptr), args.d.row_stride);
   else if (is_whole && out == TG_BF16) finish(static_cast<__nv_bfloat16*>(args.d.ptr), args.d.row_stride);
-  else finish(is_whole ? static_cast<float*>(args.d.ptr) : part_at<float>(args, blockIdx.z, 0, 0, 0), is_whole ? args.d.row_stride : args.n);
+  else
+    finish(is_whole ? static_cast<float*>(args.d.ptr) : part_at<float>(args, blockIdx.z, 0, 0, 0),
+           is_whole ? args.d.row_stride : args.n);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// The kernel: two warp groups multiply 64 rows of W each, a thread loads the activations, and a warp finds tiles and the rows of D.
+// The kernel: two warp groups multiply 64 rows of W each, a thread loads the activations, and a warp finds tiles and
+// the rows of D.
 #pragma once
-#include "common/gguf_half.hpp"
-#include "common/gguf_results.hpp"
-#include "common/unit_list.hpp"
+#include "experts/unit_list.hpp"
+#include "gguf/half.hpp"
+#include "gguf/results.hpp"
 
 namespace tilegemm {
 namespace {
@@ -13,7 +14,8 @@ constexpr int most_groups = 4096, most_entries = 480;
 constexpr int64_t most_stride = UINT32_MAX / 4;
 constexpr int rows_of_load = 64;  // by TMA
 
-// A tile of up to ROWS rows of A, and where its rows go: the row of D of each row, -1: none, and its factor: alpha, the pair's, and that of its numbers in f16.
+// A tile of up to ROWS rows of A, and where its rows go: the row of D of each row, -1: none, and its factor: alpha, the
+// pair's, and that of its numbers in f16.
 template <int ROWS>
 struct Places {
   int rows[ROWS];
@@ -21,7 +23,8 @@ struct Places {
   int group, n, height, none;  // a height of 0: no tile is left
 };
 
-// Shared memory has the barriers of the places of two tiles, the places, and the list of groups behind the pieces of a product.
+// Shared memory has the barriers of the places of two tiles, the places, and the list of groups behind the pieces of a
+// product.
 constexpr int place_barriers = 8 * 8;
 template <int ROWS>
 constexpr int beside = place_barriers + 2 * int(sizeof(Places<ROWS>)) + UnitList<ROWS, 1>::bytes(most_entries);
@@ -32,10 +35,12 @@ struct GroupedShape : gguf::WgmmaShape<F, ROWS, beside<ROWS>> {
   using Multiplier = gguf::Multiplier<Base, gguf::HalfWeights>;
   using List = UnitList<ROWS, 1>;
   using Places = tilegemm::Places<ROWS>;
-  static constexpr int known_at = Base::shared_bytes, places_at = known_at + place_barriers, list_at = places_at + 2 * int(sizeof(Places));
+  static constexpr int known_at = Base::shared_bytes, places_at = known_at + place_barriers,
+                       list_at = places_at + 2 * int(sizeof(Places));
   static constexpr int producer_registers = Base::blocks > 1 ? 32 : 40;
   static constexpr int consumer_registers = Base::registers_beside(producer_registers);
-  static_assert((most_groups + 1) * 4 <= Base::x_stages * Base::x_bytes + Base::w_bytes, "the first row of each group passes through the rings");
+  static_assert((most_groups + 1) * 4 <= Base::x_stages * Base::x_bytes + Base::w_bytes,
+                "the first row of each group passes through the rings");
 };
 
 // Barriers of the places of two tiles: a tile is known, its factors are, and the places may be used again.
@@ -64,13 +69,14 @@ struct GroupedPlace {
   }
 };
 
-// Multiplies and stores a tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the compiler has to see
-// so (C7519).
+// Multiplies and stores a tile in the least of `widths` that holds the rows. Branches are the same in all threads of a
+// warp, and the compiler has to see so (C7519).
 template <class S, int first, int... others>
-__device__ __forceinline__ void consume(Widths<first, others...>, typename S::Multiplier& own, const tg_gemm_args& args, const typename S::Places* places,
-                                        uint32_t scaled, unsigned turn) {
+__device__ __forceinline__ void consume(Widths<first, others...>, typename S::Multiplier& own, const tg_gemm_args& args,
+                                        const typename S::Places* places, uint32_t scaled, unsigned turn) {
   if constexpr (sizeof...(others) > 0) {
-    if (__any_sync(~0u, places[turn % 2].height > first)) return consume<S>(Widths<others...>{}, own, args, places, scaled, turn);
+    if (__any_sync(~0u, places[turn % 2].height > first))
+      return consume<S>(Widths<others...>{}, own, args, places, scaled, turn);
   }
   const int spans = int(ceil_div(args.k, gguf::span));
   const auto first_row = [&] { return places[turn % 2].n * S::height + own.warp * gguf::rows_of_warp; };
@@ -87,7 +93,8 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
   gguf::Stores stores(args, d, args.d.row_stride, column, INT_MAX);
   stores.put_rows([&](const auto& put) {
     const auto row_of_d = [&](int row) {
-      return reinterpret_cast<float*>(reinterpret_cast<char*>(d + column) + gguf::mul_wide(row, uint32_t(args.d.row_stride) * 4));
+      return reinterpret_cast<float*>(reinterpret_cast<char*>(d + column) +
+                                      gguf::mul_wide(row, uint32_t(args.d.row_stride) * 4));
     };
 #pragma unroll
     for (int j = 0; j < first / 8; j++) {
@@ -102,7 +109,8 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
     const auto row = [&](int i) {
       const int of_d = tile.rows[i];
       if (of_d < 0) return gguf::ResultRow<float>{};
-      return gguf::ResultRow<float>{rows.row_of_a(of_d), d + of_d * args.d.row_stride, float(args.alpha) * rows.scale_of(of_d)};
+      return gguf::ResultRow<float>{rows.row_of_a(of_d), d + of_d * args.d.row_stride,
+                                    float(args.alpha) * rows.scale_of(of_d)};
     };
     gguf::repair<S::format>(args, tile.group, first_row(), tile.height, 0, args.k, row);
   }
@@ -110,7 +118,9 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
 
 // Loads the prepared activations of all tiles.
 template <class S>
-__device__ __forceinline__ void load_activations(const gguf::XRing& x, const CUtensorMap* x_map, const tg_gemm_args& args, const GroupedPlace& p, typename S::List& list) {
+__device__ __forceinline__ void load_activations(const gguf::XRing& x, const CUtensorMap* x_map,
+                                                 const tg_gemm_args& args, const GroupedPlace& p,
+                                                 typename S::List& list) {
   prefetch_tensor_map(x_map);
   griddepcontrol_wait();
   Stage at = Stage::to_fill();
@@ -122,7 +132,8 @@ __device__ __forceinline__ void load_activations(const gguf::XRing& x, const CUt
     for (int k = 0; k < ceil_div(args.k, gguf::span) * gguf::span; k += S::depth) {
       const uint32_t barrier = at.acquire(x.full, x.empty, loads * bytes);
       for (int i = 0; i < loads; i++) {
-        tma_load(x_map, x.stages + at.s * S::x_bytes + i * bytes, barrier, k, tile.first - p.first + i * rows_of_load, 0, evict_normal);
+        tma_load(x_map, x.stages + at.s * S::x_bytes + i * bytes, barrier, k, tile.first - p.first + i * rows_of_load,
+                 0, evict_normal);
       }
       at.advance(S::x_stages);
     }
@@ -130,11 +141,12 @@ __device__ __forceinline__ void load_activations(const gguf::XRing& x, const CUt
   launch_dependents();
 }
 
-// Tells the warps that multiply one tile after the other, and where its rows go. A tile is known before the kernel before has ended, which its first loads of W do
-// not wait for; the factors come from that kernel.
+// Tells the warps that multiply one tile after the other, and where its rows go. A tile is known before the kernel
+// before has ended, which its first loads of W do not wait for; the factors come from that kernel.
 template <class S>
-__device__ __forceinline__ void find_places(const PlaceBarriers& barriers, typename S::Places* places, const tg_gemm_args& args, const GroupedPlace& p,
-                                            typename S::List& list, int lane) {
+__device__ __forceinline__ void find_places(const PlaceBarriers& barriers, typename S::Places* places,
+                                            const tg_gemm_args& args, const GroupedPlace& p, typename S::List& list,
+                                            int lane) {
   Stage at = Stage::to_fill();
   for (int u = blockIdx.x;; u += gridDim.x) {
     const bool is_last = u >= list.total();
@@ -159,7 +171,8 @@ __device__ __forceinline__ void find_places(const PlaceBarriers& barriers, typen
 
 template <class S, class Widths>
 __global__ void __launch_bounds__(S::threads, S::blocks)
-    gguf_grouped_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args, const __grid_constant__ GroupedPlace p) {
+    sm90_gguf_grouped_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ tg_gemm_args args,
+                           const __grid_constant__ GroupedPlace p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const gguf::XRing x = gguf::XRing::of(shared, S{});
   const auto barriers = PlaceBarriers::of(shared, S{});
@@ -178,11 +191,12 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       setmaxnreg_dec<S::producer_registers>();
       if (warp == S::warps && lane == 0) load_activations<S>(x, &x_map, args, p, list);
       if (warp == S::warps + 1) find_places<S>(barriers, places, args, p, list, lane);
-      // Two warps have nothing to load. The first pair of kernels zeroes all rows of no group: the kernels before have ended when it starts.
+      // Two warps have nothing to load. The first pair of kernels zeroes all rows of no group: the kernels before have
+      // ended when it starts.
       if (warp >= S::warps + 2 && p.first == 0) {
         const int first_thread = 32 * (S::warps + 2);
-        zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x - first_thread,
-                              S::threads - first_thread);
+        zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n),
+                              threadIdx.x - first_thread, S::threads - first_thread);
       }
       return;
     }

@@ -1,8 +1,8 @@
 // The kernel: producers load, consumers multiply and store, tile after tile.
 #pragma once
 #include "common/pipeline.hpp"
-#include "common/unit_list.hpp"
 #include "common/wgmma.hpp"
+#include "experts/unit_list.hpp"
 #include "sm90_grouped_gemm/shape.hpp"
 #include "sm90_grouped_gemm/store.hpp"
 
@@ -21,8 +21,8 @@ struct GroupedPlace {
   int columns, k, n_tiles, entries, stages;  // `columns`: of D
 };
 
-// The rows of W of a box of a tile. Gated: a warp group's first box has the gates of 64 columns of D (`half` 0), and the second box the numbers
-// that these gates multiply (`half` 1). Otherwise boxes are neighbours.
+// The rows of W of a box of a tile. Gated: a warp group's first box has the gates of 64 columns of D (`half` 0), and
+// the second box the numbers that these gates multiply (`half` 1). Otherwise boxes are neighbours.
 struct BoxOfW {
   int row, half;
 };
@@ -33,7 +33,8 @@ __device__ __forceinline__ BoxOfW box_of_w(int tile_n, int box, bool gated) {
   return {(tile_n * boxes + box) * S::w_box, 0};
 }
 
-// Addresses in shared memory. `full` and `empty`: barriers of the ring; `known` and `used`: barriers of the places, two tiles.
+// Addresses in shared memory. `full` and `empty`: barriers of the ring; `known` and `used`: barriers of the places, two
+// tiles.
 struct GroupedShared {
   uint32_t ring, full, empty, known, used;
   float* places;
@@ -44,15 +45,17 @@ template <class S>
 struct Places {
   float* scales;
   uint32_t* rows;
-  __device__ Places(const GroupedShared& at, int i) : scales(at.places + i * 2 * S::most), rows(reinterpret_cast<uint32_t*>(scales + S::most)) {}
+  __device__ Places(const GroupedShared& at, int i)
+      : scales(at.places + i * 2 * S::most), rows(reinterpret_cast<uint32_t*>(scales + S::most)) {}
 };
 
-// Loads stages. W comes by TMA with the group as a coordinate. Rows of A lie anywhere: each thread copies 16 bytes of every 16th row (of every
-// 32nd with two warp groups) to where TMA's 128-byte swizzle puts the bytes. A copy takes four instructions: with addresses computed anew for
-// each stage, a copy took 28, and their power and issue slots took an eighth of the speed.
+// Loads stages. W comes by TMA with the group as a coordinate. Rows of A lie anywhere: each thread copies 16 bytes of
+// every 16th row (of every 32nd with two warp groups) to where TMA's 128-byte swizzle puts the bytes. A copy takes four
+// instructions: with addresses computed anew for each stage, a copy took 28, and their power and issue slots took an
+// eighth of the speed.
 template <class S>
-__device__ __forceinline__ void produce(const void* w_map, const GroupedPlace& p, const GroupedShared& at, UnitList<S::most, S::cluster>& list,
-                                        int thread, int rank) {
+__device__ __forceinline__ void produce(const void* w_map, const GroupedPlace& p, const GroupedShared& at,
+                                        UnitList<S::most, S::cluster>& list, int thread, int rank) {
   using T = typename S::Element;
   constexpr int threads = 128 * S::producers, step = threads / 8, per_thread = (S::most + step - 1) / step;
   const int chunk = thread % 8, row0 = thread / 8, k_tiles = (p.k + S::depth - 1) / S::depth;
@@ -88,9 +91,11 @@ __device__ __forceinline__ void produce(const void* w_map, const GroupedPlace& p
           const BoxOfW of = box_of_w<S>(tile.n, box, p.gated);
           const uint32_t to = w + box * S::w_box * 128;
           if (S::cluster == 2 && tile.shares_w) {
-            if (box % 2 == rank) tma_load_multicast(w_map, to, barrier, kt * S::depth, of.row, tile.group, of.half, evict_normal, 3);
+            if (box % 2 == rank)
+              tma_load_multicast(w_map, to, barrier, kt * S::depth, of.row, tile.group, of.half, evict_normal, 3);
           } else {
-            tma_load(w_map, to, barrier, kt * S::depth, of.row, tile.group, of.half, S::most <= 32 ? evict_first : evict_normal);
+            tma_load(w_map, to, barrier, kt * S::depth, of.row, tile.group, of.half,
+                     S::most <= 32 ? evict_first : evict_normal);
           }
         }
       }
@@ -139,8 +144,9 @@ struct Reader {
 
 // Multiplies and stores a tile of up to `width` rows.
 template <class S, int width>
-__device__ __forceinline__ void consume(Reader& reader, const GroupedPlace& p, const GroupedShared& at, const GroupedTile& tile,
-                                        const Places<S>& places, int group, int warp, int lane) {
+__device__ __forceinline__ void consume(Reader& reader, const GroupedPlace& p, const GroupedShared& at,
+                                        const GroupedTile& tile, const Places<S>& places, int group, int warp,
+                                        int lane) {
   using T = typename S::Element;
   const int k_tiles = (p.k + S::depth - 1) / S::depth;
   float sum[S::m64][width / 2];
@@ -152,14 +158,16 @@ __device__ __forceinline__ void consume(Reader& reader, const GroupedPlace& p, c
   for (int kt = 0; kt < k_tiles; kt++) {
     stage.wait(at.full);
     fence_proxy_async();  // A was written by the producers' threads
-    const uint32_t w = at.ring + stage.s * S::stage_bytes + group * S::m64 * 64 * 128, a = at.ring + stage.s * S::stage_bytes + S::w_bytes;
+    const uint32_t w = at.ring + stage.s * S::stage_bytes + group * S::m64 * 64 * 128,
+                   a = at.ring + stage.s * S::stage_bytes + S::w_bytes;
 #pragma unroll
     for (int i = 0; i < S::m64; i++) wgmma_pin(sum[i]);
     wgmma_fence();
 #pragma unroll
     for (int j = 0; j < S::depth / 16; j++) {
 #pragma unroll
-      for (int i = 0; i < S::m64; i++) wgmma<T, width>(sum[i], wgmma_descriptor(w + i * 64 * 128 + j * 32), wgmma_descriptor(a + j * 32));
+      for (int i = 0; i < S::m64; i++)
+        wgmma<T, width>(sum[i], wgmma_descriptor(w + i * 64 * 128 + j * 32), wgmma_descriptor(a + j * 32));
     }
     wgmma_commit_and_wait<1>();
 #pragma unroll
@@ -188,17 +196,20 @@ __device__ __forceinline__ void consume(Reader& reader, const GroupedPlace& p, c
   if (!p.gated) write_rows<T, width>(sum[1], rows + 128 + warp % 4 * 32, alpha, scales, lane);
   fence_proxy_async();
   bar_sync(1 + group, 128);
-  const int own = p.gated ? 64 : 128, column = (tile.n * S::consumers + group) * own, columns = min(own, p.columns - column);
+  const int own = p.gated ? 64 : 128, column = (tile.n * S::consumers + group) * own,
+            columns = min(own, p.columns - column);
   if (columns > 0) {
-    copy_rows(static_cast<T*>(p.d) + column, p.d_stride, rows, columns * int(sizeof(T)), tile.height, places.rows, threadIdx.x % 128);
+    copy_rows(static_cast<T*>(p.d) + column, p.d_stride, rows, columns * int(sizeof(T)), tile.height, places.rows,
+              threadIdx.x % 128);
   }
 }
 
-// The tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the compiler has to see so
-// (C7519).
+// The tile in the least of `widths` that holds the rows. Branches are the same in all threads of a warp, and the
+// compiler has to see so (C7519).
 template <class S, int first, int... others>
-__device__ __forceinline__ void consume_in(Widths<first, others...>, Reader& reader, const GroupedPlace& p, const GroupedShared& at,
-                                           const GroupedTile& tile, const Places<S>& places, int group, int warp, int lane) {
+__device__ __forceinline__ void consume_in(Widths<first, others...>, Reader& reader, const GroupedPlace& p,
+                                           const GroupedShared& at, const GroupedTile& tile, const Places<S>& places,
+                                           int group, int warp, int lane) {
   if constexpr (sizeof...(others) == 0) {
     consume<S, first>(reader, p, at, tile, places, group, warp, lane);
   } else {
@@ -209,10 +220,14 @@ __device__ __forceinline__ void consume_in(Widths<first, others...>, Reader& rea
 
 template <class S, class Ws>
 __global__ void __launch_bounds__(S::threads, 1)
-    grouped(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GroupedPlace p) {
+    sm90_grouped_gemm(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GroupedPlace p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), barriers = ring + p.stages * S::stage_bytes;
-  const GroupedShared at{ring, barriers, barriers + 8 * p.stages, barriers + 16 * p.stages, barriers + 16 * p.stages + 16,
+  const GroupedShared at{ring,
+                         barriers,
+                         barriers + 8 * p.stages,
+                         barriers + 16 * p.stages,
+                         barriers + 16 * p.stages + 16,
                          reinterpret_cast<float*>(shared + p.stages * S::stage_bytes + S::barriers_bytes)};
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / 4;
   const int rank = S::cluster > 1 ? int(cluster_rank()) : 0;
@@ -223,9 +238,11 @@ __global__ void __launch_bounds__(S::threads, 1)
     fence_mbarrier_init();
   }
   griddepcontrol_wait();
-  UnitList<S::most, S::cluster> list(reinterpret_cast<uint8_t*>(at.places) + S::places_bytes, p.entries, p.n_tiles, rank);
+  UnitList<S::most, S::cluster> list(reinterpret_cast<uint8_t*>(at.places) + S::places_bytes, p.entries, p.n_tiles,
+                                     rank);
   const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), warp, lane);
-  zero_rows_of_no_group(p.rows, of_groups, static_cast<uint4*>(p.d), p.d_stride / 8, p.columns / 8, threadIdx.x, S::threads);
+  zero_rows_of_no_group(p.rows, of_groups, static_cast<uint4*>(p.d), p.d_stride / 8, p.columns / 8, threadIdx.x,
+                        S::threads);
   if (S::cluster > 1) cluster_sync();
 
   if (group >= S::consumers) {

@@ -1,11 +1,12 @@
-// From sums in registers to rows of D. The sums are of a tile of D^T: a thread has two neighbouring rows of D at a time.
+// From sums in registers to rows of D. The sums are of a tile of D^T: a thread has two neighbouring rows of D at a
+// time.
 //
-// A warp group's columns of D pass through a stage of the ring: `stmatrix` transposes sums into rows, and a bulk copy takes each row to D. The
-// copies run while the warp group multiplies the next tile.
+// A warp group's columns of D pass through a stage of the ring: `stmatrix` transposes sums into rows, and a bulk copy
+// takes each row to D. The copies run while the warp group multiplies the next tile.
 #pragma once
-#include "common/gate.hpp"
 #include "common/ptx.hpp"
 #include "common/store.hpp"
+#include "experts/gate.hpp"
 
 namespace tilegemm {
 namespace {
@@ -13,24 +14,29 @@ namespace {
 // Row p of D for each row of the tile: no row at all where p is `no_row`.
 constexpr uint32_t no_row = ~0u;
 
-// Bytes from one row of D to the next in shared memory: 128 numbers, and 16 bytes so that the eight rows of a matrix lie in different banks.
+// Bytes from one row of D to the next in shared memory: 128 numbers, and 16 bytes so that the eight rows of a matrix
+// lie in different banks.
 constexpr int row_pitch = 256 + 16;
 
-// Stores 8 x 8 matrices of 16-bit numbers transposed: two numbers of a column in each lane. Lane 8 i + j has the address of row j of matrix i.
+// Stores 8 x 8 matrices of 16-bit numbers transposed: two numbers of a column in each lane. Lane 8 i + j has the
+// address of row j of matrix i.
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t a, uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 
-// Writes a warp's sums of 16 columns and `width` rows of D to shared memory. `to`: the first of the columns in the first row. `scales`: the
-// factor of each row of the tile, or null.
+// Writes a warp's sums of 16 columns and `width` rows of D to shared memory. `to`: the first of the columns in the
+// first row. `scales`: the factor of each row of the tile, or null.
 template <class T, int width>
-__device__ __forceinline__ void write_rows(const float (&sum)[width / 2], uint32_t to, float alpha, const float* scales, int lane) {
+__device__ __forceinline__ void write_rows(const float (&sum)[width / 2], uint32_t to, float alpha, const float* scales,
+                                           int lane) {
   constexpr int eights = width / 8;
-  // Matrices of a store: eight rows and the first eight columns, the other columns, and the same of the next eight rows.
+  // Matrices of a store: eight rows and the first eight columns, the other columns, and the same of the next eight
+  // rows.
   const uint32_t own = to + (lane / 16 * 8 + lane % 8) * row_pitch + lane / 8 % 2 * 16;
   uint32_t words[4];
 #pragma unroll
@@ -44,14 +50,18 @@ __device__ __forceinline__ void write_rows(const float (&sum)[width / 2], uint32
   }
 }
 
-// Copies `bytes`, a multiple of 16, from shared memory to `to`. The copy is of the thread's current group of stores (tma_store_commit()).
+// Copies `bytes`, a multiple of 16, from shared memory to `to`. The copy is of the thread's current group of stores
+// (tma_store_commit()).
 __device__ __forceinline__ void store_bulk(void* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
 }
 
-// Copies a warp group's rows from shared memory to D. `thread`: of the warp group; `d`: the warp group's first column in D; `bytes` of a row.
+// Copies a warp group's rows from shared memory to D. `thread`: of the warp group; `d`: the warp group's first column
+// in D; `bytes` of a row.
 template <class T>
-__device__ __forceinline__ void copy_rows(T* d, int64_t stride, uint32_t from, int bytes, int height, const uint32_t* rows, int thread) {
+__device__ __forceinline__ void copy_rows(T* d, int64_t stride, uint32_t from, int bytes, int height,
+                                          const uint32_t* rows, int thread) {
 #pragma unroll 1
   for (int r = thread; r < height; r += 128) {
     if (rows[r] != no_row) store_bulk(d + int64_t(rows[r]) * stride, from + r * row_pitch, uint32_t(bytes));

@@ -1,8 +1,8 @@
 // The kernel of sm90_sgemm.cu: D = A @ B in f32 on the FMA units of Hopper.
 //
-// Eight warps (or two blocks of four warps) multiply; a thread has 8 rows and up to 16 columns of the tile. A producer keeps a
-// ring of TMA loads full. Sums run along K in order: one chain of fused multiply-adds from +0 for each element of D, unless K
-// is split.
+// Eight warps (or two blocks of four warps) multiply; a thread has 8 rows and up to 16 columns of the tile. A producer
+// keeps a ring of TMA loads full. Sums run along K in order: one chain of fused multiply-adds from +0 for each element
+// of D, unless K is split.
 #pragma once
 #include "common/fma.hpp"
 #include "common/pipeline.hpp"
@@ -14,10 +14,11 @@ namespace {
 // The unit of a split of K.
 constexpr int unit = 32;
 
-// P is the operand with 8 rows in each thread: A or, with swap_ab, B. Q is the other operand. Depth: K of a stage. Step: K of the
-// unrolled loop. Parts: groups of warps; each group sums its own K of every stage. Residents: blocks of a multiprocessor. Split:
-// K may also be split over a cluster.
-template <int TileM, int TileN, int Depth, int Step, int WarpsM, int WarpsN, int Parts, int Residents, bool Split, Form P>
+// P is the operand with 8 rows in each thread: A or, with swap_ab, B. Q is the other operand. Depth: K of a stage.
+// Step: K of the unrolled loop. Parts: groups of warps; each group sums its own K of every stage. Residents: blocks of
+// a multiprocessor. Split: K may also be split over a cluster.
+template <int TileM, int TileN, int Depth, int Step, int WarpsM, int WarpsN, int Parts, int Residents, bool Split,
+          Form P>
 struct Config {
   static constexpr int tile_m = TileM, tile_n = TileN, depth = Depth, step = Step, warps_m = WarpsM, parts = Parts;
   static constexpr int residents = Residents;
@@ -38,7 +39,8 @@ struct Config {
   static constexpr int shared_bytes = stages * stage_bytes + barriers_bytes;
   static_assert(p_bytes % 1024 == 0 && q_bytes % 1024 == 0);  // boxes of TMA that are swizzled
   static_assert(stages >= 3);
-  static_assert(!reduces || stages * stage_bytes >= Parts * TileM * TileN * 4);  // parts of sums lie where the stages were
+  static_assert(!reduces ||
+                stages * stage_bytes >= Parts * TileM * TileN * 4);  // parts of sums lie where the stages were
 
   static constexpr int launch_registers = 65536 / Residents / threads / 8 * 8, producer_registers = 24;
   static constexpr int spare = (launch_registers * threads - producer_registers * 128) / consumers / 8 * 8;
@@ -52,9 +54,9 @@ struct Config {
 
 struct Work : Tiles {
   int split_log2;  // blocks of a cluster that split K
-  float one;      // 1, unknown to the compiler
-  bool in_fours;  // four numbers of a row may be stored at once
-  bool simple;    // in_fours, and the epilogue is the product times alpha
+  float one;       // 1, unknown to the compiler
+  bool in_fours;   // four numbers of a row may be stored at once
+  bool simple;     // in_fours, and the epilogue is the product times alpha
 };
 
 // The tiles of a block, and the block's part of K, in units.
@@ -75,11 +77,11 @@ struct Barriers {
   uint32_t full, empty, arrived;  // the barriers of stages; the barrier of the parts of sums
 };
 
-// ---- The producer ----------------------------------------------------------------------------------------------------
+// ---- The producer ---------------------------------------------------------------------------------------------------
 
 template <class C>
-__device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensorMap* q_map, const Work& w, const Barriers& b,
-                                        uint32_t ring) {
+__device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensorMap* q_map, const Work& w,
+                                        const Barriers& b, uint32_t ring) {
   constexpr bool lines = C::p == Form::lines;
   Stage at = Stage::to_fill();
   const Share<C> share(w);
@@ -96,16 +98,21 @@ __device__ __forceinline__ void produce(const CUtensorMap* p_map, const CUtensor
   }
 }
 
-// ---- Consumers -------------------------------------------------------------------------------------------------------
+// ---- Consumers ------------------------------------------------------------------------------------------------------
 
 // The offset of row `i` and column `j` of a thread from the thread's first row and column.
 template <class C>
-__device__ __forceinline__ int row_of(int i) { return C::p == Form::lines ? 8 * i : i / 4 * 32 + i % 4; }
+__device__ __forceinline__ int row_of(int i) {
+  return C::p == Form::lines ? 8 * i : i / 4 * 32 + i % 4;
+}
 template <class C>
-__device__ __forceinline__ int first_row(int lane) { return C::p == Form::lines ? lane : 4 * lane; }
+__device__ __forceinline__ int first_row(int lane) {
+  return C::p == Form::lines ? lane : 4 * lane;
+}
 __device__ __forceinline__ int column_of(int j) { return j / 4 * 16 + j % 4; }
 
-__device__ __forceinline__ void store_four(const Work& w, float* d, const float (&x)[4], int row, int column, bool in_fours) {
+__device__ __forceinline__ void store_four(const Work& w, float* d, const float (&x)[4], int row, int column,
+                                           bool in_fours) {
   if (row >= w.m || column >= w.n) return;
   float* const to = d + row * w.d.row_stride + column * w.d.col_stride;
   if (in_fours && column + 4 <= w.n) {
@@ -120,8 +127,8 @@ __device__ __forceinline__ void store_four(const Work& w, float* d, const float 
 
 // Passes `count` numbers of a row, in fours, through the epilogue to D.
 template <int count>
-__device__ __forceinline__ void finish(const Work& w, const Epilogue<float, float>& epilogue, float* d, float (&x)[count], int row,
-                                       int column, const Tile& t) {
+__device__ __forceinline__ void finish(const Work& w, const Epilogue<float, float>& epilogue, float* d,
+                                       float (&x)[count], int row, int column, const Tile& t) {
   int rows[count], columns[count];
   bool inside[count];
 #pragma unroll
@@ -137,14 +144,16 @@ __device__ __forceinline__ void finish(const Work& w, const Epilogue<float, floa
   }
 }
 
-// A thread's place: the warp among the warps with the same part of K, and the lane. Lanes that differ only in bit 0 read the same numbers
-// of P; lanes that differ only in bit 1 read the same numbers of Q. Shared memory then serves half a warp at a time.
+// A thread's place: the warp among the warps with the same part of K, and the lane. Lanes that differ only in bit 0
+// read the same numbers of P; lanes that differ only in bit 1 read the same numbers of Q. Shared memory then serves
+// half a warp at a time.
 template <class C>
 struct Position {
   int warp, part, warp_m, warp_n, lane, lane_m, lane_n;
   __device__ __forceinline__ Position() {
     int thread;
-    // Volatile, so that the epilogue computes the position again; otherwise the position keeps registers through the main loop.
+    // Volatile, so that the epilogue computes the position again; otherwise the position keeps registers through the
+    // main loop.
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     warp = thread / 32, lane = thread % 32;
     const int in_part = warp % C::warps_of_part;
@@ -153,20 +162,24 @@ struct Position {
   }
 };
 
-// Parts of sums meet in shared memory, where the ring was, and are added in order. Block f % split adds up four number f of a thread.
+// Parts of sums meet in shared memory, where the ring was, and are added in order. Block f % split adds up four number
+// f of a thread.
 template <class C>
-__device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, float>& epilogue, const Barriers& b, uint32_t ring,
-                                       const float (&sum)[C::rows][C::columns], int rank, const Position<C>& here, const Tile& t) {
+__device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, float>& epilogue, const Barriers& b,
+                                       uint32_t ring, const float (&sum)[C::rows][C::columns], int rank,
+                                       const Position<C>& here, const Tile& t) {
   constexpr int fours_of_row = C::columns / 4;
   const int split_log2 = C::split ? w.split_log2 : 0, split = 1 << split_log2, slots = C::fours >> split_log2;
-  const int parts = split * C::parts, part = rank * C::parts + here.part, in_part = here.warp % C::warps_of_part, lane = here.lane;
-  const bool in_cluster = C::split && split > 1;  // a block alone has no cluster to store to
+  const int parts = split * C::parts, part = rank * C::parts + here.part, in_part = here.warp % C::warps_of_part,
+            lane = here.lane;
+  const bool in_cluster = C::split && split > 1;             // a block alone has no cluster to store to
   if (in_cluster) cluster_arrive_relaxed(), cluster_wait();  // no warp reads stages any more
   else bar_sync(1, C::consumers);
 #pragma unroll
   for (int f = 0; f < C::fours; f++) {
     const int i = f / fours_of_row, j = f % fours_of_row * 4, owner = f & (split - 1), slot = f >> split_log2;
-    const float4 v = make_float4(sum[i][j] * w.one, sum[i][j + 1] * w.one, sum[i][j + 2] * w.one, sum[i][j + 3] * w.one);
+    const float4 v =
+        make_float4(sum[i][j] * w.one, sum[i][j + 1] * w.one, sum[i][j + 2] * w.one, sum[i][j + 3] * w.one);
     const uint32_t to = ring + (((part * C::warps_of_part + in_part) * slots + slot) * 32 + lane) * 16;
     if (in_cluster) store_async(map_shared(to, owner), map_shared(b.arrived, owner), v);
     else store_shared_4(to, v);
@@ -190,7 +203,8 @@ __device__ __forceinline__ void reduce(const Work& w, const Epilogue<float, floa
 }
 
 template <class C>
-__device__ __forceinline__ void consume(const Work& w, const Epilogue<float, float>& epilogue, const Barriers& b, uint32_t ring) {
+__device__ __forceinline__ void consume(const Work& w, const Epilogue<float, float>& epilogue, const Barriers& b,
+                                        uint32_t ring) {
   const Position<C> here;
   const int first = here.part * C::steps * C::step;
   const typename C::ColumnsQ q(ring + C::p_bytes, here.warp_n, here.lane_n, first);
@@ -255,8 +269,8 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, C::residents)
-    sgemm(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ Work w,
-          const __grid_constant__ Epilogue<float, float> epilogue) {
+    sm90_sgemm(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+               const __grid_constant__ Work w, const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared));
   Barriers b;

@@ -1,12 +1,14 @@
-// The main loops of device.hpp: how a thread reads numbers from shared memory, and the order of the thread's multiply-adds.
+// The main loops of device.hpp: how a thread reads numbers from shared memory, and the order of the thread's
+// multiply-adds.
 //
-// Each quarter of a multiprocessor should start an FMA in every cycle. Registers have two banks, even and odd, and a bank gives one
-// register a cycle. An FMA reads three registers: a, b and the sum. So one of the three has to come from the reuse cache, and the other
-// two from different banks. A load of 16 bytes fills four neighbouring registers, so the place of a number in the load decides the
-// number's bank. The compiler chooses the banks of the sums. The choice is good under three conditions: (1) one operand stays for a run
-// of FMAs, (2) neighbours along the other operand are in different banks, and (3) nothing else decides the registers of the sums. A store
-// of four sums in 16 bytes would decide them: the sums would have to be neighbours. Hence the two orders of FMAs below. And hence every
-// sum is multiplied by alpha, or by a 1 that the compiler does not know, and the product is stored.
+// Each quarter of a multiprocessor should start an FMA in every cycle. Registers have two banks, even and odd, and a
+// bank gives one register a cycle. An FMA reads three registers: a, b and the sum. So one of the three has to come from
+// the reuse cache, and the other two from different banks. A load of 16 bytes fills four neighbouring registers, so the
+// place of a number in the load decides the number's bank. The compiler chooses the banks of the sums. The choice is
+// good under three conditions: (1) one operand stays for a run of FMAs, (2) neighbours along the other operand are in
+// different banks, and (3) nothing else decides the registers of the sums. A store of four sums in 16 bytes would
+// decide them: the sums would have to be neighbours. Hence the two orders of FMAs below. And hence every sum is
+// multiplied by alpha, or by a 1 that the compiler does not know, and the product is stored.
 #pragma once
 #include "common/pipeline.hpp"
 #include "common/ptx.hpp"
@@ -17,8 +19,8 @@ namespace {
 // How an operand lies in memory: in lines along K, or in columns, which are lines along M or N.
 enum class Form { lines, columns };
 
-// A thread's part of an operand in columns: fours of neighbours, `lanes` fours apart, among the `size` lines of the thread's warp in a
-// tile of `tile` lines.
+// A thread's part of an operand in columns: fours of neighbours, `lanes` fours apart, among the `size` lines of the
+// thread's warp in a tile of `tile` lines.
 template <int tile, int size, int lanes>
 struct Columns {
   static constexpr int count = size / lanes, fours = count / 4;
@@ -39,13 +41,14 @@ struct Columns {
   }
 };
 
-// A thread's part of an operand along K: every eighth line, two K at a time. Lines are as long as a stage is deep, 64 or 128
-// bytes, and swizzled in pieces of 16, so that eight threads read from different banks.
+// A thread's part of an operand along K: every eighth line, two K at a time. Lines are as long as a stage is deep, 64
+// or 128 bytes, and swizzled in pieces of 16, so that eight threads read from different banks.
 template <int depth>
 struct AlongK {
   uint32_t base;
   __device__ __forceinline__ AlongK(uint32_t from, int warp, int lane, int first)
-      : base(opaque(from + (warp * 64 + lane) * depth * 4 + (((depth == 16 ? lane / 2 % 4 : lane) ^ first / 4) << 4))) {}
+      : base(opaque(from + (warp * 64 + lane) * depth * 4 + (((depth == 16 ? lane / 2 % 4 : lane) ^ first / 4) << 4))) {
+  }
   __device__ __forceinline__ uint32_t at(uint32_t stage, int k) const { return (base + stage) ^ (k / 4 << 4); }
   static __device__ __forceinline__ void load(float (&x)[2], uint32_t at, int k, int line) {
     const float2 v = load_shared_2((at ^ (k / 4 << 4)) + k % 4 * 4 + line * 8 * depth * 4);
@@ -56,7 +59,8 @@ struct AlongK {
 // A consumer's way through the ring, in steps of C::step K.
 template <class C>
 struct Walk {
-  uint32_t full, empty, used = 0;  // barriers of stages; `used`: the barrier of a stage that is read by the end of the step, or 0
+  uint32_t full, empty,
+      used = 0;  // barriers of stages; `used`: the barrier of a stage that is read by the end of the step, or 0
   Stage at = Stage::to_read();
   int left = 0, step = 0;
   bool ends = false, ready = true;
@@ -74,8 +78,8 @@ struct Walk {
     if (used && threadIdx.x % 32 == 0) mbarrier_arrive(used);
     used = 0;
   }
-  // A stage is released only at the beginning of the next step, after the FMAs with the numbers that were loaded last from the stage: a
-  // load that has been issued may not have read shared memory yet.
+  // A stage is released only at the beginning of the next step, after the FMAs with the numbers that were loaded last
+  // from the stage: a load that has been issued may not have read shared memory yet.
   __device__ __forceinline__ void begin() {
     release();
     ends = C::steps == 1 || step == C::steps - 1, ready = true;
@@ -86,7 +90,8 @@ struct Walk {
     at.advance(C::stages);
     ready = --left == 0 || at.try_warp(full);
   }
-  // From here on loads belong to the next step. The loads read the next stage even if the numbers of that stage are of no use.
+  // From here on loads belong to the next step. The loads read the next stage even if the numbers of that stage are of
+  // no use.
   __device__ __forceinline__ void advance() {
     if (!ready) at.wait_warp(full);
     if (C::steps > 1) step = ends ? 0 : step + 1;
@@ -94,10 +99,11 @@ struct Walk {
   __device__ __forceinline__ bool goes_on() const { return !ends || left > 0; }
 };
 
-// P along K: two K at a time, row by row. A run of FMAs has one number of P and all columns along Q. The next numbers of Q are
-// loaded at the same time, one or two fours for each row.
+// P along K: two K at a time, row by row. A run of FMAs has one number of P and all columns along Q. The next numbers
+// of Q are loaded at the same time, one or two fours for each row.
 template <class C, class Q>
-__device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>& p, const Q& q, float (&sum)[C::rows][C::columns]) {
+__device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>& p, const Q& q,
+                                          float (&sum)[C::rows][C::columns]) {
   constexpr int pair = 2, fours = pair * Q::fours;
   float a[2][pair], b[2][pair][C::columns];
   uint32_t at_p = p.at(walk.offset(), walk.k()), at_q = q.at(walk.offset(), walk.k()), next_p = at_p;

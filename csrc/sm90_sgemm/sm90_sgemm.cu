@@ -6,18 +6,19 @@
 //     nn       A in lines      B
 //     tt       B in lines      A; A and B swapped, D stored transposed
 //     tn       A in columns    B
-//     nt       A in lines      B transposed; or B in lines, A transposed and D stored transposed: whichever copy is smaller
+//     nt       A in lines      B transposed; or B in lines, A and D transposed: whichever copy is smaller
 //
-// The tile of 128 x 256 is fastest with both operands in columns, so the row of this tile has every operand along K transposed. A kernel
-// before the product transposes into the workspace.
+// The tile of 128 x 256 is fastest with both operands in columns, so the row of this tile has every operand along K
+// transposed. A kernel before the product transposes into the workspace.
 //
-// The workspace needs, for each matrix of the batch, with K rounded up to 64, and M and N to 32 (`footprint` in src/family/sm90_sgemm.rs):
+// The workspace needs, for each matrix of the batch, with K rounded up to 64, and M and N to 32 (`footprint` in
+// src/family/sm90_sgemm.rs):
 //
 //     the row of 128 x 256     4 * M * K bytes if A is K-major, and 4 * N * K bytes if B is K-major
 //     the other rows           nt only: 4 * M * K bytes if M < N, otherwise 4 * N * K bytes
 //
-// A row of the table has several tiles; the configuration names a tile. A row of 128 x 128 splits K over groups of warps and
-// over a cluster: partial sums are then added in a fixed order, but do not form a single chain.
+// A row of the table has several tiles; the configuration names a tile. A row of 128 x 128 splits K over groups of
+// warps and over a cluster: partial sums are then added in a fixed order, but do not form a single chain.
 #include "common/launch.hpp"
 #include "common/transpose.hpp"
 #include "sm90_sgemm/device.hpp"
@@ -44,7 +45,8 @@ tg_status run(const Product& product) {
   const tg_gemm_args& args = product.args;
   const int split_log2 = log2_of(args.config.split, 8);
   // Each part of K is two units at least.
-  if (split_log2 < 0 || (split_log2 > 0 && (!C::split || args.k < 2 * unit * int64_t(args.config.split)))) return TG_UNSUPPORTED;
+  if (split_log2 < 0 || (split_log2 > 0 && (!C::split || args.k < 2 * unit * int64_t(args.config.split))))
+    return TG_UNSUPPORTED;
   CUtensorMap p_map, q_map;
   const std::optional<Tiles> tiles = cut_into_tiles(args, C::tile_m, C::tile_n);
   if (!tiles || !tensor_map_of_p<C>(&p_map, product.p) ||
@@ -59,11 +61,12 @@ tg_status run(const Product& product) {
     if (const tg_status status = launch_transpose(args, product.of_p, product.of_q)) return status;
   }
   const int64_t blocks = C::reduces ? int64_t(tiles->order.total) << split_log2
-                                      : std::min(tiles->order.total, args.sm_count * C::residents);
-  return launch_configured<C>(args, blocks, 1 << split_log2, sgemm<C>, p_map, q_map, work, epilogue);
+                                    : std::min(tiles->order.total, args.sm_count * C::residents);
+  return launch_configured<C>(args, blocks, 1 << split_log2, sm90_sgemm<C>, p_map, q_map, work, epilogue);
 }
 
-// Runs the configuration's tile, if the row `tile_m` x `tile_n` has this tile. `src/family/sm90_sgemm.rs` lists the same tiles.
+// Runs the configuration's tile, if the row `tile_m` x `tile_n` has this tile. `src/family/sm90_sgemm.rs` lists the
+// same tiles.
 template <int tile_m, int tile_n, Form P>
 tg_status run_configured(const Product& product) {
   const tg_config& config = product.args.config;
@@ -92,7 +95,8 @@ template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::dtype == TG_F32 && Row::cluster_m == 1 && Row::cluster_n == 1);
   constexpr int tile_m = Row::tile_m, tile_n = Row::tile_n;
-  static_assert((tile_m == 128 && tile_n == 256 && Row::tile_k == 16) || (tile_m == 256 && tile_n == 128 && Row::tile_k == 16) ||
+  static_assert((tile_m == 128 && tile_n == 256 && Row::tile_k == 16) ||
+                (tile_m == 256 && tile_n == 128 && Row::tile_k == 16) ||
                 (tile_m == 128 && tile_n == 128 && Row::tile_k == 32));
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
   const int64_t batches = problem->batch[0] * problem->batch[1];
@@ -104,7 +108,8 @@ tg_status launch(const tg_gemm_args* problem) {
   }
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
   // `swaps` in src/family/sm90_sgemm.rs has the same rule.
-  const bool swap_ab = form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));
+  const bool swap_ab =
+      form == Form::lines && (Row::layout == TG_TT || (Row::layout == TG_NT && problem->m < problem->n));
   const tg_config& config = problem->config;
   if (config != tg_config{config.tile_m, config.tile_n, 0, 0, config.split, 0, 0, swap_ab}) return TG_UNSUPPORTED;
   const tg_gemm_args args = swap_ab ? swapped(*problem) : *problem;
@@ -118,7 +123,8 @@ tg_status launch(const tg_gemm_args* problem) {
     room.workspace = static_cast<char*>(room.workspace) + taken, room.workspace_bytes -= taken;
     return true;
   };
-  if ((p_in_lines && form == Form::columns && !move(&product.p, &product.of_p)) || (q_in_lines && !move(&product.q, &product.of_q))) {
+  if ((p_in_lines && form == Form::columns && !move(&product.p, &product.of_p)) ||
+      (q_in_lines && !move(&product.q, &product.of_q))) {
     return TG_UNSUPPORTED;
   }
   return run_configured<tile_m, tile_n, form>(product);

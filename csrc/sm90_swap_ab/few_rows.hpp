@@ -1,9 +1,9 @@
 // The kernel of sm90_swap_ab.cu for up to 128 rows of A: one tile has all rows.
 //
-// Reading B is the cost of such a product. 64 rows of W are wgmma's M side; the rows of A, rounded up to an N of wgmma, are wgmma's N
-// side. One warp group multiplies. Two blocks share a multiprocessor where their rings fit, so that one block loads while the other block
-// stores. Where tiles are few, up to eight blocks of a cluster split K. The sums of the blocks meet in distributed shared memory and are
-// added in a fixed order.
+// Reading B is the cost of such a product. 64 rows of W are wgmma's M side; the rows of A, rounded up to an N of wgmma,
+// are wgmma's N side. One warp group multiplies. Two blocks share a multiprocessor where their rings fit, so that one
+// block loads while the other block stores. Where tiles are few, up to eight blocks of a cluster split K. The sums of
+// the blocks meet in distributed shared memory and are added in a fixed order.
 #pragma once
 #include "common/pipeline.hpp"
 #include "sm90_swap_ab/raw.hpp"
@@ -23,11 +23,12 @@ struct FewRows : Tile<Row, Width> {
   static constexpr bool raw = Row::align < 16, k_major = b_is_k_major(Row::layout);
   static constexpr int raw_bytes = raw ? 16 * (k_major ? Base::w_rows : depth) : 0;
   static constexpr int producer_warps = raw ? 4 : 1, threads = 32 * (Base::consumer_warps + producer_warps);
-  static constexpr int w_bytes = boxes * w_box_bytes + raw_bytes, stage_bytes = Base::bytes_of_a_stage(depth) + raw_bytes;
+  static constexpr int w_bytes = boxes * w_box_bytes + raw_bytes,
+                       stage_bytes = Base::bytes_of_a_stage(depth) + raw_bytes;
   static_assert((raw || k_major) && stage_bytes % 1024 == 0);
 
-  // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The inbox of that block has a slot for each block's part
-  // of each such fragment.
+  // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The inbox of that block has a slot
+  // for each block's part of each such fragment.
   static constexpr int least_stages = 3, most_split = Row::split, fragments = consumer_warps * columns;
   static constexpr int slots(int split) { return (fragments + split - 1) / split; }
   static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
@@ -44,8 +45,9 @@ struct FewRowsPlace : Product {
   bool plain;            // the epilogue is the product alone
 };
 
-// Stores 16 rows and 8 columns of D^T, laid out as wgmma's accumulators. `to`: the lane's first element, in `row` and `column`
-// of D. In f32 a warp's store fills sectors of 32 bytes in four rows of D, without an exchange of numbers between lanes.
+// Stores 16 rows and 8 columns of D^T, laid out as wgmma's accumulators. `to`: the lane's first element, in `row` and
+// `column` of D. In f32 a warp's store fills sectors of 32 bytes in four rows of D, without an exchange of numbers
+// between lanes.
 template <class T>
 __device__ inline void store_fragment(const float4& v, T* to, int row, int column, const FewRowsPlace& p) {
   if constexpr (sizeof(T) == 4) {
@@ -72,15 +74,17 @@ __device__ inline void store_fragment(const float4& v, T* to, int row, int colum
 }
 
 template <class C>
-__device__ __forceinline__ auto raw_fragments(const FewRowsPlace& p, int row0, int batch0, int batch1, int warp, int lane) {
+__device__ __forceinline__ auto raw_fragments(const FewRowsPlace& p, int row0, int batch0, int batch1, int warp,
+                                              int lane) {
   if constexpr (C::raw) return RawFragments<C>(RawW<C>(p.b, p.n, p.k, row0, batch0, batch1), warp, lane);
   else return 0;
 }
 
 template <class C>
 __global__ void __launch_bounds__(C::threads)
-    few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-             const __grid_constant__ FewRowsPlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
+    sm90_swap_ab_few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+                          const __grid_constant__ FewRowsPlace p,
+                          const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
   using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
   const int stages = p.stages, split_log2 = p.split_log2, split = 1 << split_log2;
@@ -174,7 +178,8 @@ __global__ void __launch_bounds__(C::threads)
 
   float sum[C::width / 2] = {};
   [[maybe_unused]] uint32_t f[2][4][4];
-  [[maybe_unused]] std::conditional_t<C::raw, RawFragments<C>, int> fragments = raw_fragments<C>(p, row0, batch0, batch1, warp, lane);
+  [[maybe_unused]] std::conditional_t<C::raw, RawFragments<C>, int> fragments =
+      raw_fragments<C>(p, row0, batch0, batch1, warp, lane);
   Stage at = Stage::to_read();
   for (int i = 0, before = 0; i < count; i++) {
     at.wait(full);
@@ -200,8 +205,8 @@ __global__ void __launch_bounds__(C::threads)
     return;
   }
 
-  // If K is not split, fragments go to the epilogue through the ring, which is free by now. The epilogue is then a loop; an epilogue
-  // unrolled over registers would be too large.
+  // If K is not split, fragments go to the epilogue through the ring, which is free by now. The epilogue is then a
+  // loop; an epilogue unrolled over registers would be too large.
   if (split == 1) asm volatile("bar.sync 1, %0;" ::"n"(32 * C::consumer_warps) : "memory");
 #pragma unroll
   for (int j = 0; j < C::columns; j++) {
@@ -262,13 +267,20 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
   const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
   const Epilogue<typename C::Out, float> epilogue(args);
-  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, args.b, split_log2, stages,
-                           args.overlap ? 2 : 0, pairs, epilogue.is_plain()};
+  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])},
+                           args.b,
+                           split_log2,
+                           stages,
+                           args.overlap ? 2 : 0,
+                           pairs,
+                           epilogue.is_plain()};
 
-  if (const cudaError_t error = allow_shared_memory<C>(few_rows<C>, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(sm90_swap_ab_few_rows<C>, C::shared_per_block))
+    return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
   const dim3 grid(unsigned(tiles * split), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(few_rows<C>, w_map, a_map, place, epilogue);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(sm90_swap_ab_few_rows<C>, w_map, a_map, place,
+                                                                  epilogue);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The layouts of sm90_swap_ab.cu. The kernels of that file address shared memory by hand. This program makes the layouts with CuTe, from
-// the constants of the kernels, and compares CuTe's offsets with the addresses of the kernels.
-#ifndef __CUDA_ARCH__  // nothing for the device
+// The layouts of sm90_swap_ab.cu. The kernels of that file address shared memory by hand. This program makes the
+// layouts with CuTe, from the constants of the kernels, and compares CuTe's offsets with the addresses of the kernels.
+#ifndef __CUDA_ARCH__                          // nothing for the device
 #define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // every width that is a multiple of 8
 
 #include "common/layout/program.hpp"
@@ -47,8 +47,8 @@ void describe_tma(layout::Page& page) {
                     Shape<Int<C::p_rows>, Int<C::q_rows>>>(page, mma, sides);
 }
 
-// A W at odd addresses: a line of W begins as many bytes after the start of its place in shared memory as the line's address is past a
-// multiple of 16.
+// A W at odd addresses: a line of W begins as many bytes after the start of its place in shared memory as the line's
+// address is past a multiple of 16.
 template <class C, class T>
 void describe_raw(layout::Page& page) {
   using namespace cute;
@@ -65,7 +65,8 @@ void describe_raw(layout::Page& page) {
   view.fact("a line's first byte", std::string("its address modulo 16 further"));
   const layout::Table tv = layout::table(decltype(mma.get_layoutA_TV()){}), offsets = layout::table(w);
   const auto ways = [&](int values) { return layout::ways_of_threads(tv, int(tile_size<0>(mma)), offsets, 2, values); };
-  if constexpr (C::k_major) view.access("a thread loads pairs of values from lines at multiples of 16 bytes", 32, 4, ways(2));
+  if constexpr (C::k_major)
+    view.access("a thread loads pairs of values from lines at multiples of 16 bytes", 32, 4, ways(2));
   else view.access("a thread loads its values from lines at multiples of 16 bytes", 32, 2, ways(1));
 
   layout::tma_view<Bits, C::q_rows, C::depth, true>(page, sides.b, q_ring, sides.n);

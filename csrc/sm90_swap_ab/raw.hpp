@@ -1,14 +1,14 @@
 // A W whose lines start anywhere, for few_rows.hpp.
 //
-// TMA's tensor maps need lines at multiples of 16 bytes. Here four warps copy W by cp.async: whole pieces of 16 bytes, from the piece with the
-// first number of a line to the piece with the last number. Lanes then read W as wgmma's first operand from registers, number by number
-// or in pairs, from where the line's first number lies.
+// TMA's tensor maps need lines at multiples of 16 bytes. Here four warps copy W by cp.async: whole pieces of 16 bytes,
+// from the piece with the first number of a line to the piece with the last number. Lanes then read W as wgmma's first
+// operand from registers, number by number or in pairs, from where the line's first number lies.
 //
-//     K contiguous (nt):   a line is a row of W, `depth` of K        word k / 2 of a row; two words where the row starts at an odd number
+//     K contiguous (nt):   a line is a row of W, `depth` of K        word k / 2 of a row; two in a row at an odd number
 //     N contiguous (nn):   a line is one K, the rows of the tile     a number of each of two lines
 //
-// A line has 16 bytes more in shared memory than in W, so that the lanes of a warp read from different banks. Bulk copies of such lines
-// were slower: a multiprocessor takes some 50 cycles to start a bulk copy.
+// A line has 16 bytes more in shared memory than in W, so that the lanes of a warp read from different banks. Bulk
+// copies of such lines were slower: a multiprocessor takes some 50 cycles to start a bulk copy.
 #pragma once
 #include "common/pipeline.hpp"
 #include "sm90_swap_ab/tiles.hpp"
@@ -28,7 +28,8 @@ struct RawW {
 
   __device__ RawW(const tg_matrix& b, int n, int k, int row0, int batch0, int batch1)
       : stride((C::k_major ? b.col_stride : b.row_stride) * 2), rows(n - row0), k(k) {
-    first = reinterpret_cast<uint64_t>(matrix_of<typename C::Element>(b, batch0, batch1)) + (C::k_major ? row0 * stride : row0 * 2);
+    first = reinterpret_cast<uint64_t>(matrix_of<typename C::Element>(b, batch0, batch1)) +
+            (C::k_major ? row0 * stride : row0 * 2);
   }
 
   // Requests this warp's quarter of a stage in L2, K from k0 on.
@@ -41,7 +42,8 @@ struct RawW {
     for (int i = 0; i < length; i += 128) prefetch_l2(reinterpret_cast<const void*>(start + i));
   }
 
-  // Copies this warp's quarter of a stage, K from k0 on. Zeros follow the end of a line, and are in place of lines that do not exist.
+  // Copies this warp's quarter of a stage, K from k0 on. Zeros follow the end of a line, and are in place of lines that
+  // do not exist.
   __device__ __forceinline__ void load(uint32_t to, int k0, int quarter) const {
     constexpr int pieces = line_bytes / 16, at_once = 32 / pieces, mine = lines / 4;
     const int lane = threadIdx.x % 32, count = C::k_major ? rows : k - k0;  // lines that exist
@@ -50,7 +52,8 @@ struct RawW {
       const uint64_t start = first + (C::k_major ? line * stride + k0 * 2 : (k0 + line) * stride);
       const uint64_t from = (start & ~uint64_t(15)) + piece * 16;
       const int left = int(start - from) + length, size = line < count ? min(max(left, 0), 16) : 0;
-      copy_async_16(to + line * pitch + piece * 16, reinterpret_cast<const void*>(size > 0 ? from : start & ~uint64_t(15)), size, evict_first);
+      copy_async_16(to + line * pitch + piece * 16,
+                    reinterpret_cast<const void*>(size > 0 ? from : start & ~uint64_t(15)), size, evict_first);
     };
 #pragma unroll 4
     for (int i = 0; i < mine; i += at_once) copy(quarter * mine + i + lane / pieces, lane % pieces);
@@ -58,7 +61,8 @@ struct RawW {
   }
 };
 
-// A lane's part of wgmma's first operand: rows g and g + 8 of a warp's 16, at K = 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of 16.
+// A lane's part of wgmma's first operand: rows g and g + 8 of a warp's 16, at K = 2 q, 2 q + 1, 2 q + 8 and 2 q + 9
+// of 16.
 template <class C>
 class RawFragments {
   using W = RawW<C>;
@@ -66,7 +70,8 @@ class RawFragments {
   uint32_t odd_[2];  // prmt's selectors of four bytes of two words, from byte 0 or from byte 2 on
 
  public:
-  // The stages of a block start at multiples of `depth`, so that a line starts at the same place of a 16-byte piece in every stage.
+  // The stages of a block start at multiples of `depth`, so that a line starts at the same place of a 16-byte piece in
+  // every stage.
   __device__ RawFragments(const W& w, int warp, int lane) {
     const int g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -99,8 +104,8 @@ class RawFragments {
 
 // Adds the products of a stage to the sums. On return the products of the stage before have ended.
 template <class C>
-__device__ __forceinline__ void multiply_raw(float (&sum)[C::width / 2], uint32_t (&f)[2][4][4], const RawFragments<C>& fragments,
-                                             uint32_t w, uint32_t a) {
+__device__ __forceinline__ void multiply_raw(float (&sum)[C::width / 2], uint32_t (&f)[2][4][4],
+                                             const RawFragments<C>& fragments, uint32_t w, uint32_t a) {
 #pragma unroll
   for (int half = 0; half < C::depth / 64; half++) {
 #pragma unroll
@@ -113,7 +118,8 @@ __device__ __forceinline__ void multiply_raw(float (&sum)[C::width / 2], uint32_
     wgmma_fence();
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      wgmma<typename C::Element, C::width>(sum, f[half % 2][j], wgmma_descriptor(a + half * (C::a_rows * 128) + j * 32));
+      wgmma<typename C::Element, C::width>(sum, f[half % 2][j],
+                                           wgmma_descriptor(a + half * (C::a_rows * 128) + j * 32));
     }
     wgmma_commit_and_wait<1>();
     wgmma_pin(sum);

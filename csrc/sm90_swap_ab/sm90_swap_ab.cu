@@ -1,17 +1,17 @@
-// Hopper, up to some 800 rows of A: D = A @ B on the tensor cores, with K contiguous in A and B. raw.hpp also takes a B whose N is
-// contiguous.
+// Hopper, up to some 800 rows of A: D = A @ B on the tensor cores, with K contiguous in A and B. raw.hpp also takes a B
+// whose N is contiguous.
 //
-// The columns of B are called the rows of W here. With swap_ab, W is wgmma's M side and A is wgmma's N side, and the product is a tile
-// of D^T: tiles come in steps of 8 rows of A. A producer keeps a ring of loads full, and warp groups multiply. The blocks of a cluster
-// may split K. The sums of the blocks meet in distributed shared memory and are added in a fixed order: there is no workspace, and a
-// product has the same bits every time.
+// The columns of B are called the rows of W here. With swap_ab, W is wgmma's M side and A is wgmma's N side, and the
+// product is a tile of D^T: tiles come in steps of 8 rows of A. A producer keeps a ring of loads full, and warp groups
+// multiply. The blocks of a cluster may split K. The sums of the blocks meet in distributed shared memory and are added
+// in a fixed order: there is no workspace, and a product has the same bits every time.
 //
-// A row of the table stands for tiles of several widths. A plan names the tile of D, the blocks that share W (`cluster_m`), the
-// parts of K (`split`), the stages of the ring and swap_ab; src/family/sm90_swap_ab.rs chooses them. Rows that split K in more than
-// two parts have the kernel of few_rows.hpp, other rows the kernel of wave.hpp.
+// A row of the table stands for tiles of several widths. A plan names the tile of D, the blocks that share W
+// (`cluster_m`), the parts of K (`split`), the stages of the ring and swap_ab; src/family/sm90_swap_ab.rs chooses them.
+// Rows that split K in more than two parts have the kernel of few_rows.hpp, other rows the kernel of wave.hpp.
 //
-// The kernel may start while the kernel before still runs (common/ptx.hpp). Meanwhile the kernel prefetches two stages of W into L2; more
-// stages displace each other.
+// The kernel may start while the kernel before still runs (common/ptx.hpp). Meanwhile the kernel prefetches two stages
+// of W into L2; more stages displace each other.
 #include <type_traits>
 
 #include "sm90_swap_ab/few_rows.hpp"

@@ -4,7 +4,8 @@
 
 namespace tilegemm {
 
-// The part of D that a warp stores: rows of P from p0 on, rows of Q from q0 on. Columns of D before n_from belong to another tile.
+// The part of D that a warp stores: rows of P from p0 on, rows of Q from q0 on. Columns of D before n_from belong to
+// another tile.
 template <class Out>
 struct Part {
   Out* d;
@@ -13,8 +14,8 @@ struct Part {
   bool wide;
 };
 
-// v[..][b] of lane q of a quad goes to v[..][q] of lane b. Each step handles all `count` vectors, so that the shuffles of different vectors
-// overlap.
+// v[..][b] of lane q of a quad goes to v[..][q] of lane b. Each step handles all `count` vectors, so that the shuffles
+// of different vectors overlap.
 template <int count>
 __device__ __forceinline__ void quad_transpose(uint32_t (&v)[count][4], int q) {
   const bool odd = q & 1, high = q & 2;
@@ -49,7 +50,8 @@ __device__ __forceinline__ void put(T* to, const uint32_t (&v)[4], bool wide, in
   }
 }
 
-// Stores fragment j to D in f32, from the registers that hold the sums: a warp's store fills sectors of 32 bytes in four rows of D.
+// Stores fragment j to D in f32, from the registers that hold the sums: a warp's store fills sectors of 32 bytes in
+// four rows of D.
 template <class C>
 __device__ __forceinline__ void store_f32(const float4& v, int j, const Part<float>& part) {
   static_assert(C::swap_ab);
@@ -129,8 +131,8 @@ __device__ __forceinline__ void store_all(const Get& get, const Part<typename C:
   }
 }
 
-// Stores fragments `from` to `end` - 1 from shared memory through the epilogue to D, in a loop: an epilogue unrolled over the registers
-// would be too large.
+// Stores fragments `from` to `end` - 1 from shared memory through the epilogue to D, in a loop: an epilogue unrolled
+// over the registers would be too large.
 template <class C>
 __device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Out>& part,
                                            const Epilogue<typename C::Out, float>& epilogue, int batch0, int batch1) {

@@ -15,10 +15,13 @@
 namespace tilegemm {
 
 template <int... widths>
-constexpr int widest(Widths<widths...>) { return std::max({widths...}); }
+constexpr int widest(Widths<widths...>) {
+  return std::max({widths...});
+}
 
-// Tiles of one row of the table, with one width of the row. P is wgmma's M side, and Q is wgmma's N side, which is `Width` wide. P and Q
-// are A and W, or with swap_ab W and A. The widest width of a row is a side of the row's tile: M with swap_ab, N without swap_ab.
+// Tiles of one row of the table, with one width of the row. P is wgmma's M side, and Q is wgmma's N side, which is
+// `Width` wide. P and Q are A and W, or with swap_ab W and A. The widest width of a row is a side of the row's tile: M
+// with swap_ab, N without swap_ab.
 template <class Row, int Width>
 struct Tile {
   using Element = typename scalar<Row::dtype>::type;
@@ -44,7 +47,9 @@ struct Tile {
   static constexpr int stages_in(int inbox_bytes, int stage_bytes) {
     return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes) / stage_bytes);
   }
-  static constexpr int stages_beside(int inbox_bytes, int depth) { return stages_in(inbox_bytes, bytes_of_a_stage(depth)); }
+  static constexpr int stages_beside(int inbox_bytes, int depth) {
+    return stages_in(inbox_bytes, bytes_of_a_stage(depth));
+  }
 };
 
 // The parameters that both kernels have.
@@ -53,8 +58,8 @@ struct Product {
   int m, n, k, batch1;
 };
 
-// Adds the products of a stage to the sums: 64 rows of P with all rows of Q. On return the products of the stage before have ended,
-// and the products of this stage may be under way.
+// Adds the products of a stage to the sums: 64 rows of P with all rows of Q. On return the products of the stage before
+// have ended, and the products of this stage may be under way.
 template <class C>
 __device__ __forceinline__ void multiply(float (&sum)[C::width / 2], uint32_t p, uint32_t q) {
   using T = typename C::Element;

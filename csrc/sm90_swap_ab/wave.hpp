@@ -1,19 +1,19 @@
 // The kernel of sm90_swap_ab.cu for some 65 to 800 rows of A, in one wave of the tensor cores.
 //
-// At these sizes reading W still decides the time, and a handful of tiles makes a difference: 132 multiprocessors want 132 tiles or a few
-// fewer. So a row of the table has tiles of several widths.
+// At these sizes reading W still decides the time, and a handful of tiles makes a difference: 132 multiprocessors want
+// 132 tiles or a few fewer. So a row of the table has tiles of several widths.
 //
 //     rows of A  |  tile 0  |  tile 1  |       two tiles of A share each load of W (multicast to a cluster of two),
 //        K       |  part 0 : part 1    |       or the blocks of a cluster take half of K each
 //
-// Tiles of 64 or 128 rows of A come in widths that divide the N of models. With swap_ab, 64 to 192 rows of W are wgmma's M side, and A is
-// cut evenly into tiles with a width that is a multiple of 8, so that any M fills the device.
+// Tiles of 64 or 128 rows of A come in widths that divide the N of models. With swap_ab, 64 to 192 rows of W are
+// wgmma's M side, and A is cut evenly into tiles with a width that is a multiple of 8, so that any M fills the device.
 //
-// One to three warp groups multiply, and release a stage when the products of the next stage are under way. The sums of the parts of K
-// meet in distributed shared memory; each block finishes half of the columns.
+// One to three warp groups multiply, and release a stage when the products of the next stage are under way. The sums of
+// the parts of K meet in distributed shared memory; each block finishes half of the columns.
 //
-// TMA takes 2 ns for each row outside of a tensor, so loads avoid such rows: the height of a tile of A is M divided by the number of tiles
-// along M, and the last tile of W moves back to end with N.
+// TMA takes 2 ns for each row outside of a tensor, so loads avoid such rows: the height of a tile of A is M divided by
+// the number of tiles along M, and the last tile of W moves back to end with N.
 #pragma once
 #include "common/pipeline.hpp"
 #include "sm90_swap_ab/store.hpp"
@@ -30,8 +30,8 @@ struct Wave : Tile<Row, Width> {
   static_assert(Base::w_rows % (8 * Row::cluster_m) == 0);
   static_assert(Row::cluster_m <= 2 && Row::cluster_n == 1 && Row::split <= 2);
 
-  // Two blocks have the two parts of K. The first block finishes the fragments before `middle`, the second block the fragments from
-  // `middle` on. The inbox of a block receives the sums of the other block.
+  // Two blocks have the two parts of K. The first block finishes the fragments before `middle`, the second block the
+  // fragments from `middle` on. The inbox of a block receives the sums of the other block.
   static constexpr int middle = columns / 2;
   static constexpr int parts_bytes = may_split ? consumer_warps * (columns - middle) * fragment_bytes : 0;
   // A large inbox takes the place of the ring, at the price of a barrier of the cluster.
@@ -43,10 +43,12 @@ struct Wave : Tile<Row, Width> {
   static constexpr int stages_of(int depth, int split) { return Base::stages_beside(inbox_bytes(split), depth); }
   // The row's depth is for small tiles. Fewer than five stages were slower than twice as many stages of half the depth.
   static constexpr int depth = stages_of(Row::tile_k, Row::split) >= 5 ? Row::tile_k : Base::box;
-  static constexpr int boxes = depth / Base::box, w_bytes = boxes * Base::w_rows * 128, stage_bytes = bytes_of_a_stage(depth);
+  static constexpr int boxes = depth / Base::box, w_bytes = boxes * Base::w_rows * 128,
+                       stage_bytes = bytes_of_a_stage(depth);
   static constexpr int stages(int split) { return stages_of(depth, split); }
   static_assert(depth % Base::box == 0 && stages(Row::split) >= 3 && parts_bytes <= stages(2) * stage_bytes);
-  static_assert(consumer_warps * columns * fragment_bytes <= stages(1) * stage_bytes);  // the ring holds an epilogue's fragments
+  static_assert(consumer_warps * columns * fragment_bytes <=
+                stages(1) * stage_bytes);  // the ring holds an epilogue's fragments
 };
 
 struct WavePlace : Product {
@@ -59,12 +61,13 @@ struct WavePlace : Product {
   bool plain;            // the epilogue is the product alone
 };
 
-// Where D has more tiles than the device has room for, clusters march over the tiles: the loads of the next tile are under way while a
-// tile is stored. Clusters march only for a single matrix, without an epilogue and with an unsplit K.
+// Where D has more tiles than the device has room for, clusters march over the tiles: the loads of the next tile are
+// under way while a tile is stored. Clusters march only for a single matrix, without an epilogue and with an unsplit K.
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-         const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
+    sm90_swap_ab_wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+                      const __grid_constant__ WavePlace p,
+                      const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
   using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
   // Sharing and splitting cost nothing in a row that does neither: the values are constants.
@@ -89,8 +92,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     return ((group - p.m_groups.quotient(group) * int(p.m_groups.value)) * share + a_at) * p.a_box;
   };
   const auto from_of = [&](int group) { return p.m_groups.quotient(group) * C::w_rows; };
-  // Unless W has a single tile, the last tile ends with N or up to 7 columns later: in 16 bits, the tile begins at a multiple of 16 bytes
-  // of D.
+  // Unless W has a single tile, the last tile ends with N or up to 7 columns later: in 16 bits, the tile begins at a
+  // multiple of 16 bytes of D.
   const int last_n0 = (max(p.n - C::w_rows, 0) + 7) / 8 * 8;
   const auto n0_of = [&](int group) { return min(from_of(group), last_n0); };
 
@@ -177,8 +180,14 @@ __global__ void __launch_bounds__(C::threads, 1)
     griddepcontrol_wait();  // in the threads that read C and the bias and write D
     const auto own = [&](int j) { return fragment(sum, j); };
     const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
-    const Part<Out> to{d, p.d.row_stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m),
-                       from_of(group), p.n, p.wide};
+    const Part<Out> to{d,
+                       p.d.row_stride,
+                       p_at + (C::swap_ab ? n0 : m0),
+                       C::swap_ab ? m0 : n0,
+                       min(m0 + p.a_box, p.m),
+                       from_of(group),
+                       p.n,
+                       p.wide};
     // An epilogue takes the fragments `from` to `end` - 1 out of shared memory.
     float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
     int from = 0, end = C::columns;
@@ -196,7 +205,8 @@ __global__ void __launch_bounds__(C::threads, 1)
       const uint32_t slot = warp * (C::columns - C::middle) * C::fragment_bytes + lane * 16;
       parked = reinterpret_cast<float4*>(shared + (inbox - ring) + slot);
       const uint32_t there = map_shared(inbox + slot, other), barrier = map_shared(arrived, other);
-      // This block finishes the fragments `mine` to `mine_end` - 1, and the other block the fragments `theirs` to `theirs_end` - 1.
+      // This block finishes the fragments `mine` to `mine_end` - 1, and the other block the fragments `theirs` to
+      // `theirs_end` - 1.
       const auto meet = [&](auto mine, auto mine_end, auto theirs, auto theirs_end) {
 #pragma unroll
         for (int j = theirs; j < theirs_end; j++) {
@@ -231,7 +241,8 @@ template <class Row, int Width>
 tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
   using C = Wave<Row, Width>;
   using T = typename C::Element;
-  const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages, cluster = share * split;
+  const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages,
+            cluster = share * split;
   const int64_t n_tiles = ceil_div(args.n, C::w_rows), m_groups = ceil_div(args.m, C::a_rows * share);
   if (stages != C::stages(split) || args.k <= C::depth * (split - 1) ||
       ceil_div(args.m, C::a_rows) * n_tiles > INT_MAX / 16) {
@@ -240,7 +251,8 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
   CUtensorMap w_map, a_map;
   const int a_box = int(ceil_div(args.m, m_groups * share));  // rows of a tile of A, as even as possible
   if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / share) ||
-      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
+      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
     return TG_UNSUPPORTED;
   }
   const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
@@ -248,13 +260,23 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
   const int64_t at_once = std::max(1, args.sm_count / cluster);
   const Epilogue<typename C::Out, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
-  const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])}, share, split, a_box, Divisor(m_groups),
-                        int(groups), stages, args.overlap ? 2 : 0, wide, plain};
+  const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])},
+                        share,
+                        split,
+                        a_box,
+                        Divisor(m_groups),
+                        int(groups),
+                        stages,
+                        args.overlap ? 2 : 0,
+                        wide,
+                        plain};
 
-  if (const cudaError_t error = allow_shared_memory<C>(wave<C>, C::shared_per_block)) return cuda_status(error);
+  if (const cudaError_t error = allow_shared_memory<C>(sm90_swap_ab_wave<C>, C::shared_per_block))
+    return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
   const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(wave<C>, w_map, a_map, place, epilogue);
+  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(sm90_swap_ab_wave<C>, w_map, a_map, place,
+                                                                    epilogue);
 }
 
 }  // namespace

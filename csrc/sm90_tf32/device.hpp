@@ -1,19 +1,19 @@
 // Hopper: f32 products by one TF32 wgmma, the device side.
 //
-// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q is wgmma's N side. P and Q are A and B, and C is D; or, with swap_ab, P and Q
-// are B and A, and C is D transposed. wgmma reads TF32 K-major only. So
+// C[R, S] = P[R, K] @ Q[S, K]^T. P is wgmma's M side and Q is wgmma's N side. P and Q are A and B, and C is D; or, with
+// swap_ab, P and Q are B and A, and C is D transposed. wgmma reads TF32 K-major only. So
 //
 //     P   K-major: wgmma reads shared memory       MN-major ([K, R] in memory): through registers
 //     Q   K-major: wgmma reads shared memory       MN-major: transposed into the workspace beforehand
 //
-// TMA rounds to TF32 on the way in. Blocks are persistent: a producer thread keeps a ring of loads full, two warp groups
-// multiply, 64 rows of P each. The blocks of a cluster have neighbouring rows of P and share each load of Q by multicast.
-// D leaves through small panels of shared memory and TMA, while the loads of the next tile are under way.
+// TMA rounds to TF32 on the way in. Blocks are persistent: a producer thread keeps a ring of loads full, two warp
+// groups multiply, 64 rows of P each. The blocks of a cluster have neighbouring rows of P and share each load of Q by
+// multicast. D leaves through small panels of shared memory and TMA, while the loads of the next tile are under way.
 //
-// Repeated reads from L2 limit narrow tiles. There the blocks of a cluster may also have neighbouring rows of Q and share each
-// load of P, or share loads of both operands. Where tiles are few and K is long, each block of a pair takes half of K. The
-// partial sums then meet in distributed shared memory, and each block stores half of the tile. The sums need no workspace, and a
-// product has the same bits every time.
+// Repeated reads from L2 limit narrow tiles. There the blocks of a cluster may also have neighbouring rows of Q and
+// share each load of P, or share loads of both operands. Where tiles are few and K is long, each block of a pair takes
+// half of K. The partial sums then meet in distributed shared memory, and each block stores half of the tile. The sums
+// need no workspace, and a product has the same bits every time.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -30,8 +30,8 @@
 namespace tilegemm {
 namespace {
 
-// The shape of a tile: 128 rows of P, `Width` rows of Q. `Registers`: P goes through registers. `Share`: blocks of a cluster,
-// unless the kernel adapts to the cluster of its launch.
+// The shape of a tile: 128 rows of P, `Width` rows of Q. `Registers`: P goes through registers. `Share`: blocks of a
+// cluster, unless the kernel adapts to the cluster of its launch.
 template <bool Registers, int Width, bool SwapAB, int Share>
 struct Config {
   static constexpr bool registers = Registers, swap_ab = SwapAB;
@@ -43,8 +43,9 @@ struct Config {
   static constexpr bool adapts = q_rows == 64 && share == 2;
   static_assert(q_rows / share % 8 == 0 && share <= 2 && q_rows % 32 == 0);
 
-  // D leaves in panels of 32 columns: each warp has 16 rows of D; with swap_ab, each pair of warps has 32 rows. Two panels let a warp
-  // fill one panel while TMA reads the other panel; there are four panels where four panels cost no stage.
+  // D leaves in panels of 32 columns: each warp has 16 rows of D; with swap_ab, each pair of warps has 32 rows. Two
+  // panels let a warp fill one panel while TMA reads the other panel; there are four panels where four panels cost no
+  // stage.
   static constexpr int panel_rows = swap_ab ? 32 : 16, panel_bytes = panel_rows * 128;
   static constexpr int panel_owners = consumer_warps * 16 / panel_rows, panels = q_rows / 32;
   static constexpr int shared_most = 227 * 1024, most_stages = 8, barriers_bytes = 16 * most_stages + (adapts ? 8 : 0);
@@ -60,7 +61,8 @@ struct Config {
   static constexpr int consumer_registers = 232, producer_registers = 40;
 };
 
-// The shape of a cluster, each number 1 or 2: blocks along R share Q; blocks along S share P; `split` blocks have parts of K.
+// The shape of a cluster, each number 1 or 2: blocks along R share Q; blocks along S share P; `split` blocks have parts
+// of K.
 struct Cluster {
   int share_q, share_p, split;
   __host__ __device__ int log2() const { return share_q + share_p + split - 3; }
@@ -81,8 +83,9 @@ struct Part {
   int r, s, batch0, batch1;
 };
 
-// Adds the partial sums of two parts of K: panel `mine` of this block and of the other block. Both panels of `sum` here receive
-// the total. The other block sends its sums to `inbox`, and this block sends the other panel to the other block's inbox.
+// Adds the partial sums of two parts of K: panel `mine` of this block and of the other block. Both panels of `sum` here
+// receive the total. The other block sends its sums to `inbox`, and this block sends the other panel to the other
+// block's inbox.
 __device__ __forceinline__ void meet(float (&sum)[32], int mine, uint32_t inbox, uint32_t arrived, uint32_t other) {
   const uint32_t to = map_shared(inbox, other), barrier = map_shared(arrived, other);
   float own[16];
@@ -106,8 +109,8 @@ __device__ __forceinline__ void meet(float (&sum)[32], int mine, uint32_t inbox,
   }
 }
 
-// Stores a warp's sums to D; the TMA stores complete asynchronously. `buffer`: the next panel, kept from tile to tile. `only`:
-// the only panel to store, of a kernel that adapts, or -1.
+// Stores a warp's sums to D; the TMA stores complete asynchronously. `buffer`: the next panel, kept from tile to tile.
+// `only`: the only panel to store, of a kernel that adapts, or -1.
 template <class C>
 __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CUtensorMap& d_map, const Work& w,
                                            const Epilogue<float, float>& epilogue, const Part& part, uint32_t panels_at,
@@ -163,7 +166,8 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
     }
     return;
   }
-  // A loop over the panels: an unrolled epilogue would be too large. In a panel a warp has 16 rows, and a lane has a column.
+  // A loop over the panels: an unrolled epilogue would be too large. In a panel a warp has 16 rows, and a lane has a
+  // column.
 #pragma unroll 1
   for (int c = 0; c < C::panels; c++) {
     if (skips(c)) continue;
@@ -195,9 +199,9 @@ __device__ __forceinline__ void store_tile(float (&sum)[C::q_rows / 2], const CU
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    multiply(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
-             const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Work w,
-             const __grid_constant__ Epilogue<float, float> epilogue) {
+    sm90_tf32(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+              const __grid_constant__ CUtensorMap d_map, const __grid_constant__ Work w,
+              const __grid_constant__ Epilogue<float, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = uint32_t(__cvta_generic_to_shared(shared)), panels_at = ring + C::stages * C::stage_bytes;
   const uint32_t full = panels_at + C::panels_bytes, empty = full + 8 * C::stages;
@@ -237,12 +241,14 @@ __global__ void __launch_bounds__(C::threads, 1)
       for (int t = first; t < w.order.total; t += step) {
         const Tile place = w.order.at(t);
         const int batch0 = place.batch0, batch1 = place.batch1;
-        const int q_slice = C::q_rows >> (share_q - 1), p_slice = C::p_rows >> (share_p - 1);  // rows that this block loads
+        const int q_slice = C::q_rows >> (share_q - 1),
+                  p_slice = C::p_rows >> (share_p - 1);  // rows that this block loads
         const int p_row = (place.m * share_q + r_at) * C::p_rows;
         const int q_row = (place.n * share_p + s_at) * C::q_rows + r_at * q_slice;
         const uint16_t p_blocks = uint16_t(1 << rank | 1 << (rank ^ share_q));
         const uint16_t q_blocks = C::adapts ? uint16_t(1 << rank | 1 << (rank ^ 1)) : uint16_t(3);
-        // Boxes of P outside of the matrix are left out: their rows are not stored, and TMA takes as long for such a box as for any other.
+        // Boxes of P outside of the matrix are left out: their rows are not stored, and TMA takes as long for such a
+        // box as for any other.
         const int boxes = C::registers ? min(4, max(0, (w.r - p_row + 31) / 32)) : 0;
         const uint32_t bytes = C::q_bytes + (C::registers ? boxes * C::box_bytes : C::p_bytes);
         const int from = part * half * C::depth;
@@ -260,7 +266,8 @@ __global__ void __launch_bounds__(C::threads, 1)
             }
           } else if (share_p > 1) {
             const int slice = s_at * p_slice;
-            tma_load_multicast(&p_map, p + slice * 128, barrier, k, p_row + slice, batch1, batch0, w.load_policy, p_blocks);
+            tma_load_multicast(&p_map, p + slice * 128, barrier, k, p_row + slice, batch1, batch0, w.load_policy,
+                               p_blocks);
           } else {
             tma_load(&p_map, p, barrier, k, p_row, batch1, batch0, w.load_policy);
           }
@@ -279,12 +286,12 @@ __global__ void __launch_bounds__(C::threads, 1)
     float sum[C::q_rows / 2];
     wgmma_zero(sum);  // the first product overwrites the zeros
 
-    // P through registers: boxes of 32 of K by 32 rows, swizzled. In each eight along K a lane takes q and q + 4; odd lanes read
-    // q + 4 first, so that the warp has no bank conflicts.
+    // P through registers: boxes of 32 of K by 32 rows, swizzled. In each eight along K a lane takes q and q + 4; odd
+    // lanes read q + 4 first, so that the warp has no bank conflicts.
     const int g = lane / 4, q = lane % 4, k_first = q ^ q % 2 * 4;
     const bool second_first = q % 2;
-    const uint32_t p_line = ring + warp / 2 * C::box_bytes + k_first * 128 +
-                            (uint32_t((warp % 2 * 4 + g / 4) ^ k_first) << 4) + g % 4 * 4;
+    const uint32_t p_line =
+        ring + warp / 2 * C::box_bytes + k_first * 128 + (uint32_t((warp % 2 * 4 + g / 4) ^ k_first) << 4) + g % 4 * 4;
     const auto fetch = [&](uint32_t (&f)[4], int s, int k8) __attribute__((always_inline)) {
       const uint32_t at = p_line + s * C::stage_bytes + k8 * 1024;
       const uint32_t x0 = load_shared(at), x1 = load_shared(at ^ 0x20);
@@ -292,11 +299,13 @@ __global__ void __launch_bounds__(C::threads, 1)
       f[0] = second_first ? y0 : x0, f[1] = second_first ? y1 : x1;
       f[2] = second_first ? x0 : y0, f[3] = second_first ? x1 : y1;
 #pragma unroll
-      for (int e = 0; e < 4; e++) asm volatile("" : "+r"(f[e])::"memory");  // loaded here, not between a fence and its products
+      for (int e = 0; e < 4; e++)
+        asm volatile("" : "+r"(f[e])::"memory");  // loaded here, not between a fence and its products
     };
 
     // Each of the first lanes signals a free stage to one of the blocks that share loads.
-    const uint32_t empty_there = C::share > 1 && lane < sharing ? map_shared(empty, C::adapts ? rank ^ lane : lane) : empty;
+    const uint32_t empty_there =
+        C::share > 1 && lane < sharing ? map_shared(empty, C::adapts ? rank ^ lane : lane) : empty;
     const auto release = [&](int s) { release_stage(empty_there, s, lane, C::share > 1, sharing); };
     const uint64_t p0 = wgmma_descriptor(ring + warp / 4 * (64 * 128)), q0 = wgmma_descriptor(ring + C::p_bytes);
     const uint32_t my_panels = panels_at + (C::swap_ab ? warp / 2 : warp) * (C::buffers * C::panel_bytes);
@@ -352,7 +361,8 @@ __global__ void __launch_bounds__(C::threads, 1)
 
       if constexpr (C::adapts) {
         // A block has one tile and stores one panel of the tile: the other buffer is free.
-        const uint32_t inbox = my_panels + C::panel_bytes + (C::swap_ab ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
+        const uint32_t inbox =
+            my_panels + C::panel_bytes + (C::swap_ab ? warp % 2 * (C::panel_bytes / 2) : 0) + lane * 16;
         if (split > 1) meet(sum, part, inbox, arrived, rank ^ share_q * share_p);
       }
       griddepcontrol_wait();  // in the threads that read C and the bias and write D
@@ -361,7 +371,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     if (lane == 0) tma_store_wait_read<0>();  // shared memory must outlive the reads of TMA
     __syncwarp();
   }
-  if (C::share > 1) cluster_sync();  // this block stays while another block may signal or store to this block's shared memory
+  if (C::share > 1)
+    cluster_sync();  // this block stays while another block may signal or store to this block's shared memory
 }
 
 }  // namespace

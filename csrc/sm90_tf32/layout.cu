@@ -1,5 +1,5 @@
-// The layouts of sm90_tf32.cu. The kernels of that file address shared memory by hand. This program makes the layouts with CuTe, from the
-// constants of the kernels, and compares CuTe's offsets with the addresses of the kernels.
+// The layouts of sm90_tf32.cu. The kernels of that file address shared memory by hand. This program makes the layouts
+// with CuTe, from the constants of the kernels, and compares CuTe's offsets with the addresses of the kernels.
 #ifndef __CUDA_ARCH__  // nothing for the device
 #include "common/layout/program.hpp"
 
@@ -9,7 +9,8 @@
 namespace tilegemm {
 namespace {
 
-// (thread, value) with the values of some threads in another order. `moves` says which threads; `by` is xored into the numbers of values.
+// (thread, value) with the values of some threads in another order. `moves` says which threads; `by` is xored into the
+// numbers of values.
 template <class Moves>
 layout::Table reordered(const layout::Table& tv, int by, const Moves& moves) {
   layout::Table other = tv;
@@ -51,8 +52,10 @@ void compare() {
       const int g = lane / 4, q4 = lane % 4, k_first = q4 ^ q4 % 2 * 4;
       const int line = warp / 2 * C::box_bytes + k_first * 128 + (((warp % 2 * 4 + g / 4) ^ k_first) << 4) + g % 4 * 4;
       const auto at = [&](int row, int k) { return p(warp * 16 + row, k) * 4; };
-      layout::require(at(g, k_first) == line && at(g + 8, k_first) == (line ^ 0x20), "a lane's fragment at its first K");
-      layout::require(at(g, k_first ^ 4) == (line ^ 0x240) && at(g + 8, k_first ^ 4) == (line ^ 0x260), "a lane's fragment at its second K");
+      layout::require(at(g, k_first) == line && at(g + 8, k_first) == (line ^ 0x20),
+                      "a lane's fragment at its first K");
+      layout::require(at(g, k_first ^ 4) == (line ^ 0x240) && at(g + 8, k_first ^ 4) == (line ^ 0x260),
+                      "a lane's fragment at its second K");
     }
   }
 }
@@ -70,7 +73,8 @@ void registers(layout::Page& page, const layout::Table& tv, const layout::Sides&
   view.access("a thread loads its values, odd threads from the second half of K", 32, 4, ways(order));
 }
 
-// Panels of D: 32 columns of C, for all warps. The rows of C are contiguous in D; with swap_ab, the columns of C are contiguous.
+// Panels of D: 32 columns of C, for all warps. The rows of C are contiguous in D; with swap_ab, the columns of C are
+// contiguous.
 template <class C>
 void panels(layout::Page& page, const layout::Table& c, const layout::Sides& sides) {
   using T = cute::tfloat32_t;
@@ -83,7 +87,8 @@ void panels(layout::Page& page, const layout::Table& c, const layout::Sides& sid
   }
   const layout::Table offsets = layout::table(layout::offsets(panels));
   const auto stores = [&](const char* what, const layout::Table& order, int values) {
-    view.access(what, layout::lanes_together(4 * values), 4 * values, layout::ways_of_threads(order, C::p_rows, offsets, 4, values));
+    view.access(what, layout::lanes_together(4 * values), 4 * values,
+                layout::ways_of_threads(order, C::p_rows, offsets, 4, values));
   };
   if (C::swap_ab) {
     stores("a thread stores a value", tv, 1);

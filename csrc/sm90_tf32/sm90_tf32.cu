@@ -1,11 +1,12 @@
 // Hopper: f32 products by one TF32 wgmma, in all four layouts; the host side of device.hpp.
 //
-// TMA rounds inputs to TF32, to nearest even: 11 bits of significand, and all exponents of f32. Sums are in f32; tensor cores round sums
-// towards zero. An input that rounds to more than the largest number becomes Inf; Inf and NaN stay.
+// TMA rounds inputs to TF32, to nearest even: 11 bits of significand, and all exponents of f32. Sums are in f32; tensor
+// cores round sums towards zero. An input that rounds to more than the largest number becomes Inf; Inf and NaN stay.
 //
-// One side of a tile is 128, and this side is wgmma's M side. Where the tile's N is 128, A and B are swapped (swap_ab); nn needs the
-// swap. tn transposes the operand on wgmma's N side into the workspace: B, or A with swap_ab. The workspace then needs 4 * N * K bytes, or
-// 4 * M * K bytes with swap_ab, for each matrix of the batch, with K rounded up to 64 and N to 8 (`footprint` in src/family/sm90_tf32.rs).
+// One side of a tile is 128, and this side is wgmma's M side. Where the tile's N is 128, A and B are swapped (swap_ab);
+// nn needs the swap. tn transposes the operand on wgmma's N side into the workspace: B, or A with swap_ab. The
+// workspace then needs 4 * N * K bytes, or 4 * M * K bytes with swap_ab, for each matrix of the batch, with K rounded
+// up to 64 and N to 8 (`footprint` in src/family/sm90_tf32.rs).
 #include <climits>
 
 #include "common/launch.hpp"
@@ -14,9 +15,9 @@
 namespace tilegemm {
 namespace {
 
-// The order of tiles. Strips along S are the best order or within 1 % of the best (H100): eight tiles wide, or four where all tiles run at
-// the same time or K is shallow. Where narrow tiles run at the same time, strips lie along R: neighbours then share P, and P is the larger
-// part of the loads of a narrow tile.
+// The order of tiles. Strips along S are the best order or within 1 % of the best (H100): eight tiles wide, or four
+// where all tiles run at the same time or K is shallow. Where narrow tiles run at the same time, strips lie along R:
+// neighbours then share P, and P is the larger part of the loads of a narrow tile.
 TileOrder order_of(const tg_gemm_args& args, int64_t r_tiles, int64_t s_tiles, bool narrow, bool one_wave) {
   return TileOrder(r_tiles, s_tiles, args.batch, narrow && one_wave, one_wave || args.k <= 1024 ? 4 : 8);
 }
@@ -30,7 +31,8 @@ int64_t clusters_at_once(const tg_gemm_args& args, const Cluster& cluster) {
 template <class C>
 bool has(const Cluster& cluster) {
   if (!C::adapts) return cluster.is(C::share, 1, 1);
-  return cluster.is(2, 1, 1) || cluster.is(1, 2, 1) || cluster.is(2, 2, 1) || cluster.is(1, 1, 2) || cluster.is(1, 2, 2);
+  return cluster.is(2, 1, 1) || cluster.is(1, 2, 1) || cluster.is(2, 2, 1) || cluster.is(1, 1, 2) ||
+         cluster.is(1, 2, 2);
 }
 
 template <class C>
@@ -39,7 +41,8 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
   const int64_t r = C::swap_ab ? args.n : args.m, s = C::swap_ab ? args.m : args.n;
   const int64_t batches = args.batch[0] * args.batch[1];
   const int64_t r_tiles = ceil_div(r, C::p_rows * cluster.share_q), s_tiles = ceil_div(s, C::q_rows * cluster.share_p);
-  const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster), stages = ceil_div(args.k, C::depth);
+  const int64_t total = r_tiles * s_tiles * batches, at_once = clusters_at_once(args, cluster),
+                stages = ceil_div(args.k, C::depth);
   // K is halved only where K is long and no cluster has two tiles.
   if (at_once == 0 || (cluster.split > 1 && (total > at_once || stages < 16))) return TG_UNSUPPORTED;
 
@@ -47,8 +50,14 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
   const TileOrder order = order_of(args, r_tiles, s_tiles, C::q_rows < C::p_rows, total <= at_once);
   // A D that no cache holds must not drive A and B out of L2 (7 % of 32 x 2048 x 2048 x 128).
   const bool large_d = args.m * args.n * batches * int64_t(sizeof(float)) > (int64_t(48) << 20);
-  const Work work{cluster, int(r), int(s), int(stages), order, epilogue.is_scaling(),
-            large_d ? evict_last : evict_normal, large_d ? evict_first : evict_normal};
+  const Work work{cluster,
+                  int(r),
+                  int(s),
+                  int(stages),
+                  order,
+                  epilogue.is_scaling(),
+                  large_d ? evict_last : evict_normal,
+                  large_d ? evict_first : evict_normal};
 
   Transpose into_workspace;
   if (transposes && !move_to_workspace(args, &q, &into_workspace)) return TG_UNSUPPORTED;
@@ -62,7 +71,8 @@ tg_status run(const tg_gemm_args& args, const Cluster& cluster, const Lines& p, 
     if (const tg_status status = launch_transpose(args, into_workspace)) return status;
   }
   const int blocks = 1 << cluster.log2();
-  return launch_configured<C>(args, std::min(total, at_once) * blocks, blocks, multiply<C>, p_map, q_map, d_map, work, epilogue);
+  return launch_configured<C>(args, std::min(total, at_once) * blocks, blocks, sm90_tf32<C>, p_map, q_map, d_map, work,
+                              epilogue);
 }
 
 }  // namespace
@@ -80,7 +90,8 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t batches = args.batch[0] * args.batch[1];
   if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   const tg_config& config = args.config;
-  const Cluster cluster{swap_ab ? config.cluster_n : config.cluster_m, swap_ab ? config.cluster_m : config.cluster_n, config.split};
+  const Cluster cluster{swap_ab ? config.cluster_n : config.cluster_m, swap_ab ? config.cluster_m : config.cluster_n,
+                        config.split};
   if (config != tg_config{0, 0, config.cluster_m, config.cluster_n, config.split, 0, 0, 0}) return TG_UNSUPPORTED;
   // family.toml has the same limits.
   const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };

@@ -1,5 +1,5 @@
-// Common to the kernels of split_k: the place of a block's work, the destination of its sums, and the way of a part of an operand
-// to shared memory.
+// Common to the kernels of split_k: the place of a block's work, the destination of its sums, and the way of a part of
+// an operand to shared memory.
 #pragma once
 #include "common/add_parts.hpp"
 
@@ -20,7 +20,8 @@ struct Grid {
   int64_t blocks() const { return tiles_m * tiles_n * matrices * split; }
 };
 
-// The place of one block. Blocks that run side by side share a part of K, and with that rows of A and columns of B in L2.
+// The place of one block. Blocks that run side by side share a part of K, and with that rows of A and columns of B in
+// L2.
 struct Place {
   int64_t part, matrix, batch0, batch1, m0, n0, k_begin, k_end;
 
@@ -50,7 +51,8 @@ struct Place {
   }
 };
 
-// An operand's part of a tile, MN x DEPTH, on its way to shared memory as numbers of type S: K_MAJOR row by row, else k by k.
+// An operand's part of a tile, MN x DEPTH, on its way to shared memory as numbers of type S: K_MAJOR row by row, else k
+// by k.
 template <class T, class S, int MN, int DEPTH, bool K_MAJOR>
 struct Loader {
   // Spreads what a warp reads at the same time over the banks.

@@ -6,8 +6,9 @@ namespace tilegemm {
 namespace {
 
 template <class T, class Out, class Acc, int TM, int TN>
-__global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
-                                               const __grid_constant__ Epilogue<Out, Acc> epilogue) {
+__global__ void __launch_bounds__(threads)
+    split_k_dot(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
+                const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   constexpr int unroll = TM + TN <= 2 ? 8 : 4, outputs = TM * TN;  // k's whose loads are on their way at the same time
   constexpr int chains = chain / unroll;
   launch_dependents();
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
 
   Total<Acc> total[outputs];
   Acc sum[outputs] = {};
-  const auto multiply = [&](const T (&x)[TM], const T (&y)[TN]) {
+  const auto multiply = [&](const T(&x)[TM], const T(&y)[TN]) {
 #pragma unroll
     for (int i = 0; i < TM; i++) {
 #pragma unroll
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(threads) dot(const __grid_constant__ tg_gemm_a
 #pragma unroll
     for (int i = 0; i < outputs; i++) total[i].add(sum[i]), sum[i] = Acc(0);
   };
-  const auto load = [&](T (&x)[TM], T (&y)[TN], int64_t k) {
+  const auto load = [&](T(&x)[TM], T(&y)[TN], int64_t k) {
 #pragma unroll
     for (int i = 0; i < TM; i++) x[i] = a[row[i] + k * args.a.col_stride];
 #pragma unroll

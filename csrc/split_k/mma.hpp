@@ -1,6 +1,6 @@
-// Tiles of 16 bits through shared memory, on tensor cores (`mma.sync`, from sm80 on), whatever the alignment of the operands: numbers
-// get to shared memory one by one. Warps have 16 rows and 16 or 32 columns each; groups of warps that cover the tile share the k's
-// of a chunk.
+// Tiles of 16 bits through shared memory, on tensor cores (`mma.sync`, from sm80 on), whatever the alignment of the
+// operands: numbers get to shared memory one by one. Warps have 16 rows and 16 or 32 columns each; groups of warps that
+// cover the tile share the k's of a chunk.
 #pragma once
 #include "common/mma.hpp"
 #include "split_k/block.hpp"
@@ -13,7 +13,7 @@ struct MmaTile {
   static constexpr int depth = TM == 64 && TN == 64 ? 32 : TM == 16 && TN == 16 ? 128 : 64;
   static constexpr int warps_m = TM / 16, warp_n = TN >= 64 ? 32 : 16, warps_n = TN / warp_n;
   static constexpr int groups = warps / (warps_m * warps_n), fragments = warp_n / 8;
-  static constexpr int steps = depth / (16 * groups);  // products of 16 k's that a group has of a chunk
+  static constexpr int steps = depth / (16 * groups);          // products of 16 k's that a group has of a chunk
   static constexpr int chunks_of_a_chain = 64 / (16 * steps);  // tensor cores add 16 products at a time: four of those
   using A = Loader<T, T, TM, depth, true>;
   using B = Loader<T, T, TN, depth, true>;
@@ -25,8 +25,8 @@ struct MmaTile {
 
 template <class T, class Out, int TM, int TN>
 __global__ void __launch_bounds__(threads, 3)
-    mma_tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
-             const __grid_constant__ Epilogue<Out, float> epilogue) {
+    split_k_mma(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
+                const __grid_constant__ Epilogue<Out, float> epilogue) {
   using C = MmaTile<T, TM, TN>;
   __shared__ __align__(16) uint8_t shared[C::shared_bytes];
   T* const stages = reinterpret_cast<T*>(shared);
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(threads, 3)
   const auto row_of = [&](int e) { return row + e / 2 * 8; };
   const auto column_of = [&](int f, int e) { return column + f * 8 + pair + e % 2; };
   const auto emit = [&](float value, int i, int j) {
-    if (place.m0 + i < args.m && place.n0 + j < args.n) place.emit(value, place.m0 + i, place.n0 + j, args, grid, epilogue);
+    if (place.m0 + i < args.m && place.n0 + j < args.n)
+      place.emit(value, place.m0 + i, place.n0 + j, args, grid, epilogue);
   };
   if constexpr (C::groups == 1) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Tiles of f32 and f64 through shared memory, on the CUDA cores. A thread owns 4 x 4 elements of D; groups of threads that have the
-// same elements share the k's of a chunk.
+// Tiles of f32 and f64 through shared memory, on the CUDA cores. A thread owns 4 x 4 elements of D; groups of threads
+// that have the same elements share the k's of a chunk.
 #pragma once
 #include "split_k/block.hpp"
 
@@ -9,7 +9,9 @@ namespace {
 // Four numbers of shared memory at a multiple of four.
 template <class Acc>
 __device__ void read_four(const Acc* from, Acc (&to)[4]) {
-  struct alignas(16) Vector { Acc numbers[16 / sizeof(Acc)]; };
+  struct alignas(16) Vector {
+    Acc numbers[16 / sizeof(Acc)];
+  };
   constexpr int width = 16 / sizeof(Acc);
 #pragma unroll
   for (int v = 0; v < 4 / width; v++) {
@@ -23,21 +25,21 @@ template <class T, class Acc, int TM, int TN>
 struct Tile {
   static constexpr int depth = TM == 64 && TN == 64 ? 16 : TM == 16 && TN == 16 ? 64 : 32;
   static constexpr int columns = TN / 4, sharers = TM * TN / 16, groups = threads / sharers;
-  static constexpr int steps = depth / groups;  // k's that a group has of a chunk, one after the other
+  static constexpr int steps = depth / groups;                // k's that a group has of a chunk, one after the other
   static constexpr int most = sizeof(Acc) == 8 ? 64 : chain;  // short chains would take registers that f64 lacks
   static constexpr int chunks_of_a_chain = steps < most ? most / steps : 1;
   using A = Loader<T, Acc, TM, depth, false>;
   using B = Loader<T, Acc, TN, depth, false>;
   static constexpr int a_size = A::size, stage = a_size + B::size;
-  static constexpr int shared = 2 * stage > groups * TM * TN ? 2 * stage : (groups > 1 ? groups * TM * TN : 0);
+  static constexpr int shared = 2 * stage > groups* TM* TN ? 2 * stage : (groups > 1 ? groups * TM * TN : 0);
   static constexpr int residents = 2;  // blocks of a multiprocessor
   static_assert(threads % sharers == 0 && depth % groups == 0);
 };
 
 template <class T, class Out, class Acc, int TM, int TN>
 __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
-    tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
-         const __grid_constant__ Epilogue<Out, Acc> epilogue) {
+    split_k_tile(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Grid grid,
+                 const __grid_constant__ Epilogue<Out, Acc> epilogue) {
   using C = Tile<T, Acc, TM, TN>;
   __shared__ __align__(16) Acc shared[C::shared];
   launch_dependents();
@@ -91,7 +93,8 @@ __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
   flush();
 
   const auto emit = [&](Acc value, int i, int j) {
-    if (place.m0 + i < args.m && place.n0 + j < args.n) place.emit(value, place.m0 + i, place.n0 + j, args, grid, epilogue);
+    if (place.m0 + i < args.m && place.n0 + j < args.n)
+      place.emit(value, place.m0 + i, place.n0 + j, args, grid, epilogue);
   };
   if constexpr (C::groups == 1) {
 #pragma unroll

@@ -1,9 +1,11 @@
 // GEMM in cuTile C++ (CUDA Tile): one source for sm_80 ... sm_120. The compiler picks TMA or cp.async, and wgmma,
 // tcgen05 or mma.sync. Persistent: each block (a cluster where CTAs share a tile) strides over the tiles of D.
 //
-// Three properties make the compiler use TMA and keep loads in flight, also for run-time shapes and strides (SASS of nvcc 13.5):
+// Three properties make the compiler use TMA and keep loads in flight, also for run-time shapes and strides (SASS of
+// nvcc 13.5):
 // - pointers, strides and the extents of contiguous dimensions are known to be multiples of 16 bytes;
-// - views are made of kernel arguments only, because the launch builds the descriptors of views on the host. So a batch is
+// - views are made of kernel arguments only, because the launch builds the descriptors of views on the host. So a batch
+// is
 //   a dimension of a view, never an offset into a view;
 // - A, B and D are __restrict__. Otherwise the loads of a tile wait for the store of the tile before.
 #define TG_ANCHOR __tile_global__
@@ -22,7 +24,7 @@ namespace tilegemm {
 namespace ct = cuda::tiles;
 using namespace ct::literals;
 
-// --- The arguments of a kernel ------------------------------------------------------------------------------------------
+// --- The arguments of a kernel ---------------------------------------------------------------------------------------
 //
 // A tile kernel takes scalars and pointers, no structs. So the host passes the members of these aggregates one by one,
 // in this order (scalars() below), and the kernel makes the aggregates again.
@@ -39,15 +41,17 @@ struct Problem {
   Strides a, b, d;
 };
 
-// The three epilogues are parts of the epilogue of common/epilogue.hpp. Each part has a kernel of its own: the plain product pays nothing
-// for an epilogue, and only the third kernel stages C in shared memory, which otherwise holds one more stage of A and B.
+// The three epilogues are parts of the epilogue of common/epilogue.hpp. Each part has a kernel of its own: the plain
+// product pays nothing for an epilogue, and only the third kernel stages C in shared memory, which otherwise holds one
+// more stage of A and B.
 struct Product {};  // d = acc
 
 template <class T>
 struct Activated {  // d = activation(alpha * acc + bias)
   float alpha;
   int activation;
-  const T* bias;  // a vector along M of `bias_m` elements, or along N of `bias_n` elements; a count without a vector is 0
+  const T*
+      bias;  // a vector along M of `bias_m` elements, or along N of `bias_n` elements; a count without a vector is 0
   int bias_m, bias_n;
   int64_t bias_stride, bias_batch[2];
 };
@@ -66,15 +70,15 @@ struct Arguments {
   Epilogue epilogue;
 };
 
-// --- On the device --------------------------------------------------------------------------------------------------
+// --- On the device ---------------------------------------------------------------------------------------------------
 
 // Coordinates in tiles.
 struct Position {
   int batch[2], m, n;
 };
 
-// The place of tile number t. In each matrix of the batch, `group` rows of tiles are visited column by column. The tiles in flight
-// then form a block with about as many rows as columns, which shares rows of A and columns of B in L2.
+// The place of tile number t. In each matrix of the batch, `group` rows of tiles are visited column by column. The
+// tiles in flight then form a block with about as many rows as columns, which shares rows of A and columns of B in L2.
 __tile__ inline Position position(int t, const Problem& p) {
   const int per_batch = p.tiles_m * p.tiles_n, batch = t / per_batch, index = t % per_batch;
   const int width = p.group * p.tiles_n, first = index / width * p.group;
@@ -82,8 +86,9 @@ __tile__ inline Position position(int t, const Problem& p) {
   return {{batch / p.batch[1], batch % p.batch[1]}, first + index % width % rows, index % width / rows};
 }
 
-// A batch of rows x cols matrices, (batch[0], batch[1], rows, cols), divided into tiles. Loads read 0 beyond the edges, and stores
-// write nothing there. A broadcast dimension gets an extent of 1 and a valid stride, because a descriptor takes no stride of 0.
+// A batch of rows x cols matrices, (batch[0], batch[1], rows, cols), divided into tiles. Loads read 0 beyond the edges,
+// and stores write nothing there. A broadcast dimension gets an extent of 1 and a valid stride, because a descriptor
+// takes no stride of 0.
 template <int TILE_ROWS, int TILE_COLS, bool ROW_MAJOR = true, class T>
 __tile__ auto tiled(T* data, int64_t rows, int64_t cols, const Problem& p, const Strides& strides) {
   constexpr ct::shape<1, 1, TILE_ROWS, TILE_COLS> tile;
@@ -108,8 +113,8 @@ __tile__ auto tiled(T* data, int64_t rows, int64_t cols, const Problem& p, const
 template <class View>
 __tile__ auto load(const View& view, const Strides& strides, const Position& at, int row, int col) {
   using Shape = typename View::view_shape_type;
-  return ct::reshape<ct::shape<Shape::static_extent(2), Shape::static_extent(3)>>(view.load_masked(
-      strides.batch[0] == 0 ? 0 : at.batch[0], strides.batch[1] == 0 ? 0 : at.batch[1], row, col));
+  return ct::reshape<ct::shape<Shape::static_extent(2), Shape::static_extent(3)>>(
+      view.load_masked(strides.batch[0] == 0 ? 0 : at.batch[0], strides.batch[1] == 0 ? 0 : at.batch[1], row, col));
 }
 
 // Elements [first, first + COUNT) of the bias, 0 from `end` on. The bias has no view, since a bias may be unaligned.
@@ -121,15 +126,15 @@ __tile__ auto load_bias(const Activated<T>& e, const Position& at, int first, in
   return ct::element_cast<float>(ct::load_masked(elements, index < end, T(0.0f)));
 }
 
-// 1 / x and 2^x by the hardware's instructions: the error is a few units in the last place of f32, and subnormals count as 0.
-// f16 and bf16 round that error away. The instructions save a branch or a scaling per element.
+// 1 / x and 2^x by the hardware's instructions: the error is a few units in the last place of f32, and subnormals count
+// as 0. f16 and bf16 round that error away. The instructions save a branch or a scaling per element.
 constexpr ct::rounding_mode_constant<ct::rounding_mode::round_approximate> approximate;
 constexpr ct::subnormals_rounding_mode_constant<ct::subnormals_rounding_mode::round_subnormals_to_zero> flush;
 template <class X> __tile__ X reciprocal(X x) { return ct::div(1.0f, x, approximate, flush); }
 template <class X> __tile__ X exponential(X x) { return ct::exp2(x, flush); }
 
-// activate() of common/activation.hpp on a tile, in the form for 16 bits: tile code can call neither activate() nor <cmath>. The
-// branches are uniform.
+// activate() of common/activation.hpp on a tile, in the form for 16 bits: tile code can call neither activate() nor
+// <cmath>. The branches are uniform.
 constexpr ct::propagate_nan_t keep_nan;
 template <class X> __tile__ X relu(X x) { return ct::max(x, 0.0f, keep_nan); }
 template <class X>
@@ -166,7 +171,9 @@ __tile__ X activate(int activation, X x) {
 }
 
 template <class Row, class X>
-__tile__ X finish(const Product&, const Problem&, const Position&, X acc) { return acc; }
+__tile__ X finish(const Product&, const Problem&, const Position&, X acc) {
+  return acc;
+}
 
 template <class Row, class T, class X>
 __tile__ X finish(const Activated<T>& e, const Problem&, const Position& at, X acc) {
@@ -219,29 +226,31 @@ __tile_global__ void tile_gemm(const T* __restrict__ a, const T* __restrict__ b,
 
 }  // namespace
 
-// --- On the host ----------------------------------------------------------------------------------------------------
+// --- On the host -----------------------------------------------------------------------------------------------------
 
-// The strides of a rows x cols matrix of 2-byte elements, or nothing unless 16-byte accesses cover exactly the matrix. The strides
-// of dimensions of size 1 have no effect.
+// The strides of a rows x cols matrix of 2-byte elements, or nothing unless 16-byte accesses cover exactly the matrix.
+// The strides of dimensions of size 1 have no effect.
 inline std::optional<Strides> strides_of(const tg_matrix& matrix, int64_t rows, int64_t cols, bool row_major,
                                          const int64_t (&batch)[2]) {
   const int64_t contiguous = row_major ? cols : rows, unit = row_major ? matrix.col_stride : matrix.row_stride;
   const int64_t lines = row_major ? rows : cols, stride = row_major ? matrix.row_stride : matrix.col_stride;
   const Strides strides{lines == 1 ? contiguous : stride,
                         {batch[0] == 1 ? 0 : matrix.batch_stride[0], batch[1] == 1 ? 0 : matrix.batch_stride[1]}};
-  const int64_t bits = contiguous | strides.line | strides.batch[0] | strides.batch[1];  // the low bits of all strides at once
+  const int64_t bits =
+      contiguous | strides.line | strides.batch[0] | strides.batch[1];  // the low bits of all strides at once
   const bool aligned = reinterpret_cast<uintptr_t>(matrix.ptr) % 16 == 0 && bits >= 0 && bits % 8 == 0;
   constexpr int64_t most = int64_t(1) << 39;  // elements: the limit of a TMA descriptor
-  const bool addressable = strides.line > 0 && strides.line < most && strides.batch[0] < most && strides.batch[1] < most;
+  const bool addressable =
+      strides.line > 0 && strides.line < most && strides.batch[0] < most && strides.batch[1] < most;
   return aligned && unit == 1 && addressable ? std::optional{strides} : std::nullopt;
 }
 
 inline auto scalars(const Strides& s) { return std::tuple{s.line, s.batch[0], s.batch[1]}; }
 
 inline auto scalars(const Problem& p) {
-  return std::tuple_cat(std::tuple{p.m, p.n, p.k, p.batch[0], p.batch[1], p.tiles_m, p.tiles_n, p.tiles_k, p.tiles,
-                                   p.group, p.blocks},
-                        scalars(p.a), scalars(p.b), scalars(p.d));
+  return std::tuple_cat(
+      std::tuple{p.m, p.n, p.k, p.batch[0], p.batch[1], p.tiles_m, p.tiles_n, p.tiles_k, p.tiles, p.group, p.blocks},
+      scalars(p.a), scalars(p.b), scalars(p.d));
 }
 
 inline auto scalars(const Product&) { return std::tuple{}; }
@@ -271,9 +280,19 @@ std::optional<Problem> problem_of(const tg_gemm_args& args) {
   if (!a || !b || !d || tiles_m * tiles_n > most / batch) return {};
   const int64_t tiles = tiles_m * tiles_n * batch, group = std::min<int64_t>(8, tiles_m);
   const int resident = std::max(1, args.sm_count / cluster<Row> * blocks_per_sm<Row>);
-  return Problem{int(args.m), int(args.n), int(args.k), {int(args.batch[0]), int(args.batch[1])},
-                 int(tiles_m), int(tiles_n), int(ceil_div(args.k, Row::tile_k)), int(tiles),
-                 int(group), std::min(int(tiles), resident), *a, *b, *d};
+  return Problem{int(args.m),
+                 int(args.n),
+                 int(args.k),
+                 {int(args.batch[0]), int(args.batch[1])},
+                 int(tiles_m),
+                 int(tiles_n),
+                 int(ceil_div(args.k, Row::tile_k)),
+                 int(tiles),
+                 int(group),
+                 std::min(int(tiles), resident),
+                 *a,
+                 *b,
+                 *d};
 }
 
 template <class T>
@@ -281,9 +300,13 @@ std::optional<Activated<T>> activated(const tg_gemm_args& args) {
   const tg_matrix& bias = args.bias;
   const bool along_n = bias.row_stride == 0 || args.m == 1, along_m = bias.col_stride == 0 || args.n == 1;
   if (bias.ptr && !along_n && !along_m) return {};
-  return Activated<T>{float(args.alpha), args.activation, static_cast<const T*>(bias.ptr),
-                      bias.ptr && !along_n ? int(args.m) : 0, bias.ptr && along_n ? int(args.n) : 0,
-                      along_n ? bias.col_stride : bias.row_stride, {bias.batch_stride[0], bias.batch_stride[1]}};
+  return Activated<T>{float(args.alpha),
+                      args.activation,
+                      static_cast<const T*>(bias.ptr),
+                      bias.ptr && !along_n ? int(args.m) : 0,
+                      bias.ptr && along_n ? int(args.n) : 0,
+                      along_n ? bias.col_stride : bias.row_stride,
+                      {bias.batch_stride[0], bias.batch_stride[1]}};
 }
 
 template <class Row, class Epilogue>

@@ -6,7 +6,7 @@ use crate::problem::{Format, Groups, Problem};
 
 /// Numbers of K that a warp loads at a time.
 pub(super) const SPAN: usize = 256;
-/// The largest stride of B, in elements: 16 rows of W span less than 2^32 bytes. csrc/common/gguf_ring.hpp has the same number.
+/// The largest stride of B, in elements: 16 rows of W span less than 2^32 bytes. csrc/gguf/ring.hpp has the same number.
 const MOST_STRIDE: u64 = 1 << 27;
 
 pub(super) fn supports(problem: &Problem) -> Result<(), Rejection> {

@@ -11,7 +11,7 @@ use crate::problem::{Groups, Problem};
 
 /// Shared memory of a block, on every card from Ampere on; csrc/sm80_grouped_gemm/shape.hpp has the same number.
 const SHARED_BYTES: usize = 99 * 1024;
-/// A group that has rows has an entry in the list of units (csrc/common/unit_list.hpp).
+/// A group that has rows has an entry in the list of units (csrc/experts/unit_list.hpp).
 const ENTRY_BYTES: usize = 16;
 /// Rows of a fragment of `mma.sync`.
 const FRAGMENT: usize = 16;

@@ -206,7 +206,7 @@ fn interposer_adds_to_unaligned_results(gpu: &Gpu) -> Result<(), String> {
     result
 }
 
-/// The kernels in a graph that copy operands: copy_rows and transpose of csrc/common, whose names have the namespace.
+/// The kernels in a graph that copy operands: copy_rows and transpose, whose names have the namespace.
 fn copies_in(graph: driver::CUgraph) -> Result<usize, String> {
     let check = |result: driver::CUresult| result.result().map_err(|e| e.to_string());
     let mut count = 0;

@@ -1,5 +1,6 @@
-//! The house: its rooms, the direction of imports, and what pages say of settings and errors.
+//! The house: its rooms in `src` and `csrc`, the direction of imports, and what pages say of settings and errors.
 
+mod csrc;
 mod rooms;
 mod settings;
 mod troubleshooting;

@@ -1,7 +1,7 @@
-//! The house: the rooms of `src`, the direction of their imports, and the linkage of the kernels in `csrc`.
+//! The house: the rooms of `src` and the direction of their imports.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The rooms that a room imports from, with the files that do.
 type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
@@ -117,37 +117,4 @@ fn a_circle_is_found() {
     let rooms: Imports = rooms.into_iter().map(|(name, from)| (name.to_string(), from)).collect();
     assert_eq!(circles(rooms).into_keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(imported("use crate::{a::{x, y}, b}; crate::c::d(); $crate::e"), ["a", "b", "c"]);
-}
-
-/// All files below a folder.
-fn files(folder: &Path) -> Box<dyn Iterator<Item = PathBuf>> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    Box::new(entries.flat_map(|path| if path.is_dir() { files(&path) } else { Box::new(std::iter::once(path)) }))
-}
-
-/// nvcc before 13.0 makes weak symbols of kernels with external linkage: of two architectures in one binary, one would take the
-/// other's.
-#[test]
-fn kernels_have_internal_linkage() {
-    let mut kernels = 0;
-    for path in files(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/csrc")))
-        .filter(|path| path.extension().is_some_and(|ending| ending != "toml"))
-    {
-        let (mut namespaces, text) = (Vec::new(), std::fs::read_to_string(&path).unwrap());
-        for (number, line) in text.lines().enumerate() {
-            match line {
-                _ if line.starts_with("namespace ") && line.ends_with('{') => namespaces.push(line == "namespace {"),
-                _ if line.starts_with("}  // namespace") => drop(namespaces.pop()),
-                _ if line.starts_with("__global__")
-                    || line.starts_with("__tile_global__")
-                    || line.starts_with("TG_ANCHOR") =>
-                {
-                    assert!(namespaces.contains(&true), "{}:{}: not in `namespace {{`", path.display(), number + 1);
-                    kernels += 1;
-                }
-                _ => {}
-            }
-        }
-    }
-    assert!(kernels > 15, "only {kernels} kernels found in csrc");
 }

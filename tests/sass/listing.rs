@@ -117,7 +117,7 @@ pub fn matches(instruction: &str, need: &str) -> bool {
     need.next() == Some(have[0]) && need.all(|modifier| have[1..].contains(&modifier))
 }
 
-/// The source and the name in `_ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e48multiplyI...`. Between the two namespaces there may be others.
+/// The source and the name in `_ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e49sm90_gemmI...`. Between the two namespaces there may be others.
 fn parts(symbol: &str) -> Option<(String, String)> {
     let (mut namespace, mut rest) = identifier(symbol.strip_prefix("_ZN8tilegemm")?)?;
     while !namespace.starts_with("_GLOBAL__N__") {
@@ -130,7 +130,7 @@ fn parts(symbol: &str) -> Option<(String, String)> {
     Some((family.into(), name.into()))
 }
 
-/// A mangled identifier, `8multiply...`, and what follows.
+/// A mangled identifier, `9sm90_gemm...`, and what follows.
 fn identifier(text: &str) -> Option<(&str, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let length: usize = text[..digits].parse().ok()?;
@@ -189,12 +189,12 @@ impl Listing {
 mod tests {
     use super::*;
 
-    const SYMBOL: &str = "_ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e48multiplyINS_3abc_rowEEEvT_";
+    const SYMBOL: &str = "_ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e49sm90_gemmINS_3abc_rowEEEvT_";
 
     /// Two loops in a third one; the first of them spills.
     const CODE: &str = "
         arch = sm_90a
-                Function : _ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e48multiplyINS_3abc_rowEEEvT_
+                Function : _ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e49sm90_gemmINS_3abc_rowEEEvT_
                 .headerflags    @\"EF_CUDA_SM90\"
         /*0000*/                   LDC R1, c[0x0][0x28] ;           /* 0x00000a00ff017b82 */
                                                                     /* 0x000fe20000000800 */
@@ -212,7 +212,7 @@ mod tests {
         Resource usage:
          Common:
           GLOBAL:0
-         Function _ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e48multiplyINS_3abc_rowEEEvT_:
+         Function _ZN8tilegemm45_GLOBAL__N__5a10723f_12_sm90_gemm_cu_d9f196e49sm90_gemmINS_3abc_rowEEEvT_:
           REG:168 STACK:8 SHARED:0 LOCAL:0 CONSTANT[0]:1000 TEXTURE:0 SURFACE:0 SAMPLER:0
     ";
 
@@ -223,11 +223,11 @@ mod tests {
         listing.read_resources(RESOURCES.as_bytes());
         let [function] = &listing.functions[..] else { panic!("{} functions", listing.functions.len()) };
         assert_eq!(function.symbol, SYMBOL);
-        assert_eq!([&function.family, &function.name, &function.arch], ["sm90_gemm", "multiply", "sm90a"]);
+        assert_eq!([&function.family, &function.name, &function.arch], ["sm90_gemm", "sm90_gemm", "sm90a"]);
         let nested = parts(
-            "_ZN8tilegemm4gguf50_GLOBAL__N__406a0872_17_sm90_gguf_gemm_cu_10db77d47prepareI6__halfEEv12tg_gemm_args",
+            "_ZN8tilegemm4gguf50_GLOBAL__N__406a0872_17_sm90_gguf_gemm_cu_10db77d417gguf_prepare_bf16I6__halfEEv12tg_gemm_args",
         );
-        assert_eq!(nested, Some(("sm90_gguf_gemm".into(), "prepare".into())));
+        assert_eq!(nested, Some(("sm90_gguf_gemm".into(), "gguf_prepare_bf16".into())));
         assert_eq!((function.registers, function.code.len()), (168, 9));
         assert!(function.has("LDG.128") && function.has("HGMMA") && !function.has("LDG.64") && !function.has("LD"));
         let loops = function.innermost_loops("HGMMA");

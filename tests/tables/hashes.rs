@@ -12,9 +12,12 @@ fn comments_blanks_and_includes_are_no_code() {
         "/* a kernel\n   of ours */ int x = 1;\tint y;",
         "int x = 1; /**/ int y; // trailing",
         "#include <limits>\nint x = 1;\n  #include \"common/x.hpp\"\nint y;",
+        "int x =\n    1;\nint y;",
+        "int x=1;  \\\n  int y;",
     ];
-    assert!(same.iter().all(|text| code::code(text) == "int x = 1; int y;"), "{:?}", same.map(code::code));
-    assert_eq!(code::code(r#"f("// no /* comment \" */", '"'); // c"#), r#"f("// no /* comment \" */", '"');"#);
+    assert!(same.iter().all(|text| code::code(text) == "int x=1;int y;"), "{:?}", same.map(code::code));
+    assert_eq!(code::code(r#"f("// no /* comment \" */", '"'); // c"#), r#"f("// no /* comment \" */",'"');"#);
+    assert_eq!(code::code("x - -y < *z  int\n8"), "x- -y< *z int 8", "neighbours that would become one have a blank");
     assert_eq!(code::code("1'000; // it's\nx"), "1'000; // it's x", "an odd apostrophe ends with its line");
     assert_eq!(code::code("a // no end"), "a");
     assert_eq!(code::code("a /* no end"), "a");
@@ -24,9 +27,9 @@ fn comments_blanks_and_includes_are_no_code() {
 fn code_of_another_architecture_does_not_count() {
     let text = "void wait() {\n#if __CUDA_ARCH__ >= 900\n  asm();\n#endif\n}\n#ifdef X\nint x;\n#endif\n";
     let code_for = |capability| code::code(&code::for_capability(text, capability));
-    assert_eq!(code_for(90), "void wait() { asm(); } #ifdef X int x; #endif");
+    assert_eq!(code_for(90), "void wait(){asm();}#ifdef X int x;#endif");
     assert_eq!(code_for(100), code_for(90));
-    assert_eq!(code_for(80), "void wait() { } #ifdef X int x; #endif");
+    assert_eq!(code_for(80), "void wait(){}#ifdef X int x;#endif");
 }
 
 #[test]

@@ -345,7 +345,7 @@ fn limits_of_a_row_take_the_place_of_the_familys() {
 }
 
 #[test]
-fn every_folder_but_common_is_a_family() {
+fn a_folder_with_a_table_is_a_family() {
     let folder = std::env::temp_dir().join(format!("tilegemm-table-{}", std::process::id()));
     for name in ["b", "a", "common"] {
         std::fs::create_dir_all(folder.join(name)).unwrap();
@@ -353,11 +353,10 @@ fn every_folder_but_common_is_a_family() {
     for name in ["a", "b"] {
         std::fs::write(folder.join(name).join("family.toml"), MADE_UP.to_string() + &row(&[F32_ROW])).unwrap();
     }
-    let families: Vec<String> = table::read(&folder).unwrap().into_iter().map(|kernel| kernel.family).collect();
-    assert_eq!(families, ["a", "b"], "in the order of their names");
+    let families = || table::read(&folder).unwrap().into_iter().map(|kernel| kernel.family).collect::<Vec<_>>();
+    assert_eq!(families(), ["a", "b"], "in the order of their names");
     std::fs::remove_file(folder.join("b/family.toml")).unwrap();
-    let error = table::read(&folder).unwrap_err();
-    assert!(error.starts_with("cannot read ") && error.contains("b/family.toml"), "{error}");
+    assert_eq!(families(), ["a"]);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -1,4 +1,5 @@
-// Operands in the boxes of common/tensor_map.hpp, 128 bytes wide and swizzled, as CuTe's layouts. Kernels address these boxes by hand.
+// Operands in the boxes of common/tensor_map.hpp, 128 bytes wide and swizzled, as CuTe's layouts. Kernels address these
+// boxes by hand.
 #pragma once
 #include "common/layout/views.hpp"
 
@@ -8,7 +9,8 @@ namespace tilegemm::layout {
 template <class T, int rows, int depth, bool k_major>
 auto boxes() {
   using namespace cute;
-  if constexpr (k_major) return tile_to_shape(GMMA::Layout_K_SW128_Atom<T>{}, Shape<Int<rows>, Int<depth>>{}, Step<_1, _2>{});
+  if constexpr (k_major)
+    return tile_to_shape(GMMA::Layout_K_SW128_Atom<T>{}, Shape<Int<rows>, Int<depth>>{}, Step<_1, _2>{});
   else return tile_to_shape(GMMA::Layout_MN_SW128_Atom<T>{}, Shape<Int<rows>, Int<depth>>{}, Step<_2, _1>{});
 }
 
@@ -22,7 +24,9 @@ auto ring(const Stage& stage) {
 
 // A tensor in shared memory; nothing is read.
 template <class T, class Layout>
-auto shared_tensor(const Layout& layout) { return cute::make_tensor(cute::make_smem_ptr(static_cast<T*>(nullptr)), layout); }
+auto shared_tensor(const Layout& layout) {
+  return cute::make_tensor(cute::make_smem_ptr(static_cast<T*>(nullptr)), layout);
+}
 
 // The load of an operand by TMA. CuTe's own kernels make tensor maps from the type of this copy.
 template <class T, int rows, int depth, bool k_major, class Ring>

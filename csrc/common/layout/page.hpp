@@ -1,5 +1,5 @@
-// The page that a layout program prints: kernels and examples, each with views of its copies, products and shared memory, as JSON
-// (src/cli/layout/page.rs reads the page). CuTe evaluates every layout, on the host.
+// The page that a layout program prints: kernels and examples, each with views of its copies, products and shared
+// memory, as JSON (src/cli/layout/page.rs reads the page). CuTe evaluates every layout, on the host.
 #pragma once
 #include <cxxabi.h>
 
@@ -18,7 +18,8 @@
 
 namespace tilegemm::layout {
 
-// CuTe's own text of a layout, a shape or a tiler. CuTe marks static numbers with an underscore, which is left out here.
+// CuTe's own text of a layout, a shape or a tiler. CuTe marks static numbers with an underscore, which is left out
+// here.
 template <class T>
 std::string text(const T& value) {
   std::ostringstream stream;
@@ -52,7 +53,9 @@ inline void require(bool holds, const char* what) {
   std::exit(1);
 }
 
-inline std::string quoted(const std::string& text) { return '"' + text + '"'; }  // no name and no layout has a character to escape
+inline std::string quoted(const std::string& text) {
+  return '"' + text + '"';
+}  // no name and no layout has a character to escape
 
 // A layout of two modes, evaluated by CuTe over its whole domain.
 struct Table {
@@ -69,18 +72,16 @@ Table table(const Layout& layout) {
   return table;
 }
 
-// The cells of a matrix, each with two numbers: thread and value, or bank and offset. A grid has only the first rows and columns of a large
-// matrix.
+// The cells of a matrix, each with two numbers: thread and value, or bank and offset. A grid has only the first rows
+// and columns of a large matrix.
 class Grid {
  public:
   static constexpr int most = 64;
 
   Grid(const char* colour, const char* row, const char* column, int rows, int columns)
-      : head_("\"colour\":" + quoted(colour) + ",\"row\":" + quoted(row) + ",\"column\":" + quoted(column) + ",\"of\":[" +
-              std::to_string(rows) + ',' + std::to_string(columns) + ']'),
-        rows_(std::min(rows, most)),
-        columns_(std::min(columns, most)),
-        cells_(size_t(rows_) * columns_, {-1, -1}) {}
+      : head_("\"colour\":" + quoted(colour) + ",\"row\":" + quoted(row) + ",\"column\":" + quoted(column) +
+              ",\"of\":[" + std::to_string(rows) + ',' + std::to_string(columns) + ']'),
+        rows_(std::min(rows, most)), columns_(std::min(columns, most)), cells_(size_t(rows_) * columns_, {-1, -1}) {}
 
   // Sets a cell, unless the cell is outside of the grid, or set before.
   void set(int row, int column, int first, int second) {
@@ -90,7 +91,8 @@ class Grid {
   }
 
   std::string json() const {
-    std::string json = '{' + head_ + ",\"rows\":" + std::to_string(rows_) + ",\"columns\":" + std::to_string(columns_) + ",\"cells\":[";
+    std::string json = '{' + head_ + ",\"rows\":" + std::to_string(rows_) + ",\"columns\":" + std::to_string(columns_) +
+                       ",\"cells\":[";
     for (size_t i = 0; i < cells_.size(); i++) {
       json += (i ? ",[" : "[") + std::to_string(cells_[i].first) + ',' + std::to_string(cells_[i].second) + ']';
     }
@@ -112,7 +114,8 @@ inline Grid bank_grid(const Table& offsets, int bytes, const char* row, const ch
   return grid;
 }
 
-// The cells of a tile of `rows` x `columns` by thread and value. `tv`: (thread, value) -> element of the tile, counted down its columns.
+// The cells of a tile of `rows` x `columns` by thread and value. `tv`: (thread, value) -> element of the tile, counted
+// down its columns.
 inline Grid thread_grid(const Table& tv, const char* row, const char* column, int rows, int columns) {
   Grid grid("thread", row, column, rows, columns);
   for (int t = 0; t < tv.rows; t++) {
@@ -121,7 +124,8 @@ inline Grid thread_grid(const Table& tv, const char* row, const char* column, in
   return grid;
 }
 
-// The ways of a bank conflict: the most words of four bytes that lanes, which access shared memory together, want from one bank.
+// The ways of a bank conflict: the most words of four bytes that lanes, which access shared memory together, want from
+// one bank.
 inline int ways(const std::vector<int>& addresses, int bytes) {
   std::set<int> banks[32];
   size_t most = 0;
@@ -137,8 +141,8 @@ inline int ways(const std::vector<int>& addresses, int bytes) {
 // Lanes of a warp whose accesses of `bytes` are served together: 128 bytes at most.
 inline int lanes_together(int bytes) { return bytes <= 4 ? 32 : 128 / bytes; }
 
-// The most ways in which the lanes of a warp conflict when each accesses `values` elements at a time. `tv`: as of `thread_grid`;
-// `offsets`: of a matrix of elements of `bytes`, whose first rows and columns are the tile.
+// The most ways in which the lanes of a warp conflict when each accesses `values` elements at a time. `tv`: as of
+// `thread_grid`; `offsets`: of a matrix of elements of `bytes`, whose first rows and columns are the tile.
 inline int ways_of_threads(const Table& tv, int tile_rows, const Table& offsets, int bytes, int values) {
   const int together = lanes_together(values * bytes);
   int most = 0;
@@ -154,11 +158,13 @@ inline int ways_of_threads(const Table& tv, int tile_rows, const Table& offsets,
   return most;
 }
 
-// The most ways in which eight pieces of 16 bytes conflict, over a matrix. The pieces that are accessed together are `of_line` neighbours
-// of a line, and the same pieces of the next lines. A line is a row, or, without `along_columns`, a column.
+// The most ways in which eight pieces of 16 bytes conflict, over a matrix. The pieces that are accessed together are
+// `of_line` neighbours of a line, and the same pieces of the next lines. A line is a row, or, without `along_columns`,
+// a column.
 inline int ways_of_pieces(const Table& offsets, int bytes, bool along_columns, int of_line) {
   const int piece = 16 / bytes, together = 8;
-  const int lines = along_columns ? offsets.rows : offsets.columns, length = along_columns ? offsets.columns : offsets.rows;
+  const int lines = along_columns ? offsets.rows : offsets.columns,
+            length = along_columns ? offsets.columns : offsets.rows;
   int most = 0;
   for (int line = 0; line < lines; line += together / of_line) {
     for (int first = 0; first < length; first += of_line * piece) {
@@ -185,8 +191,8 @@ struct View {
     return *this;
   }
   View& access(const std::string& by, int lanes, int bytes, int ways) {
-    accesses.push_back("{\"by\":" + quoted(by) + ",\"lanes\":" + std::to_string(lanes) + ",\"bytes\":" + std::to_string(bytes) +
-                       ",\"ways\":" + std::to_string(ways) + '}');
+    accesses.push_back("{\"by\":" + quoted(by) + ",\"lanes\":" + std::to_string(lanes) +
+                       ",\"bytes\":" + std::to_string(bytes) + ",\"ways\":" + std::to_string(ways) + '}');
     return *this;
   }
 };
@@ -208,13 +214,20 @@ class Page {
   }
 
   void print() const {
-    std::string json = "{\"entries\":[" + joined(entries_, [](const Entry& entry) {
-      return "\n{\"name\":" + quoted(entry.name) + ",\"about\":" + quoted(entry.about) + ",\"views\":[" +
-             joined(entry.views, [](const View& view) {
-               return "\n {\"title\":" + quoted(view.title) + ",\"facts\":[" + joined(view.facts) + "],\"accesses\":[" +
-                      joined(view.accesses) + "],\"grid\":" + (view.grid < 0 ? "null" : std::to_string(view.grid)) + '}';
-             }) + "]}";
-    }) + "],\n\"grids\":[" + joined(grids_) + "]}\n";
+    std::string json =
+        "{\"entries\":[" +
+        joined(entries_,
+               [](const Entry& entry) {
+                 return "\n{\"name\":" + quoted(entry.name) + ",\"about\":" + quoted(entry.about) + ",\"views\":[" +
+                        joined(entry.views,
+                               [](const View& view) {
+                                 return "\n {\"title\":" + quoted(view.title) + ",\"facts\":[" + joined(view.facts) +
+                                        "],\"accesses\":[" + joined(view.accesses) +
+                                        "],\"grid\":" + (view.grid < 0 ? "null" : std::to_string(view.grid)) + '}';
+                               }) +
+                        "]}";
+               }) +
+        "],\n\"grids\":[" + joined(grids_) + "]}\n";
     std::fputs(json.c_str(), stdout);
   }
 

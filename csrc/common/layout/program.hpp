@@ -1,10 +1,10 @@
-// The program of a family's layouts. build.rs compiles csrc/<family>/layout.cu with the flags and the rows of the family's kernels, runs the
-// program on the host and embeds the page that the program prints.
+// The program of a family's layouts. build.rs compiles csrc/<family>/layout.cu with the flags and the rows of the
+// family's kernels, runs the program on the host and embeds the page that the program prints.
 //
-// layout.cu includes this header, then the family's source, which ends with the rows. In place of a kernel's descriptor, each row
-// becomes an entry of the page. layout.cu defines `template <class Row> void describe(layout::Page&)` in namespace tilegemm: the views of
-// the types that the kernel of a row is made of. No kernel is instantiated. The whole of layout.cu is for the host alone: nvcc would read
-// the file a second time for the device.
+// layout.cu includes this header, then the family's source, which ends with the rows. In place of a kernel's
+// descriptor, each row becomes an entry of the page. layout.cu defines `template <class Row> void
+// describe(layout::Page&)` in namespace tilegemm: the views of the types that the kernel of a row is made of. No kernel
+// is instantiated. The whole of layout.cu is for the host alone: nvcc would read the file a second time for the device.
 #pragma once
 #include <cudaTypedefs.h>  // before CUTLASS, which would include this header inside of a namespace
 

@@ -11,7 +11,8 @@ struct Numbers {
   const T* from;
   int64_t stride, k;
 
-  __host__ __device__ explicit Numbers(const tg_gemm_args& args) : from(static_cast<const T*>(args.a.ptr)), stride(args.a.row_stride), k(args.k) {}
+  __host__ __device__ explicit Numbers(const tg_gemm_args& args)
+      : from(static_cast<const T*>(args.a.ptr)), stride(args.a.row_stride), k(args.k) {}
 
   __device__ void load(int64_t row, int64_t at, float (&x)[width]) const {
     const T* const here = from + row * stride + at;

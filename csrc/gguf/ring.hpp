@@ -1,7 +1,7 @@
 // Blocks of a GGUF file on their way to a warp: 16 rows of W, span after span, through a ring in shared memory.
 #pragma once
-#include "common/gguf_fragment.hpp"
 #include "common/ptx.hpp"
+#include "gguf/fragment.hpp"
 
 namespace tilegemm::gguf {
 namespace {
@@ -10,16 +10,21 @@ constexpr int rows_of_warp = 16;
 // A warp's 16 rows span less than 2^32 bytes. The families' .rs files have the same number.
 constexpr int64_t most_stride = 1 << 27;
 
-// Whether the operands are within the limits of the families that read blocks of `Row::b`. Their family.toml have the limits.
+// Whether the operands are within the limits of the families that read blocks of `Row::b`. Their family.toml have the
+// limits.
 template <class Row>
 bool takes_operands(const tg_gemm_args& args) {
   constexpr Block block = block_of(Row::b);
-  const bool is_whole = args.k % block.elements == 0 && args.b.row_stride == 1 && args.b.col_stride % block.elements == 0;
-  const bool is_aligned = reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0 && args.b.batch_stride[1] % block.elements == 0;
+  const bool is_whole =
+      args.k % block.elements == 0 && args.b.row_stride == 1 && args.b.col_stride % block.elements == 0;
+  const bool is_aligned =
+      reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0 && args.b.batch_stride[1] % block.elements == 0;
   const bool is_one = args.batch[0] == 1 && args.batch[1] == 1;
-  const bool has_lines = args.a.col_stride == 1 && args.d.col_stride == 1 && args.b.col_stride >= args.k && args.b.col_stride <= most_stride;
+  const bool has_lines = args.a.col_stride == 1 && args.d.col_stride == 1 && args.b.col_stride >= args.k &&
+                         args.b.col_stride <= most_stride;
   constexpr int most = INT_MAX / 2;
-  return is_whole && is_aligned && is_one && has_lines && args.m <= most && args.n <= most && args.k >= 1 && args.k <= most;
+  return is_whole && is_aligned && is_one && has_lines && args.m <= most && args.n <= most && args.k >= 1 &&
+         args.k <= most;
 }
 
 // The first block of a matrix B: the matrices of groups of rows are B's inner batch stride apart.
@@ -43,8 +48,8 @@ __device__ __forceinline__ uint32_t row_bytes(const tg_gemm_args& args) {
   return uint32_t(args.k) / block.elements * block.bytes;
 }
 
-// Bytes in shared memory from `bytes` bytes of a row to those of the next row, for a row at any multiple of 2 bytes: an odd multiple of 16, which spreads
-// eight rows over all banks.
+// Bytes in shared memory from `bytes` bytes of a row to those of the next row, for a row at any multiple of 2 bytes: an
+// odd multiple of 16, which spreads eight rows over all banks.
 constexpr int shared_pitch(int bytes) {
   const int least = (bytes + 15 + 15) / 16 * 16;
   return least % 32 ? least : least + 16;
@@ -61,8 +66,9 @@ struct RingShape {
   static constexpr int bytes_behind = 16;
 };
 
-// The spans of a warp's 16 rows, loaded one after the other. Places are bytes from a multiple of 16 at or before the first row's first byte. Slot i of a stage has
-// row 2 (i % 8) + i / 8: of the slots that a lane multiplies, g and g + 8, results are neighbours in D.
+// The spans of a warp's 16 rows, loaded one after the other. Places are bytes from a multiple of 16 at or before the
+// first row's first byte. Slot i of a stage has row 2 (i % 8) + i / 8: of the slots that a lane multiplies, g and g +
+// 8, results are neighbours in D.
 template <class S>
 class Ring {
  public:
@@ -70,8 +76,10 @@ class Ring {
 
   // `matrix`: the place of W among the matrices B; `span`: the first span that load() loads.
   __device__ Ring(const tg_gemm_args& args, int matrix, int first_row, int span, uint8_t* ring)
-      : rows_left_(int(args.n) - 1 - first_row), row_bytes_(row_bytes<S::format>(args)), stride_(row_stride<S::format>(args)) {
-    const uint64_t first = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)), here = first + int64_t(min(first_row, int(args.n) - 1)) * stride_;
+      : rows_left_(int(args.n) - 1 - first_row), row_bytes_(row_bytes<S::format>(args)),
+        stride_(row_stride<S::format>(args)) {
+    const uint64_t first = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)),
+                   here = first + int64_t(min(first_row, int(args.n) - 1)) * stride_;
     base_ = reinterpret_cast<const uint8_t*>(here & ~uint64_t(15));
     odd_ = uint32_t(here & 15);
     front_ = here == first ? odd_ : 0;
@@ -90,8 +98,10 @@ class Ring {
       // A span is whole chunks of memory, and nothing else.
 #pragma unroll
       for (int i = 0; i < copies; i++) {
-        const bool exists = (rows_of_warp * chunks % 32 == 0 || slot_of(i) < rows_of_warp) && 16 * chunk_of(i) < Row::bytes;
-        if (exists) copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + rows_[i] + passed_, 16, evict_first);
+        const bool exists =
+            (rows_of_warp * chunks % 32 == 0 || slot_of(i) < rows_of_warp) && 16 * chunk_of(i) < Row::bytes;
+        if (exists)
+          copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + rows_[i] + passed_, 16, evict_first);
       }
       passed_ += Row::bytes;
       return;
@@ -99,10 +109,12 @@ class Ring {
 #pragma unroll
     for (int i = 0; i < copies; i++) {
       // Of a row's last span there may be fewer blocks.
-      const uint32_t from = rows_[i] + passed_, last = min(from + Row::bytes, rows_[i] + row_bytes_), at = (from & ~15u) + 16 * chunk_of(i);
+      const uint32_t from = rows_[i] + passed_, last = min(from + Row::bytes, rows_[i] + row_bytes_),
+                     at = (from & ~15u) + 16 * chunk_of(i);
       const uint32_t until = Row::block.elements == gguf::span ? from + Row::bytes : last;
       const bool exists = (rows_of_warp * chunks % 32 == 0 || slot_of(i) < rows_of_warp) && at >= front_ && at < until;
-      if (exists) copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + at, int(min(end_ - at, 16u)), evict_first);
+      if (exists)
+        copy_async_16(to_ + stage * S::stage_bytes + i * 32 * 16, base_ + at, int(min(end_ - at, 16u)), evict_first);
     }
     passed_ += Row::bytes;
   }
@@ -115,7 +127,8 @@ class Ring {
     }
   }
 
-  // The bytes between the span in slot i and the multiple of 16 before, with which the span has arrived in shared memory.
+  // The bytes between the span in slot i and the multiple of 16 before, with which the span has arrived in shared
+  // memory.
   __device__ uint32_t odd_bytes(int i, int span) const { return (place(i) + span * Row::bytes) & 15; }
 
  private:
@@ -125,15 +138,17 @@ class Ring {
   __device__ static int slot_of(int i) { return (i * 32 + int(threadIdx.x) % 32) / chunks; }
   __device__ static int chunk_of(int i) { return (i * 32 + int(threadIdx.x) % 32) % chunks; }
   // Of the row in slot i.
-  __device__ uint32_t place(int i) const { return odd_ + uint32_t(min(i % 8 * 2 + i / 8, max(rows_left_, 0))) * stride_; }
+  __device__ uint32_t place(int i) const {
+    return odd_ + uint32_t(min(i % 8 * 2 + i / 8, max(rows_left_, 0))) * stride_;
+  }
 
   const uint8_t* base_;
   uint32_t odd_, front_, end_, to_;
   int rows_left_;
   uint32_t row_bytes_;
   int stride_;
-  bool is_aligned_;  // spans of all rows are whole chunks
-  uint32_t passed_;  // bytes of a row before the next span
+  bool is_aligned_;        // spans of all rows are whole chunks
+  uint32_t passed_;        // bytes of a row before the next span
   uint32_t rows_[copies];  // where a lane's rows start; its chunks, where spans are whole chunks
 };
 
@@ -153,7 +168,8 @@ struct Factors {
   // The numbers of scales i and i + 1; i is even.
   __device__ float4 two_at(int row, int i) const { return *reinterpret_cast<const float4*>(table + row * pitch + i); }
 
-  // Two lanes compute the numbers of a row: `of`(scale, minimum) of each scale. Scales from `existing` on do not exist, and get zeros.
+  // Two lanes compute the numbers of a row: `of`(scale, minimum) of each scale. Scales from `existing` on do not exist,
+  // and get zeros.
   template <class Of>
   __device__ void fill(const Row& row, int lane, int existing, const Of& of) const {
     float4 two;

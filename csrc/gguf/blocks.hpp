@@ -1,5 +1,5 @@
-// The block formats of GGUF files: sizes, and the numbers of a block one by one, as ggml-common.h and ggml-quants.c of llama.cpp define
-// them. A block is B's numbers at consecutive k of one column. Any bytes are a valid block.
+// The block formats of GGUF files: sizes, and the numbers of a block one by one, as ggml-common.h and ggml-quants.c of
+// llama.cpp define them. A block is B's numbers at consecutive k of one column. Any bytes are a valid block.
 #pragma once
 #include "common/kernel.hpp"
 
@@ -44,8 +44,9 @@ __host__ __device__ inline ScaleAndMin scale_and_min(const uint8_t* packed, int 
 
 // Number i of a block. The f32 operations are those of candle's `to_float`.
 __host__ __device__ inline float number(tg_format format, const uint8_t* block, int i) {
-  const int half = i / 16, byte = i % 16;                    // of the formats with 32 numbers: two halves of 16
-  const int part = i / 128, row = i % 128 / 32, at = i % 32;  // of the formats with 256 numbers: two parts of 4 rows of 32
+  const int half = i / 16, byte = i % 16;  // of the formats with 32 numbers: two halves of 16
+  const int part = i / 128, row = i % 128 / 32,
+            at = i % 32;  // of the formats with 256 numbers: two parts of 4 rows of 32
   const auto nibble = [](uint8_t pair, int which) { return pair >> 4 * which & 15; };
   switch (format) {
     case TG_Q4_0: return float(nibble(block[2 + byte], half) - 8) * half_at(block);

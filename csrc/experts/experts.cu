@@ -1,5 +1,5 @@
-// Kernels beside the products of a layer of experts (src/candle/nn/moe.rs): the choice of each token's experts, the lists of pairs by expert,
-// gates after an ungated product, and the sum over a token's experts.
+// Kernels beside the products of a layer of experts (src/candle/nn/moe.rs): the choice of each token's experts, the
+// lists of pairs by expert, gates after an ungated product, and the sum over a token's experts.
 //
 // All results are equal from run to run: no order of atomic operations decides a result.
 #include "common/activation.hpp"
@@ -12,7 +12,8 @@ namespace {
 
 constexpr int warps = 8, threads = 32 * warps, most_experts = 1024;
 
-// A number whose order is the order of the floats. NaN is above all floats, so that a token with a NaN has weights of NaN.
+// A number whose order is the order of the floats. NaN is above all floats, so that a token with a NaN has weights of
+// NaN.
 __device__ __forceinline__ uint32_t key_of(float x) {
   if (x != x) return ~0u;
   const uint32_t bits = __float_as_uint(x);
@@ -24,8 +25,8 @@ __device__ __forceinline__ float float_of(uint32_t key) {
 }
 constexpr uint32_t taken = 0;  // below the key of -inf
 
-// The `top_k` experts with the largest logits of a token, by falling logit, equal logits by rising expert; and their shares of the softmax.
-// A warp works on a token, and `keys` is the warp's own shared memory.
+// The `top_k` experts with the largest logits of a token, by falling logit, equal logits by rising expert; and their
+// shares of the softmax. A warp works on a token, and `keys` is the warp's own shared memory.
 template <class T>
 __device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int lane) {
   const T* logits = static_cast<const T*>(r.logits) + token * r.row_stride;
@@ -77,7 +78,8 @@ struct Tokens {
 };
 
 // Chooses experts for the tokens of a block, and counts the tokens of each expert in shared memory.
-__device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint32_t* counts, uint32_t* keys, int warp, int lane) {
+__device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint32_t* counts, uint32_t* keys, int warp,
+                                 int lane) {
   for (int e = threadIdx.x; e < r.experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
   if (r.logits) {
@@ -94,7 +96,8 @@ __device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint
   __syncthreads();
 }
 
-// Turns the rows of each expert into the first row of each expert, and sets the row behind the last expert's. For one warp.
+// Turns the rows of each expert into the first row of each expert, and sets the row behind the last expert's. For one
+// warp.
 __device__ void add_up(uint32_t* rows, int experts, int32_t* first_row, int lane) {
   uint32_t before = 0;
   for (int e0 = 0; e0 < experts; e0 += 32) {
@@ -118,8 +121,8 @@ __device__ void add_up(uint32_t* rows, int experts, int32_t* first_row, int lane
   }
 }
 
-// Lists the pairs of a block's tokens, for each expert by rising pair. `next`: the next row of each expert, and of the pairs whose expert does not exist. For one
-// warp.
+// Lists the pairs of a block's tokens, for each expert by rising pair. `next`: the next row of each expert, and of the
+// pairs whose expert does not exist. For one warp.
 __device__ void place(const tg_routing& r, const Tokens& tokens, uint32_t* next, int lane) {
   const int64_t end = tokens.end * r.top_k;
   for (int64_t p0 = tokens.first * r.top_k; p0 < end; p0 += 32) {
@@ -160,7 +163,8 @@ __global__ void __launch_bounds__(threads) route_choose(const tg_routing r) {
   for (int e = threadIdx.x; e < r.experts; e += blockDim.x) r.counts[int64_t(blockIdx.x) * r.experts + e] = shared[e];
 }
 
-// Second kernel: a block's first row of each expert lies behind the rows of the blocks before. Each block adds up all counts by itself.
+// Second kernel: a block's first row of each expert lies behind the rows of the blocks before. Each block adds up all
+// counts by itself.
 __global__ void __launch_bounds__(threads) route_place(const tg_routing r) {
   extern __shared__ uint32_t shared[];
   uint32_t* const of_blocks_before = shared + r.experts + 1;
@@ -194,7 +198,9 @@ __global__ void __launch_bounds__(threads) route_place(const tg_routing r) {
 }
 
 // Neighbouring numbers of a row, moved at once.
-template <class T, int width> struct alignas(sizeof(T) * width) Piece { T x[width]; };
+template <class T, int width> struct alignas(sizeof(T) * width) Piece {
+  T x[width];
+};
 template <class T, int width>
 __device__ __forceinline__ void load(float (&x)[width], const T* from) {
   const auto piece = *reinterpret_cast<const Piece<T, width>*>(from);
@@ -229,9 +235,11 @@ __global__ void __launch_bounds__(threads) sum_rows(const T* a, T* d, int64_t pi
   store<T>(d + row * stride + at, sum);
 }
 
-// D = activation(gate) * up, with the gates and the numbers that they multiply side by side in the rows of A. A and D are dense.
+// D = activation(gate) * up, with the gates and the numbers that they multiply side by side in the rows of A. A and D
+// are dense.
 template <class T, int width>
-__global__ void __launch_bounds__(threads) gate_rows(const T* a, T* d, int64_t pieces, int64_t count, tg_activation activation, bool interleaved) {
+__global__ void __launch_bounds__(threads)
+    gate_rows(const T* a, T* d, int64_t pieces, int64_t count, tg_activation activation, bool interleaved) {
   griddepcontrol_wait();
   launch_dependents();
   const int64_t index = int64_t(blockIdx.x) * threads + threadIdx.x;
@@ -265,13 +273,13 @@ bool in_pieces(const tg_gemm_args& args, int64_t columns) {
 
 // Launches `kernel` for `columns` of each of m rows, in pieces of `width`.
 template <int width, class T, class... Parameters>
-tg_status by_pieces(const tg_gemm_args& args, int64_t columns, void (*kernel)(const T*, T*, int64_t, int64_t, Parameters...),
-                    const Parameters&... parameters) {
+tg_status by_pieces(const tg_gemm_args& args, int64_t columns,
+                    void (*kernel)(const T*, T*, int64_t, int64_t, Parameters...), const Parameters&... parameters) {
   const int64_t pieces = columns / width, count = args.m * pieces, blocks = ceil_div(count, threads);
   if (count == 0) return TG_OK;
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
-  return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(kernel, static_cast<const T*>(args.a.ptr), static_cast<T*>(args.d.ptr), pieces,
-                                                                count, parameters...);
+  return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(
+      kernel, static_cast<const T*>(args.a.ptr), static_cast<T*>(args.d.ptr), pieces, count, parameters...);
 }
 
 template <tg_format format>
@@ -296,8 +304,8 @@ tg_status gate_of(const tg_gemm_args& args) {
 tg_status route(const tg_routing& r) {
   const bool has_choice = r.format == TG_F16 || r.format == TG_BF16 || r.format == TG_F32;
   // A given choice may have more experts than there are here.
-  if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.tokens < 0 || r.tokens > INT_MAX / r.top_k || r.blocks < 1 ||
-      (r.logits && (!has_choice || r.top_k > r.experts))) {
+  if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.tokens < 0 || r.tokens > INT_MAX / r.top_k ||
+      r.blocks < 1 || (r.logits && (!has_choice || r.top_k > r.experts))) {
     return TG_UNSUPPORTED;
   }
   tg_gemm_args args{};

@@ -1,17 +1,20 @@
-// Up to 16 rows of activations times the weights of a GGUF file: what the families share whose warps have a span of K each.
+// Up to 16 rows of activations times the weights of a GGUF file: what the families share whose warps have a span of K
+// each.
 //
-// Codes of weights are operand A of mma.sync, activations are operand B, both in bf16: codes less the code of zero exactly, activations rounded. A scale of the
-// weights multiplies a sum over its 16 or 32 numbers, in f32. Minima multiply the sums of the activations.
+// Codes of weights are operand A of mma.sync, activations are operand B, both in bf16: codes less the code of zero
+// exactly, activations rounded. A scale of the weights multiplies a sum over its 16 or 32 numbers, in f32. Minima
+// multiply the sums of the activations.
 #pragma once
-#include "common/gguf_exact.hpp"
-#include "common/gguf_loader.hpp"
+#include "gguf/exact.hpp"
+#include "gguf/loader.hpp"
 
 namespace tilegemm::gguf {
 namespace {
 
 constexpr int most_m = 16;
 
-// The shape of a block of up to `WARPS` warps. `TILES`: of eight rows of A each; `BESIDE`: bytes of shared memory for other purposes.
+// The shape of a block of up to `WARPS` warps. `TILES`: of eight rows of A each; `BESIDE`: bytes of shared memory for
+// other purposes.
 template <tg_format F, int TILES, int WARPS, int BESIDE = 0>
 struct FewRows : RingShape<F, 2> {
   using Factors = gguf::Factors<gguf::Row<F>>;
@@ -19,7 +22,8 @@ struct FewRows : RingShape<F, 2> {
   static constexpr int sums = rows_of_warp * columns;
   // Places of chunks in registers; the activations of two tiles leave few.
   static constexpr int kept = TILES == 2 && Factors::count == 16 ? 1 : 16;
-  static constexpr int scales = Factors::count, x_bytes = RingShape<F, 2>::Row::has_min ? scales * columns * int(sizeof(float)) : 0;
+  static constexpr int scales = Factors::count,
+                       x_bytes = RingShape<F, 2>::Row::has_min ? scales * columns * int(sizeof(float)) : 0;
   // Of a block with so many warps.
   static constexpr int x_at(int warps) { return warps * FewRows::ring_bytes + FewRows::bytes_behind; }
   static constexpr int factors_at(int warps) { return x_at(warps) + warps * x_bytes; }
@@ -43,7 +47,8 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
 
 __device__ __forceinline__ uint32_t bits(__nv_bfloat162 pair) { return reinterpret_cast<const uint32_t&>(pair); }
 
-// Of each step of a span, from the first number of the span on, four neighbouring activations; zeros from `existing` numbers on.
+// Of each step of a span, from the first number of the span on, four neighbouring activations; zeros from `existing`
+// numbers on.
 template <class S, class T>
 struct Activations {
   static constexpr bool is_whole = S::Row::block.elements == span;  // all numbers exist, or none
@@ -54,7 +59,8 @@ struct Activations {
 #pragma unroll
       for (int s = 0; s < steps; s++) {
         if ((is_whole ? 0 : step * s) >= existing) continue;
-        if constexpr (sizeof(T) == 4) *reinterpret_cast<uint4*>(four[s]) = *reinterpret_cast<const uint4*>(from + step * s);
+        if constexpr (sizeof(T) == 4)
+          *reinterpret_cast<uint4*>(four[s]) = *reinterpret_cast<const uint4*>(from + step * s);
         else *reinterpret_cast<uint2*>(four[s]) = *reinterpret_cast<const uint2*>(from + step * s);
       }
     } else {
@@ -73,7 +79,8 @@ struct Activations {
 #pragma unroll
     for (int s = 0; s < steps; s++) {
 #pragma unroll
-      for (int i = 0; i < 2; i++) pairs[s][i] = bits(__floats2bfloat162_rn(float(four[s][2 * i]), float(four[s][2 * i + 1])));
+      for (int i = 0; i < 2; i++)
+        pairs[s][i] = bits(__floats2bfloat162_rn(float(four[s][2 * i]), float(four[s][2 * i + 1])));
     }
   }
 };
@@ -82,14 +89,17 @@ struct Activations {
 constexpr float from_sums = 65536.0f;
 constexpr uint32_t two_to_sums = 0x37803780;  // 2^-16 in bf16, twice
 
-// Four codes, a byte each, less the code of zero, times 2^-16, in bf16, exactly. A large activation would leave the rest of any other zero in the sums.
+// Four codes, a byte each, less the code of zero, times 2^-16, in bf16, exactly. A large activation would leave the
+// rest of any other zero in the sums.
 template <tg_format F>
 __device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t& first, uint32_t& second) {
   // 0x4300 is 128, and the last seven bits of bf16 count ones there. 0xbb00 is -128 times 2^-16.
   first = __byte_perm(codes, 0x43434343, 0x4140), second = __byte_perm(codes, 0x43434343, 0x4342);
   const auto scaled = [](uint32_t pair) {
     uint32_t number = pair, less = 0xbb00bb00 + 0x00010001 * Row<F>::zero;  // 128 + code; -128 - zero
-    if constexpr (F == TG_Q8_0) number = pair & 0xff7fff7f, less = (pair & 0x00800080) | 0xbb00bb00;  // 128 + seven bits; -128, or -256 where the sign is set
+    if constexpr (F == TG_Q8_0)
+      number = pair & 0xff7fff7f,
+      less = (pair & 0x00800080) | 0xbb00bb00;  // 128 + seven bits; -128, or -256 where the sign is set
     const auto two = [](uint32_t x) { return reinterpret_cast<const __nv_bfloat162&>(x); };
     return bits(__hfma2(two(number), two(two_to_sums), two(less)));
   };
@@ -125,12 +135,13 @@ struct Span {
     }
   }
 
-  // 16 rows of W times the activations: of a lane, rows g and g + 8 of W by rows 2 t and 2 t + 1 of each eight rows of A. `places`: of rows g and
-  // g + 8 in `arrived`; `existing`: scales.
-  __device__ __forceinline__ void times(const uint8_t* arrived, const int (&places)[2], int place_of_factors, int existing, float (&total)[S::tiles][4],
-                                        int lane) const {
+  // 16 rows of W times the activations: of a lane, rows g and g + 8 of W by rows 2 t and 2 t + 1 of each eight rows of
+  // A. `places`: of rows g and g + 8 in `arrived`; `existing`: scales.
+  __device__ __forceinline__ void times(const uint8_t* arrived, const int (&places)[2], int place_of_factors,
+                                        int existing, float (&total)[S::tiles][4], int lane) const {
     const int g = lane / 4, t = lane % 4;
-    factors.fill(Row(arrived + place_of_factors), lane, existing, [](float scale, float min) { return make_float2(scale, min); });
+    factors.fill(Row(arrived + place_of_factors), lane, existing,
+                 [](float scale, float min) { return make_float2(scale, min); });
     __syncwarp();
     const Row rows[2] = {Row(arrived + places[0]), Row(arrived + places[1])};
 #pragma unroll
@@ -154,11 +165,12 @@ struct Span {
 #pragma unroll
         for (int tile = 0; tile < S::tiles; tile++) {
           float2 of_x;
-          if constexpr (Row::has_min) of_x = *reinterpret_cast<const float2*>(x_sums + (i + j) * S::columns + 8 * tile + 2 * t);
+          if constexpr (Row::has_min)
+            of_x = *reinterpret_cast<const float2*>(x_sums + (i + j) * S::columns + 8 * tile + 2 * t);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             const float scale = j ? of_rows[r].z : of_rows[r].x, less = j ? of_rows[r].w : of_rows[r].y;
-            float(&to)[4] = total[tile];
+            float (&to)[4] = total[tile];
             to[2 * r] += scale * sum[tile][2 * r], to[2 * r + 1] += scale * sum[tile][2 * r + 1];
             if constexpr (Row::has_min) to[2 * r] -= less * of_x.x, to[2 * r + 1] -= less * of_x.y;
           }
@@ -176,13 +188,17 @@ struct Sums {
   int warps;
 
   __device__ Sums(uint8_t* shared, int warps)
-      : at(reinterpret_cast<float*>(shared + S::sums_at(warps))), wrong(reinterpret_cast<unsigned*>(shared + S::wrong_at(warps))), warps(warps) {
+      : at(reinterpret_cast<float*>(shared + S::sums_at(warps))),
+        wrong(reinterpret_cast<unsigned*>(shared + S::wrong_at(warps))), warps(warps) {
     if (threadIdx.x == 0) *wrong = 0;
   }
 
-  __device__ float* of(int parity, int unit, int warp) const { return at + ((parity * S::batch + unit) * warps + warp) * S::sums; }
+  __device__ float* of(int parity, int unit, int warp) const {
+    return at + ((parity * S::batch + unit) * warps + warp) * S::sums;
+  }
 
-  __device__ __forceinline__ void put(const float (&total)[S::tiles][4], int parity, int unit, int warp, int lane) const {
+  __device__ __forceinline__ void put(const float (&total)[S::tiles][4], int parity, int unit, int warp,
+                                      int lane) const {
     float* const to = of(parity, unit, warp) + lane;
 #pragma unroll
     for (int tile = 0; tile < S::tiles; tile++) {
@@ -207,12 +223,14 @@ struct Sums {
   }
 };
 
-// Computes results of up to 16 rows of A by `last` - `first` columns once more where they are wrong. `wrong`: a bit for each row that has a sum which is not finite;
-// `row_of_a`(r): the row of A of row r; `store`(r, n, sum). The warps of a block share the columns, and come here behind their last use of the activations, which
-// leave no registers for this in the loop.
+// Computes results of up to 16 rows of A by `last` - `first` columns once more where they are wrong. `wrong`: a bit for
+// each row that has a sum which is not finite; `row_of_a`(r): the row of A of row r; `store`(r, n, sum). The warps of a
+// block share the columns, and come here behind their last use of the activations, which leave no registers for this in
+// the loop.
 template <tg_format F, class RowOfA, class Store>
-__device__ __forceinline__ void repair(const tg_gemm_args& args, unsigned wrong, int matrix, int first, int last, int64_t begin, int64_t end, int warps, const RowOfA& row_of_a,
-                                    const Store& store) {
+__device__ __forceinline__ void repair(const tg_gemm_args& args, unsigned wrong, int matrix, int first, int last,
+                                       int64_t begin, int64_t end, int warps, const RowOfA& row_of_a,
+                                       const Store& store) {
   constexpr int columns = 8;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1

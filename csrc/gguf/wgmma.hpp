@@ -4,9 +4,9 @@
 #pragma once
 #include <type_traits>
 
-#include "common/gguf_values.hpp"
 #include "common/pipeline.hpp"
 #include "common/wgmma.hpp"
+#include "gguf/values.hpp"
 
 namespace tilegemm::gguf {
 namespace {
@@ -18,11 +18,15 @@ struct WgmmaShape {
   using Row = gguf::Row<F>;
   static constexpr tg_format format = F;
   // With few rows of A, each of which takes little shared memory, many small blocks hide the latencies of each other.
-  static constexpr int width = WIDTH, height = width > 16 ? 128 : 64, warps = height / rows_of_warp, threads = 32 * warps + 128;
+  static constexpr int width = WIDTH, height = width > 16 ? 128 : 64, warps = height / rows_of_warp,
+                       threads = 32 * warps + 128;
   static constexpr int blocks = width > 64 ? 1 : width > 16 ? 2 : Row::bytes > 192 ? 3 : 4;  // of a multiprocessor
-  // Registers of a thread at the launch, of a thread that loads, and of a thread that multiplies: the last gets no more than the others leave, or it waits forever.
+  // Registers of a thread at the launch, of a thread that loads, and of a thread that multiplies: the last gets no more
+  // than the others leave, or it waits forever.
   static constexpr int at_launch = 65536 / (blocks * threads) / 8 * 8, of_loads = 24;
-  static constexpr int registers_beside(int loads) { return (at_launch * threads - loads * 128) / (32 * warps) / 8 * 8; }
+  static constexpr int registers_beside(int loads) {
+    return (at_launch * threads - loads * 128) / (32 * warps) / 8 * 8;
+  }
   static constexpr int registers = registers_beside(of_loads);
   static_assert(registers <= 240);
   static constexpr int depth = 64, x_bytes = width * depth * 2;  // of a stage
@@ -38,7 +42,8 @@ struct WgmmaShape {
   static constexpr int w_stages = w_stages_in(limit - 1024 - barriers_bytes - factors_bytes - least_x * x_bytes);
   using Ring = RingShape<F, w_stages>;
   static constexpr int w_bytes = (warps * Ring::ring_bytes + Ring::bytes_behind + 1023) / 1024 * 1024;
-  static constexpr int room = (limit - 1024 - barriers_bytes - factors_bytes - w_bytes) / x_bytes, x_stages = room < 8 ? room : 8;
+  static constexpr int room = (limit - 1024 - barriers_bytes - factors_bytes - w_bytes) / x_bytes,
+                       x_stages = room < 8 ? room : 8;
   static constexpr int shared_bytes = x_stages * x_bytes + w_bytes + factors_bytes + barriers_bytes;
   static_assert(w_stages >= 2 && x_stages >= 2 && shared_bytes <= limit);
 };
@@ -49,7 +54,8 @@ struct XRing {
 
   template <class S>
   __device__ static XRing of(uint8_t* shared, S) {
-    const uint32_t stages = uint32_t(__cvta_generic_to_shared(shared)), full = stages + S::x_stages * S::x_bytes + S::w_bytes + S::factors_bytes;
+    const uint32_t stages = uint32_t(__cvta_generic_to_shared(shared)),
+                   full = stages + S::x_stages * S::x_bytes + S::w_bytes + S::factors_bytes;
     return {stages, full, full + 8 * S::x_stages, full + 16 * S::x_stages};
   }
 };
@@ -64,8 +70,10 @@ struct Bf16Weights {
 
   // Fills the table of factors for a span, of whose numbers `left` are left in K.
   template <int width>
-  __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left, float (&)[width / 2]) const {
-    factors.fill(row, lane, left / Row::scaled, [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); });
+  __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left,
+                                        float (&)[width / 2]) const {
+    factors.fill(row, lane, left / Row::scaled,
+                 [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); });
     __syncwarp();
   }
 
@@ -78,7 +86,8 @@ struct Bf16Weights {
   __device__ __forceinline__ void end(int, float (&)[width / 2]) const {}
 };
 
-// A warp that multiplies: 16 rows of W of the 64 of its warp group. `Weights`: the numbers of 16 bits that blocks become, as Bf16Weights.
+// A warp that multiplies: 16 rows of W of the 64 of its warp group. `Weights`: the numbers of 16 bits that blocks
+// become, as Bf16Weights.
 template <class S, template <class> class Weights = Bf16Weights>
 struct Multiplier {
   using Row = typename S::Row;
@@ -92,7 +101,8 @@ struct Multiplier {
   Stage at = Stage::to_read();  // the stage to read; the stage before is not released
 
   __device__ Multiplier(uint8_t* shared, int warp, int lane)
-      : x(XRing::of(shared, S{})), warp(warp), lane(lane), ring_of_warp(shared + S::x_stages * S::x_bytes + warp * S::Ring::ring_bytes),
+      : x(XRing::of(shared, S{})), warp(warp), lane(lane),
+        ring_of_warp(shared + S::x_stages * S::x_bytes + warp * S::Ring::ring_bytes),
         factors{reinterpret_cast<float2*>(shared + S::x_stages * S::x_bytes + S::w_bytes + warp * S::Factors::bytes)} {}
 
   // Starts the loads of the first spans from `begin` on.
@@ -110,9 +120,11 @@ struct Multiplier {
     if (lane == 0) mbarrier_arrive(x.empty + 8 * (at.s == 0 ? S::x_stages - 1 : at.s - 1));
   }
 
-  // Multiplies by the spans from `begin` to `end` - 1, whose loads have started. The last stage of activations is not released.
+  // Multiplies by the spans from `begin` to `end` - 1, whose loads have started. The last stage of activations is not
+  // released.
   template <int width>
-  __device__ __forceinline__ void multiply(float (&sum)[width / 2], Ring<typename S::Ring>& ring, int k, int begin, int end) {
+  __device__ __forceinline__ void multiply(float (&sum)[width / 2], Ring<typename S::Ring>& ring, int k, int begin,
+                                           int end) {
     using Number = typename Weights<S>::Number;
     using Factor = typename Weights<S>::Factor;
     const int g = lane / 4, t = lane % 4;
@@ -136,7 +148,7 @@ struct Multiplier {
         constexpr int steps_of_scale = Row::scaled / gguf::step;
 #pragma unroll
         for (int s = first; s < first + group; s++) {
-          uint32_t(&to)[4] = a[first / group % 2][s - first];
+          uint32_t (&to)[4] = a[first / group % 2][s - first];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             if (s % steps_of_scale == 0) of_row[r] = factors.template at<Factor>(g + 8 * r, s / steps_of_scale);
@@ -151,7 +163,8 @@ struct Multiplier {
         at.wait_warp(x.full);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < group; i++) wgmma<Number, width>(sum, a[s / group % 2][i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + i * 2);
+        for (int i = 0; i < group; i++)
+          wgmma<Number, width>(sum, a[s / group % 2][i], wgmma_descriptor(x.stages + at.s * S::x_bytes) + i * 2);
         wgmma_commit_and_wait<1>();
         if (!(s == 0 && span == begin)) release();
         at.advance(S::x_stages);

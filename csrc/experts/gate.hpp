@@ -7,7 +7,8 @@ namespace {
 
 // Turns sums of gates into sums of gated numbers: activation(alpha * gate) * alpha * up.
 template <int count>
-__device__ __forceinline__ void apply_gate(float (&gate)[count], const float (&up)[count], tg_activation activation, float alpha) {
+__device__ __forceinline__ void apply_gate(float (&gate)[count], const float (&up)[count], tg_activation activation,
+                                           float alpha) {
 #pragma unroll
   for (int e = 0; e < count; e++) gate[e] *= alpha;
   switch (activation) {

@@ -1,26 +1,33 @@
-// Blocks of a GGUF file on their way to a warp that has one span of K: 16 rows of W after 16 rows, through a ring in shared memory.
+// Blocks of a GGUF file on their way to a warp that has one span of K: 16 rows of W after 16 rows, through a ring in
+// shared memory.
 #pragma once
-#include "common/gguf_ring.hpp"
+#include "gguf/ring.hpp"
 
 namespace tilegemm::gguf {
 namespace {
 
-// `S`: a RingShape, and the number of places that registers keep. The next 16 rows lie a multiple of 16 bytes behind: all places move by the same number of bytes.
+// `S`: a RingShape, and the number of places that registers keep. The next 16 rows lie a multiple of 16 bytes behind:
+// all places move by the same number of bytes.
 template <class S>
 class Loader {
  public:
   using Row = typename S::Row;
 
-  // `matrix`: the place of W among the matrices B; `first_row`: of the first 16 rows that load() loads; a multiple of 16.
+  // `matrix`: the place of W among the matrices B; `first_row`: of the first 16 rows that load() loads; a multiple
+  // of 16.
   __device__ Loader(const tg_gemm_args& args, int matrix, int first_row, int span, uint8_t* ring)
-      : args_(args), matrix_(matrix), span_(span), to_(uint32_t(__cvta_generic_to_shared(ring)) + lane() * 16), rows_left_(int(args.n) - first_row) {
-    const uint64_t here = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)) + int64_t(first_row) * stride() + span * int64_t(Row::bytes);
+      : args_(args), matrix_(matrix), span_(span), to_(uint32_t(__cvta_generic_to_shared(ring)) + lane() * 16),
+        rows_left_(int(args.n) - first_row) {
+    const uint64_t here = reinterpret_cast<uint64_t>(matrix_at<S::format>(args, matrix)) +
+                          int64_t(first_row) * stride() + span * int64_t(Row::bytes);
     next_ = reinterpret_cast<const uint8_t*>(here & ~uint64_t(15));
     exist_ = 0;
 #pragma unroll
     for (int i = 0; i < copies; i++) {
       if (i < kept) from_[i] = place_of_chunk(i, lane());
-      if (row_of(i, lane()) < rows_of_warp && place_of_chunk(i, lane()) < odd() + row_of(i, lane()) * stride() + bytes()) exist_ |= 1u << i;
+      if (row_of(i, lane()) < rows_of_warp &&
+          place_of_chunk(i, lane()) < odd() + row_of(i, lane()) * stride() + bytes())
+        exist_ |= 1u << i;
     }
   }
 
@@ -31,7 +38,9 @@ class Loader {
       asm volatile("" : "+r"(opaque));  // a compiler would keep places that do not change, in local memory
 #pragma unroll
       for (int i = 0; i < copies; i++) {
-        if (exist_ >> i & 1) copy_async_16(to_ + stage + i * 512, next_ + (i < kept ? from_[i] : place_of_chunk(i, opaque)), 16, evict_first);
+        if (exist_ >> i & 1)
+          copy_async_16(to_ + stage + i * 512, next_ + (i < kept ? from_[i] : place_of_chunk(i, opaque)), 16,
+                        evict_first);
       }
     } else {
       load_ends(stage);
@@ -66,14 +75,19 @@ class Loader {
   __device__ static int row_of(int i, int lane) { return (i * 32 + lane) / chunks; }
   __device__ static int chunk_of(int i, int lane) { return (i * 32 + lane) % chunks; }
   // The chunk of a lane's copy i, in bytes from the multiple of 16 at or before the first row's span.
-  __device__ uint32_t place_of_chunk(int i, int lane) const { return (odd() + row_of(i, lane) * stride() & ~15u) + 16 * chunk_of(i, lane); }
+  __device__ uint32_t place_of_chunk(int i, int lane) const {
+    return (odd() + row_of(i, lane) * stride() & ~15u) + 16 * chunk_of(i, lane);
+  }
   __device__ uint32_t stride() const { return uint32_t(row_stride<S::format>(args_)); }
   // Bytes of the span: there may be fewer at the end of a row.
   __device__ uint32_t bytes() const {
     return uint32_t(min(Row::bytes, int(row_bytes<S::format>(args_)) - span_ * Row::bytes));
   }
   // Bytes from a multiple of 16 to the span, of each row at a multiple of 16.
-  __device__ uint32_t odd() const { return uint32_t(reinterpret_cast<uint64_t>(matrix_at<S::format>(args_, matrix_)) + span_ * uint64_t(Row::bytes)) & 15; }
+  __device__ uint32_t odd() const {
+    return uint32_t(reinterpret_cast<uint64_t>(matrix_at<S::format>(args_, matrix_)) + span_ * uint64_t(Row::bytes)) &
+           15;
+  }
   // The same of the very first bytes of W: there is nothing to read before.
   __device__ uint32_t front() const { return span_ == 0 && rows_left_ == int(args_.n) ? odd() : 0; }
 
@@ -89,7 +103,8 @@ class Loader {
     }
     // The bytes before the first multiple of 16.
     const uint32_t byte = uint32_t(lane());
-    if (front() > 0 && byte >= front() && byte < 16 && byte < end) store_shared_8(to_ - byte * 16 + stage + byte, next_[byte]);
+    if (front() > 0 && byte >= front() && byte < 16 && byte < end)
+      store_shared_8(to_ - byte * 16 + stage + byte, next_[byte]);
   }
 
   const tg_gemm_args& args_;

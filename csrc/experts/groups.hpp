@@ -1,10 +1,12 @@
-// Groups of rows that have a matrix B each (tg_groups): the row of A, the row of D and the factor of a row of the product.
+// Groups of rows that have a matrix B each (tg_groups): the row of A, the row of D and the factor of a row of the
+// product.
 #pragma once
 #include "common/kernel.hpp"
 
 namespace tilegemm {
 
-// The numbers on the device decide nothing but these functions' results: whatever the numbers are, no row outside of A, B and D results.
+// The numbers on the device decide nothing but these functions' results: whatever the numbers are, no row outside of A,
+// B and D results.
 struct GroupedRows {
   tg_groups groups;
   int64_t m;

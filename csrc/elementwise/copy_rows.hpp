@@ -1,8 +1,8 @@
 // Copies of rows between any two addresses, at the speed of memory.
 //
-// A row may start at any multiple of 2 bytes, in the source and in the copy. A lane writes words of 16 bytes of the copy. The bytes of such
-// a word lie in two neighbouring words of the source: the lane loads the first word, gets the second word from the next lane, and shifts
-// both words.
+// A row may start at any multiple of 2 bytes, in the source and in the copy. A lane writes words of 16 bytes of the
+// copy. The bytes of such a word lie in two neighbouring words of the source: the lane loads the first word, gets the
+// second word from the next lane, and shifts both words.
 #pragma once
 #include <algorithm>
 
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
   const int lane = threadIdx.x % 32, warps = gridDim.x * (copy_threads / 32);
 #pragma unroll 1
   for (int segment = blockIdx.x * (copy_threads / 32) + threadIdx.x / 32; segment < of.count; segment += warps) {
-    const int line = of.segments.quotient(segment), matrix = of.rows.quotient(line), outer = of.inner_batch.quotient(matrix);
+    const int line = of.segments.quotient(segment), matrix = of.rows.quotient(line),
+              outer = of.inner_batch.quotient(matrix);
     const int64_t i = line - matrix * int64_t(of.rows.value), inner = matrix - outer * int64_t(of.inner_batch.value);
     const char* const from = of.from.row(i, outer, inner);
     char* const to = of.to.row(i, outer, inner);
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
     const char* const first = from + begin - 2 * skip;
 
     uint4 word[copy_words + 1];
-    // Whether all words of the copy lie inside of the row. A word of the source then begins less than 16 bytes before the row at most.
+    // Whether all words of the copy lie inside of the row. A word of the source then begins less than 16 bytes before
+    // the row at most.
     const bool inside = (place > 0 || before == 0) && place + copy_segment <= of.bytes;
     if (inside) {
 #pragma unroll
@@ -112,7 +114,8 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
 #pragma unroll
     for (int w = 0; w < copy_words; w++) {
       const uint4 &x = word[w], &y = word[w + 1];
-      const uint4 copy = skip == 0 ? x : shifted(x, make_uint4(next(x.x, y.x), next(x.y, y.y), next(x.z, y.z), next(x.w, y.w)), skip);
+      const uint4 copy =
+          skip == 0 ? x : shifted(x, make_uint4(next(x.x, y.x), next(x.y, y.y), next(x.z, y.z), next(x.w, y.w)), skip);
       if (inside) *reinterpret_cast<uint4*>(to + begin + 512 * w) = copy;
       else store_of_row(to, begin + 512 * w, copy, of);
     }
@@ -122,7 +125,8 @@ __global__ void __launch_bounds__(copy_threads) copy_rows(const __grid_constant_
 // Copies A to D, whose rows are contiguous: `m` rows of `k` elements of `size` bytes, with zeros up to `n` elements.
 inline tg_status launch_copy_rows(const tg_gemm_args& args, int64_t size) {
   const auto rows_of = [size](const tg_matrix& of) {
-    return Rows{static_cast<char*>(of.ptr), of.row_stride * size, {of.batch_stride[0] * size, of.batch_stride[1] * size}};
+    return Rows{
+        static_cast<char*>(of.ptr), of.row_stride * size, {of.batch_stride[0] * size, of.batch_stride[1] * size}};
   };
   const Rows from = rows_of(args.a), to = rows_of(args.d);
   const int64_t bytes = args.k * size, length = args.n * size, matrices = args.batch[0] * args.batch[1];
@@ -139,7 +143,14 @@ inline tg_status launch_copy_rows(const tg_gemm_args& args, int64_t size) {
   }
   const char* const end = from.at + (args.m - 1) * from.stride + (args.batch[0] - 1) * from.batch_stride[0] +
                           (args.batch[1] - 1) * from.batch_stride[1] + bytes;
-  const RowCopy copy{from, to, end, bytes, length, Divisor(args.m), Divisor(args.batch[1]), Divisor(segments),
+  const RowCopy copy{from,
+                     to,
+                     end,
+                     bytes,
+                     length,
+                     Divisor(args.m),
+                     Divisor(args.batch[1]),
+                     Divisor(segments),
                      int(args.m * segments * matrices)};
   const int64_t blocks = ceil_div(copy.count, copy_threads / 32), most = 16 * std::max(1, args.sm_count);
   return launch_plainly(args, dim3(unsigned(std::min(blocks, most))), dim3(copy_threads), 0, copy_rows, copy);

@@ -1,16 +1,18 @@
-// Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the whole epilogue,
-// slopes of activations, for gradients, and copies.
-#include "common/convert.hpp"
-#include "common/copy_rows.hpp"
+// Kernels that go through a matrix element by element: the rest of an epilogue after a kernel that does not fuse the
+// whole epilogue, slopes of activations, for gradients, and copies.
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
+#include "elementwise/convert.hpp"
+#include "elementwise/copy_rows.hpp"
 #include "library.h"
 
 namespace tilegemm {
 namespace {
 
 // Neighbouring elements of a row, moved at once.
-template <class T, int width> struct alignas(sizeof(T) * width) Piece { T x[width]; };
+template <class T, int width> struct alignas(sizeof(T) * width) Piece {
+  T x[width];
+};
 
 // The index of the first element of a thread.
 struct Place {
@@ -18,8 +20,8 @@ struct Place {
 
   template <class T>
   __device__ T* in(const tg_matrix& matrix) const {
-    return static_cast<T*>(matrix.ptr) + i * matrix.row_stride + j * matrix.col_stride + batch0 * matrix.batch_stride[0] +
-           batch1 * matrix.batch_stride[1];
+    return static_cast<T*>(matrix.ptr) + i * matrix.row_stride + j * matrix.col_stride +
+           batch0 * matrix.batch_stride[0] + batch1 * matrix.batch_stride[1];
   }
 };
 
@@ -50,7 +52,8 @@ __device__ void store(const Acc (&x)[width], const tg_matrix& matrix, const Plac
   }
 }
 
-// activation(x + bias) + beta * c, or activation(x + bias) * (beta * c), by the formulas of the kernels that fuse this epilogue.
+// activation(x + bias) + beta * c, or activation(x + bias) * (beta * c), by the formulas of the kernels that fuse this
+// epilogue.
 template <class T, class Acc>
 struct Rest {
   Epilogue<T, Acc> inner;  // without alpha; beta * c is read in pieces, outside of `inner`
@@ -63,7 +66,8 @@ struct Rest {
     args.beta = 0;
     return args;
   }
-  explicit Rest(const tg_gemm_args& args) : inner(without_factors(args)), beta(Acc(args.beta)), gates_c(args.gate == TG_GATE_C), c(args.c) {}
+  explicit Rest(const tg_gemm_args& args)
+      : inner(without_factors(args)), beta(Acc(args.beta)), gates_c(args.gate == TG_GATE_C), c(args.c) {}
 
   template <int width>
   __device__ void operator()(Acc (&x)[width], const Place& p) const {
@@ -77,7 +81,8 @@ struct Rest {
   }
 };
 
-// The derivative of an activation: NaN for NaN, and the limits where x is infinite, as in `Activation::slope` of src/problem/epilogue.rs.
+// The derivative of an activation: NaN for NaN, and the limits where x is infinite, as in `Activation::slope` of
+// src/problem/epilogue.rs.
 template <class T, class Acc>
 struct Slope {
   tg_activation activation;
@@ -122,7 +127,8 @@ struct Quotient {
 
 // D = op(A), one piece of a row for each thread. `From`: the type of A.
 template <class From, class T, class Acc, int width, class Op>
-__global__ void elementwise(tg_gemm_args args, Op op, int64_t count, Quotient pieces, Quotient rows, Quotient matrices) {
+__global__ void elementwise(tg_gemm_args args, Op op, int64_t count, Quotient pieces, Quotient rows,
+                            Quotient matrices) {
   const int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= count) return;
   const int64_t row = pieces(index), matrix = rows(row), outer = matrices(matrix);
@@ -149,7 +155,8 @@ tg_status launch(const tg_gemm_args& args, const Op& op) {
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
   const Quotient by_piece(pieces, count), by_row(args.m, count), by_matrix(args.batch[1], count);
   const auto kernel = elementwise<From, T, Acc, width, Op>;
-  return launch_plainly(args, dim3(unsigned(blocks)), dim3(threads), 0, kernel, args, op, count, by_piece, by_row, by_matrix);
+  return launch_plainly(args, dim3(unsigned(blocks)), dim3(threads), 0, kernel, args, op, count, by_piece, by_row,
+                        by_matrix);
 }
 
 template <template <class, class> class Op, tg_format format, class From = typename scalar<format>::type>
@@ -200,7 +207,8 @@ tg_status tg_slope(tg_format format, const tg_gemm_args* args) {
 tg_status tg_copy(tg_format format, const tg_gemm_args* args) {
   tg_gemm_args plain = *args;
   plain.beta = 0, plain.bias = {}, plain.activation = TG_IDENTITY;
-  if (plain.types.d != format) return plain.types.d == TG_BF16 ? tilegemm::convert_to_bf16(format, plain) : TG_UNSUPPORTED;
+  if (plain.types.d != format)
+    return plain.types.d == TG_BF16 ? tilegemm::convert_to_bf16(format, plain) : TG_UNSUPPORTED;
   if ((plain.a.col_stride != 1 && plain.n > 1) || (plain.d.col_stride != 1 && plain.n > 1)) {
     return plain.k == plain.n ? tilegemm::launch_of<tilegemm::Rest>(format, plain) : TG_UNSUPPORTED;
   }

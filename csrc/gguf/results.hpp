@@ -1,21 +1,22 @@
-// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more (gguf_exact.hpp).
+// Results of the kernels by wgmma: stores of a lane, and results that are not finite once more (gguf/exact.hpp).
 #pragma once
 #include <cstring>
 
-#include "common/gguf_exact.hpp"
+#include "gguf/exact.hpp"
 
 namespace tilegemm::gguf {
 namespace {
 
-// The product of two numbers of 32 bits in one instruction. The compiler keeps a factor that does not change in 64 bits, and multiplies in 64 bits.
+// The product of two numbers of 32 bits in one instruction. The compiler keeps a factor that does not change in 64
+// bits, and multiplies in 64 bits.
 __device__ __forceinline__ uint64_t mul_wide(uint32_t x, uint32_t y) {
   uint64_t product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
   return product;
 }
 
-// The stores of a lane, of neighbouring columns n and n + 1 of D, where n is even: a store of both writes whole sectors of 32 bytes of D, in 16 bits too. Conditions
-// are comparisons of two numbers of 32 bits.
+// The stores of a lane, of neighbouring columns n and n + 1 of D, where n is even: a store of both writes whole sectors
+// of 32 bytes of D, in 16 bits too. Conditions are comparisons of two numbers of 32 bits.
 template <class Out>
 class Stores {
   using Two = std::conditional_t<sizeof(Out) == 4, uint2, uint32_t>;
@@ -45,7 +46,8 @@ class Stores {
       : of_first_(n < args.n ? max(rows, 0) : 0), of_second_(n + 1 < args.n ? of_first_ : 0),
         are_pairs_(args.n % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % sizeof(Two) == 0) {}
 
-  // Calls `rows`(put), which calls put(row, to, first, second, factor) for each row: the results at `to` and behind are the sums times the factor.
+  // Calls `rows`(put), which calls put(row, to, first, second, factor) for each row: the results at `to` and behind are
+  // the sums times the factor.
   template <class Rows>
   __device__ __forceinline__ void put_rows(const Rows& rows) {
     if (are_pairs_) rows([&](auto... row) { put<true>(row...); });
@@ -63,10 +65,11 @@ struct ResultRow {
   float factor;
 };
 
-// Computes the results that are not finite of 16 columns from `first_n` on and of `rows` rows once more, over k in [begin, end). `row`(i): row i, a ResultRow. All
-// lanes of the warp that has stored the results take part.
+// Computes the results that are not finite of 16 columns from `first_n` on and of `rows` rows once more, over k in
+// [begin, end). `row`(i): row i, a ResultRow. All lanes of the warp that has stored the results take part.
 template <tg_format F, class Row>
-__device__ __forceinline__ void repair(const tg_gemm_args& args, int matrix, int first_n, int rows, int64_t begin, int64_t end, const Row& row) {
+__device__ __forceinline__ void repair(const tg_gemm_args& args, int matrix, int first_n, int rows, int64_t begin,
+                                       int64_t end, const Row& row) {
   const int lane = threadIdx.x % 32, column = first_n + lane % rows_of_warp;
   __syncwarp();
 #pragma unroll 1
@@ -86,8 +89,10 @@ __device__ __forceinline__ void repair(const tg_gemm_args& args, int matrix, int
       const int lane_of_row = __ffs(left) - 1;
       const auto of = row(first + lane_of_row);
       const bool is_wrong = __shfl_sync(~0u, wrong, lane_of_row) >> lane % rows_of_warp & 1;
-      const Once once = once_more<F, rows_of_warp>(args, of.row_of_a, matrix, column, is_wrong, begin, end, MostOfF32{});
-      if (once.is_new && lane < rows_of_warp) of.d[column] = std::remove_reference_t<decltype(*of.d)>(of.factor * once.sum);
+      const Once once =
+          once_more<F, rows_of_warp>(args, of.row_of_a, matrix, column, is_wrong, begin, end, MostOfF32{});
+      if (once.is_new && lane < rows_of_warp)
+        of.d[column] = std::remove_reference_t<decltype(*of.d)>(of.factor * once.sum);
     }
   }
 }

@@ -1,19 +1,20 @@
 // Blocks of GGUF as operand A of matrix instructions: codes, and the factors that 16 or 32 of them share.
 //
-// A span is 256 numbers of a row: a block of 256, or eight blocks of 32. Step s of a span is the numbers 16 s ... 16 s + 15. Lane (g, t) of a
-// warp holds numbers 4 t ... 4 t + 3 of a step, of rows g and g + 8: in bytes, the registers of mma.m16n8k16, and of two steps those of
-// mma.m16n8k32.
+// A span is 256 numbers of a row: a block of 256, or eight blocks of 32. Step s of a span is the numbers 16 s ... 16 s
+// + 15. Lane (g, t) of a warp holds numbers 4 t ... 4 t + 3 of a step, of rows g and g + 8: in bytes, the registers of
+// mma.m16n8k16, and of two steps those of mma.m16n8k32.
 //
 // A number of the row is `scale * (code - zero) - min`, with scales and minima in f32.
 #pragma once
-#include "common/gguf.hpp"
+#include "gguf/blocks.hpp"
 
 namespace tilegemm::gguf {
 namespace {
 
 constexpr int span = 256, step = 16, steps = span / step;
 
-// Bytes of a row from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself and the 2 bytes before.
+// Bytes of a row from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself and the
+// 2 bytes before.
 template <bool WORDS>
 struct Image {
   const uint8_t* at;
@@ -21,7 +22,8 @@ struct Image {
   // `offset` is even.
   __device__ uint32_t word(int offset) const {
     if constexpr (WORDS) return *reinterpret_cast<const uint32_t*>(at + offset);
-    // Two aligned words at a place that does not depend on the address, so that a compiler adds constants to one register.
+    // Two aligned words at a place that does not depend on the address, so that a compiler adds constants to one
+    // register.
     const bool is_odd = reinterpret_cast<uintptr_t>(at) & 2;
     const int behind = offset % 4;
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(at - (is_odd ? 2 : 0) + offset - behind);
@@ -31,12 +33,15 @@ struct Image {
 };
 
 // 2^23 + byte i of a word: the byte lies in the last bits of the float.
-__device__ inline float with_byte(uint32_t word, int i) { return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + i)); }
+__device__ inline float with_byte(uint32_t word, int i) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + i));
+}
 
 // The factor times byte i of a word, less `zero`.
 __device__ inline float times_byte(float factor, uint32_t word, int i, int zero = 0) {
   const float shifted = with_byte(word, i);
-  return zero ? factor * (shifted - float((1 << 23) + zero)) : fmaf(shifted, factor, -float(1 << 23) * factor);  // exact but for one rounding
+  return zero ? factor * (shifted - float((1 << 23) + zero))
+              : fmaf(shifted, factor, -float(1 << 23) * factor);  // exact but for one rounding
 }
 
 // A span of a row in one format.
@@ -63,8 +68,9 @@ struct Row {
 
   // The codes of a lane's four numbers of step s, a byte each.
   __device__ uint32_t codes(int s, int t) const {
-    const int b = s / 2 * block.bytes, h = s % 2, at = 16 * h + 4 * t;  // the block of 32, its half, and the place in 32 bytes
-    const int part = s / 8, r = s / 2 % 4;                             // of 128 numbers; of rows of 32 numbers
+    const int b = s / 2 * block.bytes, h = s % 2,
+              at = 16 * h + 4 * t;          // the block of 32, its half, and the place in 32 bytes
+    const int part = s / 8, r = s / 2 % 4;  // of 128 numbers; of rows of 32 numbers
     if constexpr (F == TG_Q4_0) return row.word(b + 2 + 4 * t) >> 4 * h & 0x0f0f0f0f;
     if constexpr (F == TG_Q4_1) return row.word(b + 4 + 4 * t) >> 4 * h & 0x0f0f0f0f;
     if constexpr (F == TG_Q5_0 || F == TG_Q5_1) {
@@ -128,7 +134,8 @@ struct Row {
   // Scales and minima 4 i ... 4 i + 3 of a block of 256, a byte each.
   __device__ uint32_t scales(int i) const {
     if constexpr (F == TG_Q2K) return row.word(4 * i) & 0x0f0f0f0f;
-    if constexpr (F == TG_Q3K) return (row.word(96 + i % 2 * 4) >> i / 2 * 4 & 0x0f0f0f0f) | (row.word(104) >> 2 * i & 0x03030303) << 4;
+    if constexpr (F == TG_Q3K)
+      return (row.word(96 + i % 2 * 4) >> i / 2 * 4 & 0x0f0f0f0f) | (row.word(104) >> 2 * i & 0x03030303) << 4;
     if constexpr (F == TG_Q6K) return row.word(192 + 4 * i) ^ 0x80808080;
     const uint32_t first = row.word(4);  // of q4k and q5k
     return i == 0 ? first & 0x3f3f3f3f : (row.word(12) & 0x0f0f0f0f) | (first >> 2 & 0x30303030);

@@ -1,24 +1,27 @@
 // Weights of a GGUF file as operand A of wgmma, in bf16.
 //
-// Lane (g, t) of a warp holds numbers 4 t ... 4 t + 3 of a step of 16, of rows g and g + 8. wgmma's slots 2 t, 2 t + 1 of K get the first two
-// numbers, slots 2 t + 8 and 2 t + 9 the others: the activations lie in this order (gguf_prepare.hpp).
+// Lane (g, t) of a warp holds numbers 4 t ... 4 t + 3 of a step of 16, of rows g and g + 8. wgmma's slots 2 t, 2 t + 1
+// of K get the first two numbers, slots 2 t + 8 and 2 t + 9 the others: the activations lie in this order
+// (gguf/prepare.hpp).
 #pragma once
-#include "common/gguf_ring.hpp"
+#include "gguf/ring.hpp"
 
 namespace tilegemm::gguf {
 namespace {
 
-// From codes to weights in bf16. The code of a weight, put into the bits of a float, is the number `base` + code - zero; a fused multiply-add takes
-// the number to scale * (code - zero) - min.
+// From codes to weights in bf16. The code of a weight, put into the bits of a float, is the number `base` + code -
+// zero; a fused multiply-add takes the number to scale * (code - zero) - min.
 template <tg_format F>
 struct Values {
   using Row = gguf::Row<F>;
-  // Codes of seven bits or fewer lie in the third byte of a float at 128. The codes of q8_0 have eight, and need a float at 32768.
+  // Codes of seven bits or fewer lie in the third byte of a float at 128. The codes of q8_0 have eight, and need a
+  // float at 32768.
   static constexpr bool has_eight_bits = F == TG_Q8_0;
   static constexpr uint32_t magic = has_eight_bits ? 0x47000000 : 0x43000000;
   static constexpr float base = (has_eight_bits ? 32768.0f : 128.0f) + float(Row::unsigned_zero);
 
-  // factor * (code - zero) - least, where `start` is start_of(factor, least). Two roundings, to 24 bits each: that of `start` and this one.
+  // factor * (code - zero) - least, where `start` is start_of(factor, least). Two roundings, to 24 bits each: that of
+  // `start` and this one.
   __device__ static float start_of(float factor, float least) { return -(base * factor + least); }
 
   __device__ static float number(uint32_t codes, int i, float factor, float start) {
@@ -28,7 +31,8 @@ struct Values {
   }
 
   // A lane's share of a row: the two registers of a step.
-  __device__ static void convert(const Row& row, int s, int t, float factor, float start, uint32_t& first, uint32_t& second) {
+  __device__ static void convert(const Row& row, int s, int t, float factor, float start, uint32_t& first,
+                                 uint32_t& second) {
     const uint32_t codes = row.unsigned_codes(s, t);
     first = pair(number(codes, 0, factor, start), number(codes, 1, factor, start));
     second = pair(number(codes, 2, factor, start), number(codes, 3, factor, start));

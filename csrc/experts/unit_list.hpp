@@ -1,12 +1,13 @@
 // The work of a launch in units, by the numbers of rows on the device.
 #pragma once
-#include "common/groups.hpp"
 #include "common/ptx.hpp"
+#include "experts/groups.hpp"
 
 namespace tilegemm {
 namespace {
 
-// The part of the product that a block computes at a time: rows `first` to `first` + `height` - 1, columns from `n` * tile_n on.
+// The part of the product that a block computes at a time: rows `first` to `first` + `height` - 1, columns from `n` *
+// tile_n on.
 struct GroupedTile {
   int group, first, height, n;
   bool shares_w;  // with the other block of the cluster, whose rows are others of the same group
@@ -17,11 +18,11 @@ struct GroupedSpan {
   int first, end;
 };
 
-// Zeroes the rows of D of the rows of no group, such as a token's experts that another GPU has. `columns` and `stride` of D are in numbers of T. `thread` of
-// `threads` in each block takes part.
+// Zeroes the rows of D of the rows of no group, such as a token's experts that another GPU has. `columns` and `stride`
+// of D are in numbers of T. `thread` of `threads` in each block takes part.
 template <class T>
-__device__ __forceinline__ void zero_rows_of_no_group(const GroupedRows& rows, GroupedSpan of_groups, T* d, int64_t stride, int columns, int thread,
-                                                      int threads) {
+__device__ __forceinline__ void zero_rows_of_no_group(const GroupedRows& rows, GroupedSpan of_groups, T* d,
+                                                      int64_t stride, int columns, int thread, int threads) {
   const int count = int(rows.m) - (of_groups.end - of_groups.first);
 #pragma unroll 1
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
@@ -32,12 +33,12 @@ __device__ __forceinline__ void zero_rows_of_no_group(const GroupedRows& rows, G
   }
 }
 
-// A list of the groups that have rows, in shared memory, and the units before each group. A unit is the work of a cluster between two
-// choices of work.
+// A list of the groups that have rows, in shared memory, and the units before each group. A unit is the work of a
+// cluster between two choices of work.
 //
-// A group has `count` tiles along M, of equal height but for the last: a multiple of `Step` rows. Without clusters a unit is a tile, and the tiles that share W are neighbours. In a
-// cluster of two, each tile of W makes units of two tiles along M, whose blocks share W. With an odd count, the last tile along M and two
-// tiles of W make another unit.
+// A group has `count` tiles along M, of equal height but for the last: a multiple of `Step` rows. Without clusters a
+// unit is a tile, and the tiles that share W are neighbours. In a cluster of two, each tile of W makes units of two
+// tiles along M, whose blocks share W. With an odd count, the last tile along M and two tiles of W make another unit.
 template <int Most, int Cluster, int Step = 8>
 class UnitList {
  public:
@@ -47,10 +48,11 @@ class UnitList {
 
   // The list for `entries` entries at `at`, of which `n_tiles` tiles of W each.
   __device__ UnitList(void* at, int entries, int n_tiles, int rank)
-      : capacity_(entries), first_(static_cast<int*>(at)), rows_(first_ + entries + 1), unit_(rows_ + entries + 1), group_(unit_ + entries + 1),
-        n_tiles_(n_tiles), rank_(rank) {}
+      : capacity_(entries), first_(static_cast<int*>(at)), rows_(first_ + entries + 1), unit_(rows_ + entries + 1),
+        group_(unit_ + entries + 1), n_tiles_(n_tiles), rank_(rank) {}
 
-  // Fills the list, and returns the rows that have groups. Every thread of the block takes part; `temporary` holds a number for each group and two more.
+  // Fills the list, and returns the rows that have groups. Every thread of the block takes part; `temporary` holds a
+  // number for each group and two more.
   __device__ GroupedSpan fill(const GroupedRows& rows, int* temporary, int warp, int lane) {
     const int count = int(rows.count());
     const bool few = rows.groups.group_of_row && rows.m <= few_rows;
@@ -65,7 +67,8 @@ class UnitList {
       __syncwarp();
       const int units = add_units(entries, lane);
       __syncwarp();
-      if (lane == 0) unit_[entries] = units, temporary[0] = units, temporary[1] = of_groups.first, temporary[2] = of_groups.end;
+      if (lane == 0)
+        unit_[entries] = units, temporary[0] = units, temporary[1] = of_groups.first, temporary[2] = of_groups.end;
     }
     __syncthreads();
     total_ = __shfl_sync(~0u, temporary[0], 0);
@@ -97,21 +100,25 @@ class UnitList {
   }
 
  private:
-  // Rows up to which a warp looks at the group of every row. A binary search for every group takes a load after the other.
+  // Rows up to which a warp looks at the group of every row. A binary search for every group takes a load after the
+  // other.
   static constexpr int few_rows = 256;
 
-  // Entries of the rows after which the group changes; as many as the list has room for. Sets `end` to the first row of no group.
+  // Entries of the rows after which the group changes; as many as the list has room for. Sets `end` to the first row of
+  // no group.
   __device__ int find_changes(const GroupedRows& rows, int count, int lane, int& end) {
     uint32_t groups[few_rows / 32];
 #pragma unroll
-    for (int i = 0; i < few_rows / 32; i++) groups[i] = i * 32 + lane < rows.m ? rows.groups.group_of_row[i * 32 + lane] : ~0u;
+    for (int i = 0; i < few_rows / 32; i++)
+      groups[i] = i * 32 + lane < rows.m ? rows.groups.group_of_row[i * 32 + lane] : ~0u;
     int entries = 0;
     uint32_t last = ~0u;
 #pragma unroll
     for (int i = 0; i < few_rows / 32; i++) {
       if (i * 32 >= rows.m || end < i * 32) break;  // the same in all lanes
       const uint32_t own = groups[i], left = __shfl_up_sync(~0u, own, 1), before = lane == 0 ? last : left;
-      const unsigned of_none = __ballot_sync(~0u, own >= uint32_t(count)), inside = of_none ? (1u << (__ffs(of_none) - 1)) - 1 : ~0u;
+      const unsigned of_none = __ballot_sync(~0u, own >= uint32_t(count)),
+                     inside = of_none ? (1u << (__ffs(of_none) - 1)) - 1 : ~0u;
       const unsigned changes = __ballot_sync(~0u, own != before) & inside;
       const int entry = entries + __popc(changes & ((1u << lane) - 1));
       if ((changes >> lane & 1) && entry < capacity_) first_[entry] = i * 32 + lane, group_[entry] = own;
@@ -120,7 +127,8 @@ class UnitList {
       last = __shfl_sync(~0u, own, 31);
     }
     __syncwarp();
-    for (int entry = lane; entry < entries; entry += 32) rows_[entry] = (entry + 1 < entries ? first_[entry + 1] : end) - first_[entry];
+    for (int entry = lane; entry < entries; entry += 32)
+      rows_[entry] = (entry + 1 < entries ? first_[entry + 1] : end) - first_[entry];
     return entries;
   }
 

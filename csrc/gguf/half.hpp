@@ -1,14 +1,15 @@
-// W and A in f16, for tiles of up to 192 rows of A, where the conversion of W takes much of the time: one instruction makes two weights of two codes, and results
-// are more exact than in bf16. f16's range is narrow. Each row of A has a power of two that brings its largest number to [2^14, 2^15). Each row of W has a power
-// of two that follows the largest weight from span to span. Products with powers of two are exact. A number keeps the 11 bits of f16 down to 2^-28 of the
-// largest number of its row of A, or of its span of a row of W, and loses a bit with each halving below.
+// W and A in f16, for tiles of up to 192 rows of A, where the conversion of W takes much of the time: one instruction
+// makes two weights of two codes, and results are more exact than in bf16. f16's range is narrow. Each row of A has a
+// power of two that brings its largest number to [2^14, 2^15). Each row of W has a power of two that follows the
+// largest weight from span to span. Products with powers of two are exact. A number keeps the 11 bits of f16 down to
+// 2^-28 of the largest number of its row of A, or of its span of a row of W, and loses a bit with each halving below.
 #pragma once
 #include <cuda_fp16.h>
 
 #include <type_traits>
 
-#include "common/gguf_prepare.hpp"
-#include "common/gguf_wgmma.hpp"
+#include "gguf/prepare.hpp"
+#include "gguf/wgmma.hpp"
 
 namespace tilegemm::gguf {
 namespace {
@@ -19,12 +20,15 @@ __device__ __forceinline__ uint32_t as_bits(__half2 two) { return reinterpret_ca
 __device__ __forceinline__ uint32_t twice(float x) { return as_bits(__floats2half2_rn(x, x)); }
 // A power of two by the bits of its exponent; x / y of two powers of two.
 __device__ __forceinline__ float power_of(uint32_t exponent) { return __uint_as_float(exponent << 23); }
-__device__ __forceinline__ float over(float x, float y) { return __uint_as_float(__float_as_uint(x) - __float_as_uint(y) + 0x3f800000); }
+__device__ __forceinline__ float over(float x, float y) {
+  return __uint_as_float(__float_as_uint(x) - __float_as_uint(y) + 0x3f800000);
+}
 // 2^14 over the power of two in x, which is not infinite: x times this lies in [2^14, 2^15). At most 2^126.
 __device__ __forceinline__ uint32_t exponent_to_scale(float x) { return min(268 - (__float_as_uint(x) >> 23), 253u); }
 
-// A code in the last bits of f16's 1024 is the number 1024 + code, exactly. An exact operation makes code - zero of it, and a fused multiply-add the weight.
-// A span that K has a part of has zeros behind, in the factors of W and in the activations.
+// A code in the last bits of f16's 1024 is the number 1024 + code, exactly. An exact operation makes code - zero of it,
+// and a fused multiply-add the weight. A span that K has a part of has zeros behind, in the factors of W and in the
+// activations.
 template <class S>
 struct HalfWeights {
   using Row = typename S::Row;
@@ -32,14 +36,18 @@ struct HalfWeights {
   using Factor = uint2;  // the scale, and the minimum with the other sign, twice each
   static constexpr int share = S::Factors::count / 2;
   // The largest magnitude of a code less its zero.
-  static constexpr float most = Row::unsigned_zero ? Row::unsigned_zero : S::format == TG_Q2K ? 3 : S::format == TG_Q5_1 || S::format == TG_Q5K ? 31 : 15;
+  static constexpr float most = Row::unsigned_zero                            ? Row::unsigned_zero
+                                : S::format == TG_Q2K                         ? 3
+                                : S::format == TG_Q5_1 || S::format == TG_Q5K ? 31
+                                                                              : 15;
 
   float power = 1.0f;  // of row lane / 2 of W
 
-  // All warps of the group wait here, where the last group of steps has been multiplied meanwhile: the instruction has to be the same for all, and rows of one
-  // warp alone may change.
+  // All warps of the group wait here, where the last group of steps has been multiplied meanwhile: the instruction has
+  // to be the same for all, and rows of one warp alone may change.
   template <int width>
-  __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left, float (&sum)[width / 2]) {
+  __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left,
+                                        float (&sum)[width / 2]) {
     const float change = fill(factors, row, lane, left / Row::scaled);
     __syncwarp();
     wgmma_wait();
@@ -50,7 +58,8 @@ struct HalfWeights {
   __device__ static void convert(const Row& row, int s, int t, Factor factor, uint32_t& first, uint32_t& second) {
     const uint32_t codes = row.unsigned_codes(s, t);
     const auto weights = [&](uint32_t select) {
-      const __half2 code = __hadd2(as_half2(__byte_perm(codes, 0x64646464, select)), __float2half2_rn(-float(1024 + Row::unsigned_zero)));
+      const __half2 code = __hadd2(as_half2(__byte_perm(codes, 0x64646464, select)),
+                                   __float2half2_rn(-float(1024 + Row::unsigned_zero)));
       return as_bits(__hfma2(code, as_half2(factor.x), as_half2(factor.y)));
     };
     first = weights(0x4140), second = weights(0x4342);
@@ -62,8 +71,9 @@ struct HalfWeights {
   }
 
  private:
-  // Two lanes compute the factors of a row of W: `existing` factors, and zeros behind. Returns the change of the row's power, 1 mostly: it changes where a
-  // weight of the span would be infinite, or all of them small, with few bits left for some.
+  // Two lanes compute the factors of a row of W: `existing` factors, and zeros behind. Returns the change of the row's
+  // power, 1 mostly: it changes where a weight of the span would be infinite, or all of them small, with few bits left
+  // for some.
   __device__ __forceinline__ float fill(const typename S::Factors& factors, const Row& row, int lane, int existing) {
     float scales[share], minima[share], largest = 0.0f;
     row.each_factor(lane % 2, [&](int i, float scale, float min) {
@@ -81,7 +91,8 @@ struct HalfWeights {
     uint4* const to = reinterpret_cast<uint4*>(factors.table + lane / 2 * S::Factors::pitch + lane % 2 * share);
 #pragma unroll
     for (int i = 0; i < share; i += 2) {
-      to[i / 2] = make_uint4(twice(scales[i] * power), twice(-minima[i] * power), twice(scales[i + 1] * power), twice(-minima[i + 1] * power));
+      to[i / 2] = make_uint4(twice(scales[i] * power), twice(-minima[i] * power), twice(scales[i + 1] * power),
+                             twice(-minima[i + 1] * power));
     }
     return change;
   }
@@ -96,18 +107,21 @@ struct HalfWeights {
   }
 };
 
-// Prepares rows as prepare() does, in f16: times a power of two that brings the largest finite number of a row to [2^14, 2^15). `factors`: the inverse. A block
-// has a row, and a thread has quads of neighbouring numbers: as many as the thread keeps, or one where each row has a multiprocessor for itself. Threads read the
-// numbers of rows that are longer than they keep twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
+// Prepares rows as gguf_prepare_bf16() does, in f16: times a power of two that brings the largest finite number of a
+// row to [2^14, 2^15). `factors`: the inverse. A block has a row, and a thread has quads of neighbouring numbers: as
+// many as the thread keeps, or one where each row has a multiprocessor for itself. Threads read the numbers of rows
+// that are longer than they keep twice. `WHOLE`: each quad is at a multiple of its size, and K ends with one.
 constexpr int half_threads = 1024, kept_quads = 4;
 
 template <class T, class Rows, bool WHOLE>
 __global__ void __launch_bounds__(half_threads)
-    prepare_half(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, uint32_t* to, int pitch, float* factors) {
+    gguf_prepare_f16(const __grid_constant__ tg_gemm_args args, const __grid_constant__ Rows rows, uint32_t* to,
+                     int pitch, float* factors) {
   using Quad = std::conditional_t<sizeof(T) == 4, float4, uint2>;
   __shared__ uint32_t largest_of_warps[half_threads / 32];
   griddepcontrol_wait();
-  launch_dependents();  // after the wait: the product reads W before this kernel ends, and W may be of the kernel before
+  launch_dependents();  // after the wait: the product reads W before this kernel ends, and W may be of the kernel
+                        // before
   const int row = blockIdx.x, thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32;
   const int64_t row_of_a = rows(row);
   if (row_of_a < 0) return;
@@ -173,9 +187,11 @@ __global__ void __launch_bounds__(half_threads)
 template <class T, class Rows>
 tg_status launch_prepare_half(const tg_gemm_args& args, const Rows& rows, int64_t count, void* to, float* factors) {
   const int64_t pitch = pitch_of(args.k), warps = ceil_div(pitch / 4, 32 * (count > args.sm_count ? kept_quads : 1));
-  const bool is_whole = args.k % 4 == 0 && args.a.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.a.ptr) % (4 * sizeof(T)) == 0;
-  const auto kernel = is_whole ? prepare_half<T, Rows, true> : prepare_half<T, Rows, false>;
-  const dim3 grid(static_cast<unsigned>(count)), block(unsigned(32 * (warps < half_threads / 32 ? warps : half_threads / 32)));
+  const bool is_whole =
+      args.k % 4 == 0 && args.a.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.a.ptr) % (4 * sizeof(T)) == 0;
+  const auto kernel = is_whole ? gguf_prepare_f16<T, Rows, true> : gguf_prepare_f16<T, Rows, false>;
+  const dim3 grid(static_cast<unsigned>(count)),
+      block(unsigned(32 * (warps < half_threads / 32 ? warps : half_threads / 32)));
   return Launch(args, grid, block, 0)(kernel, args, rows, static_cast<uint32_t*>(to), int(pitch), factors);
 }
 

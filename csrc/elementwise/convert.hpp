@@ -1,10 +1,10 @@
 // Copies of rows in bf16: rows of f32 and f16, and of the blocks of GGUF files.
 #pragma once
-#include "common/bf16.hpp"
-#include "common/gguf_fragment.hpp"
 #include "common/launch.hpp"
-#include "common/numbers.hpp"
 #include "common/ptx.hpp"
+#include "gguf/bf16.hpp"
+#include "gguf/fragment.hpp"
+#include "gguf/numbers.hpp"
 
 namespace tilegemm {
 namespace {
@@ -21,7 +21,8 @@ struct Blocks {
   int64_t stride, k, last_row;
 
   explicit Blocks(const tg_gemm_args& args)
-      : from(static_cast<const uint8_t*>(args.a.ptr)), stride(args.a.row_stride / block.elements * block.bytes), k(args.k), last_row(args.m - 1) {}
+      : from(static_cast<const uint8_t*>(args.a.ptr)), stride(args.a.row_stride / block.elements * block.bytes),
+        k(args.k), last_row(args.m - 1) {}
 
   __device__ void load(int64_t row, int64_t at, float (&x)[width]) const {
     const uint8_t* const line = from + row * stride;
@@ -59,7 +60,8 @@ struct Blocks {
 
 // `segments`: blocks of threads for a row.
 template <class Source>
-__global__ void __launch_bounds__(convert_threads) convert_rows(const Source source, __nv_bfloat16* to, int64_t stride, int64_t length, int segments) {
+__global__ void __launch_bounds__(convert_threads)
+    convert_rows(const Source source, __nv_bfloat16* to, int64_t stride, int64_t length, int segments) {
 #if __CUDA_ARCH__ >= 900
   launch_dependents();
 #endif
@@ -73,7 +75,8 @@ __global__ void __launch_bounds__(convert_threads) convert_rows(const Source sou
   uint2 words[width / 4];
 #pragma unroll
   for (int i = 0; i < width / 4; i++) {
-    const __nv_bfloat162 low{to_bf16(x[4 * i]), to_bf16(x[4 * i + 1])}, high{to_bf16(x[4 * i + 2]), to_bf16(x[4 * i + 3])};
+    const __nv_bfloat162 low{to_bf16(x[4 * i]), to_bf16(x[4 * i + 1])},
+        high{to_bf16(x[4 * i + 2]), to_bf16(x[4 * i + 3])};
     words[i] = {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
   }
   constexpr int bytes = width * 2 < 16 ? width * 2 : 16;
@@ -97,13 +100,15 @@ tg_status launch_convert(const tg_gemm_args& args) {
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
   if (blocks == 0) return TG_OK;
   __nv_bfloat16* const to = static_cast<__nv_bfloat16*>(args.d.ptr);
-  return launch_plainly(args, dim3(unsigned(blocks)), dim3(convert_threads), 0, convert_rows<Source>, Source(args), to, args.d.row_stride, args.n,
-                        int(segments));
+  return launch_plainly(args, dim3(unsigned(blocks)), dim3(convert_threads), 0, convert_rows<Source>, Source(args), to,
+                        args.d.row_stride, args.n, int(segments));
 }
 
 // D in bf16 = A in `format`, one matrix with contiguous rows.
 inline tg_status convert_to_bf16(tg_format format, const tg_gemm_args& args) {
-  if (args.batch[0] != 1 || args.batch[1] != 1 || (args.a.col_stride != 1 && args.k > 1) || (args.d.col_stride != 1 && args.n > 1)) return TG_UNSUPPORTED;
+  if (args.batch[0] != 1 || args.batch[1] != 1 || (args.a.col_stride != 1 && args.k > 1) ||
+      (args.d.col_stride != 1 && args.n > 1))
+    return TG_UNSUPPORTED;
   switch (format) {
     case TG_F32: return launch_convert<Numbers<float>>(args);
     case TG_F16: return launch_convert<Numbers<__half>>(args);

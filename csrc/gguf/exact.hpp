@@ -1,11 +1,13 @@
-// Sums that are not finite, once more. Sums of scaled codes cannot hold the products of infinite numbers: an infinity times a code of zero is NaN where the weight
-// is not zero, and a weight in 16 bits may be zero or have another sign where a scale times a code and a minimum nearly cancel.
+// Sums that are not finite, once more. Sums of scaled codes cannot hold the products of infinite numbers: an infinity
+// times a code of zero is NaN where the weight is not zero, and a weight in 16 bits may be zero or have another sign
+// where a scale times a code and a minimum nearly cancel.
 //
-// A warp takes a row of A and some columns. Most such sums need few weights: those at the row's infinities, and none where the row has a NaN, or where finite
-// numbers overflow. So one bad sequence of a batch costs the others little. Where a scale of W is not finite, the sum is made number by number.
+// A warp takes a row of A and some columns. Most such sums need few weights: those at the row's infinities, and none
+// where the row has a NaN, or where finite numbers overflow. So one bad sequence of a batch costs the others little.
+// Where a scale of W is not finite, the sum is made number by number.
 #pragma once
-#include "common/gguf.hpp"
-#include "common/gguf_ring.hpp"
+#include "gguf/blocks.hpp"
+#include "gguf/ring.hpp"
 
 namespace tilegemm::gguf {
 namespace {
@@ -34,7 +36,8 @@ __device__ __noinline__ float number_of_w(const uint8_t* row, int64_t k) {
   return number(F, row + k / block.elements * block.bytes, int(k % block.elements));
 }
 
-// Whether a block's scale or minimum is not finite. The scales of a block of 256 are integers times these, and stay finite with them.
+// Whether a block's scale or minimum is not finite. The scales of a block of 256 are integers times these, and stay
+// finite with them.
 template <tg_format F>
 __device__ __forceinline__ bool is_wild(const uint8_t* block) {
   constexpr int scale = F == TG_Q2K ? 80 : F == TG_Q3K ? 108 : F == TG_Q6K ? 208 : 0;
@@ -50,11 +53,13 @@ struct Once {
   bool is_new;
 };
 
-// The sums of row m of A times up to `COLUMNS` rows of W over k in [begin, end), where infinite or NaN operands make them wrong. Lane c, and every `COLUMNS`-th behind
-// it, has the same row n of matrix `i` of W, and whether it asks. Where a sum is infinite because finite numbers overflow, it stands. `MOST`: a greater finite
-// number of A was an infinity to the kernel. All lanes of a warp take part.
+// The sums of row m of A times up to `COLUMNS` rows of W over k in [begin, end), where infinite or NaN operands make
+// them wrong. Lane c, and every `COLUMNS`-th behind it, has the same row n of matrix `i` of W, and whether it asks.
+// Where a sum is infinite because finite numbers overflow, it stands. `MOST`: a greater finite number of A was an
+// infinity to the kernel. All lanes of a warp take part.
 template <tg_format F, int COLUMNS, class Most>
-__device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int i, int64_t n, bool asks, int64_t begin, int64_t end, Most) {
+__device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int i, int64_t n, bool asks, int64_t begin,
+                                       int64_t end, Most) {
   constexpr Block block = block_of(F);
   constexpr int at_once = 16;  // loads of a lane under way
   const int lane = threadIdx.x % 32;
@@ -107,7 +112,8 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
   if (asks) {
     const int64_t blocks = ceil_div(end, block.elements);
 #pragma unroll 8
-    for (int64_t b = begin / block.elements + lane / COLUMNS; b < blocks; b += 32 / COLUMNS) wild |= is_wild<F>(w + b * block.bytes);
+    for (int64_t b = begin / block.elements + lane / COLUMNS; b < blocks; b += 32 / COLUMNS)
+      wild |= is_wild<F>(w + b * block.bytes);
   }
 #pragma unroll
   for (int d = COLUMNS; d < 32; d *= 2) wild |= bool(__shfl_xor_sync(~0u, int(wild), d));
@@ -119,7 +125,8 @@ __device__ __noinline__ Once once_more(const tg_gemm_args& args, int64_t m, int 
     const uint8_t* const row = matrix_at<F>(args, i) + __shfl_sync(~0u, n, column) * row_stride<F>(args);
     float of_lane = 0.0f;
 #pragma unroll 1
-    for (int64_t k = begin + lane; k < end; k += 32) of_lane += number_of_w<F>(row, k) * number_of_a(args, first_of_row + k);
+    for (int64_t k = begin + lane; k < end; k += 32)
+      of_lane += number_of_w<F>(row, k) * number_of_a(args, first_of_row + k);
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) of_lane += __shfl_xor_sync(~0u, of_lane, d);
     if (lane % COLUMNS == column) sum = of_lane;
