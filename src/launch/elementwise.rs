@@ -49,12 +49,7 @@ pub(crate) unsafe fn activate(
     d: *mut c_void,
     stream: *mut c_void,
 ) -> Result<()> {
-    use std::ptr::null;
-    modules::beside(Beside::Elementwise)?;
-    let problem = Problem::dense(1, count, count, 1, Layout::NN, to).with(|problem| {
-        (problem.a.format, problem.epilogue.activation) = (from, activation);
-    });
-    let args = ffi::tg_gemm_args { stream, ..arguments(&problem, Pointers::new(x, null(), d)) };
+    let args = of_numbers(activation, [from, to], count, x, d, stream)?;
     // SAFETY: the caller vouches for the memory behind the arguments.
     check("tg_epilogue", unsafe { ffi::tg_epilogue(format(to), &args) })
 }
@@ -73,12 +68,24 @@ pub(crate) unsafe fn slope(
     d: *mut c_void,
     stream: *mut c_void,
 ) -> Result<()> {
-    use std::ptr::null;
-    modules::beside(Beside::Elementwise)?;
-    let mut problem = Problem::dense(1, count, count, 1, Layout::NN, of);
-    problem.epilogue.activation = activation;
-    let pointers = Pointers::new(x, null(), d);
-    let args = ffi::tg_gemm_args { stream, ..arguments(&problem, pointers) };
+    let args = of_numbers(activation, [of, of], count, x, d, stream)?;
     // SAFETY: the caller vouches for the memory behind the arguments.
     check("tg_slope", unsafe { ffi::tg_slope(format(of), &args) })
+}
+
+/// The arguments of a kernel that reads `count` numbers of the first format at `x`, and writes as many of the second to `d`.
+#[cfg(feature = "candle")]
+fn of_numbers(
+    activation: Activation,
+    [from, to]: [Format; 2],
+    count: usize,
+    x: *const c_void,
+    d: *mut c_void,
+    stream: *mut c_void,
+) -> Result<ffi::tg_gemm_args> {
+    modules::beside(Beside::Elementwise)?;
+    let problem = Problem::dense(1, count, count, 1, Layout::NN, to).with(|problem| {
+        (problem.a.format, problem.epilogue.activation) = (from, activation);
+    });
+    Ok(ffi::tg_gemm_args { stream, ..arguments(&problem, Pointers::new(x, std::ptr::null(), d)) })
 }
