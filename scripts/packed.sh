@@ -8,7 +8,9 @@ outside=$(mktemp -d)
 trap 'rm -rf "$outside"' EXIT
 fail() { echo "packed.sh: $*" >&2; exit 1; }
 
-cargo package --quiet --locked --allow-dirty --no-verify -p candle-tilegemm-build -p candle-tilegemm -p tilegemm
+packages="-p candle-tilegemm-build -p candle-tilegemm -p tilegemm"
+cargo publish --dry-run --quiet --locked --allow-dirty --no-verify $packages  # what a registry would refuse
+cargo package --quiet --locked --allow-dirty --no-verify $packages
 version=$(cargo pkgid | sed 's/.*[#@]//')
 # unpack NAME FOLDER: a packed crate, at its place in a checkout.
 unpack() {
