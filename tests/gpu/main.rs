@@ -46,6 +46,7 @@ mod packing;
 mod qmatmul;
 mod random;
 mod rounding;
+mod shard;
 mod speed;
 mod tf32;
 mod two_devices;
@@ -55,11 +56,12 @@ use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use device::Gpu;
 use float8::F8E4M3;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
+use shard::Shard;
 use std::sync::OnceLock;
 
 fn main() {
-    let mut arguments = Arguments::from_args();
+    let (mut arguments, shard) = Shard::from_args();
     arguments.test_threads = Some(1); // one GPU, and counters that belong to one test at a time
     let gpu = Gpu::open(0);
     let required = std::env::var("TILEGEMM_REQUIRE_GPU").is_ok_and(|value| value == "1");
@@ -82,13 +84,16 @@ fn main() {
     if let Some(why) = &alone {
         println!("left out: the tests of two devices; {why}");
     }
-    let trials = all().into_iter().map(|(name, test)| {
+    let part = all().into_iter().enumerate().filter(|(place, _)| shard.has(*place)).map(|(_, test)| test);
+    let trials = part.map(|(name, test)| {
         let gpu = gpu.clone();
-        let run = move || -> Result<(), Failed> { Ok(test(&gpu?)?) };
+        let run = move || -> Result<(), Failed> { Ok(shard::ended(gpu.and_then(|gpu| test(&gpu)))?) };
         let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    let trials: Vec<Trial> = trials.collect();
+    shard::count(trials.len());
+    libtest_mimic::run(&arguments, trials).exit();
 }
 
 /// The device's compute capability, where there is a device.

@@ -1,0 +1,62 @@
+//! A part of the tests, for several cards or short leases: `--shard 2/3` is the second of three parts. And what had run when the program is cut.
+
+use libtest_mimic::Arguments;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The number of a part, from 0, and the number of parts.
+#[derive(Clone, Copy)]
+pub struct Shard(usize, usize);
+
+impl Shard {
+    /// The arguments of this process, and the part that they ask for.
+    pub fn from_args() -> (Arguments, Self) {
+        let mut arguments: Vec<String> = std::env::args().collect();
+        let mut shard = Self(0, 1);
+        if let Some(at) = arguments.iter().position(|argument| argument.split('=').next() == Some("--shard")) {
+            let option = arguments.remove(at);
+            let value = match option.split_once('=') {
+                Some((_, value)) => value.to_string(),
+                None if at < arguments.len() => arguments.remove(at),
+                None => String::new(),
+            };
+            shard = Self::parse(&value).unwrap_or_else(|| {
+                eprintln!("--shard {value}: expected a part and the number of parts, such as 1/3");
+                std::process::exit(2);
+            });
+        }
+        (Arguments::from_iter(arguments), shard)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (part, parts) = text.split_once('/')?;
+        let (part, parts) = (part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?);
+        (1..=parts).contains(&part).then(|| Self(part - 1, parts))
+    }
+
+    /// Whether this part has the test at that place of the list. Neighbours take about as long, and go to different parts.
+    pub fn has(self, place: usize) -> bool {
+        place % self.1 == self.0
+    }
+}
+
+static TESTS: AtomicUsize = AtomicUsize::new(0);
+static RAN: AtomicUsize = AtomicUsize::new(0);
+static FAILED: AtomicUsize = AtomicUsize::new(0);
+
+/// Says how many of the `tests` ran when SIGTERM or SIGINT ends the process, as a time limit does.
+pub fn count(tests: usize) {
+    TESTS.store(tests, Ordering::Relaxed);
+    let said = ctrlc::set_handler(|| {
+        let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
+        println!("\ncut: {ran} of {tests} tests had run, {failed} of them failed");
+        std::process::exit(143);
+    });
+    said.expect("no other handler of signals");
+}
+
+/// Counts the end of a test.
+pub fn ended<T, E>(result: Result<T, E>) -> Result<T, E> {
+    RAN.fetch_add(1, Ordering::Relaxed);
+    FAILED.fetch_add(usize::from(result.is_err()), Ordering::Relaxed);
+    result
+}
