@@ -2,9 +2,9 @@
 
 use crate::arch::{Arch, DeviceInfo};
 use crate::config::Config;
-use crate::partition::{Footprint, Need};
 use crate::problem::{Layout, Problem, Types};
 use crate::workspace;
+use crate::workspace::partition::{Footprint, Need};
 use std::fmt;
 
 pub use crate::problem::epilogue::Fusion;
@@ -171,9 +171,8 @@ impl fmt::Debug for Room {
 }
 
 impl PartialEq for Room {
-    /// The name of the family decides.
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self.family, other.family) && self.variant == other.variant
     }
 }
 

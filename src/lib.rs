@@ -102,7 +102,6 @@ pub mod kernel;
 #[cfg(feature = "cuda")]
 pub mod launch;
 pub mod packing;
-mod partition;
 pub mod problem;
 mod settings;
 pub mod stats;

@@ -10,8 +10,8 @@
 use crate::arch::DeviceInfo;
 use crate::cost::{distinct, pipeline};
 use crate::kernel::{Fusion, Limits};
-use crate::partition::Footprint;
 use crate::problem::{Format, Layout, Operand, Problem, MAX_ALIGN};
+use crate::workspace::partition::Footprint;
 
 /// Lines of copies are a multiple of this number of elements apart.
 const PITCH: usize = 64;
@@ -336,8 +336,8 @@ fn copy_of(operand: &Operand, format: Format, [rows, columns]: [i64; 2], batch: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::Partition;
     use crate::problem::{BiasAxis, Epilogue};
+    use crate::workspace::partition::Partition;
 
     #[test]
     fn an_odd_k_needs_copies_of_both_operands_and_an_odd_n_of_the_result() {

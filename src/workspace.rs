@@ -34,15 +34,16 @@
 //! Products on one stream share its workspace, in the order of the stream. A graph uses the workspace of the stream on which it was
 //! captured: replay the graph on that stream, or in order with that stream.
 
-pub use crate::partition::Need;
-
 use crate::error::Result;
 use crate::problem::{Format, Problem};
 use crate::settings;
 use once_cell::sync::OnceCell;
 
+pub(crate) mod partition;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) mod streams;
+
+pub use partition::Need;
 
 /// Bytes of a workspace, unless `TILEGEMM_WORKSPACE` sets another size.
 pub const DEFAULT_BYTES: u64 = 128 << 20;

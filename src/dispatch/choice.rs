@@ -8,8 +8,8 @@ use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::trees;
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
-use crate::partition::Partition;
 use crate::problem::{F32Mode, Format, Layout, Problem};
+use crate::workspace::partition::Partition;
 
 /// The lead for products within the range of the records ([`lead`]). The estimates of two equally fast kernels differ by some 4 % there. With
 /// this lead most of such products stay with cuBLAS, and few are slower than stock.

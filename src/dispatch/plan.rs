@@ -6,8 +6,8 @@ use super::{Policy, Reason};
 use crate::config::Config;
 use crate::kernel::KernelDesc;
 use crate::packing::{self, Packing};
-use crate::partition::Need;
 use crate::problem::{Canonical, Problem};
+use crate::workspace::partition::Need;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@ use crate::config::Config;
 use crate::cost::memory_us;
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection};
-use crate::partition::Footprint;
 use crate::problem::Problem;
 use crate::workspace;
+use crate::workspace::partition::Footprint;
 
 /// Rows of A and rows of W that a block computes at a time.
 const TILE: [u32; 2] = [16, 16];

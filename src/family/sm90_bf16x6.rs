@@ -5,8 +5,8 @@ use crate::cost::pipeline::{l2_us, stream_us};
 use crate::cost::{arithmetic_us, distinct, memory_us, overlapped};
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder};
-use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
+use crate::workspace::partition::Footprint;
 
 fitted! {
     Sm90Bf16x6 {

@@ -6,9 +6,9 @@ use crate::cost::memory_us;
 use crate::cost::pipeline::stream_us;
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection};
-use crate::partition::Footprint;
 use crate::problem::Problem;
 use crate::workspace;
+use crate::workspace::partition::Footprint;
 
 /// So many parts of K are the blocks of a cluster, and need no workspace: csrc/sm90_gguf_gemm/device.hpp has the same number.
 const MOST_IN_CLUSTER: u32 = 2;

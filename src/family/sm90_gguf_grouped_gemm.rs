@@ -8,8 +8,8 @@ use crate::cost::pipeline::stream_us;
 use crate::cost::rows_of_group;
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder};
-use crate::partition::Footprint;
 use crate::problem::Problem;
+use crate::workspace::partition::Footprint;
 
 /// Rows of A that a block computes at a time, at most: csrc/sm90_gguf_grouped_gemm has the same numbers, as the following ones. A multiprocessor has two blocks
 /// of the first kernel, and one of the second.

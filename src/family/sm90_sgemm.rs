@@ -9,8 +9,8 @@ use crate::cost::pipeline::{f32_per_us, l2_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder, INT};
-use crate::partition::Footprint;
 use crate::problem::{Layout, Operand, Problem};
+use crate::workspace::partition::Footprint;
 use crate::workspace::DEFAULT_BYTES;
 
 /// Time of a tile's beginning and end, in steps of K, and the additional time of a split of K.

@@ -11,8 +11,8 @@ use crate::cost::roofline_us;
 use crate::cost::tf32::{Cluster, Fit, Tile, RING_K};
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, SumOrder};
-use crate::partition::Footprint;
 use crate::problem::{Layout, Problem};
+use crate::workspace::partition::Footprint;
 
 /// The fewest stages of K that are split in halves.
 const LEAST_HALVED: usize = 16;

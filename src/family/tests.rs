@@ -4,7 +4,7 @@ use super::{by_name, KERNELS};
 use crate::arch::DeviceInfo;
 use crate::dispatch::{Dispatcher, Policy};
 use crate::kernel::{KernelDesc, Math};
-use crate::partition::{Need, Partition};
+use crate::workspace::partition::{Need, Partition};
 use crate::{Format, Layout, Problem};
 
 /// A kernel that splits f32 into bf16 parts; the rest of the row is arbitrary.

@@ -1,7 +1,7 @@
 //! The arguments of a launch beside its plan: pointers, stream and handle.
 
-use crate::partition::Piece;
 use crate::problem::Format;
+use crate::workspace::partition::Piece;
 use std::ffi::c_void;
 use std::ptr::null;
 
