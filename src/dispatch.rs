@@ -59,6 +59,16 @@ struct Chosen {
     packing: Option<Packing>,
 }
 
+/// What is decided for a problem: a plan keeps the choice, an explanation shows all of it.
+struct Decision {
+    /// The kernels that can run the problem, with the estimates that the choice was made by; the kernel that was asked for by name, with its verdict.
+    judged: Vec<Candidate>,
+    /// The answers of the measured tables, up to the first entry whose kernel can run.
+    tuned: Vec<Tuned>,
+    /// The choice. No choice: why the kernel that was asked for by name cannot run; `None` where no kernel can.
+    chosen: std::result::Result<Chosen, Option<Rejection>>,
+}
+
 /// Chooses kernels for one device.
 #[derive(Debug)]
 pub struct Dispatcher {
@@ -178,25 +188,35 @@ impl Dispatcher {
 
     fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
         let canonical = asked.canonical();
-        let p = &canonical.problem;
-        let chosen = match policy.forced() {
-            Some(kernel) => self.by_name(self.judge(kernel, p, policy), p, policy).map_err(|rejection| {
-                let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
-                Error::Forced { kernel, problem, rejection }
-            })?,
-            None if policy.batch_invariant && !p.is_empty() => {
-                let order = self.sum_order(asked, policy);
-                let chosen = order.and_then(|order| self.in_order(p, policy, order));
-                chosen.ok_or_else(|| self.unsupported(asked, p, policy))?
+        let chosen = self.decide(asked, &canonical.problem, policy).chosen.map_err(|rejection| {
+            match policy.forced().zip(rejection) {
+                Some((kernel, rejection)) => {
+                    let (kernel, problem, rejection) = (kernel.name.into(), asked.to_string(), rejection.into());
+                    Error::Forced { kernel, problem, rejection }
+                }
+                None => self.unsupported(asked, &canonical.problem, policy),
             }
-            None => {
-                let able = self.able(p, policy);
-                let tuned = self.tuned(p, policy, &able);
-                let chosen = self.with_packing(p, policy, self.decide(p, &able, &tuned));
-                chosen.ok_or_else(|| self.unsupported(asked, p, policy))?
-            }
-        };
+        })?;
         Ok(self.plan_of(asked, policy, canonical, chosen))
+    }
+
+    /// The decision for the problem `asked`, whose canonical form is `problem`.
+    fn decide(&self, asked: &Problem, problem: &Problem, policy: Policy) -> Decision {
+        if let Some(kernel) = policy.forced() {
+            let judged = self.judge(kernel, problem, policy);
+            let chosen = self.by_name(judged.clone(), problem, policy).map_err(Some);
+            return Decision { judged: vec![judged], tuned: Vec::new(), chosen };
+        }
+        let mut decision = Decision { judged: Vec::new(), tuned: Vec::new(), chosen: Err(None) };
+        let chosen = if policy.batch_invariant && !problem.is_empty() {
+            self.sum_order(asked, policy).and_then(|order| self.in_order(problem, policy, order))
+        } else {
+            decision.judged = self.able(problem, policy);
+            decision.tuned = self.tuned(problem, policy, &decision.judged);
+            self.with_packing(problem, policy, self.among(problem, &decision.judged, &decision.tuned))
+        };
+        decision.chosen = chosen.ok_or(None);
+        decision
     }
 
     fn plan_of(&self, asked: &Problem, policy: Policy, canonical: Canonical, chosen: Chosen) -> Plan {
@@ -247,16 +267,15 @@ impl Dispatcher {
         let canonical = plan.asked.canonical();
         let mut able = self.able(&canonical.problem, policy);
         able.retain(|candidate| is_among(candidate.kernel));
-        let chosen = self.decide(&canonical.problem, &able, &[])?;
+        let chosen = self.among(&canonical.problem, &able, &[])?;
         Some(self.plan_of(&plan.asked, policy, canonical, chosen))
     }
 
-    /// The verdict of every kernel of the table on the canonical `problem`, with the estimates that a choice is made by.
-    fn candidates(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
-        let mut able = if policy.forced.is_none() { self.able(problem, policy) } else { Vec::new() };
+    /// The verdict of every kernel of the table on the canonical `problem`; `judged` are those that are known.
+    fn candidates(&self, problem: &Problem, policy: Policy, mut judged: Vec<Candidate>) -> Vec<Candidate> {
         let mut known = |kernel: &KernelDesc| {
-            let place = able.iter().position(|candidate| candidate.kernel.index == kernel.index)?;
-            Some(able.swap_remove(place))
+            let place = judged.iter().position(|candidate| candidate.kernel.index == kernel.index)?;
+            Some(judged.swap_remove(place))
         };
         KERNELS.iter().map(|kernel| known(kernel).unwrap_or_else(|| self.judge(kernel, problem, policy))).collect()
     }
@@ -282,8 +301,8 @@ impl Dispatcher {
         tuned
     }
 
-    /// The choice among the candidates.
-    fn decide(&self, problem: &Problem, candidates: &[Candidate], tuned: &[Tuned]) -> Option<Chosen> {
+    /// The choice among the candidates, without copies of operands.
+    fn among(&self, problem: &Problem, candidates: &[Candidate], tuned: &[Tuned]) -> Option<Chosen> {
         let fastest = choice::fastest(problem, &self.device, candidates)?;
         let us = *fastest.verdict.as_ref().ok()?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
@@ -389,23 +408,17 @@ impl Dispatcher {
     /// Every kernel of the table with its estimate or the reason why the kernel cannot run `problem`.
     pub fn explain(&self, problem: &Problem, policy: Policy) -> Explanation {
         let canonical = problem.canonical();
-        let candidates = self.candidates(&canonical.problem, policy);
-        let tuned = self.tuned(&canonical.problem, policy, &candidates);
-        let chosen = match policy.forced() {
-            Some(kernel) => {
-                let asked = candidates[kernel.index].clone();
-                let refused = Chosen { kernel, config: asked.config, us: 0.0, reason: Reason::Forced, packing: None };
-                Some(self.by_name(asked, &canonical.problem, policy).unwrap_or(refused))
-            }
-            None if policy.batch_invariant && !problem.is_empty() => {
-                let order = self.sum_order(problem, policy);
-                order.and_then(|order| self.in_order(&canonical.problem, policy, order))
-            }
-            None => {
-                let decided = self.decide(&canonical.problem, &candidates, &tuned);
-                self.with_packing(&canonical.problem, policy, decided)
-            }
-        };
+        let Decision { mut judged, tuned, chosen } = self.decide(problem, &canonical.problem, policy);
+        if judged.is_empty() {
+            judged = self.able(&canonical.problem, policy);
+        }
+        let candidates = self.candidates(&canonical.problem, policy, judged);
+        // A kernel that was asked for by name is shown also where it cannot run.
+        let refused = policy.forced().map(|kernel| {
+            let config = candidates[kernel.index].config;
+            Chosen { kernel, config, us: 0.0, reason: Reason::Forced, packing: None }
+        });
+        let chosen = chosen.ok().or(refused);
         let sums = chosen.as_ref().filter(|_| policy.batch_invariant).and_then(|c| c.kernel.sums(&c.config));
         let packing = chosen.as_ref().and_then(|chosen| Some((chosen.packing?, chosen.us)));
         let config = chosen.as_ref().map_or(Config::default(), |chosen| chosen.config);

@@ -28,7 +28,8 @@ const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
 impl Dispatcher {
     /// The error that no kernel runs the problem `asked`.
     pub(super) fn unsupported(&self, asked: &Problem, canonical: &Problem, policy: Policy) -> Error {
-        unsupported(asked, &self.candidates(canonical, policy), &self.device, self.only_built)
+        let candidates = self.candidates(canonical, policy, self.able(canonical, policy));
+        unsupported(asked, &candidates, &self.device, self.only_built)
     }
 
     /// The candidates that can run the canonical `problem`. Only estimates near the lowest are corrected
@@ -92,7 +93,7 @@ impl Dispatcher {
             let policy = Policy { vendor, ..policy.with_workspace(0) };
             let able = self.able(&inner, policy);
             let tuned = self.tuned(&inner, policy, &able);
-            let chosen = self.decide(&inner, &able, &tuned).filter(|chosen| chosen.kernel.role != Role::LastResort);
+            let chosen = self.among(&inner, &able, &tuned).filter(|chosen| chosen.kernel.role != Role::LastResort);
             let Some(mut chosen) = chosen else { continue };
             if pieces > 1 {
                 // Each piece runs in the configuration of the whole.
