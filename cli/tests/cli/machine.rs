@@ -84,7 +84,8 @@ fn toolchain_prints_the_exports_of_what_is_in_the_cache() {
     let cutlass = cache.join("candle-tilegemm/toolchain/dist/cutlass");
     std::fs::create_dir_all(&cutlass).unwrap();
     std::fs::write(cutlass.join(".pins"), "").unwrap();
-    let none = ["CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
+    let none =
+        ["CLANG_FORMAT_DIR", "CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
     let mut settings: Vec<(&str, &str)> = none.into_iter().map(|name| (name, "")).collect();
     settings.push(("XDG_CACHE_HOME", cache.to_str().unwrap()));
     let Outcome { code, stdout, stderr } = tilegemm_with(&settings, &["toolchain", "--env"]);
@@ -113,7 +114,8 @@ fn toolchain_prints_what_a_program_needs_to_build_link_and_start() {
         std::fs::create_dir_all(dist.join(folder)).unwrap();
     }
     std::fs::write(dist.join("cuda-13.0/.pins"), "").unwrap();
-    let none = ["CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
+    let none =
+        ["CLANG_FORMAT_DIR", "CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
     let more = ["CUDARC_CUDA_VERSION", "LIBRARY_PATH", "LD_LIBRARY_PATH"];
     let mut settings: Vec<(&str, &str)> = none.into_iter().chain(more).map(|name| (name, "")).collect();
     settings.extend([("XDG_CACHE_HOME", cache.to_str().unwrap()), ("CUDAFORGE_THREADS", "3")]);
