@@ -24,6 +24,7 @@ mod counter;
 mod explanation;
 mod fuse;
 mod invariant;
+mod margins;
 mod memo;
 mod plan;
 mod policy;

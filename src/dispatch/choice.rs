@@ -1,29 +1,17 @@
 //! Which of the kernels that can run a problem is taken.
 
-use super::{Candidate, Chosen, Dispatcher, Policy, Reason};
+use super::{margins, Candidate, Chosen, Dispatcher, Policy, Reason};
 use crate::arch::{Arch, DeviceInfo};
 use crate::cost;
 use crate::error::Error;
 use crate::family::{BUILT_ARCHS, KERNELS};
-use crate::kernel::trees;
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
-use crate::problem::{F32Mode, Format, Layout, Problem};
+use crate::problem::{Format, Layout, Problem};
 use crate::workspace::partition::Partition;
 
-/// The lead for products within the range of the records ([`lead`]). The estimates of two equally fast kernels differ by some 4 % there. With
-/// this lead most of such products stay with cuBLAS, and few are slower than stock.
-const RECORDED: f64 = 0.97;
-/// The lead for other products. No record shows how good the estimates are there.
-const UNRECORDED: f64 = 0.9;
-/// The lead for products that cuBLAS hardly ever wins, so that an estimate in favour of cuBLAS is an error: aligned linear layers in nt
-/// with up to 192 rows of 16 bits, or in accurate f32. The seeds that estimates are fitted to have 920 such products (H100). In 2 of these, cuBLAS was more than 2 % faster than
-/// our fastest kernel, and 3 % at most.
-const NEVER_SLOWER: f64 = 1.3;
 /// Estimates up to this multiple of the lowest are corrected.
 const REACH: f64 = 1.15;
-/// Elements of B whose three bf16 parts fit into the default workspace.
-const ONE_PIECE: usize = (crate::workspace::DEFAULT_BYTES / 6) as usize;
 
 impl Dispatcher {
     /// The error that no kernel runs the problem `asked`.
@@ -148,7 +136,7 @@ fn is_sure(kernel: &KernelDesc) -> bool {
 /// The kernel with the lowest estimate and that estimate, with three exceptions:
 ///
 /// - A kernel of last resort is taken only where no other kernel runs the problem.
-/// - One of our kernels is taken before cuBLAS only where its estimate is below a share of cuBLAS's estimate ([`lead`]).
+/// - One of our kernels is taken before cuBLAS only where its estimate is below a share of cuBLAS's estimate ([`margins`]).
 /// - A family whose estimates are the least exact is taken before our other kernels and before cuBLAS with a lead of its own
 ///   ([`lead`](crate::kernel::Family::lead)).
 ///
@@ -175,46 +163,12 @@ pub(super) fn fastest<'a>(
     let vendor = least(&|kernel| kernel.role == Role::Vendor);
     let taken = match (own, vendor) {
         (Some(own), Some(vendor)) => {
-            let lead = lead(problem, device) * own.0.kernel.family().lead();
-            Some(if own.1 < lead * vendor.1 { own } else { vendor })
+            let share = margins::share(problem, device) * own.0.kernel.family().lead();
+            Some(if own.1 < share * vendor.1 { own } else { vendor })
         }
         (own, vendor) => own.or(vendor).or_else(|| least(&|_| true)),
     };
     taken.map(|(candidate, _)| candidate)
-}
-
-/// The share of cuBLAS's estimate below which an own kernel's estimate has to be. The share depends on the range of the products in
-/// benches/record. The range on Hopper cards with 132 multiprocessors is the range of the random products: up to 16,384 rows in 16 bits and f32,
-/// in all layouts and with any alignment, of several matrices, or of one matrix with more than 4096 elements of D and K up to 53,248.
-///
-/// The suite's range holds on every card, and in f64, too. Lines of its operands start at multiples of 16 bytes:
-///
-/// - linear layers (one matrix) with M up to 16,384: in 16 bits with N and K from 128 to 160,000; in f32 and f64 with N and K from 192 on, as
-///   long as the parts of B fit into the workspace;
-/// - attention (several matrices) with N and K from 64 to 4096;
-/// - K = 1 in f32, where the share is 1.
-fn lead(problem: &Problem, device: &DeviceInfo) -> f64 {
-    let Problem { m, n, k, .. } = *problem;
-    let one = problem.batch_count() == 1;
-    let aligned = problem.alignments().iter().all(|(_, align)| *align >= 16);
-    let (is_half, nt) = (problem.a.format.bytes(1) == 2, problem.layout() == Layout::NT);
-    let is_accurate = problem.is_f32() && problem.f32_mode == F32Mode::Accurate;
-    let linear = match is_half {
-        true => n.min(k) >= 128 && n.max(k) <= 160_000,
-        false => n.min(k) >= 192 && n.saturating_mul(k) <= ONE_PIECE,
-    };
-    let attention = n.min(k) >= 64 && n.max(k) <= 4096;
-    let is_random =
-        trees::hold_for(device) && (is_half || problem.is_f32()) && (!one || problem.outputs() > 4096.0 && k <= 53_248);
-    let never_slower = nt && (is_half && m <= 192 || is_accurate);
-    match () {
-        _ if k == 1 && problem.is_f32() => 1.0,
-        _ if is_random && aligned && one && linear && never_slower => NEVER_SLOWER,
-        _ if is_random && m <= 16_384 => RECORDED,
-        _ if aligned && one && linear && m <= 16_384 => RECORDED,
-        _ if aligned && !one && attention => RECORDED,
-        _ => UNRECORDED,
-    }
 }
 
 /// The candidate of a kernel.
