@@ -8,7 +8,7 @@ features=$1
 bundle=target/gpu-bundle
 rm -rf "$bundle" && mkdir -p "$bundle"
 
-# The crate and the examples in one build.
+# The crate, the command and the examples in one build.
 all="-p candle-tilegemm -p tilegemm -p candle-tilegemm-examples -p candle-tilegemm-engine"
 
 # Packs executables that cargo builds: pack SUFFIX NAMES OPTION...

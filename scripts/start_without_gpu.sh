@@ -23,8 +23,8 @@ $bin/tilegemm bench --model tiny-bert --prompt 8 --batch 2 2>/dev/null | grep "n
   fail "tilegemm bench --model tiny-bert does not run on the CPU"
 rc=0; $bin/tilegemm tune --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm tune exits with $rc without a device, not 2"
-rc=0; $bin/tilegemm f32 &>/dev/null || rc=$?
-((rc == 2)) || fail "tilegemm f32 exits with $rc without a device, not 2"
+rc=0; $bin/tilegemm errors f32 &>/dev/null || rc=$?
+((rc == 2)) || fail "tilegemm errors f32 exits with $rc without a device, not 2"
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 ! $bin/tilegemm doctor >"$report" || fail "tilegemm doctor finds nothing wrong with a CUDA build that has no device"

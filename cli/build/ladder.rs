@@ -1,4 +1,4 @@
-//! Compiles benches/ladder, the rungs of `tilegemm bench --ladder`, into a library of their own. The rungs are measured; the dispatcher
+//! Compiles cli/ladder, the rungs of `tilegemm bench --ladder`, into a library of their own. The rungs are measured; the dispatcher
 //! does not know them.
 
 use candle_tilegemm_build::toolkit::Toolkit;

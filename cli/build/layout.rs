@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The constants that `src/layout/page.rs` includes.
+/// The constants that `cli/src/layout/page.rs` includes.
 pub fn rust(pages: &[PathBuf], kernels: &[Kernel], csrc: &Path) -> String {
     let pages: String =
         pages.iter().map(|page| format!("    include_str!({:?}),\n", page.display().to_string())).collect();

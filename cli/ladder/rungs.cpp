@@ -1,4 +1,4 @@
-// The rungs in order. build/ladder.rs says which ones this build has.
+// The rungs in order. cli/build/ladder.rs says which ones this build has.
 #include "ladder.h"
 
 extern "C" const tg_rung* const* tg_rungs(size_t* count) {

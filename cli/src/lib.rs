@@ -8,9 +8,7 @@ mod device;
 mod doctor;
 mod errors;
 mod explain;
-mod f32_tables;
 mod fit;
-mod gguf_tables;
 mod kernels;
 mod layout;
 pub mod lists;
@@ -79,10 +77,8 @@ enum Command {
     Trace(trace::Args),
     #[command(after_help = examples!["tune --suite model.toml --budget 10m"])]
     Tune(tune::Args),
-    #[command(after_help = examples!["f32 --from record.json"])]
-    F32(f32_tables::Args),
-    #[command(after_help = examples!["gguf --from record.json"])]
-    Gguf(gguf_tables::Args),
+    #[command(after_help = examples!["errors f32 --from record.json", "errors gguf --json record.json"])]
+    Errors(errors::Args),
     #[command(after_help = examples!["fit random-1.json random-2.json --judge random-3.json"])]
     Fit(fit::Args),
     #[command(after_help = examples!["toolchain", "toolchain cuda-13.0 cuda-13.5 cutlass"])]
@@ -187,8 +183,7 @@ fn run(command: &Command) -> Result {
         Command::Bench(args) => bench::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Tune(args) => tune::run(args),
-        Command::F32(args) => f32_tables::run(args),
-        Command::Gguf(args) => gguf_tables::run(args),
+        Command::Errors(args) => errors::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Toolchain(args) => toolchain::run(args),
         Command::Doctor(args) => doctor::run(args),
@@ -196,10 +191,10 @@ fn run(command: &Command) -> Result {
     }
 }
 
-/// All that `bench` and `f32` print and draw of a record of theirs, for tests with records that nobody has measured.
+/// All that `bench` and `errors` print and draw of a record of theirs, for tests with records that nobody has measured.
 #[doc(hidden)]
 pub fn draw_record(text: &str) -> std::result::Result<String, String> {
     let json: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    let drawn = if json.get("bench").is_some() { f32_tables::draw(json) } else { bench::draw(json) };
+    let drawn = if json.get("of").is_some() { errors::draw(json) } else { bench::draw(json) };
     drawn.map_err(|failure| failure.to_string())
 }

@@ -1,4 +1,4 @@
-//! The limits of a kernel as numbers (`[limits]` of its family.toml, build/limits.rs), and the one piece of code that checks them.
+//! The limits of a kernel as numbers (`[limits]` of its family.toml, build/table/limits.rs), and the one piece of code that checks them.
 //!
 //! A launch function in `csrc` refuses a problem beyond the limits of the function's family; a comment there names the
 //! family.toml that has the limits. Only this file checks `ELEMENTS`. `tests/plan/limits.rs` checks the numbers on any machine,

@@ -342,7 +342,7 @@ fn op_backward_matches_cpu(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Views that candle's own matmul refuses or copies; tests/op.rs holds the CPU's side against candle.
+/// Views that candle's own matmul refuses or copies; tests/op holds the CPU's side against candle.
 fn op_reads_views(device: &Device) -> Result<()> {
     let base = random(&[6, 40, 96], DType::F32)?;
     let views = |t: &Tensor| -> Result<Vec<(Tensor, Tensor)>> {

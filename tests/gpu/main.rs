@@ -14,7 +14,7 @@ mod chains;
 mod configurations;
 #[cfg(candle_tests)]
 mod conformance;
-// The numbers of the tables of `tilegemm f32` and `tilegemm gguf`.
+// The numbers of the tables of `tilegemm errors`.
 #[path = "../../cli/src/errors/data.rs"]
 mod data;
 mod device;

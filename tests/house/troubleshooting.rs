@@ -91,7 +91,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 /// Until the crate is published.
 #[test]
 fn no_page_or_message_names_a_registry() {
-    let folders = ["docs", "src", "build"].map(|folder| sources(&root().join(folder)));
+    let folders = ["docs", "src", "build", "cli/src"].map(|folder| sources(&root().join(folder)));
     let files = [folders.concat(), vec![root().join("README.md")]].concat();
     for path in files {
         let Ok(text) = std::fs::read_to_string(&path) else { continue };

@@ -28,7 +28,7 @@ fn products() -> [(&'static str, Problem); 12] {
     ]
 }
 
-/// The plans of the estimates alone, with and without the vendor library. `UPDATE_EXPECT=1 cargo test --test cards` writes the file.
+/// The plans of the estimates alone, with and without the vendor library. `UPDATE_EXPECT=1 cargo test --test plan cards` writes the file.
 #[test]
 fn plans_are_those_of_the_golden_file() {
     let mut text = String::new();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 mod listing;
 mod loops;
 
-/// An entry of a `[[sass]]` table (build/sass.rs).
+/// An entry of a `[[sass]]` table (build/table/sass.rs).
 #[derive(Debug)]
 struct Expected {
     family: &'static str,

@@ -1,6 +1,6 @@
 //! `tilegemm bench --ladder`: the worth of each idea of a GEMM, from a loop on the CPU to the vendor library.
 //!
-//! D = A @ B^T with f16 operands, f32 sums and f32 results. The rungs are in benches/ladder; the dispatcher chooses
+//! D = A @ B^T with f16 operands, f32 sums and f32 results. The rungs are in cli/ladder; the dispatcher chooses
 //! none of them.
 
 mod cpu;

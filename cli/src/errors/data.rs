@@ -1,4 +1,4 @@
-//! The data for errors of products, for `tilegemm f32` and `tilegemm gguf`, and for tests/gpu.
+//! The data for errors of products, for `tilegemm errors`, and for tests/gpu.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -1,7 +1,10 @@
 //! Errors on the GPU of this machine.
 
+pub mod f32;
+pub mod gguf;
+
 use super::data::Kind;
-use super::ErrorsOf;
+use super::record::ErrorsOf;
 use crate::bench::arms::Arm;
 use crate::bench::check::product_in_f64;
 use crate::bench::measure::Session;

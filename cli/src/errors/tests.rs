@@ -1,19 +1,24 @@
 //! The place of tables in a document, and the distributions of the data.
 
+mod f32;
+mod gguf;
+
 use super::data::{Kind, SIZE};
-use super::{insert, markers};
+use super::files::{insert, markers};
+use super::record::Subject;
 
 #[test]
 fn tables_go_between_the_markers_and_nowhere_else() {
-    let markers = markers("f32");
-    let document = "before\n<!-- tilegemm f32 -->\nold\n<!-- end of tilegemm f32 -->\nafter\n";
-    let once = insert(document, &markers, "\n| new |\n").unwrap();
-    assert_eq!(once, "before\n<!-- tilegemm f32 -->\n\n| new |\n\n<!-- end of tilegemm f32 -->\nafter\n");
-    assert_eq!(insert(&once, &markers, "| new |").unwrap(), once);
-    assert_eq!(insert("<!-- end of tilegemm f32 --> <!-- tilegemm f32 -->", &markers, ""), None);
-    let documents = [("f32", include_str!("../../../docs/f32.md")), ("gguf", include_str!("../../../docs/gguf.md"))];
-    for (command, document) in documents {
-        assert!(insert(document, &super::markers(command), "").is_some(), "docs/{command}.md has a place for them");
+    let marks = markers(Subject::F32);
+    let document = "before\n<!-- tilegemm errors f32 -->\nold\n<!-- end of tilegemm errors f32 -->\nafter\n";
+    let once = insert(document, &marks, "\n| new |\n").unwrap();
+    assert_eq!(once, "before\n<!-- tilegemm errors f32 -->\n\n| new |\n\n<!-- end of tilegemm errors f32 -->\nafter\n");
+    assert_eq!(insert(&once, &marks, "| new |").unwrap(), once);
+    assert_eq!(insert("<!-- end of tilegemm errors f32 --> <!-- tilegemm errors f32 -->", &marks, ""), None);
+    let documents =
+        [(Subject::F32, include_str!("../../../docs/f32.md")), (Subject::Gguf, include_str!("../../../docs/gguf.md"))];
+    for (of, document) in documents {
+        assert!(insert(document, &markers(of), "").is_some(), "docs/{}.md has a place for them", of.name());
     }
 }
 

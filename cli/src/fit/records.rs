@@ -93,7 +93,7 @@ pub fn csv<'a>(records: impl Iterator<Item = &'a Record>) -> String {
 }
 
 impl Record {
-    /// Reads a record of `tilegemm bench` or `tilegemm f32`.
+    /// Reads a record of `tilegemm bench` or `tilegemm errors f32`.
     pub fn load(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;

@@ -343,7 +343,7 @@ fn completions_know_options_and_values() {
 /// Help is as wide as the terminal, and no line of it is broken twice.
 #[test]
 fn help_is_wrapped_between_words() {
-    for name in ["explain", "tune", "fit", "f32", "gguf", "toolchain", "bench"] {
+    for name in ["explain", "tune", "fit", "errors", "toolchain", "bench"] {
         let help = stdout(&[name, "--help"]);
         let wide = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
         assert_eq!(help.lines().find(wide), None, "{name}");

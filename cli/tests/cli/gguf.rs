@@ -1,4 +1,4 @@
-//! Rows of suites with quantised weights, the class `gguf`, and `tilegemm gguf`, without a GPU.
+//! Rows of suites with quantised weights, the class `gguf`, and `tilegemm errors gguf`, without a GPU.
 
 use crate::support::{file, stderr, stdout};
 use candle_tilegemm::arch::DeviceInfo;
@@ -238,23 +238,23 @@ fn a_fit_takes_rows_with_blocks() {
 #[test]
 fn the_tables_of_a_record_go_into_a_document() {
     let arm = |rms: f64| json!({ "max": 2.0 * rms, "rms": rms, "kernel": "k" });
-    let errors =
-        json!([{ "format": "q4k", "data": "N(0, 1)", "rows": 8, "arms": { "candle": arm(2e-4), "ours": arm(5e-5) } }]);
-    let record = json!({ "schema": 1, "version": "0.1.0", "machine": record()["machine"], "columns": 256, "k": 4096, "errors": errors });
+    let errors = json!([{ "b": "q4k", "layout": "nt", "m": 8, "n": 256, "k": 4096, "data": "N(0, 1)", "arms": { "candle": arm(2e-4), "ours": arm(5e-5) } }]);
+    let record =
+        json!({ "schema": 2, "of": "gguf", "version": "0.1.0", "machine": record()["machine"], "errors": errors });
     let path = file("gguf-errors.json", &record.to_string());
-    let document = file("gguf.md", "text\n<!-- tilegemm gguf -->\nold\n<!-- end of tilegemm gguf -->\n");
+    let document = file("gguf.md", "text\n<!-- tilegemm errors gguf -->\nold\n<!-- end of tilegemm errors gguf -->\n");
     let [from, to] = [&path, &document].map(|path| path.to_str().unwrap());
-    let output = tilegemm(&["gguf", "--from", from, "--update", to]);
+    let output = tilegemm(&["errors", "gguf", "--from", from, "--update", to]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = std::fs::read_to_string(&document).unwrap();
     assert!(
         text.contains("| q4k | N(0, 1) | 4.0e-4 / 2.0e-4 | 1.0e-4 / 5.0e-5 | - | - |") && !text.contains("\nold\n"),
         "{text}"
     );
-    let output = tilegemm(&["gguf", "--from", from, "--json", "x.json"]);
+    let output = tilegemm(&["errors", "gguf", "--from", from, "--json", "x.json"]);
     assert!(stderr(&output).contains("cannot be used with"), "{}", stderr(&output));
-    let help = stdout(&tilegemm(&["gguf", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
-    for words in ["--json", "--from", "--update", "sum |w x|", "f64", "interpose-kernels", "Ctrl-C"] {
+    let help = stdout(&tilegemm(&["errors", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["--json", "--from", "--update", "sum |a| |b|", "f64", "interpose-kernels", "Ctrl-C"] {
         assert!(help.contains(words), "no '{words}' in\n{help}");
     }
 }

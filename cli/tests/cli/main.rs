@@ -6,7 +6,7 @@ mod support;
 
 mod bench;
 mod command;
-mod f32_tables;
+mod errors;
 mod fit;
 mod gguf;
 mod layout;

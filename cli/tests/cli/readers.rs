@@ -58,7 +58,7 @@ pub fn suite(bytes: &[u8]) -> bool {
     true
 }
 
-/// A record of `tilegemm bench` or `tilegemm f32`, with all that the command prints and draws of it.
+/// A record of `tilegemm bench` or `tilegemm errors`, with all that the command prints and draws of it.
 pub fn record(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| tilegemm::draw_record(text).is_ok())
 }

@@ -1,5 +1,5 @@
 // The page that a layout program prints: kernels and examples, each with views of its copies, products and shared
-// memory, as JSON (src/cli/layout/page.rs reads the page). CuTe evaluates every layout, on the host.
+// memory, as JSON (cli/src/layout/page.rs reads the page). CuTe evaluates every layout, on the host.
 #pragma once
 #include <cxxabi.h>
 

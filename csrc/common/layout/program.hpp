@@ -1,4 +1,4 @@
-// The program of a family's layouts. build.rs compiles csrc/<family>/layout.cu with the flags and the rows of the
+// The program of a family's layouts. cli/build.rs compiles csrc/<family>/layout.cu with the flags and the rows of the
 // family's kernels, runs the program on the host and embeds the page that the program prints.
 //
 // layout.cu includes this header, then the family's source, which ends with the rows. In place of a kernel's

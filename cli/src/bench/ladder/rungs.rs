@@ -1,4 +1,4 @@
-//! The rungs of the GPU: the kernels of benches/ladder, and cuBLAS.
+//! The rungs of the GPU: the kernels of cli/ladder, and cuBLAS.
 
 use super::super::timing::Timer;
 use super::Row;
@@ -123,7 +123,7 @@ fn text(string: *const c_char) -> String {
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
-/// benches/ladder/ladder.h.
+/// cli/ladder/ladder.h.
 pub mod ffi {
     use std::ffi::{c_char, c_int, c_void};
 

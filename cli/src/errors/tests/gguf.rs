@@ -1,20 +1,19 @@
 //! The tables of a record.
 
-use super::record::Record;
 #[cfg(feature = "bench")]
-use super::record::ARMS;
-use crate::errors::Record as _;
+use crate::errors::gguf::ARMS;
+use crate::errors::record::Record;
 use serde_json::{json, Value};
 
 fn errors(format: &str, data: &str, rows: usize, candle: [f64; 2], ours: [f64; 2]) -> Value {
     let of = |[max, rms]: [f64; 2], kernel: String| json!({ "max": max, "rms": rms, "kernel": kernel });
     let arms = json!({ "candle": of(candle, "c".into()), "ours": of(ours, format!("gguf_{rows}")) });
-    json!({ "format": format, "data": data, "rows": rows, "arms": arms })
+    json!({ "b": format, "layout": "nt", "m": rows, "n": 256, "k": 4096, "data": data, "arms": arms })
 }
 
 fn record(errors: &[Value]) -> Record {
     let record = json!({
-        "schema": 1, "version": "0.1.0", "columns": 256, "k": 4096, "errors": errors,
+        "schema": 2, "of": "gguf", "version": "0.1.0", "errors": errors,
         "machine": { "gpu": "NVIDIA H100", "sms": 132, "driver": "580.1", "cuda": "13.0 (driver), 13.5 (kernels)", "cublas": "13.1.0",
                      "git": "abc", "date": "2026-11-26T10:00:00Z", "clocks_mhz": { "sm": 1980, "memory": 2619 }, "power_w": 700.0 },
     });

@@ -1,14 +1,14 @@
 //! Errors and times on the GPU of this machine.
 
-use super::record::{Errors, Record, ARMS};
-use super::Args;
+use super::{exact, interrupted, lines, of_arm, session};
 use crate::bench;
 use crate::bench::arms::Arm;
 use crate::bench::measure::{progress, Session};
 use crate::bench::operands::Operands;
 use crate::errors::data::{Kind, SIZE};
-use crate::errors::measure::{exact, interrupted, lines, of_arm, session};
-use crate::Result;
+use crate::errors::f32::ARMS;
+use crate::errors::record::{Errors, Record, Subject};
+use crate::{products, Result};
 use candle::{Device, Tensor};
 use candle_tilegemm::dispatch::{Candidate, Policy};
 use candle_tilegemm::internal::suite::Shape;
@@ -20,12 +20,19 @@ use std::collections::BTreeMap;
 const DEPTHS: [usize; 10] = [64, 96, 128, 256, 512, 768, 1024, 2048, 4096, 14336];
 
 /// All errors, then all times.
-pub fn run(args: &Args, shapes: &[Shape]) -> Result<Record> {
-    let session = session(args.pause)?;
-    let errors = all_errors(&session, &args.layout)?;
-    let (arms, samples) = (ARMS.join(","), args.samples.to_string());
-    let bench = session.run(shapes, &bench::Args::of(&["--arms", &arms, "--samples", &samples]))?;
-    Ok(Record { version: env!("CARGO_PKG_VERSION").into(), errors, bench })
+pub fn run(layouts: &[Layout], samples: u16, pause: f64) -> Result<Record> {
+    let session = session(pause)?;
+    let errors = all_errors(&session, layouts)?;
+    let (arms, samples) = (ARMS.join(","), samples.to_string());
+    let bench = session.run(&shapes()?, &bench::Args::of(&["--arms", &arms, "--samples", &samples]))?;
+    Ok(Record::new(Subject::F32, bench.machine.clone(), errors, Some(bench)))
+}
+
+/// The products to time.
+fn shapes() -> Result<Vec<Shape>> {
+    let mut shapes = products::of_the_suite()?;
+    shapes.retain(|shape| shape.dtype == Format::F32 && ["f32", "attention"].contains(&shape.class.as_str()));
+    Ok(shapes)
 }
 
 fn all_errors(session: &Session, layouts: &[Layout]) -> Result<Vec<Errors>> {
@@ -63,7 +70,9 @@ fn errors(session: &Session, kind: Kind, k: usize, layouts: &[Layout]) -> Result
         };
         let (a, b) = (lie(&rows, problem.a.col_stride == 1)?, lie(&columns, problem.b.row_stride == 1)?);
         let operands = Operands::of(&problem, &a, &b)?;
-        let mut errors = Errors { layout, k, data: kind.to_string(), arms: BTreeMap::new(), absent: BTreeMap::new() };
+        let (m, n, data) = (SIZE, SIZE, kind.to_string());
+        let (arms, absent) = (BTreeMap::new(), BTreeMap::new());
+        let mut errors = Errors { b: Format::F32, layout, m, n, k, data, arms, absent };
         for name in ARMS {
             let arm: Arm = name.parse()?;
             let problem = arm.problem(&problem);

@@ -1,13 +1,12 @@
 //! The tables of a record.
 
-use super::markdown;
-use super::record::{Record, ARMS};
-use crate::errors::Record as _;
+use crate::errors::f32::{self, ARMS};
+use crate::errors::record::Record;
 use serde_json::{json, Value};
 
 fn errors(layout: &str, k: usize, sgemm: [f64; 2], accurate: [f64; 2]) -> Value {
     let of = |[max, rms]: [f64; 2], kernel: &str| json!({ "max": max, "rms": rms, "kernel": kernel });
-    json!({ "layout": layout, "k": k, "data": "N(0, 1)",
+    json!({ "b": "f32", "layout": layout, "m": 512, "n": 512, "k": k, "data": "N(0, 1)",
             "arms": { "candle-strict": of(sgemm, "cublas"), "own-strict": of([0.0, 0.0], "simt"), "own-accurate": of(accurate, "x6") },
             "absent": { "own-tf32": "no kernel" } })
 }
@@ -21,12 +20,12 @@ fn row(id: &str, batch: usize, us: [f64; 5], flags: &[&str]) -> Value {
 }
 
 fn record(errors: &[Value], rows: &[Value]) -> Record {
+    let machine = json!({ "gpu": "NVIDIA H100", "sms": 132, "driver": "580.1", "cuda": "13.0 (driver), 13.5 (kernels)", "cublas": "13.1.0",
+                         "git": "abc", "date": "2026-11-21T10:00:00Z", "clocks_mhz": { "sm": 1980, "memory": 2619 }, "power_w": 700.0 });
     let record = json!({
-        "version": "0.1.0", "errors": errors,
+        "schema": 2, "of": "f32", "version": "0.1.0", "machine": machine, "errors": errors,
         "bench": {
-            "schema": 1,
-            "machine": { "gpu": "NVIDIA H100", "sms": 132, "driver": "580.1", "cuda": "13.0 (driver), 13.5 (kernels)", "cublas": "13.1.0",
-                         "git": "abc", "date": "2026-11-21T10:00:00Z", "clocks_mhz": { "sm": 1980, "memory": 2619 }, "power_w": 700.0 },
+            "schema": 1, "machine": machine,
             "settings": { "mode": "cold", "samples": 31, "pause": 2.0, "seconds": 60.0, "f32": "accurate" },
             "ceilings": { "hbm_gbps": 3000.0, "tflops": { "f32": 120.0 } }, "rows": rows, "left_out": {},
         },
@@ -37,7 +36,7 @@ fn record(errors: &[Value], rows: &[Value]) -> Record {
 #[test]
 fn every_table_says_where_and_when_it_was_measured() {
     let of = |layout| errors(layout, 64, [2e-7, 2e-8], [1e-7, 1e-8]);
-    let tables = markdown::tables(&record(&[of("nt"), of("nt"), of("tn")], &[row("r", 1, [1.0; 5], &[])]));
+    let tables = f32::tables(&record(&[of("nt"), of("nt"), of("tn")], &[row("r", 1, [1.0; 5], &[])]));
     let machine = "(NVIDIA H100, driver 580.1, CUDA 13.0 (driver), 13.5 (kernels), cuBLAS 13.1.0, 2026-11-21, \
                    candle-tilegemm 0.1.0, commit abc)";
     for title in ["**Errors, nt** ", "**Errors, tn** ", "**Times** "] {
@@ -58,7 +57,7 @@ fn errors_above_sgemm_are_bold_and_counted() {
         errors("nt", 96, [2e-7, 2e-8], [2e-7, 2.04e-8]),
         errors("nt", 128, [2e-7, 2e-8], [3e-7, 1e-8]),
     ];
-    let tables = markdown::tables(&record(&rows, &[]));
+    let tables = f32::tables(&record(&rows, &[]));
     for line in [
         "| K | data | cuBLAS SGEMM | ours, strict | ours, accurate | cuBLAS TF32 | ours, TF32 |",
         "| 64 | N(0, 1) | 2.6e-7 / 2.8e-8 | 0 / 0 | 1.0e-7 / 1.0e-8 | - | - |",
@@ -77,7 +76,7 @@ fn times_come_with_gains_over_cublas_in_the_same_arithmetic() {
     let other = row("other", 1, [8.04, 4.02, 1.005, 8.0, 10.0], &[]);
     let wrong = row("bad", 1, [1.0, 1.0, 1000.0, 1.0, 1000.0], &["wrong own-accurate"]);
     let record = record(&[], &[sound, other, wrong]);
-    let tables = markdown::tables(&record);
+    let tables = f32::tables(&record);
     for line in [
         "| sound | 8 x 64 x 32 x 16 nt | 2725 | 2725 (1.00x) | 1363 (2.00x) | 400 | 320 (1.25x) |",
         "| other | 64 x 32 x 16 nt | 8.0 | 4.0 (2.00x) | 1.0 (8.00x) | 8.0 | 10.0 (0.80x) |",

@@ -1,13 +1,13 @@
 //! Errors on the GPU of this machine.
 
-use super::record::{Errors, Record, ARMS, ROWS};
+use super::{exact, interrupted, lines, of_arm, session};
 use crate::bench::arms::Arm;
 use crate::bench::gguf::numbers;
 use crate::bench::measure::{progress, Session};
 use crate::bench::operands::Operands;
-use crate::bench::report::SCHEMA;
 use crate::errors::data::Kind;
-use crate::errors::measure::{exact, interrupted, lines, of_arm, session};
+use crate::errors::gguf::{ARMS, ROWS};
+use crate::errors::record::{Errors, Record, Subject};
 use crate::Result;
 use candle::quantized::QTensor;
 use candle::{Device, Tensor};
@@ -40,9 +40,8 @@ pub fn run() -> Result<Record> {
     }
     progress.finish_and_clear();
     // The stable sort keeps the order of the data.
-    all.sort_by_key(|errors| errors.format);
-    let (version, machine) = (env!("CARGO_PKG_VERSION").into(), session.machine()?);
-    Ok(Record { schema: SCHEMA, version, machine, columns: COLUMNS, k: K, errors: all })
+    all.sort_by_key(|errors| errors.b);
+    Ok(Record::new(Subject::Gguf, session.machine()?, all, None))
 }
 
 /// The blocks of these weights, by candle.
@@ -68,7 +67,8 @@ fn errors(session: &Session, kind: Kind, format: Format, blocks: Vec<u8>) -> Res
                 Err(reason) => drop(absent.insert(name.to_string(), reason)),
             }
         }
-        Ok(Errors { format, data: kind.to_string(), rows, arms, absent })
+        let (layout, data) = (problem.layout(), kind.to_string());
+        Ok(Errors { b: format, layout, m: rows, n: COLUMNS, k: K, data, arms, absent })
     };
     ROWS.into_iter().map(of_rows).collect()
 }

@@ -1,12 +1,14 @@
 //! A record as the tables of docs/f32.md.
 
-use super::record::{Errors, Record, ARMS};
+use super::files::{self, digits, head, line};
+use super::record::{Errors, Record};
 use crate::bench::report::{geomean, Report, Row};
 use crate::bench::table::left_out;
-use crate::errors::{self, digits, head, line};
 use candle_tilegemm::Layout;
 use std::fmt::Write;
 
+/// The compared arms of `tilegemm bench`: cuBLAS with candle's conventions, and ours.
+pub const ARMS: [&str; 5] = ["candle-strict", "own-strict", "own-accurate", "candle-tf32", "own-tf32"];
 /// Headings of [`ARMS`].
 const HEADINGS: [&str; 5] = ["cuBLAS SGEMM", "ours, strict", "ours, accurate", "cuBLAS TF32", "ours, TF32"];
 /// The arms of ours and the arms of their comparison, by index.
@@ -16,12 +18,27 @@ const ACCURATE: usize = 2;
 
 /// All tables.
 pub fn tables(record: &Record) -> String {
-    let machine = errors::machine(&record.bench.machine, &record.version);
+    let machine = record.place();
     // A record has one layout after the other.
     let by_layout = record.errors.chunk_by(|x, y| x.layout == y.layout);
     let mut parts: Vec<String> = by_layout.map(|rows| error_table(rows, &machine)).collect();
-    parts.push(time_table(&record.bench, &machine));
+    parts.extend(record.bench.as_ref().map(|bench| time_table(bench, &machine)));
     parts.join("\n")
+}
+
+/// The flaw that forbids publishing the record, if there is one.
+pub fn flaw(record: &Record) -> Option<&'static str> {
+    let Some(bench) = &record.bench else { return Some("it has no times") };
+    let left_out = |start: &str| bench.left_out.values().any(|reason| reason.starts_with(start));
+    if bench.rows.iter().any(|row| row.is_wrong()) {
+        Some("a result is wrong")
+    } else if left_out("failed") {
+        Some("a product failed")
+    } else if left_out("interrupted") {
+        Some("it was interrupted")
+    } else {
+        None
+    }
 }
 
 fn error_table(rows: &[Errors], machine: &str) -> String {
@@ -61,7 +78,7 @@ fn error_table(rows: &[Errors], machine: &str) -> String {
 
 /// The kernels of our columns, in order of appearance.
 fn kernels<'a>(of: impl Fn(&str) -> Vec<&'a str>) -> String {
-    let column = |&(ours, _): &(usize, usize)| errors::kernels(HEADINGS[ours], of(ARMS[ours]).into_iter());
+    let column = |&(ours, _): &(usize, usize)| files::kernels(HEADINGS[ours], of(ARMS[ours]).into_iter());
     let columns: Vec<String> = COMPARED.iter().filter_map(column).collect();
     columns.join(" ") + "\n"
 }
