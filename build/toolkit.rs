@@ -39,7 +39,8 @@ impl Toolkit {
     /// The toolkit of the environment, else the toolkit that `third_party/fetch.sh` has put into the tree of `csrc`, or `tilegemm toolchain`
     /// into the user's cache.
     pub fn find(csrc: &Path) -> Result<Self, String> {
-        let dists: Vec<PathBuf> = [csrc.join("../third_party/dist")].into_iter().chain(cached()).collect();
+        let dists: Vec<PathBuf> =
+            [csrc.parent().unwrap_or(csrc).join("third_party/dist")].into_iter().chain(cached()).collect();
         let home = env("TILEGEMM_CUDA_HOME").map(PathBuf::from);
         let candle_home = env("CUDA_HOME").or_else(|| env("CUDA_PATH")).map(PathBuf::from);
         let fetched = dists.iter().map(|dist| dist.join("cuda-13.5")).find(|dir| dir.join("bin/nvcc").is_file());

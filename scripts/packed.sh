@@ -21,8 +21,6 @@ unpack() {
 unpack candle-tilegemm candle-tilegemm
 unpack candle-tilegemm-build candle-tilegemm/build
 unpack tilegemm candle-tilegemm/cli
-# A packed crate names the others by version, and its lock file a registry that does not have them.
-cp Cargo.lock "$outside/candle-tilegemm/cli"
 
 # A newcomer's home, with this machine's Rust and crates, and the toolkits as `tilegemm toolchain` would fetch them. The profile is that of the tree, whose
 # build of candle the program shares.
@@ -38,7 +36,7 @@ for part in registry git; do [[ ! -e $cargo_home/$part ]] || ln -s "$cargo_home/
   printf '\n[patch.crates-io]\n'
   for name in candle-tilegemm-build:/build candle-tilegemm: ; do printf '%s = { path = "%s" }\n' "${name%:*}" "$outside/candle-tilegemm${name#*:}"; done
   printf '\n[profile.release]\nopt-level = 0\n\n'
-  sed -n '/^\[profile\.dev\]$/,/^$/p' Cargo.toml
+  sed -n '/^\[profile\.dev/,/^$/p' Cargo.toml
 } >"$home/.cargo/config.toml"
 path=$home/.cargo/bin:$(dirname "$(command -v cargo)"):/usr/local/bin:/usr/bin:/bin
 # Runs lines in a folder of $outside, in an environment of HOME and PATH: lines_in FOLDER LINES.
@@ -54,6 +52,7 @@ block() {
 }
 
 # The command `tilegemm`, and the toolkits, which are there.
+# A packed crate's lock file names a registry that does not have the others yet: without --locked the versions are those that this machine has.
 lines_in candle-tilegemm "$(block sh 1 | sed 's/ --locked//')" >"$outside/exports"
 grep -q '^export LD_LIBRARY_PATH=' "$outside/exports" || fail "tilegemm toolchain prints no LD_LIBRARY_PATH"
 for_linker=$(sed -n 's/^export LIBRARY_PATH=//p' "$outside/exports")

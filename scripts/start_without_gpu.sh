@@ -13,7 +13,7 @@ gpu_test=$(ls -t $bin/deps/gpu-* | grep -v '\.d$' | head -n 1)
 
 "$gpu_test" | grep "skipped: no CUDA device" >/dev/null || fail "the GPU tests do not say that they were skipped"
 listed() { "$gpu_test" --list "$@" | grep -c ': test$'; }
-(($(listed) == $(listed --shard 1/3) + $(listed --shard 2/3) + $(listed --shard=3/3))) || fail "three parts of the GPU tests are not all of them"
+(($(listed) > 0 && $(listed) == $(listed --shard 1/3) + $(listed --shard 2/3) + $(listed --shard=3/3))) || fail "three parts of the GPU tests are not all of them"
 ! "$gpu_test" --shard 4/3 &>/dev/null || fail "the GPU tests have a fourth part of three"
 ! TILEGEMM_REQUIRE_GPU=1 "$gpu_test" &>/dev/null || fail "the GPU tests pass without a GPU under TILEGEMM_REQUIRE_GPU=1"
 $bin/tilegemm explain 16 4096 4096 | grep "roofline" >/dev/null || fail "tilegemm explain does not work without a GPU"

@@ -38,6 +38,9 @@ crates="-p candle-tilegemm -p candle-tilegemm-build -p tilegemm -p candle-tilege
 cublaslt="-p candle-cublaslt -p cublaslt-program"
 cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/candle --all-targets -- -D warnings
 
+# The command as README installs it.
+cargo clippy --locked -p tilegemm --all-targets -- -D warnings
+
 step "tests on the CPU"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
@@ -99,7 +102,7 @@ step "candle's calls for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do
   { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "by rustc's own linker they do not"; exit 1; }
 done
-# GNU ld. A test links with the dependencies that are built, which a program without tests would build again.
+# GNU ld. A test links with the dependencies that are built, but candle-transformers; a program without tests would build more of them again.
 cargo rustc --locked --features "$kernels" --test interpose -- -Clinker-features=-lld -Clink-arg=-fuse-ld=bfd
 program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 ! grep -q "Linker: LLD" "$program" || { echo "$program is not linked by GNU ld"; exit 1; }
@@ -107,7 +110,7 @@ program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 
 step "the preload library: its tests, its symbols, and the calls of a program"
 archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$cuda" | paste -sd,)
-tests --features "$kernels,preload" --lib interpose  # with the dependencies that are built
+tests $both,preload --lib interpose  # with the dependencies that are built
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
 

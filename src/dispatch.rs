@@ -63,6 +63,7 @@ struct Chosen {
 /// What is decided for a problem: a plan keeps the choice, an explanation shows all of it.
 struct Decision {
     /// The kernels that can run the problem, with the estimates that the choice was made by; the kernel that was asked for by name, with its verdict.
+    /// Empty where the order of sums decides.
     judged: Vec<Candidate>,
     /// The answers of the measured tables, up to the first entry whose kernel can run.
     tuned: Vec<Tuned>,

@@ -1,6 +1,9 @@
 //! What the command `tilegemm` (`cli/`) and the tests of this package use beside the public items. They are crates of their own, so the
 //! items cannot be private. Nobody else may use them: semantic versioning does not cover them.
 
+/// The version of this library.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Estimates.
 pub mod cost {
     pub use crate::cost::{elementwise_us, estimate_us, roofline_us};

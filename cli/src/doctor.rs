@@ -146,7 +146,7 @@ fn build() -> Vec<Finding> {
     };
     let count = KERNELS.iter().filter(|kernel| kernel.is_built()).count();
     vec![
-        Finding::ok("version", env!("CARGO_PKG_VERSION")),
+        Finding::ok("version", candle_tilegemm::internal::VERSION),
         Finding::ok("features", format!("on: {}; off: {}", list(true), list(false))),
         Finding::ok("kernels", format!("{count} of {} built ({})", KERNELS.len(), built_for())),
     ]

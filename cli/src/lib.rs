@@ -1,5 +1,7 @@
 //! `tilegemm`: the kernels, the kernel that a product gets and the reasons, and the state of this machine.
 
+#![warn(unsafe_op_in_unsafe_fn)]
+
 mod bench;
 #[cfg(feature = "bench")]
 mod blocks;
@@ -11,6 +13,7 @@ mod explain;
 mod fit;
 mod kernels;
 mod layout;
+#[doc(hidden)]
 pub mod lists;
 mod products;
 mod regret;

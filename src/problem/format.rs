@@ -114,6 +114,7 @@ impl Format {
     }
 
     /// The format that numbers of this format have in a multiplication by numbers of `b`: numbers of blocks become bf16 on their way to the tensor cores.
+    #[doc(hidden)]
     pub const fn in_products_with(self, b: Format) -> Format {
         if b.is_gguf_block() {
             Format::BF16

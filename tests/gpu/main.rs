@@ -87,7 +87,7 @@ fn main() {
     let part = all().into_iter().enumerate().filter(|(place, _)| shard.has(*place)).map(|(_, test)| test);
     let trials = part.map(|(name, test)| {
         let gpu = gpu.clone();
-        let run = move || -> Result<(), Failed> { Ok(shard::ended(gpu.and_then(|gpu| test(&gpu)))?) };
+        let run = move || -> Result<(), Failed> { Ok(shard::counted(|| gpu.and_then(|gpu| test(&gpu)))?) };
         let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });

@@ -43,20 +43,30 @@ static TESTS: AtomicUsize = AtomicUsize::new(0);
 static RAN: AtomicUsize = AtomicUsize::new(0);
 static FAILED: AtomicUsize = AtomicUsize::new(0);
 
-/// Says how many of the `tests` ran when SIGTERM or SIGINT ends the process, as a time limit does.
+/// Says how many of the `tests` of this part ran when SIGTERM or SIGINT ends the process, as a time limit does.
 pub fn count(tests: usize) {
     TESTS.store(tests, Ordering::Relaxed);
     let said = ctrlc::set_handler(|| {
         let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
-        println!("\ncut: {ran} of {tests} tests had run, {failed} of them failed");
+        println!("\ncut: {ran} of the {tests} tests of this part had run, {failed} of them failed");
         std::process::exit(143);
     });
     said.expect("no other handler of signals");
 }
 
-/// Counts the end of a test.
-pub fn ended<T, E>(result: Result<T, E>) -> Result<T, E> {
-    RAN.fetch_add(1, Ordering::Relaxed);
-    FAILED.fetch_add(usize::from(result.is_err()), Ordering::Relaxed);
+/// Runs a test and counts it; one that panics has failed.
+pub fn counted<T, E>(test: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    struct Count {
+        failed: bool,
+    }
+    impl Drop for Count {
+        fn drop(&mut self) {
+            RAN.fetch_add(1, Ordering::Relaxed);
+            FAILED.fetch_add(usize::from(self.failed), Ordering::Relaxed);
+        }
+    }
+    let mut count = Count { failed: true };
+    let result = test();
+    count.failed = result.is_err();
     result
 }

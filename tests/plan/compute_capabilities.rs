@@ -86,6 +86,14 @@ fn features_of_archs_turn_on_cuda_and_those_of_the_cpu_do_not() {
         let on = turned_on(&all, name);
         assert!(!on.contains("cuda") && all.contains_key(name), "{name} turns on {on:?}");
     }
+    let all = features("cli");
+    for name in ["interpose", "interpose-kernels", "bench"] {
+        assert!(turned_on(&all, name).contains("cuda"), "cli: {name} does not turn on cuda");
+    }
+    for name in ["default", "candle", "layout"] {
+        let on = turned_on(&all, name);
+        assert!(!on.contains("cuda") && all.contains_key(name), "cli: {name} turns on {on:?}");
+    }
     // A package with code for CUDA has a feature `cuda` of its own.
     let mut packages = 0;
     for package in members() {

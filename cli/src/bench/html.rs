@@ -56,7 +56,7 @@ fn fill(name: &str, view: &View) -> Option<String> {
         "js" => include_str!("html/page.js").into(),
         "plotly" => plotly_js(),
         "gpu" => escape(&view.report.machine.gpu),
-        "version" => env!("CARGO_PKG_VERSION").into(),
+        "version" => candle_tilegemm::internal::VERSION.into(),
         "baselines" => baselines(view),
         "machine" => summary::machine(view),
         // A card for each baseline, stock first, the roofline's and the worst row's.

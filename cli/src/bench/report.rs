@@ -243,6 +243,9 @@ impl Report {
 
     /// The record in this JSON, whole or compact ([`compact`]).
     pub fn from_json(mut json: serde_json::Value) -> std::result::Result<Self, String> {
+        if json.get("of").is_some() {
+            return Err("it is a record of errors; read it with `tilegemm errors --from`".into());
+        }
         let schema = json["schema"].as_u64();
         if ![SCHEMA, compact::SCHEMA].map(|known| Some(known.into())).contains(&schema) {
             let have = schema.map_or("none".into(), |schema| schema.to_string());

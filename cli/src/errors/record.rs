@@ -73,18 +73,19 @@ pub struct ErrorsOf {
 impl Record {
     #[cfg(feature = "bench")]
     pub fn new(of: Subject, machine: Machine, errors: Vec<Errors>, bench: Option<Report>) -> Self {
-        Self { schema: SCHEMA, of, version: env!("CARGO_PKG_VERSION").into(), machine, errors, bench }
+        Self { schema: SCHEMA, of, version: candle_tilegemm::internal::VERSION.into(), machine, errors, bench }
     }
 
     /// The record in this JSON, of the asked products.
-    pub fn of_json(json: serde_json::Value, asked: Option<Subject>) -> Result<Self, String> {
+    pub fn of_json(mut json: serde_json::Value, asked: Option<Subject>) -> Result<Self, String> {
         if let Some(schema) =
             json.get("schema").and_then(serde_json::Value::as_u64).filter(|of| *of != u64::from(SCHEMA))
         {
             return Err(format!("schema {schema}, this command reads {SCHEMA}"));
         }
-        let record: Self =
-            serde_json::from_value(json).map_err(|e| format!("no record of `tilegemm errors --json`: {e}"))?;
+        let bench = json.get_mut("bench").map(|bench| Report::from_json(bench.take())).transpose()?;
+        let record = serde_json::from_value(json).map_err(|e| format!("no record of `tilegemm errors --json`: {e}"))?;
+        let record = Self { bench, ..record };
         match asked.filter(|asked| *asked != record.of) {
             Some(asked) => Err(format!("it has errors of {}, not of {}", record.of.name(), asked.name())),
             None => Ok(record),
