@@ -117,14 +117,14 @@ scripts/check_preload.sh target/debug/libtilegemm_preload.so
 step "README.md's program on the packed crate, and examples/engine, outside of the tree"
 scripts/packed.sh
 
-# candle's own kernels are empty in this build.
-step "a program on candle 0.9.2"
-CUDA_PATH=$CUDA_HOME PATH=$PWD/third_party/stand-in:$PATH cargo run --locked -p candle-0-9-program
-
 # The other features are those of the builds above, so that candle is not built again.
 step "kernels of the other architectures: the first of each row for one of them, and of each family for each"
 others=$(sed 's/sm90/sm80,sm89,sm100,sm120/' <<<"$kernels")
 TILEGEMM_PROFILE=sample tests --features "$others" --test sass --test tables
+
+# Last of the builds, whose variables are others. candle's own kernels are empty in this one.
+step "a program on candle 0.9.2"
+CUDA_PATH=$CUDA_HOME PATH=$PWD/third_party/stand-in:$PATH cargo run --locked -p candle-0-9-program
 
 step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh
