@@ -1,6 +1,6 @@
 //! A record as the tables of docs/f32.md.
 
-use super::files::{self, digits, head, line};
+use super::files::{self, cell, head, line};
 use super::record::{Errors, Record};
 use crate::bench::report::{geomean, Report, Row};
 use crate::bench::table::left_out;
@@ -50,18 +50,9 @@ fn error_table(rows: &[Errors], machine: &str) -> String {
     text += &head(["K", "data"].into_iter().chain(HEADINGS));
     let mut worse = [0; 2];
     for row in rows {
-        let cell = |place: usize| {
-            let Some(errors) = row.arms.get(ARMS[place]) else { return "-".into() };
-            let sgemm = row.arms.get(ARMS[0]).filter(|_| place == ACCURATE);
-            let bold = |value: f64, sgemm: Option<f64>| match sgemm {
-                Some(sgemm) if value > sgemm => format!("**{}**", digits(value)),
-                _ => digits(value),
-            };
-            let [max, rms] =
-                [bold(errors.max, sgemm.map(|sgemm| sgemm.max)), bold(errors.rms, sgemm.map(|sgemm| sgemm.rms))];
-            format!("{max} / {rms}")
-        };
-        if let [Some(accurate), Some(sgemm)] = [row.arms.get(ARMS[ACCURATE]), row.arms.get(ARMS[0])] {
+        let of = |place: usize| row.arms.get(ARMS[place]);
+        let cell = |place: usize| cell(of(place), of(0).filter(|_| place == ACCURATE));
+        if let [Some(accurate), Some(sgemm)] = [of(ACCURATE), of(0)] {
             worse[0] += usize::from(accurate.max > sgemm.max);
             worse[1] += usize::from(accurate.rms > sgemm.rms);
         }

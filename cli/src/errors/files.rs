@@ -1,6 +1,6 @@
 //! Where the record comes from, and where record and tables go; the parts of a table.
 
-use super::record::{Record, Subject};
+use super::record::{ErrorsOf, Record, Subject};
 use crate::{Failure, Result};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,16 @@ pub fn digits(error: f64) -> String {
     } else {
         format!("{error:.1e}")
     }
+}
+
+/// The errors of an arm; bold where they are above those of `limit`.
+pub fn cell(errors: Option<&ErrorsOf>, limit: Option<&ErrorsOf>) -> String {
+    let Some(errors) = errors else { return "-".into() };
+    let number = |of: fn(&ErrorsOf) -> f64| match limit {
+        Some(limit) if of(errors) > of(limit) => format!("**{}**", digits(of(errors))),
+        _ => digits(of(errors)),
+    };
+    format!("{} / {}", number(|of| of.max), number(|of| of.rms))
 }
 
 /// A line of a table.

@@ -1,6 +1,6 @@
 //! A record as the table of docs/gguf.md.
 
-use super::files::{digits, head, kernels, line};
+use super::files::{cell, digits, head, kernels, line};
 use super::record::{Errors, ErrorsOf, Record};
 
 /// The compared arms of `tilegemm bench`.
@@ -26,16 +26,18 @@ pub fn flaw(record: &Record) -> Option<&'static str> {
 pub fn tables(record: &Record) -> String {
     let [columns, k] = record.errors.first().map_or([0; 2], |errors| [errors.n, errors.k]);
     let mut text = format!(
-            "**Errors** ({}): largest / root mean square of |d - exact| over sum |w x|, exact in f64 of the dequantised weights, K = {k}, {columns} columns. \
-             Bold is worse than candle.\n\n",
-            record.place()
-        );
+        "**Errors** ({}): largest / root mean square of |d - exact| over sum |w x|, exact in f64 of the dequantised weights, K = {k}, {columns} columns. \
+         Bold is worse than candle.\n\n",
+        record.place()
+    );
     let columns: Vec<(usize, &str)> = ROWS.into_iter().flat_map(|rows| ARMS.map(|arm| (rows, arm))).collect();
     let titles: Vec<String> = columns.iter().map(|(rows, arm)| format!("{arm}, {rows} rows")).collect();
     text += &head(["weights", "data"].into_iter().chain(titles.iter().map(String::as_str)));
     for of_data in record.errors.chunk_by(|x, y| (x.b, &x.data) == (y.b, &y.data)) {
         let of_arm = |(rows, arm): &(usize, &str)| {
-            of_data.iter().find(|errors| errors.m == *rows).map_or("-".into(), |errors| cell(errors, arm))
+            let arms = of_data.iter().find(|errors| errors.m == *rows).map(|errors| &errors.arms);
+            let of = |arm: &str| arms.and_then(|arms| arms.get(arm));
+            cell(of(arm), of("candle").filter(|_| *arm == "ours"))
         };
         let first = [of_data[0].b.to_string(), of_data[0].data.clone()];
         text += &line(first.into_iter().chain(columns.iter().map(of_arm)));
@@ -44,13 +46,13 @@ pub fn tables(record: &Record) -> String {
     let worse = |of: fn(&ErrorsOf) -> f64| pairs.iter().filter(|[candle, ours]| of(ours) > of(candle)).count();
     let most = pairs.iter().map(|[_, ours]| ours.max).fold(0.0, f64::max);
     text += &format!(
-            "\nOurs is worse than candle in {} of {} largest errors and {} root mean squares. Our largest error is {}; the bound is 2^-8, {}.\n",
-            worse(|errors| errors.max),
-            pairs.len(),
-            worse(|errors| errors.rms),
-            digits(most),
-            digits(BOUND)
-        );
+        "\nOurs is worse than candle in {} of {} largest errors and {} root mean squares. Our largest error is {}; the bound is 2^-8, {}.\n",
+        worse(|errors| errors.max),
+        pairs.len(),
+        worse(|errors| errors.rms),
+        digits(most),
+        digits(BOUND)
+    );
     let of_column = |(title, (rows, arm)): (&String, &(usize, &str))| {
         let of_rows = record.errors.iter().filter(|errors| errors.m == *rows);
         let names = of_rows.filter_map(|errors| Some(family(&errors.arms.get(*arm)?.kernel)));
@@ -67,17 +69,4 @@ pub fn tables(record: &Record) -> String {
 /// The family of a kernel of ours: each format has a kernel of its own.
 fn family(kernel: &str) -> &str {
     candle_tilegemm::family::by_name(kernel).map_or(kernel, |kernel| kernel.family)
-}
-
-/// The errors of an arm.
-fn cell(errors: &Errors, arm: &str) -> String {
-    let Some(of_arm) = errors.arms.get(arm) else { return "-".into() };
-    let candle = errors.arms.get("candle").filter(|_| arm == "ours");
-    let bold = |value: f64, candle: Option<f64>| match candle {
-        Some(candle) if value > candle => format!("**{}**", digits(value)),
-        _ => digits(value),
-    };
-    let [max, rms] =
-        [bold(of_arm.max, candle.map(|candle| candle.max)), bold(of_arm.rms, candle.map(|candle| candle.rms))];
-    format!("{max} / {rms}")
 }
