@@ -1,11 +1,11 @@
 //! `tilegemm bench` without a GPU: suites, records and what it says where it cannot measure.
 
-use crate::support::{file, stderr, stdout};
+use crate::support::{file, stderr, stdout, tilegemm};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tilegemm")).arg("bench").args(args).output().expect("tilegemm starts")
+    tilegemm(&[&["bench"], args].concat())
 }
 
 /// A record of rows (id, microseconds of ours, of candle), each with a spread of 1 %.
@@ -194,7 +194,7 @@ fn options_that_would_change_nothing_are_refused() {
         ("explain 8 8 8 --f32 tf32", "--f32 is about operands in f32; these are in bf16"),
     ];
     for (line, expected) in elsewhere {
-        let output = Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(line.split(' ')).output().unwrap();
+        let output = tilegemm(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{line}: no '{expected}' in: {}", stderr(&output));
     }

@@ -1,11 +1,11 @@
 //! `tilegemm errors` without a GPU: help, refusals, and the tables of a record in a document.
 
-use crate::support::{file, stderr, stdout};
+use crate::support::{file, stderr, stdout, tilegemm};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn errors_of_f32(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(["errors", "f32"]).args(args).output().expect("tilegemm starts")
+    tilegemm(&[&["errors", "f32"], args].concat())
 }
 
 /// A record of one product, with these flags and this schema.
@@ -110,10 +110,7 @@ fn a_record_of_something_else_is_refused() {
 #[test]
 fn a_record_of_other_products_is_refused() {
     let record = record("f32.json", "", 2);
-    let output = Command::new(env!("CARGO_BIN_EXE_tilegemm"))
-        .args(["errors", "gguf", "--from", record.to_str().unwrap()])
-        .output()
-        .expect("tilegemm starts");
+    let output = tilegemm(&["errors", "gguf", "--from", record.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("it has errors of f32, not of gguf"), "{}", stderr(&output));
 }
@@ -121,11 +118,7 @@ fn a_record_of_other_products_is_refused() {
 #[test]
 fn options_that_would_change_nothing_are_refused() {
     for option in [["--layout", "tn"], ["--samples", "9"], ["--pause", "1"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_tilegemm"))
-            .args(["errors", "gguf"])
-            .args(option)
-            .output()
-            .expect("tilegemm starts");
+        let output = tilegemm(&[&["errors", "gguf"], &option[..]].concat());
         assert_eq!(output.status.code(), Some(2), "{option:?}");
         assert!(stderr(&output).contains("are for f32"), "{}", stderr(&output));
     }

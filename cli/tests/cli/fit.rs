@@ -5,12 +5,12 @@ use candle_tilegemm::internal::fit::{self, Refit};
 use candle_tilegemm::{family, Format, Layout, Problem};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 const FAMILY: &str = "gevm";
 
 fn fit(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tilegemm")).arg("fit").args(args).output().expect("tilegemm starts")
+    crate::support::tilegemm(&[&["fit"], args].concat())
 }
 
 fn folder(name: &str) -> PathBuf {

@@ -1,6 +1,6 @@
 //! Rows of suites with quantised weights, the class `gguf`, and `tilegemm errors gguf`, without a GPU.
 
-use crate::support::{file, stderr, stdout};
+use crate::support::{drawn, file, lines_of, stderr, stdout, tilegemm};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::internal::suite::{self, Shape, Size};
@@ -10,7 +10,6 @@ use candle_tilegemm::problem::Epilogue;
 use candle_tilegemm::{Activation, Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
-use std::process::{Command, Output};
 use tilegemm::lists::{experts, gguf};
 
 /// One row; ten lines.
@@ -28,10 +27,6 @@ out = "bf16"
 
 fn parse(text: &str) -> Vec<Shape> {
     suite::parse("suite.toml", text).unwrap_or_else(|error| panic!("{error}\n{text}"))
-}
-
-fn tilegemm(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(args).output().expect("tilegemm starts")
 }
 
 #[test]
@@ -192,19 +187,10 @@ fn record() -> Value {
 
 #[test]
 fn a_record_keeps_the_blocks() {
-    let (from, page) = (file("gguf.json", &record().to_string()), file("gguf.html", ""));
-    let copy = file("gguf-copy.json", "");
-    let [from, page, copy] = [&from, &page, &copy].map(|path| path.to_str().unwrap());
-    let output = tilegemm(&["bench", "--from", from, "--json", copy, "--html", page]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let read: Value = serde_json::from_str(&std::fs::read_to_string(copy).unwrap()).unwrap();
-    assert_eq!(read["rows"], record()["rows"]);
+    let [said, page] = drawn("gguf.json", &record());
     // Stock is candle's kernel, and the regret is over our own kernels: 22 over 20.
-    let said = stdout(&output);
-    let line = |class: &str| said.lines().filter(|line| line.starts_with(&format!("| {class} "))).collect::<Vec<_>>();
-    let [summary, regret] = line("gguf")[..] else { panic!("{said}") };
+    let [summary, regret] = lines_of(&said, "gguf")[..] else { panic!("{said}") };
     assert!(summary.contains(" 0.500 |") && regret.contains(" 10.0 % |") && regret.contains("0.50 llama3"), "{said}");
-    let page = std::fs::read_to_string(page).unwrap();
     for words in ["f32 x q4k", "<span>f32 x q4k against candle</span>", "dense product in bf16"] {
         assert!(page.contains(words), "no '{words}' on the page");
     }

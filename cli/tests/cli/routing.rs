@@ -1,6 +1,6 @@
 //! Rows of suites in groups, their routing, and the class `experts`.
 
-use crate::support::{file, stderr, stdout};
+use crate::support::{drawn, file, lines_of, stderr, stdout, tilegemm};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::internal::suite::{self, Distribution, Shape, ShapeGroups, Size};
@@ -8,7 +8,6 @@ use candle_tilegemm::problem::{Groups, Rows};
 use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::collections::HashSet;
-use std::process::{Command, Output};
 use tilegemm::lists::{experts, Routing};
 
 /// One row; nine lines.
@@ -190,10 +189,6 @@ fn the_class_has_each_product_of_each_model() {
     }
 }
 
-fn tilegemm(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tilegemm")).args(args).output().expect("tilegemm starts")
-}
-
 #[test]
 fn the_command_takes_the_class() {
     let output = tilegemm(&["suite", "--class", "experts", "--only", "mixtral"]);
@@ -253,19 +248,10 @@ fn record() -> Value {
 
 #[test]
 fn a_record_keeps_the_routing() {
-    let (from, page) = (file("routing.json", &record().to_string()), file("routing.html", ""));
-    let copy = file("routing-copy.json", "");
-    let [from, page, copy] = [&from, &page, &copy].map(|path| path.to_str().unwrap());
-    let output = tilegemm(&["bench", "--from", from, "--json", copy, "--html", page]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let read: Value = serde_json::from_str(&std::fs::read_to_string(copy).unwrap()).unwrap();
-    assert_eq!(read["rows"], record()["rows"]);
+    let [said, page] = drawn("routing.json", &record());
     // Stock is candle's kernel, and the regret is over our own kernels: 200 over 190.
-    let said = stdout(&output);
-    let line = |class: &str| said.lines().filter(|line| line.starts_with(&format!("| {class} "))).collect::<Vec<_>>();
-    let [summary, regret] = line("experts")[..] else { panic!("{said}") };
+    let [summary, regret] = lines_of(&said, "experts")[..] else { panic!("{said}") };
     assert!(summary.contains(" 0.500 |") && regret.contains(" 5.3 % |") && regret.contains("0.50 qwen3"), "{said}");
-    let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("8 of 128 experts, zipf routing: 92 experts have rows, the largest group has 45"));
     assert!(page.contains(">eager candle</span>"));
     // A wrong number is refused with its field.
