@@ -60,8 +60,9 @@ fn run() -> Result<()> {
         units::archive(&objects, LIBRARY, &out)?;
         link(&toolkit, &out);
     }
-    println!("cargo:rustc-env=TILEGEMM_NVCC_VERSION={nvcc}"); // for measured tables
-                                                              // For the build script of the command: where csrc is, what this build has, and by which nvcc.
+    // For measured tables.
+    println!("cargo:rustc-env=TILEGEMM_NVCC_VERSION={nvcc}");
+    // For the build script of the command: where csrc is, what this build has, and by which nvcc.
     let archs: Vec<String> = archs.iter().map(u16::to_string).collect();
     println!("cargo:csrc={}", csrc.display());
     println!("cargo:archs={}", archs.join(","));

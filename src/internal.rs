@@ -13,16 +13,14 @@ pub mod cost {
 pub mod fit {
     pub use crate::dispatch::refit::{parameters, Refit};
     pub use crate::kernel::fitted::Parameter;
-    pub use crate::kernel::KernelDesc;
-
-    /// The place of a kernel among those of its family, arch, types and layout.
-    pub fn variant(kernel: &KernelDesc) -> u32 {
-        kernel.room.variant
-    }
-
     pub use crate::kernel::trees::{
         factors, hold_for, of_launch, of_problem, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT,
     };
+
+    /// The place of a kernel among those of its family, arch, types and layout.
+    pub fn variant(kernel: &crate::kernel::KernelDesc) -> u32 {
+        kernel.room.variant
+    }
 }
 
 /// Environment variables.
