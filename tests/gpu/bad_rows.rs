@@ -2,6 +2,7 @@
 
 use crate::device::{by_types, Element, Gpu, Operands};
 use crate::gguf::{self, Weights};
+use crate::numbers::normal;
 use crate::{built, cases, plain, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
@@ -11,7 +12,6 @@ use candle_tilegemm::{Format, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
-use rand_distr::{Distribution, StandardNormal};
 use std::time::{Duration, Instant};
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -55,10 +55,6 @@ fn spoil<T: Element>(row: &mut [T], bad: Bad) {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn normal<T: Element>(count: usize, rng: &mut StdRng) -> Vec<T> {
-    (0..count).map(|_| T::from_f64(StandardNormal.sample(&mut *rng))).collect()
 }
 
 /// Whether all rows but the bad one have the bits of a product without it, and whether the bad row has a number that no bad row can have.

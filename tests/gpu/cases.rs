@@ -1,14 +1,13 @@
 //! Problems with edges around a kernel's tile, and the comparison with the reference kernel.
 
 use crate::device::{by_types, Element, Gpu, Operands};
-use crate::oracle;
+use crate::{numbers, oracle};
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection, Role};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand, Types};
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 
 /// What the families' files ask for.
@@ -140,37 +139,33 @@ pub enum Data {
 
 /// Operands for a problem: random A, B, C and bias; NaN in D, where that is not C, and around everything.
 pub fn operands<T: Element, Out: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T, Out> {
-    fn draw<T: Element>(data: Data, rng: &mut StdRng) -> T {
-        match data {
-            Data::Normal | Data::NonFinite => T::from_f64(StandardNormal.sample(rng)),
-            Data::Integers => T::from_f64(f64::from(rng.random_range(-2..=2))),
-        }
-    }
     let mut rng = StdRng::seed_from_u64(seed);
+    let mut normals = numbers::normals(&mut rng);
+    let mut draw = || match data {
+        Data::Normal | Data::NonFinite => normals.next().unwrap_or_default(),
+        Data::Integers => f64::from(rng.random_range(-2..=2)),
+    };
     let Problem { m, n, k, batch, .. } = *problem;
     fn fill<T: Element>(
         operand: &Operand,
         [rows, cols]: [usize; 2],
         batch: [usize; 2],
         offset: usize,
-        mut draw: impl FnMut() -> T,
+        draw: &mut impl FnMut() -> f64,
     ) -> Vec<T> {
         let mut values = vec![T::from_f64(f64::NAN); oracle::span(operand, rows, cols, batch) + offset + oracle::GUARD];
-        oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = draw());
+        oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = T::from_f64(draw()));
         values
     }
-    let mut a: Vec<T> = fill(&problem.a, [m, k], batch, offset, || draw(data, &mut rng));
-    let b = fill(&problem.b, [k, n], batch, offset, || draw(data, &mut rng));
+    let mut a: Vec<T> = fill(&problem.a, [m, k], batch, offset, &mut draw);
+    let b = fill(&problem.b, [k, n], batch, offset, &mut draw);
     if data == Data::NonFinite && k > 0 {
         let at = |row: usize, col: usize| row as i64 * problem.a.row_stride + col as i64 * problem.a.col_stride;
         a[offset + at(m / 2, k - 1) as usize] = T::from_f64(f64::INFINITY);
         a[offset + at(m - 1, k / 2) as usize] = T::from_f64(f64::NAN);
     }
-    let c = problem
-        .epilogue
-        .c
-        .map_or(vec![Out::from_f64(f64::NAN)], |c| fill(&c, [m, n], batch, offset, || draw(data, &mut rng)));
-    let bias = (0..m.max(n)).map(|_| draw(data, &mut rng)).collect();
+    let c = problem.epilogue.c.map_or(vec![Out::from_f64(f64::NAN)], |c| fill(&c, [m, n], batch, offset, &mut draw));
+    let bias = (0..m.max(n)).map(|_| Out::from_f64(draw())).collect();
     let d = match problem.epilogue.in_place {
         true => c.clone(),
         false => vec![Out::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD],

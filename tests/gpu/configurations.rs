@@ -69,8 +69,10 @@ fn every_configuration<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static Ker
                 // Not every kernel has every epilogue.
                 let legal = kernel.configurations(&problem.canonical().problem, &gpu.info);
                 let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, seed as u64);
+                let expected = oracle::expected(gpu, &problem, &operands)?;
                 for config in configurations.iter().filter(|config| legal.contains(config)) {
-                    oracle::compare(gpu, format!("{kernel}@{config}").as_str(), &problem, &operands, Data::Normal)
+                    let name = format!("{kernel}@{config}");
+                    oracle::compare_with(gpu, name.as_str(), &problem, &operands, Data::Normal, &expected)
                         .map_err(|e| format!("{config}: {problem}: {e}"))?;
                 }
             }

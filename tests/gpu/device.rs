@@ -1,7 +1,8 @@
 //! The GPU under test: memory with guard bands, and launches of named kernels.
 
 use candle::backend::{BackendDevice, BackendStorage};
-use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use candle::cuda_backend::cudarc::driver::result::{device, mem_pool};
+use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUmemPool_attribute, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DriverError};
 use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
@@ -117,6 +118,7 @@ impl Gpu {
     pub fn open(ordinal: usize) -> Result<Self, String> {
         let info = launch::device_info(ordinal).map_err(|e| e.to_string())?;
         let device = CudaDevice::new(ordinal).map_err(|e| e.to_string())?;
+        keep_memory(ordinal).map_err(|e| e.to_string())?;
         Ok(Self { device, info })
     }
 
@@ -199,6 +201,17 @@ impl Gpu {
         let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
         let values = storage.to_cpu_storage().map_err(text)?;
         Ok(values.as_slice::<Out>().map_err(text)?.to_vec())
+    }
+}
+
+/// Tests allocate and wait all the time: the device's pool keeps what was freed, which it returns to the system at each wait otherwise.
+fn keep_memory(ordinal: usize) -> Result<(), DriverError> {
+    let mut most = u64::MAX;
+    // SAFETY: the attribute is a number of 64 bits, and the pool is the device's own.
+    unsafe {
+        let pool = device::get_default_mem_pool(device::get(ordinal as i32)?)?;
+        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        mem_pool::set_attribute(pool, threshold, (&raw mut most).cast())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::blocks::random as random_blocks;
 use crate::device::{Choice, Element, Gpu};
+use crate::numbers::normals;
 use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
@@ -16,7 +17,6 @@ use candle_tilegemm::{Activation, Format, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
-use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use std::borrow::Cow;
 
@@ -161,19 +161,17 @@ const COLUMNS: [usize; 5] = [1, 8, 24, 129, 320];
 
 fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(), String> {
     let block = types[1].block().elements;
-    let mut tried = 0;
+    let mut products: Vec<([usize; 3], Case)> = Vec::new();
     for (at, m) in ROWS.into_iter().enumerate() {
         for (columns, n) in COLUMNS.into_iter().enumerate() {
             let of_k = [1, 2, 3, 5, 512 / block * 4][(at + columns) % 5];
             let case = CASES[(at + 2 * columns) % CASES.len()];
-            for case in [PLAIN, case] {
-                tried += usize::from(run::<T>(gpu, way, types, [m, n, of_k * block], case)?);
-            }
+            products.extend([PLAIN, case].map(|case| ([m, n, of_k * block], case)));
         }
     }
     // Deep K: sums of many blocks, and parts of K. With the larger N, a block has several units of 16 rows of W.
     let [odd_k, long_k] = [3584 - block, 14336];
-    for (m, n, k, case) in [
+    let deep = [
         (1, 40, 8192, PLAIN),
         (5, 40, 8192, CASES[3]),
         (8, 40, 8192, CASES[5]),
@@ -193,13 +191,14 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
         (60, 40, 1024, Case { non_finite: true, cancels: true, ..PLAIN }),
         (60, 200, 2048, Case { non_finite: true, cancels: true, ..PLAIN }),
         (60, 40, 8192, Case { non_finite: true, cancels: true, ..PLAIN }),
-    ] {
-        tried += usize::from(run::<T>(gpu, way, types, [m, n, k], case)?);
+    ];
+    // The longest first.
+    products.splice(0..0, deep.map(|(m, n, k, case)| ([m, n, k], case)));
+    let try_product = |&(sizes, case): &_| run::<T>(gpu, way, types, sizes, case).map(usize::from);
+    match products.par_iter().map(try_product).sum::<Result<usize, String>>()? {
+        tried @ 0..20 => Err(format!("only {tried} products to try")),
+        _ => Ok(()),
     }
-    if tried < 20 {
-        return Err(format!("only {tried} products to try"));
-    }
-    Ok(())
 }
 
 /// A random product by the choice of the dispatcher.
@@ -267,10 +266,8 @@ fn run<T: Element>(
     if matches!(way, Way::Copies) && (splits_words || case.gates_c) {
         return Ok(false);
     }
-    let mut draw = |count: usize| -> Vec<T> {
-        let normal = std::iter::repeat_with(|| T::from_f64(StandardNormal.sample(&mut rng)));
-        normal.take(count).collect()
-    };
+    let mut normals = normals(&mut rng);
+    let mut draw = |count: usize| -> Vec<T> { normals.by_ref().take(count).map(T::from_f64).collect() };
     let stride = k + case.padding;
     let (mut x, bias, c) = (draw(m * stride), draw(n), draw(m * n));
     if case.wide {

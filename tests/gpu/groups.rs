@@ -2,6 +2,7 @@
 
 use crate::device::{by_types, Element, Gpu};
 use crate::gguf::{self, Weights};
+use crate::numbers::normal;
 use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -14,7 +15,6 @@ use candle_tilegemm::{Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -202,10 +202,6 @@ fn operands<T: Element, Out: Element>(problem: &Problem, rng: &mut StdRng) -> Re
     Ok(Operands { a, b, d })
 }
 
-fn normal<T: Element>(count: usize, rng: &mut StdRng) -> Vec<T> {
-    (0..count).map(|_| T::from_f64(StandardNormal.sample(&mut *rng))).collect()
-}
-
 /// The operands on the device.
 struct Uploaded<T, Out> {
     stream: Arc<CudaStream>,
@@ -370,39 +366,44 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
     let sizes =
         [[264, 136, 0], [136, 520, 8], [1032, 72, 0], [8, 8, 0], [520, 264, 16], [256, 2056, 0], [odd, deep, 8]];
     let most = (kernel.tile[0] as usize).max(16);
-    let mut tried = 0;
+    let mut cases: Vec<(usize, Kind, usize, Vec<usize>)> = Vec::new();
     let fits = |kind: &Kind| kind.gate.is_none() || kernel.takes_gates();
     for (turn, kind) in KINDS.into_iter().filter(fits).enumerate() {
         let of_no_group = (kind.strays > 0).then(|| vec![0; 9]);
-        for (i, counts) in distributions(most, &mut rng).into_iter().chain(of_no_group).enumerate() {
-            let routing = routing(&counts, kind, &mut rng);
-            // Matrices of many groups are small.
-            let of_block = kernel.types.b.block().elements;
-            let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 20_000_000;
-            let size = *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
-            let problem = problem(&routing, kernel.types, kind, size);
-            let mut operands = operands::<T, Out>(&problem, &mut rng)?;
-            // Neither an infinity nor a NaN may spread to other rows.
-            operands.a[3] = T::from_f64(f64::INFINITY);
-            let last = operands.a.len() - problem.a.row_stride as usize;
-            operands.a[last] = T::from_f64(f64::NAN);
-            for config in kernel.configurations(&problem.canonical().problem, &gpu.info) {
-                let name = if config == Default::default() { kernel.name.into() } else { format!("{kernel}@{config}") };
-                let describe = |e: String| format!("{name}, {problem}, {kind:?}, distribution {i}: {e}");
-                let (plan, queue) = gpu.plan(name.as_str(), &problem).map_err(describe)?;
-                let mut uploaded = Uploaded::new(gpu, &routing, &operands)?;
-                uploaded.launch(&plan, queue).map_err(describe)?;
-                let got = uploaded.result().map_err(describe)?;
-                check(kernel, &problem, &routing, &operands, &got).map_err(describe)?;
-                uploaded.stream.memcpy_htod(&operands.d, &mut uploaded.d).map_err(text)?;
-                uploaded.launch(&plan, queue)?;
-                if bits(&uploaded.result()?) != bits(&got) {
-                    return Err(describe("another launch has other bits".into()));
-                }
-                tried += 1;
+        let all = distributions(most, &mut rng).into_iter().chain(of_no_group).enumerate();
+        cases.extend(all.map(|(i, counts)| (turn, kind, i, counts)));
+    }
+    let try_case = |(turn, kind, i, counts): &(usize, Kind, usize, Vec<usize>)| {
+        let mut rng = StdRng::seed_from_u64((100 * turn + i) as u64);
+        let routing = routing(counts, *kind, &mut rng);
+        // Matrices of many groups are small.
+        let of_block = kernel.types.b.block().elements;
+        let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 20_000_000;
+        let size = *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
+        let problem = problem(&routing, kernel.types, *kind, size);
+        let mut operands = operands::<T, Out>(&problem, &mut rng)?;
+        // Neither an infinity nor a NaN may spread to other rows.
+        operands.a[3] = T::from_f64(f64::INFINITY);
+        let last = operands.a.len() - problem.a.row_stride as usize;
+        operands.a[last] = T::from_f64(f64::NAN);
+        let configurations = kernel.configurations(&problem.canonical().problem, &gpu.info);
+        for config in &configurations {
+            let name = if *config == Default::default() { kernel.name.into() } else { format!("{kernel}@{config}") };
+            let describe = |e: String| format!("{name}, {problem}, {kind:?}, distribution {i}: {e}");
+            let (plan, queue) = gpu.plan(name.as_str(), &problem).map_err(describe)?;
+            let mut uploaded = Uploaded::new(gpu, &routing, &operands)?;
+            uploaded.launch(&plan, queue).map_err(describe)?;
+            let got = uploaded.result().map_err(describe)?;
+            check(kernel, &problem, &routing, &operands, &got).map_err(describe)?;
+            uploaded.stream.memcpy_htod(&operands.d, &mut uploaded.d).map_err(text)?;
+            uploaded.launch(&plan, queue)?;
+            if bits(&uploaded.result()?) != bits(&got) {
+                return Err(describe("another launch has other bits".into()));
             }
         }
-    }
+        Ok(configurations.len())
+    };
+    let tried: usize = cases.par_iter().map(try_case).sum::<Result<_, String>>()?;
     match tried {
         0..30 => Err(format!("only {tried} products")),
         _ => Ok(()),

@@ -39,6 +39,7 @@ mod model_families;
 // Shared with the test on the CPU.
 #[path = "../support/models.rs"]
 mod models;
+mod numbers;
 mod odd_addresses;
 mod oracle;
 mod outer;
@@ -87,13 +88,18 @@ fn main() {
     let part = all().into_iter().enumerate().filter(|(place, _)| shard.has(*place)).map(|(_, test)| test);
     let trials = part.map(|(name, test)| {
         let gpu = gpu.clone();
-        let run = move || -> Result<(), Failed> { Ok(shard::counted(|| gpu.and_then(|gpu| test(&gpu)))?) };
         let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
+        let of = name.clone();
+        let run = move || -> Result<(), Failed> { Ok(shard::counted(&of, || gpu.and_then(|gpu| test(&gpu)))?) };
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });
     let trials: Vec<Trial> = trials.collect();
     shard::count(trials.len());
-    libtest_mimic::run(&arguments, trials).exit();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if !skip && !arguments.list {
+        shard::print_times();
+    }
+    conclusion.exit();
 }
 
 /// The device's compute capability, where there is a device.

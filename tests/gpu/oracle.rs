@@ -61,10 +61,30 @@ pub fn compare<'a, T: Element, Out: Element>(
     operands: &Operands<T, Out>,
     data: Data,
 ) -> Result<(), String> {
-    let (reference, choice) = (reference(gpu, problem.types())?, choice.into());
+    compare_with(gpu, choice, problem, operands, data, &expected(gpu, problem, operands)?)
+}
+
+/// The reference kernel's D.
+pub fn expected<T: Element, Out: Element>(
+    gpu: &Gpu,
+    problem: &Problem,
+    operands: &Operands<T, Out>,
+) -> Result<Vec<Out>, String> {
     let mut beside = *problem;
     beside.epilogue.in_place = false;
-    let expected = gpu.run(reference.name, &beside, operands)?;
+    gpu.run(reference(gpu, problem.types())?.name, &beside, operands)
+}
+
+/// [`compare`] with what [`expected`] has given.
+pub fn compare_with<'a, T: Element, Out: Element>(
+    gpu: &Gpu,
+    choice: impl Into<Choice<'a>>,
+    problem: &Problem,
+    operands: &Operands<T, Out>,
+    data: Data,
+    expected: &[Out],
+) -> Result<(), String> {
+    let choice = choice.into();
     let got = gpu.run(choice, problem, operands)?;
     let offset = operands.offsets[3];
     let mut inside = vec![false; got.len()];
@@ -97,7 +117,7 @@ pub fn compare<'a, T: Element, Out: Element>(
     let rounds_twice = rounds_twice || on_copies;
     let twice = if rounds_twice { Out::UNIT_ROUNDOFF } else { 0.0 };
     let exact = !rounds_twice && data == Data::Integers && problem.epilogue.activation == Activation::Identity;
-    for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         let (got, expected) = (got.to_f64(), expected.to_f64());
         if !inside[index] {
             if !got.is_nan() {

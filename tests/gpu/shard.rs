@@ -2,6 +2,8 @@
 
 use libtest_mimic::Arguments;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// The number of a part, from 0, and the number of parts.
 #[derive(Clone, Copy)]
@@ -42,6 +44,7 @@ impl Shard {
 static TESTS: AtomicUsize = AtomicUsize::new(0);
 static RAN: AtomicUsize = AtomicUsize::new(0);
 static FAILED: AtomicUsize = AtomicUsize::new(0);
+static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
 /// Says how many of the `tests` of this part ran when SIGTERM or SIGINT ends the process, as a time limit does.
 pub fn count(tests: usize) {
@@ -49,23 +52,44 @@ pub fn count(tests: usize) {
     let said = ctrlc::set_handler(|| {
         let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
         println!("\ncut: {ran} of the {tests} tests of this part had run, {failed} of them failed");
+        print_times();
         std::process::exit(143);
     });
     said.expect("no other handler of signals");
 }
 
-/// Runs a test and counts it; one that panics has failed.
-pub fn counted<T, E>(test: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    struct Count {
+/// The tests that took longest, in a table; the whole list in the file that TILEGEMM_TEST_TIMES names.
+pub fn print_times() {
+    let Ok(mut times) = TIMES.lock() else { return };
+    times.sort_by(|a, b| b.cmp(a));
+    let all: Duration = times.iter().map(|(time, _)| *time).sum();
+    println!("{} tests in {:.0} s; the longest:", times.len(), all.as_secs_f64());
+    let lines = || times.iter().map(|(time, name)| format!("{:8.2} s  {name}", time.as_secs_f64()));
+    lines().take(20).for_each(|line| println!("{line}"));
+    if let Some(path) = std::env::var_os("TILEGEMM_TEST_TIMES") {
+        if let Err(error) = std::fs::write(&path, lines().collect::<Vec<_>>().join("\n")) {
+            eprintln!("TILEGEMM_TEST_TIMES={}: {error}", path.display());
+        }
+    }
+}
+
+/// Runs a test, counts it and keeps its time; one that panics has failed.
+pub fn counted<T, E>(name: &str, test: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    struct Count<'a> {
+        name: &'a str,
+        began: Instant,
         failed: bool,
     }
-    impl Drop for Count {
+    impl Drop for Count<'_> {
         fn drop(&mut self) {
             RAN.fetch_add(1, Ordering::Relaxed);
             FAILED.fetch_add(usize::from(self.failed), Ordering::Relaxed);
+            if let Ok(mut times) = TIMES.lock() {
+                times.push((self.began.elapsed(), self.name.to_string()));
+            }
         }
     }
-    let mut count = Count { failed: true };
+    let mut count = Count { name, began: Instant::now(), failed: true };
     let result = test();
     count.failed = result.is_err();
     result

@@ -1,4 +1,5 @@
-//! No product of a sample takes longer than stock candle's call: few outputs with a long K, odd extents, odd attention scores.
+//! No product of a sample takes longer than stock candle's call: few outputs with a long K, odd extents, odd attention scores, a short extent beside a long one,
+//! and batches that are one product.
 //!
 //! The sample is drawn by a seed; no estimate was fitted to these products.
 
@@ -7,6 +8,7 @@ use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::launch::{self, Pointers, Queue, VendorCall};
+use candle_tilegemm::problem::Operand;
 use candle_tilegemm::{Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -17,6 +19,8 @@ pub fn tests() -> Vec<(String, Test)> {
     vec![
         ("few_outputs_are_as_fast_as_stock".into(), Box::new(|gpu| as_fast_as_stock(gpu, &few_outputs(60)))),
         ("odd_attention_is_as_fast_as_stock".into(), Box::new(|gpu| as_fast_as_stock(gpu, &odd_attention()))),
+        ("short_extents_are_as_fast_as_stock".into(), Box::new(|gpu| as_fast_as_stock(gpu, &short_extents(60)))),
+        ("folded_batches_are_as_fast_as_one_product".into(), Box::new(folded_batches)),
     ]
 }
 
@@ -67,6 +71,63 @@ fn odd_attention() -> Vec<Problem> {
         .collect()
 }
 
+/// M, N or K below 8 beside another beyond 100,000: products that were slower than stock, and `count` random ones.
+fn short_extents(count: usize) -> Vec<Problem> {
+    use Format::{BF16, F16, F32};
+    use Layout::{NN, NT};
+    let known = [
+        (4, 400_000, 4, NN, F32),
+        (4, 400_000, 4, NN, BF16),
+        (4, 400_000, 64, NN, F32),
+        (1, 151_936, 64, NN, F32),
+        (65_536, 1, 128, NN, F32),
+        (16, 128, 65_536, NN, F16),
+        (400_000, 4, 4, NT, F32),
+    ];
+    let mut rng = StdRng::seed_from_u64(23);
+    let mut random = || loop {
+        let mut sizes = [2f64.powf(rng.random_range(0.0..13.0)) as usize; 3];
+        let (short, long) = (rng.random_range(0..3), rng.random_range(1..3));
+        sizes[short] = rng.random_range(1..8);
+        sizes[(short + long) % 3] = 10f64.powf(rng.random_range(5.0..6.5)) as usize;
+        let [m, n, k] = sizes;
+        if m * k + k * n + m * n < 30_000_000 {
+            return (m, n, k, *LAYOUTS.choose(&mut rng).unwrap(), *DTYPES.choose(&mut rng).unwrap());
+        }
+    };
+    let drawn: Vec<_> = (0..count).map(|_| random()).collect();
+    known.into_iter().chain(drawn).map(|(m, n, k, layout, dtype)| Problem::dense(m, n, k, 1, layout, dtype)).collect()
+}
+
+/// Batches of single rows over matrices of an inner batch: (outer, inner, 1, K) @ (inner, K, N), beside the same product folded by hand.
+fn folded_batches(gpu: &Gpu) -> Result<(), String> {
+    let dispatcher = Dispatcher::new(gpu.info.clone()).without_tuning();
+    for (outer, inner, n, k, dtype) in [
+        (512, 256, 100, 100, Format::F32),
+        (512, 256, 100, 100, Format::BF16),
+        (8192, 32, 128, 1024, Format::BF16),
+        (8192, 32, 128, 1024, Format::F32),
+    ] {
+        let (rows, columns, matrix) = (k as i64, n as i64, (n * k) as i64);
+        let asked = Problem::dense(1, n, k, inner, Layout::NN, dtype).with(|p| {
+            p.batch = [outer, inner];
+            p.a.batch_stride = [rows * inner as i64, rows];
+            p.b.batch_stride = [0, matrix];
+            p.d.batch_stride = [columns * inner as i64, columns];
+        });
+        let by_hand = Problem::dense(outer, n, k, inner, Layout::NN, dtype).with(|p| {
+            (p.a.row_stride, p.a.batch_stride) = (rows * inner as i64, [0, rows]);
+            (p.d.row_stride, p.d.batch_stride) = (columns * inner as i64, [0, columns]);
+        });
+        let (ours, one, kernel) = times(gpu, &dispatcher, &asked, &by_hand).map_err(|e| format!("{asked}: {e}"))?;
+        println!("{asked}: {kernel} {ours:.1} us, cuBLAS folded by hand {one:.1} us");
+        if ours > allowed_us(one) {
+            return Err(format!("{asked}: {kernel} takes {ours:.1} us, cuBLAS folded by hand {one:.1} us"));
+        }
+    }
+    Ok(())
+}
+
 /// Microseconds that a call may take: 1.2 times stock's and 5 more.
 fn allowed_us(stock: f64) -> f64 {
     1.2 * stock + 5.0
@@ -76,7 +137,7 @@ fn as_fast_as_stock(gpu: &Gpu, problems: &[Problem]) -> Result<(), String> {
     let dispatcher = Dispatcher::new(gpu.info.clone()).without_tuning();
     let mut slow = Vec::new();
     for problem in problems {
-        let (ours, stock, kernel) = times(gpu, &dispatcher, problem).map_err(|e| format!("{problem}: {e}"))?;
+        let (ours, stock, kernel) = times(gpu, &dispatcher, problem, problem).map_err(|e| format!("{problem}: {e}"))?;
         println!("{problem}: {kernel} {ours:.1} us, stock {stock:.1} us");
         if ours > allowed_us(stock) {
             slow.push(format!("{problem}: {kernel} takes {ours:.1} us, stock {stock:.1} us"));
@@ -89,13 +150,17 @@ fn as_fast_as_stock(gpu: &Gpu, problems: &[Problem]) -> Result<(), String> {
     }
 }
 
-/// Microseconds of the chosen kernel and of candle's call, and the kernel's name. Medians of nine turns.
-fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, f64, String), String> {
+/// Microseconds of the chosen kernel and of candle's call for the same product, and the kernel's name. Medians of nine turns.
+fn times(
+    gpu: &Gpu,
+    dispatcher: &Dispatcher,
+    problem: &Problem,
+    for_stock: &Problem,
+) -> Result<(f64, f64, String), String> {
     let text = |e: candle::Error| e.to_string();
     let stream = gpu.device.cuda_stream();
     stream.context().bind_to_thread().map_err(|e| e.to_string())?;
     let words = |elements: usize| elements * problem.a.format.bytes(1) / 4 + 4;
-    let batch = problem.batch_count();
     // 0x3f800000 to 0x3fffffff and any lower half: numbers from 1 to 2, or near them, in every dtype.
     let numbers = |elements: usize| -> Result<CudaSlice<f32>, String> {
         let mut rng = StdRng::seed_from_u64(elements as u64);
@@ -103,32 +168,40 @@ fn times(gpu: &Gpu, dispatcher: &Dispatcher, problem: &Problem) -> Result<(f64, 
         let values: Vec<f32> = (0..words(elements)).map(|_| number()).collect();
         gpu.device.clone_htod(&values).map_err(text)
     };
-    let (a, b) = (numbers(batch * problem.m * problem.k)?, numbers(batch * problem.k * problem.n)?);
-    let d = numbers(batch * problem.m * problem.n)?;
+    let Problem { m, n, k, batch, .. } = *problem;
+    let span = |operand: &Operand, extents: [usize; 2]| -> usize {
+        let [outer, inner] = operand.batch_stride;
+        let strides = [outer, inner, operand.row_stride, operand.col_stride];
+        let steps = batch.into_iter().chain(extents).zip(strides);
+        steps.map(|(extent, stride)| (extent - 1) * stride as usize).sum::<usize>() + 1
+    };
+    let (a, b) = (numbers(span(&problem.a, [m, k]))?, numbers(span(&problem.b, [k, n]))?);
+    let d = numbers(span(&problem.d, [m, n]))?;
     let at = |slice: &CudaSlice<f32>| slice.device_ptr(&stream).0;
     let pointers = Pointers::new(at(&a) as _, at(&b) as _, at(&d) as _);
     let handle = gpu.device.cublas_handle();
     let queue = Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast());
     let plan = dispatcher.plan(problem, Policy::default()).map_err(|e| e.to_string())?;
-    let stock = VendorCall::by_candle(problem).map_err(|e| e.to_string())?;
+    let stock = VendorCall::by_candle(for_stock).map_err(|e| e.to_string())?;
     // SAFETY: the buffers hold what the problem spans and live until the last turn has waited for the stream.
     let ours = || unsafe { launch::launch(&plan, pointers, queue) }.map_err(|e| e.to_string());
     // SAFETY: as above.
     let stock = || unsafe { stock.run(pointers, queue.cublas) }.map_err(|e| e.to_string());
-    let turn = |call: &dyn Fn() -> Result<(), String>| -> Result<f64, String> {
-        const CALLS: u32 = 30;
+    let turn = |calls: u32, call: &dyn Fn() -> Result<(), String>| -> Result<f64, String> {
         stream.synchronize().map_err(|e| e.to_string())?;
         let start = Instant::now();
-        (0..CALLS).try_for_each(|_| call())?;
+        (0..calls).try_for_each(|_| call())?;
         stream.synchronize().map_err(|e| e.to_string())?;
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
     };
     let (mut own_us, mut stock_us) = (Vec::new(), Vec::new());
-    turn(&ours)?;
-    turn(&stock)?;
+    // 30 calls, or as many as take 10 ms.
+    turn(1, &ours)?;
+    turn(1, &stock)?;
+    let calls = (10_000.0 / turn(1, &ours)?.max(turn(1, &stock)?)).clamp(1.0, 30.0) as u32;
     for _ in 0..9 {
-        own_us.push(turn(&ours)?);
-        stock_us.push(turn(&stock)?);
+        own_us.push(turn(calls, &ours)?);
+        stock_us.push(turn(calls, &stock)?);
     }
     let median = |mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
