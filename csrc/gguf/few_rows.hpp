@@ -227,10 +227,10 @@ struct Sums {
 // each row that has a sum which is not finite; `row_of_a`(r): the row of A of row r; `store`(r, n, sum). The warps of a
 // block share the columns, and come here behind their last use of the activations, which leave no registers for this in
 // the loop.
-template <tg_format F, class RowOfA, class Store>
+template <tg_format F, class RowOfA, class Store, class Most = MostOfBf16>
 __device__ __forceinline__ void repair(const tg_gemm_args& args, unsigned wrong, int matrix, int first, int last,
                                        int64_t begin, int64_t end, int warps, const RowOfA& row_of_a,
-                                       const Store& store) {
+                                       const Store& store, Most most = {}) {
   constexpr int columns = 8;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -239,7 +239,7 @@ __device__ __forceinline__ void repair(const tg_gemm_args& args, unsigned wrong,
 #pragma unroll 1
     for (int from = first + columns * warp; from < last; from += columns * warps) {
       const int n = from + lane % columns;
-      const Once once = once_more<F, columns>(args, row_of_a(r), matrix, n, n < last, begin, end, MostOfBf16{});
+      const Once once = once_more<F, columns>(args, row_of_a(r), matrix, n, n < last, begin, end, most);
       if (once.is_new && lane < columns) store(r, n, once.sum);
     }
   }

@@ -85,10 +85,12 @@ struct PartOfRows {
     uint32_t first = 0, end = i < rows ? (behind + 15) / 16 * 16 : 0;
     if (i == 0 && begin == 0 && before > 0) {
       first = 16;
+#pragma unroll 1
       for (uint32_t at = before; at < 16; at++) store_shared_8(to + at, from[at]);
     }
     if (i == rows - 1 && end > behind) {
       end -= 16;
+#pragma unroll 1
       for (uint32_t at = max(end, before); at < behind; at++) store_shared_8(to + at, from[at]);
     }
     const uint32_t copied = end > first ? end - first : 0;

@@ -1,15 +1,16 @@
 // Few rows of activations times the weights of a GGUF file: up to 16 at the speed of memory, more in groups of 16 that
 // read the weights once each.
 //
-// Each warp of a block keeps the activations of a span of K, 256 numbers, in registers. The block goes through rows of
-// W, 16 at a time, and adds the sums of its warps in order. Where K has more spans than a block has warps, K is split,
-// and a kernel adds the parts in order. Each warp copies its own blocks of W (device.hpp). From Hopper on, with up to
-// four rows and a long K, one warp copies whole rows for all warps (bulk.hpp).
+// Up to two rows of some formats may go without tensor cores (vector.hpp). Otherwise, each warp of a block keeps the
+// activations of a span of K, 256 numbers, in registers. The block goes through rows of W, 16 at a time, and adds the
+// sums of its warps in order. Where K has more spans than a block has warps, K is split, and a kernel adds the parts in
+// order. Each warp copies its own blocks of W (device.hpp). From Hopper on, with up to four rows and a long K, one warp
+// copies whole rows for all warps (bulk.hpp).
 //
 // Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more,
 // number by number.
 #define TG_GATES_C true
-#include "gguf_gemv/bulk.hpp"
+#include "gguf_gemv/vector.hpp"
 
 namespace tilegemm {
 namespace {
@@ -46,6 +47,17 @@ tg_status run(const tg_gemm_args& args) {
   return status == TG_OK && split > 1 ? launch_add_parts<T, float, GatingEpilogue<T, float>>(args) : status;
 }
 
+template <class Row, class T, int M>
+tg_status run_vectors(const tg_gemm_args& args) {
+  using S = VectorRows<Row::b, M>;
+  if (const cudaError_t error = allow_shared_memory<S>(gguf_gemv_vector<S, T>, S::shared_bytes))
+    return cuda_status(error);
+  const int of_row = int(ceil_div(args.k, S::of_warp)), warps = S::most_warps / of_row * of_row;
+  const int64_t blocks = args.n < args.sm_count ? args.n : args.sm_count;
+  const Launch launch(args, dim3(unsigned(blocks)), dim3(unsigned(32 * warps)), S::shared_bytes);
+  return launch(gguf_gemv_vector<S, T>, args, of_row, GatingEpilogue<T, float>(args));
+}
+
 }  // namespace
 
 template <class Row>
@@ -54,6 +66,18 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr int warps = Row::tile_k / gguf::span;
   const tg_gemm_args& args = *problem;
   if (args.m == 0 || args.n == 0) return TG_OK;
+  if (args.config.tile_n == rows_of_vectors) {
+    const bool fits = args.config.tile_m == args.m && args.config.split == 1 && args.k <= most_k_of_vectors;
+    if (!fits || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+    constexpr int most_m = Row::arch >= 90 && warps >= least_warps_of_bulk ? most_m_of_vectors(Row::dtype, Row::b) : 0;
+    if constexpr (most_m >= 1) {
+      if (args.m == 1) return run_vectors<Row, T, 1>(args);
+    }
+    if constexpr (most_m >= 2) {
+      if (args.m == 2) return run_vectors<Row, T, 2>(args);
+    }
+    return TG_UNSUPPORTED;
+  }
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
   const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 &&
                         split <= spans && split <= 65535 && ceil_div(spans, split) <= warps;

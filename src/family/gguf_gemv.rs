@@ -5,12 +5,27 @@ use crate::config::Config;
 use crate::cost::memory_us;
 use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection};
-use crate::problem::Problem;
+use crate::problem::{Format, Problem};
 use crate::workspace;
 use crate::workspace::partition::Footprint;
 
 /// Rows of A and rows of W that a block computes at a time.
 const TILE: [u32; 2] = [16, 16];
+
+/// Without tensor cores: rows of W that a group of warps adds at a time, numbers of K of a warp, and the most warps.
+const VECTORS: usize = 8;
+const K_OF_WARP: usize = 1024;
+const MOST_WARPS: usize = 16;
+
+/// The most rows of A that the kernel multiplies without tensor cores, too.
+fn most_rows_of_vectors(kernel: &KernelDesc) -> usize {
+    match (kernel.types.a, kernel.types.b) {
+        _ if kernel.arch.capability < 90 || (kernel.tile[2] as usize) < MOST_WARPS * gguf::SPAN => 0,
+        (Format::F32, Format::Q8_0) => 2,
+        (Format::F32, Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K) => 1,
+        _ => 0,
+    }
+}
 
 fitted! {
     GgufGemv {
@@ -24,6 +39,10 @@ fitted! {
         wave_us: f64 = "us", 0.0 to 20.0;
         /// The kernel that adds parts.
         add_us: f64 = "us", 0.0 to 8.0;
+        /// Without tensor cores: what a product takes beside the launch and its rows, with one row of A and with two.
+        vector_us: [f64; 2] = "us", 0.0 to 8.0;
+        /// 1024 numbers of a row of W, by a multiprocessor that is busy: q4_0, q5_0, q5_1, q8_0, q4k.
+        vector_row_us: [f64; 5] = "us", 0.005 to 0.2;
         /// The share of the memory's rate.
         memory: f64 = "", 0.3 to 1.2;
     }
@@ -34,7 +53,7 @@ fn fewest_parts(kernel: &KernelDesc, problem: &Problem) -> usize {
     problem.k.div_ceil(kernel.tile[2] as usize).max(1)
 }
 
-/// The configurations to consider: the fewest parts of K, twice and four times that number.
+/// The configurations to consider: the fewest parts of K, twice and four times that number, and one or two rows without tensor cores.
 fn configurations(case: &Case) -> Vec<Config> {
     let spans = case.problem.k.div_ceil(gguf::SPAN).max(1);
     let least = fewest_parts(case.kernel, case.problem);
@@ -42,7 +61,28 @@ fn configurations(case: &Case) -> Vec<Config> {
     let fits = |config: &Config| {
         config.split as usize == least || workspace::parts_bytes(config.split.into(), case.problem) <= case.workspace
     };
-    splits.map(|split| Config::tile(TILE, split as u32)).filter(fits).collect()
+    let (m, k) = (case.problem.m, case.problem.k);
+    let is_vector = m <= most_rows_of_vectors(case.kernel) && k <= MOST_WARPS * K_OF_WARP;
+    let vectors = is_vector.then(|| Config::tile([m as u32, VECTORS as u32], 1));
+    splits.map(|split| Config::tile(TILE, split as u32)).filter(fits).chain(vectors).collect()
+}
+
+impl GgufGemv {
+    /// The time without tensor cores.
+    fn vectors(&self, case: &Case) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let place = match problem.b.format {
+            Format::Q4_0 => 0,
+            Format::Q5_0 => 1,
+            Format::Q5_1 => 2,
+            Format::Q8_0 => 3,
+            _ => 4,
+        };
+        let rows = problem.n as f64 / f64::from(device.sm_count);
+        let of_rows = rows * problem.k.div_ceil(K_OF_WARP) as f64 * self.vector_row_us[place];
+        let memory = memory_us(problem, device) / self.memory;
+        device.model.launch_us + self.vector_us[problem.m.clamp(1, 2) - 1] + of_rows.max(memory)
+    }
 }
 
 impl Family for GgufGemv {
@@ -77,6 +117,9 @@ impl Family for GgufGemv {
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
         let (kernel, problem, device) = (case.kernel, case.problem, case.device);
+        if config.tile[1] as usize == VECTORS {
+            return self.vectors(case);
+        }
         let split = config.split.max(1);
         let blocks = (device.sm_count / split).max(1) as usize;
         let all_units = problem.n.div_ceil(TILE[1] as usize);
