@@ -295,7 +295,7 @@ unsafe fn run_whole(
         }
         progress.set(Progress::launching(problem));
         // SAFETY: the caller's pointers and the call's sizes agree; the stream is the stream of the call.
-        launch::relaxed(|| unsafe { launch::launch(plan, pointers, queue) })??;
+        unsafe { launch::launch(plan, pointers, queue)? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }
