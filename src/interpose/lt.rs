@@ -1,8 +1,9 @@
 //! `cublasLtMatmul`: the contract for its descriptors, and the definition.
 
-use super::call::{Call, Product, Refusal};
 use super::count::Forwarded;
-use super::cublas::{define, formats, read_scalar};
+use super::cublas::{formats, read_scalar};
+use super::define::define;
+use super::vendor::{Contract, Product, Refusal};
 use crate::error::{Error, Result};
 use crate::launch::cublas::api::{Library, CUDA_R_32F, CUDA_R_64F, OP_C, OP_N};
 use crate::launch::{Pointers, Queue};
@@ -28,8 +29,8 @@ fn readers() -> Result<&'static Readers> {
         // SAFETY: cublasLt.h declares these types.
         unsafe {
             Ok(Readers {
-                matmul: Library::CublasLt.function(c"cublasLtMatmulDescGetAttribute")?,
-                layout: Library::CublasLt.function(c"cublasLtMatrixLayoutGetAttribute")?,
+                matmul: Library::CublasLt.function("cublasLtMatmulDescGetAttribute")?,
+                layout: Library::CublasLt.function("cublasLtMatrixLayoutGetAttribute")?,
             })
         }
     })
@@ -234,8 +235,8 @@ fn product(matmul: &Matmul, operands: &Operands) -> std::result::Result<(Problem
     })
 }
 
-/// The arguments of a call, and the call of the library's own function.
-struct MatmulCall<F> {
+/// The arguments of a call.
+struct MatmulCall {
     descriptor: *const c_void,
     /// Descriptors of A, B, C and D.
     layouts: [*const c_void; 4],
@@ -243,10 +244,9 @@ struct MatmulCall<F> {
     alpha: *const c_void,
     beta: *const c_void,
     stream: *mut c_void,
-    forward: F,
 }
 
-impl<F: Fn() -> c_int> Call for MatmulCall<F> {
+impl Contract for MatmulCall {
     unsafe fn product(&self) -> std::result::Result<Product, Refusal> {
         let failed = |error: Error| (Forwarded::Failed, Some(error));
         let not_ours = |reason: Forwarded| (reason, None);
@@ -276,10 +276,6 @@ impl<F: Fn() -> c_int> Call for MatmulCall<F> {
         Ok(Product { problem, pointers, queue: Queue::new(self.stream, null_mut()), is_tf32: false })
     }
 
-    unsafe fn forward(&self) -> c_int {
-        (self.forward)()
-    }
-
     fn describe(&self) -> String {
         "a call of cublasLtMatmul".into()
     }
@@ -303,14 +299,13 @@ define! {
         workspace: *mut c_void,
         workspace_bytes: usize,
         stream: *mut c_void,
-    ) forward => MatmulCall {
+    ) -> c_int => MatmulCall {
         descriptor,
         layouts: [a_layout, b_layout, c_layout, d_layout],
         addresses: [a, b, c, d],
         alpha,
         beta,
         stream,
-        forward,
     }
 }
 
