@@ -54,6 +54,8 @@ mod gguf_experts;
 mod kernels;
 #[cfg(feature = "preload")]
 mod lt;
+#[cfg(feature = "preload")]
+mod lt_header;
 mod mode;
 #[cfg(feature = "preload")]
 mod report;
