@@ -17,6 +17,13 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 compile() { g++ -std=c++17 -isystem "$CUDA_HOME/include" "$@"; }
 compile -fsyntax-only tests/preload/products.cpp  # which needs a GPU, and cuBLAS itself
+# The numbers of cublasLt.h. Those of version 12 alone end with a comment.
+{
+  echo '#include <cublasLt.h>'
+  sed -nE 's/^pub const (\w+): c_int = ([0-9]+);$/static_assert(CUBLASLT_\1 == \2, "\1");/p' src/interpose/lt_header.rs
+} >"$folder/numbers.cpp"
+(($(grep -c static_assert "$folder/numbers.cpp") > 30)) || fail "src/interpose/lt_header.rs has no numbers"
+compile -fsyntax-only "$folder/numbers.cpp"
 for version in 13 12; do
   lib=$folder/$version
   mkdir "$lib"

@@ -35,12 +35,6 @@ pub mod launch {
     pub use crate::launch::can_implement;
 }
 
-/// The signatures of candle's kernels for quantised weights.
-#[cfg(feature = "interpose")]
-pub mod interpose {
-    pub use crate::interpose::signatures::{FewRows, QuantizeRows, Rows};
-}
-
 /// The block formats of GGUF files by candle's names.
 #[cfg(all(feature = "candle", any(feature = "cuda", test)))]
 pub mod blocks {

@@ -1,8 +1,9 @@
 //! The other matrix products of cuBLAS, for programs that are already built.
 
-use super::call::{Call, Product, Refusal};
 use super::count::Forwarded;
-use super::cublas::{define, Gemm, GemmCall};
+use super::cublas::Gemm;
+use super::define::define;
+use super::vendor::{Contract, Product, Refusal};
 use crate::launch::cublas::api::{CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
 use crate::problem::f32_mode::compute_type;
 use crate::problem::Format;
@@ -29,22 +30,19 @@ define! {
         ldc: c_int,
         compute_type: c_int,
         algo: c_int,
-    ) forward => GemmCall {
-        gemm: Gemm {
-            handle,
-            ops: [transa, transb],
-            sizes: [m, n, k],
-            alpha,
-            beta,
-            scalars: Gemm::scalars(compute_type),
-            pointers: [a, b, c],
-            types: [a_type, b_type, c_type],
-            ld: [lda, ldb, ldc],
-            strides: [0; 3],
-            batch: 1,
-            compute_type,
-        },
-        forward,
+    ) -> c_int => Gemm {
+        handle,
+        ops: [transa, transb],
+        sizes: [m, n, k],
+        alpha,
+        beta,
+        scalars: Gemm::scalars(compute_type),
+        pointers: [a, b, c],
+        types: [a_type, b_type, c_type],
+        ld: [lda, ldb, ldc],
+        strides: [0; 3],
+        batch: 1,
+        compute_type,
     }
 }
 
@@ -67,22 +65,19 @@ macro_rules! typed {
                 beta: *const c_void,
                 c: *mut c_void,
                 ldc: c_int,
-            ) forward => GemmCall {
-                gemm: Gemm {
-                    handle,
-                    ops: [transa, transb],
-                    sizes: [m, n, k],
-                    alpha,
-                    beta,
-                    scalars: $scalars,
-                    pointers: [a, b, c],
-                    types: [$type; 3],
-                    ld: [lda, ldb, ldc],
-                    strides: [0; 3],
-                    batch: 1,
-                    compute_type: $compute_type,
-                },
-                forward,
+            ) -> c_int => Gemm {
+                handle,
+                ops: [transa, transb],
+                sizes: [m, n, k],
+                alpha,
+                beta,
+                scalars: $scalars,
+                pointers: [a, b, c],
+                types: [$type; 3],
+                ld: [lda, ldb, ldc],
+                strides: [0; 3],
+                batch: 1,
+                compute_type: $compute_type,
             }
         }
         define! {
@@ -105,22 +100,19 @@ macro_rules! typed {
                 ldc: c_int,
                 stride_c: c_longlong,
                 batch: c_int,
-            ) forward => GemmCall {
-                gemm: Gemm {
-                    handle,
-                    ops: [transa, transb],
-                    sizes: [m, n, k],
-                    alpha,
-                    beta,
-                    scalars: $scalars,
-                    pointers: [a, b, c],
-                    types: [$type; 3],
-                    ld: [lda, ldb, ldc],
-                    strides: [stride_a, stride_b, stride_c],
-                    batch,
-                    compute_type: $compute_type,
-                },
-                forward,
+            ) -> c_int => Gemm {
+                handle,
+                ops: [transa, transb],
+                sizes: [m, n, k],
+                alpha,
+                beta,
+                scalars: $scalars,
+                pointers: [a, b, c],
+                types: [$type; 3],
+                ld: [lda, ldb, ldc],
+                strides: [stride_a, stride_b, stride_c],
+                batch,
+                compute_type: $compute_type,
             }
         }
     };
@@ -132,19 +124,14 @@ typed!(cublasDgemm_v2, cublasDgemmStridedBatched, CUDA_R_64F, Format::F64, compu
 typed!(cublasHgemm, cublasHgemmStridedBatched, CUDA_R_16F, Format::F16, compute_type::F32);
 
 /// A call whose matrices are at the addresses of arrays in device memory. No kernel here takes such arrays.
-struct PointerArrays<F> {
+struct PointerArrays {
     sizes: [c_int; 3],
     batch: c_int,
-    forward: F,
 }
 
-impl<F: Fn() -> c_int> Call for PointerArrays<F> {
+impl Contract for PointerArrays {
     unsafe fn product(&self) -> Result<Product, Refusal> {
         Err((Forwarded::PointerArrays, None))
-    }
-
-    unsafe fn forward(&self) -> c_int {
-        (self.forward)()
     }
 
     fn describe(&self) -> String {
@@ -175,7 +162,7 @@ define! {
         batch: c_int,
         compute_type: c_int,
         algo: c_int,
-    ) forward => PointerArrays { sizes: [m, n, k], batch, forward }
+    ) -> c_int => PointerArrays { sizes: [m, n, k], batch }
 }
 
 define! {
@@ -195,5 +182,5 @@ define! {
         c: *const *mut c_void,
         ldc: c_int,
         batch: c_int,
-    ) forward => PointerArrays { sizes: [m, n, k], batch, forward }
+    ) -> c_int => PointerArrays { sizes: [m, n, k], batch }
 }

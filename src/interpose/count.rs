@@ -42,30 +42,12 @@ const REASONS: [Forwarded; 10] = [
     Forwarded::Failed,
 ];
 
-static OURS: Counter = Counter::new();
-static REFUSED: Counter = Counter::new();
-static EXPERTS: Counter = Counter::new();
-static GGUF: Counter = Counter::new();
-static FAILED: Counter = Counter::new();
+pub(super) static OURS: Counter = Counter::new();
+pub(super) static REFUSED: Counter = Counter::new();
+pub(super) static EXPERTS: Counter = Counter::new();
+pub(super) static GGUF: Counter = Counter::new();
+pub(super) static FAILED: Counter = Counter::new();
 static FORWARDED: [Counter; REASONS.len()] = [const { Counter::new() }; REASONS.len()];
-
-pub(super) fn count_ours() {
-    OURS.count();
-}
-
-pub(super) fn count_refused() {
-    REFUSED.count();
-}
-
-#[cfg(feature = "interpose-kernels")]
-pub(super) fn count_experts(ran: bool) {
-    if ran { &EXPERTS } else { &FAILED }.count();
-}
-
-#[cfg(feature = "interpose-kernels")]
-pub(super) fn count_gguf(ran: bool) {
-    if ran { &GGUF } else { &FAILED }.count();
-}
 
 pub(super) fn count_forwarded(reason: Forwarded) {
     FORWARDED[reason as usize].count();

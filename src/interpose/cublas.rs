@@ -1,8 +1,10 @@
 //! The matrix products of cuBLAS: the contract for their arguments, and the definition of `cublasGemmStridedBatchedEx`.
 
 use super::arguments::Arguments;
-use super::call::{arrives, Call, Product, Refusal, STATUS_SUCCESS};
 use super::count::Forwarded;
+use super::define::define;
+use super::symbol::arrives;
+use super::vendor::{Contract, Product, Refusal, STATUS_SUCCESS};
 use crate::error::Error;
 use crate::launch::cublas::api::{self, cublas, Cublas};
 use crate::launch::{Pointers, Queue};
@@ -10,64 +12,36 @@ use crate::problem::f32_mode::{compute_type, f32_mode};
 use crate::problem::{power_of_two_in, Epilogue, F32Mode, Format, Operand, Problem};
 use half::f16;
 use std::ffi::{c_int, c_longlong, c_void};
+#[cfg(feature = "candle")]
+use std::hint::black_box;
+use std::ptr::{null, null_mut};
 
 /// Whether candle's calls arrive here. The check makes one call through candle's own binding and sees whether the call
 /// reaches this definition. The check needs no GPU. In a build without the feature `candle` the call is one to the function
 /// that the dynamic linker finds for the program.
 pub fn is_active() -> bool {
-    arrives(probe)
+    let Some(function) = declared() else { return false };
+    let (ptr, out) = (null(), null_mut());
+    // SAFETY: with a null handle cuBLAS refuses before it reads any other argument, and our definition reads none.
+    arrives("cublasGemmStridedBatchedEx", || unsafe {
+        function(out, 0, 0, 0, 0, 0, ptr, ptr, 0, 0, 0, ptr, 0, 0, 0, ptr, out, 0, 0, 0, 0, compute_type::F32, -1);
+    })
 }
 
 #[cfg(feature = "candle")]
-fn probe() -> c_int {
+fn declared() -> Option<api::GemmStridedBatchedEx> {
     use ::candle::cuda_backend::cudarc::cublas::sys;
-    use std::ptr::{null, null_mut};
-    use sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t};
-    // SAFETY: with a null handle cuBLAS refuses before it reads any other argument, and our definition reads none.
-    let status = unsafe {
-        sys::cublasGemmStridedBatchedEx(
-            null_mut(),
-            cublasOperation_t::CUBLAS_OP_N,
-            cublasOperation_t::CUBLAS_OP_N,
-            0,
-            0,
-            0,
-            null(),
-            null(),
-            cudaDataType_t::CUDA_R_32F,
-            0,
-            0,
-            null(),
-            cudaDataType_t::CUDA_R_32F,
-            0,
-            0,
-            null(),
-            null_mut(),
-            cudaDataType_t::CUDA_R_32F,
-            0,
-            0,
-            0,
-            cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-        )
-    };
-    status as c_int
+    // The compiler may not take the declaration for the definition of this module.
+    let declared = black_box(sys::cublasGemmStridedBatchedEx as *const ());
+    // SAFETY: the binding has C's enums where our type has integers.
+    Some(unsafe { std::mem::transmute::<*const (), api::GemmStridedBatchedEx>(declared) })
 }
 
 #[cfg(not(feature = "candle"))]
-fn probe() -> c_int {
-    use super::call::STATUS_NOT_INITIALIZED;
-    use std::ptr::{null, null_mut};
+fn declared() -> Option<api::GemmStridedBatchedEx> {
     let program = libloading::os::unix::Library::this();
     // SAFETY: `cublasGemmStridedBatchedEx` has this type wherever the function is defined.
-    let Ok(function) = (unsafe { program.get::<api::GemmStridedBatchedEx>(b"cublasGemmStridedBatchedEx\0") }) else {
-        return STATUS_NOT_INITIALIZED;
-    };
-    let (ptr, out) = (null(), null_mut());
-    // SAFETY: with a null handle cuBLAS refuses before it reads any other argument, and our definition reads none.
-    unsafe {
-        function(out, 0, 0, 0, 0, 0, ptr, ptr, 0, 0, 0, ptr, 0, 0, 0, ptr, out, 0, 0, 0, 0, compute_type::F32, -1)
-    }
+    unsafe { program.get::<api::GemmStridedBatchedEx>("cublasGemmStridedBatchedEx") }.ok().map(|function| *function)
 }
 
 /// The arguments of one call in cuBLAS's convention: column-major, C = alpha * op(A) @ op(B) + beta * C.
@@ -89,45 +63,8 @@ pub(super) struct Gemm {
     pub compute_type: c_int,
 }
 
-/// A call with these arguments, and the call of cuBLAS's own function.
-pub(super) struct GemmCall<F> {
-    pub gemm: Gemm,
-    pub forward: F,
-}
-
-impl<F: Fn() -> c_int> Call for GemmCall<F> {
-    unsafe fn product(&self) -> Result<Product, Refusal> {
-        // SAFETY: the caller's promise.
-        unsafe { self.gemm.product() }
-    }
-
-    unsafe fn forward(&self) -> c_int {
-        (self.forward)()
-    }
-
-    fn describe(&self) -> String {
-        let Gemm { sizes: [m, n, k], batch, .. } = self.gemm;
-        format!("{n}x{m}x{k} batch {batch}")
-    }
-}
-
-fn failed(error: Error) -> Refusal {
-    (Forwarded::Failed, Some(error))
-}
-
-impl Gemm {
-    /// The type of alpha and beta of a function that has a compute type.
-    pub fn scalars(compute_type: c_int) -> Format {
-        match compute_type {
-            compute_type::F64 | compute_type::F64_PEDANTIC => Format::F64,
-            _ => Format::F32,
-        }
-    }
-
-    /// The product that the call asks for, in row-major terms.
-    ///
-    /// # Safety
-    /// alpha and beta are readable where the handle is in host pointer mode.
+impl Contract for Gemm {
+    /// The product in row-major terms. alpha and beta are read where the handle is in host pointer mode.
     unsafe fn product(&self) -> Result<Product, Refusal> {
         let not_ours = |reason| Err((reason, None));
         let mut pointer_mode = 0;
@@ -175,6 +112,25 @@ impl Gemm {
         }
         let is_tf32 = asked == Some(F32Mode::Tf32);
         Ok(Product { problem, pointers, queue: Queue::new(stream, self.handle), is_tf32 })
+    }
+
+    fn describe(&self) -> String {
+        let Gemm { sizes: [m, n, k], batch, .. } = self;
+        format!("{n}x{m}x{k} batch {batch}")
+    }
+}
+
+fn failed(error: Error) -> Refusal {
+    (Forwarded::Failed, Some(error))
+}
+
+impl Gemm {
+    /// The type of alpha and beta of a function that has a compute type.
+    pub fn scalars(compute_type: c_int) -> Format {
+        match compute_type {
+            compute_type::F64 | compute_type::F64_PEDANTIC => Format::F64,
+            _ => Format::F32,
+        }
     }
 
     /// The f32 mode that the call asks for by its compute type, and else by the math mode of its handle: a mode, or (`Some(None)`) the mode
@@ -226,41 +182,6 @@ pub(super) fn formats([a, b, out]: [c_int; 3]) -> Option<[Format; 2]> {
     }
 }
 
-/// Defines a function of cuBLAS or cuBLASLt. `$call` makes the call from the arguments and from `$forward`, which calls the library's own
-/// function with the same arguments.
-macro_rules! define {
-    ($library:ident: fn $name:ident($($argument:ident: $type:ty),* $(,)?) $forward:ident => $call:expr) => {
-        /// Replaces the library's own definition.
-        ///
-        /// # Safety
-        /// As for the function of this name in cuBLAS's documentation.
-        #[allow(non_snake_case, clippy::too_many_arguments)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            type Function = unsafe extern "C" fn($($type),*) -> c_int;
-            static REAL: once_cell::sync::OnceCell<Function> = once_cell::sync::OnceCell::new();
-            const NAME: &std::ffi::CStr =
-                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => unreachable!(),
-                };
-            let $forward = || {
-                // SAFETY: the library's header declares this type.
-                let find = || unsafe { $crate::launch::cublas::api::Library::$library.function(NAME) };
-                match REAL.get_or_try_init(find) {
-                    // SAFETY: the arguments are the caller's, unchanged.
-                    Ok(function) => unsafe { function($($argument),*) },
-                    Err(_) => $crate::interpose::call::STATUS_NOT_INITIALIZED,
-                }
-            };
-            // SAFETY: the caller's promises are passed on.
-            unsafe { $crate::interpose::call::enter(&$call) }
-        }
-    };
-}
-#[cfg(feature = "preload")]
-pub(super) use define;
-
 define! {
     Cublas: fn cublasGemmStridedBatchedEx(
         handle: *mut c_void,
@@ -286,21 +207,18 @@ define! {
         batch: c_int,
         compute_type: c_int,
         algo: c_int,
-    ) forward => GemmCall {
-        gemm: Gemm {
-            handle,
-            ops: [transa, transb],
-            sizes: [m, n, k],
-            alpha,
-            beta,
-            scalars: Gemm::scalars(compute_type),
-            pointers: [a, b, c],
-            types: [a_type, b_type, c_type],
-            ld: [lda, ldb, ldc],
-            strides: [stride_a, stride_b, stride_c],
-            batch,
-            compute_type,
-        },
-        forward,
+    ) -> c_int => Gemm {
+        handle,
+        ops: [transa, transb],
+        sizes: [m, n, k],
+        alpha,
+        beta,
+        scalars: Gemm::scalars(compute_type),
+        pointers: [a, b, c],
+        types: [a_type, b_type, c_type],
+        ld: [lda, ldb, ldc],
+        strides: [stride_a, stride_b, stride_c],
+        batch,
+        compute_type,
     }
 }

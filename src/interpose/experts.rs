@@ -3,78 +3,23 @@
 //! candle-kernels has the function in a static archive, as an object of its own. A definition in the program keeps that object out of the
 //! program. There is no way back to candle's kernel at run time.
 
-use super::count::count_experts;
-use super::kernels::{self, Probe};
-use super::mode::is_dry_run;
-use crate::error::Result;
+use super::count::EXPERTS;
+use super::define::{check, define};
+use super::kernels::{candles, KernelCall};
+use crate::dispatch::Counter;
 use crate::kernel::KernelDesc;
 use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Format, Groups, Operand, Problem, Rows};
 use std::ffi::c_void;
-use std::hint::black_box;
 use std::ptr::{null, null_mut};
 
-/// candle's declaration of the function: another version of candle with another signature does not compile.
-type Function = unsafe extern "C" fn(
-    *const c_void,
-    *const c_void,
-    *const i32,
-    *const i32,
-    *const f32,
-    *mut c_void,
-    *mut i32,
-    *mut i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    bool,
-    i64,
-);
-const CANDLES: Function = ::candle::cuda_backend::kernels::ffi::moe_gemm_wmma;
-const _: Function = moe_gemm_wmma;
-
-/// A second symbol of the object that has the definition. rustc makes the linker look for each symbol that has no mangled name. Where another
-/// library with a `moe_gemm_wmma` comes first in the link, this symbol still takes the object into the program: the two definitions are an error
-/// of the link; with lto, ours wins. Without this symbol, candle's calls would reach the other library's function, whose arguments may be others.
-#[unsafe(export_name = "candle_tilegemm_experts")]
-static ANCHOR: Function = moe_gemm_wmma;
-
-thread_local! {
-    static PROBE: Probe = const { Probe::new() };
-}
-
-/// Whether candle's calls for experts arrive here. The check makes one call through candle's declaration and sees whether the call reaches this definition. A host
-/// that loads this crate in a shared library may have a definition of its own, which the loader prefers: addresses of the function are equal there, too.
-/// The check needs no GPU.
-pub fn experts_are_active() -> bool {
-    // The compiler may not take the declaration for the definition of this module.
-    let candles = black_box(CANDLES);
-    PROBE.with(Probe::ask);
-    // SAFETY: with no row, no column and no expert candle's own function reads and writes no memory; our definition only sets the flag.
-    unsafe {
-        candles(
-            null(),
-            null(),
-            null(),
-            null(),
-            null(),
-            null_mut(),
-            null_mut(),
-            null_mut(),
-            0,
-            1,
-            0,
-            0,
-            0,
-            NO_TYPE,
-            false,
-            0,
-        );
-    }
-    PROBE.with(Probe::has_arrived)
+check! {
+    /// Whether candle's calls for experts arrive here. The check makes one call through candle's declaration and sees whether the call reaches this definition. A host
+    /// that loads this crate in a shared library may have a definition of its own, which the loader prefers: addresses of the function are equal there, too.
+    /// The check needs no GPU.
+    fn experts_are_active() by candles::moe_gemm_wmma(
+        null(), null(), null(), null(), null(), null_mut(), null_mut(), null_mut(), 0, 1, 0, 0, 0, NO_TYPE, false, 0
+    ), anchor "candle_tilegemm_experts"
 }
 
 /// The number of no type.
@@ -93,40 +38,33 @@ pub(super) struct Call {
     /// Experts, experts of a token, M, N and K.
     pub counts: [i32; 5],
     /// The formats of the input, the weights and the output; else the reason why there are none.
-    pub types: std::result::Result<[Format; 3], String>,
+    pub types: Result<[Format; 3], String>,
     pub stream: *mut c_void,
 }
 
-/// Replaces candle's own definition. Row p of the output is row `p / topk` of the input, or row p where `topk_weights` is given, times the
-/// weights of the expert of p, times `topk_weights[p]`. `sorted_token_ids` lists the p, sorted by expert, and `expert_ids` their experts. The
-/// scratch memory and `is_prefill` are not used. Row p is zeros where the expert does not exist: its number, in u32, is `num_experts` or more. candle's own
-/// kernels count such rows beyond their arrays (this function and `moe_gemm_gguf_prefill`), or leave them as they were (`moe_gemm_gguf`).
-///
-/// # Safety
-/// The pointers are device memory of the current device, of the sizes that candle's declaration states, and `stream` is a stream of that device.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn moe_gemm_wmma(
-    input: *const c_void,
-    weights: *const c_void,
-    sorted_token_ids: *const i32,
-    expert_ids: *const i32,
-    topk_weights: *const f32,
-    output: *mut c_void,
-    _expert_counts: *mut i32,
-    _expert_offsets: *mut i32,
-    num_experts: i32,
-    topk: i32,
-    size_m: i32,
-    size_n: i32,
-    size_k: i32,
-    dtype: i32,
-    _is_prefill: bool,
-    stream: i64,
-) {
-    if PROBE.with(Probe::arrives) || is_dry_run() {
-        return;
-    }
-    let call = Call {
+define! {
+    /// Row p of the output is row `p / topk` of the input, or row p where `topk_weights` is given, times the
+    /// weights of the expert of p, times `topk_weights[p]`. `sorted_token_ids` lists the p, sorted by expert, and `expert_ids` their experts. The
+    /// scratch memory and `is_prefill` are not used. Row p is zeros where the expert does not exist: its number, in u32, is `num_experts` or more. candle's own
+    /// kernels count such rows beyond their arrays (this function and `moe_gemm_gguf_prefill`), or leave them as they were (`moe_gemm_gguf`).
+    candles: fn moe_gemm_wmma(
+        input: *const c_void,
+        weights: *const c_void,
+        sorted_token_ids: *const i32,
+        expert_ids: *const i32,
+        topk_weights: *const f32,
+        output: *mut c_void,
+        _expert_counts: *mut i32,
+        _expert_offsets: *mut i32,
+        num_experts: i32,
+        topk: i32,
+        size_m: i32,
+        size_n: i32,
+        size_k: i32,
+        dtype: i32,
+        _is_prefill: bool,
+        stream: i64,
+    ) => Call {
         name: "moe_gemm_wmma",
         input,
         weights,
@@ -139,9 +77,7 @@ pub unsafe extern "C" fn moe_gemm_wmma(
             .map(|format| [format; 3])
             .ok_or_else(|| format!("moe_gemm_wmma has no type {dtype}; f16 is 0, bf16 is 1")),
         stream: stream as *mut c_void,
-    };
-    // SAFETY: the caller's promises.
-    unsafe { call.run() };
+    }
 }
 
 /// candle's number of a type of 16 bits.
@@ -151,7 +87,7 @@ pub(super) fn half(number: i32) -> Option<Format> {
 
 impl Call {
     /// The product that the call asks for.
-    pub fn problem(&self) -> std::result::Result<Problem, String> {
+    pub fn problem(&self) -> Result<Problem, String> {
         let [experts, top_k, m, n, k] = self.counts.map(|count| usize::try_from(count).unwrap_or(0));
         let [a, b, d] = self.types.clone()?;
         // Where each pair has a row of the input, `topk` says nothing about rows.
@@ -173,38 +109,38 @@ impl Call {
             problem.d = at(problem.d, self.output);
         }))
     }
+}
 
-    /// # Safety
-    /// As for [`moe_gemm_wmma`].
-    pub unsafe fn run(&self) {
-        let launch = |problem: &Problem| -> Result<()> {
-            let groups = GroupPointers::new(self.experts.cast()).with_lists(self.pairs.cast(), self.scales.cast());
-            let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
-            // SAFETY: the caller's promises.
-            unsafe { kernels::run(problem, KernelDesc::takes_groups, pointers, self.stream) }
-        };
-        // SAFETY: the caller's promises.
-        let ran = unsafe {
-            kernels::guard("a product of experts", self.stream, self.output(), || {
-                let problem = self.problem()?;
-                launch(&problem).map_err(|error| format!("{problem}: {error}"))
-            })
-        };
-        count_experts(ran);
+impl KernelCall for Call {
+    const WHAT: &'static str = "a product of experts";
+    const RAN: &'static Counter = &EXPERTS;
+
+    fn product(&self) -> Result<(Problem, Pointers), String> {
+        let groups = GroupPointers::new(self.experts.cast()).with_lists(self.pairs.cast(), self.scales.cast());
+        let pointers = Pointers::new(self.input, self.weights, self.output).with_groups(groups);
+        Ok((self.problem()?, pointers))
     }
 
-    /// Where the result is, and its bytes; without a type, the bytes of the narrowest.
+    fn takes(kernel: &KernelDesc) -> bool {
+        kernel.takes_groups()
+    }
+
+    /// Without a type, the bytes of the narrowest.
     fn output(&self) -> (*mut c_void, usize) {
         let [_, _, m, n, _] = self.counts.map(|count| usize::try_from(count).unwrap_or(0));
         let of_number = self.types.as_ref().map_or(2, |[_, _, d]| d.bytes(1));
         (self.output, m.saturating_mul(n).saturating_mul(of_number))
     }
+
+    fn stream(&self) -> *mut c_void {
+        self.stream
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::own;
-    use super::{experts_are_active, half, Call, CANDLES};
+    use super::super::vendor::own;
+    use super::{candles, experts_are_active, half, Call};
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};
     use crate::family::KERNELS;
@@ -276,7 +212,26 @@ mod tests {
         assert_eq!(failed(), 0, "the check is no call");
         let [ids, scratch] = [null_mut(); 2];
         // SAFETY: a call with a type that does not exist, and with no elements, reads and writes no memory.
-        unsafe { CANDLES(null(), null(), ids, ids, null(), null_mut(), scratch, scratch, 8, 2, 0, 0, 8, 7, true, 0) };
+        unsafe {
+            candles::moe_gemm_wmma(
+                null(),
+                null(),
+                ids,
+                ids,
+                null(),
+                null_mut(),
+                scratch,
+                scratch,
+                8,
+                2,
+                0,
+                0,
+                8,
+                7,
+                true,
+                0,
+            )
+        };
         assert_eq!((failed(), crate::interpose::stats().experts), (1, 0));
     }
 

@@ -8,27 +8,27 @@
 //! candle-kernels has the functions in objects of a static archive. All functions of an object are defined here, so that no object of
 //! candle's with one of them comes into the program.
 
-use super::count::count_gguf;
-use super::kernels::{self, Probe};
-use super::mode::is_dry_run;
-use super::signatures::{FewRows, QuantizeFewRows, QuantizeRows, Rows};
+use super::count::GGUF;
+use super::define::{check, define};
+use super::failure::Progress;
+use super::kernels::{candles, KernelCall};
+use super::symbol;
+use crate::dispatch::Counter;
 use crate::kernel::KernelDesc;
 use crate::launch::Pointers;
 use crate::problem::{power_of_two_in, Format, Layout, Problem};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::hint::black_box;
 use std::ptr::{null, null_mut};
 use std::sync::{LazyLock, Mutex};
 
-/// candle's declarations: another version of candle with other signatures does not compile.
-mod candles {
-    pub use ::candle::cuda_backend::kernels::ffi::*;
+check! {
+    /// Whether candle's products with quantised weights arrive here. The check makes one call of a product without rows through candle's declaration: candle's own
+    /// function does nothing then, and needs no GPU.
+    fn gguf_is_active() by candles::launch_mmvq_gguf_q4_k_f32_plain(null(), null(), null_mut(), 0, 0, 0, 0, 0, null_mut()),
+    anchor "candle_tilegemm_gguf"
 }
-
-/// A second symbol of the object, as in `experts.rs`.
-#[unsafe(export_name = "candle_tilegemm_gguf")]
-static ANCHOR: FewRows = launch_mmvq_gguf_q4_k_f32_plain;
 
 /// The activations that a scratch buffer stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,27 +47,30 @@ unsafe impl Send for Activations {}
 /// Activations by the address of their scratch buffer. A scratch buffer belongs to one device, and addresses of devices differ.
 static NOTED: LazyLock<Mutex<HashMap<usize, Activations>>> = LazyLock::new(Mutex::default);
 
+/// A call that writes activations in 8 bits to a scratch buffer: it notes where the activations are, and writes nothing. They live until the product's kernel
+/// has run.
+struct Quantised {
+    scratch: *mut c_void,
+    /// `None` for what is no matrix: the product then fails.
+    activations: Option<Activations>,
+}
+
+impl symbol::Call for Quantised {
+    type Status = ();
+
+    unsafe fn run(&self, _: &Cell<Progress>) {
+        note(self.scratch, self.activations);
+    }
+
+    unsafe fn after_panic(&self, _: Progress) {}
+}
+
 fn note(scratch: *mut c_void, activations: Option<Activations>) {
     let mut noted = NOTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     match activations {
         Some(activations) => noted.insert(scratch as usize, activations),
         None => noted.remove(&(scratch as usize)),
     };
-}
-
-thread_local! {
-    static PROBE: Probe = const { Probe::new() };
-}
-
-/// Whether candle's products with quantised weights arrive here. The check makes one call of a product without rows through candle's declaration: candle's own
-/// function does nothing then, and needs no GPU.
-pub fn gguf_is_active() -> bool {
-    // The compiler may not take the declaration for the definition of this module.
-    let candles = black_box(candles::launch_mmvq_gguf_q4_k_f32_plain as FewRows);
-    PROBE.with(Probe::ask);
-    // SAFETY: a product without rows reads and writes no memory; our definition only sets the flag.
-    unsafe { candles(null(), null(), null_mut(), 0, 0, 0, 0, 0, null_mut()) };
-    PROBE.with(Probe::has_arrived)
 }
 
 /// The arguments of one product.
@@ -114,56 +117,55 @@ impl Call {
         });
         Ok((problem, x.at))
     }
+}
 
-    /// # Safety
-    /// The pointers are device memory of the current device, of the sizes that candle's declarations state, and `stream` is a stream of that device.
-    unsafe fn run(self) {
-        if PROBE.with(Probe::arrives) || is_dry_run() {
-            return;
-        }
+impl KernelCall for Call {
+    const WHAT: &'static str = "a product with quantised weights";
+    const RAN: &'static Counter = &GGUF;
+
+    fn product(&self) -> Result<(Problem, Pointers), String> {
+        let (problem, x) = self.problem()?;
+        Ok((problem, Pointers::new(x, self.weights, self.d)))
+    }
+
+    fn takes(kernel: &KernelDesc) -> bool {
+        kernel.types.b.is_gguf_block()
+    }
+
+    fn output(&self) -> (*mut c_void, usize) {
         let [m, n, _] = self.sizes.map(|size| usize::try_from(size).unwrap_or(0));
-        let bytes = m.saturating_mul(n).saturating_mul(self.of_d.bytes(1));
-        // SAFETY: the caller's promises.
-        let ran = unsafe {
-            kernels::guard("a product with quantised weights", self.stream, (self.d, bytes), || {
-                let (problem, x) = self.problem()?;
-                let takes = |kernel: &KernelDesc| kernel.types.b.is_gguf_block();
-                let pointers = Pointers::new(x, self.weights, self.d);
-                kernels::run(&problem, takes, pointers, self.stream).map_err(|error| format!("{problem}: {error}"))
-            })
-        };
-        count_gguf(ran);
+        (self.d, m.saturating_mul(n).saturating_mul(self.of_d.bytes(1)))
+    }
+
+    fn stream(&self) -> *mut c_void {
+        self.stream
     }
 }
 
 /// Defines the functions for products of few rows.
 macro_rules! few_rows {
     ($($name:ident: $b:ident, $a:ident;)*) => {$(
-        const _: FewRows = candles::$name;
-
-        /// Replaces candle's own definition.
-        ///
-        /// # Safety
-        /// The pointers are device memory of the current device, of the sizes that candle's declaration states, and `stream` is a stream of that device.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            vx: *const c_void,
-            vy: *const c_void,
-            dst: *mut c_void,
-            ncols_x: i32,
-            nrows_x: i32,
-            _stride_col_y: i32,
-            stride_col_dst: i32,
-            b_size: i32,
-            stream: *mut c_void,
-        ) {
-            let sizes = [b_size, nrows_x, ncols_x].map(i64::from);
-            let strides = [ncols_x, stride_col_dst].map(i64::from);
-            let call = Call {
-                weights: vx, format: Format::$b, scratch: vy, d: dst, of_d: Format::$a, sizes, strides, stream,
-            };
-            // SAFETY: the caller's promises.
-            unsafe { call.run() }
+        define! {
+            candles: fn $name(
+                vx: *const c_void,
+                vy: *const c_void,
+                dst: *mut c_void,
+                ncols_x: i32,
+                nrows_x: i32,
+                _stride_col_y: i32,
+                stride_col_dst: i32,
+                b_size: i32,
+                stream: *mut c_void,
+            ) => Call {
+                weights: vx,
+                format: Format::$b,
+                scratch: vy,
+                d: dst,
+                of_d: Format::$a,
+                sizes: [b_size, nrows_x, ncols_x].map(i64::from),
+                strides: [ncols_x, stride_col_dst].map(i64::from),
+                stream,
+            }
         }
     )*};
 }
@@ -204,23 +206,19 @@ few_rows! {
 /// Defines the functions that quantise few rows.
 macro_rules! quantize_few_rows {
     ($($name:ident: $a:ident;)*) => {$(
-        const _: QuantizeFewRows = candles::$name;
-
-        /// Replaces candle's own definition: notes where the activations are. Nothing is written.
-        ///
-        /// # Safety
-        /// None: no memory is read or written. The activations live until the product's kernel has run.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            x: *const c_void,
-            vy: *mut c_void,
-            kx: i32,
-            _kx_padded: i32,
-            num_rows: i32,
-            _stream: *mut c_void,
-        ) {
-            let [rows, k] = [num_rows, kx].map(i64::from);
-            note(vy, Some(Activations { at: x, format: Format::$a, rows, k, stride: k }));
+        define! {
+            candles: fn $name(
+                x: *const c_void,
+                vy: *mut c_void,
+                kx: i32,
+                _kx_padded: i32,
+                num_rows: i32,
+                _stream: *mut c_void,
+            ) => {
+                let [rows, k] = [num_rows, kx].map(i64::from);
+                let activations = Activations { at: x, format: Format::$a, rows, k, stride: k };
+                Quantised { scratch: vy, activations: Some(activations) }
+            }
         }
     )*};
 }
@@ -234,36 +232,32 @@ quantize_few_rows! {
 /// Defines the functions for products of many rows.
 macro_rules! rows {
     ($($name:ident: $b:ident;)*) => {$(
-        const _: Rows = candles::$name;
-
-        /// Replaces candle's own definition.
-        ///
-        /// # Safety
-        /// The pointers are device memory of the current device, of the sizes that candle's declaration states, and `stream` is a stream of that device.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            _tmp_fixup: *mut c_void,
-            x: *const c_void,
-            y: *const c_void,
-            dst: *mut c_void,
-            ncols_x: i64,
-            nrows_x: i64,
-            ncols_y: i64,
-            stride_row_x: i64,
-            stride_col_dst: i64,
-            _cc: i32,
-            _nsm: i32,
-            _smpbo: i64,
-            _warp_size: i32,
-            stream: *mut c_void,
-        ) {
-            let stride = stride_row_x.saturating_mul(Format::$b.block().elements as i64);
-            let (sizes, strides) = ([ncols_y, nrows_x, ncols_x], [stride, stride_col_dst]);
-            let call = Call {
-                weights: x, format: Format::$b, scratch: y, d: dst, of_d: Format::F32, sizes, strides, stream,
-            };
-            // SAFETY: the caller's promises.
-            unsafe { call.run() }
+        define! {
+            candles: fn $name(
+                _tmp_fixup: *mut c_void,
+                x: *const c_void,
+                y: *const c_void,
+                dst: *mut c_void,
+                ncols_x: i64,
+                nrows_x: i64,
+                ncols_y: i64,
+                stride_row_x: i64,
+                stride_col_dst: i64,
+                _cc: i32,
+                _nsm: i32,
+                _smpbo: i64,
+                _warp_size: i32,
+                stream: *mut c_void,
+            ) => Call {
+                weights: x,
+                format: Format::$b,
+                scratch: y,
+                d: dst,
+                of_d: Format::F32,
+                sizes: [ncols_y, nrows_x, ncols_x],
+                strides: [stride_row_x.saturating_mul(Format::$b.block().elements as i64), stride_col_dst],
+                stream,
+            }
         }
     )*};
 }
@@ -285,31 +279,26 @@ rows! {
 /// fails.
 macro_rules! quantize_rows {
     ($($name:ident)*) => {$(
-        const _: QuantizeRows = candles::$name;
-
-        /// Replaces candle's own definition: notes where the activations are. Nothing is written.
-        ///
-        /// # Safety
-        /// None: no memory is read or written. The activations live until the product's kernel has run.
-        #[allow(non_snake_case)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            x: *const c_void,
-            ids: *const i32,
-            vy: *mut c_void,
-            _type_x: i32,
-            ne00: i64,
-            s01: i64,
-            _s02: i64,
-            _s03: i64,
-            _ne0: i64,
-            ne1: i64,
-            ne2: i64,
-            ne3: i64,
-            _stream: *mut c_void,
-        ) {
-            let activations = Activations { at: x, format: Format::F32, rows: ne1, k: ne00, stride: s01 };
-            note(vy, (ids.is_null() && ne2 == 1 && ne3 == 1).then_some(activations));
+        define! {
+            candles: fn $name(
+                x: *const c_void,
+                ids: *const i32,
+                vy: *mut c_void,
+                _type_x: i32,
+                ne00: i64,
+                s01: i64,
+                _s02: i64,
+                _s03: i64,
+                _ne0: i64,
+                ne1: i64,
+                ne2: i64,
+                ne3: i64,
+                _stream: *mut c_void,
+            ) => {
+                let activations = Activations { at: x, format: Format::F32, rows: ne1, k: ne00, stride: s01 };
+                let is_matrix = ids.is_null() && ne2 == 1 && ne3 == 1;
+                Quantised { scratch: vy, activations: is_matrix.then_some(activations) }
+            }
         }
     )*};
 }
@@ -318,7 +307,7 @@ quantize_rows! { launch_mmq_quantize_q8_1_D4 launch_mmq_quantize_q8_1_DS4 launch
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::own;
+    use super::super::vendor::own;
     use super::*;
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};

@@ -1,74 +1,20 @@
 //! `moe_gemm_gguf` and `moe_gemm_gguf_prefill`: candle's kernels for experts with the weights of a GGUF file (`candle_nn::moe::moe_gemm_gguf`),
 //! defined here in place of candle's own, as `experts.rs` does. Each is an object of its own in the archive of candle-kernels.
 
+use super::define::{check, define};
 use super::experts::{half, Call};
-use super::kernels::Probe;
-use super::mode::is_dry_run;
+use super::kernels::candles;
 use crate::candle::blocks::OF_EXPERTS;
 use crate::problem::Format;
 use std::ffi::c_void;
-use std::hint::black_box;
 use std::ptr::{null, null_mut};
 
-/// candle's declarations: another version of candle with other signatures does not compile.
-mod candles {
-    pub use ::candle::cuda_backend::kernels::ffi::{moe_gemm_gguf, moe_gemm_gguf_prefill};
-}
-
-/// The activations in f32, the weights, the pairs, the experts, the factors, D, experts, experts of a token, M, N, K, the format, the stream.
-type Function = unsafe extern "C" fn(
-    *const f32,
-    *const c_void,
-    *const i32,
-    *const i32,
-    *const f32,
-    *mut c_void,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i64,
-);
-/// The same with activations of 16 bits, whose type comes before the format.
-type Prefill = unsafe extern "C" fn(
-    *const c_void,
-    *const u8,
-    *const i32,
-    *const i32,
-    *const f32,
-    *mut c_void,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i32,
-    i64,
-);
-const CANDLES: Function = candles::moe_gemm_gguf;
-const _: Prefill = candles::moe_gemm_gguf_prefill;
-const _: Prefill = moe_gemm_gguf_prefill;
-
-/// A second symbol of the object, as in `experts.rs`.
-#[unsafe(export_name = "candle_tilegemm_gguf_experts")]
-static ANCHOR: Function = moe_gemm_gguf;
-
-thread_local! {
-    static PROBE: Probe = const { Probe::new() };
-}
-
-/// Whether candle's calls for experts with quantised weights arrive here. The check makes one call of `moe_gemm_gguf` through candle's declaration, as
-/// [`experts_are_active`](super::experts_are_active) does.
-pub fn gguf_experts_are_active() -> bool {
-    // The compiler may not take the declaration for the definition of this module.
-    let candles = black_box(CANDLES);
-    PROBE.with(Probe::ask);
-    // SAFETY: with no row, no column and no expert candle's own function reads and writes no memory; our definition only sets the flag.
-    unsafe { candles(null(), null(), null(), null(), null(), null_mut(), 0, 1, 0, 0, 0, NO_FORMAT, 0) };
-    PROBE.with(Probe::has_arrived)
+check! {
+    /// Whether candle's calls for experts with quantised weights arrive here. The check makes one call of `moe_gemm_gguf` through candle's declaration, as
+    /// [`experts_are_active`](super::experts_are_active) does.
+    fn gguf_experts_are_active() by candles::moe_gemm_gguf(
+        null(), null(), null(), null(), null(), null_mut(), 0, 1, 0, 0, 0, NO_FORMAT, 0
+    ), anchor "candle_tilegemm_gguf_experts"
 }
 
 /// The number of no format.
@@ -88,33 +34,24 @@ fn types(name: &str, a: Option<Format>, number: i32) -> Result<[Format; 3], Stri
     }
 }
 
-/// Replaces candle's own definition: the product of [`moe_gemm_wmma`](super::experts::moe_gemm_wmma) with activations and a result in f32 and the weights of
-/// a GGUF file.
-///
-/// # Safety
-/// The pointers are device memory of the current device, of the sizes that candle's declaration states, and `stream` is a stream of that device.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn moe_gemm_gguf(
-    input: *const f32,
-    weights: *const c_void,
-    sorted_token_ids: *const i32,
-    expert_ids: *const i32,
-    topk_weights: *const f32,
-    output: *mut c_void,
-    num_experts: i32,
-    topk: i32,
-    size_m: i32,
-    size_n: i32,
-    size_k: i32,
-    gguf_dtype: i32,
-    stream: i64,
-) {
-    if PROBE.with(Probe::arrives) || is_dry_run() {
-        return;
-    }
-    let name = "moe_gemm_gguf";
-    let call = Call {
-        name,
+define! {
+    /// The product of [`moe_gemm_wmma`](super::experts::moe_gemm_wmma) with activations and a result in f32 and the weights of a GGUF file.
+    candles: fn moe_gemm_gguf(
+        input: *const f32,
+        weights: *const c_void,
+        sorted_token_ids: *const i32,
+        expert_ids: *const i32,
+        topk_weights: *const f32,
+        output: *mut c_void,
+        num_experts: i32,
+        topk: i32,
+        size_m: i32,
+        size_n: i32,
+        size_k: i32,
+        gguf_dtype: i32,
+        stream: i64,
+    ) => Call {
+        name: "moe_gemm_gguf",
         input: input.cast(),
         weights,
         pairs: sorted_token_ids,
@@ -122,40 +59,30 @@ pub unsafe extern "C" fn moe_gemm_gguf(
         scales: topk_weights,
         output,
         counts: [num_experts, topk, size_m, size_n, size_k],
-        types: types(name, Some(Format::F32), gguf_dtype),
+        types: types("moe_gemm_gguf", Some(Format::F32), gguf_dtype),
         stream: stream as *mut c_void,
-    };
-    // SAFETY: the caller's promises.
-    unsafe { call.run() };
+    }
 }
 
-/// Replaces candle's own definition: [`moe_gemm_gguf`] with activations in f16 or bf16.
-///
-/// # Safety
-/// As for [`moe_gemm_gguf`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn moe_gemm_gguf_prefill(
-    input: *const c_void,
-    weights: *const u8,
-    sorted_token_ids: *const i32,
-    expert_ids: *const i32,
-    topk_weights: *const f32,
-    output: *mut c_void,
-    num_experts: i32,
-    topk: i32,
-    size_m: i32,
-    size_n: i32,
-    size_k: i32,
-    input_dtype: i32,
-    gguf_dtype: i32,
-    stream: i64,
-) {
-    if is_dry_run() {
-        return;
-    }
-    let name = "moe_gemm_gguf_prefill";
-    let call = Call {
-        name,
+define! {
+    /// [`moe_gemm_gguf`] with activations in f16 or bf16.
+    candles: fn moe_gemm_gguf_prefill(
+        input: *const c_void,
+        weights: *const u8,
+        sorted_token_ids: *const i32,
+        expert_ids: *const i32,
+        topk_weights: *const f32,
+        output: *mut c_void,
+        num_experts: i32,
+        topk: i32,
+        size_m: i32,
+        size_n: i32,
+        size_k: i32,
+        input_dtype: i32,
+        gguf_dtype: i32,
+        stream: i64,
+    ) => Call {
+        name: "moe_gemm_gguf_prefill",
         input,
         weights: weights.cast(),
         pairs: sorted_token_ids,
@@ -163,16 +90,14 @@ pub unsafe extern "C" fn moe_gemm_gguf_prefill(
         scales: topk_weights,
         output,
         counts: [num_experts, topk, size_m, size_n, size_k],
-        types: types(name, half(input_dtype), gguf_dtype),
+        types: types("moe_gemm_gguf_prefill", half(input_dtype), gguf_dtype),
         stream: stream as *mut c_void,
-    };
-    // SAFETY: the caller's promises.
-    unsafe { call.run() };
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::own;
+    use super::super::vendor::own;
     use super::*;
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Dispatcher, Policy};

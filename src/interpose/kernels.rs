@@ -1,62 +1,71 @@
-//! What the definitions of candle's own kernels share: the check whether calls arrive, the launch, and the end of calls that cannot run.
+//! Calls of kernels whose own definitions are not in the program, such as candle's: our kernels run the call, or its result is NaN.
 
-use super::call::own;
+use super::count::FAILED;
+use super::failure::Progress;
 use super::mode::{mode, Mode};
-use super::tell::tell;
+use super::symbol::Call;
+use super::tell::{tell, Told};
+use super::vendor::own;
+use crate::dispatch::Counter;
 use crate::error::{Error, Result};
 use crate::kernel::KernelDesc;
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::Problem;
 use crate::{settings, trace};
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::panic::AssertUnwindSafe;
 use std::ptr::null_mut;
-use std::sync::{Mutex, Once};
+use std::sync::Once;
 
-/// The state of a thread's check whether calls arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Idle,
-    Asking,
-    Arrived,
+/// candle's declarations.
+pub(super) use ::candle::cuda_backend::kernels::ffi as candles;
+
+/// One call, by its arguments.
+pub(super) trait KernelCall {
+    /// What the call asks for, for messages.
+    const WHAT: &'static str;
+    /// Counts the calls that ran.
+    const RAN: &'static Counter;
+
+    /// The product that the call asks for, or the reason why there is none.
+    fn product(&self) -> std::result::Result<(Problem, Pointers), String>;
+
+    /// Whether a kernel takes such products: such a kernel can be forced.
+    fn takes(kernel: &KernelDesc) -> bool;
+
+    /// Where the result is, and its bytes.
+    fn output(&self) -> (*mut c_void, usize);
+
+    fn stream(&self) -> *mut c_void;
 }
 
-/// A check whether calls arrive: one call through candle's declaration, which reaches the definition here, or another one.
-#[derive(Debug)]
-pub(super) struct Probe(Cell<State>);
+impl<K: KernelCall> Call for K {
+    type Status = ();
 
-impl Probe {
-    pub const fn new() -> Self {
-        Self(Cell::new(State::Idle))
-    }
-
-    /// The next call on this thread is the check's.
-    pub fn ask(&self) {
-        self.0.set(State::Asking);
-    }
-
-    /// Whether a call is the check's: such a call does nothing.
-    pub fn arrives(&self) -> bool {
-        let is_check = self.0.get() != State::Idle;
-        if is_check {
-            self.0.set(State::Arrived);
+    unsafe fn run(&self, _: &Cell<Progress>) {
+        let launched = self.product().and_then(|(problem, pointers)| {
+            // SAFETY: the caller's promises.
+            let launched = unsafe { launch(&problem, K::takes, pointers, self.stream()) };
+            launched.map_err(|error| format!("{problem}: {error}"))
+        });
+        match launched {
+            Ok(()) => K::RAN.count(),
+            // SAFETY: as above.
+            Err(failure) => unsafe { fail(self, failure) },
         }
-        is_check
     }
 
-    /// Ends the check.
-    pub fn has_arrived(&self) -> bool {
-        self.0.replace(State::Idle) == State::Arrived
+    unsafe fn after_panic(&self, _: Progress) {
+        // SAFETY: the caller's promises.
+        unsafe { fail(self, "a panic in candle-tilegemm; please report it".into()) };
     }
 }
 
-/// Runs a product on our own kernels, by the forced kernel where it `takes` such products.
+/// Launches a product on our own kernels, by the forced kernel where it `takes` such products.
 ///
 /// # Safety
 /// As for [`launch::launch`], on a stream of the current device.
-pub(super) unsafe fn run(
+unsafe fn launch(
     problem: &Problem,
     takes: fn(&KernelDesc) -> bool,
     pointers: Pointers,
@@ -79,49 +88,35 @@ pub(super) unsafe fn run(
     launch_by(own(policy)) // there is no cuBLAS handle
 }
 
-/// Whether `call` ran. A call that could not is told of once on stderr and recorded in a trace; then its result is filled with NaN, or the program ends.
-/// `what` names the product; `output` is the place of the result, and its bytes.
+/// The end of a call that could not run: it is told of once on stderr and recorded in a trace, and its result is filled with NaN, or the program ends.
 ///
 /// # Safety
-/// `stream` is a stream of the current device, and the output has so many bytes.
-pub(super) unsafe fn guard(
-    what: &str,
-    stream: *mut c_void,
-    output: (*mut c_void, usize),
-    call: impl FnOnce() -> std::result::Result<(), String>,
-) -> bool {
-    // A panic must not cross the C boundary.
-    let failure = match std::panic::catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => return true,
-        Ok(Err(failure)) => failure,
-        Err(_) => "a panic in candle-tilegemm; please report it".into(),
-    };
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// The stream of the call is a stream of the current device, and the output has so many bytes.
+unsafe fn fail<K: KernelCall>(call: &K, failure: String) {
+    static TOLD: Told<String> = Told::new(64);
     let aborts = settings::aborts_on_failure();
-    let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if told.len() < 64 && told.insert(failure.clone()) {
+    TOLD.once(failure.clone(), || {
         let end = match &aborts {
             Ok(true) => "TILEGEMM_ON_FAILURE=abort ends the program".into(),
             Ok(false) => "its result is NaN".into(),
             Err(error) => format!("its result is NaN ({error})"),
         };
-        tell(&format!("{what} failed, and {end}: {failure}"));
-    }
-    drop(told);
+        tell(&format!("{} failed, and {end}: {failure}", K::WHAT));
+    });
     if mode() == Mode::Trace {
         trace::outside(failure);
     }
     if aborts.unwrap_or(false) {
         std::process::abort();
     }
-    let (at, bytes) = output;
+    let (at, bytes) = call.output();
     if bytes > 0 {
         // All bits of a NaN may be set, in f16, bf16 and f32.
         // SAFETY: the caller's promises.
-        if let Err(error) = unsafe { launch::fill(stream, at, 0xff, bytes) } {
+        if let Err(error) = unsafe { launch::fill(call.stream(), at, 0xff, bytes) } {
             static ONCE: Once = Once::new();
-            ONCE.call_once(|| tell(&format!("the result of {what} that failed is undefined: {error}")));
+            ONCE.call_once(|| tell(&format!("the result of {} that failed is undefined: {error}", K::WHAT)));
         }
     }
-    false
+    FAILED.count();
 }

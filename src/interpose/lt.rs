@@ -1,8 +1,10 @@
 //! `cublasLtMatmul`: the contract for its descriptors, and the definition.
 
-use super::call::{Call, Product, Refusal};
 use super::count::Forwarded;
-use super::cublas::{define, formats, read_scalar};
+use super::cublas::{formats, read_scalar};
+use super::define::define;
+use super::lt_header::*;
+use super::vendor::{Contract, Product, Refusal};
 use crate::error::{Error, Result};
 use crate::launch::cublas::api::{Library, CUDA_R_32F, CUDA_R_64F, OP_C, OP_N};
 use crate::launch::{Pointers, Queue};
@@ -28,8 +30,8 @@ fn readers() -> Result<&'static Readers> {
         // SAFETY: cublasLt.h declares these types.
         unsafe {
             Ok(Readers {
-                matmul: Library::CublasLt.function(c"cublasLtMatmulDescGetAttribute")?,
-                layout: Library::CublasLt.function(c"cublasLtMatrixLayoutGetAttribute")?,
+                matmul: Library::CublasLt.function("cublasLtMatmulDescGetAttribute")?,
+                layout: Library::CublasLt.function("cublasLtMatrixLayoutGetAttribute")?,
             })
         }
     })
@@ -53,7 +55,7 @@ struct Matmul {
     scale_type: c_int,
     pointer_mode: c_int,
     ops: [c_int; 2],
-    epilogue: u32,
+    epilogue: c_int,
     bias: *const c_void,
     bias_stride: i64,
     bias_type: c_int,
@@ -61,6 +63,7 @@ struct Matmul {
     is_plain: bool,
 }
 
+/// `CUBLAS_FILL_MODE_FULL` of cublas_api.h.
 const FILL_MODE_FULL: c_int = 2;
 
 impl Matmul {
@@ -71,34 +74,46 @@ impl Matmul {
         let number = |attribute| unsafe { get::<c_int>(function, descriptor, attribute, 0) };
         // SAFETY: as above.
         let address = |attribute| unsafe { get::<usize>(function, descriptor, attribute, 0) };
-        // TRANSC, SM_COUNT_TARGET, and in version 12 the chunks of D for atomic synchronisation.
-        let numbers = [5, 15, 27, 28].into_iter().all(|attribute| number(attribute).is_none_or(|value| value == 0));
-        // The scales of A, B, C and D, the largest element of D, and the descriptor of emulation.
-        let addresses = [17, 18, 19, 20, 21, 38];
-        let addresses = addresses.into_iter().all(|attribute| address(attribute).is_none_or(|value| value == 0));
+        // Also the chunks of D for atomic synchronisation, which version 13 no longer has.
+        let numbers = [
+            MATMUL_DESC_TRANSC,
+            MATMUL_DESC_SM_COUNT_TARGET,
+            MATMUL_DESC_ATOMIC_SYNC_NUM_CHUNKS_D_ROWS,
+            MATMUL_DESC_ATOMIC_SYNC_NUM_CHUNKS_D_COLS,
+        ];
+        let addresses = [
+            MATMUL_DESC_A_SCALE_POINTER,
+            MATMUL_DESC_B_SCALE_POINTER,
+            MATMUL_DESC_C_SCALE_POINTER,
+            MATMUL_DESC_D_SCALE_POINTER,
+            MATMUL_DESC_AMAX_D_POINTER,
+            MATMUL_DESC_EMULATION_DESCRIPTOR,
+        ];
+        let are_unset = numbers.into_iter().all(|attribute| number(attribute).is_none_or(|value| value == 0))
+            && addresses.into_iter().all(|attribute| address(attribute).is_none_or(|value| value == 0));
         Some(Self {
-            compute_type: number(0)?,
-            scale_type: number(1)?,
-            pointer_mode: number(2)?,
-            ops: [number(3)?, number(4)?],
-            epilogue: number(7)? as u32,
-            bias: address(8)? as *const c_void,
+            compute_type: number(MATMUL_DESC_COMPUTE_TYPE)?,
+            scale_type: number(MATMUL_DESC_SCALE_TYPE)?,
+            pointer_mode: number(MATMUL_DESC_POINTER_MODE)?,
+            ops: [number(MATMUL_DESC_TRANSA)?, number(MATMUL_DESC_TRANSB)?],
+            epilogue: number(MATMUL_DESC_EPILOGUE)?,
+            bias: address(MATMUL_DESC_BIAS_POINTER)? as *const c_void,
             // SAFETY: as above.
-            bias_stride: unsafe { get::<i64>(function, descriptor, 10, 0)? },
-            bias_type: number(26)?,
-            is_plain: numbers && addresses && number(6)? == FILL_MODE_FULL,
+            bias_stride: unsafe { get::<i64>(function, descriptor, MATMUL_DESC_BIAS_BATCH_STRIDE, 0)? },
+            bias_type: number(MATMUL_DESC_BIAS_DATA_TYPE)?,
+            is_plain: are_unset && number(MATMUL_DESC_FILL_MODE)? == FILL_MODE_FULL,
         })
     }
 
     /// The activation, and whether there is a bias.
     fn epilogue(&self) -> Option<(Activation, bool)> {
         match self.epilogue {
-            1 => Some((Activation::Identity, false)),
-            2 => Some((Activation::Relu, false)),
-            4 => Some((Activation::Identity, true)),
-            6 => Some((Activation::Relu, true)),
-            32 => Some((Activation::GeluTanh, false)),
-            36 => Some((Activation::GeluTanh, true)),
+            EPILOGUE_DEFAULT => Some((Activation::Identity, false)),
+            EPILOGUE_RELU => Some((Activation::Relu, false)),
+            EPILOGUE_BIAS => Some((Activation::Identity, true)),
+            EPILOGUE_RELU_BIAS => Some((Activation::Relu, true)),
+            EPILOGUE_GELU => Some((Activation::GeluTanh, false)),
+            EPILOGUE_GELU_BIAS => Some((Activation::GeluTanh, true)),
             _ => None,
         }
     }
@@ -108,7 +123,7 @@ impl Matmul {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     data_type: c_int,
-    /// 0: columns are contiguous; 1: rows are.
+    /// [`ORDER_COL`], where columns are contiguous, or [`ORDER_ROW`], where rows are; others are not ours.
     order: c_int,
     rows: u64,
     columns: u64,
@@ -123,31 +138,32 @@ impl Layout {
     unsafe fn read(descriptor: *const c_void, function: GetAttribute) -> Option<Self> {
         // SAFETY: the caller's descriptor; cublasLt.h gives the types.
         unsafe {
-            // The batch mode: with strides, not with arrays of addresses.
-            if get::<c_int>(function, descriptor, 8, 0).is_some_and(|mode| mode != 0) {
+            if get::<c_int>(function, descriptor, MATRIX_LAYOUT_BATCH_MODE, 0)
+                .is_some_and(|mode| mode != BATCH_MODE_STRIDED)
+            {
                 return None;
             }
             Some(Self {
-                data_type: get(function, descriptor, 0, 0)?,
-                order: get(function, descriptor, 1, 0)?,
-                rows: get(function, descriptor, 2, 0)?,
-                columns: get(function, descriptor, 3, 0)?,
-                ld: get(function, descriptor, 4, 0)?,
-                batch: get(function, descriptor, 5, 0)?,
-                stride: get(function, descriptor, 6, 0)?,
+                data_type: get(function, descriptor, MATRIX_LAYOUT_TYPE, 0)?,
+                order: get(function, descriptor, MATRIX_LAYOUT_ORDER, 0)?,
+                rows: get(function, descriptor, MATRIX_LAYOUT_ROWS, 0)?,
+                columns: get(function, descriptor, MATRIX_LAYOUT_COLS, 0)?,
+                ld: get(function, descriptor, MATRIX_LAYOUT_LD, 0)?,
+                batch: get(function, descriptor, MATRIX_LAYOUT_BATCH_COUNT, 0)?,
+                stride: get(function, descriptor, MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 0)?,
             })
         }
     }
 
     /// Whether the order is one of ours, and lines do not overlap.
     fn is_valid(&self) -> bool {
-        let line = if self.order == 0 { self.rows } else { self.columns };
-        (0..=1).contains(&self.order) && self.ld >= 1 && self.ld as u64 >= line && self.batch >= 1
+        let line = if self.order == ORDER_COL { self.rows } else { self.columns };
+        [ORDER_COL, ORDER_ROW].contains(&self.order) && self.ld >= 1 && self.ld as u64 >= line && self.batch >= 1
     }
 
     /// Rows and columns of the operation on the matrix, and the operand.
     fn operand(&self, op: c_int, format: Format, address: *const c_void) -> ([usize; 2], Operand) {
-        let strides = if self.order == 0 { [1, self.ld] } else { [self.ld, 1] };
+        let strides = if self.order == ORDER_COL { [1, self.ld] } else { [self.ld, 1] };
         let stored = Operand::new(format, strides, [0, self.stride]);
         let stored = Operand { pointer_align: power_of_two_in(address as u64), ..stored };
         let [rows, columns] = [self.rows, self.columns].map(|size| size as usize);
@@ -196,7 +212,7 @@ fn product(matmul: &Matmul, operands: &Operands) -> std::result::Result<(Problem
     if has_bias && (!is_own_bias || (d.batch > 1 && matmul.bias_stride != 0)) {
         return Err(Forwarded::Attributes);
     }
-    if [a, b, d].iter().any(|layout| layout.order > 1) {
+    if [a, b, d].iter().any(|layout| layout.order > ORDER_ROW) {
         return Err(Forwarded::Attributes);
     }
     let ([m, k], a_operand) = a.operand(matmul.ops[0], format, a_at);
@@ -225,7 +241,7 @@ fn product(matmul: &Matmul, operands: &Operands) -> std::result::Result<(Problem
     epilogue.bias = has_bias.then_some(BiasAxis::M);
     let batch = [1, d.batch as usize];
     let pointers = |a, b| Pointers::new(a, b, d_at.cast_mut()).with_c(c_at).with_bias(matmul.bias);
-    Ok(if d.order == 0 {
+    Ok(if d.order == ORDER_COL {
         let epilogue = epilogue.transposed();
         let [a, b, d] = [b_operand, a_operand, d_operand].map(Operand::transposed);
         (Problem { epilogue, ..Problem::new([n, m, k], batch, a, b, d) }, pointers(b_at, a_at))
@@ -234,8 +250,8 @@ fn product(matmul: &Matmul, operands: &Operands) -> std::result::Result<(Problem
     })
 }
 
-/// The arguments of a call, and the call of the library's own function.
-struct MatmulCall<F> {
+/// The arguments of a call.
+struct MatmulCall {
     descriptor: *const c_void,
     /// Descriptors of A, B, C and D.
     layouts: [*const c_void; 4],
@@ -243,10 +259,9 @@ struct MatmulCall<F> {
     alpha: *const c_void,
     beta: *const c_void,
     stream: *mut c_void,
-    forward: F,
 }
 
-impl<F: Fn() -> c_int> Call for MatmulCall<F> {
+impl Contract for MatmulCall {
     unsafe fn product(&self) -> std::result::Result<Product, Refusal> {
         let failed = |error: Error| (Forwarded::Failed, Some(error));
         let not_ours = |reason: Forwarded| (reason, None);
@@ -258,7 +273,7 @@ impl<F: Fn() -> c_int> Call for MatmulCall<F> {
         // SAFETY: the caller's descriptor.
         let matmul = unsafe { Matmul::read(self.descriptor, readers.matmul) };
         let matmul = matmul.ok_or_else(|| not_ours(Forwarded::Attributes))?;
-        if matmul.pointer_mode != 0 {
+        if matmul.pointer_mode != POINTER_MODE_HOST {
             return Err(not_ours(Forwarded::PointerMode));
         }
         // SAFETY: the caller's descriptors.
@@ -274,10 +289,6 @@ impl<F: Fn() -> c_int> Call for MatmulCall<F> {
             problem.f32_mode = asked.map_or_else(f32_mode, Ok).map_err(failed)?;
         }
         Ok(Product { problem, pointers, queue: Queue::new(self.stream, null_mut()), is_tf32: false })
-    }
-
-    unsafe fn forward(&self) -> c_int {
-        (self.forward)()
     }
 
     fn describe(&self) -> String {
@@ -303,19 +314,19 @@ define! {
         workspace: *mut c_void,
         workspace_bytes: usize,
         stream: *mut c_void,
-    ) forward => MatmulCall {
+    ) -> c_int => MatmulCall {
         descriptor,
         layouts: [a_layout, b_layout, c_layout, d_layout],
         addresses: [a, b, c, d],
         alpha,
         beta,
         stream,
-        forward,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::lt_header::*;
     use super::{product, scalars, Layout, Matmul, Operands};
     use crate::interpose::count::Forwarded;
     use crate::launch::cublas::api::{CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F};
@@ -325,13 +336,13 @@ mod tests {
 
     const BIAS: *const c_void = 0x5000 as *const c_void;
 
-    fn matmul(ops: [i32; 2], epilogue: u32) -> Matmul {
+    fn matmul(ops: [i32; 2], epilogue: i32) -> Matmul {
         let (compute_type, scale_type) = (compute_type::F32, CUDA_R_32F);
-        let bias = if epilogue & 4 == 0 { std::ptr::null() } else { BIAS };
+        let bias = if epilogue & EPILOGUE_BIAS == 0 { std::ptr::null() } else { BIAS };
         Matmul {
             compute_type,
             scale_type,
-            pointer_mode: 0,
+            pointer_mode: POINTER_MODE_HOST,
             ops,
             epilogue,
             bias,
@@ -342,7 +353,7 @@ mod tests {
     }
 
     fn layout(order: i32, rows: u64, columns: u64) -> Layout {
-        let line = if order == 0 { rows } else { columns };
+        let line = if order == ORDER_COL { rows } else { columns };
         let (ld, stride) = (line as i64 + 8, 4096);
         Layout { data_type: CUDA_R_16BF, order, rows, columns, ld, batch: 2, stride }
     }
@@ -351,7 +362,12 @@ mod tests {
     fn linear(order_of_d: i32) -> Operands {
         let d = layout(order_of_d, 24, 16);
         let addresses = [0x1000, 0x2000, 0x4000, 0x4000].map(|address| address as *const c_void);
-        Operands { layouts: [layout(0, 32, 24), layout(0, 32, 16), d, d], addresses, alpha: 1.0, beta: 0.0 }
+        Operands {
+            layouts: [layout(ORDER_COL, 32, 24), layout(ORDER_COL, 32, 16), d, d],
+            addresses,
+            alpha: 1.0,
+            beta: 0.0,
+        }
     }
 
     fn problem(matmul: &Matmul, operands: &Operands) -> Result<Problem, Forwarded> {
@@ -360,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_column_major_result_is_the_transposed_product_with_a_bias_for_each_column() {
-        let (problem, pointers) = product(&matmul([1, 0], 36), &linear(0)).unwrap();
+        let (problem, pointers) = product(&matmul([1, 0], EPILOGUE_GELU_BIAS), &linear(ORDER_COL)).unwrap();
         assert_eq!([problem.m, problem.n, problem.k, problem.batch_count()], [16, 24, 32, 2]);
         assert_eq!(problem.layout(), problem::Layout::NT);
         assert_eq!([problem.a.row_stride, problem.b.col_stride, problem.d.row_stride], [40, 40, 32]);
@@ -371,36 +387,44 @@ mod tests {
 
     #[test]
     fn a_row_major_result_is_the_product_itself_with_a_bias_for_each_row() {
-        let (problem, pointers) = product(&matmul([1, 0], 6), &linear(1)).unwrap();
+        let (problem, pointers) = product(&matmul([1, 0], EPILOGUE_RELU_BIAS), &linear(ORDER_ROW)).unwrap();
         assert_eq!([problem.m, problem.n, problem.k], [24, 16, 32]);
         assert_eq!((problem.d.row_stride, problem.d.col_stride), (24, 1));
         assert_eq!((problem.epilogue.bias, problem.epilogue.activation), (Some(BiasAxis::M), Activation::Relu));
         assert_eq!(pointers.a, 0x1000 as *const c_void);
-        let mut rows = linear(1);
-        rows.layouts[0] = layout(1, 24, 32);
-        let of_rows = super::product(&matmul([0, 0], 1), &rows).unwrap().0;
+        let mut rows = linear(ORDER_ROW);
+        rows.layouts[0] = layout(ORDER_ROW, 24, 32);
+        let of_rows = super::product(&matmul([0, 0], EPILOGUE_DEFAULT), &rows).unwrap().0;
         assert_eq!((of_rows.a.row_stride, of_rows.a.col_stride, of_rows.k), (40, 1, 32));
     }
 
     #[test]
     fn c_is_d_or_a_matrix_of_its_own() {
-        let added = Operands { beta: 0.5, ..linear(0) };
-        let in_place = problem(&matmul([1, 0], 4), &added).unwrap();
+        let added = Operands { beta: 0.5, ..linear(ORDER_COL) };
+        let in_place = problem(&matmul([1, 0], EPILOGUE_BIAS), &added).unwrap();
         assert!(in_place.epilogue.in_place && in_place.epilogue.c == Some(in_place.d));
         let mut beside = added;
         beside.addresses[2] = 0x8000 as *const c_void;
         beside.layouts[2].ld += 8;
-        let apart = problem(&matmul([1, 0], 4), &beside).unwrap();
+        let apart = problem(&matmul([1, 0], EPILOGUE_BIAS), &beside).unwrap();
         assert!(!apart.epilogue.in_place && apart.epilogue.c.unwrap().row_stride == apart.d.row_stride + 8);
         beside.addresses[2] = beside.addresses[3];
-        assert_eq!(problem(&matmul([1, 0], 4), &beside), Err(Forwarded::Attributes), "D over a C of other strides");
-        assert_eq!(problem(&matmul([1, 0], 6), &added), Err(Forwarded::Attributes), "an activation after beta * C");
+        assert_eq!(
+            problem(&matmul([1, 0], EPILOGUE_BIAS), &beside),
+            Err(Forwarded::Attributes),
+            "D over a C of other strides"
+        );
+        assert_eq!(
+            problem(&matmul([1, 0], EPILOGUE_RELU_BIAS), &added),
+            Err(Forwarded::Attributes),
+            "an activation after beta * C"
+        );
     }
 
     #[test]
     fn what_no_kernel_here_has_is_forwarded() {
         let with = |change: &dyn Fn(&mut Matmul, &mut Operands)| {
-            let (mut matmul, mut operands) = (matmul([1, 0], 4), linear(0));
+            let (mut matmul, mut operands) = (matmul([1, 0], EPILOGUE_BIAS), linear(ORDER_COL));
             change(&mut matmul, &mut operands);
             problem(&matmul, &operands).unwrap_err()
         };
@@ -422,7 +446,7 @@ mod tests {
     #[test]
     fn alpha_has_the_type_of_the_sums() {
         let of = |compute_type, scale_type, operands| {
-            scalars(&Matmul { compute_type, scale_type, ..matmul([0, 0], 1) }, operands)
+            scalars(&Matmul { compute_type, scale_type, ..matmul([0, 0], EPILOGUE_DEFAULT) }, operands)
         };
         assert_eq!(of(68, CUDA_R_32F, Format::BF16), Some((Format::F32, None)));
         assert_eq!(of(77, CUDA_R_32F, Format::F32), Some((Format::F32, Some(F32Mode::Tf32))));

@@ -40,9 +40,9 @@
 mod arguments;
 #[cfg(feature = "preload")]
 mod blas;
-mod call;
 mod count;
 mod cublas;
+mod define;
 #[cfg(feature = "interpose-kernels")]
 mod experts;
 mod failure;
@@ -54,11 +54,14 @@ mod gguf_experts;
 mod kernels;
 #[cfg(feature = "preload")]
 mod lt;
+#[cfg(feature = "preload")]
+mod lt_header;
 mod mode;
 #[cfg(feature = "preload")]
 mod report;
-pub(crate) mod signatures;
+mod symbol;
 mod tell;
+mod vendor;
 
 pub use count::{stats, Forwarded, Stats};
 pub use cublas::is_active;

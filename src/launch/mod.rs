@@ -153,20 +153,6 @@ unsafe fn launch_loaded(plan: &Plan, lack: Error, pointers: Pointers, queue: Que
     unsafe { launch(&other, pointers, queue) }
 }
 
-/// Makes a launch. In the preload library the launch may load the module of its kernel while another thread captures in global mode: programs that
-/// do not know this crate call [`prepare`] for no stream.
-///
-/// # Errors
-/// [`Error::Cuda`] when the driver refuses the change of the thread's capture mode; then `launch` was not called.
-#[cfg(feature = "interpose")]
-pub(crate) fn relaxed<T>(launch: impl FnOnce() -> T) -> Result<T> {
-    if cfg!(feature = "preload") {
-        stream::relaxed(launch).map_err(device::failed("cuThreadExchangeStreamCaptureMode"))
-    } else {
-        Ok(launch())
-    }
-}
-
 /// Reports and counts a launch of `ready` for `plan`.
 pub(crate) fn begin(plan: &Plan, ready: &Plan) {
     observer::report(plan, ready);
@@ -191,8 +177,8 @@ pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
 /// stream has a workspace, makes the device's dispatcher, and loads the modules of all kernels that are built for the
 /// device. First launches do this work otherwise. After `prepare`, no launch on the stream calls a CUDA function that a
 /// capture of any mode, on this thread or another thread, forbids. Without `prepare`, a product whose first launch on a
-/// stream is captured into a CUDA graph runs without a workspace, and the first launch of a kernel invalidates a
-/// capture that another thread has begun in global mode. With candle, [`prepare`](crate::prepare) calls this function.
+/// stream is captured into a CUDA graph runs without a workspace. With candle, [`prepare`](crate::prepare) calls this
+/// function.
 ///
 /// Call `prepare` for each stream that is captured before the stream's first product. CUDA may have given the stream
 /// the handle of a destroyed stream. A capture tells the two streams apart by a mark (an access policy window of no

@@ -10,7 +10,6 @@ use candle::quantized::{cuda::QCudaStorage, QStorage, QTensor};
 use candle::{CudaDevice, DType, Device, Tensor};
 use candle_tilegemm::dispatch::Plan;
 use candle_tilegemm::internal::blocks::ggml_type;
-use candle_tilegemm::internal::interpose::{FewRows, QuantizeRows, Rows};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Layout, Problem};
 use std::ffi::c_void;
@@ -40,6 +39,44 @@ pub fn numbers(problem: &Problem, blocks: &Tensor) -> Result<Tensor> {
     unsafe { result::memcpy_dtod_async(to, from, bytes, device.cuda_stream().cu_stream())? };
     Ok(QTensor::new(QStorage::Cuda(storage), (n, k))?.dequantize(blocks.device())?)
 }
+
+/// W times a few rows: W, the scratch buffer, D, K, N, blocks of a row in the scratch buffer, elements from a row of D to the next, M, the stream.
+type FewRows = unsafe extern "C" fn(*const c_void, *const c_void, *mut c_void, i32, i32, i32, i32, i32, *mut c_void);
+/// W times rows: a second scratch buffer, W, the scratch buffer, D, K, N, M, blocks from a row of W to the next, elements from a row of D to the next, four facts of
+/// the device, the stream.
+type Rows = unsafe extern "C" fn(
+    *mut c_void,
+    *const c_void,
+    *const c_void,
+    *mut c_void,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i32,
+    i32,
+    i64,
+    i32,
+    *mut c_void,
+);
+/// Rows of activations in f32: the activations, a list of rows, the scratch buffer, a type that nothing reads, K, elements from a row to the next and to the next
+/// matrices, K in the scratch buffer, rows, matrices in two dimensions, the stream.
+type QuantizeRows = unsafe extern "C" fn(
+    *const c_void,
+    *const i32,
+    *mut c_void,
+    i32,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    *mut c_void,
+);
 
 /// candle's functions for a format, with the names of the two that multiply.
 struct Functions {

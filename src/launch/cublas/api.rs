@@ -6,7 +6,7 @@
 use super::library::{find, Found};
 use crate::error::{Error, Result};
 use once_cell::sync::OnceCell;
-use std::ffi::{c_int, c_longlong, c_void, CStr};
+use std::ffi::{c_int, c_longlong, c_void};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -125,12 +125,12 @@ impl Library {
     ///
     /// # Safety
     /// `F` is the type of a pointer to the function.
-    pub unsafe fn function<F: Copy>(self, name: &CStr) -> Result<F> {
+    pub unsafe fn function<F: Copy>(self, name: &str) -> Result<F> {
         let missing = |e: libloading::Error| {
             Error::Vendor(format!("{e}; link the program to libcublas 12 or 13, or set TILEGEMM_VENDOR=off"))
         };
         // SAFETY: the caller's promise; the library is never closed.
-        Ok(*unsafe { self.found()?.library.get::<F>(name.to_bytes_with_nul()) }.map_err(missing)?)
+        Ok(*unsafe { self.found()?.library.get::<F>(name) }.map_err(missing)?)
     }
 }
 
@@ -141,16 +141,16 @@ pub(crate) fn cublas() -> Result<&'static Cublas> {
         let library = Library::Cublas;
         // SAFETY: cublas_api.h declares these types.
         unsafe {
-            let version = version(library.function(c"cublasGetProperty")?)?;
+            let version = version(library.function("cublasGetProperty")?)?;
             Ok(Cublas {
                 library: VendorLibrary { path: library.found()?.path.clone(), version },
-                get_math_mode: library.function(c"cublasGetMathMode")?,
-                set_math_mode: library.function(c"cublasSetMathMode")?,
-                gemm_strided_batched_ex: library.function(c"cublasGemmStridedBatchedEx")?,
+                get_math_mode: library.function("cublasGetMathMode")?,
+                set_math_mode: library.function("cublasSetMathMode")?,
+                gemm_strided_batched_ex: library.function("cublasGemmStridedBatchedEx")?,
                 #[cfg(feature = "interpose")]
-                get_stream: library.function(c"cublasGetStream_v2")?,
+                get_stream: library.function("cublasGetStream_v2")?,
                 #[cfg(feature = "interpose")]
-                get_pointer_mode: library.function(c"cublasGetPointerMode_v2")?,
+                get_pointer_mode: library.function("cublasGetPointerMode_v2")?,
             })
         }
     })

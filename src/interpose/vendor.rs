@@ -1,8 +1,9 @@
-//! The path of an intercepted call through the dispatcher: to our kernels, or to the vendor's function with the arguments unchanged.
+//! Calls of functions that their library still has, through the dispatcher: to our kernels, or to the library's function with the arguments unchanged.
 
-use super::count::{count_forwarded, count_ours, count_refused, Forwarded};
+use super::count::{count_forwarded, Forwarded, OURS, REFUSED};
 use super::failure::{after_failure, after_panic, Next, Progress};
-use super::mode::{exact_sums, is_dry_run, mode, Mode};
+use super::mode::{exact_sums, mode, Mode};
+use super::symbol::Call;
 use super::tell::{tell, Told};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::error::{Error, Result};
@@ -12,7 +13,6 @@ use crate::problem::{Activation, Epilogue, F32Mode, Format, Problem};
 use crate::trace;
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::panic::AssertUnwindSafe;
 
 pub(super) const STATUS_SUCCESS: c_int = 0;
 pub(super) const STATUS_NOT_INITIALIZED: c_int = 1;
@@ -20,26 +20,19 @@ const STATUS_EXECUTION_FAILED: c_int = 13;
 const STATUS_NOT_SUPPORTED: c_int = 15;
 
 thread_local! {
-    static PROBING: Cell<bool> = const { Cell::new(false) };
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Why a call is outside the contract, and the error where one of our settings or a library is the cause.
 pub(super) type Refusal = (Forwarded, Option<Error>);
 
-/// One call of a function that this module's neighbours define.
-pub(super) trait Call {
+/// The arguments of one call.
+pub(super) trait Contract {
     /// The product that the call asks for. This function is the contract of the interposer.
     ///
     /// # Safety
     /// The caller's arguments are as the vendor's function requires.
     unsafe fn product(&self) -> std::result::Result<Product, Refusal>;
-
-    /// Calls the vendor's function with the arguments unchanged.
-    ///
-    /// # Safety
-    /// As for [`Call::product`].
-    unsafe fn forward(&self) -> c_int;
 
     /// The call in words, for a trace.
     fn describe(&self) -> String;
@@ -68,127 +61,113 @@ impl Product {
     }
 }
 
-/// Whether a call that `call` makes reaches [`enter`]. `call` returns the status of the call.
-pub(super) fn arrives(call: impl FnOnce() -> c_int) -> bool {
-    PROBING.set(true);
-    let status = call();
-    PROBING.set(false);
-    status == STATUS_SUCCESS
+/// A call that the vendor's library can run as well.
+pub(super) struct Forwardable<'a> {
+    pub contract: &'a dyn Contract,
+    /// Calls the vendor's function with the arguments unchanged.
+    pub forward: &'a dyn Fn() -> c_int,
 }
 
-/// Runs the call on our kernels or forwards the call.
-///
-/// # Safety
-/// The arguments are as the vendor's function requires.
-pub(super) unsafe fn enter(call: &dyn Call) -> c_int {
-    if PROBING.get() || is_dry_run() {
-        return STATUS_SUCCESS;
+impl Call for Forwardable<'_> {
+    type Status = c_int;
+
+    unsafe fn run(&self, progress: &Cell<Progress>) -> c_int {
+        if INSIDE.replace(true) {
+            // libcublas calls cublasLtMatmul: such a call is the vendor's own way to run a product that is decided on.
+            return (self.forward)();
+        }
+        // SAFETY: the caller's promises are passed on.
+        let status = unsafe { self.take(progress) };
+        INSIDE.set(false);
+        status
     }
-    if INSIDE.replace(true) {
-        // libcublas calls cublasLtMatmul: such a call is the vendor's own way to run a product that is decided on.
-        // SAFETY: the arguments are the caller's, unchanged.
-        return unsafe { call.forward() };
+
+    unsafe fn after_panic(&self, progress: Progress) -> c_int {
+        let status = self.go_on(after_panic(progress, mode()), Forwarded::Failed);
+        INSIDE.set(false);
+        status
     }
-    let progress = Cell::new(Progress::Nothing);
-    // A panic must not cross the C boundary.
-    // SAFETY: the caller's promises are passed on.
-    let status = std::panic::catch_unwind(AssertUnwindSafe(|| unsafe { take(call, &progress) }));
-    // SAFETY: as above.
-    let status =
-        status.unwrap_or_else(|_| unsafe { go_on(call, after_panic(progress.get(), mode()), Forwarded::Failed) });
-    INSIDE.set(false);
-    status
 }
 
-/// Finishes a call that failed on our side: forwards, refuses or fails the call.
-///
-/// # Safety
-/// As for [`enter`].
-unsafe fn go_on(call: &dyn Call, next: Next, reason: Forwarded) -> c_int {
-    let status = match next {
-        // SAFETY: the arguments are the caller's, unchanged.
-        Next::Forward => return unsafe { forward(call, reason) },
-        Next::Refuse => STATUS_NOT_SUPPORTED,
-        Next::Fail => STATUS_EXECUTION_FAILED,
-    };
-    count_refused();
-    status
-}
-
-unsafe fn forward(call: &dyn Call, reason: Forwarded) -> c_int {
-    count_forwarded(reason);
-    // SAFETY: the arguments are the caller's, unchanged.
-    unsafe { call.forward() }
-}
-
-/// Runs the call on our kernels or forwards the call.
-unsafe fn take(call: &dyn Call, progress: &Cell<Progress>) -> c_int {
-    let mode = mode();
-    if mode == Mode::Off {
-        // SAFETY: the arguments are the caller's, unchanged.
-        return unsafe { forward(call, Forwarded::Off) };
-    }
-    // SAFETY: the caller's promises are passed on.
-    let product = match unsafe { call.product() } {
-        Ok(product) => product,
-        Err((reason, None)) => {
-            if mode == Mode::Trace {
-                trace::outside(format!("{}: forwarded to cuBLAS ({reason:?})", call.describe()));
+impl Forwardable<'_> {
+    /// Runs the call on our kernels or forwards the call.
+    unsafe fn take(&self, progress: &Cell<Progress>) -> c_int {
+        let mode = mode();
+        if mode == Mode::Off {
+            return self.forward(Forwarded::Off);
+        }
+        // SAFETY: the caller's promises are passed on.
+        let product = match unsafe { self.contract.product() } {
+            Ok(product) => product,
+            Err((reason, None)) => {
+                if mode == Mode::Trace {
+                    trace::outside(format!("{}: forwarded to cuBLAS ({reason:?})", self.contract.describe()));
+                }
+                return self.forward(reason);
             }
-            // SAFETY: the arguments are the caller's, unchanged.
-            return unsafe { forward(call, reason) };
-        }
-        // SAFETY: as above.
-        Err((reason, Some(error))) => return unsafe { fail(call, None, (reason, error), progress, mode) },
-    };
-    // SAFETY: the caller's pointers satisfy the requirements of the vendor's library, and our launch requires the same.
-    match unsafe { run(&product, mode, progress) } {
-        Ok(Taken::Ours) => {
-            count_ours();
-            STATUS_SUCCESS
-        }
-        Ok(Taken::Changed) => {
-            count_forwarded(Forwarded::Chosen);
-            STATUS_SUCCESS
-        }
-        // SAFETY: the arguments are the caller's, unchanged.
-        Ok(Taken::No) => unsafe { forward(call, Forwarded::Chosen) },
-        Err(error) => {
-            if mode == Mode::Trace && matches!(error, Error::Unsupported { .. } | Error::Forced { .. }) {
-                trace::unplanned(&product.problem);
+            Err((reason, Some(error))) => return self.fail(None, (reason, error), progress, mode),
+        };
+        // SAFETY: the caller's pointers satisfy the requirements of the vendor's library, and our launch requires the same.
+        match unsafe { run(&product, mode, progress) } {
+            Ok(Taken::Ours) => {
+                OURS.count();
+                STATUS_SUCCESS
             }
-            let reason = reason_of(&error);
-            // SAFETY: as above.
-            unsafe { fail(call, Some(&product.problem), (reason, error), progress, mode) }
+            Ok(Taken::Changed) => {
+                count_forwarded(Forwarded::Chosen);
+                STATUS_SUCCESS
+            }
+            Ok(Taken::No) => self.forward(Forwarded::Chosen),
+            Err(error) => {
+                if mode == Mode::Trace && matches!(error, Error::Unsupported { .. } | Error::Forced { .. }) {
+                    trace::unplanned(&product.problem);
+                }
+                self.fail(Some(&product.problem), (reason_of(&error), error), progress, mode)
+            }
         }
     }
-}
 
-/// The end of a call inside the contract that failed on our side, and a message where the user should know.
-unsafe fn fail(
-    call: &dyn Call,
-    problem: Option<&Problem>,
-    (reason, error): (Forwarded, Error),
-    progress: &Cell<Progress>,
-    mode: Mode,
-) -> c_int {
-    let next = after_failure(progress.get(), &error, mode);
-    match next {
-        Next::Forward => report(problem, reason, &error),
-        Next::Refuse => {
-            tell(&format!("TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"));
+    /// The end of a call inside the contract that failed on our side, and a message where the user should know.
+    fn fail(
+        &self,
+        problem: Option<&Problem>,
+        (reason, error): (Forwarded, Error),
+        progress: &Cell<Progress>,
+        mode: Mode,
+    ) -> c_int {
+        let next = after_failure(progress.get(), &error, mode);
+        match next {
+            Next::Forward => report(problem, reason, &error),
+            Next::Refuse => {
+                tell(&format!("TILEGEMM=force, and a call inside the contract was not taken ({reason:?}): {error}"));
+            }
+            Next::Fail => tell(&format!("a product that is added to C failed; C may have part of it: {error}")),
         }
-        Next::Fail => tell(&format!("a product that is added to C failed; C may have part of it: {error}")),
+        self.go_on(next, reason)
     }
-    // SAFETY: the arguments are the caller's, unchanged.
-    unsafe { go_on(call, next, reason) }
+
+    /// Finishes a call that failed on our side: forwards, refuses or fails the call.
+    fn go_on(&self, next: Next, reason: Forwarded) -> c_int {
+        let status = match next {
+            Next::Forward => return self.forward(reason),
+            Next::Refuse => STATUS_NOT_SUPPORTED,
+            Next::Fail => STATUS_EXECUTION_FAILED,
+        };
+        REFUSED.count();
+        status
+    }
+
+    fn forward(&self, reason: Forwarded) -> c_int {
+        count_forwarded(reason);
+        (self.forward)()
+    }
 }
 
 /// Reports why an eligible call is forwarded. Each distinct product is one event. The first failure (of
 /// a setting, the library or a launch) also goes to stderr, because a program without a subscriber sees no event.
 fn report(problem: Option<&Problem>, reason: Forwarded, error: &Error) {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    static TOLD: Told = Told::new();
+    static TOLD: Told<(Option<Problem>, Forwarded)> = Told::new(1024);
     if TOLD.is_new((problem.copied(), reason)) {
         tracing::warn!(target: "tilegemm::interpose", %error, "forwarded to cuBLAS");
     }
@@ -295,7 +274,7 @@ unsafe fn run_whole(
         }
         progress.set(Progress::launching(problem));
         // SAFETY: the caller's pointers and the call's sizes agree; the stream is the stream of the call.
-        launch::relaxed(|| unsafe { launch::launch(plan, pointers, queue) })??;
+        unsafe { launch::launch(plan, pointers, queue)? };
         Ok(if vendor { Taken::Changed } else { Taken::Ours })
     })?
 }
