@@ -8,6 +8,7 @@ use candle_tilegemm::dispatch::{set_batch_invariant, Dispatcher, Policy};
 use candle_tilegemm::kernel::SumOrder;
 use candle_tilegemm::problem::{BiasAxis, Types};
 use candle_tilegemm::{interpose, Activation, F32Mode, Format, Gemm, Layout, Problem};
+use rayon::prelude::*;
 
 /// Rows of the products that others are compared with.
 const MOST: usize = 300;
@@ -117,13 +118,13 @@ fn every_variant<T: Element, Out: Element>(gpu: &Gpu, layout: Layout, mode: F32M
         Variant { bias: Some(BiasAxis::N), activation: Activation::GeluErf, ..plain },
         Variant::FULL,
     ];
-    for variant in variants {
-        for [n, k] in [[520, 1032], [1001, 515], [128, 4100], [2056, 64]] {
-            let problem = cases::problem(MOST, n, k, layout, types, variant).with(|p| p.f32_mode = mode);
-            let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, 5);
-            compare(gpu, &problem, &operands, &ROWS).map_err(|e| format!("{variant:?}: {e}"))?;
-        }
-    }
+    let sizes = [[520, 1032], [1001, 515], [128, 4100], [2056, 64]];
+    let products: Vec<_> = variants.into_iter().flat_map(|variant| sizes.map(|size| (variant, size))).collect();
+    products.par_iter().try_for_each(|&(variant, [n, k])| {
+        let problem = cases::problem(MOST, n, k, layout, types, variant).with(|p| p.f32_mode = mode);
+        let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, 5);
+        compare(gpu, &problem, &operands, &ROWS).map_err(|e| format!("{variant:?}: {e}"))
+    })?;
     let problem = cases::problem(4096, 520, 1032, layout, types, plain).with(|p| p.f32_mode = mode);
     let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, 6);
     compare(gpu, &problem, &operands, &[1, 5, 64, 300, 513, 801, 1000, 2047])

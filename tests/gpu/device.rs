@@ -7,10 +7,11 @@ use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DriverError};
 use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::kernel::Role;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Problem};
 use half::{bf16, f16};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone)]
 pub struct Gpu {
@@ -140,6 +141,13 @@ impl Gpu {
         Ok(Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast()))
     }
 
+    /// Held from the launch to the result where the plan runs cuBLAS: tests run products of several threads at once, and a handle has one workspace.
+    pub fn alone(&self, plan: &Plan) -> Option<MutexGuard<'static, ()>> {
+        static CUBLAS: Mutex<()> = Mutex::new(());
+        // A test that panicked has left nothing behind.
+        (plan.kernel.role == Role::Vendor).then(|| CUBLAS.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// D after the plan's kernels have run on the operands.
     pub fn run<'a, T: Element, Out: Element>(
         &self,
@@ -148,6 +156,7 @@ impl Gpu {
         operands: &Operands<T, Out>,
     ) -> Result<Vec<Out>, String> {
         let (plan, queue) = self.plan(choice, problem)?;
+        let _alone = self.alone(&plan);
         // SAFETY: `with_operands` has buffers that hold what the problem spans.
         self.with_operands(problem.epilogue.in_place, operands, |pointers, _| unsafe { launch(&plan, pointers, queue) })
     }
@@ -160,6 +169,7 @@ impl Gpu {
         operands: &Operands<T>,
     ) -> Result<Vec<T>, String> {
         let (plan, queue) = self.plan(kernel, problem)?;
+        let _alone = self.alone(&plan);
         self.with_operands(problem.epilogue.in_place, operands, |pointers, d| {
             // SAFETY: as in `run`.
             let launch = || unsafe { launch(&plan, pointers, queue) };

@@ -9,6 +9,7 @@ use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
 use candle_tilegemm::{Activation, Layout, Problem};
 use half::{bf16, f16};
+use rayon::prelude::*;
 
 pub fn tests() -> Vec<(String, Test)> {
     vec![
@@ -116,11 +117,10 @@ fn by_every_kernel<T: Element, Out: Element>(gpu: &Gpu, asked: &Problem) -> Resu
     let forced: Vec<Policy> = forced.filter(|policy| dispatcher.plan(asked, *policy).is_ok()).collect();
     let count = forced.len();
     let chosen = [Policy::default(), Policy::own(), Policy::default().with_batch_invariance(true)];
-    for policy in forced.into_iter().chain(chosen) {
-        for data in [Data::Normal, Data::Integers] {
-            let operands = cases::operands::<T, Out>(asked, 0, data, 21);
-            random::run(gpu, asked, &operands, data, policy, Fusion::Full)?;
-        }
+    let policies: Vec<Policy> = forced.into_iter().chain(chosen).collect();
+    for data in [Data::Normal, Data::Integers] {
+        let operands = cases::operands::<T, Out>(asked, 0, data, 21);
+        policies.par_iter().try_for_each(|policy| random::run(gpu, asked, &operands, data, *policy, Fusion::Full))?;
     }
     Ok(count)
 }

@@ -356,6 +356,7 @@ fn on_the_gpu<T: Element>(
 ) -> Result<Vec<T>, String> {
     let text = |e: candle::Error| e.to_string();
     let (plan, queue) = gpu.plan(choice, problem)?;
+    let _alone = gpu.alone(&plan);
     if matches!(way, Way::Copies) && plan.packing.is_none_or(|packing| !packing.b) {
         return Err(format!("{} runs without a copy of B", plan.kernel));
     }

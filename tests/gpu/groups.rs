@@ -332,6 +332,7 @@ pub fn random<T: Element, Out: Element>(gpu: &Gpu, policy: Policy, rng: &mut Std
     let operands = operands::<T, Out>(&problem, rng)?;
     let (plan, queue) = gpu.plan(policy, &problem)?;
     let describe = |e: String| format!("{problem}, {kind:?}, by {} {}: {e}", plan.name(), plan.config);
+    let _alone = gpu.alone(&plan);
     let uploaded = Uploaded::new(gpu, &routing, &operands)?;
     uploaded.launch(&plan, queue).map_err(describe)?;
     check(plan.kernel, &problem, &routing, &operands, &uploaded.result()?).map_err(describe)

@@ -15,7 +15,9 @@ use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+use rayon::prelude::*;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The policies of random products: with and without cuBLAS, a workspace, copies of operands, and one order of sums.
 const POLICIES: [fn() -> Policy; 6] = [
@@ -72,9 +74,10 @@ fn seed() -> Result<u64, String> {
 }
 
 /// Runs so many random products, or `TILEGEMM_TEST_CASES`.
-fn each(count: usize, mut one: impl FnMut(&mut StdRng) -> Result<(), String>) -> Result<(), String> {
+fn each(count: usize, one: impl Fn(&mut StdRng) -> Result<(), String> + Sync) -> Result<(), String> {
     let (first, count) = (seed()?, cases::few_cases()?.unwrap_or(count));
     (first..first + count as u64)
+        .into_par_iter()
         .try_for_each(|seed| one(&mut StdRng::seed_from_u64(seed)).map_err(|error| format!("seed {seed}: {error}")))
 }
 
@@ -176,6 +179,7 @@ pub fn run<T: Element, Out: Element>(
     let text = |error: candle_tilegemm::Error| error.to_string();
     let (epilogue, passes) = problem.epilogue.keep(fusion);
     let (plan, queue) = gpu.plan(policy, &problem.with(|p| p.epilogue = epilogue))?;
+    let _alone = gpu.alone(&plan);
     let launched = gpu.with_operands(problem.epilogue.in_place, operands, |pointers, _| {
         // SAFETY: the buffers hold what the problem spans, and live until D has been read.
         unsafe {
@@ -223,9 +227,9 @@ fn with_a_small_workspace(name: &str, test: impl FnOnce() -> Result<(), String>)
 fn in_pieces<T: Element>(gpu: &Gpu, count: usize) -> Result<(), String> {
     let dispatcher = Dispatcher::new(gpu.info.clone());
     let bytes = workspace::bytes().map_err(|e| e.to_string())?;
-    let mut drawn = 0;
+    let drawn = AtomicUsize::new(0);
     each(count, |rng| loop {
-        drawn += 1;
+        let drawn = drawn.fetch_add(1, Ordering::Relaxed);
         if drawn > 400 * count {
             return Err(format!("of {drawn} products few are computed in pieces"));
         }

@@ -5,39 +5,50 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The number of a part, from 0, and the number of parts.
+/// The number of a part, from 0, the number of parts, and the first test, from 1.
 #[derive(Clone, Copy)]
-pub struct Shard(usize, usize);
+pub struct Shard {
+    part: usize,
+    parts: usize,
+    from: usize,
+}
 
 impl Shard {
-    /// The arguments of this process, and the part that they ask for.
+    /// The arguments of this process, and the part that they ask for: `--shard 2/3`, and `--from 651` to go on where a run was cut.
     pub fn from_args() -> (Arguments, Self) {
         let mut arguments: Vec<String> = std::env::args().collect();
-        let mut shard = Self(0, 1);
-        if let Some(at) = arguments.iter().position(|argument| argument.split('=').next() == Some("--shard")) {
+        let mut take = |name: &str| -> Option<String> {
+            let at = arguments.iter().position(|argument| argument.split('=').next() == Some(name))?;
             let option = arguments.remove(at);
-            let value = match option.split_once('=') {
+            Some(match option.split_once('=') {
                 Some((_, value)) => value.to_string(),
                 None if at < arguments.len() => arguments.remove(at),
                 None => String::new(),
-            };
-            shard = Self::parse(&value).unwrap_or_else(|| {
-                eprintln!("--shard {value}: expected a part and the number of parts, such as 1/3");
+            })
+        };
+        fn understood<T>(name: &str, value: &str, example: &str, parsed: Option<T>) -> T {
+            parsed.unwrap_or_else(|| {
+                eprintln!("{name} {value}: expected {example}");
                 std::process::exit(2);
-            });
+            })
         }
-        (Arguments::from_iter(arguments), shard)
+        let (shard, from) = (take("--shard"), take("--from"));
+        let (part, parts) = shard.map_or((0, 1), |value| {
+            understood("--shard", &value, "a part and the number of parts, such as 1/3", Self::parse(&value))
+        });
+        let from = from.map_or(1, |value| understood("--from", &value, "the number of a test", value.parse().ok()));
+        (Arguments::from_iter(arguments), Self { part, parts, from })
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<(usize, usize)> {
         let (part, parts) = text.split_once('/')?;
         let (part, parts) = (part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?);
-        (1..=parts).contains(&part).then(|| Self(part - 1, parts))
+        (1..=parts).contains(&part).then(|| (part - 1, parts))
     }
 
     /// Whether this part has the test at that place of the list. Neighbours take about as long, and go to different parts.
     pub fn has(self, place: usize) -> bool {
-        place % self.1 == self.0
+        place % self.parts == self.part && place + 1 >= self.from
     }
 }
 
