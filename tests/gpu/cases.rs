@@ -205,7 +205,7 @@ fn compare_all<T: Element, Out: Element>(
         return Err(format!("built for {}, which this device does not run", kernel.arch));
     }
     let dispatcher = Dispatcher::new(gpu.info.clone());
-    let mut cases = Vec::new();
+    let mut cases: Vec<(usize, Problem, Variant, Data)> = Vec::new();
     for (index, (m, n, k)) in sizes(kernel).into_iter().enumerate() {
         // Every variant on every fifth size, and a bare product and a full epilogue on every size. Where a kernel has many widths of
         // tiles, and so many large sizes, not every variant on these.

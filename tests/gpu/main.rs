@@ -90,7 +90,9 @@ fn main() {
         let gpu = gpu.clone();
         let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
         let of = name.clone();
-        let run = move || -> Result<(), Failed> { Ok(shard::counted(&of, || gpu.and_then(|gpu| test(&gpu)))?) };
+        let run = move || -> Result<(), Failed> {
+            Ok(shard::counted(&of, || shard::in_a_pool(move || gpu.and_then(|gpu| test(&gpu))))?)
+        };
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });
     let trials: Vec<Trial> = trials.collect();

@@ -1,6 +1,7 @@
 //! A part of the tests, for several cards or short leases: `--shard 2/3` is the second of three parts. And what had run when the program is cut.
 
 use libtest_mimic::Arguments;
+use rayon::ThreadPoolBuilder;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ pub fn print_times() {
 }
 
 /// Runs a test, counts it and keeps its time; one that panics has failed.
-pub fn counted<T, E>(name: &str, test: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+pub fn counted<T>(name: &str, test: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     struct Count<'a> {
         name: &'a str,
         began: Instant,
@@ -103,5 +104,22 @@ pub fn counted<T, E>(name: &str, test: impl FnOnce() -> Result<T, E>) -> Result<
     let mut count = Count { name, began: Instant::now(), failed: true };
     let result = test();
     count.failed = result.is_err();
+    if let Err(error) = &result {
+        println!("{name}: {error}"); // now, as the process may be cut
+    }
+    result
+}
+
+/// Runs a test in a pool of threads of its own, which have ended when the test has: their streams' workspaces are free for the next test.
+pub fn in_a_pool<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    let mut threads = Vec::new();
+    let pool = ThreadPoolBuilder::new().spawn_handler(|thread| {
+        threads.push(std::thread::Builder::new().spawn(|| thread.run())?);
+        Ok(())
+    });
+    let pool = pool.build().expect("a pool of threads");
+    let result = pool.install(test);
+    drop(pool);
+    threads.into_iter().for_each(|thread| thread.join().expect("a thread of the pool ends"));
     result
 }
