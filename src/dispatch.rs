@@ -16,7 +16,7 @@ use crate::workspace::partition::Need;
 use fuse::Split;
 use memo::{Memo, Question, Recent};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 mod choice;
@@ -27,14 +27,15 @@ mod invariant;
 mod margins;
 mod memo;
 mod plan;
+mod planned;
 mod policy;
 pub(crate) mod refit;
 mod skipped;
 
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};
-use plan::Calls;
 pub use plan::Plan;
+pub use planned::Planned;
 pub use policy::{batch_invariant, set_batch_invariant, Policy};
 use refit::Refit;
 
@@ -81,7 +82,7 @@ pub struct Dispatcher {
     /// The kernels that can run on the device, in the order of the table.
     kernels: Vec<&'static KernelDesc>,
     id: usize,
-    plans: Memo<Plan>,
+    plans: Memo<Planned>,
     splits: Memo<Split>,
     /// Launches of plans that the dispatcher has dropped.
     forgotten: Arc<AtomicU64>,
@@ -90,7 +91,7 @@ pub struct Dispatcher {
 }
 
 thread_local! {
-    static RECENT_PLANS: RefCell<Recent<Plan>> = const { RefCell::new(Recent::new()) };
+    static RECENT_PLANS: RefCell<Recent<Planned>> = const { RefCell::new(Recent::new()) };
 }
 
 impl Dispatcher {
@@ -171,7 +172,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`Error::Unsupported`] when no kernel runs the problem, [`Error::Forced`] when the kernel asked for by name does not.
-    pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
+    pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Planned>> {
         self.with_plan(problem, policy, Arc::clone)
     }
 
@@ -180,7 +181,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// As for [`Dispatcher::plan`].
-    pub fn with_plan<T>(&self, problem: &Problem, policy: Policy, then: impl FnOnce(&Arc<Plan>) -> T) -> Result<T> {
+    pub fn with_plan<T>(&self, problem: &Problem, policy: Policy, then: impl FnOnce(&Arc<Planned>) -> T) -> Result<T> {
         self.plans.recall(&RECENT_PLANS, self.question(problem, policy), || self.choose(problem, policy), then)
     }
 
@@ -188,7 +189,7 @@ impl Dispatcher {
         Question { dispatcher: self.id, policy, problem }
     }
 
-    fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
+    fn choose(&self, asked: &Problem, policy: Policy) -> Result<Planned> {
         let canonical = asked.canonical();
         let chosen = self.decide(asked, &canonical.problem, policy).chosen.map_err(|rejection| {
             match policy.forced().zip(rejection) {
@@ -221,7 +222,7 @@ impl Dispatcher {
         decision
     }
 
-    fn plan_of(&self, asked: &Problem, policy: Policy, canonical: Canonical, chosen: Chosen) -> Plan {
+    fn plan_of(&self, asked: &Problem, policy: Policy, canonical: Canonical, chosen: Chosen) -> Planned {
         let p = &canonical.problem;
         let Chosen { kernel, config, us: estimate_us, reason, packing } = chosen;
         tracing::debug!(
@@ -236,33 +237,16 @@ impl Dispatcher {
             None if workspace.least > 0 && policy.workspace > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
         };
-        let (sm_count, dispatcher) = (self.device.sm_count, self.id);
-        let calls = Calls { counter: Counter::default(), forgotten: self.forgotten.clone() };
-        let asked = *asked;
-        Plan {
-            asked,
-            canonical,
-            kernel,
-            reason,
-            estimate_us,
-            sm_count,
-            config,
-            packing,
-            workspace,
-            without,
-            dispatcher,
-            policy,
-            calls,
-            told: AtomicBool::new(false),
-            ready: AtomicBool::new(false),
-        }
+        let sm_count = self.device.sm_count;
+        let plan = Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count, config, packing, workspace };
+        Planned::new(plan, without, self.question(asked, policy), self.forgotten.clone())
     }
 
     /// The fastest plan for a plan's problem that needs no workspace, among the kernels of ours that `is_among` admits; `None` where none
     /// runs the problem, or the plan's kernel was asked for by name or for its order of sums.
     #[cfg(feature = "cuda")]
-    pub(crate) fn plan_among(&self, plan: &Plan, is_among: &dyn Fn(&KernelDesc) -> bool) -> Option<Plan> {
-        let policy = Policy { vendor: false, ..plan.policy.with_workspace(0) };
+    pub(crate) fn plan_among(&self, plan: &Planned, is_among: &dyn Fn(&KernelDesc) -> bool) -> Option<Planned> {
+        let policy = Policy { vendor: false, ..plan.policy().with_workspace(0) };
         if policy.forced.is_some() || policy.batch_invariant {
             return None;
         }
@@ -444,7 +428,7 @@ impl Dispatcher {
 
     /// The plans that the dispatcher keeps, with their call counts: all plans, or of more than 32,768 distinct products the latest.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn plans(&self) -> Vec<Arc<Plan>> {
+    pub(crate) fn plans(&self) -> Vec<Arc<Planned>> {
         self.plans.all()
     }
 
