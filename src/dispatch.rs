@@ -5,8 +5,10 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::{self, Model};
+use crate::cost;
 use crate::error::{Error, Result};
+use crate::family::card::Card;
+use crate::family::model::Model;
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Case, KernelDesc, Rejection, Role};
 use crate::packing::Packing;
@@ -32,6 +34,7 @@ mod policy;
 pub(crate) mod refit;
 mod skipped;
 
+#[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};
 pub use plan::Plan;
@@ -76,6 +79,8 @@ struct Decision {
 #[derive(Debug)]
 pub struct Dispatcher {
     device: DeviceInfo,
+    /// The data that estimates for the device are made with.
+    card: &'static Card,
     tables: Tables,
     /// Whether only kernels of this build count; off for questions about a device of another machine.
     only_built: bool,
@@ -116,7 +121,8 @@ impl Dispatcher {
             may_be_chosen && kernel.arch.runs_on(device.capability)
         };
         let kernels = KERNELS.iter().filter(runs).collect();
-        Self { device, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
+        let card = Card::of(&device);
+        Self { device, card, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
     }
 
     /// Adds a measured table, which the dispatcher asks before the other tables.
@@ -368,7 +374,10 @@ impl Dispatcher {
 
     /// The estimates of a kernel's family, with the fitted numbers and the trees that count.
     fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
-        self.refit.as_ref().map_or_else(|| Model::of(kernel), |refit| refit.model(kernel))
+        match &self.refit {
+            Some(refit) => refit.model(kernel, self.card),
+            None => self.card.model(kernel),
+        }
     }
 
     fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {
