@@ -3,7 +3,7 @@
 
 use candle_tilegemm_build::table::{self, Kernel, Language, Role};
 use candle_tilegemm_build::toolkit::{env, Toolkit};
-use candle_tilegemm_build::{archs, candle_tests, code, compiles_kernels, fitted, has, trees, tuning, units};
+use candle_tilegemm_build::{archs, candle_tests, cards, code, compiles_kernels, has, tuning, units};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,8 @@ fn run() -> Result<()> {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     let csrc = manifest.join("csrc");
-    let tables = manifest.join("tuning");
-    let families = manifest.join("src/family");
-    for path in [&csrc, &tables, &families, &manifest.join("src/bindings.rs")] {
+    let tuning = manifest.join("tuning");
+    for path in [&csrc, &tuning, &manifest.join("src/bindings.rs")] {
         watch(path);
     }
 
@@ -41,12 +40,11 @@ fn run() -> Result<()> {
     let is_built = |kernel: &Kernel| {
         is_built(kernel, &archs, profile) && !(lacks_tile.is_some() && kernel.language == Language::Tile)
     };
-    let trees = trees::Trees::read(&kernels, &families)?;
-    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, &trees, is_built))?;
-    units::write(&out.join("fitted.rs"), &(fitted::rust(&kernels, &families)? + &trees.rust()))?;
+    units::write(&out.join("kernels.rs"), &rust_table(&kernels, &archs, is_built))?;
+    units::write(&out.join("cards.rs"), &cards::rust(&kernels, &tuning)?)?;
     units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("sass.rs"), &table::sass(&csrc)?)?;
-    units::write(&out.join("tuning.rs"), &tuning::rust(&tables)?)?;
+    units::write(&out.join("tuning.rs"), &tuning::rust(&tuning)?)?;
     provide_bindings(&manifest, &csrc, &out)?;
     candle_tests(&out)?;
     let mut nvcc = "no kernels".to_string();
@@ -150,8 +148,8 @@ fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
 }
 
 /// The static tables that `src/family/mod.rs` includes.
-fn rust_table(kernels: &[Kernel], archs: &[u16], trees: &trees::Trees, is_built: impl Fn(&Kernel) -> bool) -> String {
-    let row = |(index, kernel): (usize, &Kernel)| kernel.rust(index, is_built(kernel), &trees.room(kernel, kernels));
+fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> bool) -> String {
+    let row = |(index, kernel): (usize, &Kernel)| kernel.rust(index, is_built(kernel), &cards::room(kernel, kernels));
     let rows: String = kernels.iter().enumerate().map(row).collect();
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\

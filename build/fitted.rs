@@ -1,6 +1,5 @@
-//! Turns `src/family/<family>.toml` into constants: each family as its fitted numbers.
+//! Reads `tuning/<card>/fit/<family>.toml`: the fitted numbers of a family.
 
-use super::table::Kernel;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -14,20 +13,11 @@ struct File {
     values: BTreeMap<String, toml::Value>,
 }
 
-/// A static for each family of the table. The compiler checks that the names of a file are those of its family.
-pub fn rust(kernels: &[Kernel], folder: &Path) -> Result<String, String> {
-    let statics = super::table::families(kernels).into_iter().map(|family| {
-        let path = folder.join(format!("{family}.toml"));
-        let file: File = read(&path)?;
-        let field = |(name, value): (&String, &toml::Value)| Ok(format!("{name}: {}, ", literal(value)?));
-        let fields: Result<String, String> = file.values.iter().map(field).collect();
-        let (name, kind) = (family.to_uppercase(), super::table::camel_case(family));
-        Ok(format!(
-            "pub(super) static {name}: {family}::{kind} = {family}::{kind} {{ {} }};\n",
-            fields.map_err(|message| wrong(&path, message))?
-        ))
-    });
-    statics.collect()
+/// The numbers as fields of the family's type.
+pub fn fields(path: &Path) -> Result<String, String> {
+    let file: File = read(path)?;
+    let field = |(name, value): (&String, &toml::Value)| Ok(format!("{name}: {}, ", literal(value)?));
+    file.values.iter().map(field).collect::<Result<_, String>>().map_err(|message| wrong(path, message))
 }
 
 /// Reads a data file.

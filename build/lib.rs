@@ -3,11 +3,12 @@
 
 pub mod archs;
 pub mod candle_tests;
+pub mod cards;
 pub mod code;
-pub mod fitted;
+mod fitted;
 pub mod table;
 pub mod toolkit;
-pub mod trees;
+mod trees;
 pub mod tuning;
 pub mod units;
 

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+#[doc(hidden)]
+pub use cards::Chip;
+pub(crate) use cards::Known;
 pub use model::{ArchModel, Source};
 
 mod cards;

@@ -2,14 +2,11 @@
 //!
 //! Each family estimates its own kernels (`src/family`), in three layers: the numbers of the card
 //! ([`ArchModel`](crate::arch::ArchModel)), the models that families share (the roofline, the pipeline of a ring, output tiles in
-//! waves, the time of an epilogue), and the family's fitted numbers ([`parameters`]). Estimates rank kernels; they are not promises.
+//! waves, the time of an epilogue), and the family's fitted numbers. Estimates rank kernels; they are not promises.
 
 use crate::arch::DeviceInfo;
-use crate::config::Config;
-use crate::kernel::trees::{self, Trees};
-use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
+use crate::kernel::{ElementCost, Math};
 use crate::problem::{Activation, Format, Groups, Operand, Problem};
-use crate::workspace;
 
 pub(crate) use pipeline::memory_us;
 
@@ -17,110 +14,10 @@ pub(crate) mod pipeline;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
 
-/// Expected time of `kernel` for the canonical `problem`, in microseconds, with a workspace of the default size.
-pub fn estimate_us(kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> f64 {
-    Model::of(kernel).configure(&Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES }).1
-}
-
-/// The estimates of a family: its model, and the errors that its measurements have shown.
-#[derive(Clone, Copy)]
-pub struct Model<'a> {
-    pub(crate) family: &'a dyn Family,
-    pub(crate) trees: Trees<'a>,
-}
-
-/// The family's other configurations count where the model expects them to take at most this multiple of its choice's time.
-const NEAR: f64 = 1.1;
-
-impl Model<'static> {
-    /// The estimates of the kernel's family in this build.
-    pub fn of(kernel: &KernelDesc) -> Self {
-        Self { family: kernel.room.family, trees: kernel.room.trees }
-    }
-}
-
-impl Model<'_> {
-    /// The configuration that a plan takes, and its expected time in microseconds.
-    pub fn configure(&self, case: &Case) -> (Config, f64) {
-        let (config, us) = self.uncorrected(case);
-        self.corrected(&[(*case, config, us)])[0]
-    }
-
-    /// The configuration that the model alone would take.
-    pub fn chosen(&self, case: &Case) -> Config {
-        self.family.choose(case)
-    }
-
-    /// The configuration that the model alone would take, and its expected time by the model alone.
-    pub fn uncorrected(&self, case: &Case) -> (Config, f64) {
-        if case.problem.is_empty() {
-            return (Config::default(), 0.0);
-        }
-        let (config, us) = self.family.chosen(case);
-        (config, us + epilogue_us(self.family, case))
-    }
-
-    /// The configuration that a plan takes, and its expected time, for kernels of the family with the answers of [`Model::uncorrected`] for
-    /// one problem.
-    pub fn corrected(&self, choices: &[(Case, Config, f64)]) -> Vec<(Config, f64)> {
-        let mut best: Vec<(Config, f64)> = choices.iter().map(|(_, config, us)| (*config, *us)).collect();
-        let Some((first, ..)) = choices.first() else { return best };
-        let Some(of_problem) = self.facts(first) else { return best };
-        let roofline = roofline_us(first.problem, first.device);
-        let (mut launches, mut facts) = (Vec::new(), Vec::new());
-        for (place, (case, config, us)) in choices.iter().enumerate() {
-            let epilogue = epilogue_us(self.family, case);
-            let rivals = self.family.rivals(case, config, NEAR * us - epilogue).into_iter();
-            let rivals = rivals.map(|(rival, rival_us)| (rival, rival_us + epilogue));
-            for (config, us) in [(*config, *us)].into_iter().chain(rivals) {
-                launches.push((place, config, us));
-                facts.push(trees::of_launch(of_problem, case, &config, us));
-            }
-            best[place].1 = f64::INFINITY;
-        }
-        for ((place, config, us), factor) in launches.into_iter().zip(trees::factors(self.trees.trees, &facts)) {
-            let us = by(us, factor, roofline);
-            if us < best[place].1 {
-                best[place] = (config, us);
-            }
-        }
-        best
-    }
-
-    /// Expected time in this configuration, in microseconds.
-    pub fn configured_us(&self, case: &Case, config: &Config) -> f64 {
-        let us = self.uncorrected_us(case, config);
-        let Some(of_problem) = self.facts(case) else { return us };
-        let facts = trees::of_launch(of_problem, case, config, us);
-        by(us, trees::factors(self.trees.trees, &[facts])[0], roofline_us(case.problem, case.device))
-    }
-
-    /// Expected time in this configuration by the model alone, in microseconds.
-    pub fn uncorrected_us(&self, case: &Case, config: &Config) -> f64 {
-        if case.problem.is_empty() {
-            return 0.0;
-        }
-        self.family.estimate(case, config) + epilogue_us(self.family, case)
-    }
-
-    /// The facts of the problem, where the trees hold for it.
-    fn facts(&self, case: &Case) -> Option<trees::Facts> {
-        if self.trees.trees.is_empty() || case.problem.is_empty() || !trees::hold_for(case.device) {
-            return None;
-        }
-        Some(trees::of_problem(case.problem, case.device)).filter(|facts| self.trees.hold(facts))
-    }
-}
-
-/// An estimate by a factor, which takes no estimate below the roofline.
-fn by(us: f64, factor: f64, roofline: f64) -> f64 {
-    (us * factor).max(us.min(roofline))
-}
-
 /// Time that the epilogue adds to the bare product.
-fn epilogue_us(family: &dyn Family, case: &Case) -> f64 {
-    let elements = case.problem.outputs() / f64::from(case.device.sm_count);
-    1e-3 * elements * element_ns(&family.element_cost(case.kernel), case.problem)
+pub(crate) fn epilogue_us(cost: &ElementCost, problem: &Problem, device: &DeviceInfo) -> f64 {
+    let elements = problem.outputs() / f64::from(device.sm_count);
+    1e-3 * elements * element_ns(cost, problem)
 }
 
 /// The least time that arithmetic and device memory allow, in microseconds. For f32 the fastest arithmetic that the mode admits counts.

@@ -5,8 +5,10 @@
 
 use crate::arch::DeviceInfo;
 use crate::config::Config;
-use crate::cost::{self, Model};
+use crate::cost;
 use crate::error::{Error, Result};
+use crate::family::card::Card;
+use crate::family::model::Model;
 use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{Case, KernelDesc, Rejection, Role};
 use crate::packing::Packing;
@@ -16,7 +18,7 @@ use crate::workspace::partition::Need;
 use fuse::Split;
 use memo::{Memo, Question, Recent};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 mod choice;
@@ -27,14 +29,16 @@ mod invariant;
 mod margins;
 mod memo;
 mod plan;
+mod planned;
 mod policy;
 pub(crate) mod refit;
 mod skipped;
 
+#[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use explanation::{Candidate, Explanation, Tuned};
-use plan::Calls;
 pub use plan::Plan;
+pub use planned::Planned;
 pub use policy::{batch_invariant, set_batch_invariant, Policy};
 use refit::Refit;
 
@@ -75,13 +79,15 @@ struct Decision {
 #[derive(Debug)]
 pub struct Dispatcher {
     device: DeviceInfo,
+    /// The data that estimates for the device are made with.
+    card: &'static Card,
     tables: Tables,
     /// Whether only kernels of this build count; off for questions about a device of another machine.
     only_built: bool,
     /// The kernels that can run on the device, in the order of the table.
     kernels: Vec<&'static KernelDesc>,
     id: usize,
-    plans: Memo<Plan>,
+    plans: Memo<Planned>,
     splits: Memo<Split>,
     /// Launches of plans that the dispatcher has dropped.
     forgotten: Arc<AtomicU64>,
@@ -90,7 +96,7 @@ pub struct Dispatcher {
 }
 
 thread_local! {
-    static RECENT_PLANS: RefCell<Recent<Plan>> = const { RefCell::new(Recent::new()) };
+    static RECENT_PLANS: RefCell<Recent<Planned>> = const { RefCell::new(Recent::new()) };
 }
 
 impl Dispatcher {
@@ -115,7 +121,8 @@ impl Dispatcher {
             may_be_chosen && kernel.arch.runs_on(device.capability)
         };
         let kernels = KERNELS.iter().filter(runs).collect();
-        Self { device, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
+        let card = Card::of(&device);
+        Self { device, card, tables, only_built, kernels, id, plans, splits, forgotten, refit: None }
     }
 
     /// Adds a measured table, which the dispatcher asks before the other tables.
@@ -171,7 +178,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`Error::Unsupported`] when no kernel runs the problem, [`Error::Forced`] when the kernel asked for by name does not.
-    pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
+    pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Planned>> {
         self.with_plan(problem, policy, Arc::clone)
     }
 
@@ -180,7 +187,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// As for [`Dispatcher::plan`].
-    pub fn with_plan<T>(&self, problem: &Problem, policy: Policy, then: impl FnOnce(&Arc<Plan>) -> T) -> Result<T> {
+    pub fn with_plan<T>(&self, problem: &Problem, policy: Policy, then: impl FnOnce(&Arc<Planned>) -> T) -> Result<T> {
         self.plans.recall(&RECENT_PLANS, self.question(problem, policy), || self.choose(problem, policy), then)
     }
 
@@ -188,7 +195,7 @@ impl Dispatcher {
         Question { dispatcher: self.id, policy, problem }
     }
 
-    fn choose(&self, asked: &Problem, policy: Policy) -> Result<Plan> {
+    fn choose(&self, asked: &Problem, policy: Policy) -> Result<Planned> {
         let canonical = asked.canonical();
         let chosen = self.decide(asked, &canonical.problem, policy).chosen.map_err(|rejection| {
             match policy.forced().zip(rejection) {
@@ -221,7 +228,7 @@ impl Dispatcher {
         decision
     }
 
-    fn plan_of(&self, asked: &Problem, policy: Policy, canonical: Canonical, chosen: Chosen) -> Plan {
+    fn plan_of(&self, asked: &Problem, policy: Policy, canonical: Canonical, chosen: Chosen) -> Planned {
         let p = &canonical.problem;
         let Chosen { kernel, config, us: estimate_us, reason, packing } = chosen;
         tracing::debug!(
@@ -236,33 +243,16 @@ impl Dispatcher {
             None if workspace.least > 0 && policy.workspace > 0 => self.plan(asked, policy.with_workspace(0)).ok(),
             _ => None,
         };
-        let (sm_count, dispatcher) = (self.device.sm_count, self.id);
-        let calls = Calls { counter: Counter::default(), forgotten: self.forgotten.clone() };
-        let asked = *asked;
-        Plan {
-            asked,
-            canonical,
-            kernel,
-            reason,
-            estimate_us,
-            sm_count,
-            config,
-            packing,
-            workspace,
-            without,
-            dispatcher,
-            policy,
-            calls,
-            told: AtomicBool::new(false),
-            ready: AtomicBool::new(false),
-        }
+        let sm_count = self.device.sm_count;
+        let plan = Plan { asked: *asked, canonical, kernel, reason, estimate_us, sm_count, config, packing, workspace };
+        Planned::new(plan, without, self.question(asked, policy), self.forgotten.clone())
     }
 
     /// The fastest plan for a plan's problem that needs no workspace, among the kernels of ours that `is_among` admits; `None` where none
     /// runs the problem, or the plan's kernel was asked for by name or for its order of sums.
     #[cfg(feature = "cuda")]
-    pub(crate) fn plan_among(&self, plan: &Plan, is_among: &dyn Fn(&KernelDesc) -> bool) -> Option<Plan> {
-        let policy = Policy { vendor: false, ..plan.policy.with_workspace(0) };
+    pub(crate) fn plan_among(&self, plan: &Planned, is_among: &dyn Fn(&KernelDesc) -> bool) -> Option<Planned> {
+        let policy = Policy { vendor: false, ..plan.policy().with_workspace(0) };
         if policy.forced.is_some() || policy.batch_invariant {
             return None;
         }
@@ -384,7 +374,10 @@ impl Dispatcher {
 
     /// The estimates of a kernel's family, with the fitted numbers and the trees that count.
     fn model<'a>(&'a self, kernel: &'a KernelDesc) -> Model<'a> {
-        self.refit.as_ref().map_or_else(|| Model::of(kernel), |refit| refit.model(kernel))
+        match &self.refit {
+            Some(refit) => refit.model(kernel, self.card),
+            None => self.card.model(kernel),
+        }
     }
 
     fn case<'a>(&'a self, kernel: &'a KernelDesc, problem: &'a Problem, policy: Policy) -> Case<'a> {
@@ -444,7 +437,7 @@ impl Dispatcher {
 
     /// The plans that the dispatcher keeps, with their call counts: all plans, or of more than 32,768 distinct products the latest.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn plans(&self) -> Vec<Arc<Plan>> {
+    pub(crate) fn plans(&self) -> Vec<Arc<Planned>> {
         self.plans.all()
     }
 

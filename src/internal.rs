@@ -6,16 +6,16 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Estimates.
 pub mod cost {
-    pub use crate::cost::{elementwise_us, estimate_us, roofline_us};
+    pub use crate::cost::{elementwise_us, roofline_us};
+    pub use crate::family::data::estimate_us;
 }
 
 /// The fitted numbers of families, and the trees of their errors.
 pub mod fit {
     pub use crate::dispatch::refit::{parameters, Refit};
-    pub use crate::kernel::fitted::Parameter;
-    pub use crate::kernel::trees::{
-        factors, hold_for, of_launch, of_problem, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT,
-    };
+    pub use crate::family::card::Card;
+    pub use crate::family::fitted::Parameter;
+    pub use crate::family::trees::{factors, of_launch, of_problem, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT};
 
     /// The place of a kernel among those of its family, arch, types and layout.
     pub fn variant(kernel: &crate::kernel::KernelDesc) -> u32 {

@@ -11,15 +11,11 @@ pub use crate::problem::epilogue::Fusion;
 pub use crate::problem::f32_mode::Math;
 pub use rejection::Rejection;
 pub use sums::SumOrder;
-use trees::Trees;
 
-pub(crate) mod fitted;
 mod limits;
 mod rejection;
 mod sums;
-pub(crate) mod trees;
 
-use fitted::Parameter;
 pub(crate) use limits::{Extent, Grouping, Limits, Tiles, INT};
 
 /// Shared memory that the system takes of each thread block (CUDA C++ Programming Guide, "Compute Capability 8.x", "Shared Memory").
@@ -75,17 +71,8 @@ impl ElementCost {
     }
 }
 
-/// A family's fitted numbers.
-pub(crate) trait Fitted {
-    /// The numbers, in order.
-    fn parameters(&self) -> Vec<Parameter>;
-
-    /// The family with other values, in the order of `parameters`.
-    fn refitted(&self, values: &[f64]) -> Box<dyn Family + Send>;
-}
-
 /// A family: the kernels of one source, which differ in their rows.
-pub(crate) trait Family: Fitted + Sync {
+pub(crate) trait Family: Sync {
     /// The limits of the kernel: those of the table, unless the problem changes them.
     fn limits(&self, kernel: &KernelDesc, _problem: &Problem) -> Limits {
         kernel.limits
@@ -154,12 +141,11 @@ pub(crate) trait Family: Fitted + Sync {
     }
 }
 
-/// A kernel's link to the code and the data of its family.
+/// A kernel's link to its family.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
+    /// With numbers for estimates that a card may have others of ([`Model`](crate::family::model::Model)).
     pub family: &'static dyn Family,
-    /// The errors of the family's estimates; empty where the kernel's measurements are too few.
-    pub trees: Trees<'static>,
     /// The kernel's place among those of its family with the same layout and types.
     pub variant: u32,
 }

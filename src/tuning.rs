@@ -3,7 +3,7 @@
 //! `tilegemm tune` writes measured tables; nothing else measures. A [`Dispatcher`](crate::dispatch::Dispatcher) asks, in this order,
 //!
 //! 1. the user's table: the file that `TILEGEMM_TUNING` names, else [`cache_file`] if that file exists,
-//! 2. the table of `tuning/` that ships for exactly this GPU model,
+//! 2. the table of `tuning/` that ships for exactly this GPU model (`tuning/<card>/table.json`),
 //! 3. the cost model.
 //!
 //! `TILEGEMM_TUNING=off` leaves only the cost model. The dispatcher passes over an entry whose kernel is not in this build or does not

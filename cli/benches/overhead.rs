@@ -173,7 +173,7 @@ mod device {
     use candle::backend::BackendDevice;
     use candle::cuda_backend::cudarc::driver::DevicePtr;
     use candle::CudaDevice;
-    use candle_tilegemm::dispatch::Plan;
+    use candle_tilegemm::dispatch::Planned;
     use candle_tilegemm::launch::{self, Pointers, Queue};
 
     /// Launches between two waits: the queue of a stream holds about a thousand, and a full one is timed too.
@@ -196,7 +196,7 @@ mod device {
         let pointers = Pointers::new(a_ptr as _, b_ptr as _, d_ptr as _);
         let handle = device.cublas_handle();
         let queue = Queue::new(stream.cu_stream().cast(), (*handle.handle()).cast());
-        let run = |plan: &Plan| {
+        let run = |plan: &Planned| {
             // SAFETY: three buffers of 64 x 64 elements, as the plan's problem has it, that live to the end of this function,
             // which waits for the stream.
             unsafe { launch::launch(plan, pointers, queue) }.expect("the launch of a plan")

@@ -8,6 +8,7 @@ mod trees;
 mod write;
 
 use crate::{kernels, words, Failure, Result};
+use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::internal::fit::{parameters, Parameter, Refit};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
@@ -19,7 +20,7 @@ use trees::Learned;
 /// Fit the numbers of the cost model to records, and judge the estimates on others
 ///
 /// A record is a file of `tilegemm bench --json`. Every arm with a kernel of the table is a measurement: a kernel, its configuration (the
-/// family's choice where an older record names none), a product, a time. The numbers of each family (src/family/FAMILY.toml) are moved
+/// family's choice where an older record names none), a product, a time. The numbers of each family (tuning/CARD/fit/FAMILY.toml) are moved
 /// until the mean logarithmic error over the family's measurements is least; numbers that no measurement moves stay as they are, and so does a
 /// family with fewer measurements than numbers to move. A measurement counts less where another kernel is faster, by the square of the ratio
 /// of the times: such a kernel is not chosen. A number that moves has a price, so that few measurements move a number little.
@@ -50,8 +51,8 @@ pub struct Args {
     /// Write every measurement of all records, with this build's estimate, to this file: CSV, times in microseconds
     #[arg(long, value_name = "FILE")]
     measurements: Option<PathBuf>,
-    /// The folder with the families' files
-    #[arg(long, value_name = "DIR", default_value = "src/family", requires = "write")]
+    /// The folder with the cards' folders
+    #[arg(long, value_name = "DIR", default_value = "tuning", requires = "write")]
     out: PathBuf,
 }
 
@@ -100,6 +101,7 @@ pub fn run(args: &Args) -> Result {
             "{name} has rows of benches/suite.toml, which proves the estimates; fit on records of other products"
         )));
     }
+    let card = args.write.then(|| card_of(&fit_on)).transpose()?;
     let (refit, fitted) = if args.only_trees { (Refit::default(), Vec::new()) } else { fit(args, &fit_on)? };
     let learned: Vec<Learned> = args.families().filter_map(|family| Learned::of(family, &refit, &fit_on)).collect();
     if !learned.is_empty() {
@@ -136,24 +138,36 @@ pub fn run(args: &Args) -> Result {
             crate::print(format_args!("{name}:\n{}", OnRecord::of(record, &dispatcher)))?;
         }
     }
-    if args.write {
+    if let Some(card) = card {
+        let folder = write::Folder { cards: &args.out, card };
         for fitted in &fitted {
-            let path = write::write(&args.out, fitted, &fit_on)?;
+            let path = folder.write(fitted, &fit_on)?;
             crate::print(format_args!("written: {}", path.display()))?;
         }
         // Trees of other numbers do not hold.
         let is_learned = |fitted: &&Fitted| learned.iter().any(|learned| learned.family == fitted.family);
         for fitted in fitted.iter().filter(|fitted| !is_learned(fitted)) {
-            if let Some(path) = write::remove_trees(&args.out, fitted.family)? {
+            if let Some(path) = folder.remove_trees(fitted.family)? {
                 crate::print(format_args!("removed: {}, whose trees are those of other numbers", path.display()))?;
             }
         }
         for learned in &learned {
-            let path = write::write_trees(&args.out, learned, &fit_on)?;
+            let path = folder.write_trees(learned, &fit_on)?;
             crate::print(format_args!("written: {}", path.display()))?;
         }
     }
     Ok(())
+}
+
+/// The short name of the one card of the records, which its data are filed under.
+fn card_of(records: &[Record]) -> Result<&'static str> {
+    let gpu = records.first().map_or("", |record| &record.gpu);
+    if let Some(other) = records.iter().find(|record| record.gpu != gpu) {
+        let other = &other.gpu;
+        return Err(Failure::Usage(format!("the records are of {gpu} and {other}; each card has numbers of its own")));
+    }
+    let is_card = |name: &&str| DeviceInfo::by_name(name).is_some_and(|device| device.name == gpu);
+    DeviceInfo::names().find(is_card).ok_or_else(|| format!("no card has the name {gpu}").into())
 }
 
 fn refit_of(families: &[(&'static str, &[f64])]) -> Refit {
@@ -170,7 +184,7 @@ fn fit(args: &Args, records: &[Record]) -> Result<(Refit, Vec<Fitted>)> {
         if own.is_empty() {
             continue;
         }
-        let parameters = parameters(family);
+        let parameters = parameters(family, &own[0].device);
         let before = Errors::of(&Refit::default(), &own);
         let moved = search::moved(family, &parameters, &own);
         let mut row =

@@ -8,7 +8,7 @@
 //! ```
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Plan, Planned, Policy};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Layout, Problem};
 use cudarc::driver::{sys, CudaContext, DevicePtr, DevicePtrMut};
@@ -47,7 +47,7 @@ fn print(plan: &Plan) {
     println!("{} runs on {} {}, estimated {:.1} us", plan.asked, plan.name(), plan.config, plan.estimate_us);
 }
 
-fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
+fn run(plan: &Planned) -> Result<(), Box<dyn Error>> {
     print(plan);
     let context = CudaContext::new(0)?;
     let stream = context.default_stream();

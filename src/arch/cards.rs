@@ -26,7 +26,52 @@ const CARDS: [Card; 14] = [
     ("rtx5090", "NVIDIA GeForce RTX 5090", 120, 170, 96, 32),
 ];
 
+/// What two cards have in common where kernels take the same number of waves on both.
+#[doc(hidden)] // `tilegemm fit` asks, too
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chip {
+    capability: u16,
+    sm_count: u32,
+}
+
+/// A card of the list.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Known {
+    /// The driver's name.
+    pub gpu: &'static str,
+    pub chip: Chip,
+}
+
+impl Known {
+    /// The card with exactly this short name.
+    pub const fn named(short: &str) -> Self {
+        let mut place = 0;
+        while place < CARDS.len() {
+            let (name, gpu, capability, sm_count, ..) = CARDS[place];
+            if is_same(name.as_bytes(), short.as_bytes()) {
+                return Self { gpu, chip: Chip { capability, sm_count } };
+            }
+            place += 1;
+        }
+        panic!("a folder of `tuning` has the short name of a card of src/arch/cards.rs")
+    }
+}
+
+const fn is_same(x: &[u8], y: &[u8]) -> bool {
+    let mut place = 0;
+    while place < x.len() && place < y.len() && x[place] == y[place] {
+        place += 1;
+    }
+    place == x.len() && place == y.len()
+}
+
 impl DeviceInfo {
+    /// What kernels see of the card.
+    #[doc(hidden)]
+    pub fn chip(&self) -> Chip {
+        Chip { capability: self.capability, sm_count: self.sm_count }
+    }
+
     /// The short names of the cards that [`DeviceInfo::by_name`] knows: `a100`, `rtx4090`, `h100`, ...
     pub fn names() -> impl Iterator<Item = &'static str> {
         CARDS.iter().map(|card| card.0)

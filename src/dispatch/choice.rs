@@ -21,7 +21,7 @@ impl Dispatcher {
     }
 
     /// The candidates that can run the canonical `problem`. Only estimates near the lowest are corrected
-    /// ([`Model::corrected`](crate::cost::Model::corrected)), because a correction takes as long as many estimates.
+    /// ([`Model::corrected`](crate::family::model::Model::corrected)), because a correction takes as long as many estimates.
     pub(super) fn able(&self, problem: &Problem, policy: Policy) -> Vec<Candidate> {
         // A refusal for its types or layout takes longer to write down than to find.
         let (types, layout) = (problem.types(), problem.layout());

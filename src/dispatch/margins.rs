@@ -4,7 +4,6 @@
 //! records of benches/record cover such products.
 
 use crate::arch::DeviceInfo;
-use crate::kernel::trees;
 use crate::problem::{F32Mode, Layout, Problem};
 
 /// A range of products, with the share of cuBLAS's estimate below which an own kernel's estimate has to be.
@@ -69,7 +68,8 @@ impl Facts {
             k,
             is_f32,
             is_aligned: problem.alignments().iter().all(|(_, align)| *align >= 16),
-            is_random: trees::hold_for(device)
+            is_random: device.capability == 90
+                && device.sm_count == 132
                 && (is_half || is_f32)
                 && (!one || problem.outputs() > 4096.0 && k <= 53_248),
             is_linear: one && in_linear,

@@ -1,11 +1,11 @@
 //! The vendor library, cuBLAS, called with candle's conventions.
 
+use super::fitted::fitted;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::pipeline::l2_us;
 use crate::cost::tf32::{Fit, Tile};
 use crate::cost::{arithmetic_us, memory_us, overlap_by, overlapped, roofline_us};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Math, Rejection};
 use crate::problem::{F32Mode, Format, Layout, Operand, Problem};
 

@@ -6,10 +6,10 @@
 //! time (`tile`), the warps that split K (`split`), and the warps of a block. The tile selects one of the loops that
 //! the kernel has for the problem ([`kinds`]).
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::room;
 use crate::cost::{memory_us, overlap_by};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc};
 use crate::problem::{Format, Problem};
 

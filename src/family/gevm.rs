@@ -3,10 +3,10 @@
 //! A configuration names the rows that an instance is compiled for and the columns of a block (`tile`), the blocks of a cluster that
 //! split K (`split`), and the warps of a block.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::l2_us_of_one;
 use crate::cost::{memory_us, overlapped};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family};
 
 /// Rows of A that the kernel is compiled for.

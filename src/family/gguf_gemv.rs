@@ -1,9 +1,9 @@
 //! `csrc/gguf_gemv`: few rows times the weights of a GGUF file, 16 at a time.
 
+use super::fitted::fitted;
 use super::gguf;
 use crate::config::Config;
 use crate::cost::memory_us;
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection};
 use crate::problem::{Format, Problem};
 use crate::workspace;

@@ -2,11 +2,11 @@
 //!
 //! There is nothing to choose beside the kernel: a block takes item after item, whatever the groups are.
 
+use super::fitted::fitted;
 use super::gguf::{self, SPAN};
 use crate::config::Config;
 use crate::cost::pipeline::stream_us;
 use crate::cost::rows_of_group;
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder};
 use crate::problem::Problem;
 

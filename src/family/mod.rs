@@ -2,16 +2,19 @@
 //! has the device code and the rows of the table.
 
 use crate::arch::Arch;
-use crate::kernel::trees::Trees;
 use crate::kernel::{Extent, Fusion, Grouping, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{Format, Layout, Types};
 
+pub(crate) mod card;
 mod cublas;
+pub(crate) mod data;
+pub(crate) mod fitted;
 mod gemv;
 mod gevm;
 mod gguf;
 mod gguf_gemv;
 mod gguf_grouped_gemv;
+pub(crate) mod model;
 mod outer;
 mod reference;
 mod simt_gemm;
@@ -30,17 +33,10 @@ mod sm90_swap_ab;
 mod sm90_tf32;
 mod split_k;
 mod tile_gemm;
+pub(crate) mod trees;
 
 #[cfg(test)]
 mod tests;
-
-/// Each family with its fitted numbers.
-#[rustfmt::skip]
-mod fitted {
-    use super::*;
-    use crate::kernel::trees::{Fact, Tree, Trees};
-    include!(concat!(env!("OUT_DIR"), "/fitted.rs"));
-}
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 

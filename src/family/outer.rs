@@ -1,8 +1,8 @@
 //! `csrc/outer`: K = 1 in f32, at the speed of stores.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::memory_us;
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 
 fitted! {

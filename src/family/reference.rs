@@ -1,7 +1,7 @@
 //! `csrc/reference`: any problem, slowly; the correctness reference on the device.
 
+use super::fitted::fitted;
 use crate::config::Config;
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 
 fitted! {

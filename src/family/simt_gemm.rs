@@ -1,8 +1,8 @@
 //! `csrc/simt_gemm`: CuTe, f32 on the FMA units.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::tiles::{self, EpilogueTime, Loads};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Limits, SumOrder, Tiles};
 use crate::problem::Problem;
 

@@ -2,9 +2,9 @@
 //!
 //! No card has run these kernels. The estimates are made of data sheets and of rates that others have published.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 /// Shared memory of a block, and the part of barriers: csrc/sm100_gemm/config.hpp has the same numbers.

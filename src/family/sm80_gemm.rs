@@ -1,10 +1,10 @@
 //! `csrc/sm80_gemm`: CuTe, tensor cores by `mma.sync`.
 
+use super::fitted::fitted;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::pipeline::{l2_us, stream_us, Activities};
 use crate::cost::{arithmetic_us, memory_us, peak_tflops};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Format, Layout, Problem};
 use crate::workspace;

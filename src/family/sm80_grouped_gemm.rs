@@ -2,10 +2,10 @@
 //!
 //! There is nothing to choose beside the kernel: a block takes tile after tile, whatever their heights.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::{l2_us, stream_us, Activities};
 use crate::cost::{peak_tflops, roofline_us, rows_of_group};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
 use crate::problem::{Groups, Problem};
 

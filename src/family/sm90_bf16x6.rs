@@ -1,9 +1,9 @@
 //! `csrc/sm90_bf16x6`: f32 by six products of bf16 parts, TMA and WGMMA, with planes of B prepared in a kernel before.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::{l2_us, stream_us};
 use crate::cost::{arithmetic_us, distinct, memory_us, overlapped};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder};
 use crate::problem::{Layout, Problem};
 use crate::workspace::partition::Footprint;

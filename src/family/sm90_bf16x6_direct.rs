@@ -1,10 +1,10 @@
 //! `csrc/sm90_bf16x6_direct`: f32 by six products of bf16 parts for few rows and a shallow K, with no operand prepared
 //! beforehand.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::Activities;
 use crate::cost::{arithmetic_us, memory_us};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 use crate::problem::{Layout, Problem};
 

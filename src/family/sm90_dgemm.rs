@@ -1,9 +1,9 @@
 //! `csrc/sm90_dgemm`: f64 on tensor cores, TMA.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::f64_per_us;
 use crate::cost::{memory_us, overlapped, roofline_us};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 fitted! {

@@ -1,8 +1,8 @@
 //! `csrc/sm90_gemm`: CUTLASS 3, TMA and WGMMA.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
 fitted! {

@@ -1,10 +1,10 @@
 //! `csrc/sm90_gguf_gemm`: rows times the weights of a GGUF file, by WGMMA with weights from registers.
 
+use super::fitted::fitted;
 use super::gguf::{self, SPAN};
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::cost::pipeline::stream_us;
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection};
 use crate::problem::Problem;
 use crate::workspace;

@@ -2,10 +2,10 @@
 //!
 //! A configuration has the tile, the blocks that share a tile of B, and the stages of the ring.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::{stream_us, Activities};
 use crate::cost::{peak_tflops, roofline_us};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, Rejection, SumOrder, INT};
 use crate::problem::{Groups, Problem};
 

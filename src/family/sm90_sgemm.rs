@@ -4,10 +4,10 @@
 //! The kernel's operands are P and Q. P is read in lines along K or in columns, Q in columns. P is A, or B where A and
 //! B are swapped. Sides of a tile are the sides of P and Q in this file, and of A and B in a configuration.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::{f32_per_us, l2_us};
 use crate::cost::{distinct, memory_us, overlapped, roofline_us};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Limits, SumOrder, INT};
 use crate::problem::{Layout, Operand, Problem};
 use crate::workspace::partition::Footprint;

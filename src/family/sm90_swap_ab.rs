@@ -9,10 +9,10 @@
 //! - A row for a B at odd addresses is such a row, too, with four warps that copy B line by line in place of TMA.
 //! - A row for waves has one block to a multiprocessor, with as many stages as fit in shared memory.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, ring_us, room, stream_us, Activities};
 use crate::cost::{arithmetic_us, roofline_us};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, Problem, MAX_ALIGN};
 

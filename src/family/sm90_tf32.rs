@@ -4,12 +4,12 @@
 //! configuration has the blocks of a cluster along M and N, and the parts of K. Rows of the table with narrow tiles are
 //! compiled for several clusters. R and S are the dimensions of D along P and along Q.
 
+use super::fitted::fitted;
 use crate::arch::ArchModel;
 use crate::config::Config;
 use crate::cost::pipeline::l2_us;
 use crate::cost::roofline_us;
 use crate::cost::tf32::{Cluster, Fit, Tile, RING_K};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, KernelDesc, SumOrder};
 use crate::problem::{Layout, Problem};
 use crate::workspace::partition::Footprint;

@@ -1,10 +1,10 @@
 //! `csrc/split_k`: any strides, any alignment and any dtype, with K split over the card.
 
+use super::fitted::fitted;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::pipeline::l2_us;
 use crate::cost::{arithmetic_us, memory_us, overlap_by};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, Family, Math};
 use crate::problem::{Format, Problem};
 use crate::workspace;

@@ -1,8 +1,8 @@
 //! `csrc/tile_gemm`: cuTile C++.
 
+use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
-use crate::kernel::fitted::fitted;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection, SumOrder};
 use crate::problem::Problem;
 

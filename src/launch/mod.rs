@@ -1,7 +1,7 @@
-//! From a [`Plan`] and device pointers to a running kernel. Unsafe code is confined to this module, `ffi` and
+//! From a [plan](Planned) and device pointers to a running kernel. Unsafe code is confined to this module, `ffi` and
 //! `interpose`.
 
-use crate::dispatch::Plan;
+use crate::dispatch::Planned;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::kernel::{KernelDesc, Role};
@@ -52,7 +52,7 @@ pub use pointers::{GroupPointers, Pointers, Queue};
 pub(crate) use stream::fill;
 
 /// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
-/// replacement runs ([`Plan::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.
+/// replacement runs ([`Planned::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.
 ///
 /// # Errors
 /// [`Error::MemoryFull`] when device memory has no room for the kernel, and no other kernel is loaded that runs the
@@ -68,7 +68,7 @@ pub(crate) use stream::fill;
 ///   D ([`Epilogue::in_place`](crate::problem::Epilogue::in_place)), both pointers are the same.
 /// - The stream and the handle in `queue` are as [`Queue`] documents; the handle is in host pointer mode
 ///   (`CUBLAS_POINTER_MODE_HOST`), because scale factors lie on the host.
-pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()> {
+pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result<()> {
     if plan.canonical.problem.is_empty() {
         begin(plan, plan);
         return Ok(());
@@ -139,7 +139,7 @@ pub unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<()
 ///
 /// # Safety
 /// As for [`launch`].
-unsafe fn launch_loaded(plan: &Plan, lack: Error, pointers: Pointers, queue: Queue) -> Result<()> {
+unsafe fn launch_loaded(plan: &Planned, lack: Error, pointers: Pointers, queue: Queue) -> Result<()> {
     let device = current_device()?;
     let Some(other) = dispatcher(device)?.plan_among(plan, &|kernel| modules::is_loaded(device, kernel)) else {
         return Err(lack);
@@ -154,12 +154,12 @@ unsafe fn launch_loaded(plan: &Plan, lack: Error, pointers: Pointers, queue: Que
 }
 
 /// Reports and counts a launch of `ready` for `plan`.
-pub(crate) fn begin(plan: &Plan, ready: &Plan) {
+pub(crate) fn begin(plan: &Planned, ready: &Planned) {
     observer::report(plan, ready);
     ready.count();
 }
 
-/// The plan that [`launch`] runs for `plan` on this stream: `plan` itself, or [`Plan::without_workspace`] where the
+/// The plan that [`launch`] runs for `plan` on this stream: `plan` itself, or [`Planned::without_workspace`] where the
 /// plan's kernel needs a workspace that the stream does not have and cannot get.
 ///
 /// # Errors
@@ -168,7 +168,7 @@ pub(crate) fn begin(plan: &Plan, ready: &Plan) {
 /// # Safety
 /// `stream` is one of the current device.
 #[doc(hidden)]
-pub unsafe fn ready(plan: &Plan, stream: *mut c_void) -> Result<&Plan> {
+pub unsafe fn ready(plan: &Planned, stream: *mut c_void) -> Result<&Planned> {
     // SAFETY: the caller's promise.
     Ok(unsafe { resolve(plan, stream)? }.0)
 }
@@ -208,7 +208,7 @@ pub unsafe fn prepare(stream: *mut c_void) -> Result<u64> {
 }
 
 /// The plan to run, and its workspace if the plan needs one.
-unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'static Workspace>)> {
+unsafe fn resolve(plan: &Planned, stream: *mut c_void) -> Result<(&Planned, Option<&'static Workspace>)> {
     let need = plan.workspace.least;
     if need == 0 {
         return Ok((plan, None));
@@ -233,7 +233,7 @@ unsafe fn resolve(plan: &Plan, stream: *mut c_void) -> Result<(&Plan, Option<&'s
 ///
 /// # Safety
 /// The pointers of `args` satisfy the safety section of [`launch`].
-unsafe fn call(plan: &Plan, args: &ffi::tg_gemm_args) -> Result<()> {
+unsafe fn call(plan: &Planned, args: &ffi::tg_gemm_args) -> Result<()> {
     let kernel = linked(plan.kernel)?;
     let function = kernel.0.launch.ok_or_else(|| mismatch(plan.kernel, "it has no launch function".into()))?;
     // SAFETY: `function` is a launch function of tilegemm.h, `args` lives until the function returns, and the caller

@@ -5,7 +5,7 @@
 use super::device::{check, current_device, failed, MOST_DEVICES};
 use super::library::{library, linked};
 use super::stream;
-use crate::dispatch::Plan;
+use crate::dispatch::Planned;
 use crate::error::{Error, Result};
 use crate::family::KERNELS;
 use crate::ffi;
@@ -67,7 +67,7 @@ pub(super) fn load_least(ordinal: usize, capability: u16) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::MemoryFull`], and [`Error::Cuda`] where the driver refuses the load all the same.
-pub(super) fn ready(plan: &Plan) -> Result<()> {
+pub(super) fn ready(plan: &Planned) -> Result<()> {
     if plan.is_ready() {
         return Ok(());
     }

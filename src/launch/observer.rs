@@ -1,6 +1,6 @@
 //! The observer of launches.
 
-use crate::dispatch::Plan;
+use crate::dispatch::Planned;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::RwLock;
 
@@ -8,9 +8,9 @@ use std::sync::RwLock;
 #[cfg_attr(not(any(feature = "interpose", test)), expect(dead_code))]
 pub(crate) struct Launch<'a> {
     /// The plan of the product.
-    pub plan: &'a Plan,
-    /// The plan that runs: the same one, or [`Plan::without_workspace`].
-    pub ready: &'a Plan,
+    pub plan: &'a Planned,
+    /// The plan that runs: the same one, or [`Planned::without_workspace`].
+    pub ready: &'a Planned,
 }
 
 /// Observes a launch, on the thread that makes the launch.
@@ -57,7 +57,7 @@ pub(crate) fn observe(observer: Option<Observer>) {
 }
 
 /// Reports the launch to the observer, if there is one.
-pub(super) fn report(plan: &Plan, ready: &Plan) {
+pub(super) fn report(plan: &Planned, ready: &Planned) {
     SLOT.report(&Launch { plan, ready });
 }
 

@@ -5,7 +5,7 @@ use crate::cases::{self, Variant};
 use crate::device::{Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
-use candle_tilegemm::dispatch::Plan;
+use candle_tilegemm::dispatch::Planned;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Problem};
@@ -115,7 +115,7 @@ fn in_chains<T: Element>(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
 /// Products that go round, and what the first operand of each is.
 struct Chain {
     through: Through,
-    links: Vec<(Problem, Arc<Plan>, Queue)>,
+    links: Vec<(Problem, Arc<Planned>, Queue)>,
 }
 
 impl Chain {

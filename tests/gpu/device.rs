@@ -6,7 +6,7 @@ use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUmemP
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DriverError};
 use candle::CudaDevice;
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Plan, Planned, Policy};
 use candle_tilegemm::kernel::Role;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Problem};
@@ -124,7 +124,7 @@ impl Gpu {
     }
 
     /// The plan of a product, and where this thread launches the plan.
-    pub fn plan<'a>(&self, choice: impl Into<Choice<'a>>, problem: &Problem) -> Result<(Arc<Plan>, Queue), String> {
+    pub fn plan<'a>(&self, choice: impl Into<Choice<'a>>, problem: &Problem) -> Result<(Arc<Planned>, Queue), String> {
         let policy = match choice.into() {
             Choice::Named(name) => Policy::force(name).map_err(|e| e.to_string())?,
             Choice::By(policy) => policy,
@@ -227,7 +227,7 @@ fn keep_memory(ordinal: usize) -> Result<(), DriverError> {
 
 /// # Safety
 /// As for [`launch::launch`].
-unsafe fn launch(plan: &Plan, pointers: Pointers, queue: Queue) -> Result<(), String> {
+unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result<(), String> {
     // SAFETY: the caller's promise.
     unsafe { launch::launch(plan, pointers, queue) }.map_err(|e| e.to_string())
 }

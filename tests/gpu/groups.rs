@@ -7,7 +7,7 @@ use crate::oracle::{agree, GUARD};
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, GroupPointers, Pointers, Queue};
 use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows, Types};
@@ -225,7 +225,7 @@ impl<T: Element, Out: Element> Uploaded<T, Out> {
         Ok(Self { stream, a, b, d, bounds, pairs, scales })
     }
 
-    fn launch(&self, plan: &Plan, queue: Queue) -> Result<(), String> {
+    fn launch(&self, plan: &Planned, queue: Queue) -> Result<(), String> {
         fn at<X>(slice: &CudaSlice<X>, stream: &Arc<CudaStream>) -> *mut std::ffi::c_void {
             slice.device_ptr(stream).0 as _
         }

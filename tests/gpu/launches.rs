@@ -5,7 +5,7 @@ use crate::device::{by_types, Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr};
-use candle_tilegemm::dispatch::{Plan, Policy};
+use candle_tilegemm::dispatch::{Planned, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
@@ -37,7 +37,7 @@ fn own_kernels(gpu: &Gpu) -> Vec<&'static KernelDesc> {
 /// A product of ones, which is K everywhere.
 struct Product {
     kernel: &'static KernelDesc,
-    plan: Arc<Plan>,
+    plan: Arc<Planned>,
     pointers: Pointers,
     stream: Arc<CudaStream>,
     /// Waits for the stream and looks at D.

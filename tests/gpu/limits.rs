@@ -6,7 +6,7 @@ use crate::device::{by_types, Element, Gpu};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
 use candle::cuda_backend::cudarc::driver::{result, CudaSlice, CudaStream, DevicePtr, DriverError, ValidAsZeroBits};
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, Queue};
@@ -139,7 +139,7 @@ impl<T: Element + ValidAsZeroBits> Sparse<T> {
     }
 
     /// Numbers of D from `first` on.
-    fn run(&self, gpu: &Gpu, plan: &Plan, first: usize, count: usize) -> Result<Vec<f64>, String> {
+    fn run(&self, gpu: &Gpu, plan: &Planned, first: usize, count: usize) -> Result<Vec<f64>, String> {
         let handle = gpu.device.cublas_handle();
         let queue = Queue::new(self.stream.cu_stream().cast(), (*handle.handle()).cast());
         let at = |slice: &CudaSlice<T>| slice.device_ptr(&self.stream).0;
@@ -150,7 +150,7 @@ impl<T: Element + ValidAsZeroBits> Sparse<T> {
         Ok(values.into_iter().map(|x| x.to_f64()).collect())
     }
 
-    fn plan(&self, gpu: &Gpu, policy: Policy) -> Result<Arc<Plan>, String> {
+    fn plan(&self, gpu: &Gpu, policy: Policy) -> Result<Arc<Planned>, String> {
         Dispatcher::new(gpu.info.clone()).plan(&self.problem, policy).map_err(|e| e.to_string())
     }
 }

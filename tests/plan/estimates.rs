@@ -1,14 +1,14 @@
 //! Estimates beside what was recorded on an H100.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::family;
 use candle_tilegemm::internal::cost;
 use candle_tilegemm::kernel::Role;
 use candle_tilegemm::{Format, Layout, Problem};
 use std::sync::Arc;
 
-fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
+fn plan(problem: &Problem, policy: Policy) -> Arc<Planned> {
     let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning();
     dispatcher.plan(problem, policy).unwrap_or_else(|error| panic!("{problem}: {error}"))
 }

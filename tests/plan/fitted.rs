@@ -6,6 +6,7 @@ use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::internal::fit::{self, Refit};
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 fn families() -> Vec<&'static str> {
     let mut names: Vec<_> = KERNELS.iter().map(|kernel| kernel.family).collect();
@@ -13,39 +14,62 @@ fn families() -> Vec<&'static str> {
     names
 }
 
+/// The files in a folder of `tuning/<card>`, with the card.
+fn files(kind: &str) -> Vec<(DeviceInfo, PathBuf, toml::Table)> {
+    let tuning = Path::new(env!("CARGO_MANIFEST_DIR")).join("tuning");
+    let cards = std::fs::read_dir(tuning).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    let of_card = |folder: PathBuf| {
+        let card = DeviceInfo::by_name(folder.file_name().unwrap().to_str().unwrap()).expect("a card's short name");
+        let paths = std::fs::read_dir(folder.join(kind)).into_iter().flatten().map(|entry| entry.unwrap().path());
+        let parse = |path: &PathBuf| std::fs::read_to_string(path).unwrap().parse().unwrap();
+        paths.map(|path| (card.clone(), path.clone(), parse(&path))).collect::<Vec<_>>()
+    };
+    cards.flat_map(of_card).collect()
+}
+
+fn family_of(path: &Path) -> &str {
+    path.file_stem().unwrap().to_str().unwrap()
+}
+
 #[test]
 fn every_number_has_a_meaning_a_range_and_an_origin() {
-    for family in families() {
-        let parameters = fit::parameters(family);
-        assert!(!parameters.is_empty(), "{family}");
+    let files = files("fit");
+    assert!(families().iter().all(|family| files.iter().any(|(_, path, _)| family_of(path) == *family)));
+    for (card, path, file) in files {
+        let (family, name) = (family_of(&path), path.display());
+        let parameters = fit::parameters(family, &card);
+        assert!(!parameters.is_empty(), "{name}");
         for parameter in &parameters {
             let [least, most] = parameter.range;
-            assert!((least..=most).contains(&parameter.value), "{family}: {parameter:?}");
-            assert!(parameter.meaning.len() > 10 && !parameter.meaning.starts_with(' '), "{family}: {parameter:?}");
+            assert!((least..=most).contains(&parameter.value), "{name}: {parameter:?}");
+            assert!(parameter.meaning.len() > 10 && !parameter.meaning.starts_with(' '), "{name}: {parameter:?}");
         }
-        let path = format!("{}/src/family/{family}.toml", env!("CARGO_MANIFEST_DIR"));
-        let file: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
         let provenance = file["provenance"].as_table().unwrap();
         for key in ["gpu", "records", "seeds", "measurements", "note"] {
-            assert!(provenance.contains_key(key), "{path}: no {key}");
-        }
-        // The trees, where the family has some.
-        if let Ok(text) = std::fs::read_to_string(path.replace(".toml", ".trees.toml")) {
-            let file: toml::Table = text.parse().unwrap();
-            let provenance = file["provenance"].as_table().unwrap();
-            for key in ["gpu", "records", "seeds", "measurements", "mean_error_without", "mean_error_with"] {
-                assert!(provenance.contains_key(key), "{family}: trees without {key}");
-            }
-            let error = |key: &str| provenance[key].as_float().unwrap();
-            assert!(error("mean_error_with") < error("mean_error_without"), "{family}: trees that explain nothing");
-            let kernels = file["kernels"].as_array().unwrap();
-            let is_of_family = |name: &toml::Value| family::by_name(name.as_str().unwrap()).unwrap().family == family;
-            assert!(!kernels.is_empty() && kernels.iter().all(is_of_family), "{family}: {kernels:?}");
+            assert!(provenance.contains_key(key), "{name}: no {key}");
         }
         let numbers = |value: &toml::Value| value.to_string().split(',').count();
-        assert_eq!(file["values"].as_table().unwrap().values().map(numbers).sum::<usize>(), parameters.len(), "{path}");
+        assert_eq!(file["values"].as_table().unwrap().values().map(numbers).sum::<usize>(), parameters.len(), "{name}");
     }
-    assert!(fit::parameters("no_family").is_empty());
+    assert!(fit::parameters("no_family", &DeviceInfo::h100()).is_empty());
+}
+
+#[test]
+fn trees_explain_errors_and_have_an_origin() {
+    let files = files("trees");
+    assert!(files.len() > 10);
+    for (_, path, file) in files {
+        let (family, name) = (family_of(&path), path.display());
+        let provenance = file["provenance"].as_table().unwrap();
+        for key in ["gpu", "records", "seeds", "measurements", "mean_error_without", "mean_error_with"] {
+            assert!(provenance.contains_key(key), "{name}: trees without {key}");
+        }
+        let error = |key: &str| provenance[key].as_float().unwrap();
+        assert!(error("mean_error_with") < error("mean_error_without"), "{name}: trees that explain nothing");
+        let kernels = file["kernels"].as_array().unwrap();
+        let is_of_family = |name: &toml::Value| family::by_name(name.as_str().unwrap()).unwrap().family == family;
+        assert!(!kernels.is_empty() && kernels.iter().all(is_of_family), "{name}: {kernels:?}");
+    }
 }
 
 #[test]
@@ -54,7 +78,7 @@ fn a_refit_changes_the_estimates_of_its_family_alone() {
     let problem = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16).canonical().problem;
     let kernel = family::by_name("sm90_swap_ab_bf16_nt_128x64x128_1x1_s8").unwrap();
     let other = family::by_name("cublas_bf16_nt").unwrap();
-    let parameters = fit::parameters(kernel.family);
+    let parameters = fit::parameters(kernel.family, &device);
     let place = parameters.iter().position(|parameter| parameter.name == "few_launch_us").unwrap();
     let mut values: Vec<f64> = parameters.iter().map(|parameter| parameter.value).collect();
     let same = Refit::default().with(kernel.family, &values);

@@ -4,10 +4,10 @@
 mod problems;
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy, Reason};
+use candle_tilegemm::dispatch::{Dispatcher, Plan, Planned, Policy, Reason};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{KernelDesc, Role};
-use candle_tilegemm::{Error, Format, Problem};
+use candle_tilegemm::{Error, Format, Layout, Problem};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use std::cell::Cell;
@@ -120,12 +120,29 @@ fn has_plan(dispatcher: &Dispatcher, problem: &Problem, policy: Policy) -> Resul
 }
 
 /// A plan needs no more memory than there is, and the plan for a stream without a workspace needs none.
-fn fits_memory(plan: &Plan, policy: Policy) -> Result<(), TestCaseError> {
+fn fits_memory(plan: &Planned, policy: Policy) -> Result<(), TestCaseError> {
     let (need, name) = (plan.workspace, plan.name());
     prop_assert!(need.least <= policy.workspace && need.least <= need.best, "{name}: {need:?}");
     let without = plan.without_workspace().map_or(0, |without| without.workspace.least);
     prop_assert_eq!(without, 0, "in place of {}", name);
     Ok(())
+}
+
+#[test]
+fn equal_questions_have_equal_plans() {
+    let of = |device: &DeviceInfo, m: usize, policy: Policy| -> Plan {
+        let problem = Problem::dense(m, 4095, 4096, 2, Layout::NT, Format::BF16);
+        let plan = Dispatcher::hypothetical(device.clone()).plan(&problem, policy).unwrap();
+        Plan::clone(&plan)
+    };
+    for dispatcher in &*CARDS {
+        let (device, own, any) = (dispatcher.device(), Policy::own(), Policy::default());
+        for m in [1, 64, 2048] {
+            assert_eq!(of(device, m, any), of(device, m, any));
+            assert_eq!(of(device, m, own), of(device, m, own));
+            assert_ne!(of(device, m, own), of(device, m + 1, own));
+        }
+    }
 }
 
 #[test]

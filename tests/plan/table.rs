@@ -1,7 +1,7 @@
 //! What is chosen for a GPU that need not be here: over the real table, as if all of it were built.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Candidate, Dispatcher, Plan, Policy, Reason};
+use candle_tilegemm::dispatch::{Candidate, Dispatcher, Planned, Policy, Reason};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::internal::cost;
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Rejection, Role};
@@ -26,7 +26,7 @@ fn strict(m: usize, n: usize, k: usize) -> Problem {
     linear(m, n, k, Format::F32).with(|p| p.f32_mode = F32Mode::Strict)
 }
 
-fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
+fn plan(problem: &Problem, policy: Policy) -> Arc<Planned> {
     h100().plan(problem, policy).unwrap_or_else(|error| panic!("{problem}: {error}"))
 }
 

@@ -1,7 +1,7 @@
 //! The formats of a product choose the kernels that can run the product.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::kernel::Rejection;
 use candle_tilegemm::problem::Scale;
@@ -13,7 +13,7 @@ fn wide(m: usize, n: usize, k: usize, layout: Layout) -> Problem {
     Problem::dense(m, n, k, 1, layout, Format::BF16).with(|problem| problem.d.format = Format::F32)
 }
 
-fn plan(problem: &Problem, policy: Policy) -> Arc<Plan> {
+fn plan(problem: &Problem, policy: Policy) -> Arc<Planned> {
     Dispatcher::hypothetical(DeviceInfo::h100()).plan(problem, policy).unwrap()
 }
 

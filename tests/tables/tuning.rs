@@ -291,11 +291,11 @@ fn a_plan_made_before_a_table_came_is_made_anew() {
 fn an_explanation_says_which_entry_of_which_table_counts() {
     let problem = bf16(48);
     let other = others(&problem)[0];
-    let dispatcher = model().with_tuning(table("tuning/h100.json", Among::All, &[33, 64], other)).unwrap();
+    let dispatcher = model().with_tuning(table("tuning/h100/table.json", Among::All, &[33, 64], other)).unwrap();
     let text = dispatcher.explain(&problem, Policy::default()).to_string();
     for words in [
         format!("measured: {other} is 1.2 times as fast as the choice without"),
-        "the entry for M 33 to 64 of tuning/h100.json".into(),
+        "the entry for M 33 to 64 of tuning/h100/table.json".into(),
         format!("-> {other} "),
     ] {
         assert!(text.contains(&words), "no '{words}' in\n{text}");

@@ -7,7 +7,7 @@ use super::operands::Operands;
 use super::timing::{Captured, Timer};
 use crate::Result;
 use candle::Tensor;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::family::{self, KERNELS};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, Pointers, VendorCall};
@@ -165,7 +165,7 @@ impl Arm {
 /// A launchable computation of the row.
 #[derive(Clone)]
 pub enum Runner<'a> {
-    Plan(Arc<Plan>),
+    Plan(Arc<Planned>),
     Vendor(VendorCall),
     Lt(Rc<LtProblem<'a>>, usize),
     Experts(Rc<CandlesKernel>),
@@ -189,7 +189,7 @@ impl Runner<'_> {
     }
 
     /// The plan, where the dispatcher planned the launch.
-    fn plan(&self) -> Option<Arc<Plan>> {
+    fn plan(&self) -> Option<Arc<Planned>> {
         match self {
             Runner::Plan(plan) => Some(plan.clone()),
             _ => None,
@@ -361,7 +361,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Plans with the workspace of the session's stream, so that the plan runs as planned.
-    fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Plan>> {
+    fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Planned>> {
         Ok(self.dispatcher.plan(problem, policy.with_workspace(workspace::bytes()?))?)
     }
 
@@ -386,7 +386,7 @@ impl<'a> Resolver<'a> {
 
     /// The kernels and configurations of ours with the lowest estimates, some with higher ones, and the vendor's call: the fastest first.
     pub fn contenders(&self) -> Result<Vec<Glance<'a>>> {
-        let mut plans: Vec<Arc<Plan>> = Vec::new();
+        let mut plans: Vec<Arc<Planned>> = Vec::new();
         for runner in self.forced(Role::Kernel) {
             plans.extend(self.configurations(&runner));
             plans.extend(runner.plan());
@@ -435,7 +435,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// A kernel in its configurations other than its family's choice.
-    fn configurations(&self, runner: &Runner) -> Vec<Arc<Plan>> {
+    fn configurations(&self, runner: &Runner) -> Vec<Arc<Planned>> {
         let Some(chosen) = runner.plan() else { return Vec::new() };
         let legal = chosen.kernel.configurations(&chosen.canonical.problem, self.dispatcher.device());
         let legal = legal.into_iter().filter(|config| *config != chosen.config);

@@ -8,7 +8,7 @@ use candle::cuda_backend::cudarc::driver::{result, sys::CUdevice_attribute};
 use candle::cuda_backend::kernels::ffi;
 use candle::quantized::{cuda::QCudaStorage, QStorage, QTensor};
 use candle::{CudaDevice, DType, Device, Tensor};
-use candle_tilegemm::dispatch::Plan;
+use candle_tilegemm::dispatch::Planned;
 use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::launch::{self, Pointers, Queue};
 use candle_tilegemm::{Format, Layout, Problem};
@@ -228,7 +228,7 @@ impl CandlesProduct {
 
 /// The dense product, with activations and weights in bf16 before: the cost of a model whose weights were not quantised.
 pub struct Dense {
-    plan: Arc<Plan>,
+    plan: Arc<Planned>,
     /// Activations and weights, in as many copies as keep them out of the cache. All copies of the weights have the first copy's numbers.
     inputs: Vec<[Tensor; 2]>,
 }
@@ -241,7 +241,7 @@ impl Dense {
     }
 
     /// `plan` is a plan for [`Dense::problem`].
-    pub fn new(problem: &Problem, operands: &Operands, l2_bytes: usize, plan: Arc<Plan>) -> Result<Self> {
+    pub fn new(problem: &Problem, operands: &Operands, l2_bytes: usize, plan: Arc<Planned>) -> Result<Self> {
         let copies = allocation::copies(&Self::problem(problem), l2_bytes, operands.copies() == 1);
         let [_, blocks, ..] = operands.first();
         let weights = numbers(problem, blocks)?.to_dtype(DType::BF16)?;

@@ -2,9 +2,9 @@
 
 use super::boost::{self, Sample};
 use super::records::{Measurement, Record};
-use candle_tilegemm::arch::Arch;
+use candle_tilegemm::arch::{Arch, Chip};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::internal::fit::{factors, hold_for, of_launch, of_problem, variant, Refit, Tree, BOUNDED};
+use candle_tilegemm::internal::fit::{factors, of_launch, of_problem, variant, Card, Refit, Tree, BOUNDED};
 use candle_tilegemm::kernel::{Case, KernelDesc, Role};
 use candle_tilegemm::{workspace, Layout};
 use comfy_table::Table;
@@ -21,6 +21,8 @@ const LEAST_WEIGHT: f64 = 0.05;
 /// A family's trees.
 pub struct Learned {
     pub family: &'static str,
+    /// The chip of the card that was measured.
+    chip: Chip,
     /// The kernels that the trees hold for.
     pub kernels: Vec<&'static str>,
     /// The least and the largest of each of the facts [`BOUNDED`].
@@ -37,10 +39,11 @@ fn kind(kernel: &KernelDesc) -> (Arch, u32, Layout, [u32; 2]) {
     (kernel.arch, variant(kernel), kernel.layout, bits)
 }
 
-fn sample(measurement: &Measurement, refit: &Refit) -> Option<Sample> {
+/// A measurement to learn from, of a card with this chip.
+fn sample(measurement: &Measurement, refit: &Refit, chip: Chip) -> Option<Sample> {
     let Measurement { kernel, problem, device, us, weight, .. } = measurement;
     let case = Case { kernel, problem, device, workspace: workspace::DEFAULT_BYTES };
-    let model = refit.model(kernel);
+    let model = refit.model(kernel, Card::of(device));
     let config = measurement.config.unwrap_or_else(|| model.chosen(&case));
     let expected = model.uncorrected_us(&case, &config);
     let target = (us / expected).ln();
@@ -50,7 +53,7 @@ fn sample(measurement: &Measurement, refit: &Refit) -> Option<Sample> {
         Role::Vendor => 1.0,
         _ => (1.0 + (slower / HALF).powi(2)).recip() + LEAST_WEIGHT,
     };
-    (hold_for(device) && target.abs() < 2.0).then(|| {
+    (device.chip() == chip && target.abs() < 2.0).then(|| {
         let facts = of_launch(of_problem(problem, device), &case, &config, expected);
         Sample { facts, target, weight }
     })
@@ -64,7 +67,8 @@ impl Learned {
     /// The trees of a family with the numbers of `refit`.
     pub fn of(family: &'static str, refit: &Refit, records: &[Record]) -> Option<Self> {
         let own = of_family(family, records);
-        let samples: Vec<Sample> = own.iter().filter_map(|measurement| sample(measurement, refit)).collect();
+        let chip = records.first()?.device.chip();
+        let samples: Vec<Sample> = own.iter().filter_map(|measurement| sample(measurement, refit, chip)).collect();
         if samples.len() < LEAST {
             return None;
         }
@@ -77,11 +81,11 @@ impl Learned {
             values.fold([f32::INFINITY, f32::NEG_INFINITY], |[least, most], value| [least.min(value), most.max(value)])
         };
         let (count, errors) = (samples.len(), errors(&samples, &trees));
-        Some(Self { family, kernels, ranges: BOUNDED.map(range), trees, count, errors })
+        Some(Self { family, chip, kernels, ranges: BOUNDED.map(range), trees, count, errors })
     }
 
     pub fn add_to(&self, refit: Refit) -> Refit {
-        refit.with_trees(self.family, (self.kernels.clone(), self.ranges, self.trees.clone()))
+        refit.with_trees(self.family, self.chip, (self.kernels.clone(), self.ranges, self.trees.clone()))
     }
 }
 
@@ -102,8 +106,8 @@ fn errors(samples: &[Sample], trees: &[Tree]) -> [f64; 2] {
 pub fn table(learned: &[Learned], refit: &Refit, judged: &[Record]) -> Table {
     let header = ["trees of", "trees", "measurements", "without", "with", "judged: without", "with"];
     let mut table = super::table(header);
-    for Learned { family, trees, count, errors: learned, .. } in learned {
-        let others: Vec<Sample> = of_family(family, judged).iter().filter_map(|m| sample(m, refit)).collect();
+    for Learned { family, chip, trees, count, errors: learned, .. } in learned {
+        let others: Vec<Sample> = of_family(family, judged).iter().filter_map(|m| sample(m, refit, *chip)).collect();
         let judged = errors(&others, trees);
         let shares = learned.iter().chain(&judged).map(|error| super::percent(*error));
         table.add_row([family.to_string(), trees.len().to_string(), count.to_string()].into_iter().chain(shares));

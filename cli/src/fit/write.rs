@@ -1,4 +1,4 @@
-//! A family's data file.
+//! A family's data files.
 
 use super::records::Record;
 use super::trees::Learned;
@@ -7,32 +7,94 @@ use crate::Result;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Writes the family's numbers with their provenance over the file of this build.
-pub fn write(folder: &Path, fitted: &Fitted, records: &[Record]) -> Result<PathBuf> {
-    let path = folder.join(format!("{}.toml", fitted.family));
-    let name = path.display();
-    let text =
-        std::fs::read_to_string(&path).map_err(|e| format!("cannot read {name}: {e}; name the folder with --out"))?;
-    let mut file: toml::Table = text.parse().map_err(|e| format!("{name}: {e}"))?;
-    let values =
-        file.get_mut("values").and_then(toml::Value::as_table_mut).ok_or_else(|| format!("{name}: no values"))?;
-    for (parameter, value) in fitted.parameters.iter().zip(&fitted.values) {
-        let place = values.get_mut(parameter.name).ok_or_else(|| format!("{name}: no {}", parameter.name))?;
-        set(place, parameter.index.unwrap_or(0), *value);
+/// The folder of a card's data.
+pub struct Folder<'a> {
+    /// The folder with the cards' folders.
+    pub cards: &'a Path,
+    /// The card's short name.
+    pub card: &'static str,
+}
+
+/// The card whose numbers count where a card has none of its own.
+const DEFAULT: &str = "h100";
+
+impl Folder<'_> {
+    fn fit(&self, card: &str, family: &str) -> PathBuf {
+        self.cards.join(card).join("fit").join(format!("{family}.toml"))
     }
-    let values = values.clone();
-    let old = file.get("provenance").and_then(|provenance| provenance.get("note")).and_then(toml::Value::as_str);
-    let old = old.unwrap_or_default().trim_start_matches(NOTE);
-    let text = format!(
-        "{}\n[provenance]\n{}mean_error = {:.4}\nworst_error = {:.4}\nnote = {}\n\n[values]\n{}",
-        text.lines().take_while(|line| line.starts_with('#')).fold(String::new(), |text, line| text + line + "\n"),
-        provenance(records, fitted.errors.count),
-        fitted.errors.mean.exp_m1(),
-        fitted.errors.worst.exp_m1(),
-        toml::Value::from(format!("{NOTE}{old}")),
-        values.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>(),
-    );
-    std::fs::write(&path, text).map_err(|e| format!("cannot write {name}: {e}"))?;
+
+    fn trees(&self, family: &str) -> PathBuf {
+        self.cards.join(self.card).join("trees").join(format!("{family}.toml"))
+    }
+
+    /// Writes the family's numbers with their provenance over the file of this build, or the first file of the card.
+    pub fn write(&self, fitted: &Fitted, records: &[Record]) -> Result<PathBuf> {
+        let path = self.fit(self.card, fitted.family);
+        let has_own = path.exists();
+        let old = if has_own { path.clone() } else { self.fit(DEFAULT, fitted.family) };
+        let name = old.display();
+        let text = std::fs::read_to_string(&old)
+            .map_err(|e| format!("cannot read {name}: {e}; name the folder with --out"))?;
+        let mut file: toml::Table = text.parse().map_err(|e| format!("{name}: {e}"))?;
+        let values =
+            file.get_mut("values").and_then(toml::Value::as_table_mut).ok_or_else(|| format!("{name}: no values"))?;
+        for (parameter, value) in fitted.parameters.iter().zip(&fitted.values) {
+            let place = values.get_mut(parameter.name).ok_or_else(|| format!("{name}: no {}", parameter.name))?;
+            set(place, parameter.index.unwrap_or(0), *value);
+        }
+        let values = values.clone();
+        let note = file.get("provenance").and_then(|provenance| provenance.get("note")).and_then(toml::Value::as_str);
+        let note = match note.filter(|_| has_own) {
+            Some(note) => format!("{NOTE}{}", note.trim_start_matches(NOTE)),
+            None => format!("{NOTE}those of {DEFAULT}"),
+        };
+        let text = format!(
+            "{}\n[provenance]\n{}mean_error = {:.4}\nworst_error = {:.4}\nnote = {}\n\n[values]\n{}",
+            text.lines().take_while(|line| line.starts_with('#')).fold(String::new(), |text, line| text + line + "\n"),
+            provenance(records, fitted.errors.count),
+            fitted.errors.mean.exp_m1(),
+            fitted.errors.worst.exp_m1(),
+            toml::Value::from(note),
+            values.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>(),
+        );
+        save(path, &text)
+    }
+
+    /// Removes the family's trees, where the card has some.
+    pub fn remove_trees(&self, family: &str) -> Result<Option<PathBuf>> {
+        let path = self.trees(family);
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(Some(path)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(format!("cannot remove {}: {e}", path.display()).into()),
+        }
+    }
+
+    /// Writes the family's trees with their provenance.
+    pub fn write_trees(&self, learned: &Learned, records: &[Record]) -> Result<PathBuf> {
+        let [without, with] = learned.errors.map(f64::exp_m1);
+        let trees = learned.trees.iter().map(|tree| {
+            let splits: Vec<String> =
+                tree.splits.iter().map(|(fact, bound)| format!("[\"{fact:?}\", {bound:?}]")).collect();
+            format!("  [[{}], {:?}],\n", splits.join(", "), tree.leaves)
+        });
+        let text = format!(
+            "# The errors of the estimates of `{}`, which src/family/trees.rs describes. `tilegemm fit --write` writes this file.\n\n\
+             kernels = [\n{}]\nranges = {:?}\ntrees = [\n{}]\n\n[provenance]\n{}mean_error_without = {without:.4}\nmean_error_with = {with:.4}\n",
+            learned.family,
+            learned.kernels.iter().map(|kernel| format!("  \"{kernel}\",\n")).collect::<String>(),
+            learned.ranges,
+            trees.collect::<String>(),
+            provenance(records, learned.count),
+        );
+        save(self.trees(learned.family), &text)
+    }
+}
+
+/// Writes a file, and its folder where that is new.
+fn save(path: PathBuf, text: &str) -> Result<PathBuf> {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    made.and_then(|()| std::fs::write(&path, text)).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     Ok(path)
 }
 
@@ -69,40 +131,4 @@ fn set(value: &mut toml::Value, index: usize, number: f64) {
     if let Some(place) = all.into_iter().nth(index) {
         *place = number.into();
     }
-}
-
-fn trees_path(folder: &Path, family: &str) -> PathBuf {
-    folder.join(format!("{family}.trees.toml"))
-}
-
-/// Removes the family's trees, where the folder has some.
-pub fn remove_trees(folder: &Path, family: &str) -> Result<Option<PathBuf>> {
-    let path = trees_path(folder, family);
-    match std::fs::remove_file(&path) {
-        Ok(()) => Ok(Some(path)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(format!("cannot remove {}: {e}", path.display()).into()),
-    }
-}
-
-/// Writes the family's trees with their provenance.
-pub fn write_trees(folder: &Path, learned: &Learned, records: &[Record]) -> Result<PathBuf> {
-    let path = trees_path(folder, learned.family);
-    let [without, with] = learned.errors.map(f64::exp_m1);
-    let trees = learned.trees.iter().map(|tree| {
-        let splits: Vec<String> =
-            tree.splits.iter().map(|(fact, bound)| format!("[\"{fact:?}\", {bound:?}]")).collect();
-        format!("  [[{}], {:?}],\n", splits.join(", "), tree.leaves)
-    });
-    let text = format!(
-        "# The errors of the estimates of `{}`, which src/kernel/trees.rs describes. `tilegemm fit --write` writes this file.\n\n\
-         kernels = [\n{}]\nranges = {:?}\ntrees = [\n{}]\n\n[provenance]\n{}mean_error_without = {without:.4}\nmean_error_with = {with:.4}\n",
-        learned.family,
-        learned.kernels.iter().map(|kernel| format!("  \"{kernel}\",\n")).collect::<String>(),
-        learned.ranges,
-        trees.collect::<String>(),
-        provenance(records, learned.count),
-    );
-    std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    Ok(path)
 }

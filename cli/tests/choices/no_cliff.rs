@@ -2,7 +2,7 @@
 //! nothing that has another way is given to `reference`. Known misses are a list, which fails where a miss is fixed, too.
 
 use candle_tilegemm::arch::DeviceInfo;
-use candle_tilegemm::dispatch::{Dispatcher, Plan, Policy};
+use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::internal::cost::{elementwise_us, roofline_us};
 use candle_tilegemm::kernel::Role;
 use candle_tilegemm::problem::{Epilogue, Operand};
@@ -25,7 +25,7 @@ struct Known {
 /// A product beyond the limit.
 struct Miss {
     problem: Problem,
-    plan: Arc<Plan>,
+    plan: Arc<Planned>,
 }
 
 /// The classes, the most special first: a product is of the first class that fits.
@@ -186,7 +186,7 @@ fn heads([m, n, k]: [usize; 3], layout: Layout, format: Format) -> Problem {
 
 /// The plan that the op asks for, and the time of its kernel and of the elementwise kernel for the rest of the epilogue. The interposer's
 /// products, in place, have no elementwise kernels.
-fn ask(dispatcher: &Dispatcher, problem: &Problem) -> (Arc<Plan>, f64) {
+fn ask(dispatcher: &Dispatcher, problem: &Problem) -> (Arc<Planned>, f64) {
     let policy = Policy::default();
     let fusion = dispatcher.fuse(problem, policy).unwrap();
     let (epilogue, passes) = problem.epilogue.keep(fusion);

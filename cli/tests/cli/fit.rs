@@ -19,6 +19,14 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// A card's files of numbers and of trees.
+fn data(folder: &Path, card: &str) -> [PathBuf; 2] {
+    ["fit", "trees"].map(|kind| {
+        std::fs::create_dir_all(folder.join(card).join(kind)).unwrap();
+        folder.join(card).join(kind).join("gevm.toml")
+    })
+}
+
 /// A record as `tilegemm bench --random` writes it, of a card whose gevm has these numbers.
 fn record(path: &Path, values: &[f64], seed: u64) {
     let mut products = Vec::new();
@@ -64,14 +72,15 @@ fn record_of(path: &Path, values: &[f64], seed: u64, products: &[(usize, usize, 
 fn the_numbers_that_made_a_record_are_found_again() {
     let folder = folder("recover");
     let [first, second] = ["seed-1.json", "seed-2.json"].map(|name| folder.join(name));
-    let shipped: Vec<f64> = fit::parameters(FAMILY).iter().map(|parameter| parameter.value).collect();
+    let shipped: Vec<f64> =
+        fit::parameters(FAMILY, &DeviceInfo::h100()).iter().map(|parameter| parameter.value).collect();
     // The other numbers are of many small blocks, which these products do not have.
     let mut truth = shipped.clone();
     (truth[0], truth[1], truth[2]) = (shipped[0] + 0.6, 0.75 * shipped[1], 1.5 * shipped[2]);
     record(&first, &truth, 1);
     record(&second, &truth, 2);
-    let data = folder.join("gevm.toml");
-    let shipped_data = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/family/gevm.toml");
+    let [data, trees] = data(&folder, "h100");
+    let shipped_data = concat!(env!("CARGO_MANIFEST_DIR"), "/../tuning/h100/fit/gevm.toml");
     std::fs::copy(shipped_data, &data).unwrap();
     let before = std::fs::read_to_string(&data).unwrap();
 
@@ -88,12 +97,11 @@ fn the_numbers_that_made_a_record_are_found_again() {
         assert_eq!(std::fs::read_to_string(file).unwrap(), before, "nothing is written without --write");
     }
 
-    let trees = folder.join("gevm.trees.toml");
     std::fs::write(&trees, "").unwrap();
     assert!(fit(&args).status.success());
     assert!(!trees.exists(), "24 measurements make no trees, and those of other numbers do not hold");
     let file: toml::Table = std::fs::read_to_string(&data).unwrap().parse().unwrap();
-    for (parameter, truth) in fit::parameters(FAMILY).iter().zip(truth).take(3) {
+    for (parameter, truth) in fit::parameters(FAMILY, &DeviceInfo::h100()).iter().zip(truth).take(3) {
         let value = file["values"][parameter.name].as_float().unwrap();
         // The price of moves pulls the numbers a little towards their present values.
         assert!((value - truth).abs() < 0.05 * truth.abs().max(0.5), "{}: {value}, made with {truth}", parameter.name);
@@ -108,7 +116,8 @@ fn the_numbers_that_made_a_record_are_found_again() {
 #[test]
 fn errors_that_the_numbers_leave_are_learned_as_trees() {
     let folder = folder("trees");
-    let values: Vec<f64> = fit::parameters(FAMILY).iter().map(|parameter| parameter.value).collect();
+    let values: Vec<f64> =
+        fit::parameters(FAMILY, &DeviceInfo::h100()).iter().map(|parameter| parameter.value).collect();
     let products = |first: usize, count: usize| {
         let product = |i: usize| {
             let k = 256 + (first + 7 * i) % 100 * 64;
@@ -128,7 +137,7 @@ fn errors_that_the_numbers_leave_are_learned_as_trees() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let data = folder.join("gevm.trees.toml");
+    let [numbers, data] = data(&folder, "h100");
     let _ = std::fs::remove_file(&data);
     assert!(!run(&few).contains("trees of") && !data.exists(), "100 measurements are too few");
 
@@ -144,7 +153,38 @@ fn errors_that_the_numbers_leave_are_learned_as_trees() {
     assert_eq!(kernels, ["gevm_sm90_bf16_nn_4x64x32_1x1", "gevm_sm90_f16_nn_4x64x32_1x1"]);
     let tree = file["trees"].as_array().unwrap()[0].as_array().unwrap();
     assert_eq!((tree[0].as_array().unwrap().len(), tree[1].as_array().unwrap().len()), (6, 64));
-    assert!(!folder.join("gevm.toml").exists(), "--only-trees keeps the numbers");
+    assert!(!numbers.exists(), "--only-trees keeps the numbers");
+}
+
+/// The numbers of a card that has none yet begin with those of the H100.
+#[test]
+fn a_card_gets_numbers_of_its_own() {
+    let folder = folder("cards");
+    let [[shipped, _], [own, _]] = ["h100", "h200"].map(|card| data(&folder, card));
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../tuning/h100/fit/gevm.toml"), &shipped).unwrap();
+    let _ = std::fs::remove_file(&own);
+    let before = std::fs::read_to_string(&shipped).unwrap();
+    let [h100, h200] = ["h100.json", "h200.json"].map(|name| folder.join(name));
+    let mut truth: Vec<f64> = fit::parameters(FAMILY, &DeviceInfo::h200()).iter().map(|p| p.value).collect();
+    truth[0] += 0.6;
+    record(&h100, &truth, 1);
+    let text = std::fs::read_to_string(&h100).unwrap();
+    std::fs::write(&h200, text.replace("NVIDIA H100 80GB HBM3", "NVIDIA H200")).unwrap();
+
+    let text = |path: &Path| path.display().to_string();
+    let (h100, h200, out) = (text(&h100), text(&h200), text(&folder));
+    let output = fit(&[&h100, &h200, "--write", "--out", &out]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("NVIDIA H200") && !own.exists(), "{error}");
+
+    let output = fit(&[&h200, "--write", "--out", &out]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_to_string(&shipped).unwrap(), before, "the H100's numbers stay");
+    let file = |path: &Path| std::fs::read_to_string(path).unwrap().parse::<toml::Table>().unwrap();
+    let (own, shipped) = (file(&own), file(&shipped));
+    let names = |file: &toml::Table| file["values"].as_table().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert!(names(&own) == names(&shipped) && own["values"] != shipped["values"]);
+    assert_eq!(own["provenance"]["gpu"].as_str(), Some("NVIDIA H200"));
 }
 
 #[test]

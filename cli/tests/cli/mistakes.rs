@@ -138,7 +138,7 @@ fn texts(reader: &str) -> Vec<Vec<u8>> {
         "kernels" => ["sm90_gemm", "gguf_gemv", "cublas", "sm90_swap_ab"]
             .map(|family| beginning(&format!("csrc/{family}/family.toml"), "\n[[kernel]]"))
             .to_vec(),
-        "tuning" => ["tuning/h100.json", "tuning/h200.json"].map(few_rows).to_vec(),
+        "tuning" => ["tuning/h100/table.json", "tuning/h200/table.json"].map(few_rows).to_vec(),
         "suite" => vec![beginning("benches/suite.toml", "\n[[shape]]")],
         "record" => ["2026-11-25", "2026-11-25-random-1", "2026-11-22-f32", "2026-11-26-experts"]
             .map(|name| few_rows(&crate::records::path(&format!("h100/{name}.json"))))

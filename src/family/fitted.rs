@@ -1,7 +1,9 @@
 //! Fitted numbers: the part of a family's estimate that [`ArchModel`](crate::arch::ArchModel) does not give.
 //!
-//! `fitted!` declares a family as its fitted numbers. The values lie in `src/family/<family>.toml`, which build.rs turns into constants and
-//! `tilegemm fit` writes.
+//! `fitted!` declares a family as its fitted numbers. The values lie in `tuning/<card>/fit/<family>.toml`, which build.rs turns into constants
+//! and `tilegemm fit` writes.
+
+use crate::kernel::Family;
 
 /// A fitted number of a family.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -19,6 +21,15 @@ pub struct Parameter {
     pub range: [f64; 2],
     /// The value.
     pub value: f64,
+}
+
+/// A family's fitted numbers.
+pub(crate) trait Fitted: Sync {
+    /// The numbers, in order.
+    fn parameters(&self) -> Vec<Parameter>;
+
+    /// The family with other values, in the order of `parameters`.
+    fn refitted(&self, values: &[f64]) -> Box<dyn Family + Send>;
 }
 
 /// One number, or a list of numbers.
@@ -77,16 +88,16 @@ macro_rules! fitted {
             $($(#[doc = $meaning])+ pub $name: $numbers,)*
         }
 
-        impl $crate::kernel::Fitted for $family {
-            fn parameters(&self) -> Vec<$crate::kernel::fitted::Parameter> {
-                [$($crate::kernel::fitted::parameters_of(
+        impl $crate::family::fitted::Fitted for $family {
+            fn parameters(&self) -> Vec<$crate::family::fitted::Parameter> {
+                [$($crate::family::fitted::parameters_of(
                     stringify!($name), $unit, concat!($($meaning),+).trim_ascii(), [$least, $most], &self.$name,
                 )),*].concat()
             }
 
             fn refitted(&self, mut values: &[f64]) -> Box<dyn $crate::kernel::Family + Send> {
                 let values = &mut values;
-                let family = Self { $($name: $crate::kernel::fitted::Numbers::take(values)),* };
+                let family = Self { $($name: $crate::family::fitted::Numbers::take(values)),* };
                 assert!(values.is_empty(), "a value for each parameter");
                 Box::new(family)
             }

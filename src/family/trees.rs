@@ -3,9 +3,9 @@
 //! A model of a kernel leaves errors of some 10 %, which differ from shape to shape but hardly from run to run: two measurements of a kernel
 //! on two cards differ by 1 %. So `tilegemm fit` learns the logarithm of measured over estimated time from random products, by gradient
 //! boosting (Friedman, "Greedy function approximation", 2001) over oblivious trees, which ask one question on each level (Prokhorenkova et
-//! al., "CatBoost", 2018). The data lie in `src/family/<family>.trees.toml`, which build.rs turns into constants.
+//! al., "CatBoost", 2018). The data lie in `tuning/<card>/trees/<family>.toml`, which build.rs turns into constants.
 
-use crate::arch::DeviceInfo;
+use crate::arch::{Chip, DeviceInfo, Known};
 use crate::config::Config;
 use crate::kernel::Case;
 use crate::problem::{F32Mode, Problem};
@@ -242,11 +242,6 @@ fn some_factors(trees: &[Tree], launches: &[Facts]) -> [f64; LANES] {
     sums.map(|sum| (f64::from(sum) * LEAF_UNIT).exp().clamp(*FACTORS.start(), *FACTORS.end()))
 }
 
-/// Whether trees hold for the device: their measurements are of an H100 with 132 multiprocessors.
-pub fn hold_for(device: &DeviceInfo) -> bool {
-    device.capability == 90 && device.sm_count == 132
-}
-
 /// The facts of a problem that have to lie between the least and the largest of the measurements.
 pub const BOUNDED: [Fact; 6] = [Fact::M, Fact::N, Fact::K, Fact::Batch, Fact::Outputs, Fact::Flops];
 /// How far a fact may lie outside, as a difference of logarithms to base 2.
@@ -255,6 +250,8 @@ const SLACK: f32 = 0.1;
 /// The trees of a family, and the problems that they hold for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trees<'a> {
+    /// The chip of the card that the measurements are of: the trees hold for cards with the same.
+    pub chip: Chip,
     /// The least and the largest of each of the facts [`BOUNDED`].
     pub ranges: [[f32; 2]; BOUNDED.len()],
     pub trees: &'a [Tree],
@@ -262,7 +259,13 @@ pub struct Trees<'a> {
 
 impl Trees<'_> {
     /// No trees.
-    pub const NONE: Trees<'static> = Trees { ranges: [[0.0; 2]; BOUNDED.len()], trees: &[] };
+    pub const NONE: Trees<'static> =
+        Trees { chip: Known::named("h100").chip, ranges: [[0.0; 2]; BOUNDED.len()], trees: &[] };
+
+    /// Whether there are trees, and they hold for the device.
+    pub fn hold_for(&self, device: &DeviceInfo) -> bool {
+        !self.trees.is_empty() && self.chip == device.chip()
+    }
 
     /// Whether the trees hold for a problem with these facts.
     pub fn hold(&self, of_problem: &Facts) -> bool {

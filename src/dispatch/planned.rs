@@ -1,0 +1,107 @@
+//! A plan that a dispatcher keeps, with the record of its launches.
+
+use super::counter::Counter;
+use super::memo::{Answer, Question};
+use super::{Plan, Policy};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// A [`Plan`] that a dispatcher keeps, with the record of its launches. It derefs to the plan.
+#[derive(Debug)]
+pub struct Planned {
+    plan: Plan,
+    /// The plan for a stream that has no workspace.
+    without: Option<Arc<Planned>>,
+    dispatcher: usize,
+    policy: Policy,
+    launches: Launches,
+}
+
+/// What launches of a plan have left.
+#[derive(Debug)]
+struct Launches {
+    count: Counter,
+    /// The dispatcher's count of the launches of plans that it has dropped.
+    forgotten: Arc<AtomicU64>,
+    /// Whether an event has told that another plan runs in this plan's place.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    told: AtomicBool,
+    /// Whether a launch of the kernel loads nothing.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    ready: AtomicBool,
+}
+
+impl Drop for Launches {
+    fn drop(&mut self) {
+        self.forgotten.fetch_add(self.count.sum(), Ordering::Relaxed);
+    }
+}
+
+impl Deref for Planned {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl Planned {
+    /// A plan without launches. `forgotten` counts them when the plan is dropped.
+    pub(super) fn new(
+        plan: Plan,
+        without: Option<Arc<Planned>>,
+        Question { dispatcher, policy, .. }: Question,
+        forgotten: Arc<AtomicU64>,
+    ) -> Self {
+        let launches = Launches { count: Counter::default(), forgotten, told: false.into(), ready: false.into() };
+        Self { plan, without, dispatcher, policy, launches }
+    }
+
+    /// The policy that the plan was made under.
+    #[cfg(feature = "cuda")]
+    pub(super) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The plan that runs instead on a stream without a workspace ([`crate::workspace`]): the same problem, on a kernel that needs no
+    /// workspace. `None` where the kernel was asked for by name, or needs no workspace itself.
+    pub fn without_workspace(&self) -> Option<&Planned> {
+        self.without.as_deref()
+    }
+
+    /// How often the plan was launched.
+    pub fn calls(&self) -> u64 {
+        self.launches.count.sum()
+    }
+}
+
+/// For launches.
+#[cfg(feature = "cuda")]
+impl Planned {
+    /// Counts one launch.
+    pub(crate) fn count(&self) {
+        self.launches.count.count();
+    }
+
+    /// Whether this is the first call: an event tells each plan's replacement once.
+    pub(crate) fn tell(&self) -> bool {
+        !self.launches.told.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether the kernel's code is on the device.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.launches.ready.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the kernel's code is on the device.
+    pub(crate) fn set_ready(&self) {
+        self.launches.ready.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Answer for Planned {
+    fn question(&self) -> Question<'_> {
+        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.plan.asked }
+    }
+}
