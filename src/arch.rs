@@ -44,16 +44,6 @@ impl Arch {
         }
     }
 
-    /// Bytes of shared memory of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-    pub(crate) const fn shared_bytes(self) -> u32 {
-        let kib = match self.capability {
-            80 | 87 => 164,
-            90..=110 => 228,
-            _ => 100,
-        };
-        kib * 1024
-    }
-
     /// Whether machine code for this architecture runs on a device of compute capability `device`. The major version must be the
     /// same, and the code's minor version no newer; exact code needs the very same capability.
     /// CUDA C++ Programming Guide, "Binary Compatibility".

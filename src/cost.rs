@@ -11,8 +11,9 @@ use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math};
 use crate::problem::{Activation, Format, Groups, Operand, Problem};
 use crate::workspace;
 
-pub(crate) use pipeline::memory_us;
+pub(crate) use pipeline::{memory_us, overlap_by};
 
+pub(crate) mod facts;
 pub(crate) mod pipeline;
 pub(crate) mod tf32;
 pub(crate) mod tiles;
@@ -74,7 +75,7 @@ impl Model<'_> {
             let rivals = rivals.map(|(rival, rival_us)| (rival, rival_us + epilogue));
             for (config, us) in [(*config, *us)].into_iter().chain(rivals) {
                 launches.push((place, config, us));
-                facts.push(trees::of_launch(of_problem, case, &config, us));
+                facts.push(facts::of_launch(of_problem, case, &config, us));
             }
             best[place].1 = f64::INFINITY;
         }
@@ -91,7 +92,7 @@ impl Model<'_> {
     pub fn configured_us(&self, case: &Case, config: &Config) -> f64 {
         let us = self.uncorrected_us(case, config);
         let Some(of_problem) = self.facts(case) else { return us };
-        let facts = trees::of_launch(of_problem, case, config, us);
+        let facts = facts::of_launch(of_problem, case, config, us);
         by(us, trees::factors(self.trees.trees, &[facts])[0], roofline_us(case.problem, case.device))
     }
 
@@ -108,7 +109,7 @@ impl Model<'_> {
         if self.trees.trees.is_empty() || case.problem.is_empty() || !trees::hold_for(case.device) {
             return None;
         }
-        Some(trees::of_problem(case.problem, case.device)).filter(|facts| self.trees.hold(facts))
+        Some(facts::of_problem(case.problem, case.device)).filter(|facts| self.trees.hold(facts))
     }
 }
 
@@ -172,14 +173,6 @@ pub(crate) fn rows_of_group(groups: &Groups, m: usize) -> usize {
 /// device memory decides.
 pub(crate) fn overlapped(times: &[f64]) -> f64 {
     times.iter().map(|time| time.powi(4)).sum::<f64>().sqrt().sqrt()
-}
-
-/// [`overlapped`] by another norm.
-pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
-    // A power by multiplication takes a plan a tenth of the time of a power by logarithm.
-    let is_whole = norm.fract() == 0.0 && norm <= 16.0;
-    let power = |time: &f64| if is_whole { time.powi(norm as i32) } else { time.powf(norm) };
-    times.iter().filter(|time| **time > 0.0).map(power).sum::<f64>().powf(1.0 / norm)
 }
 
 /// Time that the epilogue adds for each element of D, in nanoseconds of one multiprocessor.

@@ -11,11 +11,10 @@ pub mod cost {
 
 /// The fitted numbers of families, and the trees of their errors.
 pub mod fit {
+    pub use crate::cost::facts::{of_launch, of_problem};
     pub use crate::dispatch::refit::{parameters, Refit};
     pub use crate::kernel::fitted::Parameter;
-    pub use crate::kernel::trees::{
-        factors, hold_for, of_launch, of_problem, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT,
-    };
+    pub use crate::kernel::trees::{factors, hold_for, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT};
 
     /// The place of a kernel among those of its family, arch, types and layout.
     pub fn variant(kernel: &crate::kernel::KernelDesc) -> u32 {

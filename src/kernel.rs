@@ -20,6 +20,7 @@ mod sums;
 pub(crate) mod trees;
 
 use fitted::Parameter;
+use limits::Row;
 pub(crate) use limits::{Extent, Grouping, Limits, Tiles, INT};
 
 /// Shared memory that the system takes of each thread block (CUDA C++ Programming Guide, "Compute Capability 8.x", "Shared Memory").
@@ -298,8 +299,13 @@ impl KernelDesc {
         if need > have {
             return Err(Rejection::SharedMemory { need, have });
         }
-        self.room.family.limits(self, problem).check(self, problem, device)?;
+        self.room.family.limits(self, problem).check(&self.row(), problem, device)?;
         self.room.family.supports(self, problem)
+    }
+
+    /// What its limits mean of its row.
+    pub(crate) fn row(&self) -> Row {
+        Row { math: self.math, cluster: self.cluster, align: self.align, fusion: self.fusion }
     }
 
     /// The configurations in which it can run the canonical `problem` on `device`, with a workspace of the default size: one without

@@ -1,8 +1,9 @@
 //! A plan: a problem and the kernel that runs it.
 
+use super::chosen::Reason;
 use super::counter::Counter;
 use super::memo::{Answer, Question};
-use super::{Policy, Reason};
+use super::policy::Policy;
 use crate::config::Config;
 use crate::kernel::KernelDesc;
 use crate::packing::{self, Packing};

@@ -66,7 +66,7 @@ impl Operand {
 
     /// Whether one stride leads through the matrices of both batch dimensions.
     pub(crate) fn merges(&self, [outer, inner]: [usize; 2]) -> bool {
-        outer == 1 || inner == 1 || super::goes_on(self.batch_stride[1], inner, self.batch_stride[0])
+        outer == 1 || inner == 1 || goes_on(self.batch_stride[1], inner, self.batch_stride[0])
     }
 
     /// Replaces the strides of dimensions of size 1, which have no meaning, by the strides of a dense matrix.
@@ -158,4 +158,9 @@ impl<const OPERANDS: usize> Batch<OPERANDS> {
         };
         Some(Self { sizes, strides: std::array::from_fn(|operand| [kept[0][operand], kept[1][operand]]) })
     }
+}
+
+/// Whether `count` steps of `stride` elements make a step of `outer`.
+pub(super) fn goes_on(stride: i64, count: usize, outer: i64) -> bool {
+    i64::try_from(count).ok().and_then(|count| stride.checked_mul(count)) == Some(outer)
 }
