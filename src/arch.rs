@@ -74,6 +74,17 @@ impl serde::Serialize for Arch {
 }
 
 /// The facts of a GPU that a plan depends on.
+///
+/// ```
+/// use candle_tilegemm::arch::{DeviceInfo, Source};
+///
+/// let h100 = DeviceInfo::h100();
+/// assert_eq!((h100.capability, h100.sm_count), (90, 132));
+/// assert_eq!(h100.model.source, Source::Measured);
+/// for name in DeviceInfo::names() {
+///     println!("{name}: {}", DeviceInfo::by_name(name).expect("a name of the list").name);
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct DeviceInfo {

@@ -178,6 +178,18 @@ impl PartialEq for Room {
 }
 
 /// One kernel: a table row for one arch, dtype and layout.
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::family::KERNELS;
+/// use candle_tilegemm::{Format, Layout, Problem};
+///
+/// // The kernels that run f64 products on an A100.
+/// let device = DeviceInfo::a100();
+/// let problem = Problem::dense(512, 512, 512, 1, Layout::NT, Format::F64).canonical().problem;
+/// let able: Vec<_> = KERNELS.iter().filter(|kernel| kernel.supports(&problem, &device).is_ok()).collect();
+/// assert!(able.iter().any(|kernel| kernel.name == "cublas_f64_nt"));
+/// ```
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct KernelDesc {

@@ -18,6 +18,26 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// Chooses kernels for one device.
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::dispatch::{Dispatcher, Policy};
+/// use candle_tilegemm::{Format, Layout, Problem};
+///
+/// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+/// let problem = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16);
+/// let plan = dispatcher.plan(&problem, Policy::default())?;
+/// println!("{} {} in {:.1} us", plan.name(), plan.config, plan.estimate_us);
+///
+/// let explanation = dispatcher.explain(&problem, Policy::default());
+/// assert_eq!(explanation.chosen.map(|kernel| kernel.name), Some(plan.kernel.name));
+/// for candidate in &explanation.candidates {
+///     if let Err(rejection) = &candidate.verdict {
+///         println!("{} cannot: {rejection}", candidate.kernel);
+///     }
+/// }
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Dispatcher {
     pub(super) device: DeviceInfo,
@@ -63,7 +83,7 @@ impl Dispatcher {
     /// Adds a measured table, which the dispatcher asks before the other tables.
     ///
     /// # Errors
-    /// [`Error::Tuning`] where the table was not measured on such a device.
+    /// [`Error::Tuning`](crate::Error::Tuning) where the table was not measured on such a device.
     #[doc(hidden)]
     pub fn with_tuning(self, tuning: Tuning) -> Result<Self> {
         let host = self.host();
@@ -84,7 +104,7 @@ impl Dispatcher {
     /// Uses the user's table and the table that ships, as `TILEGEMM_TUNING=<file>|off` asks.
     ///
     /// # Errors
-    /// [`Error::Tuning`] where the file of the variable is refused.
+    /// [`Error::Tuning`](crate::Error::Tuning) where the file of the variable is refused.
     pub fn with_user_tuning(self) -> Result<Self> {
         let host = self.host();
         Ok(Self::with_tables(self.device, self.only_built, self.tables.with_users(&host)?))

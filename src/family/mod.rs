@@ -45,6 +45,14 @@ mod fitted {
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernel of this name, from the table.
+///
+/// ```
+/// use candle_tilegemm::family::by_name;
+/// use candle_tilegemm::kernel::Role;
+///
+/// assert!(by_name("cublas_bf16_nt").is_some_and(|kernel| kernel.role == Role::Vendor));
+/// assert!(by_name("no_such_kernel").is_none());
+/// ```
 pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
     KERNELS.iter().find(|kernel| kernel.name == name)
 }

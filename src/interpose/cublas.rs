@@ -14,6 +14,12 @@ use std::ffi::{c_int, c_longlong, c_void};
 /// Whether candle's calls arrive here. The check makes one call through candle's own binding and sees whether the call
 /// reaches this definition. The check needs no GPU. In a build without the feature `candle` the call is one to the function
 /// that the dynamic linker finds for the program.
+///
+/// ```
+/// if !candle_tilegemm::interpose::is_active() {
+///     eprintln!("this program's products go to cuBLAS; `tilegemm doctor` says why");
+/// }
+/// ```
 pub fn is_active() -> bool {
     arrives(probe)
 }

@@ -49,6 +49,12 @@ thread_local! {
 /// Whether candle's calls for experts arrive here. The check makes one call through candle's declaration and sees whether the call reaches this definition. A host
 /// that loads this crate in a shared library may have a definition of its own, which the loader prefers: addresses of the function are equal there, too.
 /// The check needs no GPU.
+///
+/// ```
+/// if !candle_tilegemm::interpose::experts_are_active() {
+///     eprintln!("this program's experts run on candle's kernels");
+/// }
+/// ```
 pub fn experts_are_active() -> bool {
     // The compiler may not take the declaration for the definition of this module.
     let candles = black_box(CANDLES);

@@ -61,6 +61,12 @@ thread_local! {
 
 /// Whether candle's products with quantised weights arrive here. The check makes one call of a product without rows through candle's declaration: candle's own
 /// function does nothing then, and needs no GPU.
+///
+/// ```
+/// if !candle_tilegemm::interpose::gguf_is_active() {
+///     eprintln!("this program's quantised weights run on candle's kernels");
+/// }
+/// ```
 pub fn gguf_is_active() -> bool {
     // The compiler may not take the declaration for the definition of this module.
     let candles = black_box(candles::launch_mmvq_gguf_q4_k_f32_plain as FewRows);
