@@ -102,7 +102,7 @@ step "candle's calls for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do
   { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "by rustc's own linker they do not"; exit 1; }
 done
-# GNU ld. A test links with the dependencies that are built, but candle-transformers; a program without tests would build more of them again.
+# GNU ld. A test links with the dependencies that are built; a program without tests would build some of them again.
 cargo rustc --locked --features "$kernels" --test interpose -- -Clinker-features=-lld -Clink-arg=-fuse-ld=bfd
 program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 ! grep -q "Linker: LLD" "$program" || { echo "$program is not linked by GNU ld"; exit 1; }

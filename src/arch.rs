@@ -47,16 +47,6 @@ impl Arch {
         }
     }
 
-    /// Bytes of shared memory of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-    pub(crate) const fn shared_bytes(self) -> u32 {
-        let kib = match self.capability {
-            80 | 87 => 164,
-            90..=110 => 228,
-            _ => 100,
-        };
-        kib * 1024
-    }
-
     /// Whether machine code for this architecture runs on a device of compute capability `device`. The major version must be the
     /// same, and the code's minor version no newer; exact code needs the very same capability.
     /// CUDA C++ Programming Guide, "Binary Compatibility".
@@ -87,6 +77,17 @@ impl serde::Serialize for Arch {
 }
 
 /// The facts of a GPU that a plan depends on.
+///
+/// ```
+/// use candle_tilegemm::arch::{DeviceInfo, Source};
+///
+/// let h100 = DeviceInfo::h100();
+/// assert_eq!((h100.capability, h100.sm_count), (90, 132));
+/// assert_eq!(h100.model.source, Source::Measured);
+/// for name in DeviceInfo::names() {
+///     println!("{name}: {}", DeviceInfo::by_name(name).expect("a name of the list").name);
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct DeviceInfo {

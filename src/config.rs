@@ -9,6 +9,15 @@ use std::str::FromStr;
 ///
 /// A field is 0, and `swap_ab` is false, where the kernel has nothing to choose. The text form names the fields that are not:
 /// `128x64_c2x1_k2_s5_w8_swap` is a tile of 128 x 64, clusters of 2 x 1 blocks, K in 2 parts, 5 pipeline stages, 8 warps, and A and B swapped.
+///
+/// ```
+/// use candle_tilegemm::Config;
+///
+/// let config: Config = "128x64_k2".parse()?;
+/// assert_eq!((config.tile, config.split), ([128, 64], 2));
+/// assert_eq!(config.to_string(), "128x64_k2");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub struct Config {

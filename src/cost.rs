@@ -8,7 +8,7 @@ use crate::arch::DeviceInfo;
 use crate::kernel::{ElementCost, Math};
 use crate::problem::{Activation, Format, Groups, Operand, Problem};
 
-pub(crate) use pipeline::memory_us;
+pub(crate) use pipeline::{memory_us, overlap_by};
 
 pub(crate) mod pipeline;
 pub(crate) mod tf32;
@@ -69,14 +69,6 @@ pub(crate) fn rows_of_group(groups: &Groups, m: usize) -> usize {
 /// device memory decides.
 pub(crate) fn overlapped(times: &[f64]) -> f64 {
     times.iter().map(|time| time.powi(4)).sum::<f64>().sqrt().sqrt()
-}
-
-/// [`overlapped`] by another norm.
-pub(crate) fn overlap_by(norm: f64, times: &[f64]) -> f64 {
-    // A power by multiplication takes a plan a tenth of the time of a power by logarithm.
-    let is_whole = norm.fract() == 0.0 && norm <= 16.0;
-    let power = |time: &f64| if is_whole { time.powi(norm as i32) } else { time.powf(norm) };
-    times.iter().filter(|time| **time > 0.0).map(power).sum::<f64>().powf(1.0 / norm)
 }
 
 /// Time that the epilogue adds for each element of D, in nanoseconds of one multiprocessor.

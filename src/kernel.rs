@@ -16,6 +16,7 @@ mod limits;
 mod rejection;
 mod sums;
 
+use limits::Row;
 pub(crate) use limits::{Extent, Grouping, Limits, Tiles, INT};
 
 /// Shared memory that the system takes of each thread block (CUDA C++ Programming Guide, "Compute Capability 8.x", "Shared Memory").
@@ -163,6 +164,18 @@ impl PartialEq for Room {
 }
 
 /// One kernel: a table row for one arch, dtype and layout.
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::family::KERNELS;
+/// use candle_tilegemm::{Format, Layout, Problem};
+///
+/// // The kernels that run f64 products on an A100.
+/// let device = DeviceInfo::a100();
+/// let problem = Problem::dense(512, 512, 512, 1, Layout::NT, Format::F64).canonical().problem;
+/// let able: Vec<_> = KERNELS.iter().filter(|kernel| kernel.supports(&problem, &device).is_ok()).collect();
+/// assert!(able.iter().any(|kernel| kernel.name == "cublas_f64_nt"));
+/// ```
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct KernelDesc {
@@ -284,8 +297,13 @@ impl KernelDesc {
         if need > have {
             return Err(Rejection::SharedMemory { need, have });
         }
-        self.room.family.limits(self, problem).check(self, problem, device)?;
+        self.room.family.limits(self, problem).check(&self.row(), problem, device)?;
         self.room.family.supports(self, problem)
+    }
+
+    /// What its limits mean of its row.
+    pub(crate) fn row(&self) -> Row {
+        Row { math: self.math, cluster: self.cluster, align: self.align, fusion: self.fusion }
     }
 
     /// The configurations in which it can run the canonical `problem` on `device`, with a workspace of the default size: one without

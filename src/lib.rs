@@ -78,7 +78,7 @@
 //! # Safety
 //!
 //! The module `launch` launches kernels and cuBLAS. The modules `ffi` and `interpose` are the C boundary. The only other unsafe code
-//! is the uninitialised result of the op.
+//! is the uninitialised memory of the op's results and copies.
 
 #![deny(missing_docs)]
 #![warn(unsafe_op_in_unsafe_fn)]

@@ -70,6 +70,18 @@ fn copied_format_of_d(problem: &Problem) -> Format {
 }
 
 /// The operands of a product that are copied.
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::dispatch::{Dispatcher, Policy};
+/// use candle_tilegemm::{Format, Layout, Problem};
+///
+/// // With an odd K, lines of A and B do not begin at multiples of 16 bytes.
+/// let problem = Problem::dense(1024, 4096, 4095, 1, Layout::NT, Format::BF16);
+/// let plan = Dispatcher::hypothetical(DeviceInfo::h100()).plan(&problem, Policy::own())?;
+/// assert!(plan.packing.is_some_and(|packing| packing.a && packing.b && !packing.d));
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct Packing {

@@ -126,6 +126,22 @@ pub fn tables() -> Vec<TableUse> {
 /// Every product that ran in this process so far, through the op, the layers or the interposer; most frequent first.
 ///
 /// [`others`] counts the products beyond the number that is kept.
+///
+/// ```
+/// # #[cfg(feature = "candle")]
+/// # fn main() -> candle::Result<()> {
+/// use candle::{DType, Device, Tensor};
+/// use candle_tilegemm::{stats, GemmExt};
+///
+/// let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+/// x.gemm(&x.t()?)?;
+/// let first = &stats::gemms()[0];
+/// assert_eq!((first.m, first.n, first.k, first.calls, first.kernel), (3, 3, 4, 1, "candle_cpu"));
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "candle"))]
+/// # fn main() {}
+/// ```
 pub fn gemms() -> Vec<GemmCount> {
     let mut counts: HashMap<GemmCount, u64> = HashMap::new();
     let mut add = |problem: &Problem, kernel, calls| {

@@ -28,15 +28,17 @@ use crate::error::{Error, Result};
 use crate::problem::{
     power_of_two_in, Activation, BiasAxis, Epilogue, F32Mode, Format, Layout, Operand, Problem, MAX_ALIGN,
 };
-use serde::de::{self, Deserializer, Unexpected, Visitor};
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fmt;
 use toml::Spanned;
 
 mod groups;
+mod size;
 
 pub use groups::{Distribution, ShapeGroups};
+pub use size::Size;
+use size::STRIDES;
 
 /// One product to measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -119,74 +121,6 @@ pub struct ShapeEpilogue {
 impl Default for ShapeEpilogue {
     fn default() -> Self {
         Self { alpha: 1.0, beta: 0.0, bias: false, activation: Activation::Identity }
-    }
-}
-
-/// An extent that every kernel interface can express.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct Size(u32);
-
-impl Default for Size {
-    fn default() -> Self {
-        Self(1)
-    }
-}
-
-impl TryFrom<usize> for Size {
-    type Error = String;
-
-    fn try_from(size: usize) -> std::result::Result<Self, String> {
-        match u32::try_from(size) {
-            Ok(size) if (SIZES.least..=SIZES.most).contains(&size) => Ok(Self(size)),
-            _ => Err(format!("{size} is no size; expected {SIZES}")),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_i64(SIZES).map(Self)
-    }
-}
-
-const SIZES: Whole = Whole { least: 1, most: i32::MAX as u32 };
-const STRIDES: Whole = Whole { least: 0, most: u32::MAX };
-
-/// The range of a number of the format.
-#[derive(Clone, Copy)]
-struct Whole {
-    least: u32,
-    most: u32,
-}
-
-impl fmt::Display for Whole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}, a whole number", self.least, self.most)
-    }
-}
-
-impl Visitor<'_> for Whole {
-    type Value = u32;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> std::result::Result<u32, E> {
-        let number_in_range = u32::try_from(number).ok().filter(|number| (self.least..=self.most).contains(number));
-        number_in_range.ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
-    }
-
-    /// JSON has whole numbers without a sign.
-    fn visit_u64<E: de::Error>(self, number: u64) -> std::result::Result<u32, E> {
-        self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl Size {
-    /// The number itself.
-    pub fn get(self) -> usize {
-        self.0 as usize
     }
 }
 
@@ -350,7 +284,7 @@ impl Shape {
     fn mistake_of(&self, groups: &ShapeGroups) -> Option<String> {
         let Self { a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset, b_offset, d_offset, .. } = self;
         let places = [a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset, b_offset, d_offset];
-        let is_plain = self.layout == Layout::NT && self.batch == Size(1) && self.epilogue.is_none();
+        let is_plain = self.layout == Layout::NT && self.batch == Size::default() && self.epilogue.is_none();
         if !is_plain || places.iter().any(|place| place.is_some()) {
             return Some(
                 "expected layout = \"nt\", no batch, no strides, no offsets and no epilogue beside groups".into(),
@@ -397,7 +331,7 @@ impl Shape {
                     Some((field, format!("lines that are {line} elements apart overlap; expected {length} and more")))
                 }
                 None => None,
-                _ if self.batch == Size(1) => {
+                _ if self.batch == Size::default() => {
                     Some((batch_field, "there is one matrix; expected no stride, or a batch".into()))
                 }
                 Some(stride) if stride > 0 && u64::from(stride) < matrix => {

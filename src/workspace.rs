@@ -52,6 +52,16 @@ pub const MOST_STREAMS: usize = 8;
 
 /// Bytes of a workspace: the size that `TILEGEMM_WORKSPACE` asks for, else [`DEFAULT_BYTES`].
 ///
+/// ```
+/// use candle_tilegemm::dispatch::Policy;
+/// use candle_tilegemm::workspace;
+///
+/// // Plans for the memory that launches will have.
+/// let policy = Policy::own().with_workspace(workspace::bytes()?);
+/// assert!(!policy.vendor);
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::BadSetting`](crate::Error::BadSetting) when the variable holds no number.
 pub fn bytes() -> Result<u64> {

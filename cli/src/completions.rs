@@ -1,7 +1,7 @@
 //! `tilegemm completions`: the script by which a shell completes the command's words.
 
-use super::{words, Result};
-use clap::CommandFactory;
+use crate::{words, Result};
+use clap::Command;
 use clap_complete::{generate, Shell};
 use std::io::Write;
 
@@ -15,8 +15,9 @@ pub struct Args {
     shell: Shell,
 }
 
-pub fn run(args: &Args) -> Result {
+/// Prints the script for `command`, the whole command.
+pub fn run(args: &Args, mut command: Command) -> Result {
     let mut script = Vec::new();
-    generate(args.shell, &mut super::Cli::command(), "tilegemm", &mut script);
+    generate(args.shell, &mut command, "tilegemm", &mut script);
     Ok(std::io::stdout().write_all(&script)?)
 }

@@ -1,6 +1,7 @@
 //! `tilegemm doctor`: requirements for building and running kernels, their state on this machine, and remedies.
 
 mod environment;
+mod finding;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod toolkits;
@@ -9,8 +10,8 @@ mod tuning;
 use crate::kernels::built_for;
 use crate::{Failure, Result};
 use candle_tilegemm::family::KERNELS;
+use finding::{Finding, Status, FEATURES};
 use serde::Serialize;
-use std::fmt::{self, Display};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -34,61 +35,6 @@ struct Section {
     /// Whether a finding that is missing or broken keeps what was built from running.
     is_needed_to_run: bool,
     findings: Vec<Finding>,
-}
-
-/// The rating of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    Ok,
-    /// The component works, but not as expected.
-    Warn,
-    /// The component is absent.
-    Missing,
-    /// The component is present and does not work.
-    Broken,
-}
-
-impl Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Status::Ok => "ok",
-            Status::Warn => "warn",
-            Status::Missing => "missing",
-            Status::Broken => "broken",
-        })
-    }
-}
-
-/// One line of the report.
-#[derive(Serialize)]
-struct Finding {
-    status: Status,
-    subject: &'static str,
-    what: String,
-    /// What to do; absent where there is nothing to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn ok(subject: &'static str, what: impl Into<String>) -> Self {
-        Self { status: Status::Ok, subject, what: what.into(), remedy: None }
-    }
-
-    fn problem(status: Status, subject: &'static str, what: impl Display, remedy: impl Into<String>) -> Self {
-        Self { status, subject, what: what.to_string(), remedy: Some(remedy.into()) }
-    }
-}
-
-impl Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {:<8} {:<12} {}", self.status, self.subject, self.what)?;
-        match &self.remedy {
-            Some(remedy) => write!(f, "\n{:24}-> {remedy}", ""),
-            None => Ok(()),
-        }
-    }
 }
 
 pub fn run(args: &Args) -> Result {
@@ -125,15 +71,6 @@ impl Section {
         crate::print("")
     }
 }
-
-/// The features of this build, and whether they are on.
-const FEATURES: [(&str, bool); 5] = [
-    ("candle", cfg!(feature = "candle")),
-    ("cuda", cfg!(feature = "cuda")),
-    ("cutile", cfg!(feature = "cutile")),
-    ("interpose", cfg!(feature = "interpose")),
-    ("interpose-kernels", cfg!(feature = "interpose-kernels")),
-];
 
 fn build() -> Vec<Finding> {
     let list = |wanted: bool| {

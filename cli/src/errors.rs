@@ -1,5 +1,6 @@
 //! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/f32.md and docs/gguf.md.
 
+mod cells;
 #[cfg(any(feature = "bench", test))]
 pub mod data;
 mod f32;
@@ -71,7 +72,7 @@ pub fn run(args: &Args) -> Result {
 
 /// The tables of the record in this JSON.
 pub fn draw(json: serde_json::Value) -> Result<String> {
-    Ok(Record::of_json(json, None)?.tables())
+    Ok(files::tables(&Record::of_json(json, None)?))
 }
 
 #[cfg(feature = "bench")]

@@ -1,6 +1,7 @@
 //! `tilegemm fit`: fits the numbers of the families to records, and judges the estimates on other records.
 
 mod boost;
+mod errors;
 mod records;
 mod regret;
 mod search;
@@ -11,7 +12,8 @@ use crate::{kernels, words, Failure, Result};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::internal::fit::{parameters, Parameter, Refit};
-use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
+use comfy_table::Table;
+use errors::{percent, table, Errors, Fitted};
 use records::{Measurement, Record};
 use regret::OnRecord;
 use std::path::PathBuf;
@@ -61,31 +63,6 @@ impl Args {
     fn families(&self) -> impl Iterator<Item = &'static str> + '_ {
         let wanted = |family: &&str| self.only.is_empty() || self.only.iter().any(|only| only == family);
         kernels::families().into_iter().filter(wanted)
-    }
-}
-
-/// A family that was fitted.
-struct Fitted {
-    family: &'static str,
-    parameters: Vec<Parameter>,
-    values: Vec<f64>,
-    errors: Errors,
-}
-
-/// Errors of estimates: the mean and the largest distance of the ratio from 1, by logarithm.
-#[derive(Debug, Clone, Copy)]
-struct Errors {
-    count: usize,
-    mean: f64,
-    worst: f64,
-}
-
-impl Errors {
-    fn of(refit: &Refit, measurements: &[&Measurement]) -> Self {
-        let errors: Vec<f64> = measurements.iter().map(|measurement| measurement.error(refit)).collect();
-        let count = errors.len();
-        let mean = errors.iter().sum::<f64>() / count.max(1) as f64;
-        Self { count, mean, worst: errors.into_iter().fold(0.0, f64::max) }
     }
 }
 
@@ -226,18 +203,4 @@ fn errors_of(records: &[Record], before: &Refit, after: &Refit, families: &[&str
         table.add_row([vec![family.to_string(), before.count.to_string()], numbers.to_vec()].concat());
     }
     table
-}
-
-fn table(header: [&str; 7]) -> Table {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-/// An error by logarithm, as per cent.
-fn percent(error: f64) -> String {
-    format!("{:.1} %", 100.0 * error.exp_m1())
 }

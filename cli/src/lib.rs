@@ -10,6 +10,8 @@ mod device;
 mod doctor;
 mod errors;
 mod explain;
+mod f32;
+mod failure;
 mod fit;
 mod kernels;
 mod layout;
@@ -25,10 +27,10 @@ mod tune;
 mod usage;
 mod words;
 
-use candle_tilegemm::F32Mode;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::fmt;
+use f32::F32;
+use failure::{Failure, Result};
 use std::process::ExitCode;
 use terminal::{print, print_json, tell};
 
@@ -42,21 +44,6 @@ macro_rules! examples {
 struct Cli {
     #[command(subcommand)]
     command: Command,
-}
-
-/// The exactness of f32 products.
-#[derive(clap::Args)]
-struct F32 {
-    /// Exactness of f32 products: no more error than cuBLAS SGEMM, fused multiply-adds only, or TF32 [default: TILEGEMM_F32, else accurate]
-    #[arg(long = "f32", value_name = "MODE", value_parser = words::words(F32Mode::ALL.map(|mode| (mode.name(), mode))))]
-    mode: Option<F32Mode>,
-}
-
-impl F32 {
-    /// The mode of this process: the requested mode, else the environment's.
-    fn mode(&self) -> Result<F32Mode> {
-        Ok(self.mode.map_or_else(candle_tilegemm::f32_mode, Ok)?)
-    }
 }
 
 #[derive(Subcommand)]
@@ -91,44 +78,6 @@ enum Command {
     Doctor(doctor::Args),
     #[command(after_help = examples!["completions bash"])]
     Completions(completions::Args),
-}
-
-/// Why a command failed.
-enum Failure {
-    /// The command line is invalid: exit code 2, as for errors of clap.
-    Usage(String),
-    /// The command line was valid and the command failed: exit code 1.
-    Error(Box<dyn std::error::Error>),
-    /// Like `Error`, with all messages already printed.
-    Silent,
-    /// The command needs a GPU that this machine lacks, or a build for a GPU: exit code 2.
-    NoDevice(String),
-    /// Ctrl-C ended the command: exit code 130.
-    #[cfg(feature = "bench")]
-    Interrupted,
-    /// The traced program ended with this exit code.
-    Exit(u8),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Usage(message) | Failure::NoDevice(message) => f.write_str(message),
-            Failure::Error(error) => error.fmt(f),
-            Failure::Silent => f.write_str("failed, as said before"),
-            #[cfg(feature = "bench")]
-            Failure::Interrupted => f.write_str("interrupted"),
-            Failure::Exit(code) => write!(f, "the program ended with exit code {code}"),
-        }
-    }
-}
-
-type Result<T = ()> = std::result::Result<T, Failure>;
-
-impl<E: Into<Box<dyn std::error::Error>>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Failure::Error(error.into())
-    }
 }
 
 /// The command `tilegemm`, with the arguments of this process.
@@ -190,7 +139,7 @@ fn run(command: &Command) -> Result {
         Command::Fit(args) => fit::run(args),
         Command::Toolchain(args) => toolchain::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => completions::run(args, Cli::command()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! The numbers of a card that all estimates share, each with its source.
 
-use super::Arch;
-
 /// The origin of a card's rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -182,7 +180,7 @@ impl ArchModel {
             overlapped_launch_us: if capability >= 90 { 1.7 } else { 3.7 },
             // The H100: 120 and 112 of 132 multiprocessors. Groups of 18 and fewer multiprocessors leave a remainder.
             cluster_reach: [120.0 / 132.0, 112.0 / 132.0],
-            shared_bytes: Arch::device(capability).shared_bytes(),
+            shared_bytes: shared_bytes(capability),
         }
     }
 
@@ -206,4 +204,14 @@ impl ArchModel {
         // The product of a whole number and its share is a little below the whole number at times.
         (sms as f64 * share + 1e-6) as usize
     }
+}
+
+/// Bytes of shared memory of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+fn shared_bytes(capability: u16) -> u32 {
+    let kib = match capability {
+        80 | 87 => 164,
+        90..=110 => 228,
+        _ => 100,
+    };
+    kib * 1024
 }

@@ -1,6 +1,6 @@
 //! The op on the CPU: candle's own product in the type of the sums, then the epilogue in one pass that rounds once.
 
-use super::lowering::{batch_of, format_of, GemmOp, Third};
+use super::lowering::{batch_of, format_of, readable, GemmOp, Third};
 use crate::problem::{Activation, Format, Real};
 use crate::stats;
 use ::candle::backend::BackendStorage;
@@ -22,9 +22,11 @@ pub(super) fn sums_of(operands: DType) -> DType {
 /// Computes `op`; `third` is its bias or residual.
 pub(super) fn forward(
     op: &GemmOp,
-    [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&CpuStorage, &Layout); 2],
+    operands: [(&CpuStorage, &Layout); 2],
     third: Option<(&CpuStorage, &Layout)>,
 ) -> Result<CpuStorage> {
+    let [lhs, rhs] = readable(operands)?;
+    let ((lhs, lhs_layout), (rhs, rhs_layout)) = (lhs.get(), rhs.get());
     let problem = op.problem(format_of(lhs.dtype())?, lhs_layout, rhs_layout, None)?;
     stats::count_cpu(&problem);
     let (m, n, k, batch) = (problem.m, problem.n, problem.k, problem.batch_count());

@@ -3,7 +3,7 @@
 pub(super) mod grouped;
 pub(super) mod quantized;
 
-use super::lowering::{format_of, GemmOp, Third};
+use super::lowering::{format_of, product_shape, readable, GemmOp, Third};
 use crate::dispatch::{Dispatcher, Policy};
 use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
@@ -84,13 +84,15 @@ pub(super) fn forward(op: &GemmOp, operands: [Input; 2], third: Option<Input>) -
 fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
     op: &GemmOp,
     format: Format,
-    [lhs, rhs]: [Input; 2],
+    operands: [Input; 2],
     third: Option<Input>,
 ) -> Result<CudaStorage> {
+    let [lhs, rhs] = readable(operands)?;
+    let (lhs, rhs) = (lhs.get(), rhs.get());
     let device = lhs.0.device().clone();
     let stream = device.cuda_stream();
     // SAFETY: the kernel writes every element before anything reads it.
-    let mut out: CudaSlice<Out> = unsafe { device.alloc(GemmOp::shape(lhs.1, rhs.1).elem_count())? };
+    let mut out: CudaSlice<Out> = unsafe { device.alloc(product_shape(lhs.1.dims(), rhs.1.dims())?.elem_count())? };
     let beside = op.residual.as_ref().map(|residual| residual.storage_and_layout());
     let beside = match &beside {
         Some((storage, layout)) => match &**storage {

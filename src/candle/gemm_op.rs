@@ -4,14 +4,14 @@ use super::activation::slope;
 use super::cpu::{self, sums_of};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::lowering::{readable, GemmOp, Third};
+use super::lowering::{product_shape, GemmOp, Third};
 use crate::problem::Activation;
 #[cfg(feature = "cuda")]
 use ::candle::backend::BackendStorage;
 use ::candle::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, D};
 
 impl GemmOp {
-    /// Runs the op on operands that are [`readable`]; `third` is its bias or residual.
+    /// Runs the op; `third` is its bias or residual.
     pub(super) fn apply(self, lhs: &Tensor, rhs: &Tensor, third: Option<&Tensor>) -> Result<Tensor> {
         match third {
             Some(third) => lhs.apply_op3(rhs, &third.contiguous()?, self),
@@ -20,11 +20,10 @@ impl GemmOp {
     }
 
     /// `alpha * lhs @ rhs + bias`, with the precision of this op, in `out` or the type of the operands.
-    fn product(&self, lhs: Tensor, rhs: Tensor, bias: Option<&Tensor>, out: Option<DType>) -> Result<Tensor> {
+    fn product(&self, lhs: &Tensor, rhs: &Tensor, bias: Option<&Tensor>, out: Option<DType>) -> Result<Tensor> {
         let third = bias.map(|_| Third::Bias);
         let op = Self { beta: 1.0, activation: Activation::Identity, third, residual: None, out, ..*self };
-        let (lhs, rhs) = readable(lhs, rhs)?;
-        op.apply(&lhs, &rhs, bias)
+        op.apply(lhs, rhs, bias)
     }
 
     /// Gradients of the operands, rounded once, and of the biased product before the activation, in the type of sums where there is an activation.
@@ -39,14 +38,40 @@ impl GemmOp {
         if self.activation != Activation::Identity {
             let sums = sums_of(lhs.dtype());
             let bias = bias.map(|bias| bias.to_dtype(sums)).transpose()?;
-            let product = self.product(lhs.clone(), rhs.clone(), bias.as_ref(), Some(sums))?;
+            let product = self.product(lhs, rhs, bias.as_ref(), Some(sums))?;
             grad = (grad.to_dtype(sums)? * slope(self.activation, &product)?)?;
         }
         let narrow = grad.to_dtype(lhs.dtype())?;
-        let d_lhs = self.product(narrow.clone(), rhs.t()?, None, None)?;
-        let d_rhs = self.product(lhs.t()?, narrow, None, None)?;
+        // Both are products of columns: K is the rows of `of_rows`.
+        let over = broadcast_over(lhs, &narrow);
+        let [a, b] = [of_rows(&narrow.t()?, &over)?, of_rows(&rhs.t()?, &over)?];
+        let d_lhs = self.product(&a.t()?, &b, None, None)?.reshape(lhs.shape())?;
+        let over = broadcast_over(rhs, &narrow);
+        let [a, b] = [of_rows(lhs, &over)?, of_rows(&narrow, &over)?];
+        let d_rhs = self.product(&a.t()?, &b, None, None)?.reshape(rhs.shape())?;
         Ok([d_lhs, d_rhs, grad])
     }
+}
+
+/// Which batch dimensions of a product an operand is broadcast over.
+fn broadcast_over(operand: &Tensor, product: &Tensor) -> Vec<bool> {
+    let added = product.rank() - operand.rank();
+    let has = |dim: usize| dim >= added && operand.dims()[dim - added] == product.dims()[dim];
+    (0..product.rank() - 2).map(|dim| !has(dim)).collect()
+}
+
+/// The tensor with the batch dimensions `over` as a part of its rows. A product over these rows adds up over the batch, and rounds once.
+fn of_rows(tensor: &Tensor, over: &[bool]) -> Result<Tensor> {
+    if !over.contains(&true) {
+        return Ok(tensor.clone());
+    }
+    let batch = over.len();
+    let tensor = (tensor.rank()..batch + 2).try_fold(tensor.clone(), |tensor, _| tensor.unsqueeze(0))?;
+    let (merged, kept): (Vec<usize>, Vec<usize>) = (0..batch).partition(|dim| over[*dim]);
+    let size = |dim: &usize| tensor.dims()[*dim];
+    let rows = merged.iter().map(size).product::<usize>() * size(&batch);
+    let shape: Vec<usize> = kept.iter().map(size).chain([rows, size(&(batch + 1))]).collect();
+    tensor.permute([kept, merged, vec![batch, batch + 1]].concat())?.reshape(shape)
 }
 
 /// The gradient of a residual. A residual that is not read has a gradient of zeros.
@@ -97,7 +122,7 @@ impl CustomOp2 for GemmOp {
 
     fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
         let inputs: [CpuInput; 2] = [(s1, l1), (s2, l2)];
-        Ok((cpu::forward(self, inputs, None)?, Self::shape(l1, l2)))
+        Ok((cpu::forward(self, inputs, None)?, product_shape(l1.dims(), l2.dims())?))
     }
 
     #[cfg(feature = "cuda")]
@@ -108,7 +133,7 @@ impl CustomOp2 for GemmOp {
         s2: &::candle::CudaStorage,
         l2: &Layout,
     ) -> Result<(::candle::CudaStorage, Shape)> {
-        Ok((cuda::forward(self, [(s1, l1), (s2, l2)], None)?, Self::shape(l1, l2)))
+        Ok((cuda::forward(self, [(s1, l1), (s2, l2)], None)?, product_shape(l1.dims(), l2.dims())?))
     }
 
     fn bwd(&self, lhs: &Tensor, rhs: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -132,7 +157,7 @@ impl CustomOp3 for GemmOp {
         l3: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let inputs: [CpuInput; 2] = [(s1, l1), (s2, l2)];
-        Ok((cpu::forward(self, inputs, Some((s3, l3)))?, Self::shape(l1, l2)))
+        Ok((cpu::forward(self, inputs, Some((s3, l3)))?, product_shape(l1.dims(), l2.dims())?))
     }
 
     #[cfg(feature = "cuda")]
@@ -145,7 +170,7 @@ impl CustomOp3 for GemmOp {
         s3: &::candle::CudaStorage,
         l3: &Layout,
     ) -> Result<(::candle::CudaStorage, Shape)> {
-        Ok((cuda::forward(self, [(s1, l1), (s2, l2)], Some((s3, l3)))?, Self::shape(l1, l2)))
+        Ok((cuda::forward(self, [(s1, l1), (s2, l2)], Some((s3, l3)))?, product_shape(l1.dims(), l2.dims())?))
     }
 
     fn bwd(

@@ -70,6 +70,18 @@ impl GroupedGemm {
     }
 
     /// Makes a gated product, such as SwiGLU: the result has half as many columns as the weights have rows.
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::{problem::Gate, Activation, GroupedGemm};
+    ///
+    /// let x = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// let gates_and_ups = Tensor::ones((2, 2 * 5, 4), DType::F32, &Device::Cpu)?; // two experts; five gates, then five ups
+    /// let experts = Tensor::new(&[0u32, 0, 1], &Device::Cpu)?; // of each row
+    /// let product = GroupedGemm::by_group_of_row(&experts).gate(Gate::Halves, Activation::Relu);
+    /// assert_eq!(product.forward(&x, &gates_and_ups)?.to_vec2::<f32>()?, [[16.0; 5]; 3]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
     pub fn gate(mut self, gate: Gate, activation: Activation) -> Self {
         self.gate = Some((gate, activation));
         self

@@ -1,7 +1,8 @@
 //! From candle's tensors and layouts to a [`Problem`].
 
 use crate::problem::{power_of_two_in, Activation, Batch, BiasAxis, Epilogue, F32Mode, Format, Operand, Problem};
-use ::candle::{Error, Layout, Result, Shape, Tensor};
+use ::candle::backend::{BackendDevice, BackendStorage};
+use ::candle::{DeviceLocation, Error, Layout, Result, Shape, Tensor};
 
 /// The meaning of the op's third input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,38 +39,84 @@ pub(super) fn format_of(dtype: ::candle::DType) -> Result<Format> {
     }
 }
 
-/// The operands, copied where kernels cannot read them: matrices without a contiguous dimension, batch dimensions that
-/// cannot be reduced to two, and on the CPU layouts that candle's product does not support.
-pub(super) fn readable(lhs: Tensor, rhs: Tensor) -> Result<(Tensor, Tensor)> {
-    let (lhs, rhs) = (contiguous_matrices(lhs)?, contiguous_matrices(rhs)?);
-    match batch_of(lhs.layout(), rhs.layout()) {
-        Some(_) if !lhs.device().is_cpu() => Ok((lhs, rhs)),
-        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, even where the rows are not contiguous.
-        Some(batch) if batch.sizes[0] == 1 && batch.strides[1] == [0, 0] => Ok((lhs.contiguous()?, rhs)),
-        Some(batch) if batch.sizes[0] == 1 => Ok((lhs, rhs)),
-        _ => Ok((lhs.contiguous()?, rhs.contiguous()?)),
+/// The batch dimensions of a product: those of both operands, broadcast.
+fn batch_dims(lhs: &[usize], rhs: &[usize]) -> Result<Shape> {
+    let batch = |dims: &[usize]| Shape::from(&dims[..dims.len() - 2]);
+    batch(lhs).broadcast_shape_binary_op(&batch(rhs), "matmul")
+}
+
+/// The shape of a product.
+pub(super) fn product_shape(lhs: &[usize], rhs: &[usize]) -> Result<Shape> {
+    Ok(batch_dims(lhs, rhs)?.extend(&[lhs[lhs.len() - 2], rhs[rhs.len() - 1]]))
+}
+
+/// An operand as kernels read it: where it lies, or as a dense copy.
+pub(super) struct Readable<'a, S> {
+    original: &'a S,
+    copy: Option<S>,
+    layout: Layout,
+}
+
+impl<'a, S> Readable<'a, S>
+where
+    S: BackendStorage<Device: BackendDevice<Storage = S>>,
+{
+    fn new((original, layout): (&'a S, &Layout)) -> Self {
+        Self { original, copy: None, layout: layout.clone() }
+    }
+
+    pub fn get(&self) -> (&S, &Layout) {
+        (self.copy.as_ref().unwrap_or(self.original), &self.layout)
+    }
+
+    fn contiguous(self) -> Result<Self> {
+        if self.layout.is_contiguous() {
+            return Ok(self);
+        }
+        let (storage, layout) = self.get();
+        // SAFETY: the copy that follows writes every element.
+        let mut copy = unsafe { storage.device().alloc_uninit(layout.shape(), storage.dtype())? };
+        storage.copy_strided_src(&mut copy, 0, layout)?;
+        Ok(Self { original: self.original, copy: Some(copy), layout: Layout::contiguous(layout.shape()) })
+    }
+
+    fn with_contiguous_matrices(self) -> Result<Self> {
+        let (rows, cols) = self.layout.dims2_last();
+        match self.layout.stride() {
+            [.., row_stride, col_stride] if *col_stride == 1 || *row_stride == 1 || rows == 1 || cols == 1 => Ok(self),
+            _ => self.contiguous(),
+        }
+    }
+
+    fn broadcast(self, batch: &Shape) -> Result<Self> {
+        let (rows, cols) = self.layout.dims2_last();
+        let layout = self.layout.broadcast_as(batch.clone().extend(&[rows, cols]))?;
+        Ok(Self { layout, ..self })
     }
 }
 
-fn contiguous_matrices(t: Tensor) -> Result<Tensor> {
-    let (rows, cols) = t.dims2_last();
-    let [.., row_stride, col_stride] = t.stride() else { return Ok(t) };
-    if *col_stride == 1 || *row_stride == 1 || rows == 1 || cols == 1 {
-        Ok(t)
-    } else {
-        t.contiguous()
+/// The operands with the batch dimensions of their product, copied where kernels cannot read them: matrices without a contiguous dimension, batch
+/// dimensions that cannot be reduced to two, and on the CPU layouts that candle's product does not support.
+pub(super) fn readable<'a, S>(operands: [(&'a S, &Layout); 2]) -> Result<[Readable<'a, S>; 2]>
+where
+    S: BackendStorage<Device: BackendDevice<Storage = S>>,
+{
+    let batch = batch_dims(operands[0].1.dims(), operands[1].1.dims())?;
+    let on_cpu = matches!(operands[0].0.device().location(), DeviceLocation::Cpu);
+    let [lhs, rhs] = operands.map(|operand| Readable::new(operand).with_contiguous_matrices()?.broadcast(&batch));
+    let (lhs, rhs) = (lhs?, rhs?);
+    match batch_of(&lhs.layout, &rhs.layout) {
+        Some(_) if !on_cpu => Ok([lhs, rhs]),
+        // candle 0.11.1 folds a batch over one rhs into the rows of lhs, even where the rows are not contiguous.
+        Some(batch) if batch.sizes[0] == 1 && batch.strides[1] == [0, 0] => Ok([lhs.contiguous()?, rhs]),
+        Some(batch) if batch.sizes[0] == 1 => Ok([lhs, rhs]),
+        _ => Ok([lhs.contiguous()?, rhs.contiguous()?]),
     }
 }
 
 /// The last two dimensions.
 trait MatrixDims {
     fn dims2_last(&self) -> (usize, usize);
-}
-
-impl MatrixDims for Tensor {
-    fn dims2_last(&self) -> (usize, usize) {
-        self.layout().dims2_last()
-    }
 }
 
 impl MatrixDims for Layout {
@@ -132,12 +179,5 @@ impl GemmOp {
         let b = operand(format, rhs, batch.strides[1], align[1]);
         let f32_mode = if format == Format::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() };
         Ok(Problem { epilogue, f32_mode, ..Problem::new([m, n, k], batch.sizes, a, b, d) })
-    }
-
-    /// Shape of the result.
-    pub fn shape(lhs: &Layout, rhs: &Layout) -> Shape {
-        let mut dims = lhs.dims().to_vec();
-        *dims.last_mut().unwrap() = rhs.dims2_last().1;
-        Shape::from(dims)
     }
 }

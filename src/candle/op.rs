@@ -7,7 +7,7 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm_op::WithResidual;
-use super::lowering::{format_of, readable, GemmOp, Third};
+use super::lowering::{format_of, product_shape, GemmOp, Third};
 use crate::problem::{Activation, F32Mode};
 use ::candle::{DType, Device, Error, Result, Shape, Tensor};
 
@@ -201,38 +201,22 @@ impl Gemm {
     /// Shapes, devices and dtypes that do not fit, with the messages of [`Tensor::matmul`]; and the errors of the
     /// kernel's launch.
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
-        let asked = [lhs, rhs];
-        let (lhs, rhs) = same_batch(lhs, rhs, self.broadcast_batch)?;
-        same_device_and_dtype(&lhs, &rhs, "matmul")?;
+        let (rhs, shape) = matched(lhs, rhs, self.broadcast_batch)?;
+        same_device_and_dtype(lhs, &rhs, "matmul")?;
         format_of(lhs.dtype())?;
         self.check_out(lhs.dtype())?;
-        self.check_extras(&lhs, &rhs)?;
-        if asked[1].rank() == 2 && lhs.rank() > 2 && asked[1].track_op() && lhs.is_contiguous() {
-            return self.forward_rows(&lhs, asked[1]);
-        }
-        let (lhs, rhs) = readable(lhs, rhs)?;
+        self.check_extras(lhs, &shape)?;
         let op = self.op()?;
         let third = match op.third {
             Some(Third::Bias) => self.bias.as_ref(),
             Some(Third::Residual) => self.residual.as_ref(),
             None => None,
         };
-        let result = op.apply(&lhs, &rhs, third)?;
+        let result = op.apply(lhs, &rhs, third)?;
         match self.used_residual().filter(|residual| self.bias.is_some() && residual.track_op()) {
             Some(residual) => result.apply_op2(residual, WithResidual { beta: self.beta }),
             None => Ok(result),
         }
-    }
-
-    /// The product of all rows of a contiguous batch with one matrix. The gradient of the matrix is one product then: as a sum over the
-    /// batch, candle would round it once for each matrix.
-    fn forward_rows(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
-        let (mut shape, n) = (lhs.dims().to_vec(), rhs.dim(1)?);
-        let k = shape.pop().unwrap_or_default();
-        let m: usize = shape.iter().product();
-        shape.push(n);
-        let residual = self.residual.as_ref().map(|residual| residual.reshape((m, n))).transpose()?;
-        Self { residual, ..self.clone() }.forward(&lhs.reshape((m, k))?, rhs)?.reshape(shape)
     }
 
     /// The residual, unless beta is 0: then the residual only gets a gradient of zeros.
@@ -290,8 +274,9 @@ impl Gemm {
         }
     }
 
-    fn check_extras(&self, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
-        let n = rhs.dim(::candle::D::Minus1)?;
+    /// Whether bias and residual fit a result of this shape.
+    fn check_extras(&self, lhs: &Tensor, shape: &Shape) -> Result<()> {
+        let n = shape.dims()[shape.rank() - 1];
         if let Some(bias) = &self.bias {
             self.like_result(lhs, bias, "bias")?;
             if bias.dims() != [n] {
@@ -300,10 +285,8 @@ impl Gemm {
         }
         if let Some(residual) = &self.residual {
             self.like_result(lhs, residual, "residual")?;
-            let mut expected = lhs.dims().to_vec();
-            *expected.last_mut().unwrap() = n;
-            if residual.dims() != expected {
-                let dims = residual.dims();
+            let (dims, expected) = (residual.dims(), shape.dims());
+            if dims != expected {
                 ::candle::bail!("gemm: the residual has shape {dims:?}, expected {expected:?}, that of the result");
             }
         }
@@ -338,27 +321,22 @@ pub fn prepare(device: &Device) -> Result<u64> {
     }
 }
 
-/// Both operands with the same batch dimensions. The batch dimensions of lhs count where `matmul` accepts the operands,
-/// unless `broadcast` is set.
-fn same_batch(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Tensor)> {
+/// The operand rhs, and the shape of the product. Where `matmul` accepts the operands, rhs gets the batch dimensions of lhs, unless `broadcast` is set.
+fn matched(lhs: &Tensor, rhs: &Tensor, broadcast: bool) -> Result<(Tensor, Shape)> {
     let mismatch =
         || Error::ShapeMismatchBinaryOp { lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), op: "matmul" }.bt();
     let (l, r) = (lhs.dims(), rhs.dims());
     if l.len() < 2 || r.len() < 2 || l[l.len() - 1] != r[r.len() - 2] {
         return Err(mismatch());
     }
-    let (l_batch, l_matrix) = l.split_at(l.len() - 2);
-    let (r_batch, r_matrix) = r.split_at(r.len() - 2);
-    if l_batch == r_batch {
-        return Ok((lhs.clone(), rhs.clone()));
-    }
+    let (l_batch, (r_batch, r_matrix)) = (&l[..l.len() - 2], r.split_at(r.len() - 2));
     let count = |batch: &[usize]| batch.iter().product::<usize>();
-    if !broadcast && l.len() == r.len() && count(l_batch) == count(r_batch) {
-        return Ok((lhs.clone(), rhs.reshape(Shape::from(l_batch).extend(r_matrix))?));
-    }
-    let batch =
-        Shape::from(l_batch).broadcast_shape_binary_op(&Shape::from(r_batch), "matmul").map_err(|_| mismatch())?;
-    Ok((lhs.broadcast_as(batch.clone().extend(l_matrix))?, rhs.broadcast_as(batch.extend(r_matrix))?))
+    let rhs = match !broadcast && l_batch != r_batch && l.len() == r.len() && count(l_batch) == count(r_batch) {
+        true => rhs.reshape(Shape::from(l_batch).extend(r_matrix))?,
+        false => rhs.clone(),
+    };
+    let shape = product_shape(l, rhs.dims()).map_err(|_| mismatch())?;
+    Ok((rhs, shape))
 }
 
 fn same_device(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {

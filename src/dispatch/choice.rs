@@ -1,6 +1,10 @@
 //! Which of the kernels that can run a problem is taken.
 
-use super::{margins, Candidate, Chosen, Dispatcher, Policy, Reason};
+use super::chosen::{Chosen, Reason};
+use super::dispatcher::Dispatcher;
+use super::explanation::{Candidate, Tuned};
+use super::margins;
+use super::policy::Policy;
 use crate::arch::{Arch, DeviceInfo};
 use crate::cost;
 use crate::error::Error;
@@ -8,6 +12,7 @@ use crate::family::{BUILT_ARCHS, KERNELS};
 use crate::kernel::{KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::problem::{Format, Layout, Problem};
+use crate::tuning::{Among, Entry};
 use crate::workspace::partition::Partition;
 
 /// Estimates up to this multiple of the lowest are corrected.
@@ -55,6 +60,44 @@ impl Dispatcher {
             }
             open = far;
         }
+    }
+
+    /// The answers of the measured tables, up to the first entry whose kernel can run.
+    pub(super) fn tuned(&self, problem: &Problem, policy: Policy, candidates: &[Candidate]) -> Vec<Tuned> {
+        if policy.forced.is_some() || policy.batch_invariant {
+            return Vec::new();
+        }
+        let mut tuned = Vec::new();
+        for (table, entry) in self.tables.lookup(problem, Among::with_vendor(policy.vendor)) {
+            let rejection = match find(candidates, entry.kernel) {
+                Some(candidate) => candidate.verdict.as_ref().err().cloned(),
+                None => self.judge(entry.kernel, problem, policy).verdict.err(),
+            };
+            let rejection = rejection.or_else(|| self.check(entry.kernel, problem, policy, entry.config?).err());
+            let runs = rejection.is_none();
+            tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
+            if runs {
+                break;
+            }
+        }
+        tuned
+    }
+
+    /// The choice among the candidates, without copies of operands.
+    pub(super) fn among(&self, problem: &Problem, candidates: &[Candidate], tuned: &[Tuned]) -> Option<Chosen> {
+        let fastest = fastest(problem, &self.device, candidates)?;
+        let us = *fastest.verdict.as_ref().ok()?;
+        Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
+            Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
+                // The time of the estimate's choice over the measured gain: the measurement has shown the entry's own estimate to be wrong.
+                let us = (us / gain).max(cost::roofline_us(problem, &self.device));
+                let config = config.or_else(|| Some(find(candidates, kernel)?.config)).unwrap_or_default();
+                Chosen { kernel, config, us, reason: Reason::Tuned, packing: None }
+            }
+            None => {
+                Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate, packing: None }
+            }
+        })
     }
 
     /// The choice on copies of operands ([`crate::packing`]), where this choice is faster than `direct`, the choice without copies.
@@ -141,11 +184,7 @@ fn is_sure(kernel: &KernelDesc) -> bool {
 ///   ([`lead`](crate::kernel::Family::lead)).
 ///
 /// On a tie the kernel for the newest architecture is taken, then the first in the table.
-pub(super) fn fastest<'a>(
-    problem: &Problem,
-    device: &DeviceInfo,
-    candidates: &'a [Candidate],
-) -> Option<&'a Candidate> {
+fn fastest<'a>(problem: &Problem, device: &DeviceInfo, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
     let least = |among: &dyn Fn(&KernelDesc) -> bool| {
         let able = candidates.iter().filter(|c| among(c.kernel));
         let able = able.filter_map(|c| Some((c, *c.verdict.as_ref().ok()?)));
@@ -172,7 +211,7 @@ pub(super) fn fastest<'a>(
 }
 
 /// The candidate of a kernel.
-pub(super) fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Option<&'a Candidate> {
+fn find<'a>(candidates: &'a [Candidate], kernel: &KernelDesc) -> Option<&'a Candidate> {
     candidates.iter().find(|candidate| candidate.kernel.index == kernel.index)
 }
 

@@ -1,6 +1,6 @@
 //! The verdicts of all kernels on a problem.
 
-use super::Reason;
+use super::chosen::Reason;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::kernel::{KernelDesc, Rejection, SumOrder};

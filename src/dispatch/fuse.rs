@@ -1,7 +1,9 @@
 //! How much of an epilogue a GEMM kernel does.
 
-use super::memo::{Answer, Question, Recent};
-use super::{Dispatcher, Policy};
+use super::dispatcher::Dispatcher;
+use super::memo::Recent;
+use super::policy::Policy;
+use super::split::Split;
 use crate::cost;
 use crate::error::Result;
 use crate::kernel::Fusion;
@@ -11,21 +13,6 @@ use std::cell::RefCell;
 
 thread_local! {
     static RECENT_SPLITS: RefCell<Recent<Split>> = const { RefCell::new(Recent::new()) };
-}
-
-/// How much of an epilogue the GEMM kernel does.
-#[derive(Debug)]
-pub(super) struct Split {
-    asked: Problem,
-    dispatcher: usize,
-    policy: Policy,
-    fusion: Fusion,
-}
-
-impl Answer for Split {
-    fn question(&self) -> Question<'_> {
-        Question { dispatcher: self.dispatcher, policy: self.policy, problem: &self.asked }
-    }
 }
 
 impl Dispatcher {

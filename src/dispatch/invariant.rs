@@ -1,6 +1,8 @@
 //! The choice in batch-invariant mode ([`Policy::batch_invariant`]).
 
-use super::{Chosen, Dispatcher, Policy, Reason};
+use super::chosen::{Chosen, Reason};
+use super::dispatcher::Dispatcher;
+use super::policy::Policy;
 use crate::kernel::{Role, SumOrder};
 use crate::packing::{has_odd_d, Packing};
 use crate::problem::{Operand, Problem};

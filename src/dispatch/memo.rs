@@ -1,7 +1,7 @@
 //! Caches of decisions. A thread finds a recent decision without a lock, without an allocation, and without a write to memory that
 //! other threads read.
 
-use super::Policy;
+use super::policy::Policy;
 use crate::error::Result;
 use crate::problem::Problem;
 use rustc_hash::{FxBuildHasher, FxHashMap};

@@ -1,6 +1,6 @@
 //! A plan: a problem and the kernel that runs it.
 
-use super::Reason;
+use super::chosen::Reason;
 use crate::config::Config;
 use crate::kernel::KernelDesc;
 use crate::packing::{self, Packing};

@@ -2,7 +2,8 @@
 
 use super::counter::Counter;
 use super::memo::{Answer, Question};
-use super::{Plan, Policy};
+use super::plan::Plan;
+use super::policy::Policy;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;

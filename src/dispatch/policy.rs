@@ -10,6 +10,23 @@ use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The limits of the dispatcher's choice: the vendor library, the workspace, a forced kernel.
+///
+/// ```
+/// use candle_tilegemm::arch::DeviceInfo;
+/// use candle_tilegemm::dispatch::{Dispatcher, Policy, Reason};
+/// use candle_tilegemm::kernel::Role;
+/// use candle_tilegemm::{Format, Layout, Problem};
+///
+/// let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+/// let problem = Problem::dense(2048, 4096, 4096, 1, Layout::NT, Format::BF16);
+/// // Only our own kernels, and only those that need no memory beside the operands.
+/// let plan = dispatcher.plan(&problem, Policy::own().with_workspace(0))?;
+/// assert!(plan.kernel.role == Role::Kernel && plan.workspace.least == 0);
+/// // A kernel by name.
+/// let plan = dispatcher.plan(&problem, Policy::force("cublas_bf16_nt")?)?;
+/// assert_eq!(plan.reason, Reason::Forced);
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
     /// Whether the vendor library is a candidate.

@@ -1,6 +1,7 @@
 //! The entries of measured tables that no product gets.
 
-use super::{Dispatcher, Policy};
+use super::dispatcher::Dispatcher;
+use super::policy::Policy;
 use crate::problem::Problem;
 use crate::tuning::{Among, Entry, EntryRefusal, RefusedCounts, RefusedEntry, Tuning};
 

@@ -8,6 +8,7 @@ use crate::problem::{Format, Layout, Types};
 pub(crate) mod card;
 mod cublas;
 pub(crate) mod data;
+pub(crate) mod facts;
 pub(crate) mod fitted;
 mod gemv;
 mod gevm;
@@ -41,6 +42,14 @@ mod tests;
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernel of this name, from the table.
+///
+/// ```
+/// use candle_tilegemm::family::by_name;
+/// use candle_tilegemm::kernel::Role;
+///
+/// assert!(by_name("cublas_bf16_nt").is_some_and(|kernel| kernel.role == Role::Vendor));
+/// assert!(by_name("no_such_kernel").is_none());
+/// ```
 pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
     KERNELS.iter().find(|kernel| kernel.name == name)
 }

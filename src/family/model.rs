@@ -1,5 +1,6 @@
 //! The estimates of a family by the data of a card.
 
+use super::facts;
 use super::trees::{self, Trees};
 use crate::config::Config;
 use crate::cost;
@@ -50,7 +51,7 @@ impl Model<'_> {
             let rivals = rivals.map(|(rival, rival_us)| (rival, rival_us + epilogue));
             for (config, us) in [(*config, *us)].into_iter().chain(rivals) {
                 launches.push((place, config, us));
-                facts.push(trees::of_launch(of_problem, case, &config, us));
+                facts.push(facts::of_launch(of_problem, case, &config, us));
             }
             best[place].1 = f64::INFINITY;
         }
@@ -67,7 +68,7 @@ impl Model<'_> {
     pub fn configured_us(&self, case: &Case, config: &Config) -> f64 {
         let us = self.uncorrected_us(case, config);
         let Some(of_problem) = self.facts(case) else { return us };
-        let facts = trees::of_launch(of_problem, case, config, us);
+        let facts = facts::of_launch(of_problem, case, config, us);
         by(us, trees::factors(self.trees.trees, &[facts])[0], cost::roofline_us(case.problem, case.device))
     }
 
@@ -88,7 +89,7 @@ impl Model<'_> {
         if case.problem.is_empty() || !self.trees.hold_for(case.device) {
             return None;
         }
-        Some(trees::of_problem(case.problem, case.device)).filter(|facts| self.trees.hold(facts))
+        Some(facts::of_problem(case.problem, case.device)).filter(|facts| self.trees.hold(facts))
     }
 }
 

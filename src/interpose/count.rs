@@ -94,6 +94,18 @@ impl Stats {
 }
 
 /// The counters of this process.
+///
+/// ```
+/// use candle_tilegemm::interpose;
+///
+/// let before = interpose::stats();
+/// // ... run the model ...
+/// let stats = interpose::stats().since(&before);
+/// println!("{} of {} calls on our kernels", stats.ours, stats.calls());
+/// for (reason, calls) in &stats.forwarded {
+///     println!("{calls} to cuBLAS: {reason:?}");
+/// }
+/// ```
 pub fn stats() -> Stats {
     let count = |reason: Forwarded| (reason, FORWARDED[reason as usize].sum());
     Stats {

@@ -19,6 +19,12 @@ use std::ptr::{null, null_mut};
 /// Whether candle's calls arrive here. The check makes one call through candle's own binding and sees whether the call
 /// reaches this definition. The check needs no GPU. In a build without the feature `candle` the call is one to the function
 /// that the dynamic linker finds for the program.
+///
+/// ```
+/// if !candle_tilegemm::interpose::is_active() {
+///     eprintln!("this program's products go to cuBLAS; `tilegemm doctor` says why");
+/// }
+/// ```
 pub fn is_active() -> bool {
     let Some(function) = declared() else { return false };
     let (ptr, out) = (null(), null_mut());

@@ -17,6 +17,12 @@ check! {
     /// Whether candle's calls for experts arrive here. The check makes one call through candle's declaration and sees whether the call reaches this definition. A host
     /// that loads this crate in a shared library may have a definition of its own, which the loader prefers: addresses of the function are equal there, too.
     /// The check needs no GPU.
+    ///
+    /// ```
+    /// if !candle_tilegemm::interpose::experts_are_active() {
+    ///     eprintln!("this program's experts run on candle's kernels");
+    /// }
+    /// ```
     fn experts_are_active() by candles::moe_gemm_wmma(
         null(), null(), null(), null(), null(), null_mut(), null_mut(), null_mut(), 0, 1, 0, 0, 0, NO_TYPE, false, 0
     ), anchor "candle_tilegemm_experts"

@@ -26,6 +26,12 @@ use std::sync::{LazyLock, Mutex};
 check! {
     /// Whether candle's products with quantised weights arrive here. The check makes one call of a product without rows through candle's declaration: candle's own
     /// function does nothing then, and needs no GPU.
+    ///
+    /// ```
+    /// if !candle_tilegemm::interpose::gguf_is_active() {
+    ///     eprintln!("this program's quantised weights run on candle's kernels");
+    /// }
+    /// ```
     fn gguf_is_active() by candles::launch_mmvq_gguf_q4_k_f32_plain(null(), null(), null_mut(), 0, 0, 0, 0, 0, null_mut()),
     anchor "candle_tilegemm_gguf"
 }

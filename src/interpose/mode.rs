@@ -52,12 +52,27 @@ fn first_mode(of_env: Mode) -> Mode {
 }
 
 /// Sets the mode for the whole process.
+///
+/// ```
+/// use candle_tilegemm::interpose::{mode, set_mode, Mode};
+///
+/// set_mode(Mode::Off); // for instance to measure the program without us
+/// assert_eq!(mode(), Mode::Off);
+/// set_mode(Mode::On);
+/// ```
 pub fn set_mode(mode: Mode) {
     MODE.store(mode as u8, Ordering::Relaxed);
     trace::switch(mode == Mode::Trace);
 }
 
 /// Starts [`Mode::Trace`] with this file, whatever `TILEGEMM_TRACE` says, and forgets the products seen before.
+///
+/// ```
+/// use candle_tilegemm::interpose::{mode, trace_to, Mode};
+///
+/// trace_to(std::env::temp_dir().join("model.toml")); // `tilegemm bench --suite` and `tilegemm tune --suite` read it
+/// assert_eq!(mode(), Mode::Trace);
+/// ```
 pub fn trace_to(path: impl Into<PathBuf>) {
     trace::write_to(path);
     set_mode(Mode::Trace);
@@ -97,6 +112,14 @@ static EXACT_SUMS: AtomicU8 = AtomicU8::new(0);
 /// Sets whether cuBLAS adds 16-bit products that the dispatcher gives to cuBLAS in f32 throughout. While the switch is
 /// off, cuBLAS gets such a call of the program unchanged and may add partial sums in 16 bits, as in a program without
 /// the interposer.
+///
+/// ```
+/// use candle_tilegemm::interpose::{exact_sums, set_exact_sums};
+///
+/// set_exact_sums(true);
+/// assert!(exact_sums()?);
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
 pub fn set_exact_sums(on: bool) {
     EXACT_SUMS.store(u8::from(on) + 1, Ordering::Relaxed);
 }

@@ -4,7 +4,7 @@
 //! family.toml that has the limits. Only this file checks `ELEMENTS`. `tests/plan/limits.rs` checks the numbers on any machine,
 //! `tests/gpu/limits.rs` checks the launch functions against the numbers.
 
-use super::{Fusion, KernelDesc, Rejection};
+use super::{Fusion, Math, Rejection};
 use crate::arch::DeviceInfo;
 use crate::problem::{Operand, Problem, Rows, MAX_ALIGN};
 
@@ -78,16 +78,25 @@ pub(crate) struct Limits {
     pub adds_to_d: bool,
 }
 
+/// What the limits mean of a kernel's row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub math: Math,
+    pub cluster: [u32; 2],
+    pub align: u32,
+    pub fusion: Fusion,
+}
+
 impl Limits {
     /// The same limits with tiles of `sides`, at most `most` in all matrices together.
     pub const fn tiles_of_batch(self, sides: [usize; 2], most: usize) -> Self {
         Self { tiles: Some(Tiles { sides, most, of_batch: true }), ..self }
     }
 
-    /// Checks `problem` against the limits of `kernel`.
-    pub fn check(&self, kernel: &KernelDesc, problem: &Problem, device: &DeviceInfo) -> Result<(), Rejection> {
+    /// Checks `problem` against the limits of a kernel of this row.
+    pub fn check(&self, row: &Row, problem: &Problem, device: &DeviceInfo) -> Result<(), Rejection> {
         if problem.k < self.least_k && self.least_k > 1 {
-            return Err(Rejection::ShortSums { math: kernel.math, have: problem.k, least: self.least_k });
+            return Err(Rejection::ShortSums { math: row.math, have: problem.k, least: self.least_k });
         }
         self.check_counts(problem)?;
         if !self.any_strides {
@@ -96,17 +105,17 @@ impl Limits {
         if !self.two_batch_dims && problem.batch[0] > 1 {
             return Err(Rejection::Batch);
         }
-        self.check_alignment(kernel, problem)?;
+        self.check_alignment(row, problem)?;
         self.check_strides(problem)?;
-        self.check_multiples(kernel, problem)?;
-        self.check_epilogue(kernel, problem)?;
+        self.check_multiples(row, problem)?;
+        self.check_epilogue(row, problem)?;
         if problem.k == 0 && self.least_k > 0 {
             return Err(Rejection::EmptyK);
         }
         if problem.k > self.most_k {
             return Err(Rejection::Sum { have: problem.k });
         }
-        let need = kernel.cluster[0] * kernel.cluster[1];
+        let need = row.cluster[0] * row.cluster[1];
         match self.clustered && need > device.sm_count {
             true => Err(Rejection::Multiprocessors { need, have: device.sm_count }),
             false => Ok(()),
@@ -168,10 +177,10 @@ impl Limits {
         ])
     }
 
-    fn check_alignment(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+    fn check_alignment(&self, row: &Row, problem: &Problem) -> Result<(), Rejection> {
         let need = [0, 1, 2, 3].map(|i| match (self.aligned[i], self.tma[i]) {
-            (true, true) => kernel.align.max(MAX_ALIGN),
-            (true, false) => kernel.align,
+            (true, true) => row.align.max(MAX_ALIGN),
+            (true, false) => row.align,
             _ => 1,
         });
         match problem.alignments().into_iter().zip(need).find(|((_, have), need)| have < need) {
@@ -195,7 +204,7 @@ impl Limits {
         Ok(())
     }
 
-    fn check_multiples(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+    fn check_multiples(&self, row: &Row, problem: &Problem) -> Result<(), Rejection> {
         let extent = |extent: &Extent| match extent {
             Extent::LineOfA if problem.a.col_stride != 1 => ("M", problem.m, problem.a),
             // The halves of a gated product are multiples.
@@ -205,7 +214,7 @@ impl Limits {
             Extent::K | Extent::LineOfA | Extent::LineOfB => ("K", problem.k, problem.a),
         };
         for (dimension, have, operand) in self.multiples.iter().map(extent) {
-            let multiple = kernel.align / operand.format.bytes(1) as u32;
+            let multiple = row.align / operand.format.bytes(1) as u32;
             if have % multiple as usize != 0 {
                 return Err(Rejection::RowLength { dimension, have, multiple });
             }
@@ -213,7 +222,7 @@ impl Limits {
         Ok(())
     }
 
-    fn check_epilogue(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
+    fn check_epilogue(&self, row: &Row, problem: &Problem) -> Result<(), Rejection> {
         let epilogue = &problem.epilogue;
         if problem.groups.is_some() && epilogue.reads_c() {
             return Err(Rejection::Epilogue { what: "beta * C of groups of rows" });
@@ -228,18 +237,18 @@ impl Limits {
                 _ => {}
             }
         }
-        if kernel.fusion < Fusion::BiasAct && epilogue.bias.is_some() {
+        if row.fusion < Fusion::BiasAct && epilogue.bias.is_some() {
             return Err(Rejection::Epilogue { what: "a bias" });
         }
         let activates = epilogue.activation != Default::default() && epilogue.gate.is_none();
-        if kernel.fusion < Fusion::BiasAct && activates {
+        if row.fusion < Fusion::BiasAct && activates {
             return Err(Rejection::Epilogue { what: "an activation" });
         }
         if epilogue.gates_c && !self.gates_c {
             return Err(Rejection::Epilogue { what: "gates of C" });
         }
         let adds = self.adds_to_d && epilogue.in_place && epilogue.c == Some(problem.d);
-        if kernel.fusion < Fusion::Full && epilogue.reads_c() && !adds {
+        if row.fusion < Fusion::Full && epilogue.reads_c() && !adds {
             return Err(Rejection::Epilogue { what: "beta * C" });
         }
         Ok(())

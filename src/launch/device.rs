@@ -56,6 +56,15 @@ pub fn device_count() -> Result<usize> {
 }
 
 /// Properties of a device by the CUDA driver.
+///
+/// ```
+/// use candle_tilegemm::launch;
+///
+/// match launch::device_info(0) {
+///     Ok(device) => println!("{}: sm{}, {} multiprocessors", device.name, device.capability, device.sm_count),
+///     Err(error) => println!("no GPU: {error}"),
+/// }
+/// ```
 pub fn device_info(ordinal: usize) -> Result<DeviceInfo> {
     device_count()?;
     let device = result::device::get(ordinal as i32).map_err(failed("cuDeviceGet"))?;

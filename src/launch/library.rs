@@ -45,6 +45,11 @@ pub(super) fn library() -> Result<&'static Vec<Option<Linked>>> {
 
 /// Checks every linked kernel against its row of the table, as the first launch does.
 ///
+/// ```
+/// println!("{} kernels are linked", candle_tilegemm::launch::verify_library()?);
+/// # Ok::<(), candle_tilegemm::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Abi`] or [`Error::TableMismatch`].
 pub fn verify_library() -> Result<usize> {

@@ -54,6 +54,29 @@ pub(crate) use stream::fill;
 /// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
 /// replacement runs ([`Planned::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.
 ///
+/// ```no_run
+/// use candle_tilegemm::dispatch::Policy;
+/// use candle_tilegemm::launch::{self, Pointers, Queue};
+/// use candle_tilegemm::{Format, Layout, Problem};
+/// use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
+///
+/// let stream = CudaContext::new(0)?.default_stream();
+/// let (a, b) = (stream.alloc_zeros::<f32>(64 * 128)?, stream.alloc_zeros::<f32>(32 * 128)?);
+/// let mut d = stream.alloc_zeros::<f32>(64 * 32)?;
+///
+/// let problem = Problem::dense(64, 32, 128, 1, Layout::NT, Format::F32);
+/// let plan = launch::dispatcher(0)?.plan(&problem, Policy::own())?;
+/// {
+///     let ((a, _reads_a), (b, _reads_b)) = (a.device_ptr(&stream), b.device_ptr(&stream));
+///     let (d, _writes_d) = d.device_ptr_mut(&stream);
+///     let queue = Queue::new(stream.cu_stream().cast(), std::ptr::null_mut()); // no plan of `Policy::own` needs a handle of cuBLAS
+///     // SAFETY: the operands have the sizes of the problem, and live until the stream has passed; CUDA aligns allocations to 256 bytes.
+///     unsafe { launch::launch(&plan, Pointers::new(a as _, b as _, d as _), queue)? };
+/// }
+/// let d: Vec<f32> = stream.clone_dtoh(&d)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`Error::MemoryFull`] when device memory has no room for the kernel, and no other kernel is loaded that runs the
 /// problem. [`Error::Cuda`] when CUDA refuses the launch, and [`Error::Refused`] when the kernel refuses the launch: then
@@ -187,6 +210,17 @@ pub unsafe fn ready(plan: &Planned, stream: *mut c_void) -> Result<&Planned> {
 /// under way.
 ///
 /// Returns the workspace's size; 0 where `TILEGEMM_WORKSPACE=0` switches the workspace off.
+///
+/// ```no_run
+/// use candle_tilegemm::launch;
+/// use cudarc::driver::CudaContext;
+///
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// // SAFETY: the stream is one of the current device.
+/// let bytes = unsafe { launch::prepare(stream.cu_stream().cast())? };
+/// println!("a workspace of {} MiB; the stream can be captured", bytes >> 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// The errors of [`dispatcher`], [`Error::MemoryFull`] and [`Error::Cuda`] where a module cannot be loaded, and

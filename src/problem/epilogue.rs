@@ -3,6 +3,14 @@
 use super::operand::Operand;
 
 /// The function applied to `alpha * A @ B + bias`.
+///
+/// ```
+/// use candle_tilegemm::Activation;
+///
+/// assert_eq!(Activation::Relu.apply(-2.0), 0.0);
+/// assert_eq!(Activation::Silu.apply(0f32), 0.0);
+/// assert_eq!(Activation::Silu.slope(0f64), 0.5);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -147,6 +155,19 @@ pub enum Fusion {
 /// `D = activation(alpha * A @ B + bias) + beta * C`, or with gates: of C ([`Epilogue::gates_c`]), or of columns of the product ([`Gate`]).
 ///
 /// Floats are kept as bits, so that a problem can be a hash key.
+///
+/// ```
+/// use candle_tilegemm::problem::{BiasAxis, Epilogue};
+/// use candle_tilegemm::{Activation, Format, Layout, Problem};
+///
+/// let problem = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16).with(|problem| {
+///     problem.epilogue = Epilogue::new(0.5, 1.0);
+///     problem.epilogue.bias = Some(BiasAxis::N);
+///     problem.epilogue.activation = Activation::Silu;
+///     problem.epilogue.c = Some(problem.d); // a residual with the strides of D
+/// });
+/// assert_eq!(problem.to_string(), "16x4096x4096 nt bf16 alpha 0.5 + bias Silu + 1 C");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epilogue {
     alpha_bits: u64,

@@ -1,7 +1,8 @@
 //! Batches that are rows or columns of one product.
 
 use super::epilogue::BiasAxis;
-use super::{goes_on, Operand, Problem};
+use super::operand::goes_on;
+use super::{Operand, Problem};
 
 impl Problem {
     /// The same product with a batch dimension as rows, where B is broadcast over the dimension, or as columns, where A is; the larger dimension first. `None` where

@@ -6,6 +6,15 @@ use std::fmt;
 ///
 /// The first letter is `n` when the rows of A (m x k) are contiguous. The second letter is `t` when the columns of B (k
 /// x n) are contiguous, so that B is stored as n x k. A Linear layer, `x @ w^T`, has the layout `nt`.
+///
+/// ```
+/// use candle_tilegemm::{Format, Layout, Problem};
+///
+/// let problem = Problem::dense(2, 3, 4, 1, Layout::NT, Format::F32);
+/// assert_eq!([problem.a.row_stride, problem.a.col_stride], [4, 1]);
+/// assert_eq!([problem.b.row_stride, problem.b.col_stride], [1, 4]);
+/// assert_eq!("nt".parse(), Ok(problem.layout()));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

@@ -302,8 +302,3 @@ impl fmt::Display for Problem {
         Ok(())
     }
 }
-
-/// Whether `count` steps of `stride` elements make a step of `outer`.
-pub(super) fn goes_on(stride: i64, count: usize, outer: i64) -> bool {
-    i64::try_from(count).ok().and_then(|count| stride.checked_mul(count)) == Some(outer)
-}

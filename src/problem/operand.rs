@@ -4,6 +4,19 @@ use super::format::{Format, Scale};
 use std::hash::{Hash, Hasher};
 
 /// The format and the memory layout of one matrix. Strides count elements.
+///
+/// ```
+/// use candle_tilegemm::problem::Operand;
+/// use candle_tilegemm::{Format, Problem};
+///
+/// // Eight matrices A of 16 x 64, whose rows begin 100 elements apart, and one B by columns for all of them.
+/// let a = Operand::row_major(Format::F16, 100, [0, 1600]);
+/// let b = Operand::col_major(Format::F16, 64, [0, 0]);
+/// let d = Operand::row_major(Format::F16, 32, [0, 512]);
+/// let problem = Problem::new([16, 32, 64], [1, 8], a, b, d);
+/// assert_eq!(problem.to_string(), "16x32x64 nt f16 batch 8");
+/// assert_eq!(problem.canonical().problem.to_string(), "128x32x64 nt f16");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operand {
@@ -66,7 +79,7 @@ impl Operand {
 
     /// Whether one stride leads through the matrices of both batch dimensions.
     pub(crate) fn merges(&self, [outer, inner]: [usize; 2]) -> bool {
-        outer == 1 || inner == 1 || super::goes_on(self.batch_stride[1], inner, self.batch_stride[0])
+        outer == 1 || inner == 1 || goes_on(self.batch_stride[1], inner, self.batch_stride[0])
     }
 
     /// Replaces the strides of dimensions of size 1, which have no meaning, by the strides of a dense matrix.
@@ -158,4 +171,9 @@ impl<const OPERANDS: usize> Batch<OPERANDS> {
         };
         Some(Self { sizes, strides: std::array::from_fn(|operand| [kept[0][operand], kept[1][operand]]) })
     }
+}
+
+/// Whether `count` steps of `stride` elements make a step of `outer`.
+pub(super) fn goes_on(stride: i64, count: usize, outer: i64) -> bool {
+    i64::try_from(count).ok().and_then(|count| stride.checked_mul(count)) == Some(outer)
 }

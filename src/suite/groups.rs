@@ -1,6 +1,6 @@
 //! Rows of a suite whose product has groups: the two products of a layer of experts.
 
-use super::Size;
+use super::size::Size;
 use crate::problem::{Groups, Rows};
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,14 @@
 //! An entry of a table: the winning kernel, and the check that the kernel's code is still the measured code.
 
-use super::{Among, EntryRefusal, Key, Refusal, RefusedEntry, LEAST_GAIN};
+use super::key::{Among, Key};
+use super::refusal::{EntryRefusal, Refusal, RefusedEntry};
 use crate::config::Config;
 use crate::family;
 use crate::kernel::{KernelDesc, Role};
 use serde::{Deserialize, Serialize};
+
+/// The gain that an entry has to exceed: two runs of the suite agree within this gain (docs/benchmarks.md).
+pub const LEAST_GAIN: f64 = 1.03;
 
 /// The winning kernel for a range of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

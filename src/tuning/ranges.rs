@@ -1,6 +1,7 @@
 //! Ranges of rows from measured numbers of rows.
 
-use super::{Entry, Key, LEAST_GAIN};
+use super::entry::{Entry, LEAST_GAIN};
+use super::key::Key;
 use crate::config::Config;
 use crate::kernel::KernelDesc;
 

@@ -1,6 +1,6 @@
 //! Reasons why a table or an entry is not used, with the remedy.
 
-use super::Key;
+use super::key::Key;
 use std::fmt;
 
 /// Why a table is refused.

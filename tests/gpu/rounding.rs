@@ -184,7 +184,7 @@ fn op<T: Element>(gpu: &Gpu) -> candle::Result<()> {
     Ok(())
 }
 
-/// Sums over the rows of a batch, and slopes of what is before the activation.
+/// Sums over the rows and the matrices of a batch, and slopes of what is before the activation.
 fn gradients<T: Element>(gpu: &Gpu) -> candle::Result<()> {
     let device = Device::Cuda(gpu.device.clone());
     let ones = Tensor::ones((10, 300, 4), T::DTYPE, &device)?;
@@ -195,6 +195,17 @@ fn gradients<T: Element>(gpu: &Gpu) -> candle::Result<()> {
         let Some(gradient) = gradients.get(var) else { candle::bail!("no gradient of the {what}") };
         let expected = Tensor::full(3000f64, var.shape(), &Device::Cpu)?;
         once::<T>(gradient, &expected, 0.0, &format!("the gradient of the {what}"))?;
+    }
+    // Operands that a batch shares: all of it, and its inner dimension.
+    for (lhs, rhs) in [(&[2, 4][..], &[300, 4, 3][..]), (&[5, 400, 2, 4], &[5, 1, 4, 3])] {
+        let [lhs, rhs] =
+            [lhs, rhs].map(|dims| Tensor::ones(dims, T::DTYPE, &device).and_then(|ones| Var::from_tensor(&ones)));
+        let (lhs, rhs) = (lhs?, rhs?);
+        let gradients = Gemm::new().forward(&lhs, &rhs)?.sum_all()?.backward()?;
+        let (shared, terms) = if lhs.rank() == 2 { (&lhs, 300 * 3) } else { (&rhs, 400 * 2) };
+        let Some(gradient) = gradients.get(shared) else { candle::bail!("no gradient of a shared operand") };
+        let expected = Tensor::full(f64::from(terms), shared.shape(), &Device::Cpu)?;
+        once::<T>(gradient, &expected, 0.0, &format!("the gradient of a shared {:?}", shared.dims()))?;
     }
     let (x, w, bias) = (randn::<T>(&[1, 64], &device)?, randn::<T>(&[64, 200], &device)?, var(&[200])?);
     let weights = randn::<T>(&[1, 200], &device)?;

@@ -50,7 +50,8 @@ fn code(source: &str) -> String {
     code.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn visit(folder: &Path, root: &Path, with: &mut impl FnMut(&Path, &str)) {
+/// Calls `with` with the path and the code of each source below a folder, but for tests.
+pub fn visit(folder: &Path, root: &Path, with: &mut impl FnMut(&Path, &str)) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
         if path.is_dir() {

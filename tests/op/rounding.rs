@@ -131,6 +131,39 @@ fn gradients_are_added_up_in_f32() -> Result<()> {
     Ok(())
 }
 
+/// An operand that the batch shares gets the sum of the gradients of all its matrices: over the outer or the inner batch dimension, over both, and
+/// over every other one of four.
+#[test]
+fn gradients_of_broadcast_operands_are_rounded_once() -> Result<()> {
+    const SHAPES: [(&[usize], &[usize]); 8] = [
+        (&[700, 4, 2], &[4, 5]),
+        (&[3, 4], &[700, 4, 5]),
+        (&[40, 20, 2, 4], &[20, 4, 5]),
+        (&[20, 40, 2, 4], &[20, 1, 4, 5]),
+        (&[1, 20, 2, 4], &[40, 20, 4, 5]),
+        (&[20, 1, 2, 4], &[20, 40, 4, 5]),
+        (&[1, 30, 2, 4], &[40, 1, 4, 5]),
+        (&[9, 1, 8, 1, 2, 4], &[7, 1, 10, 4, 5]),
+    ];
+    for (dtype, (lhs, rhs)) in HALF.into_iter().flat_map(|dtype| SHAPES.map(|shapes| (dtype, shapes))) {
+        let (lhs, rhs) = (Var::from_tensor(&randn(lhs, dtype)?)?, Var::from_tensor(&randn(rhs, dtype)?)?);
+        let exact_vars = [Var::from_tensor(&exact(&lhs)?)?, Var::from_tensor(&exact(&rhs)?)?];
+        // The first batch is of columns: rows that do not follow one another.
+        let view = |lhs: &Tensor| if lhs.rank() == 3 { lhs.t() } else { Ok(lhs.clone()) };
+        let ours = Gemm::new().alpha(0.5).broadcast_batch().forward(&view(&lhs)?, &rhs)?;
+        let weights = randn(ours.dims(), dtype)?;
+        let ours = (ours * &weights)?.sum_all()?.backward()?;
+        let [exact_lhs, exact_rhs] = &exact_vars;
+        let candles = ((product(&view(exact_lhs)?, exact_rhs)? * exact(&weights)?)?.sum_all()? * 0.5)?.backward()?;
+        for (ours_of, candles_of) in [(&lhs, exact_lhs), (&rhs, exact_rhs)] {
+            let what = format!("{dtype:?} {:?} @ {:?}: d {:?}", lhs.dims(), rhs.dims(), ours_of.dims());
+            let (ours, candles) = (ours.get(ours_of).unwrap(), candles.get(candles_of).unwrap());
+            assert_rounded_once(ours, candles, 100.0, &what)?;
+        }
+    }
+    Ok(())
+}
+
 /// The slope is of the sums, not of what is stored of them.
 #[test]
 fn slopes_are_of_sums_in_f32() -> Result<()> {

@@ -3,9 +3,10 @@
 //! The f64 result comes from our reference kernel where that kernel is quick, else from cuBLAS in f64, which shares no
 //! kernel with the arms. So every arm is compared with the f64 result of another kernel.
 
+use super::address::address;
 use super::gguf;
-use super::grouped::grouped_in_f64;
-use super::operands::{address, Operands};
+use super::grouped::{of_expert, rows_of};
+use super::operands::Operands;
 use super::timing::Timer;
 use crate::Result;
 use candle::{DType as CandleDType, Device, Tensor};
@@ -88,6 +89,22 @@ pub fn product_in_f64(
     unsafe { launch::launch(&plan, pointers, timer.queue())? };
     timer.synchronize()?;
     Ok(d)
+}
+
+/// D of the first copy of the operands, computed in f64, expert by expert: the matrices of all experts in f64 would not fit.
+fn grouped_in_f64(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, operands: &Operands) -> Result<Tensor> {
+    // Numbers of a matrix B, or blocks.
+    let (lists, matrix) = (operands.lists()?, problem.n * problem.k / problem.b.format.block().elements);
+    let [a, b, ..] = operands.first();
+    let (a, places) = (rows_of(a, problem.k)?, lists.rows_of_a()?);
+    let product = |(expert, rows): (usize, std::ops::Range<usize>)| -> Result<Tensor> {
+        let dense = of_expert(problem, rows.len());
+        let x = a.index_select(&places.narrow(0, rows.start, rows.len())?, 0)?;
+        let w = b.narrow(0, expert * matrix, matrix)?;
+        product_in_f64(timer, dispatcher, &dense, &Operands::of(&dense, &x, &w)?)
+    };
+    let products = lists.routing.of_experts().map(product).collect::<Result<Vec<_>>>()?;
+    lists.in_order_of_pairs(&Tensor::cat(&products, 0)?)
 }
 
 /// The kernel that computes the reference.

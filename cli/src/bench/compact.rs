@@ -110,7 +110,6 @@ pub fn expand(report: &mut Value) -> Result<(), String> {
         }
         row.insert("arms".into(), arms.into());
     }
-    report["schema"] = super::report::SCHEMA.into();
     Ok(())
 }
 

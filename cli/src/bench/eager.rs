@@ -2,12 +2,12 @@
 //! wall-clock time of many calls in a row over their number, so that the GPU's work hides the host's work where the GPU
 //! has enough work.
 
+use super::args::Args;
 use super::arms::{set_mode, Arm};
 use super::check::Reference;
 use super::measured::{Error, Measured, Run};
 use super::operands::{Operands, Pool};
 use super::timing::{Samples, Timer};
-use super::Args;
 use crate::Result;
 use candle::Tensor;
 use candle_tilegemm::dispatch::Dispatcher;

@@ -1,8 +1,9 @@
 //! Products with the blocks of a GGUF file as B: the numbers of the blocks, candle's own kernels, and the product with weights in bf16.
 
+use super::address::address;
 use super::allocation;
 use super::grouped::has_candles_kernels;
-use super::operands::{address, Operands};
+use super::operands::Operands;
 use crate::Result;
 use candle::cuda_backend::cudarc::driver::{result, sys::CUdevice_attribute};
 use candle::cuda_backend::kernels::ffi;

@@ -1,79 +1,28 @@
-//! Products in groups of rows: the lists on the device, candle's own kernels for experts, a loop of cuBLAS products, and the f64 product.
+//! Products in groups of rows: candle's own kernels for experts, and a loop of cuBLAS products.
 
-use super::check::product_in_f64;
-use super::operands::{address, Operands};
+use super::address::address;
+use super::operands::Operands;
 use super::timing::Timer;
-use crate::lists::Routing;
 use crate::Result;
 use candle::cuda_backend::kernels::ffi::{moe_gemm_gguf, moe_gemm_gguf_prefill, moe_gemm_wmma};
-use candle::{DType, Device, Tensor};
-use candle_tilegemm::dispatch::Dispatcher;
+use candle::{DType, Tensor};
 use candle_tilegemm::internal::blocks::OF_EXPERTS;
 use candle_tilegemm::launch::{GroupPointers, Pointers, VendorCall};
 use candle_tilegemm::{Format, Layout, Problem};
 use std::ffi::c_void;
-use std::ptr::null;
 
 /// The name of candle's kernel for experts with weights of 16 bits in records.
 pub const CANDLES: &str = "moe_gemm_wmma";
 /// candle_transformers passes `is_prefill` for a prompt; here a product of more tokens than these counts as one of a prompt.
 const MOST_DECODED: usize = 8;
 
-/// The lists of a routing on the device. All copies of the operands share the lists: in a model the router has just written them.
-pub struct Lists {
-    pub routing: Routing,
-    pairs: Tensor,
-    experts: Tensor,
-    factors: Option<Tensor>,
-}
-
-impl Lists {
-    pub fn new(routing: &Routing, device: &Device) -> Result<Self> {
-        let list = |values: &[u32]| Tensor::from_slice(values, values.len(), device);
-        let factors = routing.factors.as_ref().map(|values| Tensor::from_slice(values, values.len(), device));
-        Ok(Self {
-            routing: routing.clone(),
-            pairs: list(&routing.pairs)?,
-            experts: list(&routing.experts)?,
-            factors: factors.transpose()?,
-        })
-    }
-
-    pub fn pointers(&self) -> Result<GroupPointers> {
-        let factors = match &self.factors {
-            Some(factors) => address(factors)? as *const c_void,
-            None => null(),
-        };
-        Ok(GroupPointers::new(address(&self.experts)? as _).with_lists(address(&self.pairs)? as _, factors))
-    }
-
-    /// The row of A of each row of the product.
-    fn rows_of_a(&self) -> Result<Tensor> {
-        let rows = self.routing.rows_of_a();
-        Ok(Tensor::from_slice(&rows, rows.len(), self.pairs.device())?)
-    }
-
-    /// The rows of a product in the order of their pairs, times the factors, in f64, from a flat tensor of rows in the order of the list.
-    pub fn in_order_of_pairs(&self, d: &Tensor) -> Result<Tensor> {
-        let rows = self.routing.rows_of_pairs();
-        let places = Tensor::from_slice(&rows, rows.len(), self.pairs.device())?;
-        let d = d.to_dtype(DType::F64)?.reshape((rows.len(), d.elem_count() / rows.len()))?;
-        let d = d.index_select(&places, 0)?;
-        let d = match &self.factors {
-            Some(factors) => d.broadcast_mul(&factors.to_dtype(DType::F64)?.unsqueeze(1)?)?,
-            None => d,
-        };
-        Ok(d.flatten_all()?)
-    }
-}
-
 /// A of a copy as rows of K numbers.
-fn rows_of(a: &Tensor, k: usize) -> Result<Tensor> {
+pub fn rows_of(a: &Tensor, k: usize) -> Result<Tensor> {
     Ok(a.reshape((a.elem_count() / k, k))?)
 }
 
 /// The product of an expert with this many rows.
-fn of_expert(problem: &Problem, rows: usize) -> Problem {
+pub fn of_expert(problem: &Problem, rows: usize) -> Problem {
     let dense = Problem::dense(rows, problem.n, problem.k, 1, Layout::NT, problem.a.format);
     dense.with(|p| (p.b.format, p.d.format) = (problem.b.format, problem.d.format))
 }
@@ -233,25 +182,4 @@ impl Loop {
         }
         Ok(())
     }
-}
-
-/// D of the first copy of the operands, computed in f64, expert by expert: the matrices of all experts in f64 would not fit.
-pub fn grouped_in_f64(
-    timer: &Timer,
-    dispatcher: &Dispatcher,
-    problem: &Problem,
-    operands: &Operands,
-) -> Result<Tensor> {
-    // Numbers of a matrix B, or blocks.
-    let (lists, matrix) = (operands.lists()?, problem.n * problem.k / problem.b.format.block().elements);
-    let [a, b, ..] = operands.first();
-    let (a, places) = (rows_of(a, problem.k)?, lists.rows_of_a()?);
-    let product = |(expert, rows): (usize, std::ops::Range<usize>)| -> Result<Tensor> {
-        let dense = of_expert(problem, rows.len());
-        let x = a.index_select(&places.narrow(0, rows.start, rows.len())?, 0)?;
-        let w = b.narrow(0, expert * matrix, matrix)?;
-        product_in_f64(timer, dispatcher, &dense, &Operands::of(&dense, &x, &w)?)
-    };
-    let products = lists.routing.of_experts().map(product).collect::<Result<Vec<_>>>()?;
-    lists.in_order_of_pairs(&Tensor::cat(&products, 0)?)
 }

@@ -4,17 +4,20 @@
 //! none of them.
 
 mod cpu;
+mod row;
 mod rungs;
 
+use super::address::address;
 use super::check::Reference;
 use super::measured::STOP;
-use super::operands::{address, free_bytes, Operands, Pool};
+use super::operands::{free_bytes, Operands, Pool};
 use super::report::Ceilings;
 use super::timing::{Captured, Timer};
 use crate::{Failure, Result};
 use candle::{DType as CandleDType, Device, Tensor};
 use candle_tilegemm::{launch, Format, Layout, Problem};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
+use row::{within_tolerance, Row};
 use rungs::{ffi, launched, rungs, Addresses, Rung};
 use serde::{Deserialize, Serialize};
 use std::ffi::{c_int, c_void};
@@ -27,9 +30,6 @@ const SLOW_SAMPLES: usize = 3;
 const SLOW_US: f64 = 20_000.0;
 /// Warm-up of all rungs of a size together.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Largest |d - reference| over the root mean square that f32 sums of 4096 products explain. Tensor cores truncate, so
-/// the tolerance is far more than f32 needs. The tolerance is far less than the error of a missing step of 16 along K.
-const TOLERANCE: f64 = 1e-3;
 /// Bytes read by the memory measurement: 80 times the L2 cache of an H100.
 const STREAM_BYTES: usize = 4 << 30;
 
@@ -39,43 +39,6 @@ pub struct Ladder {
     pub rows: Vec<Row>,
     /// Rungs that do not support a size, by name.
     pub left_out: Vec<String>,
-}
-
-/// One rung at one size: `size` rows, columns and products per sum.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    pub size: usize,
-    pub rung: String,
-    /// The idea that the rung adds to the rung before.
-    pub why: String,
-    /// M, N, K of the block that is computed from operands loaded once. `None` for cuBLAS, whose tile is unknown.
-    pub tile: Option<[u32; 3]>,
-    /// The least time by the ceilings.
-    pub roof_us: f64,
-    /// Time with operands in DRAM. `None` for CPU loops.
-    pub cold_us: Option<f64>,
-    /// Time with one copy of the operands, which stays in the L2 cache where the copy fits.
-    pub hot_us: f64,
-    /// Largest difference to the reference over the reference's root mean square.
-    pub err: f64,
-    /// The number of rows of D that a CPU loop computed; the time is scaled up.
-    pub cpu_rows: Option<usize>,
-}
-
-impl Row {
-    fn flops(&self) -> f64 {
-        2.0 * (self.size as f64).powi(3)
-    }
-
-    fn tflops(&self, us: f64) -> f64 {
-        self.flops() / us / 1e6
-    }
-
-    /// FLOP per byte of f16 operands that a block loads.
-    fn intensity(&self) -> Option<f64> {
-        let [m, n, _] = self.tile?.map(f64::from);
-        Some(m * n / (m + n))
-    }
 }
 
 /// Measures the ladder at sizes^3.
@@ -218,14 +181,6 @@ impl<'a> Matrices<'a> {
             runs.then_some(()).ok_or_else(|| format!("{} ran once and now refuses", rung.name()).into())
         })
     }
-}
-
-fn within_tolerance(name: &str, size: usize, err: f64) -> Result {
-    if err <= TOLERANCE {
-        return Ok(());
-    }
-    Err(format!("{name} is wrong at {size}^3: it is off by {err:.1e} of the result's mean, {TOLERANCE:.0e} is allowed")
-        .into())
 }
 
 // --- The table ------------------------------------------------------------------------------------------------------

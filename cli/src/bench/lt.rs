@@ -1,6 +1,7 @@
 //! cuBLASLt: the algorithms of its heuristic, as candidates to time.
 
-use super::operands::{address, Operands};
+use super::address::address;
+use super::operands::Operands;
 use crate::Result;
 use candle::cuda_backend::cudarc::cublaslt::{result, sys};
 use candle::cuda_backend::cudarc::driver::sys::CUstream;

@@ -1,5 +1,6 @@
 //! A run over a suite: the arms of each row, the order of the rows, and the record.
 
+use super::args::{Args, Plant};
 use super::arms::{set_mode, Arm, Resolver, Runner};
 use super::card::Monitor;
 use super::check::{tolerance, Reference};
@@ -8,7 +9,7 @@ use super::measured::{Error, Measured, Run, STOP};
 use super::operands::{free_bytes, Operands, Pool};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
 use super::timing::{Captured, Samples, Timer};
-use super::{allocation, eager, ladder, order, Args, Plant};
+use super::{allocation, eager, ladder, order};
 use crate::lists::Routing;
 use crate::Result;
 use candle::{CudaDevice, Device};

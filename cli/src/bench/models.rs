@@ -13,24 +13,25 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod workload;
 
 use super::timing::Samples;
 use crate::{Failure, Result};
 use bert::Bert;
 use candle::{Device, Tensor};
 use candle_nn::VarBuilder;
-use candle_tilegemm::interpose::{self, Mode, Stats};
+use candle_tilegemm::interpose::{self, Mode};
 use candle_tilegemm::{launch, stats, Format};
 use candle_transformers::models::llama::{Config, LlamaConfig};
 use indicatif::{ProgressBar, ProgressStyle};
 use llama::LlamaModel;
 pub use record::{table, ModelReport};
-use record::{Agreement, Arm, Gemms, Phase, Row, SCHEMA};
+use record::{Agreement, Arm, Gemms, Phase, Row, SCHEMA, STOCK};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use workload::{Case, Run, Workload};
 
 /// Memory that weights, cache and temporaries leave free for cuBLAS, for the kernels' code and for the pool's rounding.
 const RESERVE: f64 = GIB;
@@ -104,66 +105,6 @@ pub struct Options<'a> {
     pub weights: Option<PathBuf>,
     /// Set to end the run with the rows measured so far.
     pub stop: &'a AtomicBool,
-}
-
-/// One configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Case {
-    prompt: usize,
-    batch: usize,
-    decode: usize,
-}
-
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "prompt {}, batch {}", self.prompt, self.batch)
-    }
-}
-
-/// A loaded model.
-trait Workload {
-    /// Longest sequence, decoded tokens included.
-    fn positions(&self) -> usize;
-    fn decodes(&self) -> bool;
-    /// Peak device memory of a run, besides the weights.
-    fn bytes_to_run(&self, case: &Case) -> f64;
-    /// Prefill and decode. With `keep`, the run returns the outputs of every step, on the CPU.
-    fn run(&self, case: &Case, keep: bool) -> candle::Result<Run>;
-    /// The outputs that `run` keeps, computed in f64; `None` for a model without an f64 reference.
-    fn reference(&self, case: &Case) -> candle::Result<Option<Vec<Tensor>>>;
-}
-
-struct Run {
-    /// Times of prefill and of all decode steps.
-    phases: [Timed; 2],
-    outputs: Vec<Tensor>,
-}
-
-#[derive(Default)]
-struct Timed {
-    seconds: f64,
-    gemms: Stats,
-}
-
-/// Times `work` from an idle device to an idle device.
-fn timed<T>(device: &Device, work: impl FnOnce() -> candle::Result<T>) -> candle::Result<(T, Timed)> {
-    device.synchronize()?;
-    let before = interpose::stats();
-    let start = Instant::now();
-    let result = work()?;
-    device.synchronize()?;
-    let seconds = start.elapsed().as_secs_f64();
-    Ok((result, Timed { seconds, gemms: interpose::stats().since(&before) }))
-}
-
-/// The same tokens in every run, different ones in every sequence of the batch.
-fn tokens(batch: usize, length: usize, from: usize, vocabulary: usize) -> Vec<u32> {
-    let token = |sequence: usize, position: usize| {
-        let mixed =
-            (sequence as u32).wrapping_mul(0x9e37_79b9).wrapping_add(position as u32).wrapping_mul(2_654_435_761);
-        mixed % vocabulary as u32
-    };
-    (0..batch).flat_map(|sequence| (from..from + length).map(move |position| token(sequence, position))).collect()
 }
 
 pub fn run(options: &Options) -> Result<ModelReport> {
@@ -340,8 +281,6 @@ struct Bench<'a> {
     device: Device,
     bar: ProgressBar,
 }
-
-const STOCK: &str = "stock";
 
 /// The arms: the interposer's mode of each.
 fn arms() -> [(&'static str, Mode); 2] {

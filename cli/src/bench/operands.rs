@@ -1,17 +1,16 @@
 //! The tensors that all arms of a row share: N(0, 1) data and random blocks, in as many copies as keep the operands out of the L2 cache.
 
+use super::address::address;
 use super::allocation::{copies, elements, offsets};
-use super::grouped::Lists;
+use super::routed::Lists;
 use super::timing::Timer;
 use crate::lists::Routing;
 use crate::{blocks, Result};
-use candle::backend::BackendStorage;
-use candle::cuda_backend::cudarc::driver::{result, DevicePtr};
-use candle::{CudaDevice, DType, Device, Storage, Tensor};
+use candle::cuda_backend::cudarc::driver::result;
+use candle::{CudaDevice, DType, Device, Tensor};
 use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::launch::Pointers;
 use candle_tilegemm::{Format, Problem};
-use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
 use std::cell::RefCell;
@@ -286,24 +285,6 @@ pub fn candle_dtype(dtype: Format) -> candle::DType {
         Format::F64 => candle::DType::F64,
         other => unreachable!("a suite has no {other}"),
     }
-}
-
-/// Address of the first element of a contiguous tensor.
-pub fn address(tensor: &Tensor) -> Result<u64> {
-    let (storage, layout) = tensor.storage_and_layout();
-    let before = (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64;
-    let Storage::Cuda(storage) = &*storage else { return Err("a tensor is not on the GPU".into()) };
-    let stream = storage.device().cuda_stream();
-    let storage_begin = match storage.dtype() {
-        candle::DType::F16 => storage.as_cuda_slice::<f16>()?.device_ptr(&stream).0,
-        candle::DType::BF16 => storage.as_cuda_slice::<bf16>()?.device_ptr(&stream).0,
-        candle::DType::F32 => storage.as_cuda_slice::<f32>()?.device_ptr(&stream).0,
-        candle::DType::F64 => storage.as_cuda_slice::<f64>()?.device_ptr(&stream).0,
-        candle::DType::U8 => storage.as_cuda_slice::<u8>()?.device_ptr(&stream).0,
-        candle::DType::U32 => storage.as_cuda_slice::<u32>()?.device_ptr(&stream).0,
-        other => return Err(format!("{} is no type of operands and lists", other.as_str()).into()),
-    };
-    Ok(storage_begin + before)
 }
 
 /// Free device memory in bytes.

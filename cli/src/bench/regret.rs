@@ -39,18 +39,13 @@ pub fn best<'a>(row: &'a Row, choice: &str) -> Option<(&'a str, &'a Arm)> {
     Some((name, arm))
 }
 
-/// Whether the arm is a kernel by name, with or without a configuration.
-pub fn is_kernel(row: &Row, arm: &str) -> bool {
-    row.arms.get(arm).is_some_and(|measured| arm.split('@').next() == Some(&measured.kernel))
-}
-
 /// Whether a dispatcher could have chosen the arm: one of our kernels, or the vendor's call with sums in f32. cuBLASLt's other algorithms,
 /// other f32 modes, and candle's kernels for experts and quantised weights are no choices.
 fn is_candidate(row: &Row, arm: &str) -> bool {
     match arm {
         "ours" | "ours-untuned" | "own" | "own-best" => true,
         STOCK => row.groups.is_none() && row.b.is_none() && !row.flags.iter().any(|flag| flag == "inexact candle"),
-        name => is_kernel(row, name),
+        name => row.is_kernel(name),
     }
 }
 

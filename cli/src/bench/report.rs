@@ -4,7 +4,6 @@
 //! lacks are empty. benches/README.md describes every field.
 
 use super::compact;
-use super::regret::is_kernel;
 use crate::{products, Result};
 use candle_tilegemm::internal::suite::{ShapeEpilogue, ShapeGroups};
 use candle_tilegemm::{Config, F32Mode, Format, Layout};
@@ -229,7 +228,7 @@ impl Report {
     /// The contents in words: the number of rows, the classes, and the arms that are no single kernels.
     pub fn contents(&self) -> String {
         let classes: Vec<&str> = by_class(&self.rows).into_iter().map(|(class, _)| class).collect();
-        let arms = self.rows.iter().flat_map(|row| row.arms.keys().filter(|arm| !is_kernel(row, arm)));
+        let arms = self.rows.iter().flat_map(|row| row.arms.keys().filter(|arm| !row.is_kernel(arm)));
         let arms: BTreeSet<&str> = arms.map(String::as_str).collect();
         let list = |names: Vec<&str>| if names.is_empty() { "none".into() } else { names.join(", ") };
         format!("{} rows; classes: {}; arms: {}", self.rows.len(), list(classes), list(arms.into_iter().collect()))
@@ -255,6 +254,7 @@ impl Report {
             ));
         }
         compact::expand(&mut json)?;
+        json["schema"] = SCHEMA.into();
         serde_json::from_value(json).map_err(|e| e.to_string())
     }
 
@@ -299,6 +299,11 @@ pub fn by_class<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Ve
 }
 
 impl Row {
+    /// Whether the arm is a kernel by name, with or without a configuration.
+    pub fn is_kernel(&self, arm: &str) -> bool {
+        self.arms.get(arm).is_some_and(|measured| arm.split('@').next() == Some(&measured.kernel))
+    }
+
     /// Whether the result of an arm is not the product: such a row counts nowhere.
     pub fn is_wrong(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("wrong "))

@@ -1,11 +1,13 @@
 //! `tilegemm bench` on a machine with a GPU.
 
+use super::args::{Args, Plant};
 use super::arms::{self, Arm};
+use super::ladder;
 use super::measure::Session;
 use super::measured::STOP;
 use super::models::{self, Model, ModelReport, Options};
 use super::report::{Ceilings, Machine, SCHEMA};
-use super::{ladder, show, Args, Plant};
+use super::show::show;
 use crate::lists::{experts, gguf};
 use crate::{Failure, Result};
 use candle_tilegemm::internal::suite::Shape;

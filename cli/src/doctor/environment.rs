@@ -1,6 +1,6 @@
 //! The environment variables: values that are not permitted or that no card can hold, and names that this library does not know.
 
-use super::{Finding, Status, FEATURES};
+use super::finding::{Finding, Status, FEATURES};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::internal::settings::names::{self, Unknown};

@@ -1,6 +1,6 @@
 //! The driver, the devices, and whether the kernels of this build run on them.
 
-use super::{Finding, Status};
+use super::finding::{Finding, Status};
 use candle_tilegemm::arch::{Arch, DeviceInfo};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{BUILT_ARCHS, KERNELS};

@@ -1,6 +1,6 @@
 //! The toolkits that build.rs searches, in the same order. A finished build needs none of them at run time.
 
-use super::{Finding, Status};
+use super::finding::{Finding, Status};
 use crate::toolchain;
 use std::path::{Path, PathBuf};
 use std::process::Command;

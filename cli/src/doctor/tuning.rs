@@ -1,6 +1,6 @@
 //! The measured tables in use, and the refused tables with the reasons.
 
-use super::{Finding, Status};
+use super::finding::{Finding, Status};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::internal::tuning::{cache_file, shipped, RefusedCounts, RefusedEntry, Tuning};

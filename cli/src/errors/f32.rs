@@ -1,6 +1,6 @@
 //! A record as the tables of docs/f32.md.
 
-use super::files::{self, cell, head, line};
+use super::cells::{self, cell, head, line};
 use super::record::{Errors, Record};
 use crate::bench::report::{geomean, Report, Row};
 use crate::bench::table::left_out;
@@ -69,7 +69,7 @@ fn error_table(rows: &[Errors], machine: &str) -> String {
 
 /// The kernels of our columns, in order of appearance.
 fn kernels<'a>(of: impl Fn(&str) -> Vec<&'a str>) -> String {
-    let column = |&(ours, _): &(usize, usize)| files::kernels(HEADINGS[ours], of(ARMS[ours]).into_iter());
+    let column = |&(ours, _): &(usize, usize)| cells::kernels(HEADINGS[ours], of(ARMS[ours]).into_iter());
     let columns: Vec<String> = COMPARED.iter().filter_map(column).collect();
     columns.join(" ") + "\n"
 }

@@ -1,51 +1,9 @@
-//! Where the record comes from, and where record and tables go; the parts of a table.
+//! Where the record comes from, and where record and tables go.
 
-use super::record::{ErrorsOf, Record, Subject};
+use super::record::{Record, Subject};
+use super::{f32, gguf};
 use crate::{Failure, Result};
 use std::path::{Path, PathBuf};
-
-/// An error with two significant digits.
-pub fn digits(error: f64) -> String {
-    if error == 0.0 {
-        "0".into()
-    } else {
-        format!("{error:.1e}")
-    }
-}
-
-/// The errors of an arm; bold where they are above those of `limit`.
-pub fn cell(errors: Option<&ErrorsOf>, limit: Option<&ErrorsOf>) -> String {
-    let Some(errors) = errors else { return "-".into() };
-    let number = |of: fn(&ErrorsOf) -> f64| match limit {
-        Some(limit) if of(errors) > of(limit) => format!("**{}**", digits(of(errors))),
-        _ => digits(of(errors)),
-    };
-    format!("{} / {}", number(|of| of.max), number(|of| of.rms))
-}
-
-/// A line of a table.
-pub fn line(cells: impl IntoIterator<Item = String>) -> String {
-    let cells: Vec<String> = cells.into_iter().collect();
-    format!("| {} |\n", cells.join(" | "))
-}
-
-/// The head of a table.
-pub fn head<'a>(titles: impl IntoIterator<Item = &'a str>) -> String {
-    let titles: Vec<String> = titles.into_iter().map(String::from).collect();
-    let rule = "|".to_string() + &"---|".repeat(titles.len()) + "\n";
-    line(titles) + &rule
-}
-
-/// The different kernels among these, in order of appearance, behind the title of their column; nothing without kernels.
-pub fn kernels<'a>(title: &str, all: impl Iterator<Item = &'a str>) -> Option<String> {
-    let mut names: Vec<String> = Vec::new();
-    for name in all.map(|name| format!("`{name}`")) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    (!names.is_empty()).then(|| format!("{title}: {}.", names.join(", ")))
-}
 
 /// Where the record comes from, and where record and tables go.
 #[derive(clap::Args)]
@@ -74,21 +32,37 @@ impl Files {
         if let Some(path) = &self.json {
             save(&record, path)?;
         }
-        let tables = record.tables();
-        crate::print(format_args!("\n{}", tables.trim_end()))?;
+        let text = tables(&record);
+        crate::print(format_args!("\n{}", text.trim_end()))?;
         #[cfg(feature = "bench")]
         if super::measure::interrupted() {
             return Err(Failure::Interrupted);
         }
-        if let Some(flaw) = record.flaw() {
+        if let Some(flaw) = flaw(&record) {
             let kept = |path: &PathBuf| format!("; {} stays as it is", path.display());
             return Err(format!("{flaw}{}", self.update.as_ref().map_or(String::new(), kept)).into());
         }
         if let Some(path) = &self.update {
-            let text = updated(of, path, &tables)?;
-            std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            let document = updated(of, path, &text)?;
+            std::fs::write(path, document).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
         }
         Ok(())
+    }
+}
+
+/// The tables of a document.
+pub fn tables(record: &Record) -> String {
+    match record.of {
+        Subject::F32 => f32::tables(record),
+        Subject::Gguf => gguf::tables(record),
+    }
+}
+
+/// The flaw that forbids publishing the record, if there is one.
+pub fn flaw(record: &Record) -> Option<&'static str> {
+    match record.of {
+        Subject::F32 => f32::flaw(record),
+        Subject::Gguf => gguf::flaw(record),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A record as the table of docs/gguf.md.
 
-use super::files::{cell, digits, head, kernels, line};
+use super::cells::{cell, digits, head, kernels, line};
 use super::record::{Errors, ErrorsOf, Record};
 
 /// The compared arms of `tilegemm bench`.

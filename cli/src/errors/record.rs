@@ -1,6 +1,5 @@
 //! The record of `tilegemm errors`.
 
-use super::{f32, gguf};
 use crate::bench::report::{Machine, Report};
 use candle_tilegemm::{Format, Layout};
 use serde::{Deserialize, Serialize};
@@ -89,22 +88,6 @@ impl Record {
         match asked.filter(|asked| *asked != record.of) {
             Some(asked) => Err(format!("it has errors of {}, not of {}", record.of.name(), asked.name())),
             None => Ok(record),
-        }
-    }
-
-    /// The tables of a document.
-    pub fn tables(&self) -> String {
-        match self.of {
-            Subject::F32 => f32::tables(self),
-            Subject::Gguf => gguf::tables(self),
-        }
-    }
-
-    /// The flaw that forbids publishing the record, if there is one.
-    pub fn flaw(&self) -> Option<&'static str> {
-        match self.of {
-            Subject::F32 => f32::flaw(self),
-            Subject::Gguf => gguf::flaw(self),
         }
     }
 

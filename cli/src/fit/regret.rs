@@ -1,6 +1,6 @@
 //! The regret of a dispatcher of this build on the measurements of a record.
 
-use super::records::Record;
+use super::records::{Measurement, Record};
 use crate::regret::{Judged, Regret};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::Config;
@@ -18,12 +18,12 @@ impl OnRecord {
         let (mut judged, mut unmeasured) = (Vec::new(), Vec::new());
         for (index, product) in record.products.iter().enumerate() {
             let canonical = product.problem.canonical().problem;
-            let of_product = |m: &&super::Measurement| m.product == index && m.problem == canonical;
+            let of_product = |m: &&Measurement| m.product == index && m.problem == canonical;
             let times = || record.measurements.iter().filter(of_product);
             let all = times().map(|m| m.us).chain(product.on_copies.iter().map(|(.., us)| *us));
             let best = all.fold(f64::INFINITY, f64::min);
             let Ok(plan) = dispatcher.plan(&product.problem, Policy::default()) else { continue };
-            let is_choice = |m: &&super::Measurement| {
+            let is_choice = |m: &&Measurement| {
                 m.kernel.name == plan.kernel.name && m.config.is_none_or(|config| config == plan.config)
             };
             let name = plan.name();

@@ -3,8 +3,8 @@
 //! The mean of absolute errors is robust against single wrong measurements. Estimates have edges (waves, the larger of two times), so
 //! that no gradient is used.
 
+use super::errors::Errors;
 use super::records::Measurement;
-use super::Errors;
 use candle_tilegemm::internal::fit::{Parameter, Refit};
 
 /// Rounds over all numbers, at most.

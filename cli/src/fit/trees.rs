@@ -1,6 +1,7 @@
 //! The errors that a family's numbers leave, learned as trees.
 
 use super::boost::{self, Sample};
+use super::errors::{self, percent};
 use super::records::{Measurement, Record};
 use candle_tilegemm::arch::{Arch, Chip};
 use candle_tilegemm::family::KERNELS;
@@ -105,11 +106,11 @@ fn errors(samples: &[Sample], trees: &[Tree]) -> [f64; 2] {
 /// judged records.
 pub fn table(learned: &[Learned], refit: &Refit, judged: &[Record]) -> Table {
     let header = ["trees of", "trees", "measurements", "without", "with", "judged: without", "with"];
-    let mut table = super::table(header);
+    let mut table = errors::table(header);
     for Learned { family, chip, trees, count, errors: learned, .. } in learned {
         let others: Vec<Sample> = of_family(family, judged).iter().filter_map(|m| sample(m, refit, *chip)).collect();
         let judged = errors(&others, trees);
-        let shares = learned.iter().chain(&judged).map(|error| super::percent(*error));
+        let shares = learned.iter().chain(&judged).map(|error| percent(*error));
         table.add_row([family.to_string(), trees.len().to_string(), count.to_string()].into_iter().chain(shares));
     }
     table

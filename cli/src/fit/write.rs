@@ -1,8 +1,8 @@
 //! A family's data files.
 
+use super::errors::Fitted;
 use super::records::Record;
 use super::trees::Learned;
-use super::Fitted;
 use crate::Result;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

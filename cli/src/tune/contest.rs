@@ -1,6 +1,6 @@
 //! One product: the challengers of the dispatcher's choice, and the challenger that wins twice.
 
-use super::Args;
+use super::args::Args;
 use crate::bench::arms::Arm;
 use crate::bench::measure::{How, Session, WARM_UP};
 use crate::bench::measured::Measured;

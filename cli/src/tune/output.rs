@@ -1,6 +1,6 @@
 //! The file of a table: checked before hours of measuring, and replaced atomically with the new table.
 
-use super::Args;
+use super::args::Args;
 use crate::{Failure, Result};
 use candle_tilegemm::internal::tuning::{cache_file, Host, Origin, Tuning};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! A run over a suite: the products, their order, and the output.
 
+use super::args::Args;
 use super::contest::{self, Outcome};
 use super::output::Output;
-use super::Args;
 use crate::bench::measure::{progress, Session};
 use crate::bench::measured::STOP;
 use crate::bench::run::stop_at_ctrl_c;

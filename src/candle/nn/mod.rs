@@ -57,6 +57,16 @@ impl Linear {
 
     /// `forward(x) + residual`, in one kernel where a kernel fuses the addition.
     ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::nn::Linear;
+    ///
+    /// let x = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+    /// let layer = Linear::new(Tensor::ones((3, 3), DType::F32, &Device::Cpu)?, None);
+    /// assert_eq!(layer.forward_residual(&x, &x)?.to_vec2::<f32>()?, [[4.0; 3]; 2]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`Gemm::forward`].
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
@@ -85,6 +95,20 @@ impl From<candle_nn::Linear> for Linear {
 }
 
 /// A layer with a bias; initialised as by [`candle_nn::linear()`].
+///
+/// ```
+/// use candle::{DType, Device, Module, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use candle_tilegemm::nn::{linear, linear_no_bias};
+///
+/// let weights = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
+/// let (up, down) = (linear(8, 32, vb.pp("up"))?, linear_no_bias(32, 8, vb.pp("down"))?);
+/// let y = down.forward(&up.forward(&Tensor::ones((3, 8), DType::F32, &Device::Cpu)?)?)?;
+/// assert_eq!(y.dims(), [3, 8]);
+/// assert_eq!(weights.all_vars().len(), 3);
+/// # Ok::<(), candle::Error>(())
+/// ```
 ///
 /// # Errors
 /// Missing weights, or weights of another shape.

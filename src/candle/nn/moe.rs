@@ -191,6 +191,28 @@ impl FusedMoe {
     /// The result for tokens, (tokens, hidden), whose experts are chosen already. A pair whose expert does not exist ([`Routing::new`]) adds nothing, whatever
     /// its weight: a layer with a part of the experts gives its part of the sum.
     ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
+    ///
+    /// let config = MoeCfg {
+    ///     hidden_size: 16,
+    ///     num_experts: 2, // of four: the others are on another GPU
+    ///     num_experts_per_tok: 2,
+    ///     moe_intermediate_size: 8,
+    ///     norm_topk_prob: true,
+    ///     act: candle_nn::Activation::Silu,
+    ///     decoder_sparse_step: None,
+    /// };
+    /// let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
+    /// let layer = FusedMoe::from_weights(zeros(&[2, 16])?, zeros(&[2, 16, 16])?, zeros(&[2, 16, 8])?, &config)?;
+    /// let experts = Tensor::new(&[[0u32, u32::MAX], [1, 0], [u32::MAX, u32::MAX]], &Device::Cpu)?;
+    /// let weights = Tensor::new(&[[0.5f32, 0.5], [0.75, 0.25], [0.5, 0.5]], &Device::Cpu)?;
+    /// let y = layer.forward_routed(&zeros(&[3, 16])?, &Routing::new(2, &experts, &weights)?)?;
+    /// assert_eq!(y.dims(), [3, 16]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`GroupedGemm::forward`].
     pub fn forward_routed(&self, tokens: &Tensor, routing: &Routing) -> Result<Tensor> {

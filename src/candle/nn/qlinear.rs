@@ -185,6 +185,20 @@ impl From<QMatMul> for QLinear {
 /// A layer with a bias, as `quantized_nn::linear` of candle-transformers makes one: weights `weight`, (out, in), and a bias `bias`, (out). `tensor` gives the
 /// tensor of a shape and a name; with candle-transformers' `VarBuilder` of a GGUF file, `|shape, name| vb.get(shape, name)`.
 ///
+/// ```
+/// use candle::quantized::{GgmlDType, QTensor};
+/// use candle::{DType, Device, Module, Tensor};
+/// use candle_tilegemm::nn::qlinear;
+///
+/// let tensor = |shape, name: &str| {
+///     let format = if name == "bias" { GgmlDType::F32 } else { GgmlDType::Q4_0 };
+///     QTensor::quantize(&Tensor::ones(shape, DType::F32, &Device::Cpu)?, format).map(Into::into)
+/// };
+/// let y = qlinear(32, 4, tensor)?.forward(&Tensor::zeros((2, 32), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[1.0; 4]; 2]); // the bias
+/// # Ok::<(), candle::Error>(())
+/// ```
+///
 /// # Errors
 /// Those of `tensor`, of `QMatMul::from_arc`, and of candle's `dequantize` of the bias.
 pub fn qlinear(in_dim: usize, out_dim: usize, tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>) -> Result<QLinear> {

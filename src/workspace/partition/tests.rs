@@ -86,7 +86,7 @@ fn the_configuration_of_the_whole_is_legal_for_every_piece() {
     for kernel in KERNELS.iter().filter(|kernel| kernel.types.a == Format::F32 && kernel.layout != Layout::Any) {
         for ((m, n, k), batch) in extents().flat_map(|extents| [(extents, 1), (extents, 20)]) {
             let whole = dense(m, n, k, batch, kernel.layout);
-            let supported = kernel.family().limits(kernel, &whole).check(kernel, &whole, &device).is_ok();
+            let supported = kernel.family().limits(kernel, &whole).check(&kernel.row(), &whole, &device).is_ok();
             let Some(footprint) = kernel.footprint(&whole).filter(|_| supported) else { continue };
             let Some(partition) = Partition::new(Some(footprint), &whole, 2 * MIB) else { continue };
             let case = Case { kernel, problem: &whole, device: &device, workspace: 2 * MIB };

@@ -1,7 +1,6 @@
 //! The page's view of a record: the valid rows, and their averages.
 
 use crate::bench::contenders::{self, is_vendor, Contest};
-use crate::bench::regret;
 use crate::bench::report::{by_class, geomean, Report, Row};
 
 pub use crate::bench::contenders::{BF16, CANDLE, CUBLASLT, CUBLAS_LOOP, OURS, OWN_BEST};
@@ -51,7 +50,7 @@ pub struct Class<'a> {
 impl<'a> View<'a> {
     pub fn new(report: &'a Report) -> Self {
         let sound: Vec<&Row> = report.sound().collect();
-        let of_row = |row: &'a Row| row.arms.keys().map(String::as_str).filter(|arm| !regret::is_kernel(row, arm));
+        let of_row = |row: &'a Row| row.arms.keys().map(String::as_str).filter(|arm| !row.is_kernel(arm));
         let mut arms: Vec<&str> = report.rows.iter().flat_map(of_row).collect();
         let known = [CANDLE, CUBLASLT, CUBLAS_LOOP, BF16, OURS, OWN_BEST];
         arms.sort_by_key(|arm| (known.iter().position(|name| name == arm).unwrap_or(known.len()), *arm));

@@ -1,6 +1,6 @@
 //! The rungs of the CPU: loops over f32 copies of the operands, on one thread.
 
-use super::Row;
+use super::row::{within_tolerance, Row};
 use crate::Result;
 use candle::{DType, Tensor};
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub fn rows(a: &Tensor, b: &Tensor, right: &Tensor, n: usize) -> Result<Vec<Row>
         product(&a, &b, &mut d, n);
         let us = start.elapsed().as_secs_f64() * 1e6 * (n as f64 / rows as f64);
         let err = error(&d, &right);
-        super::within_tolerance(name, n, err)?;
+        within_tolerance(name, n, err)?;
         Ok(Row {
             size: n,
             rung: name.into(),

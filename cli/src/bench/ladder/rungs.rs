@@ -1,7 +1,7 @@
 //! The rungs of the GPU: the kernels of cli/ladder, and cuBLAS.
 
 use super::super::timing::Timer;
-use super::Row;
+use super::row::Row;
 use crate::Result;
 use candle::cuda_backend::cudarc::cublas::{result, sys};
 use std::ffi::{c_char, c_int, c_void, CStr};

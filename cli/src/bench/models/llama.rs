@@ -1,6 +1,7 @@
 //! candle-transformers' llama, unmodified: prefill, then decode of fixed tokens.
 
-use super::{reference, timed, tokens, Case, Run, Workload};
+use super::reference;
+use super::workload::{timed, tokens, Case, Run, Workload};
 use crate::Result;
 use candle::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;

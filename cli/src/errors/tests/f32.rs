@@ -87,7 +87,7 @@ fn times_come_with_gains_over_cublas_in_the_same_arithmetic() {
     ] {
         assert!(tables.lines().any(|have| have == line), "no line '{line}' in\n{tables}");
     }
-    assert_eq!(record.flaw(), Some("a result is wrong"));
+    assert_eq!(f32::flaw(&record), Some("a result is wrong"));
 }
 
 #[cfg(feature = "bench")]

@@ -1,7 +1,6 @@
 //! The tables of a record.
 
-#[cfg(feature = "bench")]
-use crate::errors::gguf::ARMS;
+use crate::errors::gguf;
 use crate::errors::record::Record;
 use serde_json::{json, Value};
 
@@ -22,13 +21,12 @@ fn record(errors: &[Value]) -> Record {
 
 #[test]
 fn a_line_has_all_rows_of_a_kind_of_data_and_bold_is_worse_than_candle() {
-    let tables = record(&[
+    let tables = gguf::tables(&record(&[
         errors("q4_0", "N(0, 1)", 8, [2e-3, 2e-4], [1e-3, 1e-4]),
         errors("q4_0", "N(0, 1)", 256, [2e-3, 2e-4], [3e-3, 1e-4]),
         errors("q4_0", "0 ... 1", 8, [2e-3, 2e-4], [1e-3, 3e-4]),
         errors("q6k", "N(0, 1)", 256, [2e-3, 2e-4], [0.0, 0.0]),
-    ])
-    .tables();
+    ]));
     for line in [
         "| weights | data | candle, 8 rows | ours, 8 rows | candle, 256 rows | ours, 256 rows |",
         "| q4_0 | N(0, 1) | 2.0e-3 / 2.0e-4 | 1.0e-3 / 1.0e-4 | 2.0e-3 / 2.0e-4 | **3.0e-3** / 1.0e-4 |",
@@ -48,16 +46,16 @@ fn a_line_has_all_rows_of_a_kind_of_data_and_bold_is_worse_than_candle() {
 #[test]
 fn a_record_without_an_arm_is_not_published() {
     let whole = errors("q4k", "N(0, 1)", 8, [2e-3, 2e-4], [1e-3, 1e-4]);
-    assert_eq!(record(std::slice::from_ref(&whole)).flaw(), None);
+    assert_eq!(gguf::flaw(&record(std::slice::from_ref(&whole))), None);
     let mut without = whole.clone();
     without["arms"].as_object_mut().unwrap().remove("candle");
-    assert_eq!(record(&[whole, without]).flaw(), Some("an arm has no errors"));
-    assert!(record(&[]).flaw().is_some());
+    assert_eq!(gguf::flaw(&record(&[whole, without])), Some("an arm has no errors"));
+    assert!(gguf::flaw(&record(&[])).is_some());
 }
 
 #[cfg(feature = "bench")]
 #[test]
 fn the_columns_are_arms_of_the_benchmark() {
-    let arms = crate::bench::Args::of(&["--arms", &ARMS.join(",")]).arms();
-    assert_eq!(arms.iter().map(|arm| arm.name()).collect::<Vec<_>>(), ARMS);
+    let arms = crate::bench::Args::of(&["--arms", &gguf::ARMS.join(",")]).arms();
+    assert_eq!(arms.iter().map(|arm| arm.name()).collect::<Vec<_>>(), gguf::ARMS);
 }

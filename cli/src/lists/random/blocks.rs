@@ -1,7 +1,10 @@
 //! Random products with quantised weights. They have a list of their own: the list of all other products of a seed stays as it is.
 
-use super::{layer, of_shares, shape, Draw, Shape, MODELS};
+use super::draw::{of_shares, Draw};
+use super::kinds::{layer, shape};
+use super::models::MODELS;
 use crate::lists::gguf::CLASS;
+use crate::lists::Shape;
 use candle_tilegemm::problem::{Format, Layout};
 
 /// Formats by their shares in twentieths: files in Q4_K_M have matrices in Q4_K and Q6_K.

@@ -1,7 +1,8 @@
 //! Random products of experts with quantised weights: gate, up or down of models of random sizes, in the formats of candle's kernels.
 
-use super::{of_shares, Draw, Shape};
+use super::draw::{of_shares, Draw};
 use crate::lists::experts::GGUF_CLASS as CLASS;
+use crate::lists::Shape;
 use candle_tilegemm::internal::suite::{Distribution, ShapeGroups, Size};
 use candle_tilegemm::problem::{Format, Layout};
 

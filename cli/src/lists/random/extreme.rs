@@ -1,6 +1,7 @@
 //! Random products of extreme shapes: one extent is short and another is long. An estimate that is right for layers of models can be far off here.
 
-use super::{of_shares, Draw, Shape};
+use super::draw::{of_shares, Draw};
+use crate::lists::Shape;
 use candle_tilegemm::internal::suite::Size;
 use candle_tilegemm::problem::{F32Mode, Format, Layout};
 

@@ -1,7 +1,9 @@
 //! Random products of models that nobody knows: hidden sizes by ratios of feed-forward layers, over any number of cards. They judge estimates that were fitted to
 //! the sizes of known models. Kinds, formats and f32 modes have the shares of the list of known models.
 
-use super::{kinds, Draw, Heads, Layer, Shape, Source, BLOCK};
+use super::draw::Draw;
+use super::kinds::{self, kinds, Heads, Layer, Source, BLOCK};
+use crate::lists::Shape;
 use candle_tilegemm::problem::Format;
 
 /// The name of the list. Its products have the classes of the list of known models.
@@ -39,7 +41,7 @@ const SOURCE: Source = Source {
 pub(super) fn product(seed: u64, index: usize) -> Shape {
     let kind = kinds(seed, 1 << 61 | (index / BLOCK) as u64)[index % BLOCK];
     let mut draw = Draw::new(seed, 1 << 61 | index as u64);
-    super::product(&mut draw, format!("random-{CLASS}-{seed}-{index:04}"), kind, &SOURCE)
+    kinds::product(&mut draw, format!("random-{CLASS}-{seed}-{index:04}"), kind, &SOURCE)
 }
 
 fn width(draw: &mut Draw, format: Format) -> usize {

@@ -1,0 +1,66 @@
+//! A model that can be timed, and its timed runs.
+
+use candle::{Device, Tensor};
+use candle_tilegemm::interpose::{self, Stats};
+use std::fmt;
+use std::time::Instant;
+
+/// One configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    pub prompt: usize,
+    pub batch: usize,
+    pub decode: usize,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "prompt {}, batch {}", self.prompt, self.batch)
+    }
+}
+
+/// A loaded model.
+pub trait Workload {
+    /// Longest sequence, decoded tokens included.
+    fn positions(&self) -> usize;
+    fn decodes(&self) -> bool;
+    /// Peak device memory of a run, besides the weights.
+    fn bytes_to_run(&self, case: &Case) -> f64;
+    /// Prefill and decode. With `keep`, the run returns the outputs of every step, on the CPU.
+    fn run(&self, case: &Case, keep: bool) -> candle::Result<Run>;
+    /// The outputs that `run` keeps, computed in f64; `None` for a model without an f64 reference.
+    fn reference(&self, case: &Case) -> candle::Result<Option<Vec<Tensor>>>;
+}
+
+pub struct Run {
+    /// Times of prefill and of all decode steps.
+    pub phases: [Timed; 2],
+    pub outputs: Vec<Tensor>,
+}
+
+#[derive(Default)]
+pub struct Timed {
+    pub seconds: f64,
+    pub gemms: Stats,
+}
+
+/// Times `work` from an idle device to an idle device.
+pub fn timed<T>(device: &Device, work: impl FnOnce() -> candle::Result<T>) -> candle::Result<(T, Timed)> {
+    device.synchronize()?;
+    let before = interpose::stats();
+    let start = Instant::now();
+    let result = work()?;
+    device.synchronize()?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok((result, Timed { seconds, gemms: interpose::stats().since(&before) }))
+}
+
+/// The same tokens in every run, different ones in every sequence of the batch.
+pub fn tokens(batch: usize, length: usize, from: usize, vocabulary: usize) -> Vec<u32> {
+    let token = |sequence: usize, position: usize| {
+        let mixed =
+            (sequence as u32).wrapping_mul(0x9e37_79b9).wrapping_add(position as u32).wrapping_mul(2_654_435_761);
+        mixed % vocabulary as u32
+    };
+    (0..batch).flat_map(|sequence| (from..from + length).map(move |position| token(sequence, position))).collect()
+}
