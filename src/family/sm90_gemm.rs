@@ -2,6 +2,7 @@
 
 use super::fitted::fitted;
 use crate::config::Config;
+use crate::cost::pipeline::odd_lines;
 use crate::cost::tiles::{EpilogueTime, Loads, Tiles};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, SumOrder};
 
@@ -21,6 +22,8 @@ fitted! {
         last: f64 = "", 0.0 to 1.0;
         /// Shares of L2's rate to all multiprocessors, and to one multiprocessor that has a single tile.
         l2: [f64; 2] = "", 0.2 to 1.2;
+        /// The time of loads from L2 of lines at odd multiples of 32 bytes, and of 16, over that of other lines.
+        odd: [f64; 2] = "", 1.0 to 3.0;
         /// Memory time over the time of one pass.
         memory: f64 = "", 1.0 to 2.0;
         /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
@@ -43,12 +46,13 @@ impl Family for Sm90Gemm {
             _ if Tiles::waves(case, false) >= 3.0 && tile_m * tile_n < 40_000 => (long, after),
             _ => (cooperative, after),
         };
+        let odd = [1.0, self.odd[0], self.odd[1]][odd_lines(case.problem)];
         let tiles = Tiles {
             shares_tile: false,
             efficiency,
             epilogue,
             cut_off: 0.0,
-            loads: Loads { l2: self.l2[0], single: self.l2[1], memory: self.memory },
+            loads: Loads { l2: self.l2[0] / odd, single: self.l2[1] / odd, memory: self.memory },
         };
         case.device.model.overlapped_launch_us + self.launch_us + tiles.us(case)
     }

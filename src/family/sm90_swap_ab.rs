@@ -11,7 +11,7 @@
 
 use super::fitted::fitted;
 use crate::config::Config;
-use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, ring_us, room, stream_us, Activities};
+use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, odd_lines, ring_us, room, stream_us, Activities};
 use crate::cost::{arithmetic_us, roofline_us};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, Problem, MAX_ALIGN};
@@ -38,8 +38,8 @@ fitted! {
         few_products: f64 = "", 0.3 to 2.0;
         /// Few rows: A tile's time beside its stages.
         few_tile_us: f64 = "us", -0.5 to 3.0;
-        /// Few rows: The rate at which one multiprocessor loads, over L2's rate to a multiprocessor.
-        few_pull: f64 = "", 0.2 to 3.0;
+        /// Few rows: The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses.
+        few_pull: [f64; 2] = "", 0.2 to 3.0;
         /// Few rows: Memory time over the time of one pass.
         few_memory: f64 = "", 0.9 to 2.0;
         /// Few rows: The time of loads where B lies at odd addresses, in nt and nn, over the time of TMA's loads.
@@ -69,6 +69,8 @@ fitted! {
         idle_latency: f64 = "", 0.0 to 0.9;
         /// The share of L2's rate to all multiprocessors, multicast counted once.
         l2: f64 = "", 0.2 to 1.2;
+        /// The time of loads of lines at odd multiples of 32 bytes, and of 16, over that of other lines.
+        odd: [f64; 2] = "", 1.0 to 3.0;
         /// Each further cluster that reads the same part of B, as a fraction of the memory time of B.
         reread: f64 = "", 0.0 to 1.0;
         /// The clock of the tensor cores, over the card's: in one wave of tiles, and in several, which last long enough for the power limit.
@@ -315,7 +317,8 @@ impl Sm90SwapAb {
         let bytes =
             (blocks / at_once).ceil() * f64::from(tile.p) * steps * f64::from(tile.depth) * problem.b.format.bits()
                 / 8.0;
-        let ring = stages.max(l2_us_of_one(bytes, self.few_pull, device) + self.few_tile_us);
+        let pull = self.few_pull[usize::from(is_raw(case.kernel))];
+        let ring = stages.max(l2_us_of_one(bytes, pull, device) + self.few_tile_us);
         let raw = match case.kernel.layout {
             _ if !is_raw(case.kernel) => 1.0,
             Layout::NT => self.few_raw[0],
@@ -352,8 +355,9 @@ impl Sm90SwapAb {
         let k = problem.k as f64 / parts;
         let idle = 1.0 - blocks / (turns * at_once as f64);
         let latency = self.latency * (1.0 - self.idle_latency * idle);
-        let ring = ring_us(turns * (k / depth).ceil(), stages.into(), latency, device);
-        let l2 = l2_us(blocks * (height + w_rows / share) * k * bytes, self.l2, device);
+        let odd = [1.0, self.odd[0], self.odd[1]][odd_lines(problem)];
+        let ring = odd * ring_us(turns * (k / depth).ceil(), stages.into(), latency, device);
+        let l2 = odd * l2_us(blocks * (height + w_rows / share) * k * bytes, self.l2, device);
         let clocks_per_us = self.clock[several] * device.model.clock_ghz * 1e3;
         let products = turns * tile.cycles() * k / 16.0 / clocks_per_us * (1.0 - self.idle_gain * idle);
         let w_us = stream_us((problem.n * problem.k * problem.batch_count()) as f64 * bytes, 1.0, device);
