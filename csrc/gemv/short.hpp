@@ -133,7 +133,7 @@ tg_status launch_short_lanes(const tg_gemm_args& args) {
   }
 }
 
-// For problems that gemv.cu has checked, with at most four rows.
+// For problems with at most four rows.
 template <class T, class Out>
 tg_status launch_short(const tg_gemm_args& args) {
   if (args.config.split != 1 || args.config.warps != short_threads / lanes) return TG_UNSUPPORTED;

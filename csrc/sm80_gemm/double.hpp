@@ -88,7 +88,7 @@ struct Double : Warps<OF> {
   using B =
       DoubleOperand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
-  static constexpr int steps = Row::tile_k / 4, least_k = 1;
+  static constexpr int steps = Row::tile_k / 4;
   static constexpr bool mends = false;
   static_assert(Row::dtype == TG_F64 && Row::out == TG_F64);
 

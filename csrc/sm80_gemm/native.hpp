@@ -45,7 +45,6 @@ struct Native : Warps<OF> {
   static constexpr int steps = Row::tile_k * bytes / 32;
   static constexpr bool mends = false;
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
-  static constexpr int least_k = Row::math == TG_TF32 ? 32 : 1;  // csrc/sm80_gemm/family.toml has the same limits
 
   typename A::template Fragments<true> from_a;
   typename B::template Fragments<false> from_b;

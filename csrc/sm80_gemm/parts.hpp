@@ -118,8 +118,6 @@ struct Parts : Warps<OF> {
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
   static constexpr int steps = Row::tile_k / 16 * fragments_m;
   static constexpr bool mends = true;
-  static constexpr int least_k =
-      Row::tile_m * Row::tile_n > 64 * 64 ? most_apart : 64;  // family.toml has the same limits
   static_assert(fragments_m % 2 == 0 && Row::dtype == TG_F32 && Row::out == TG_F32);
 
   typename A::Reader from_a;

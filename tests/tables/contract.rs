@@ -33,7 +33,7 @@ fn device(kernel: &KernelDesc) -> DeviceInfo {
     DeviceInfo::by_name(card).unwrap()
 }
 
-fn numbers(config: &Config) -> [i32; 8] {
+pub fn numbers(config: &Config) -> [i32; 8] {
     let Config { tile, cluster, split, stages, warps, swap_ab, .. } = *config;
     [tile[0], tile[1], cluster[0], cluster[1], split, stages, warps, swap_ab.into()].map(|x| x as i32)
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 mod contract;
+mod edges;
 mod hashes;
 mod kernels;
 mod refused_tables;
