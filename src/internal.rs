@@ -32,7 +32,7 @@ pub mod settings {
 /// Launch functions.
 #[cfg(feature = "cuda")]
 pub mod launch {
-    pub use crate::launch::can_implement;
+    pub use crate::launch::rehearse;
 }
 
 /// The signatures of candle's kernels for quantised weights.

@@ -52,6 +52,8 @@ class Rehearsal {
   ~Rehearsal();
   Rehearsal(const Rehearsal&) = delete;
   static bool is_on();  // on this thread
+  // Whether this thread has a rehearsal, which then knows that a launch gives blocks so much dynamic shared memory.
+  static bool knows(int shared_bytes);
 };
 
 // The descriptor's functions for a launch function of kernels with these formats of A and of B, one format of C, bias

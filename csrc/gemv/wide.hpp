@@ -164,11 +164,12 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   }
 }
 
-// For problems that gemv.cu has checked, with at most M rows.
+// For problems with at most M rows.
 template <int M, int ARCH>
 tg_status launch_wide(const tg_gemm_args& args) {
   using C = WideChunk<M>;
-  constexpr int most_bytes = (ARCH >= 120 ? 99 : 227) * 1024;  // the most shared memory of a block
+  // The most shared memory of a block; code for 8.0 also runs on 8.6. src/family/gemv.rs has the same numbers.
+  constexpr int most_bytes = (ARCH >= 90 && ARCH < 120 ? 227 : 99) * 1024;
   static_assert(C::bytes(1) <= most_bytes);
   const int split = args.config.split;
   if (split < 1 || split > C::warps_per_sm || C::bytes(split) > most_bytes) return TG_UNSUPPORTED;

@@ -254,11 +254,11 @@ fn clusters_need_their_multiprocessors() {
 #[cfg(feature = "cuda")]
 #[test]
 fn launch_functions_have_the_same_edges() {
-    use candle_tilegemm::internal::launch::can_implement;
+    use candle_tilegemm::internal::launch::rehearse;
     for (kernel, device, within, beyond) in edges().filter(|(kernel, ..)| kernel.is_built()) {
         let configurations = kernel.configurations(&within, &device);
         let config = crate::contract::numbers(configurations.first().unwrap_or_else(|| panic!("{kernel}: {within}")));
-        let takes = |problem| can_implement(kernel, problem, config, device.sm_count).unwrap();
+        let takes = |problem| rehearse(kernel, problem, config, device.sm_count).unwrap().is_some();
         assert!(takes(&within), "{kernel} refuses {within}");
         assert!(!takes(&beyond), "{kernel} takes {beyond}");
     }
