@@ -65,8 +65,8 @@ struct Warp {
   int64_t a_stride, w_stride;
   int m_last, n, k_end, lane;
   const T* row[C::rows];
-  uint4 weights[C::steps][C::rows];
-  float sum[C::values] = {};
+  uint4 weights[C::steps][C::rows];  // (STEP,N), a vector along K each
+  float sum[C::values] = {};         // (M,N), padded
 
   __device__ Warp(const GemvProblem<typename C::Out>& p, int lane)
       : a_stride(p.a.row_stride), w_stride(p.b.col_stride), m_last(p.m - 1), n(p.n), k_end(p.k), lane(lane) {

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
 
   // Lanes beyond K have no weights and no activations. Rows beyond M and N repeat the last row and are never stored.
   const auto exists = [&](int k, int step) { return k + step * C::step + lane * width<float> < p.k; };
-  uint4 weights[C::steps][C::rows];
+  uint4 weights[C::steps][C::rows];  // (STEP,N), a vector along K each
   const auto load = [&](int k, int step) {
     const float* from = row + (k + step * C::step);
 #pragma unroll
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
 #pragma unroll
   for (int stage = 0; stage < C::stages - 1; stage++) copy(stage);
 
-  float sum[C::values] = {};
+  float sum[C::values] = {};  // (M,N), padded
   int stage = 0, buffer = 0;
   const auto multiply = [&](int step) {
     const float* const from = shared + (stage * split + part) * C::a_floats + step * C::step + lane * width<float>;

@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
   const int lane_k = warp_k + lane / C::n_lanes * C::rows;
   griddepcontrol_wait();
 
-  uint4 weights[C::groups][C::rows];
-  Four<T> x[C::groups][M];
+  uint4 weights[C::groups][C::rows];  // (PIPE,K), a vector along N each
+  Four<T> x[C::groups][M];            // (PIPE,M), four along K each
   // The opaque k keeps the compiler from holding a pointer for every load: registers do not suffice for the pointers.
   const auto load_b = [&](int group, int k) {
     asm volatile("" : "+r"(k));
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
 #pragma unroll
     for (int group = 0; group < C::groups; group++) load_a(group, lane_k + group * group_step);
   };
-  float sum[C::sums];
+  float sum[C::sums];  // (M,N)
   const auto multiply = [&](int group) {
 #pragma unroll
     for (int r = 0; r < C::rows; r++) {

@@ -93,9 +93,10 @@ struct Loader {
 template <class Op, class Gmem, class Smem>
 CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
   const auto copy = typename Op::GmemCopy{}.get_slice(threadIdx.x);
-  Tensor tg = copy.partition_S(gmem);
-  Tensor ts = copy.partition_D(smem);
-  Tensor tc = copy.partition_S(make_identity_tensor(select<0, 1>(shape(typename Op::SmemLayout{}))));
+  Tensor tg = copy.partition_S(gmem);  // (CPY,CPY_MN,CPY_K,k)
+  Tensor ts = copy.partition_D(smem);  // (CPY,CPY_MN,CPY_K,PIPE)
+  Tensor tc =
+      copy.partition_S(make_identity_tensor(select<0, 1>(shape(typename Op::SmemLayout{}))));  // (CPY,CPY_MN,CPY_K)
   return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
 }
 

@@ -94,8 +94,8 @@ struct Double : Warps<OF> {
 
   typename A::Reader from_a;
   typename B::Reader from_b;
-  double sum[fragments_m][2 * fragments_n][4] = {};
-  double a[2][fragments_m][2], b[2][fragments_n][2];
+  double sum[fragments_m][2 * fragments_n][4] = {};   // (MMA_M,MMA_N,MMA)
+  double a[2][fragments_m][2], b[2][fragments_n][2];  // (PIPE,MMA_M,MMA), (PIPE,MMA_N/2,MMA x 2)
 
   CUTE_DEVICE Double(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
       : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}

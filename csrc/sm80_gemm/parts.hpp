@@ -122,9 +122,9 @@ struct Parts : Warps<OF> {
 
   typename A::Reader from_a;
   typename B::Reader from_b;
-  float sum[fragments_m][2 * fragments_n][4] = {};
+  float sum[fragments_m][2 * fragments_n][4] = {};   // (MMA_M,MMA_N,MMA)
   float rest[fragments_m][2 * fragments_n][4] = {};  // rounding errors; small products, if `apart`
-  float a[2][8], b[fragments_n][8];
+  float a[2][8], b[fragments_n][8];                  // (PIPE,MMA), (MMA_N/2,MMA x 2)
   Fragments of_b[fragments_n];
 
   CUTE_DEVICE Parts(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
@@ -148,7 +148,7 @@ struct Parts : Warps<OF> {
     split_fragments(of_a, a[step % 2]);
     // The small products, then the large product.
     constexpr int in_a[] = {0, 1, 2, 0, 1, 0}, in_b[] = {2, 1, 0, 1, 0, 0};
-    float large[2 * fragments_n][4] = {};
+    float large[2 * fragments_n][4] = {};  // (MMA_N,MMA)
     CUTE_UNROLL
     for (int p = 0; p < 6; p++) {
       CUTE_UNROLL

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   typename S::Multiplier own(shared, warp, lane);
   gguf::Ring<typename S::Ring> ring(args, 0, first_row, begin, own.ring_of_warp);
   own.start(ring, begin, end);
-  float sum[S::width / 2];
+  float sum[S::width / 2];  // ((2,2,width/8)), of D^T
   own.template multiply<S::width>(sum, ring, k, begin, end);
   if constexpr (S::is_half) {
     mbarrier_wait_warp(x_factors_known, 0);
