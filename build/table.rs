@@ -159,8 +159,8 @@ pub struct Kernel {
     pub line: usize,
     /// Hash of the kernel's code (build/code.rs); empty until the sources are read.
     pub code: String,
-    /// The kernel's limits, as an expression of Rust.
-    pub limits: String,
+    /// The kernel's limits: an expression of Rust, and a struct in C++.
+    pub limits: [String; 2],
 }
 
 /// A row that cannot be built: file and line, the field and the expected value.
@@ -252,9 +252,9 @@ pub fn parse(family: &str, text: &str) -> Result<Vec<Kernel>, TableError> {
             if let Some(first) = lines.insert(kernel.name.clone(), line) {
                 return Err(error(line, format!("{} is already the name of a kernel of line {first}", kernel.name)));
             }
-            let limits = limits.rust(&kernel).map_err(|message| error(line, message))?;
+            let numbers = limits.of(&kernel).map_err(|message| error(line, message))?;
             let sample = kernel.sample || !kernels.iter().any(|other: &Kernel| other.arch == kernel.arch);
-            kernels.push(Kernel { limits, sample, ..kernel });
+            kernels.push(Kernel { limits: [numbers.rust(), numbers.cpp(&kernel)], sample, ..kernel });
         }
     }
     Ok(kernels)
@@ -299,7 +299,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     why: row.why.clone(),
                     line,
                     code: String::new(),
-                    limits: String::new(),
+                    limits: Default::default(),
                 });
             }
         }
@@ -425,13 +425,14 @@ impl Kernel {
         (self.role != Role::Vendor).then(|| csrc.join(&self.family).join(format!("{}.cu", self.family)))
     }
 
-    /// The kernel's line in a unit's list of rows (TG_KERNEL in kernel.hpp).
+    /// The kernel in a unit's list of rows: the struct of its limits, and its line (TG_KERNEL in csrc/common/kernel.hpp).
     pub fn cpp(&self) -> String {
         let widths: Vec<String> = self.widths.iter().map(u32::to_string).collect();
         let [m, n, k] = self.tile;
         let [cm, cn] = self.cluster;
         format!(
-            "TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
+            "{}TG_KERNEL({}, {}, TG_{}, TG_{}, TG_{}, TG_{}, TG_{}, {m}, {n}, {k}, {cm}, {cn}, {}, {}, {}, {}, {}, {})\n",
+            self.limits[1],
             self.name,
             self.capability(),
             self.dtype.to_uppercase(),
@@ -479,7 +480,7 @@ impl Kernel {
             self.schedule,
             self.why,
             self.code,
-            self.limits,
+            self.limits[0],
             room
         )
     }

@@ -12,6 +12,10 @@ extern "C" {
 tg_status tg_load_elementwise(void);
 tg_status tg_load_experts(void);
 
+/* The most dynamic shared memory of a thread block, in bytes, among the launches that the latest can_implement of this
+ * thread has rehearsed. */
+int32_t tg_rehearsed_shared_bytes(void);
+
 #ifdef __cplusplus
 }
 #endif

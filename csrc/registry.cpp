@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/kernel.hpp"
+#include "library.h"
 
 #define TG_ENTRY(NAME) extern "C" const tg_kernel NAME;
 #include "tg_kernels.inc"
@@ -19,7 +20,7 @@ const tg_kernel* const kernels[] = {
     nullptr};
 
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local int rehearsals = 0;
+thread_local int rehearsals = 0, rehearsed_bytes = 0;
 
 // A function of the driver. Errors of the function do not change the runtime's last error.
 template <class Function>
@@ -50,9 +51,15 @@ tg_status relaxed(Call call) {
 
 }  // namespace
 
-tilegemm::Rehearsal::Rehearsal() { rehearsals++; }
+tilegemm::Rehearsal::Rehearsal() {
+  if (rehearsals++ == 0) rehearsed_bytes = 0;
+}
 tilegemm::Rehearsal::~Rehearsal() { rehearsals--; }
 bool tilegemm::Rehearsal::is_on() { return rehearsals > 0; }
+bool tilegemm::Rehearsal::knows(int shared_bytes) {
+  if (is_on() && shared_bytes > rehearsed_bytes) rehearsed_bytes = shared_bytes;
+  return is_on();
+}
 
 tg_status tilegemm::cuda_status(cudaError_t error) {
   if (error == cudaSuccess) return TG_OK;
@@ -98,6 +105,8 @@ const tg_kernel* const* tg_kernels(size_t* count) {
   *count = sizeof(kernels) / sizeof(kernels[0]) - 1;
   return kernels;
 }
+
+int32_t tg_rehearsed_shared_bytes(void) { return rehearsed_bytes; }
 
 int32_t tg_runtime_version(void) {
   int version = 0;

@@ -216,3 +216,6 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn tg_load_experts() -> tg_status;
 }
+unsafe extern "C" {
+    pub fn tg_rehearsed_shared_bytes() -> i32;
+}

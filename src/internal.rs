@@ -33,7 +33,7 @@ pub mod settings {
 /// Launch functions.
 #[cfg(feature = "cuda")]
 pub mod launch {
-    pub use crate::launch::can_implement;
+    pub use crate::launch::rehearse;
 }
 
 /// The block formats of GGUF files by candle's names.

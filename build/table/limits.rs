@@ -1,4 +1,5 @@
-//! The limits of a family: the table `[limits]` of its family.toml, and its form in Rust (`Limits` in src/kernel/limits.rs).
+//! The limits of a family: the table `[limits]` of its family.toml, and its forms in Rust (`Limits` in src/kernel/limits.rs) and in C++
+//! (`Limits` in csrc/common/limits.hpp).
 
 use super::{one_of, Kernel};
 use serde::Deserialize;
@@ -134,46 +135,131 @@ impl Limits {
         numbers.chain(self.tiles.iter().map(|tiles| &tiles.most)).try_for_each(|number| number.value().map(drop))
     }
 
-    /// The limits of a kernel as an expression of Rust.
-    pub fn rust(&self, kernel: &Kernel) -> Result<String, String> {
-        let number = |number: &Option<Number>| match number {
-            Some(number) => number.value().map(|value| value.to_string()),
-            None => Ok("usize::MAX".into()),
-        };
+    /// The limits of a kernel, as numbers.
+    pub fn of(&self, kernel: &Kernel) -> Result<Numbers, String> {
+        let number = |number: &Option<Number>| number.as_ref().map(Number::value).transpose();
         let extents = number(&self.extents)?;
-        let or_extents = |own: &Option<Number>| if own.is_some() { number(own) } else { Ok(extents.clone()) };
+        let tiles = self.tiles.as_ref().map(|Tiles { most, sides, of }| {
+            Ok::<_, String>(TileNumbers { sides: sides.of(kernel), most: most.value()?, of_batch: *of == Of::Batch })
+        });
         let operands = |names: &[String]| OPERANDS.map(|operand| names.iter().any(|name| name == operand));
-        let multiples: String = EXTENTS
-            .iter()
-            .filter(|(name, _)| self.multiples.iter().any(|multiple| multiple == name))
-            .map(|(_, variant)| format!("Extent::{variant}, "))
-            .collect();
+        Ok(Numbers {
+            groups: self.groups.map_or("Never".into(), |groups| format!("{groups:?}")),
+            gates: self.gates,
+            gates_c: self.gates_c,
+            rows: if self.rows_of_tile { Some(kernel.tile[0].into()) } else { extents },
+            columns: extents,
+            k: number(&self.k)?.or(extents),
+            matrices: number(&self.matrices)?.or(extents),
+            tiles: tiles.transpose()?,
+            least_k: self.least_k.unwrap_or(1),
+            most_k: self.most_k,
+            any_strides: self.any_strides,
+            two_batch_dims: !self.one_batch_dimension,
+            aligned: operands(&self.aligned),
+            tma: operands(&self.tma),
+            multiples: EXTENTS.map(|(name, _)| self.multiples.iter().any(|multiple| multiple == name)),
+            clustered: self.clustered,
+            adds_to_d: self.adds_to_d,
+        })
+    }
+}
+
+/// A limit on the number of tiles.
+struct TileNumbers {
+    sides: [u32; 2],
+    most: u64,
+    of_batch: bool,
+}
+
+/// The limits of a kernel. `None`: no limit.
+pub(super) struct Numbers {
+    groups: String,
+    gates: bool,
+    gates_c: bool,
+    rows: Option<u64>,
+    columns: Option<u64>,
+    k: Option<u64>,
+    matrices: Option<u64>,
+    tiles: Option<TileNumbers>,
+    least_k: u64,
+    most_k: Option<u64>,
+    any_strides: bool,
+    two_batch_dims: bool,
+    aligned: [bool; 4],
+    tma: [bool; 4],
+    multiples: [bool; 4],
+    clustered: bool,
+    adds_to_d: bool,
+}
+
+impl Numbers {
+    /// An expression of Rust.
+    pub fn rust(&self) -> String {
+        let most = |number: Option<u64>| number.map_or("usize::MAX".into(), |value| value.to_string());
         let tiles = match &self.tiles {
-            Some(Tiles { most, sides, of }) => {
-                let (sides, most) = (sides.of(kernel), most.value()?);
-                format!("Some(Tiles {{ sides: {sides:?}, most: {most}, of_batch: {} }})", *of == Of::Batch)
+            Some(TileNumbers { sides, most, of_batch }) => {
+                format!("Some(Tiles {{ sides: {sides:?}, most: {most}, of_batch: {of_batch} }})")
             }
             None => "None".into(),
         };
-        Ok(format!(
-            "Limits {{ groups: Grouping::{}, gates: {}, gates_c: {}, rows: {}, columns: {extents}, k: {}, matrices: {}, tiles: {tiles}, least_k: {}, most_k: {}, \
-             any_strides: {}, two_batch_dims: {}, aligned: {:?}, tma: {:?}, multiples: &[{multiples}], clustered: {}, \
-             adds_to_d: {} }}",
-            self.groups.map_or("Never".into(), |groups| format!("{groups:?}")),
+        let multiples = EXTENTS.iter().zip(self.multiples).filter(|(_, is_multiple)| *is_multiple);
+        let multiples: String = multiples.map(|((_, variant), _)| format!("Extent::{variant}, ")).collect();
+        format!(
+            "Limits {{ groups: Grouping::{}, gates: {}, gates_c: {}, rows: {}, columns: {}, k: {}, matrices: {}, \
+             tiles: {tiles}, least_k: {}, most_k: {}, any_strides: {}, two_batch_dims: {}, aligned: {:?}, tma: {:?}, \
+             multiples: &[{multiples}], clustered: {}, adds_to_d: {} }}",
+            self.groups,
             self.gates,
             self.gates_c,
-            if self.rows_of_tile { kernel.tile[0].to_string() } else { extents.clone() },
-            or_extents(&self.k)?,
-            or_extents(&self.matrices)?,
-            self.least_k.unwrap_or(1),
-            self.most_k.map_or("usize::MAX".into(), |most| most.to_string()),
+            most(self.rows),
+            most(self.columns),
+            most(self.k),
+            most(self.matrices),
+            self.least_k,
+            most(self.most_k),
             self.any_strides,
-            !self.one_batch_dimension,
-            operands(&self.aligned),
-            operands(&self.tma),
+            self.two_batch_dims,
+            self.aligned,
+            self.tma,
             self.clustered,
             self.adds_to_d,
-        ))
+        )
+    }
+
+    /// The struct of the kernel's limits in C++: what differs from no limit.
+    pub fn cpp(&self, kernel: &Kernel) -> String {
+        let set = |members: [bool; 4]| members.iter().rev().fold(0, |set, member| set << 1 | u32::from(*member));
+        let most_k = [self.k, self.most_k].into_iter().flatten().min();
+        let tiles = self.tiles.as_ref();
+        let blocks = if self.clustered { kernel.cluster[0] * kernel.cluster[1] } else { 1 };
+        let own = |value: String, none: &str| (value != none).then_some(value);
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
+        let fields = [
+            ("Grouping", "groups", own(format!("Grouping::{}", self.groups.to_lowercase()), "Grouping::never")),
+            ("bool", "gates", own(self.gates.to_string(), "false")),
+            ("bool", "gates_c", own(self.gates_c.to_string(), "false")),
+            ("Fusion", "fusion", own(format!("Fusion::{}", kernel.epilogue), "Fusion::full")),
+            ("int64_t", "rows", number(self.rows)),
+            ("int64_t", "columns", number(self.columns)),
+            ("int64_t", "least_k", own(self.least_k.to_string(), "1")),
+            ("int64_t", "most_k", number(most_k)),
+            ("int64_t", "matrices", number(self.matrices)),
+            ("int64_t", "tiles", number(tiles.map(|tiles| tiles.most))),
+            ("int64_t", "tile_rows", number(tiles.map(|tiles| tiles.sides[0].into()))),
+            ("int64_t", "tile_columns", number(tiles.map(|tiles| tiles.sides[1].into()))),
+            ("bool", "tiles_of_batch", own(tiles.is_some_and(|tiles| tiles.of_batch).to_string(), "false")),
+            ("bool", "any_strides", own(self.any_strides.to_string(), "false")),
+            ("bool", "two_batch_dims", own(self.two_batch_dims.to_string(), "true")),
+            ("unsigned", "aligned", own(set(self.aligned).to_string(), "0")),
+            ("unsigned", "tma", own(set(self.tma).to_string(), "0")),
+            ("unsigned", "multiples", own(set(self.multiples).to_string(), "0")),
+            ("int", "blocks", own(blocks.to_string(), "1")),
+        ];
+        let constants = fields.into_iter().filter_map(|(kind, name, value)| Some((kind, name, value?)));
+        let constants: String =
+            constants.map(|(kind, name, value)| format!(" static constexpr {kind} {name} = {value};")).collect();
+        format!("namespace tilegemm {{ struct {}_limits : Limits {{{constants} }}; }}\n", kernel.name)
     }
 }
 

@@ -1,7 +1,8 @@
 // From a row of the table (csrc/<family>/family.toml) to a kernel descriptor.
 //
-// build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>", a list of TG_KERNEL lines. The family defines
-// `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm and includes TG_ROWS last.
+// build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>": for each kernel a struct of its limits and a
+// TG_KERNEL line. The family defines `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm
+// and includes TG_ROWS last. `launch` gets problems within the limits, with at least one element of D.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,6 +11,7 @@
 #include <climits>
 #include <cstring>
 
+#include "common/limits.hpp"
 #include "tilegemm.h"
 
 namespace tilegemm {
@@ -38,15 +40,6 @@ enum class Schedule { none, cooperative, pingpong };
 // A list of numbers as a type.
 template <int... numbers> struct Widths {};
 
-constexpr bool a_is_k_major(tg_layout layout) { return layout == TG_NN || layout == TG_NT; }
-constexpr bool b_is_k_major(tg_layout layout) { return layout == TG_NT || layout == TG_TT; }
-
-// Whether the dimensions of A and B that `layout` makes contiguous have strides of 1.
-inline bool has_layout(const tg_gemm_args& args, tg_layout layout) {
-  return (a_is_k_major(layout) ? args.a.col_stride : args.a.row_stride) == 1 &&
-         (b_is_k_major(layout) ? args.b.row_stride : args.b.col_stride) == 1;
-}
-
 // Remembers `error` for tg_last_cuda_error() and returns the status for `error`; in registry.cpp.
 tg_status cuda_status(cudaError_t error);
 
@@ -59,28 +52,14 @@ class Rehearsal {
   ~Rehearsal();
   Rehearsal(const Rehearsal&) = delete;
   static bool is_on();  // on this thread
+  // Whether this thread has a rehearsal, which then knows that a launch gives blocks so much dynamic shared memory.
+  static bool knows(int shared_bytes);
 };
 
-// Whether the kernels of the source take problems with groups of rows, and problems without; a family that takes groups
-// sets both.
-#ifndef TG_TAKES_GROUPS
-#define TG_TAKES_GROUPS false
-#define TG_TAKES_ONE_B true
-#endif
-
-// Whether the kernels of the source take gated products.
-#ifndef TG_TAKES_GATES
-#define TG_TAKES_GATES false
-#endif
-
-// Whether the kernels of the source take products whose gates multiply C.
-#ifndef TG_GATES_C
-#define TG_GATES_C false
-#endif
-
-// The descriptor's functions for a launch function of kernels with these formats of A and of B, and one format of C,
-// bias and D. No kernel takes scales of matrices yet.
-template <tg_format a, tg_format b, tg_format out, tg_status (*launch)(const tg_gemm_args*)>
+// The descriptor's functions for a launch function of kernels with these formats of A and of B, one format of C, bias
+// and D, and these limits. No kernel takes scales of matrices yet.
+template <tg_format a, tg_format b, tg_format out, tg_layout layout, int align, class Limits,
+          tg_status (*launch)(const tg_gemm_args*)>
 struct Entry {
   static constexpr tg_types types = {a, b, out, out, a == TG_F64 ? TG_F64 : TG_F32};
 
@@ -89,20 +68,9 @@ struct Entry {
     const bool same =
         have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
     const bool unscaled = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr;
-    return same && unscaled && takes_groups(*args) && takes_gate(*args) ? launch(args) : TG_UNSUPPORTED;
-  }
-  static bool takes_gate(const tg_gemm_args& args) {
-    if (args.gate == TG_UNGATED) return true;
-    if (args.gate == TG_GATE_C) return TG_GATES_C && args.beta != 0;
-    const bool known = args.gate == TG_GATE_HALVES || args.gate == TG_GATE_INTERLEAVED;
-    return TG_TAKES_GATES && known && args.n % 2 == 0 && args.beta == 0;
-  }
-  static bool takes_groups(const tg_gemm_args& args) {
-    const tg_groups& groups = args.groups;
-    if (groups.count == 0) return TG_TAKES_ONE_B;
-    return TG_TAKES_GROUPS && groups.count > 0 && groups.count <= INT_MAX / 2 &&
-           (!groups.first_row != !groups.group_of_row) && groups.pairs_per_row >= 1 &&
-           groups.pairs_per_row <= INT_MAX && args.batch[0] == 1 && args.batch[1] == 1 && args.beta == 0;
+    if (!same || !unscaled) return TG_UNSUPPORTED;
+    if (args->m == 0 || args->n == 0 || args->batch[0] == 0 || args->batch[1] == 0) return TG_OK;
+    return Within<a, b, out, layout, align, Limits>::check(*args) ? launch(args) : TG_UNSUPPORTED;
   }
   static tg_status can_implement(const tg_gemm_args* args) {
     const Rehearsal rehearsal;
@@ -141,8 +109,6 @@ template <class T, class Index>
 __device__ __forceinline__ T* matrix_of(const tg_matrix& batch, Index batch0, Index batch1) {
   return static_cast<T*>(batch.ptr) + batch0 * batch.batch_stride[0] + batch1 * batch.batch_stride[1];
 }
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The logarithm of a power of two from 1 to `most`; -1 of any other number.
 constexpr int log2_of(int x, int most) {
@@ -205,7 +171,7 @@ bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const i
 // TG_DESCRIBE.
 #define TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH) \
   namespace tilegemm {                                                                                              \
-  using NAME##_entry = Entry<DTYPE, B, OUT, LAUNCH>;                                                                \
+  using NAME##_entry = Entry<DTYPE, B, OUT, LAYOUT, ALIGN, NAME##_limits, LAUNCH>;                                  \
   }                                                                                                                 \
   extern "C" {                                                                                                      \
   extern const tg_kernel NAME;                                                                                      \

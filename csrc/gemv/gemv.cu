@@ -65,8 +65,8 @@ struct Warp {
   int64_t a_stride, w_stride;
   int m_last, n, k_end, lane;
   const T* row[C::rows];
-  uint4 weights[C::steps][C::rows];
-  float sum[C::values] = {};
+  uint4 weights[C::steps][C::rows];  // (STEP,N), a vector along K each
+  float sum[C::values] = {};         // (M,N), padded
 
   __device__ Warp(const GemvProblem<typename C::Out>& p, int lane)
       : a_stride(p.a.row_stride), w_stride(p.b.col_stride), m_last(p.m - 1), n(p.n), k_end(p.k), lane(lane) {
@@ -221,15 +221,6 @@ tg_status launch(const tg_gemm_args* problem) {
   using Out = typename scalar<Row::out>::type;
   static_assert(Row::layout == TG_NT && Row::tile_m == (sizeof(T) == 4 ? 16 : 8));
   const tg_gemm_args& args = *problem;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // family.toml has the same numbers.
-  if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.k % width<T> != 0 ||
-      batches > 65535 || !has_layout(args, Row::layout) ||
-      !rows_at_multiples<T>(width<T>, args.a, args.m, args.batch) ||
-      !lines_at_multiples<T>(width<T>, args.b, args.b.col_stride, args.n, args.batch)) {
-    return TG_UNSUPPORTED;
-  }
   if (args.m <= 4 && args.k * int64_t(sizeof(T)) <= most_short_bytes) return launch_short<T, Out>(args);
   const auto is_tile = [&](int m, int n) { return args.m <= m && args.config.tile_m == m && args.config.tile_n == n; };
   if constexpr (sizeof(T) == 2) {

@@ -38,9 +38,9 @@ struct MmaWarp {
   int64_t w_stride;
   int n, k_end, group, t, w_k;
   const T* row[C::loads];
-  uint4 weights[C::steps][C::loads];
-  uint4 x[C::steps][C::segments];
-  float sum[C::loads][4] = {};
+  uint4 weights[C::steps][C::loads];  // (STEP,MMA_N), a vector along K each
+  uint4 x[C::steps][C::segments];     // (STEP,MMA_M), a vector along K each
+  float sum[C::loads][4] = {};        // (MMA_N,MMA)
 
   template <class Out>
   __device__ MmaWarp(const GemvProblem<Out>& p, int lane)

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
 
   // Numbers beyond K are zeros. Rows beyond M and N repeat the last row and are never stored.
   const bool exists = k < p.k;
-  uint4 weights[C::turns];
+  uint4 weights[C::turns];  // (N), a vector along K each
   const auto row = [&](int tile, int turn) { return tile * C::rows + turn * C::groups + group; };
   const auto load = [&](int tile, int turn) {
     weights[turn] = make_uint4(0, 0, 0, 0);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
   };
 #pragma unroll
   for (int turn = 0; turn < C::turns; turn++) load(tile, turn);
-  float y[M][width<T>];
+  float y[M][width<T>];  // (M,K)
 #pragma unroll
   for (int m = 0; m < M; m++) {
     uint4 x = make_uint4(0, 0, 0, 0);
@@ -133,7 +133,7 @@ tg_status launch_short_lanes(const tg_gemm_args& args) {
   }
 }
 
-// For problems that gemv.cu has checked, with at most four rows.
+// For problems with at most four rows.
 template <class T, class Out>
 tg_status launch_short(const tg_gemm_args& args) {
   if (args.config.split != 1 || args.config.warps != short_threads / lanes) return TG_UNSUPPORTED;

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
 
   // Lanes beyond K have no weights and no activations. Rows beyond M and N repeat the last row and are never stored.
   const auto exists = [&](int k, int step) { return k + step * C::step + lane * width<float> < p.k; };
-  uint4 weights[C::steps][C::rows];
+  uint4 weights[C::steps][C::rows];  // (STEP,N), a vector along K each
   const auto load = [&](int k, int step) {
     const float* from = row + (k + step * C::step);
 #pragma unroll
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
 #pragma unroll
   for (int stage = 0; stage < C::stages - 1; stage++) copy(stage);
 
-  float sum[C::values] = {};
+  float sum[C::values] = {};  // (M,N), padded
   int stage = 0, buffer = 0;
   const auto multiply = [&](int step) {
     const float* const from = shared + (stage * split + part) * C::a_floats + step * C::step + lane * width<float>;
@@ -164,11 +164,12 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   }
 }
 
-// For problems that gemv.cu has checked, with at most M rows.
+// For problems with at most M rows.
 template <int M, int ARCH>
 tg_status launch_wide(const tg_gemm_args& args) {
   using C = WideChunk<M>;
-  constexpr int most_bytes = (ARCH >= 120 ? 99 : 227) * 1024;  // the most shared memory of a block
+  // The most shared memory of a block; code for 8.0 also runs on 8.6. src/family/gemv.rs has the same numbers.
+  constexpr int most_bytes = (ARCH >= 90 && ARCH < 120 ? 227 : 99) * 1024;
   static_assert(C::bytes(1) <= most_bytes);
   const int split = args.config.split;
   if (split < 1 || split > C::warps_per_sm || C::bytes(split) > most_bytes) return TG_UNSUPPORTED;

@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
   const int lane_k = warp_k + lane / C::n_lanes * C::rows;
   griddepcontrol_wait();
 
-  uint4 weights[C::groups][C::rows];
-  Four<T> x[C::groups][M];
+  uint4 weights[C::groups][C::rows];  // (PIPE,K), a vector along N each
+  Four<T> x[C::groups][M];            // (PIPE,M), four along K each
   // The opaque k keeps the compiler from holding a pointer for every load: registers do not suffice for the pointers.
   const auto load_b = [&](int group, int k) {
     asm volatile("" : "+r"(k));
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Tile<Row, M, MANY>::warps* lanes, Tile<Row, M,
 #pragma unroll
     for (int group = 0; group < C::groups; group++) load_a(group, lane_k + group * group_step);
   };
-  float sum[C::sums];
+  float sum[C::sums];  // (M,N)
   const auto multiply = [&](int group) {
 #pragma unroll
     for (int r = 0; r < C::rows; r++) {
@@ -297,17 +297,9 @@ tg_status launch_rows(const tg_gemm_args& args) {
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
-  using T = typename scalar<Row::dtype>::type;
   static_assert(Row::layout == TG_NN && Row::tile_m == 4);
   const tg_gemm_args& args = *problem;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // family.toml has the same numbers.
-  if (args.m > Row::tile_m || args.n > INT_MAX / 2 || args.k > INT_MAX / 2 || args.k == 0 || args.n % width<T> != 0 ||
-      batches > 65535 || args.config.tile_n != Row::tile_n || !has_layout(args, Row::layout) ||
-      !rows_at_multiples<T>(width<T>, args.b, args.k, args.batch)) {
-    return TG_UNSUPPORTED;
-  }
+  if (args.config.tile_n != Row::tile_n) return TG_UNSUPPORTED;
   switch (args.config.tile_m) {
     case 1: return launch_rows<Row, 1>(args);
     case 2: return launch_rows<Row, 2>(args);

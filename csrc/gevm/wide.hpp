@@ -29,10 +29,10 @@ __global__ void __launch_bounds__(Wide<Row, M>::threads)
   const T* a = batch.of<const T>(p.a);
   const T* b = batch.of<const T>(p.b) + first_n;
   const int64_t b_stride = p.b.row_stride;
-  float sum[M][width<T>] = {};
+  float sum[M][width<T>] = {};  // (M,N)
   griddepcontrol_wait();
   for (int k = 0; k < p.k; k += C::rows) {
-    uint4 weights[C::rows];
+    uint4 weights[C::rows];  // (K), a vector along N each
 #pragma unroll
     for (int r = 0; r < C::rows; r++) {
       weights[r] = make_uint4(0, 0, 0, 0);

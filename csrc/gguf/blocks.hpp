@@ -27,6 +27,13 @@ constexpr __host__ __device__ Block block_of(tg_format format) {
   }
 }
 
+// Whether K and the strides of B are whole blocks; `Limits::check_blocks` in src/kernel/limits.rs has the same rule.
+inline bool is_whole(tg_format format, const tg_gemm_args& args) {
+  const int64_t elements = block_of(format).elements;
+  return args.k % elements == 0 && args.b.row_stride == 1 && args.b.col_stride % elements == 0 &&
+         args.b.batch_stride[0] % elements == 0 && args.b.batch_stride[1] % elements == 0;
+}
+
 __host__ __device__ inline float half_at(const uint8_t* at) {
   __half_raw raw;
   raw.x = uint16_t(at[0] | at[1] << 8);

@@ -52,7 +52,7 @@ __device__ __forceinline__ uint32_t bits(__nv_bfloat162 pair) { return reinterpr
 template <class S, class T>
 struct Activations {
   static constexpr bool is_whole = S::Row::block.elements == span;  // all numbers exist, or none
-  T four[steps][4] = {};
+  T four[steps][4] = {};                                            // (MMA_K,4)
 
   __device__ __forceinline__ Activations(const T* from, int existing) {
     if (reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0) {
@@ -111,7 +111,7 @@ template <class S>
 struct Span {
   using Row = typename S::Row;
   static constexpr int steps_of_scale = Row::scaled / step;
-  uint32_t x[S::tiles][steps][2];
+  uint32_t x[S::tiles][steps][2];  // (MMA_N,MMA_K,MMA), of A
   float* x_sums;
   typename S::Factors factors;
 
@@ -153,10 +153,10 @@ struct Span {
       for (int j = 0; j < 2; j++) {
         // Keeps loads of later steps behind: the activations of two tiles leave no registers for them.
         if constexpr (S::tiles == 2) asm volatile("" ::: "memory");
-        float sum[S::tiles][4] = {};
+        float sum[S::tiles][4] = {};  // (MMA_N,MMA), of D^T
 #pragma unroll
         for (int s = (i + j) * steps_of_scale; s < (i + j + 1) * steps_of_scale; s++) {
-          uint32_t a[4];
+          uint32_t a[4];  // (MMA), of W
 #pragma unroll
           for (int r = 0; r < 2; r++) codes_to_bf16<S::format>(rows[r].codes(s, t), a[r], a[2 + r]);
 #pragma unroll

@@ -10,21 +10,10 @@ constexpr int rows_of_warp = 16;
 // A warp's 16 rows span less than 2^32 bytes. The families' .rs files have the same number.
 constexpr int64_t most_stride = 1 << 27;
 
-// Whether the operands are within the limits of the families that read blocks of `Row::b`. Their family.toml have the
-// limits.
-template <class Row>
-bool takes_operands(const tg_gemm_args& args) {
-  constexpr Block block = block_of(Row::b);
-  const bool is_whole =
-      args.k % block.elements == 0 && args.b.row_stride == 1 && args.b.col_stride % block.elements == 0;
-  const bool is_aligned =
-      reinterpret_cast<uintptr_t>(args.b.ptr) % Row::align == 0 && args.b.batch_stride[1] % block.elements == 0;
-  const bool is_one = args.batch[0] == 1 && args.batch[1] == 1;
-  const bool has_lines = args.a.col_stride == 1 && args.d.col_stride == 1 && args.b.col_stride >= args.k &&
-                         args.b.col_stride <= most_stride;
-  constexpr int most = INT_MAX / 2;
-  return is_whole && is_aligned && is_one && has_lines && args.m <= most && args.n <= most && args.k >= 1 &&
-         args.k <= most;
+// Whether K and the strides of B are whole blocks, and rows of W within the reach of a warp.
+template <tg_format F>
+bool has_whole_blocks(const tg_gemm_args& args) {
+  return is_whole(F, args) && args.b.col_stride <= most_stride;
 }
 
 // The first block of a matrix B: the matrices of groups of rows are B's inner batch stride apart.

@@ -143,7 +143,7 @@ struct Multiplier {
       weights.template begin<width>(factors, row(lane / 2), lane, k - span * gguf::span, sum);
       Factor of_row[2];
       // Two groups of steps: one in flight, and the next.
-      uint32_t a[2][group][4];
+      uint32_t a[2][group][4];  // (PIPE,MMA_K,MMA), of W
       const auto convert = [&](int first) {
         constexpr int steps_of_scale = Row::scaled / gguf::step;
 #pragma unroll

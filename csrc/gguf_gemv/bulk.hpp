@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(S::threads, 1)
   Stage at = Stage::to_read();
   int batch = 0, parity = 0;
   for (int unit = first; unit < last; unit++) {
-    float total[1][4] = {};
+    float total[1][4] = {};  // (MMA_N,MMA), of D^T
     at.wait_warp(full);
     if (has_span) of_x.times(ring + at.s * stage_bytes, places, place_of_factors, existing, total, lane);
     __syncwarp();  // all lanes have read the stage and the factors

@@ -9,7 +9,6 @@
 //
 // Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more,
 // number by number.
-#define TG_GATES_C true
 #include "gguf_gemv/vector.hpp"
 
 namespace tilegemm {
@@ -65,10 +64,9 @@ tg_status launch(const tg_gemm_args* problem) {
   using T = typename scalar<Row::dtype>::type;
   constexpr int warps = Row::tile_k / gguf::span;
   const tg_gemm_args& args = *problem;
-  if (args.m == 0 || args.n == 0) return TG_OK;
   if (args.config.tile_n == rows_of_vectors) {
     const bool fits = args.config.tile_m == args.m && args.config.split == 1 && args.k <= most_k_of_vectors;
-    if (!fits || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+    if (!fits || !gguf::has_whole_blocks<Row::b>(args)) return TG_UNSUPPORTED;
     constexpr int most_m = Row::arch >= 90 && warps >= least_warps_of_bulk ? most_m_of_vectors(Row::dtype, Row::b) : 0;
     if constexpr (most_m >= 1) {
       if (args.m == 1) return run_vectors<Row, T, 1>(args);
@@ -81,7 +79,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
   const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 &&
                         split <= spans && split <= 65535 && ceil_div(spans, split) <= warps;
-  if (!is_tiled || args.m > 65535 * gguf::most_m || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+  if (!is_tiled || args.m > 65535 * gguf::most_m || !gguf::has_whole_blocks<Row::b>(args)) return TG_UNSUPPORTED;
   return run<Row, T>(args);
 }
 

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
         copy_async_commit();
         copy_async_wait<S::stages - 1>();
         __syncwarp();
-        float total[S::tiles][4];
+        float total[S::tiles][4];  // (MMA_N,MMA), of D^T
         of_x.times(ring + stage, in_ring, place_of_factors, existing, total, lane);
         all.put(total, parity, batch, warp, lane);
 

@@ -9,8 +9,6 @@
 // the tiles of the groups that have rows (experts/unit_list.hpp). An item is a tile and some rows of W, as many as give
 // all blocks the same work. Where K has more spans than a block has warps, the block goes through K in parts, and the
 // sums of parts stay in shared memory.
-#define TG_TAKES_GROUPS true
-#define TG_TAKES_ONE_B false
 #include "common/launch.hpp"
 #include "gguf_grouped_gemv/device.hpp"
 
@@ -50,11 +48,10 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr int warps = Row::tile_k / gguf::span;
   static_assert(Row::tile_m == rows_of_tile);
   const tg_gemm_args& args = *problem;
-  if (args.m == 0 || args.n == 0) return TG_OK;
-  // family.toml and src/family/gguf_grouped_gemv.rs have the same limits.
+  // src/family/gguf_grouped_gemv.rs has the same limits.
   const int64_t entries = args.groups.count < args.m ? args.groups.count : args.m;
   if (args.config != tg_config{} || args.groups.count > most_groups || entries > most_entries ||
-      !gguf::takes_operands<Row>(args))
+      !gguf::has_whole_blocks<Row::b>(args))
     return TG_UNSUPPORTED;
   return run<GroupedShape<Row::b, warps>, T>(args);
 }

@@ -81,12 +81,6 @@ template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_ANY && Row::dtype == TG_F32);
   const tg_gemm_args& args = *problem;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // family.toml has the same numbers. A block has 16 rows and 64 columns at least; where D has fewer columns, a block
-  // has more rows.
-  if (ceil_div(args.m, 16) * ceil_div(args.n, 64) > INT_MAX) return TG_UNSUPPORTED;
-  if (args.k != 1 || args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || batches > 65535) return TG_UNSUPPORTED;
   const bool in_fours =
       args.n % 4 == 0 && args.d.col_stride == 1 && rows_at_multiples<float>(4, args.d, args.m, args.batch);
   return in_fours ? launch_columns<4>(args) : launch_columns<1>(args);

@@ -2,10 +2,6 @@
 // Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order,
 // in f32 (f64 for f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact
 // than a cuBLAS SGEMM, which splits K.
-#define TG_TAKES_GROUPS true
-#define TG_TAKES_ONE_B true
-#define TG_TAKES_GATES true
-#define TG_GATES_C true
 #include "common/epilogue.hpp"
 #include "common/fp8.hpp"
 #include "common/launch.hpp"
@@ -111,16 +107,12 @@ tg_status launch(const tg_gemm_args* args) {
   using Acc = typename scalar<Row::dtype>::accumulator;
   constexpr int threads = 256;
   const int64_t blocks = ceil_div(args->batch[0] * args->batch[1] * args->m * args->n, threads);
-  if (blocks == 0) return TG_OK;
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
   const dim3 grid(unsigned(blocks < most ? blocks : most));
   const ExactEpilogue<Out, Acc> epilogue(*args);
   if constexpr (gguf::is_block(Row::b)) {
-    const int64_t elements = gguf::block_of(Row::b).elements;
-    const bool whole = args->k % elements == 0 && args->b.row_stride == 1 && args->b.col_stride % elements == 0 &&
-                       args->b.batch_stride[0] % elements == 0 && args->b.batch_stride[1] % elements == 0;
-    return whole ? launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue)
-                 : TG_UNSUPPORTED;
+    if (!gguf::is_whole(Row::b, *args)) return TG_UNSUPPORTED;
+    return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue);
   } else {
     return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Numbers<T>, Out, Acc>, *args, epilogue);
   }

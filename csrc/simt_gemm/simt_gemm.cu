@@ -93,9 +93,10 @@ struct Loader {
 template <class Op, class Gmem, class Smem>
 CUTE_DEVICE auto make_loader(const Gmem& gmem, const Smem& smem, int mn_left) {
   const auto copy = typename Op::GmemCopy{}.get_slice(threadIdx.x);
-  Tensor tg = copy.partition_S(gmem);
-  Tensor ts = copy.partition_D(smem);
-  Tensor tc = copy.partition_S(make_identity_tensor(select<0, 1>(shape(typename Op::SmemLayout{}))));
+  Tensor tg = copy.partition_S(gmem);  // (CPY,CPY_MN,CPY_K,k)
+  Tensor ts = copy.partition_D(smem);  // (CPY,CPY_MN,CPY_K,PIPE)
+  Tensor tc =
+      copy.partition_S(make_identity_tensor(select<0, 1>(shape(typename Op::SmemLayout{}))));  // (CPY,CPY_MN,CPY_K)
   return Loader<Op, decltype(tg), decltype(ts), decltype(tc)>{tg, ts, tc, mn_left};
 }
 
@@ -286,31 +287,13 @@ __global__ __launch_bounds__(threads, Config<Row>::blocks_per_sm) void simt_gemm
   }
 }
 
-// Whether a rows x cols matrix is contiguous along one dimension, 0 or 1, and the other strides are multiples of
-// `align` bytes. The stride of a dimension of length 1 has no effect.
-bool fits(const tg_gemm_args& args, const tg_matrix& matrix, int64_t rows, int64_t cols, int contiguous, int align) {
-  const int64_t extents[] = {rows, cols, args.batch[0], args.batch[1]};
-  const int64_t strides[] = {matrix.row_stride, matrix.col_stride, matrix.batch_stride[0], matrix.batch_stride[1]};
-  for (int i = 0; i < 4; i++) {
-    const bool good = i == contiguous ? strides[i] == 1 : strides[i] * int64_t(sizeof(float)) % align == 0;
-    if (extents[i] > 1 && !good) return false;
-  }
-  return reinterpret_cast<uintptr_t>(matrix.ptr) % align == 0;
-}
-
 }  // namespace
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
-  if (m == 0 || n == 0 || batches == 0) return TG_OK;
-  const bool a_fits = fits(args, args.a, m, k, a_is_k_major(Row::layout) ? 1 : 0, Row::align);
-  const bool b_fits = fits(args, args.b, k, n, b_is_k_major(Row::layout) ? 0 : 1, Row::align);
   const int64_t tiles = ceil_div(m, Row::tile_m) * ceil_div(n, Row::tile_n);
-  // family.toml has the same numbers.
-  if (k == 0 || k > INT_MAX || !a_fits || !b_fits || tiles > INT_MAX) return TG_UNSUPPORTED;
-
   const auto kernel = simt_gemm<Row>;
   const int smem_bytes = Config<Row>::smem_bytes + (Config<Row>::totals(k) ? Config<Row>::total_bytes : 0);
   if (smem_bytes > 48 * 1024) {  // a kernel gets 48 KiB without a request
@@ -319,7 +302,7 @@ tg_status launch(const tg_gemm_args* problem) {
   const Epilogue<float, float> epilogue(args);
   // In strips of eight tiles along M: tiles that are computed at the same time share operands in L2.
   const TileOrder order(ceil_div(m, Row::tile_m), ceil_div(n, Row::tile_n), {1, 1}, false, 8);
-  const bool vector_stores = fits(args, args.d, m, n, 1, 16);
+  const bool vector_stores = (args.d.col_stride == 1 || n == 1) && rows_at_multiples<float>(4, args.d, m, args.batch);
   const int64_t most = INT_MAX / tiles;  // matrices that fit one grid
   for (int64_t first = 0; first < batches; first += most) {
     const unsigned grid = unsigned(std::min(most, batches - first) * tiles);

@@ -109,8 +109,8 @@ struct Config {
   using RingB = Ring<ShapeB, b_k_major>;
 
   struct Shared {
-    alignas(1024) T a[stages * a_bytes / int(sizeof(T))];
-    alignas(1024) T b[stages * b_bytes / int(sizeof(T))];
+    alignas(1024) T a[stages * a_bytes / int(sizeof(T))];  // RingA: (MMA,MMA_M,MMA_K,PIPE)
+    alignas(1024) T b[stages * b_bytes / int(sizeof(T))];  // RingB: (MMA,MMA_N,MMA_K,PIPE)
     alignas(1024) char parts[parts_bytes ? parts_bytes : 16];
     alignas(16) uint64_t full[stages], empty[stages];  // a stage has arrived; the products of a stage have ended
     uint64_t sums_full[accumulators],

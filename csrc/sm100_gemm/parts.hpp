@@ -142,9 +142,9 @@ struct Products {
   using TensorB = decltype(C::Mma::make_fragment_B(
       cute::make_tensor(cute::make_smem_ptr(static_cast<typename C::T*>(nullptr)), typename C::RingB{})));
   typename C::Mma mma;
-  TensorA a;
-  TensorB b;
-  decltype(C::Mma::make_fragment_C(typename C::Sums{})) sums;
+  TensorA a;                                                   // (MMA,MMA_M,MMA_K,PIPE), descriptors
+  TensorB b;                                                   // (MMA,MMA_N,MMA_K,PIPE), descriptors
+  decltype(C::Mma::make_fragment_C(typename C::Sums{})) sums;  // (MMA,MMA_M,MMA_N), in tensor memory
 
   __device__ explicit Products(typename C::Shared& shared)
       : a(C::Mma::make_fragment_A(cute::make_tensor(cute::make_smem_ptr(shared.a), typename C::RingA{}))),

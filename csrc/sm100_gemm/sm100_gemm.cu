@@ -35,15 +35,9 @@ tg_status launch(const tg_gemm_args* problem) {
   using C = Config<Row>;
   using Number = typename C::Number;
   const tg_gemm_args& args = *problem;
-  const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
-  if (m == 0 || n == 0 || batches == 0) return TG_OK;
   if (args.config != tg_config{}) return TG_UNSUPPORTED;
-  // family.toml has the same limits.
-  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
-  if (!is_extent(m) || !is_extent(n) || !is_extent(k) || !is_extent(batches)) return TG_UNSUPPORTED;
+  const int64_t m = args.m, n = args.n, k = args.k;
   const int64_t tiles_m = ceil_div(m, C::tile_m), tiles_n = ceil_div(n, C::tile_n);
-  if (tiles_m * tiles_n > INT_MAX / 2 / batches || args.sm_count < C::ctas) return TG_UNSUPPORTED;
-  if (!has_layout(args, Row::layout) || args.d.col_stride != 1) return TG_UNSUPPORTED;
 
   CUtensorMap a_map, b_map;
   const auto describe = [](CUtensorMap* map, const Lines& lines, bool k_major, int rows) {

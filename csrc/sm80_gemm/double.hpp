@@ -88,14 +88,14 @@ struct Double : Warps<OF> {
   using B =
       DoubleOperand<b_is_k_major(Row::layout), Row::tile_n, Row::tile_k, Row::stages, Row::align, 32 * Row::warps>;
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
-  static constexpr int steps = Row::tile_k / 4, least_k = 1;
+  static constexpr int steps = Row::tile_k / 4;
   static constexpr bool mends = false;
   static_assert(Row::dtype == TG_F64 && Row::out == TG_F64);
 
   typename A::Reader from_a;
   typename B::Reader from_b;
-  double sum[fragments_m][2 * fragments_n][4] = {};
-  double a[2][fragments_m][2], b[2][fragments_n][2];
+  double sum[fragments_m][2 * fragments_n][4] = {};   // (MMA_M,MMA_N,MMA)
+  double a[2][fragments_m][2], b[2][fragments_n][2];  // (PIPE,MMA_M,MMA), (PIPE,MMA_N/2,MMA x 2)
 
   CUTE_DEVICE Double(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
       : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}

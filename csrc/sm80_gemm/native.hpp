@@ -45,12 +45,11 @@ struct Native : Warps<OF> {
   static constexpr int steps = Row::tile_k * bytes / 32;
   static constexpr bool mends = false;
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
-  static constexpr int least_k = Row::math == TG_TF32 ? 32 : 1;  // csrc/sm80_gemm/family.toml has the same limits
 
   typename A::template Fragments<true> from_a;
   typename B::template Fragments<false> from_b;
-  float sum[fragments_m][2 * fragments_n][4] = {};
-  uint32_t a[2][fragments_m][4], b[2][fragments_n][4];
+  float sum[fragments_m][2 * fragments_n][4] = {};      // (MMA_M,MMA_N,MMA)
+  uint32_t a[2][fragments_m][4], b[2][fragments_n][4];  // (PIPE,MMA_M,MMA), (PIPE,MMA_N/2,MMA x 2)
 
   CUTE_DEVICE Native(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
       : from_a(ring_a, warp_m), from_b(ring_b, warp_n) {}

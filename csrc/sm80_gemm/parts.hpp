@@ -118,15 +118,13 @@ struct Parts : Warps<OF> {
   static constexpr int fragments_m = Warps<Row>::fragments_m, fragments_n = Warps<Row>::fragments_n;
   static constexpr int steps = Row::tile_k / 16 * fragments_m;
   static constexpr bool mends = true;
-  static constexpr int least_k =
-      Row::tile_m * Row::tile_n > 64 * 64 ? most_apart : 64;  // family.toml has the same limits
   static_assert(fragments_m % 2 == 0 && Row::dtype == TG_F32 && Row::out == TG_F32);
 
   typename A::Reader from_a;
   typename B::Reader from_b;
-  float sum[fragments_m][2 * fragments_n][4] = {};
+  float sum[fragments_m][2 * fragments_n][4] = {};   // (MMA_M,MMA_N,MMA)
   float rest[fragments_m][2 * fragments_n][4] = {};  // rounding errors; small products, if `apart`
-  float a[2][8], b[fragments_n][8];
+  float a[2][8], b[fragments_n][8];                  // (PIPE,MMA), (MMA_N/2,MMA x 2)
   Fragments of_b[fragments_n];
 
   CUTE_DEVICE Parts(uint32_t ring_a, uint32_t ring_b, int warp_m, int warp_n)
@@ -150,7 +148,7 @@ struct Parts : Warps<OF> {
     split_fragments(of_a, a[step % 2]);
     // The small products, then the large product.
     constexpr int in_a[] = {0, 1, 2, 0, 1, 0}, in_b[] = {2, 1, 0, 1, 0, 0};
-    float large[2 * fragments_n][4] = {};
+    float large[2 * fragments_n][4] = {};  // (MMA_N,MMA)
     CUTE_UNROLL
     for (int p = 0; p < 6; p++) {
       CUTE_UNROLL

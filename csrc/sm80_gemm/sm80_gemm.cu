@@ -235,21 +235,7 @@ tg_status run(const tg_gemm_args& args) {
   using Out = typename C::Out;
   using Sum = typename Product::Sum;
   const int64_t m = args.m, n = args.n, k = args.k, batches = args.batch[0] * args.batch[1];
-  if (m == 0 || n == 0 || batches == 0) return TG_OK;
-  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
-  if (!is_extent(m) || !is_extent(n) || !is_extent(k) || !is_extent(batches) || !has_layout(args, Row::layout))
-    return TG_UNSUPPORTED;
-  if (k < Product::least_k) return TG_UNSUPPORTED;
-  const auto aligned = [&](const tg_matrix& matrix, bool rows_are_contiguous, int64_t rows, int64_t columns) {
-    const int64_t stride = rows_are_contiguous ? matrix.row_stride : matrix.col_stride;
-    return lines_at_multiples<typename scalar<Row::dtype>::type>(Row::align / Product::A::bytes, matrix, stride,
-                                                                 rows_are_contiguous ? rows : columns, args.batch);
-  };
-  if (!aligned(args.a, a_is_k_major(Row::layout), m, k) || !aligned(args.b, !b_is_k_major(Row::layout), k, n))
-    return TG_UNSUPPORTED;
-
   const int64_t tiles_m = ceil_div(m, C::tile_m), tiles_n = ceil_div(n, C::tile_n);
-  if (tiles_m > INT_MAX / tiles_n || tiles_m * tiles_n > INT_MAX / batches) return TG_UNSUPPORTED;
   const int split = args.config.split;
   tg_config only_split{};
   only_split.split = split;

@@ -32,8 +32,8 @@ template <class S, int fragments>
 __device__ __forceinline__ void compute(const GroupedPlace& p, const GroupedTile& tile, const Warp<S>& warp,
                                         Loader<S>& loader, int& read) {
   using T = typename S::Element;
-  float sum[fragments][2 * S::fragments_n][4] = {};
-  uint32_t a[2][fragments][4], w[2][S::fragments_n][4];
+  float sum[fragments][2 * S::fragments_n][4] = {};      // (MMA_M,MMA_N,MMA)
+  uint32_t a[2][fragments][4], w[2][S::fragments_n][4];  // (PIPE,MMA_M,MMA), (PIPE,MMA_N/2,MMA x 2)
   const auto load = [&](int step) {
 #pragma unroll
     for (int i = 0; i < fragments; i++) warp.a.load(a[step % 2][i], read * S::A::stage_bytes, step, i * S::warps_m);

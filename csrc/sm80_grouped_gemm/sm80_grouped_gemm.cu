@@ -8,9 +8,6 @@
 // the groups that have rows (experts/unit_list.hpp), and takes tiles of the list until none is left. The ring of stages
 // goes on from tile to tile: blocks of the next tile arrive while a tile is stored. A group's rows are split in tiles
 // of equal height, in steps of 16 or 32 rows, and a tile takes as many products as the steps of its height.
-#define TG_TAKES_GROUPS true
-#define TG_TAKES_ONE_B false
-#define TG_TAKES_GATES true
 #include "common/launch.hpp"
 #include "sm80_grouped_gemm/device.hpp"
 
@@ -36,19 +33,9 @@ template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_NT && Row::align == 16);
   using S = GroupedShape<Row>;
-  using T = typename S::Element;
   const tg_gemm_args& args = *problem;
-  if (args.m == 0 || args.n == 0) return TG_OK;
+  if (args.config != tg_config{}) return TG_UNSUPPORTED;
   const bool gated = args.gate != TG_UNGATED;
-  // family.toml has the same limits.
-  const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row), matrices[2] = {1, args.groups.count};
-  if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 ||
-      !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || args.k % 8 != 0 ||
-      args.n % (gated ? 16 : 8) != 0 || (!gated && args.activation != TG_IDENTITY) || args.bias.ptr ||
-      !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) || !rows_at_multiples<T>(8, args.d, args.m, args.batch) ||
-      !lines_at_multiples<T>(8, args.b, args.b.col_stride, args.n, matrices) || args.config != tg_config{}) {
-    return TG_UNSUPPORTED;
-  }
   // src/family/sm80_grouped_gemm.rs has the same limits. The temporary numbers of UnitList::fill() lie in the ring.
   const int64_t entries = std::min(args.groups.count, args.m), n_tiles = ceil_div(args.n, S::tile_n);
   if (entries >= S::shared_limit || S::ring_bytes + S::List::bytes(int(entries)) > S::shared_limit ||

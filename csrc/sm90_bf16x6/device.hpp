@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   } else {
     setmaxnreg_inc<240>();
     constexpr int size = C::width / 2;
-    float sum[size], d[size];
+    float sum[size], d[size];  // ((2,2,width/8)): of the tile; of the products under way
     wgmma_zero(d);
     const int g = lane / 4, q = lane % 4;
     const uint32_t a_row = ring + (group * 64 + warp % 4 * 16 + g) * 128;

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   if (is_split) cluster_wait();
   griddepcontrol_wait();  // in the threads that read C and the bias and write D
   constexpr int size = C::width / 2;
-  float sum[size], d[size];
+  float sum[size], d[size];            // ((2,2,width/8)): of the tile; of the products under way
   [[maybe_unused]] float large[size];  // sums of large products, if C::apart
   const int g = lane / 4, q = lane % 4, mine = C::tall ? 0 : group;
   const uint32_t p_row = raw + ((C::tall ? warp : warp % 4) * 16 + g) * 128;

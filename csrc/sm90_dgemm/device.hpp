@@ -138,8 +138,8 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
   const Spot<C> spot{lane / 4, lane % 4};
   Stage at = Stage::to_read();
   for (int tile = blockIdx.x; tile < w.order.total; tile += gridDim.x) {
-    double sum[C::m_blocks][2 * C::n_blocks][4] = {};
-    uint32_t used = 0;  // the `empty` barrier of the stage that was read last
+    double sum[C::m_blocks][2 * C::n_blocks][4] = {};  // (MMA_M,MMA_N,MMA)
+    uint32_t used = 0;                                 // the `empty` barrier of the stage that was read last
     const auto release = [&] {
       __syncwarp();
       if (used && lane == 0) mbarrier_arrive(used);
@@ -155,7 +155,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<double, do
       constexpr int fours = C::step / 4;
 #pragma unroll
       for (int q = 0; q < 4; q += fours) {
-        double a[C::m_blocks][2 * fours], b[2 * C::n_blocks][fours];
+        double a[C::m_blocks][2 * fours], b[2 * C::n_blocks][fours];  // (MMA_M,MMA), (MMA_N,MMA)
 #pragma unroll
         for (int j = 0; j < 2 * C::n_blocks; j++) {
 #pragma unroll

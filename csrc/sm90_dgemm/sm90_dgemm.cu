@@ -29,9 +29,6 @@ tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::dtype == TG_F64 && Row::tile_k == 16 && Row::cluster_m == 1 && Row::cluster_n == 1);
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
   const tg_gemm_args& args = *problem;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  if (args.k == 0 || !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1)) return TG_UNSUPPORTED;
   // Where both operands are K-major, an mma of 16 K is 1 to 2 % faster than two of 8 (H100).
   constexpr int step = a_k_major && b_k_major ? 16 : 8;
   return run<Config<Row::tile_m, Row::tile_n, 2, 4, step, a_k_major, b_k_major>>(args);

@@ -151,20 +151,11 @@ tg_status launch(const tg_gemm_args* args) {
   using Kernel = typename Types::Kernel;
 
   const int64_t batch = args->batch[0] * args->batch[1];
-  if (args->m == 0 || args->n == 0 || batch == 0) return TG_OK;
-  // family.toml has the same numbers. CUTLASS rounds extents up to tiles in an int.
-  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX - 1024; };
-  if (!is_extent(args->m) || !is_extent(args->n) || !is_extent(args->k) || !is_extent(batch)) return TG_UNSUPPORTED;
-  if (args->n % Types::out_alignment != 0) return TG_UNSUPPORTED;
-
-  // The tile count, plus a step of all clusters beyond the last tile, has to fit in an int.
   const int64_t clusters_m = ceil_div(args->m, Row::tile_m * Row::cluster_m);
   const int64_t clusters_n = ceil_div(args->n, Row::tile_n * Row::cluster_n);
-  if (clusters_m * clusters_n > INT_MAX / 256 / batch) return TG_UNSUPPORTED;
 
   constexpr int cluster_size = Row::cluster_m * Row::cluster_n;
   static_assert(cluster_size <= 8, "larger clusters are not portable and need an attribute of the kernel");
-  if (args->sm_count < cluster_size) return TG_UNSUPPORTED;
 
   typename Kernel::Arguments arguments{};
   arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;

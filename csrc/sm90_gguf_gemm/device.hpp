@@ -3,7 +3,7 @@
 #pragma once
 #include "common/add_parts.hpp"
 #include "gguf/half.hpp"
-#include "gguf/results.hpp"
+#include "sm90_gguf_gemm/store.hpp"
 
 namespace tilegemm {
 namespace {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
   typename S::Multiplier own(shared, warp, lane);
   gguf::Ring<typename S::Ring> ring(args, 0, first_row, begin, own.ring_of_warp);
   own.start(ring, begin, end);
-  float sum[S::width / 2];
+  float sum[S::width / 2];  // ((2,2,width/8)), of D^T
   own.template multiply<S::width>(sum, ring, k, begin, end);
   if constexpr (S::is_half) {
     mbarrier_wait_warp(x_factors_known, 0);
@@ -90,32 +90,8 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     }
   }
 
-  // Rows of results, from row `first` of A on.
-  const auto rows_from = [&](int first, auto* d, int64_t stride, float factor) {
-    return [=](int i) {
-      return gguf::ResultRow<std::remove_pointer_t<decltype(d)>>{first + i, d + (first + i) * stride, factor};
-    };
-  };
   const float alpha = is_whole ? float(args.alpha) : 1.0f;
-  // A lane's sums: rows 2 g and 2 g + 1 of W, by columns 2 t and 2 t + 1 of each eight. The pointer advances: the
-  // compiler would multiply in 64 bits for each row.
-  const auto store = [&](auto* d, int64_t stride) {
-    const int m = first_m + 2 * t, n = first_row + 2 * g;
-    gguf::Stores stores(args, d, stride, n, int(args.m) - m);
-    stores.put_rows([&](const auto& put) {
-      auto* to = d + m * stride + n;
-#pragma unroll
-      for (int j = 0; j < columns; j++) {
-        put(8 * j, to, sum[4 * j], sum[4 * j + 2], alpha), to += stride;
-        put(8 * j + 1, to, sum[4 * j + 1], sum[4 * j + 3], alpha), to += 7 * stride;
-      }
-    });
-    if (!__all_sync(~0u, stores.are_finite())) {
-      const int64_t from = int64_t(begin) * gguf::span, until = min(int64_t(end) * gguf::span, args.k);
-      gguf::repair<S::format>(args, 0, first_row, min(S::width, int(args.m) - first_m), from, until,
-                              rows_from(first_m, d, stride, alpha));
-    }
-  };
+  const Place place{args, warp, lane, first_m, first_n, alpha};
   // Block f % split of the cluster adds up fragment f, a warp's rows of W by eight columns, from its ring, which has a
   // slot for each part.
   const auto store_together = [&](auto* d, int64_t stride) {
@@ -154,12 +130,12 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     if (!__all_sync(~0u, are_finite)) {
       each_fragment([&](int, int of_n, int of_m) {
         gguf::repair<S::format>(args, 0, of_n, min(8, int(args.m) - of_m), 0, args.k,
-                                rows_from(of_m, d, stride, alpha));
+                                RowsFrom<std::remove_pointer_t<decltype(d)>>{of_m, d, stride, alpha});
       });
     }
   };
   const auto finish = [&](auto* d, int64_t stride) {
-    split > 1 && is_whole ? store_together(d, stride) : store(d, stride);
+    split > 1 && is_whole ? store_together(d, stride) : store<S>(place, sum, d, stride, begin, end);
   };
   if (is_whole && out == TG_F16) finish(static_cast<__half*>(args.d.ptr), args.d.row_stride);
   else if (is_whole && out == TG_BF16) finish(static_cast<__nv_bfloat16*>(args.d.ptr), args.d.row_stride);

@@ -50,12 +50,10 @@ template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   using T = typename scalar<Row::dtype>::type;
   const tg_gemm_args& args = *problem;
-  if (args.m == 0 || args.n == 0) return TG_OK;
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
   const bool is_tiled = args.config.tile_m == Row::tile_m && args.config.tile_n == Row::tile_n && split >= 1 &&
                         split <= spans && split <= 65535;
-  const bool is_bare = args.beta == 0 && !args.bias.ptr && args.activation == TG_IDENTITY;
-  if (!is_tiled || !is_bare || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+  if (!is_tiled || !gguf::has_whole_blocks<Row::b>(args)) return TG_UNSUPPORTED;
   using S = Shape<Row::b, Row::tile_m>;
   static_assert(Row::tile_n == S::height);
   return run<S, T>(args);

@@ -82,7 +82,7 @@ __device__ __forceinline__ void consume(Widths<first, others...>, typename S::Mu
   const auto first_row = [&] { return places[turn % 2].n * S::height + own.warp * gguf::rows_of_warp; };
   gguf::Ring<typename S::Ring> ring(args, places[turn % 2].group, first_row(), 0, own.ring_of_warp);
   own.start(ring, 0, spans);
-  float sum[first / 2];
+  float sum[first / 2];  // ((2,2,first/8)), of D^T
   own.template multiply<first>(sum, ring, int(args.k), 0, spans);
   own.release();
   mbarrier_wait_warp(scaled + 8 * (turn % 2), turn / 2 % 2);

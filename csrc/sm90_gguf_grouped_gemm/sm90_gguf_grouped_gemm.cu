@@ -12,8 +12,6 @@
 //
 // The list and W are read before griddepcontrol.wait: the kernel before is the family's own, and has waited for the
 // kernels before.
-#define TG_TAKES_GROUPS true
-#define TG_TAKES_ONE_B false
 #include "sm90_gguf_grouped_gemm/device.hpp"
 
 namespace tilegemm {
@@ -71,13 +69,11 @@ tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::out == TG_F32 && (Row::tile_m == 64 || Row::tile_m == 192));
   using T = typename scalar<Row::dtype>::type;
   const tg_gemm_args& args = *problem;
-  if (args.m == 0 || args.n == 0) return TG_OK;
-  // family.toml and src/family/sm90_gguf_grouped_gemm.rs have the same limits.
+  // src/family/sm90_gguf_grouped_gemm.rs has the same limits.
   const int64_t entries = args.groups.count < args.m ? args.groups.count : args.m;
-  const bool is_bare = !args.bias.ptr && args.activation == TG_IDENTITY && !(args.config != tg_config{});
   const bool is_within = args.groups.count <= most_groups && entries <= most_entries && args.d.row_stride >= 0 &&
                          args.d.row_stride <= most_stride;
-  if (!is_bare || !is_within || !gguf::takes_operands<Row>(args)) return TG_UNSUPPORTED;
+  if (args.config != tg_config{} || !is_within || !gguf::has_whole_blocks<Row::b>(args)) return TG_UNSUPPORTED;
   using Widths = std::conditional_t<Row::tile_m == 64, Widths<64>, Widths<64, 128, 192>>;
   return run<GroupedShape<Row::b, Row::tile_m>, T, Widths>(args);
 }

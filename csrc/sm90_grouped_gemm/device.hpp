@@ -149,7 +149,7 @@ __device__ __forceinline__ void consume(Reader& reader, const GroupedPlace& p, c
                                         int lane) {
   using T = typename S::Element;
   const int k_tiles = (p.k + S::depth - 1) / S::depth;
-  float sum[S::m64][width / 2];
+  float sum[S::m64][width / 2];  // (MMA_M,(2,2,width/8)), of D^T
 #pragma unroll
   for (int i = 0; i < S::m64; i++) wgmma_zero(sum[i]);
   Stage& stage = reader.stage;

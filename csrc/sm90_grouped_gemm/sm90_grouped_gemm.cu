@@ -16,9 +16,6 @@
 //
 // A plan names the tile, the blocks that share W (`cluster_m`), and the stages of the ring;
 // src/family/sm90_grouped_gemm.rs chooses them.
-#define TG_TAKES_GROUPS true
-#define TG_TAKES_ONE_B false
-#define TG_TAKES_GATES true
 #include "common/launch.hpp"
 #include "common/tensor_map.hpp"
 #include "sm90_grouped_gemm/device.hpp"
@@ -94,19 +91,10 @@ tg_status run(const tg_gemm_args& args) {
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_NT && Row::align == 16);
-  using T = typename scalar<Row::dtype>::type;
   const tg_gemm_args& args = *problem;
   const tg_config& config = args.config;
-  if (args.m == 0 || args.n == 0) return TG_OK;
-  // family.toml has the same limits. A tile's columns come in eights.
-  const int64_t rows_of_a = ceil_div(args.m, args.groups.pairs_per_row);
-  if (args.m > INT_MAX / 16 || args.n > INT_MAX / 16 || args.k == 0 || args.k > INT_MAX / 2 ||
-      args.groups.count > 65535 || !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) ||
-      args.k % 8 != 0 || args.bias.ptr || args.n % (args.gate == TG_UNGATED ? 8 : 16) != 0 ||
-      (args.gate == TG_UNGATED && args.activation != TG_IDENTITY) ||
-      !rows_at_multiples<T>(8, args.a, rows_of_a, args.batch) || !rows_at_multiples<T>(8, args.d, args.m, args.batch) ||
-      config.tile_m != Row::tile_m || config.tile_n != Row::tile_n || config.cluster_n != 1 || config.split != 1 ||
-      config.warps != 0 || config.swap_ab != 1) {
+  if (args.groups.count > 65535 || config.tile_m != Row::tile_m || config.tile_n != Row::tile_n ||
+      config.cluster_n != 1 || config.split != 1 || config.warps != 0 || config.swap_ab != 1) {
     return TG_UNSUPPORTED;
   }
   if (config.cluster_m == 1) return run<Row, 1>(args);

@@ -214,7 +214,7 @@ __device__ __forceinline__ void consume(const Work& w, const Epilogue<float, flo
   const Share<C> share(w);
   const int stages = share.stages();
   for (int tile = share.tile; tile < share.total; tile += share.step) {
-    float sum[C::rows][C::columns];
+    float sum[C::rows][C::columns];  // (P,Q) of a thread
 #pragma unroll
     for (int i = 0; i < C::rows; i++) {
 #pragma unroll

@@ -105,7 +105,7 @@ template <class C, class Q>
 __device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>& p, const Q& q,
                                           float (&sum)[C::rows][C::columns]) {
   constexpr int pair = 2, fours = pair * Q::fours;
-  float a[2][pair], b[2][pair][C::columns];
+  float a[2][pair], b[2][pair][C::columns];  // (PIPE,K) of one row of P, (PIPE,K,Q)
   uint32_t at_p = p.at(walk.offset(), walk.k()), at_q = q.at(walk.offset(), walk.k()), next_p = at_p;
 #pragma unroll
   for (int k = 0; k < pair; k++) q.load(b[0][k], at_q, k);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void sum_lines(Walk<C>& walk, const AlongK<C::depth>&
 // other run goes through the rows backwards.
 template <class C, class P, class Q>
 __device__ __forceinline__ void sum_columns(Walk<C>& walk, const P& p, const Q& q, float (&sum)[C::rows][C::columns]) {
-  float a[2][C::rows], b[2][C::columns];
+  float a[2][C::rows], b[2][C::columns];  // (PIPE,P), (PIPE,Q)
   uint32_t at_p = p.at(walk.offset(), walk.k()), at_q = q.at(walk.offset(), walk.k());
   p.load(a[0], at_p, 0), q.load(b[0], at_q, 0);
 #pragma unroll 1

@@ -99,13 +99,6 @@ tg_status launch(const tg_gemm_args* problem) {
                 (tile_m == 256 && tile_n == 128 && Row::tile_k == 16) ||
                 (tile_m == 128 && tile_n == 128 && Row::tile_k == 32));
   constexpr bool a_k_major = a_is_k_major(Row::layout), b_k_major = b_is_k_major(Row::layout);
-  const int64_t batches = problem->batch[0] * problem->batch[1];
-  if (problem->m == 0 || problem->n == 0 || batches == 0) return TG_OK;
-  constexpr int64_t most = INT_MAX / 4;  // family.toml has the same limit
-  if (problem->k == 0 || problem->m > most || problem->n > most || problem->k > most || batches > most ||
-      !has_layout(*problem, Row::layout) || (problem->d.col_stride != 1 && problem->n > 1)) {
-    return TG_UNSUPPORTED;
-  }
   constexpr Form form = tile_n == 256 || Row::layout == TG_TN ? Form::columns : Form::lines;
   // `swaps` in src/family/sm90_sgemm.rs has the same rule.
   const bool swap_ab =

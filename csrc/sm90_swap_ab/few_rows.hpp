@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(C::threads)
     store_fragment(v, lane_d + m0 * p.d.row_stride + n0, row + m0, column + n0, p);
   };
 
-  float sum[C::width / 2] = {};
-  [[maybe_unused]] uint32_t f[2][4][4];
+  float sum[C::width / 2] = {};          // ((2,2,width/8)), of D^T
+  [[maybe_unused]] uint32_t f[2][4][4];  // (PIPE,MMA_K,MMA), of W
   [[maybe_unused]] std::conditional_t<C::raw, RawFragments<C>, int> fragments =
       raw_fragments<C>(p, row0, batch0, batch1, warp, lane);
   Stage at = Stage::to_read();

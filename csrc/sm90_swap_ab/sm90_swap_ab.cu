@@ -37,12 +37,8 @@ tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_NT || Row::align < 16);
   const tg_gemm_args& args = *problem;
   const tg_config& config = args.config;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
-  // family.toml has the same limits.
-  if (args.m > INT_MAX / 2 || args.n > INT_MAX / 2 || args.k == 0 || args.k > INT_MAX / 2 || batches > 65535 ||
-      !has_layout(args, Row::layout) || (args.d.col_stride != 1 && args.n > 1) || config.cluster_m < 1 ||
-      config.cluster_m > Row::cluster_m || config.cluster_n != 1 || config.split < 1 || config.split > Row::split) {
+  if (config.cluster_m < 1 || config.cluster_m > Row::cluster_m || config.cluster_n != 1 || config.split < 1 ||
+      config.split > Row::split) {
     return TG_UNSUPPORTED;
   }
   return run_width<Row>(args, typename Row::widths{});

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   int left = (p.groups - group0 + step - 1) / step * count - stages;
   Stage at = Stage::to_read();
   for (int group = group0; group < p.groups; group += step) {
-    float sum[C::width / 2] = {};
+    float sum[C::width / 2] = {};  // ((2,2,width/8)), of D^T
     int before = 0;
 #pragma unroll 1  // in an unrolled loop, ptxas serialises the products of some small tiles (C7519)
     for (int i = 0; i < count; i++) {

@@ -283,8 +283,8 @@ __global__ void __launch_bounds__(C::threads, 1)
     __syncwarp();
   } else {
     setmaxnreg_inc<C::consumer_registers>();
-    float sum[C::q_rows / 2];
-    wgmma_zero(sum);  // the first product overwrites the zeros
+    float sum[C::q_rows / 2];  // ((2,2,q_rows/8))
+    wgmma_zero(sum);           // the first product overwrites the zeros
 
     // P through registers: boxes of 32 of K by 32 rows, swizzled. In each eight along K a lane takes q and q + 4; odd
     // lanes read q + 4 first, so that the warp has no bank conflicts.
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       int before = 0;
       if constexpr (C::registers) {
         // Three products are under way while P's fragments for the next product go to registers.
-        uint32_t f[4][4];
+        uint32_t f[4][4];  // (MMA_K,MMA), of P
         at.wait(full);
         fetch(f[0], at.s, 0);
         for (int i = 0; i < k_blocks; i++) {

@@ -87,17 +87,10 @@ tg_status launch(const tg_gemm_args* problem) {
   constexpr bool p_k_major = swap_ab ? b_k_major : a_k_major, q_k_major = swap_ab ? a_k_major : b_k_major;
 
   const tg_gemm_args& args = *problem;
-  const int64_t batches = args.batch[0] * args.batch[1];
-  if (args.m == 0 || args.n == 0 || batches == 0) return TG_OK;
   const tg_config& config = args.config;
   const Cluster cluster{swap_ab ? config.cluster_n : config.cluster_m, swap_ab ? config.cluster_m : config.cluster_n,
                         config.split};
   if (config != tg_config{0, 0, config.cluster_m, config.cluster_n, config.split, 0, 0, 0}) return TG_UNSUPPORTED;
-  // family.toml has the same limits.
-  const auto is_extent = [](int64_t x) { return x > 0 && x <= INT_MAX / 2; };
-  if (!is_extent(args.m) || !is_extent(args.n) || !is_extent(args.k) || !is_extent(batches)) return TG_UNSUPPORTED;
-  if (ceil_div(args.m, Row::tile_m) * ceil_div(args.n, Row::tile_n) > INT_MAX / 16 / batches) return TG_UNSUPPORTED;
-  if (!has_layout(args, Row::layout) || args.d.col_stride != 1 || args.n % 4 != 0) return TG_UNSUPPORTED;
 
   const Lines a = lines_of_a(args, a_k_major), b = lines_of_b(args, b_k_major);
   const Lines &p = swap_ab ? b : a, &q = swap_ab ? a : b;

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(threads)
   const auto ahead = [](int u) { return u / 2 * 2 * threads + u % 2; };
   int64_t k = place.k_begin + 2 * threadIdx.x;
   for (int turn = 0; k + ahead(unroll - 1) < place.k_end; k += unroll * threads) {
-    T x[unroll][TM], y[unroll][TN];
+    T x[unroll][TM], y[unroll][TN];  // (K,M), (K,N)
 #pragma unroll
     for (int u = 0; u < unroll; u++) load(x[u], y[u], k + ahead(u));
 #pragma unroll
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(threads)
   }
   // The last k's are loaded at once, too. Loads beyond the last k repeat the last k.
   if (k < place.k_end) {
-    T x[unroll - 1][TM], y[unroll - 1][TN];
+    T x[unroll - 1][TM], y[unroll - 1][TN];  // (K,M), (K,N)
 #pragma unroll
     for (int u = 0; u < unroll - 1; u++) load(x[u], y[u], min(k + ahead(u), place.k_end - 1));
 #pragma unroll

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(threads, 3)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / (C::warps_m * C::warps_n);
   const int row = warp % C::warps_m * 16 + lane / 4;
   const int column = warp / C::warps_m % C::warps_n * C::warp_n, pair = lane % 4 * 2;
-  float total[C::fragments][4] = {}, sum[C::fragments][4] = {};
+  float total[C::fragments][4] = {}, sum[C::fragments][4] = {};  // (MMA_N,MMA)
   const auto flush = [&] {
 #pragma unroll
     for (int f = 0; f < C::fragments; f++) {

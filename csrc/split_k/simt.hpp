@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(threads, Tile<T, Acc, TM, TN>::residents)
   const int group = threadIdx.x / C::sharers, sharer = threadIdx.x % C::sharers;
   const int i0 = sharer / C::columns * 4, j0 = sharer % C::columns * 4;
   const int64_t chunks = (depth_of_part + C::depth - 1) / C::depth;
-  Total<Acc> total[4][4];
-  Acc sum[4][4] = {};
+  Total<Acc> total[4][4];  // (M,N) of a thread
+  Acc sum[4][4] = {};      // (M,N) of a thread
   const auto flush = [&] {
 #pragma unroll
     for (int i = 0; i < 4; i++) {

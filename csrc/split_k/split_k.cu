@@ -72,11 +72,9 @@ template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   using F = Family<Row>;
   const tg_gemm_args& args = *problem;
-  const int64_t count = args.m * args.n * args.batch[0] * args.batch[1];
-  if (count == 0) return TG_OK;
   const bool needs_parts = args.config.split > 1,
              has_parts = args.workspace && args.workspace_bytes >= parts_bytes<typename F::Acc>(args);
-  if (args.k == 0 || args.config.split < 1 || (needs_parts && !has_parts)) return TG_UNSUPPORTED;
+  if (args.config.split < 1 || (needs_parts && !has_parts)) return TG_UNSUPPORTED;
   return F::launch(args);
 }
 

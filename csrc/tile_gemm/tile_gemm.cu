@@ -267,18 +267,12 @@ auto scalars(const Added<T>& e) {
 
 template <class Row>
 std::optional<Problem> problem_of(const tg_gemm_args& args) {
-  // family.toml has the same number.
-  constexpr int most = INT_MAX / 2;  // leaves room for one step of the persistent loop beyond the last tile
-  for (int64_t extent : {args.m, args.n, args.k, args.batch[0], args.batch[1]}) {
-    if (extent < 1 || extent > most) return {};
-  }
   const auto a = strides_of(args.a, args.m, args.k, a_row_major<Row>, args.batch);
   const auto b = strides_of(args.b, args.k, args.n, b_row_major<Row>, args.batch);
   const auto d = strides_of(args.d, args.m, args.n, true, args.batch);
+  if (!a || !b || !d) return {};
   const int64_t tiles_m = ceil_div(args.m, Row::tile_m), tiles_n = ceil_div(args.n, Row::tile_n);
-  const int64_t batch = args.batch[0] * args.batch[1];
-  if (!a || !b || !d || tiles_m * tiles_n > most / batch) return {};
-  const int64_t tiles = tiles_m * tiles_n * batch, group = std::min<int64_t>(8, tiles_m);
+  const int64_t tiles = tiles_m * tiles_n * args.batch[0] * args.batch[1], group = std::min<int64_t>(8, tiles_m);
   const int resident = std::max(1, args.sm_count / cluster<Row> * blocks_per_sm<Row>);
   return Problem{int(args.m),
                  int(args.n),

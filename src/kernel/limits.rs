@@ -1,8 +1,8 @@
 //! The limits of a kernel as numbers (`[limits]` of its family.toml, build/table/limits.rs), and the one piece of code that checks them.
 //!
-//! A launch function in `csrc` refuses a problem beyond the limits of the function's family; a comment there names the
-//! family.toml that has the limits. Only this file checks `ELEMENTS`. `tests/plan/limits.rs` checks the numbers on any machine,
-//! `tests/gpu/limits.rs` checks the launch functions against the numbers.
+//! The build makes the numbers of C++ of the same lines, and `csrc/common/limits.hpp` checks them before each launch. Only this file checks
+//! `ELEMENTS`. `tests/tables/edges.rs` holds both to edges worked out by hand, `tests/plan/limits.rs` holds families to 32-bit extents, and
+//! `tests/gpu/limits.rs` launches the largest problems.
 
 use super::{Fusion, Math, Rejection};
 use crate::arch::DeviceInfo;

@@ -281,13 +281,19 @@ unsafe fn call(plan: &Planned, args: &ffi::tg_gemm_args) -> Result<()> {
     }
 }
 
-/// Whether the launch function of `kernel` would take the canonical `problem` in the configuration with these numbers, in the order of
-/// `tg_config`, with any workspace. The function makes the checks of a launch, launches nothing and needs no device.
+/// The most dynamic shared memory of a thread block, in bytes, with which the launch function of `kernel` would run the canonical `problem` in
+/// the configuration with these numbers, in the order of `tg_config`, with any workspace; `None` where the function refuses. The function makes
+/// the checks of a launch, launches nothing and needs no device.
 ///
 /// # Errors
 /// [`Error::Abi`] and [`Error::TableMismatch`], as a launch has them; [`Error::Cuda`] when the launch function calls CUDA.
 #[doc(hidden)]
-pub fn can_implement(kernel: &'static KernelDesc, problem: &Problem, config: [i32; 8], sm_count: u32) -> Result<bool> {
+pub fn rehearse(
+    kernel: &'static KernelDesc,
+    problem: &Problem,
+    config: [i32; 8],
+    sm_count: u32,
+) -> Result<Option<u32>> {
     let function = linked(kernel)?.0.can_implement.ok_or_else(|| mismatch(kernel, "it has no can_implement".into()))?;
     let [tile_m, tile_n, cluster_m, cluster_n, split, stages, warps, swap_ab] = config;
     // Addresses of no memory. No address is aligned better than the problem says.
@@ -308,8 +314,9 @@ pub fn can_implement(kernel: &'static KernelDesc, problem: &Problem, config: [i3
     };
     // SAFETY: the function of tilegemm.h reads no memory behind the pointers of `args`.
     match unsafe { function(&args) } {
-        ffi::tg_status::TG_OK => Ok(true),
-        ffi::tg_status::TG_UNSUPPORTED => Ok(false),
+        // SAFETY: the function of library.h returns a number of this thread.
+        ffi::tg_status::TG_OK => Ok(Some(unsafe { ffi::tg_rehearsed_shared_bytes() } as u32)),
+        ffi::tg_status::TG_UNSUPPORTED => Ok(None),
         _ => Err(Error::Cuda { kernel: kernel.name, error: last_cuda_error() }),
     }
 }

@@ -3,8 +3,8 @@
 
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::{by_name, KERNELS};
-use candle_tilegemm::internal::launch::can_implement;
-use candle_tilegemm::kernel::{KernelDesc, Math, Role};
+use candle_tilegemm::internal::launch::rehearse;
+use candle_tilegemm::kernel::{KernelDesc, Math, Rejection, Role};
 use candle_tilegemm::problem::{BiasAxis, Bounds, Epilogue, Groups, Operand, Rows, Scale};
 use candle_tilegemm::{Activation, Config, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
@@ -33,13 +33,13 @@ fn device(kernel: &KernelDesc) -> DeviceInfo {
     DeviceInfo::by_name(card).unwrap()
 }
 
-fn numbers(config: &Config) -> [i32; 8] {
+pub fn numbers(config: &Config) -> [i32; 8] {
     let Config { tile, cluster, split, stages, warps, swap_ab, .. } = *config;
     [tile[0], tile[1], cluster[0], cluster[1], split, stages, warps, swap_ab.into()].map(|x| x as i32)
 }
 
 fn takes(kernel: &'static KernelDesc, problem: &Problem, config: [i32; 8]) -> bool {
-    can_implement(kernel, problem, config, device(kernel).sm_count).unwrap()
+    rehearse(kernel, problem, config, device(kernel).sm_count).unwrap().is_some()
 }
 
 /// A bare product of the kernel's types and layout, in the mode that admits the kernel.
@@ -194,21 +194,24 @@ proptest! {
     }
 }
 
+/// Every kernel takes one of these.
+const SIZES: [[usize; 4]; 8] = [
+    [1, 64, 64, 1],
+    [4, 264, 520, 1],
+    [4, 264, 1024, 1],
+    [16, 512, 1024, 1],
+    [128, 512, 1024, 1],
+    [512, 1024, 1024, 2],
+    [512, 1024, 16384, 1],
+    [64, 64, 1, 1],
+];
+
 /// Every kernel is tried by the property above, or has too narrow limits for random problems and is tried here.
 #[test]
 fn each_kernel_takes_a_product_of_its_own() {
-    let sizes = [
-        [1, 64, 64, 1],
-        [4, 264, 520, 1],
-        [4, 264, 1024, 1],
-        [16, 512, 1024, 1],
-        [128, 512, 1024, 1],
-        [512, 1024, 1024, 2],
-        [64, 64, 1, 1],
-    ];
     for kernel in built() {
         let mut tried = HashSet::new();
-        for size in sizes {
+        for size in SIZES {
             let problem = dense(kernel, size);
             for config in kernel.configurations(&problem, &device(kernel)) {
                 assert!(takes(kernel, &problem, numbers(&config)), "{kernel}@{config} refuses {problem}");
@@ -217,6 +220,50 @@ fn each_kernel_takes_a_product_of_its_own() {
         }
         assert!(!tried.is_empty(), "{kernel} has no product to try");
     }
+}
+
+/// What Rust says of a block's shared memory is what launch functions ask for, in every row: exactly, or, of kernels that fit on every card,
+/// no more than the least that a card for the kernel's code has.
+#[test]
+fn blocks_have_the_shared_memory_that_plans_count_on() {
+    for kernel in built() {
+        let mut asked = Vec::new();
+        for problem in SIZES.map(|size| dense(kernel, size)) {
+            let configurations = kernel.configurations(&problem, &device(kernel));
+            asked.extend(configurations.iter().filter_map(|config| {
+                let device = device(kernel);
+                let bytes = rehearse(kernel, &problem, numbers(config), device.sm_count).unwrap();
+                bytes.map(|bytes| (bytes, needs(kernel, &problem), problem))
+            }));
+        }
+        let (bytes, needs, problem) = *asked.iter().max_by_key(|(bytes, ..)| *bytes).expect("a product");
+        match needs {
+            Some(needs) => assert_eq!(bytes, needs, "{kernel}, {problem}"),
+            None => {
+                let least = least_shared_bytes(kernel);
+                assert!(bytes <= least, "{kernel}, {problem}: {bytes} bytes, a card has {least}");
+            }
+        }
+    }
+}
+
+/// A block's shared memory by Rust's figure; `None` where every card has enough.
+fn needs(kernel: &KernelDesc, problem: &Problem) -> Option<u32> {
+    let mut none = device(kernel);
+    none.model.shared_bytes = 1024; // which CUDA takes of each block
+    match kernel.supports(problem, &none) {
+        Ok(()) => None,
+        Err(Rejection::SharedMemory { need, .. }) => Some(need),
+        Err(other) => panic!("{kernel}, {problem}: {other}"),
+    }
+}
+
+/// The most shared memory of a block, on the card with the least that runs the kernel's code (CUDA C++ Programming Guide, "Technical
+/// Specifications per Compute Capability").
+fn least_shared_bytes(kernel: &KernelDesc) -> u32 {
+    let cards = [(80, 163), (86, 99), (87, 163), (89, 99), (90, 227), (100, 227), (103, 227), (120, 99), (121, 99)];
+    let runs = cards.iter().filter(|(capability, _)| kernel.arch.runs_on(*capability));
+    runs.map(|(_, kib)| kib * 1024).min().unwrap_or_else(|| panic!("{kernel} runs on no card"))
 }
 
 /// Rows of D that are far apart are taken where the descriptor supports them, and refused by the family that says so.

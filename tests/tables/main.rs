@@ -3,6 +3,7 @@
 mod cards;
 #[cfg(feature = "cuda")]
 mod contract;
+mod edges;
 mod hashes;
 mod kernels;
 mod refused_tables;

@@ -1,0 +1,265 @@
+//! Edges of what kernels take, by hand: Rust's limits and the checks of launch functions are made of the same lines of family.toml, and this
+//! file knows neither. The numbers come from what the device code can address: 32-bit indices, grid dimensions, vectors, boxes of TMA.
+
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::family::by_name;
+use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Gate, Groups, Operand};
+use candle_tilegemm::{F32Mode, Format, Layout, Problem};
+use Format::{BF16, F16, F32, F64};
+
+/// A kernel, a problem that it takes, and the nearest one that it refuses.
+struct Edge {
+    kernel: &'static str,
+    within: Problem,
+    beyond: Problem,
+}
+
+/// More than INT_MAX / 2 by one.
+const HALF: usize = 1 << 30;
+
+fn edge(kernel: &'static str, within: Problem, beyond: Problem) -> Edge {
+    Edge { kernel, within, beyond }
+}
+
+fn nt(format: Format, [m, n, k, batch]: [usize; 4]) -> Problem {
+    Problem::dense(m, n, k, batch, Layout::NT, format)
+}
+
+fn nn(format: Format, [m, n, k, batch]: [usize; 4]) -> Problem {
+    Problem::dense(m, n, k, batch, Layout::NN, format)
+}
+
+/// With rows of A, columns of B and rows of D so many elements apart.
+fn apart(problem: Problem, [a, b, d]: [i64; 3]) -> Problem {
+    problem.with(|p| (p.a.row_stride, p.b.col_stride, p.d.row_stride) = (a, b, d))
+}
+
+fn tf32(sizes: [usize; 4]) -> Problem {
+    nt(F32, sizes).with(|p| p.f32_mode = F32Mode::Tf32)
+}
+
+/// Rows times the weights of a GGUF file, to results in `out`.
+fn gguf([a, b, out]: [Format; 3], sizes: [usize; 4]) -> Problem {
+    nt(a, sizes).with(|p| (p.b.format, p.d.format) = (b, out))
+}
+
+fn grouped(sizes: [usize; 3]) -> Problem {
+    Problem::grouped(sizes, Groups::new(3), BF16)
+}
+
+fn gguf_grouped(sizes: [usize; 3]) -> Problem {
+    grouped(sizes).with(|p| (p.a.format, p.b.format, p.d.format) = (F32, Format::Q4K, F32))
+}
+
+fn gated(problem: Problem) -> Problem {
+    problem.with(|p| {
+        p.epilogue.gate = Some(Gate::Halves);
+        p.d.row_stride = p.n as i64 / 2;
+    })
+}
+
+fn biased(problem: Problem) -> Problem {
+    problem.with(|p| p.epilogue.bias = Some(BiasAxis::N))
+}
+
+/// Adds C, in the place of D or `off` elements behind in each row.
+fn added(problem: Problem, off: i64) -> Problem {
+    problem.with(|p| {
+        p.epilogue = Epilogue::new(1.0, 1.0);
+        p.epilogue.c = Some(p.d.with(|c| c.row_stride += off));
+    })
+}
+
+fn misaligned(problem: Problem, operand: impl Fn(&mut Problem) -> &mut Operand, bytes: u32) -> Problem {
+    problem.with(|p| operand(p).pointer_align = bytes)
+}
+
+/// Two batch dimensions that no single stride leads through.
+fn two_batches(problem: Problem) -> Problem {
+    problem.with(|p| {
+        p.batch = [3, p.batch[1]];
+        for (operand, gap) in [(&mut p.a, 8), (&mut p.b, 16), (&mut p.d, 24)] {
+            operand.batch_stride[0] = operand.batch_stride[1] * p.batch[1] as i64 + gap;
+        }
+    })
+}
+
+fn few_rows() -> Vec<Edge> {
+    let gemv = "gemv_sm90_bf16_nt_8x2x512_1x1";
+    let gevm = "gevm_sm90_bf16_nn_4x64x32_1x1";
+    let outer = "outer_sm90_f32_any_16x128x1_1x1";
+    let skinny = "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8";
+    vec![
+        edge(gemv, nt(BF16, [8, 64, 512, 1]), nt(BF16, [9, 64, 512, 1])),
+        edge(gemv, nt(BF16, [1, HALF - 1, 8, 1]), nt(BF16, [1, HALF, 8, 1])),
+        // The grid's y has 65,535 blocks.
+        edge(gemv, nt(BF16, [1, 64, 64, 65_535]), nt(BF16, [1, 64, 64, 65_536])),
+        // Vectors of 16 bytes.
+        edge(gemv, nt(BF16, [4, 64, 1032, 1]), apart(nt(BF16, [4, 64, 1028, 1]), [1032, 1032, 64])),
+        edge(gemv, nt(BF16, [4, 64, 512, 1]), misaligned(nt(BF16, [4, 64, 512, 1]), |p| &mut p.b, 8)),
+        edge(gemv, nt(BF16, [4, 64, 512, 1]), apart(nt(BF16, [4, 64, 512, 1]), [516, 512, 64])),
+        edge(gevm, nn(BF16, [4, 264, 512, 1]), nn(BF16, [5, 264, 512, 1])),
+        edge(gevm, nn(BF16, [2, 264, 512, 1]), nn(BF16, [2, 260, 512, 1]).with(|p| p.b.row_stride = 264)),
+        edge(outer, nt(F32, [64, 64, 1, 1]), nt(F32, [64, 64, 2, 1])),
+        // 2^31 blocks of 16 x 64 are one too many for the grid's x.
+        edge(outer, nn(F32, [1 << 23, 64 * 4095, 1, 1]), nn(F32, [1 << 23, 64 * 4096, 1, 1])),
+        edge(outer, nn(F32, [16, 64, 1, 65_535]), nn(F32, [16, 64, 1, 65_536])),
+        edge(skinny, nt(BF16, [128, 512, 1024, 1]), nt(BF16, [129, 512, 1024, 1])),
+        edge(skinny, nt(BF16, [16, 64, 1024, 65_535]), nt(BF16, [16, 64, 1024, 65_536])),
+        edge(skinny, nt(BF16, [16, 64, 1024, 2]), two_batches(nt(BF16, [16, 64, 1024, 2]))),
+        // Rows are taken without TMA where they are at any multiple of 2 bytes; the activations are not.
+        edge(
+            "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8_align2",
+            apart(nt(BF16, [16, 512, 1024, 1]), [1024, 1025, 512]),
+            apart(nt(BF16, [16, 512, 1024, 1]), [-1024, 1025, 512]),
+        ),
+        edge(
+            "sm90_swap_ab_bf16_nt_128x224x64_2x1_s2",
+            nt(BF16, [200, 512, 1024, 1]),
+            misaligned(nt(BF16, [200, 512, 1024, 1]), |p| &mut p.a, 8),
+        ),
+    ]
+}
+
+fn gguf_and_groups() -> Vec<Edge> {
+    let gemv = "gguf_gemv_sm90_f32_q4k_nt_16x16x4096_1x1_align4";
+    let grouped_gemv = "gguf_grouped_gemv_sm90_f32_q4k_nt_8x16x4096_1x1_align4";
+    let gemm = "sm90_gguf_gemm_f32_q4k_nt_32x128x256_1x1_align4";
+    let grouped_gemm = "sm90_gguf_grouped_gemm_f32_q4k_nt_64x128x256_1x1_align4";
+    let experts = "sm90_grouped_gemm_bf16_nt_32x128x64_1x1";
+    let types = [F32, Format::Q4K, F32];
+    let mut edges = vec![
+        edge(gemv, gguf(types, [8, 256, 512, 1]), gguf(types, [8, 256, 512, 2])),
+        edge(gemv, gguf(types, [8, 256, 512, 1]), misaligned(gguf(types, [8, 256, 512, 1]), |p| &mut p.b, 2)),
+        // Half a block.
+        edge(gemv, gguf(types, [8, 256, 512, 1]), apart(gguf(types, [8, 256, 384, 1]), [512, 512, 256])),
+        edge(gemm, gguf(types, [32, 256, 512, 1]), gguf(types, [32, 256, 512, 2])),
+        edge(gemm, gguf(types, [32, 256, 512, 1]), biased(gguf(types, [32, 256, 512, 1]))),
+        edge(grouped_gemm, gguf_grouped([64, 256, 512]), gguf(types, [64, 256, 512, 1])),
+        edge(grouped_gemm, gguf_grouped([64, 256, 512]), biased(gguf_grouped([64, 256, 512]))),
+        edge(grouped_gemv, gguf_grouped([64, 256, 512]), gguf(types, [64, 256, 512, 1])),
+        edge(grouped_gemv, biased(gguf_grouped([64, 256, 512])), gated(gguf_grouped([64, 256, 512]))),
+    ];
+    for kernel in [experts, "sm80_grouped_gemm_sm90_bf16_nt_128x128x32_1x1_w4"] {
+        edges.extend([
+            edge(kernel, grouped([64, 256, 512]), nt(BF16, [64, 256, 512, 1])),
+            edge(kernel, grouped([64, 264, 512]), grouped([64, 260, 512]).with(|p| p.d.row_stride = 264)),
+            edge(kernel, gated(grouped([64, 272, 512])), gated(grouped([64, 264, 512])).with(|p| p.d.row_stride = 136)),
+            edge(kernel, grouped([64, 256, 512]), biased(grouped([64, 256, 512]))),
+            edge(kernel, grouped([64, 256, 512]), misaligned(grouped([64, 256, 512]), |p| &mut p.d, 8)),
+            edge(kernel, grouped([64, 256, 520]), apart(grouped([64, 256, 516]), [520, 520, 256])),
+        ]);
+    }
+    edges
+}
+
+fn f32_and_f64() -> Vec<Edge> {
+    let simt = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
+    let parts = "sm90_bf16x6_f32_nt_128x64x32_1x1";
+    let direct = "sm90_bf16x6_direct_f32_nt_64x64x32_1x1";
+    let by_tf32 = "sm90_tf32_f32_nt_128x64x32_2x1";
+    let (sgemm, dgemm) = ("sm90_sgemm_f32_nt_128x128x32_1x1", "sm90_dgemm_f64_nt_64x128x16_1x1");
+    vec![
+        edge(simt, apart(nt(F32, [128, 128, 64, 1]), [68, 64, 129]), apart(nt(F32, [128, 128, 64, 1]), [66, 64, 129])),
+        edge(simt, nt(F32, [8, 8, 64, 1]), misaligned(nt(F32, [8, 8, 64, 1]), |p| &mut p.a, 8)),
+        edge("split_k_sm90_f32_any_64x64x16_1x1", nt(F32, [8, 8, 1, 1]), nt(F32, [8, 8, 0, 1])),
+        // The sums of the lowest parts are left out: a short K would show it.
+        edge(parts, nt(F32, [256, 256, 64, 1]), nt(F32, [256, 256, 63, 1]).with(|p| p.a.row_stride = 64)),
+        edge(direct, nt(F32, [256, 256, 64, 1]), apart(nt(F32, [256, 256, 63, 1]), [64, 64, 256])),
+        edge(direct, nt(F32, [256, 256, 128, 1]), misaligned(nt(F32, [256, 256, 128, 1]), |p| &mut p.b, 8)),
+        edge("sm80_gemm_sm90_f32_bf16x6_nt_64x64x32_1x1_w4_align4", nt(F32, [64, 64, 64, 1]), nt(F32, [64, 64, 63, 1])),
+        edge(
+            "sm80_gemm_sm90_f32_bf16x6_nt_128x64x32_1x1_w4",
+            nt(F32, [256, 256, 256, 1]),
+            apart(nt(F32, [256, 256, 255, 1]), [256, 256, 256]),
+        ),
+        edge("sm80_gemm_sm90_f32_tf32_nt_64x64x32_1x1_w4_align4", tf32([64, 64, 32, 1]), tf32([64, 64, 31, 1])),
+        edge(by_tf32, tf32([256, 256, 32, 1]), apart(tf32([256, 256, 31, 1]), [32, 32, 256])),
+        // A store by TMA writes whole multiples of 16 bytes.
+        edge(by_tf32, tf32([256, 260, 64, 1]), tf32([256, 258, 64, 1]).with(|p| p.d.row_stride = 260)),
+        edge(sgemm, nt(F32, [256, 256, HALF / 2 - 4, 1]), nt(F32, [256, 256, HALF / 2, 1])),
+        edge(dgemm, nt(F64, [256, 256, 256, 1]), misaligned(nt(F64, [256, 256, 256, 1]), |p| &mut p.a, 8)),
+        edge(dgemm, nt(F64, [8, HALF / 2 - 1, 16, 1]), nt(F64, [8, HALF / 2, 16, 1])),
+    ]
+}
+
+fn half_precision() -> Vec<Edge> {
+    let cutlass = "sm90_gemm_bf16_nt_128x256x64_2x1_cooperative";
+    let tile = "tile_gemm_sm90_bf16_nt_256x256x64_2x1_w8";
+    let mma = "sm80_gemm_sm90_bf16_nt_64x64x64_1x1_w4";
+    let tcgen05 = "sm100_gemm_bf16_nt_128x128x64_1x1";
+    let plain = nt(BF16, [256, 512, 256, 1]);
+    let thin = |n: usize| nt(BF16, [256, n, 256, 1]).with(|p| p.d.row_stride = 520);
+    let mut edges = vec![
+        // CUTLASS's scheduler steps over as many clusters as there are, past the last one.
+        edge(cutlass, nt(BF16, [8, 8, 8, 8_388_607]), nt(BF16, [8, 8, 8, 8_388_608])),
+        // CUTLASS rounds extents up to tiles in an int.
+        edge(cutlass, nt(BF16, [8, (1 << 31) - 1032, 8, 1]), nt(BF16, [8, (1 << 31) - 1024, 8, 1])),
+        edge(cutlass, nt(BF16, [256, 512, 256, 2]), two_batches(nt(BF16, [256, 512, 256, 2]))),
+        edge(cutlass, added(plain, 0), added(plain, 4)),
+        edge(cutlass, plain, misaligned(plain, |p| &mut p.d, 8)),
+        edge(cutlass, added(plain, 0), added(plain, 1 << 39)),
+        edge(tile, added(plain, 8), added(plain, 4)),
+        edge(tile, nt(BF16, [HALF - 1, 8, 8, 1]), nt(BF16, [HALF, 8, 8, 1])),
+        edge(tile, nt(BF16, [256, 512, 264, 1]), apart(nt(BF16, [256, 512, 260, 1]), [264, 264, 512])),
+        edge(mma, apart(plain, [264, 256, 513]), apart(plain, [260, 256, 513])),
+        edge(mma, nt(BF16, [HALF - 1, 8, 64, 1]), nt(BF16, [HALF, 8, 64, 1])),
+        edge("reference_sm90_f16_any_16x16x1_1x1", gated(nt(F16, [16, 16, 8, 1])), gated(nt(F16, [16, 15, 8, 1]))),
+        edge(tcgen05, apart(plain, [264, 256, 513]), apart(plain, [260, 256, 513])),
+        edge(tcgen05, nt(BF16, [8, HALF - 1, 8, 1]), nt(BF16, [8, HALF, 8, 1])),
+    ];
+    // The most bytes from line to line in a tensor map, and no line before the first.
+    for kernel in [cutlass, tile, tcgen05] {
+        let far = |stride: i64| plain.with(|p| p.a.row_stride = stride);
+        edges.extend([edge(kernel, far((1 << 39) - 8), far(1 << 39)), edge(kernel, plain, far(-256))]);
+    }
+    edges.extend([cutlass, tile].map(|kernel| edge(kernel, thin(512), thin(508))));
+    edges
+}
+
+fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Problem)> {
+    let all = [few_rows(), gguf_and_groups(), f32_and_f64(), half_precision()].into_iter().flatten();
+    all.map(|Edge { kernel, within, beyond }| {
+        let kernel = by_name(kernel).unwrap_or_else(|| panic!("{kernel} is no kernel"));
+        let device =
+            if kernel.arch.capability == 100 { DeviceInfo::by_name("b200").unwrap() } else { DeviceInfo::h100() };
+        (kernel, device, within.canonical().problem, beyond.canonical().problem)
+    })
+}
+
+#[test]
+fn limits_are_where_the_device_code_has_its_edges() {
+    for (kernel, device, within, beyond) in edges() {
+        if let Err(rejection) = kernel.supports(&within, &device) {
+            panic!("{kernel} refuses {within}: {rejection}");
+        }
+        assert!(kernel.supports(&beyond, &device).is_err(), "{kernel} takes {beyond}");
+    }
+}
+
+/// A cluster of two blocks needs two multiprocessors.
+#[test]
+fn clusters_need_their_multiprocessors() {
+    let kernel = by_name("sm90_gemm_bf16_nt_128x256x64_2x1_cooperative").unwrap();
+    let problem = nt(BF16, [256, 512, 256, 1]).canonical().problem;
+    for (sm_count, takes) in [(1, false), (2, true)] {
+        let mut device = DeviceInfo::h100();
+        device.sm_count = sm_count;
+        assert_eq!(kernel.supports(&problem, &device).is_ok(), takes, "{sm_count} multiprocessors");
+    }
+}
+
+/// Launch functions, in the configuration of the problem within, for every kernel here that is in the build.
+#[cfg(feature = "cuda")]
+#[test]
+fn launch_functions_have_the_same_edges() {
+    use candle_tilegemm::internal::launch::rehearse;
+    for (kernel, device, within, beyond) in edges().filter(|(kernel, ..)| kernel.is_built()) {
+        let configurations = kernel.configurations(&within, &device);
+        let config = crate::contract::numbers(configurations.first().unwrap_or_else(|| panic!("{kernel}: {within}")));
+        let takes = |problem| rehearse(kernel, problem, config, device.sm_count).unwrap().is_some();
+        assert!(takes(&within), "{kernel} refuses {within}");
+        assert!(!takes(&beyond), "{kernel} takes {beyond}");
+    }
+}
