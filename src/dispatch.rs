@@ -7,7 +7,7 @@ use crate::arch::DeviceInfo;
 use crate::config::Config;
 use crate::cost::{self, Model};
 use crate::error::{Error, Result};
-use crate::family::{BUILT_ARCHS, KERNELS};
+use crate::family::KERNELS;
 use crate::kernel::{Case, KernelDesc, Rejection, Role};
 use crate::packing::Packing;
 use crate::problem::{Canonical, Problem};
@@ -24,6 +24,7 @@ mod counter;
 mod explanation;
 mod fuse;
 mod invariant;
+mod left_out;
 mod margins;
 mod memo;
 mod plan;
@@ -210,6 +211,10 @@ impl Dispatcher {
             return Decision { judged: vec![judged], tuned: Vec::new(), chosen };
         }
         let mut decision = Decision { judged: Vec::new(), tuned: Vec::new(), chosen: Err(None) };
+        // Dense kernels would run it on copies in 16 bits, several times as slowly.
+        if self.only_built && !left_out::lacking(problem).is_empty() {
+            return decision;
+        }
         let chosen = if policy.batch_invariant && !problem.is_empty() {
             self.sum_order(asked, policy).and_then(|order| self.in_order(problem, policy, order))
         } else {
@@ -367,8 +372,8 @@ impl Dispatcher {
     /// Whether the kernel can run the canonical `problem` under this policy, in any configuration.
     fn admits(&self, kernel: &KernelDesc, problem: &Problem, policy: Policy) -> std::result::Result<(), Rejection> {
         kernel.supports(problem, &self.device)?;
-        if self.only_built && !kernel.is_built() {
-            return Err(kernel.not_built(BUILT_ARCHS));
+        if self.only_built {
+            left_out::check(kernel, problem)?;
         }
         if kernel.role == Role::ByName && policy.forced().map(|forced| forced.index) != Some(kernel.index) {
             return Err(Rejection::ByName);

@@ -6,9 +6,10 @@ mod gpu;
 mod toolkits;
 mod tuning;
 
-use crate::kernels::built_for;
+use crate::kernels::{built_for, left_out};
 use crate::{Failure, Result};
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::KernelDesc;
 use serde::Serialize;
 use std::fmt::{self, Display};
 
@@ -127,10 +128,12 @@ impl Section {
 }
 
 /// The features of this build, and whether they are on.
-const FEATURES: [(&str, bool); 5] = [
+const FEATURES: [(&str, bool); 7] = [
     ("candle", cfg!(feature = "candle")),
     ("cuda", cfg!(feature = "cuda")),
     ("cutile", cfg!(feature = "cutile")),
+    ("experts", cfg!(feature = "experts")),
+    ("gguf", cfg!(feature = "gguf")),
     ("interpose", cfg!(feature = "interpose")),
     ("interpose-kernels", cfg!(feature = "interpose-kernels")),
 ];
@@ -145,11 +148,14 @@ fn build() -> Vec<Finding> {
         }
     };
     let count = KERNELS.iter().filter(|kernel| kernel.is_built()).count();
-    vec![
+    let mut findings = vec![
         Finding::ok("version", candle_tilegemm::internal::VERSION),
         Finding::ok("features", format!("on: {}; off: {}", list(true), list(false))),
         Finding::ok("kernels", format!("{count} of {} built ({})", KERNELS.len(), built_for())),
-    ]
+    ];
+    let all: Vec<&KernelDesc> = KERNELS.iter().collect();
+    findings.extend(left_out(&all).into_iter().map(|line| Finding::ok("kernels", line)));
+    findings
 }
 
 #[cfg(feature = "cuda")]

@@ -1,5 +1,6 @@
 //! The op on a GPU: storage and layouts to pointers, and the launch.
 
+#[cfg(feature = "experts")]
 pub(super) mod grouped;
 pub(super) mod quantized;
 
@@ -177,6 +178,21 @@ fn each_number<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         launch(count, x as _, d as _, stream.cu_stream().cast())?;
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+/// Address of the first element of a tensor. Until the guard is dropped, the stream runs behind all other users of the memory.
+fn first<'a, T: CudaDType + 'a>(
+    (storage, layout): (&'a Storage, &Layout),
+    stream: &'a Arc<CudaStream>,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    let Storage::Cuda(storage) = storage else { bail!("a tensor of a product on a GPU is not on a GPU") };
+    let (base, guard) = storage.as_cuda_slice::<T>()?.device_ptr(stream);
+    Ok((base + (layout.start_offset() * size_of::<T>()) as u64, guard))
+}
+
+fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device: &CudaDevice) -> Tensor {
+    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, device.clone()));
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
 fn typed<'a, T: CudaDType>((storage, _): Input<'a>) -> Result<&'a CudaSlice<T>> {

@@ -3,9 +3,9 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::{Math, Rejection};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
-use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
+use candle_tilegemm::kernel::{Math, Rejection, Role};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Operand, Types};
+use candle_tilegemm::{Activation, Error, F32Mode, Format, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
@@ -94,7 +94,11 @@ fn every_rejection_says_what_is_needed() {
     let sm90a = KERNELS.iter().find(|kernel| kernel.arch.exact).unwrap().arch;
     let cases = [
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
-        (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
+        (Rejection::NotBuilt { features: vec!["sm80".into()] }, "not in this build; build with the feature sm80"),
+        (
+            Rejection::NotBuilt { features: vec!["gguf".into(), "experts".into()] },
+            "not in this build; build with the features gguf and experts",
+        ),
         (
             Rejection::Types { have: Types::of(Format::F32).into(), need: Types::new(Format::F16, Format::F32).into() },
             "computes in f32, the problem is in f16 -> f32",
@@ -138,12 +142,45 @@ fn every_rejection_says_what_is_needed() {
 fn a_build_without_kernels_says_which_features_have_them() {
     let error = Dispatcher::new(DeviceInfo::h100()).plan(&bf16(512, 4096, 4096), Policy::default()).unwrap_err();
     let text = error.to_string();
-    for words in ["512x4096x4096 nt bf16", "enable the feature cuda", "enable the feature sm90", "tilegemm explain"] {
+    for words in
+        ["512x4096x4096 nt bf16", "build with the feature cuda", "build with the feature sm90", "tilegemm explain"]
+    {
         assert!(text.contains(words), "no '{words}' in: {text}");
     }
     let explanation = Dispatcher::new(DeviceInfo::h100()).explain(&bf16(512, 4096, 4096), Policy::default());
     assert_eq!(explanation.chosen, None);
     assert!(explanation.to_string().contains("no kernel can run it"));
+}
+
+/// A build without the kernels for quantised weights or for groups of rows names the features, and does not fall to the last resort.
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_dense_build_names_the_features_of_experts_and_quantised_weights() {
+    let groups = Groups::routed(8, 64, 2);
+    let quantised = bf16(16, 4096, 4096).with(|p| p.b.format = Format::Q4K);
+    let grouped = Problem::grouped([128, 512, 256], groups, Format::BF16);
+    let both = Problem::grouped([128, 512, 256], groups, Format::F32).with(|p| p.b.format = Format::Q4K);
+    let dispatcher = Dispatcher::new(DeviceInfo::h100());
+    for (problem, features) in
+        [(quantised, "feature gguf"), (grouped, "feature experts"), (both, "features gguf and experts")]
+    {
+        let error = dispatcher.plan(&problem, Policy::default()).unwrap_err();
+        assert!(matches!(error, Error::NotBuilt { .. }), "{error}");
+        assert!(error.to_string().ends_with(&format!("are not in this build; build with the {features}")), "{error}");
+        let reference = KERNELS.iter().find(|kernel| {
+            let runs = kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok();
+            kernel.role == Role::LastResort && kernel.arch.capability == 90 && runs
+        });
+        let forced = Policy::force(reference.unwrap().name).unwrap();
+        let error = dispatcher.plan(&problem, forced).unwrap_err().to_string();
+        assert!(
+            error.contains("build with the features ") && error.contains(features.rsplit(' ').next().unwrap()),
+            "{error}"
+        );
+        let explanation = dispatcher.explain(&problem, Policy::default());
+        assert_eq!(explanation.chosen, None);
+        assert!(explanation.to_string().contains("build with the features "), "{explanation}");
+    }
 }
 
 #[test]
