@@ -5,10 +5,9 @@ use crate::kernel::Role;
 use crate::launch::experts::{self, blocks_for, Choice};
 use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Epilogue, Format, Problem};
-use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
+use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
-use ::candle::op::BackpropOp;
-use ::candle::{bail, CudaDevice, CudaStorage, Layout, Result, Shape, Storage, Tensor};
+use ::candle::{CudaDevice, Result, Tensor};
 use half::{bf16, f16};
 use std::sync::Arc;
 
