@@ -3,9 +3,9 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::{Math, Rejection, Role};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Operand, Types};
-use candle_tilegemm::{Activation, Error, F32Mode, Format, Layout, Problem};
+use candle_tilegemm::kernel::{Math, Rejection};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
+use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()
@@ -150,37 +150,6 @@ fn a_build_without_kernels_says_which_features_have_them() {
     let explanation = Dispatcher::new(DeviceInfo::h100()).explain(&bf16(512, 4096, 4096), Policy::default());
     assert_eq!(explanation.chosen, None);
     assert!(explanation.to_string().contains("no kernel can run it"));
-}
-
-/// A build without the kernels for quantised weights or for groups of rows names the features, and does not fall to the last resort.
-#[cfg(not(feature = "cuda"))]
-#[test]
-fn a_dense_build_names_the_features_of_experts_and_quantised_weights() {
-    let groups = Groups::routed(8, 64, 2);
-    let quantised = bf16(16, 4096, 4096).with(|p| p.b.format = Format::Q4K);
-    let grouped = Problem::grouped([128, 512, 256], groups, Format::BF16);
-    let both = Problem::grouped([128, 512, 256], groups, Format::F32).with(|p| p.b.format = Format::Q4K);
-    let dispatcher = Dispatcher::new(DeviceInfo::h100());
-    for (problem, features) in
-        [(quantised, "feature gguf"), (grouped, "feature experts"), (both, "features gguf and experts")]
-    {
-        let error = dispatcher.plan(&problem, Policy::default()).unwrap_err();
-        assert!(matches!(error, Error::NotBuilt { .. }), "{error}");
-        assert!(error.to_string().ends_with(&format!("are not in this build; build with the {features}")), "{error}");
-        let reference = KERNELS.iter().find(|kernel| {
-            let runs = kernel.supports(&problem.canonical().problem, dispatcher.device()).is_ok();
-            kernel.role == Role::LastResort && kernel.arch.capability == 90 && runs
-        });
-        let forced = Policy::force(reference.unwrap().name).unwrap();
-        let error = dispatcher.plan(&problem, forced).unwrap_err().to_string();
-        assert!(
-            error.contains("build with the features ") && error.contains(features.rsplit(' ').next().unwrap()),
-            "{error}"
-        );
-        let explanation = dispatcher.explain(&problem, Policy::default());
-        assert_eq!(explanation.chosen, None);
-        assert!(explanation.to_string().contains("build with the features "), "{explanation}");
-    }
 }
 
 #[test]
