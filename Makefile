@@ -10,7 +10,7 @@ BUNDLE :=
 comma := ,
 # The features of the package in preload/.
 PRELOAD_FEATURES = $(subst $() ,$(comma),$(strip $(ARCHS) cutile))
-FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),cutile
+FEATURES_OF = cuda,$(shell echo $(1) | tr ' ' ,),full
 FEATURES := $(call FEATURES_OF,sm90)
 ENV := eval "$$(third_party/fetch.sh --env)"; \
   export CUDA_COMPUTE_CAP=$${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS="$$(scripts/candle_tests.sh)" \

@@ -52,7 +52,8 @@ fn run() -> Result<()> {
         let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
-        units.extend(["elementwise", "experts"].map(|name| units::beside(name, &archs, &csrc, &toolkit)));
+        let beside = ["elementwise", "experts"].into_iter().filter(|name| *name != "experts" || has("experts"));
+        units.extend(beside.map(|name| units::beside(name, &archs, &csrc, &toolkit)));
         units.push(units::registry(&built, &csrc, &toolkit, &out)?);
         let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, LIBRARY, &out)?;
@@ -137,14 +138,14 @@ fn profile() -> Result<Profile> {
 }
 
 fn is_built(kernel: &Kernel, archs: &[u16], profile: Profile) -> bool {
-    let has_feature = kernel.feature.as_deref().is_none_or(has);
+    let has_features = kernel.features.iter().all(|feature| has(feature));
     let is_in_profile = match profile {
         Profile::Every => true,
         Profile::Full => kernel.role != Role::ByName,
         Profile::Fast => kernel.role != Role::ByName && kernel.fast,
         Profile::Sample => kernel.sample,
     };
-    has_feature && (kernel.role == Role::Vendor || archs.contains(&kernel.capability()) && is_in_profile)
+    has_features && (kernel.role == Role::Vendor || archs.contains(&kernel.capability()) && is_in_profile)
 }
 
 /// The static tables that `src/family/mod.rs` includes.
@@ -154,7 +155,8 @@ fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> b
     format!(
         "/// Every kernel of the table, in its order, built or not.\n#[rustfmt::skip]\n\
          pub static KERNELS: &[KernelDesc] = &[\n{rows}];\n\n\
-         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n"
+         /// Compute capabilities whose kernels are in this build.\npub static BUILT_ARCHS: &[u16] = &{archs:?};\n\n{}",
+        table::features()
     )
 }
 

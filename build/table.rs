@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 
 mod cases;
 mod family;
+mod features;
 mod limits;
 mod sass;
 
 use cases::Cases;
 use family::Family;
 pub use family::{Language, Role};
+pub use features::features;
 use limits::Limits;
 
 /// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
@@ -31,12 +33,10 @@ const EPILOGUES: [&str; 3] = ["none", "bias_act", "full"];
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// sm80 sm89 sm90 sm90a sm100 sm100a sm100f sm120 sm120a; built when the Cargo feature of that number is on. Empty where `by_name` has
-    /// all.
+    /// sm80 sm89 sm90 sm90a sm100 sm100a sm100f sm120 sm120a; built with the Cargo feature of that number. Empty where `by_name` has all.
     #[serde(default)]
     arch: Vec<String>,
-    /// Archs on which other kernels win, or no card has run the row: the row runs by name, in builds of the profile `every`, for its proof or as
-    /// a step towards the kernel that wins.
+    /// Archs on which other kernels win, or no card has run the row: the row runs by name, in builds of the profile `every`.
     #[serde(default)]
     by_name: Vec<String>,
     /// f16 bf16 f32 f64 f8e4m3: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
@@ -81,6 +81,9 @@ struct Row {
     /// Whether the build profile `fast`, which compiles in minutes, has the row, too.
     #[serde(default)]
     fast: bool,
+    /// Cargo features that build the row, beside the family's.
+    #[serde(default)]
+    features: Vec<String>,
     /// Limits that take the place of the family's.
     #[serde(default)]
     limits: toml::Table,
@@ -127,8 +130,8 @@ pub struct Kernel {
     pub family: String,
     pub role: Role,
     pub language: Language,
-    /// The Cargo feature that builds the kernel, beside the feature of the arch.
-    pub feature: Option<String>,
+    /// The Cargo features that build the kernel together, beside the feature of the arch.
+    pub features: Vec<String>,
     /// Flags of the compiler for the kernel's tile.
     pub flags: Vec<String>,
     /// `sm90a`; empty for the vendor library.
@@ -274,7 +277,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     family: family.into(),
                     role,
                     language: head.language,
-                    feature: head.feature.clone(),
+                    features: head.features.iter().chain(&row.features).cloned().collect(),
                     flags: head.tiles_of(family, &row, dtype, layout)?.flags.clone(),
                     arch: arch.clone(),
                     dtype: dtype.clone(),
@@ -358,6 +361,7 @@ fn check(row: &Row) -> Result<(), String> {
     one_of("layout", &row.layout, &LAYOUTS)?;
     one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;
     one_of("epilogue", std::slice::from_ref(&row.epilogue), &EPILOGUES)?;
+    features::check(&row.features)?;
     if row.why.trim().is_empty() {
         return Err("field `why` is empty; say which shapes earn the row its place".into());
     }
@@ -454,15 +458,11 @@ impl Kernel {
         let family = &self.family;
         let [a, b, out] = [&self.dtype, &self.b, &self.out].map(|format| format.to_uppercase());
         let of_b = if a == b { String::new() } else { format!(".with_b(Format::{b})") };
-        let feature = match &self.feature {
-            Some(feature) => format!("Some(({feature:?}, cfg!(feature = {feature:?})))"),
-            None => "None".into(),
-        };
         format!(
             "KernelDesc {{ index: {index}, name: {:?}, family: {family:?}, role: Role::{:?}, arch: Arch {{ capability: {}, \
              exact: {} }}, types: Types::new(Format::{a}, Format::{out}){of_b}, math: Math::{}, layout: Layout::{}, tile: {:?}, cluster: {:?}, widths: &{:?}, \
              split: {}, stages: {}, warps: {}, align: {}, fusion: Fusion::{}, schedule: {:?}, why: {:?}, code: {:?}, \
-             limits: {}, feature: {feature}, built: {built}, room: {} }},\n",
+             limits: {}, features: &{:?}, built: {built}, room: {} }},\n",
             self.name,
             self.role,
             self.capability(),
@@ -481,7 +481,8 @@ impl Kernel {
             self.why,
             self.code,
             self.limits[0],
-            room
+            self.features,
+            room,
         )
     }
 }

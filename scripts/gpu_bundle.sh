@@ -37,7 +37,7 @@ if [[ " ${*:2} " == *" candle-0.9 "* ]]; then
   NVCC_CCBIN=${NVCC_CCBIN:-$(command -v g++)} pack "" "candle-0-9-program" -p candle-0-9-program
 fi
 
-archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$features" | paste -sd,)
+archs=$(grep -oE 'sm[0-9]+' <<<"$features" | paste -sd,),cutile
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 strip --strip-unneeded -o "$bundle/libtilegemm_preload.so" target/debug/libtilegemm_preload.so
 

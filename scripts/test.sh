@@ -10,6 +10,15 @@ page=$(mktemp --suffix=.html)
 trap 'rm -f "$log" "$page" "$page.log"' EXIT
 export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 
+# Builds, and checks the size of the library of kernels: build_below MIB OPTION...
+build_below() {
+  local out bytes
+  out=$(cargo build --locked --message-format json-render-diagnostics "${@:2}" | grep -oE '/[^"]*/build/candle-tilegemm-[0-9a-f]+/out' | tail -n 1)
+  bytes=$(stat -c %s "$out/libtilegemm_kernels.a")
+  echo "the library of kernels: $((bytes >> 20)) MiB"
+  ((bytes <= $1 << 20)) || { echo "it is above $1 MiB"; exit 1; }
+}
+
 # Minutes of each step, for the table at the end.
 minutes=""
 began=$SECONDS
@@ -78,6 +87,9 @@ export TILEGEMM_SKIP_KERNELS=1
 for features in "cuda" "candle,cuda"; do
   cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
+for features in candle,gguf candle,experts; do
+  cargo clippy --locked --no-default-features --features "$features" --lib -- -D warnings
+done
 cargo clippy --locked $crates --no-default-features --features "candle,$cuda,$measures,interpose-kernels" --all-targets -- -D warnings
 for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$program -- -D warnings; done
 unset TILEGEMM_SKIP_KERNELS
@@ -92,11 +104,7 @@ both="-p candle-tilegemm -p tilegemm --features $kernels,$measures"
 tests $both --lib $(printf -- '--test %s ' cli gpu interpose sass tables)
 tests $both --test plan explain
 tests $both --doc
-cargo build --locked $crates --features "$kernels,$measures" --bins --bench overhead
-library=$(find target/debug/build -name libtilegemm_kernels.a -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
-bytes=$(stat -c %s "$library")
-echo "$library: $((bytes >> 20)) MiB"
-((bytes <= 60 << 20)) || { echo "the library is above 60 MiB"; exit 1; }
+build_below 60 $crates --features "$kernels,$measures" --bins --bench overhead
 
 step "candle's calls for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do
@@ -109,9 +117,9 @@ program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 "$program" | tee -a "$log"
 
 step "the preload library: its tests, its symbols, and the calls of a program"
-archs=$(grep -oE 'sm[0-9]+|cutile' <<<"$cuda" | paste -sd,)
+archs=$(grep -oE 'sm[0-9]+' <<<"$cuda" | paste -sd,),cutile
 tests $both,preload --lib interpose  # with the dependencies that are built
-cargo build --locked -p candle-tilegemm-preload --features "$archs"
+build_below 32 -p candle-tilegemm-preload --features "$archs"  # without `gguf` and `experts`
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
 
 step "README.md's program on the packed crate, and examples/engine, outside of the tree"

@@ -24,6 +24,7 @@ mod dispatcher;
 mod explanation;
 mod fuse;
 mod invariant;
+mod left_out;
 mod margins;
 mod memo;
 mod plan;
@@ -97,6 +98,10 @@ impl Dispatcher {
             return Decision { judged: vec![judged], tuned: Vec::new(), chosen };
         }
         let mut decision = Decision { judged: Vec::new(), tuned: Vec::new(), chosen: Err(None) };
+        // Dense kernels would run it on copies in 16 bits, several times as slowly.
+        if self.only_built && !left_out::lacking(problem).is_empty() {
+            return decision;
+        }
         let chosen = if policy.batch_invariant && !problem.is_empty() {
             self.sum_order(asked, policy).and_then(|order| self.in_order(problem, policy, order))
         } else {

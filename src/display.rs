@@ -197,8 +197,8 @@ enum Nearness {
 /// The change after which the kernel would run, the common part of the rejections of the kernel's group, and the part of this rejection.
 fn words(rejection: &Rejection) -> (Nearness, String, String) {
     match rejection {
-        Rejection::NotBuilt { feature } => {
-            (Nearness::Switch, "not in this build; enable the features ".into(), feature.clone())
+        Rejection::NotBuilt { features } => {
+            (Nearness::Switch, "not in this build; build with the features ".into(), features.join(" and "))
         }
         Rejection::Precision { asked, offers } => {
             (Nearness::Switch, format!("the f32 mode is {asked}; these multiply as "), offers.to_string())

@@ -59,6 +59,15 @@ pub enum Error {
         reasons: String,
     },
 
+    /// The kernels for such problems are not in this build.
+    #[error("the kernels for {problem} are not in this build; build with the {features}")]
+    NotBuilt {
+        /// The requested problem.
+        problem: String,
+        /// The Cargo features that build them, in words: `feature gguf`.
+        features: String,
+    },
+
     /// The kernel that was requested by name cannot run the problem.
     #[error("{kernel} was asked for by name but cannot run {problem}: {rejection}; unset TILEGEMM_FORCE to let the dispatcher choose")]
     Forced {

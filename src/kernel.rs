@@ -9,6 +9,7 @@ use std::fmt;
 
 pub use crate::problem::epilogue::Fusion;
 pub use crate::problem::f32_mode::Math;
+pub(crate) use rejection::in_words;
 pub use rejection::Rejection;
 pub use sums::SumOrder;
 
@@ -220,9 +221,8 @@ pub struct KernelDesc {
     /// The plain limits of the row.
     #[serde(skip)]
     pub(crate) limits: Limits,
-    /// The Cargo feature that the build needs beside the arch's, and whether the feature is on.
-    #[serde(skip)]
-    pub(crate) feature: Option<(&'static str, bool)>,
+    /// The Cargo features that the build needs beside the arch's.
+    pub features: &'static [&'static str],
     #[serde(skip)]
     pub(crate) built: bool,
     #[serde(skip)]
@@ -259,17 +259,6 @@ impl KernelDesc {
             (family, arch, math, layout, tile, cluster, split, stages, warps, align, schedule)
         };
         of(self) == of(other)
-    }
-
-    /// Why the kernel is not in the build, whose compute capabilities are `archs`.
-    pub(crate) fn not_built(&self, archs: &[u16]) -> Rejection {
-        let feature = match self.feature {
-            Some((feature, false)) => feature.into(),
-            _ if self.role == Role::ByName => return Rejection::ByName,
-            _ if archs.contains(&self.arch.capability) => return Rejection::NotInProfile,
-            _ => format!("sm{}", self.arch.capability),
-        };
-        Rejection::NotBuilt { feature }
     }
 
     /// Whether the kernel can run `problem`, which must be canonical, on `device`. This function alone states what a kernel supports.

@@ -34,7 +34,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! **The layers**: [`nn`] has `Linear` and its constructors with the names and signatures of `candle_nn`.
+//! **The layers**: [`nn`] has `Linear` and its constructors with the names and signatures of `candle_nn`. On a GPU `QLinear` needs the feature `gguf`, and
+//! [`nn::moe`] and [`GroupedGemm`] need `experts`: these are the features that compile their kernels.
 //!
 //! **The engine**: [`dispatch`] plans a product, and the module `launch` (feature `cuda`) runs the plan on device pointers. Neither
 //! needs candle: with `default-features = false` the crate has no candle in it. `examples/engine` is such a program, with cudarc.

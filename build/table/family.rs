@@ -1,6 +1,6 @@
 //! The table `[family]` of a family.toml: the rows that the family's source can be compiled for, and the check of a row.
 
-use super::{one_of, Row, ARCHS, DTYPES, LAYOUTS, MATHS, SCHEDULES};
+use super::{features, one_of, Row, ARCHS, DTYPES, LAYOUTS, MATHS, SCHEDULES};
 use serde::Deserialize;
 
 /// The language of a source.
@@ -39,8 +39,9 @@ pub(super) struct Family {
     pub role: Role,
     #[serde(default)]
     pub language: Language,
-    /// The Cargo feature that builds the family, beside the feature of the arch.
-    pub feature: Option<String>,
+    /// The Cargo features that build the family together, beside the feature of the arch.
+    #[serde(default)]
+    pub features: Vec<String>,
     #[serde(default)]
     arch: Vec<String>,
     dtype: Vec<String>,
@@ -116,6 +117,7 @@ impl Family {
         if !self.is_vendor() {
             one_of("arch", &self.arch, &ARCHS)?;
         }
+        features::check(&self.features)?;
         one_of("dtype", &self.dtype, &DTYPES)?;
         one_of("math", &self.math, &MATHS)?;
         one_of("layout", &self.layout, &LAYOUTS)?;

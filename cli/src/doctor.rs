@@ -7,9 +7,10 @@ mod gpu;
 mod toolkits;
 mod tuning;
 
-use crate::kernels::built_for;
+use crate::kernels::{built_for, left_out};
 use crate::{Failure, Result};
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::KernelDesc;
 use finding::{Finding, Status, FEATURES};
 use serde::Serialize;
 
@@ -82,11 +83,14 @@ fn build() -> Vec<Finding> {
         }
     };
     let count = KERNELS.iter().filter(|kernel| kernel.is_built()).count();
-    vec![
+    let mut findings = vec![
         Finding::ok("version", candle_tilegemm::internal::VERSION),
         Finding::ok("features", format!("on: {}; off: {}", list(true), list(false))),
         Finding::ok("kernels", format!("{count} of {} built ({})", KERNELS.len(), built_for())),
-    ]
+    ];
+    let all: Vec<&KernelDesc> = KERNELS.iter().collect();
+    findings.extend(left_out(&all).into_iter().map(|line| Finding::ok("kernels", line)));
+    findings
 }
 
 #[cfg(feature = "cuda")]

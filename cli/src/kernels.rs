@@ -2,7 +2,7 @@
 
 use crate::{device, explain, words, Result};
 use candle_tilegemm::arch::Arch;
-use candle_tilegemm::family::{BUILT_ARCHS, KERNELS};
+use candle_tilegemm::family::{BUILT_ARCHS, FEATURES, KERNELS};
 use candle_tilegemm::kernel::{Fusion, KernelDesc, Math};
 use candle_tilegemm::Format;
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> Result {
     crate::print(table.trim_fmt())?;
     let built = kernels.iter().filter(|kernel| kernel.is_built()).count();
     crate::print(format_args!("\n{} kernels, {built} in this build ({})", kernels.len(), built_for()))?;
+    left_out(&kernels).iter().try_for_each(crate::print)?;
     if !args.names {
         crate::print("`tilegemm kernels --names` lists them by name")?;
     }
@@ -176,7 +177,17 @@ fn fuses(kernel: &KernelDesc) -> &'static str {
     }
 }
 
-/// The kernels of the row that are built, or the feature that builds them.
+/// A line for each feature that is off and has some of these kernels. A build without CUDA has none of the others either.
+pub fn left_out(kernels: &[&KernelDesc]) -> Vec<String> {
+    let is_off = |(feature, is_on): &(&'static str, bool)| (cfg!(feature = "cuda") && !is_on).then_some(*feature);
+    let line = |feature| match kernels.iter().filter(|kernel| kernel.features.contains(&feature)).count() {
+        0 => None,
+        count => Some(format!("{count} are not built: build with the feature {feature}")),
+    };
+    FEATURES.iter().filter_map(is_off).filter_map(line).collect()
+}
+
+/// The archs of the row's kernels that are built.
 fn built(kernels: &[&KernelDesc]) -> String {
     let built: Vec<&KernelDesc> = kernels.iter().copied().filter(|kernel| kernel.is_built()).collect();
     match built.len() {

@@ -1,7 +1,7 @@
 //! The two products of a layer of experts, by this crate and by candle, with random weights and random routing.
 //!
 //! ```sh
-//! cargo run -p candle-tilegemm-examples --bin experts --features cuda,sm90 -- --model qwen3
+//! cargo run -p candle-tilegemm-examples --bin experts --features cuda,sm90,experts -- --model qwen3
 //! ```
 //! Without a GPU the example checks a small layer on the CPU.
 

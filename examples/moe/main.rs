@@ -10,10 +10,10 @@
 //!   --config full --prompt 1024 --decode 32 --save-logits stock.safetensors
 //! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,cutile,interpose-kernels -- \
 //!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
-//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,cutile,interpose -- --model fused \
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,cutile,experts,interpose -- --model fused \
 //!   --config full --prompt 1024 --decode 32 --compare stock.safetensors
-//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90 -- --model layer --config full
-//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90 -- --model mixtral --config full
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,experts -- --model layer --config full
+//! cargo run -p candle-tilegemm-examples --bin moe --features cuda,sm90,experts -- --model mixtral --config full
 //! ```
 //!
 //! Qwen3-30B-A3B needs a GPU with 80 GB.

@@ -1,15 +1,17 @@
 //! Grouped products of tensors: each row of the input times the matrix of the row's group.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "experts")]
 use super::cuda::grouped;
 use super::lowering::format_of;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "experts")]
 use crate::problem::Operand;
 use crate::problem::{Activation, Bounds, Gate, Groups, Problem, Rows};
 use crate::stats;
 use ::candle::{bail, DType, Device, Result, Tensor, D};
 
 /// The product of groups of rows with a matrix each, such as the experts of a layer and the tokens that chose them.
+///
+/// On a GPU it needs the feature `experts`.
 ///
 /// Rows of a group follow one another. The lists lie on the device of the operands, and are never read back: a captured graph stays right when
 /// the lists change.
@@ -99,7 +101,7 @@ impl GroupedGemm {
         let problem = self.problem(input, weights)?;
         match input.device() {
             Device::Cpu => self.on_cpu(&problem, input, weights),
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "experts")]
             Device::Cuda(device) => {
                 let [input, weights] = [readable(input)?, readable(weights)?];
                 let list = self.list.contiguous()?;
@@ -117,7 +119,7 @@ impl GroupedGemm {
                 let lists = grouped::Lists { bounds: &list, pairs: pairs.as_ref(), scales: scales.as_ref() };
                 grouped::product(device, problem, [&input, &weights], &lists)
             }
-            _ => bail!("a grouped product runs on the CPU and with CUDA"),
+            _ => bail!("a product with groups of rows runs on the CPU, and with CUDA: build with the feature experts"),
         }
     }
 
@@ -240,7 +242,7 @@ fn gated(y: &Tensor, gate: Gate, activation: Activation) -> Result<Tensor> {
 }
 
 /// The tensor, copied where rows are not contiguous.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "experts")]
 fn readable(tensor: &Tensor) -> Result<Tensor> {
     match tensor.stride() {
         [.., 1] => Ok(tensor.clone()),

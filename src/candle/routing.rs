@@ -1,8 +1,8 @@
 //! The experts of tokens: the choice by logits, and the lists for grouped products.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "experts")]
 use super::cuda::grouped;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "experts")]
 use super::lowering::format_of;
 use super::GroupedGemm;
 use ::candle::{bail, DType, Device, Result, Tensor};
@@ -54,14 +54,14 @@ impl Routing {
         }
         match logits.device() {
             Device::Cpu => Self::on_cpu(logits, top_k, normalise),
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "experts")]
             Device::Cuda(device) => {
                 let format = format_of(logits.dtype())?;
                 let [experts, scales, first_row, pairs] =
                     grouped::route(device, format, &logits.contiguous()?, top_k, normalise)?;
                 Ok(Self { experts, scales, first_row, pairs })
             }
-            _ => bail!("experts are chosen on the CPU and with CUDA"),
+            _ => bail!("experts are chosen on the CPU, and with CUDA: build with the feature experts"),
         }
     }
 
@@ -89,9 +89,9 @@ impl Routing {
         let (experts, scales) = (experts.contiguous()?, weights.contiguous()?);
         let [first_row, pairs] = match experts.device() {
             Device::Cpu => lists(count, &experts)?,
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "experts")]
             Device::Cuda(device) => grouped::route_chosen(device, count, &experts)?,
-            _ => bail!("experts are listed on the CPU and with CUDA"),
+            _ => bail!("experts are listed on the CPU, and with CUDA: build with the feature experts"),
         };
         Ok(Self { experts, scales, first_row, pairs })
     }
@@ -142,7 +142,7 @@ impl Routing {
             );
         }
         match results.device() {
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "experts")]
             Device::Cuda(device) => {
                 grouped::sum_rows(device, format_of(results.dtype())?, &results.contiguous()?, self.top_k())
             }

@@ -3,13 +3,13 @@
 use super::chosen::{Chosen, Reason};
 use super::dispatcher::Dispatcher;
 use super::explanation::{Candidate, Tuned};
-use super::margins;
 use super::policy::Policy;
+use super::{left_out, margins};
 use crate::arch::{Arch, DeviceInfo};
 use crate::cost;
 use crate::error::Error;
 use crate::family::{BUILT_ARCHS, KERNELS};
-use crate::kernel::{KernelDesc, Rejection, Role};
+use crate::kernel::{in_words, KernelDesc, Rejection, Role};
 use crate::packing::{self, Packing};
 use crate::problem::{Format, Layout, Problem};
 use crate::tuning::{Among, Entry};
@@ -21,6 +21,10 @@ const REACH: f64 = 1.15;
 impl Dispatcher {
     /// The error that no kernel runs the problem `asked`.
     pub(super) fn unsupported(&self, asked: &Problem, canonical: &Problem, policy: Policy) -> Error {
+        let lacking = left_out::lacking(asked);
+        if self.only_built && !lacking.is_empty() {
+            return Error::NotBuilt { problem: asked.to_string(), features: in_words(&lacking) };
+        }
         let candidates = self.candidates(canonical, policy, self.able(canonical, policy));
         unsupported(asked, &candidates, &self.device, self.only_built)
     }

@@ -1,6 +1,7 @@
 //! A dispatcher, and its verdict on a single kernel.
 
 use super::explanation::Candidate;
+use super::left_out;
 use super::memo::{Memo, Question};
 use super::planned::Planned;
 use super::policy::Policy;
@@ -11,7 +12,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::family::card::Card;
 use crate::family::model::Model;
-use crate::family::{BUILT_ARCHS, KERNELS};
+use crate::family::KERNELS;
 use crate::kernel::{Case, KernelDesc, Rejection, Role};
 use crate::problem::Problem;
 use crate::tuning::{Host, Tables, Tuning};
@@ -198,8 +199,8 @@ impl Dispatcher {
         policy: Policy,
     ) -> std::result::Result<(), Rejection> {
         kernel.supports(problem, &self.device)?;
-        if self.only_built && !kernel.is_built() {
-            return Err(kernel.not_built(BUILT_ARCHS));
+        if self.only_built {
+            left_out::check(kernel, problem)?;
         }
         if kernel.role == Role::ByName && policy.forced().map(|forced| forced.index) != Some(kernel.index) {
             return Err(Rejection::ByName);

@@ -18,10 +18,10 @@ pub enum Rejection {
         device: u16,
     },
     /// The kernel is in the table but not in this build.
-    #[error("not in this build; enable the feature {feature}")]
+    #[error("not in this build; build with the {}", in_words(features))]
     NotBuilt {
-        /// The Cargo feature that builds the kernel.
-        feature: String,
+        /// The Cargo features that are off and that build the kernel together.
+        features: Vec<String>,
     },
     /// The kernel was left out of this build: a development build, or a build by a CUDA that cannot compile the kernel.
     #[error("left out by TILEGEMM_PROFILE, or by a CUDA older than 13.3, which has no cuTile C++")]
@@ -202,6 +202,11 @@ impl Rejection {
             None => Ok(()),
         }
     }
+}
+
+/// `feature gguf`, or `features gguf and experts`.
+pub(crate) fn in_words(features: &[String]) -> String {
+    format!("feature{} {}", if features.len() > 1 { "s" } else { "" }, features.join(" and "))
 }
 
 fn list(configurations: &[Config]) -> String {

@@ -22,7 +22,7 @@ pub(crate) mod cublas;
 mod device;
 mod dispatchers;
 mod elementwise;
-#[cfg(feature = "candle")]
+#[cfg(all(feature = "candle", feature = "experts"))]
 pub(crate) mod experts;
 mod library;
 mod modules;

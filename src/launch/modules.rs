@@ -22,7 +22,7 @@ const LEAST_FREE: usize = 64 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Beside {
     Elementwise,
-    #[cfg(feature = "candle")]
+    #[cfg(all(feature = "candle", feature = "experts"))]
     Experts,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn load_all(ordinal: usize, capability: u16) -> Result<()> {
     let kernels = KERNELS.iter().zip(library()?).filter(|(kernel, _)| kernel.arch.runs_on(capability));
     kernels.filter(|(_, linked)| linked.is_some()).try_for_each(|(kernel, _)| load(ordinal, kernel))?;
     beside(Beside::Elementwise)?;
-    #[cfg(feature = "candle")]
+    #[cfg(all(feature = "candle", feature = "experts"))]
     beside(Beside::Experts)?;
     Ok(())
 }
@@ -110,7 +110,7 @@ pub(super) fn beside(which: Beside) -> Result<()> {
     room_for("kernels beside the products")?;
     let function = match which {
         Beside::Elementwise => ffi::tg_load_elementwise,
-        #[cfg(feature = "candle")]
+        #[cfg(all(feature = "candle", feature = "experts"))]
         Beside::Experts => ffi::tg_load_experts,
     };
     // SAFETY: a function of library.h without arguments.

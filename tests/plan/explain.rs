@@ -94,7 +94,11 @@ fn every_rejection_says_what_is_needed() {
     let sm90a = KERNELS.iter().find(|kernel| kernel.arch.exact).unwrap().arch;
     let cases = [
         (Rejection::Arch { built: sm90a, device: 100 }, "built for sm90a, the device has compute capability 10.0"),
-        (Rejection::NotBuilt { feature: "sm80".into() }, "not in this build; enable the feature sm80"),
+        (Rejection::NotBuilt { features: vec!["sm80".into()] }, "not in this build; build with the feature sm80"),
+        (
+            Rejection::NotBuilt { features: vec!["gguf".into(), "experts".into()] },
+            "not in this build; build with the features gguf and experts",
+        ),
         (
             Rejection::Types { have: Types::of(Format::F32).into(), need: Types::new(Format::F16, Format::F32).into() },
             "computes in f32, the problem is in f16 -> f32",
@@ -138,7 +142,9 @@ fn every_rejection_says_what_is_needed() {
 fn a_build_without_kernels_says_which_features_have_them() {
     let error = Dispatcher::new(DeviceInfo::h100()).plan(&bf16(512, 4096, 4096), Policy::default()).unwrap_err();
     let text = error.to_string();
-    for words in ["512x4096x4096 nt bf16", "enable the feature cuda", "enable the feature sm90", "tilegemm explain"] {
+    for words in
+        ["512x4096x4096 nt bf16", "build with the feature cuda", "build with the feature sm90", "tilegemm explain"]
+    {
         assert!(text.contains(words), "no '{words}' in: {text}");
     }
     let explanation = Dispatcher::new(DeviceInfo::h100()).explain(&bf16(512, 4096, 4096), Policy::default());

@@ -13,6 +13,8 @@ mod fitted;
 mod force;
 mod groups;
 mod in_place;
+#[cfg(not(any(feature = "experts", feature = "gguf")))]
+mod left_out;
 mod limits;
 // The planner of a build with CUDA is the same, and CI runs the tests without CUDA, too.
 #[cfg(not(feature = "cuda"))]

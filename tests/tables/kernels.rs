@@ -102,6 +102,17 @@ fn an_arch_of_a_family_has_its_number() {
     assert_eq!(runs, [false, true, true, false], "{kernel:?}");
 }
 
+/// The dispatcher asks for these features by the problem.
+#[test]
+fn kernels_for_quantised_weights_and_groups_of_rows_have_their_features() {
+    for kernel in KERNELS {
+        let needs = [("gguf", kernel.types.b.is_gguf_block()), ("experts", kernel.needs_groups())];
+        for (feature, is_needed) in needs {
+            assert_eq!(kernel.features.contains(&feature), is_needed, "{}: {feature}", kernel.name);
+        }
+    }
+}
+
 /// A family, what is changed in the good row, and what the message must say.
 type BadRow<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
@@ -132,6 +143,7 @@ fn every_kind_of_bad_row_has_its_error() {
         (FAMILY, &[("layout", r#"["nnn"]"#)], &["`layout`", "'nnn'", "nn, nt, tn, tt, any"]),
         (FAMILY, &[("schedule", r#""pingping""#)], &["`schedule`", "'pingping'", "cooperative, pingpong"]),
         (FAMILY, &[("epilogue", r#""bias""#)], &["`epilogue`", "'bias'", "none, bias_act, full"]),
+        (FAMILY, &[("features", r#"["ggfu"]"#)], &["`features`", "'ggfu'", "cuda, cutile, experts, gguf"]),
         (FAMILY, &[("stage", "3")], &["unknown field `stage`", "`stages`"]),
         // Fields that are not there, or that say nothing.
         (FAMILY, &[("dtype", "")], &["missing field `dtype`"]),

@@ -107,7 +107,7 @@ fn measure(args: &Args, shapes: &[Shape]) -> Result {
 }
 
 #[cfg(not(feature = "bench"))]
-pub const CANNOT_MEASURE: &str = "this build cannot measure; build it with `--features cuda,sm90,cutile,bench`";
+pub const CANNOT_MEASURE: &str = "this build cannot measure; build it with `--features cuda,sm90,full,bench`";
 
 #[cfg(not(feature = "bench"))]
 fn measure(_: &Args, _: &[Shape]) -> Result {

@@ -59,10 +59,12 @@ impl Display for Finding {
 }
 
 /// The features of this build, and whether they are on.
-pub const FEATURES: [(&str, bool); 5] = [
+pub const FEATURES: [(&str, bool); 7] = [
     ("candle", cfg!(feature = "candle")),
     ("cuda", cfg!(feature = "cuda")),
     ("cutile", cfg!(feature = "cutile")),
+    ("experts", cfg!(feature = "experts")),
+    ("gguf", cfg!(feature = "gguf")),
     ("interpose", cfg!(feature = "interpose")),
     ("interpose-kernels", cfg!(feature = "interpose-kernels")),
 ];

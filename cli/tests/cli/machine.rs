@@ -18,7 +18,7 @@ fn without_cuda_there_is_no_device_to_ask() {
 
     let Outcome { code, stdout, stderr } = tilegemm(&["explain", "8", "8", "8", "--built"]);
     assert_eq!(code, 1);
-    assert!(stdout.contains("no kernel can run it") && stderr.contains("enable the feature"), "{stdout}{stderr}");
+    assert!(stdout.contains("no kernel can run it") && stderr.contains("build with the feature"), "{stdout}{stderr}");
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -242,5 +242,5 @@ fn tune_says_what_it_does_and_refuses_what_makes_no_sense() {
 #[test]
 fn a_build_that_cannot_measure_says_which_one_can() {
     let Outcome { code, stderr, .. } = tilegemm(&Folder::new("cannot"), None, &["tune"]);
-    assert!(code == 2 && stderr.contains("--features cuda,sm90,cutile,bench"), "{stderr}");
+    assert!(code == 2 && stderr.contains("--features cuda,sm90,full,bench"), "{stderr}");
 }

@@ -1,31 +1,15 @@
 //! Grouped products, and the kernels beside them in a layer of experts, on a GPU.
 
-use super::Launcher;
+use super::{first, tensor, Launcher};
 use crate::kernel::Role;
 use crate::launch::experts::{self, blocks_for, Choice};
 use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Epilogue, Format, Problem};
-use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
+use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
-use ::candle::op::BackpropOp;
-use ::candle::{bail, CudaDevice, CudaStorage, Layout, Result, Shape, Storage, Tensor};
+use ::candle::{CudaDevice, Result, Tensor};
 use half::{bf16, f16};
 use std::sync::Arc;
-
-/// Address of the first element of a tensor. Until the guard is dropped, the stream runs behind all other users of the memory.
-pub(super) fn first<'a, T: CudaDType + 'a>(
-    (storage, layout): (&'a Storage, &Layout),
-    stream: &'a Arc<CudaStream>,
-) -> Result<(u64, SyncOnDrop<'a>)> {
-    let Storage::Cuda(storage) = storage else { bail!("a tensor of a product on a GPU is not on a GPU") };
-    let (base, guard) = storage.as_cuda_slice::<T>()?.device_ptr(stream);
-    Ok((base + (layout.start_offset() * size_of::<T>()) as u64, guard))
-}
-
-pub(super) fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device: &CudaDevice) -> Tensor {
-    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, device.clone()));
-    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
-}
 
 /// The types of a product of experts.
 macro_rules! by_format {

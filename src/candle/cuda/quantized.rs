@@ -1,7 +1,6 @@
 //! Products with quantised weights on a GPU.
 
-use super::grouped::{first, tensor};
-use super::Launcher;
+use super::{first, tensor, Launcher};
 use crate::candle::blocks::format_of;
 use crate::launch::Pointers;
 use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};

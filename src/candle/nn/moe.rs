@@ -1,7 +1,7 @@
 //! Products of experts, with the names, signatures and shapes of `candle_nn::moe`.
 //!
 //! In candle such a layer needs `cuda` and 16-bit tensors. Here the layer runs on the CPU, too, and honours start offsets and strides of
-//! all tensors, which candle's `moe_gemm` ignores.
+//! all tensors, which candle's `moe_gemm` ignores. On a GPU it needs the feature `experts`.
 
 pub use super::super::routing::Routing;
 use super::super::{Gemm, GroupedGemm};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// `activation(x @ weight^T + bias)` with quantised weights, as candle's `QMatMul` and the layer `quantized_nn::Linear` of candle-transformers.
 ///
 /// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Sums and epilogue are in f32, and
-/// the result is rounded once. Weights in blocks run on this crate's kernels on a GPU, and as in candle's `QMatMul` on the CPU. Weights that were dequantised
-/// run as a [`Gemm`].
+/// the result is rounded once. Weights in blocks run on this crate's kernels on a GPU (feature `gguf`), and as in candle's `QMatMul` on the CPU. Weights that were
+/// dequantised run as a [`Gemm`].
 ///
 /// ```
 /// use candle::quantized::{GgmlDType, QTensor};
