@@ -1,9 +1,8 @@
 //! The kernel table: every kind of bad row is refused with its line, field and what was expected; the real one is what
 //! the crate plans over.
 
-use candle_tilegemm_build::table;
-
 use candle_tilegemm::family::{self, KERNELS};
+use candle_tilegemm_build::table;
 use std::collections::HashSet;
 use std::path::Path;
 
