@@ -25,10 +25,10 @@ const RATE_OF_BLOCKS: f64 = 0.6;
 /// bytes, and in each D (18 random products of attention and one of tests/gpu, H100).
 const LINE_BYTES: f64 = 1200.0;
 const SHORT_LINE: f64 = 512.0;
-/// Of one matrix, the least time of a line: a warp copies up to `SEGMENT` bytes of it at a time (csrc/elementwise/copy_rows.hpp). Five products of
+/// Of one matrix, the least time of a line of fewer than `SHORTEST_LINE` bytes: a warp copies a line (csrc/elementwise/copy_rows.hpp). Five products of
 /// `--class extreme` with 76,000 to 960,000 lines of 8 to 20 bytes take 1.0 to 1.1 ns a line (H100, seeds 51 and 52, 2026-11-28).
-const SEGMENT: usize = 2048;
-const SEGMENT_US: f64 = 1.03e-3;
+const SHORTEST_LINE: f64 = 128.0;
+const LINE_US: f64 = 1.03e-3;
 /// A plan with copies is taken where its estimate is below this share of the estimate without copies: in 16 bits without a batch, where rows
 /// of A are contiguous and there are more than `FEW_ROWS` rows; and elsewhere. In f32 such a plan may be less exact than the SGEMM of cuBLAS, which
 /// splits K: 512 x 512 x 2044 nn by `sm90_sgemm`. Of 122 products at odd addresses whose estimate with copies is 0.8 to 0.95 of the
@@ -252,8 +252,8 @@ impl Packing {
                 let rate = if operand.format.is_gguf_block() { RATE_OF_BLOCKS } else { RATE };
                 let moved = distinct(problem, operand) * rows as f64 * columns as f64 * (bytes + copied.bits() / 8.0);
                 let is_one = problem.batch_count() == 1 && copied == operand.format;
-                let segments = if is_one { lines * copied.bytes(elements).div_ceil(SEGMENT) } else { 0 };
-                let us = (factor * pipeline::stream_us(moved, rate, device)).max(SEGMENT_US * segments as f64);
+                let of_lines = if is_one && line < SHORTEST_LINE { LINE_US * lines as f64 } else { 0.0 };
+                let us = (factor * pipeline::stream_us(moved, rate, device)).max(of_lines);
                 LAUNCHES * device.model.launch_us + us
             })
             .sum()

@@ -38,7 +38,8 @@ fitted! {
         few_products: f64 = "", 0.3 to 2.0;
         /// Few rows: A tile's time beside its stages.
         few_tile_us: f64 = "us", -0.5 to 3.0;
-        /// Few rows: The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses.
+        /// Few rows: The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
+        /// than half of the multiprocessors load.
         few_pull: [f64; 2] = "", 0.2 to 3.0;
         /// Few rows: Memory time over the time of one pass.
         few_memory: f64 = "", 0.9 to 2.0;
@@ -317,7 +318,7 @@ impl Sm90SwapAb {
         let bytes =
             (blocks / at_once).ceil() * f64::from(tile.p) * steps * f64::from(tile.depth) * problem.b.format.bits()
                 / 8.0;
-        let pull = self.few_pull[usize::from(is_raw(case.kernel))];
+        let pull = self.few_pull[usize::from(is_raw(case.kernel) && 2.0 * blocks < sms)];
         let ring = stages.max(l2_us_of_one(bytes, pull, device) + self.few_tile_us);
         let raw = match case.kernel.layout {
             _ if !is_raw(case.kernel) => 1.0,
