@@ -62,7 +62,8 @@ impl Dispatcher {
     /// The plan for `problem` under `policy`, from the cache where the same plan was asked for before.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when no kernel runs the problem, [`Error::Forced`] when the kernel asked for by name does not.
+    /// [`Error::Unsupported`] when no kernel runs the problem, [`Error::NotBuilt`] when this build lacks the feature that has its kernels, and
+    /// [`Error::Forced`] when the kernel asked for by name does not.
     pub fn plan(&self, problem: &Problem, policy: Policy) -> Result<Arc<Planned>> {
         self.with_plan(problem, policy, Arc::clone)
     }

@@ -74,7 +74,7 @@ struct OfLane {
     }
   };
 
-  // Gives each lane its own numbers, through `shared`.
+  // Gives each lane its own numbers, through `shared`, 2^-16 times as large: codes times large ones do not overflow.
   __device__ __forceinline__ void take(int i, const Loaded& loaded, uint8_t* shared, int lane) {
     constexpr int of_row = S::of_lane / of_16;  // pieces of 16 bytes of a lane
     __syncwarp();
@@ -88,7 +88,8 @@ struct OfLane {
     for (int j = 0; j < of_row; j++) {
       const uint4 piece = *reinterpret_cast<const uint4*>(shared + lane * pitch + j * 16);
 #pragma unroll
-      for (int e = 0; e < of_16; e++) x[i][j * of_16 + e] = float(reinterpret_cast<const T*>(&piece)[e]);
+      for (int e = 0; e < of_16; e++)
+        x[i][j * of_16 + e] = float(reinterpret_cast<const T*>(&piece)[e]) / gguf::from_sums;
     }
     if constexpr (Row::has_min) {
 #pragma unroll
@@ -228,7 +229,8 @@ __global__ void __launch_bounds__(S::threads, 1)
     add_lanes<S::sums>(total, lane);
     constexpr int lanes = 32 / S::sums;
     if (lane % lanes == 0) sums[(parity * S::most_warps + warp) * S::sums + lane / lanes] = total[0];
-    bar_sync(1 + group, 32 * warps_of_row);
+    if (warps_of_row == 1) __syncwarp();  // as many groups as warps, and so many barriers there are not
+    else bar_sync(1 + group, 32 * warps_of_row);
     // Rows of W that do not exist have sums of bytes that nothing has loaded.
     const int i = lane / S::batch, j = row + lane % S::batch;
     if (place == 0 && lane < S::sums && j < to) {
@@ -236,6 +238,7 @@ __global__ void __launch_bounds__(S::threads, 1)
       float sum = 0;
 #pragma unroll 4
       for (int w = 0; w < warps_of_row; w++) sum += parts[w * S::sums];
+      sum *= gguf::from_sums;
       if (!isfinite(sum)) atomicOr(wrong, 1u << i);
       store_sum(args, epilogue, i, j, sum);
     }

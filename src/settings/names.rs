@@ -3,7 +3,7 @@
 use super::ALL;
 
 /// What build.rs, tests and examples read.
-pub const OTHERS: [&str; 11] = [
+pub const OTHERS: [&str; 12] = [
     "TILEGEMM_CUDA_HOME",
     "TILEGEMM_GIT",
     "TILEGEMM_MODEL_DIR",
@@ -15,6 +15,7 @@ pub const OTHERS: [&str; 11] = [
     "TILEGEMM_TEST_CHILD",
     "TILEGEMM_TEST_MEMORY_INSIDE",
     "TILEGEMM_TEST_SEED",
+    "TILEGEMM_TEST_TIMES",
 ];
 /// The beginning of every name but one, which is the beginning alone.
 const PREFIX: &str = "TILEGEMM";

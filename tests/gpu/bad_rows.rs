@@ -8,7 +8,7 @@ use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstre
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::kernel::KernelDesc;
 use candle_tilegemm::launch::{self, Pointers};
-use candle_tilegemm::{Format, Layout, Problem};
+use candle_tilegemm::{Config, Format, Layout, Problem};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -197,30 +197,46 @@ fn blocks(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
+/// The kernel in each of its configurations.
+fn every_configuration(gpu: &Gpu, kernel: &KernelDesc, problem: &Problem) -> Vec<String> {
+    let configurations = kernel.configurations(&problem.canonical().problem, &gpu.info);
+    let name = |config: Config| if config.is_default() { kernel.name.into() } else { format!("{kernel}@{config}") };
+    configurations.into_iter().map(name).collect()
+}
+
 fn blocks_of<T: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let (n, k) = (72, 512);
-    for m in ROWS.into_iter().step_by(2) {
+    for m in ROWS.into_iter().step_by(2).chain([2]) {
         let product = Blocks::<T>::new(gpu, [kernel.types.a, kernel.types.b], [m, n, k])?;
         if kernel.supports(&product.problem.canonical().problem, &gpu.info).is_err() {
             continue;
         }
-        let row = m / 2;
-        let (good, _) = product.run(gpu, kernel.name, &product.x, false)?;
-        for bad in ALL {
-            let mut x = product.x.clone();
-            spoil(&mut x[row * k..][..k], bad);
-            let (got, _) = product.run(gpu, kernel.name, &x, false)?;
-            let describe = |e: String| format!("{kernel}, {}: {e}", product.problem);
-            compare(&good, &got, n, row, bad).map_err(describe)?;
-            let of_row = &got[row * n..][..n];
-            if let Bad::OneInfinity = bad {
-                // The sign of the weight at the infinity decides.
-                for (j, got) in of_row.iter().enumerate() {
-                    let expected = f64::from(product.numbers[j * k + k / 2]) * f64::INFINITY;
-                    let got = got.to_f64();
-                    if got.to_bits() != expected.to_bits() && !(got.is_nan() && expected.is_nan()) {
-                        return Err(describe(format!("D[{row},{j}] of one infinity is {got}, expected {expected}")));
-                    }
+        for name in every_configuration(gpu, kernel, &product.problem) {
+            for row in if m == 2 { 0..2 } else { m / 2..m / 2 + 1 } {
+                bad_row_of_blocks(gpu, &name, &product, row)
+                    .map_err(|e| format!("{name}, {}: {e}", product.problem))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn bad_row_of_blocks<T: Element>(gpu: &Gpu, name: &str, product: &Blocks<T>, row: usize) -> Result<(), String> {
+    let (n, k) = (product.problem.n, product.problem.k);
+    let (good, _) = product.run(gpu, name, &product.x, false)?;
+    for bad in ALL {
+        let mut x = product.x.clone();
+        spoil(&mut x[row * k..][..k], bad);
+        let (got, _) = product.run(gpu, name, &x, false)?;
+        compare(&good, &got, n, row, bad)?;
+        let of_row = &got[row * n..][..n];
+        if let Bad::OneInfinity = bad {
+            // The sign of the weight at the infinity decides.
+            for (j, got) in of_row.iter().enumerate() {
+                let expected = f64::from(product.numbers[j * k + k / 2]) * f64::INFINITY;
+                let got = got.to_f64();
+                if got.to_bits() != expected.to_bits() && !(got.is_nan() && expected.is_nan()) {
+                    return Err(format!("D[{row},{j}] of one infinity is {got}, expected {expected}"));
                 }
             }
         }
@@ -277,7 +293,9 @@ fn magnitudes(format: Format, bytes: &[u8], n: usize) -> Result<Vec<f64>, String
 fn spikes(gpu: &Gpu, format: Format) -> Result<(), String> {
     let (n, k) = (48, 1024);
     for kernel in of_blocks().filter(|kernel| kernel.types.b == format && kernel.types.a == Format::F32) {
-        for (m, spike) in [(1, 1e2), (5, 1e3), (16, 1e4), (17, 3e6), (40, 1e5), (64, 3e6), (100, 1e7), (200, 1e6)] {
+        for (m, spike) in
+            [(1, 1e2), (1, 3e6), (2, 1e5), (5, 1e3), (16, 1e4), (17, 3e6), (40, 1e5), (64, 3e6), (100, 1e7), (200, 1e6)]
+        {
             let mut product = Blocks::<f32>::new(gpu, [Format::F32, format], [m, n, k])?;
             for i in 0..m {
                 product.x[i * k + (i * 389 + 7) % k] *= spike;
@@ -285,21 +303,23 @@ fn spikes(gpu: &Gpu, format: Format) -> Result<(), String> {
             let mut rng = StdRng::seed_from_u64(22);
             let bytes = gguf::blocks(format, n * k / format.block().elements, Weights::Bounded, &mut rng)?;
             let sizes = magnitudes(format, &bytes, n)?;
-            let (got, _) = product.run(gpu, kernel.name, &product.x, false)?;
-            for (at, got) in got.iter().enumerate() {
-                let (x, of_w) = (&product.x[at / n * k..][..k], at % n * k);
-                let (mut sum, mut size) = (0.0, 0.0);
-                for (p, x) in x.iter().enumerate() {
-                    sum += f64::from(*x) * f64::from(product.numbers[of_w + p]);
-                    size += f64::from(x.abs()) * sizes[of_w + p];
-                }
-                let error = (f64::from(*got) - sum).abs();
-                if error.is_nan() || error > size / 128.0 {
-                    let problem = product.problem;
-                    return Err(format!(
-                        "{kernel}, {problem}, spikes of {spike:e}: {got}, expected {sum} within {}",
-                        size / 128.0
-                    ));
+            for name in every_configuration(gpu, kernel, &product.problem) {
+                let (got, _) = product.run(gpu, &name, &product.x, false)?;
+                for (at, got) in got.iter().enumerate() {
+                    let (x, of_w) = (&product.x[at / n * k..][..k], at % n * k);
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for (p, x) in x.iter().enumerate() {
+                        sum += f64::from(*x) * f64::from(product.numbers[of_w + p]);
+                        size += f64::from(x.abs()) * sizes[of_w + p];
+                    }
+                    let error = (f64::from(*got) - sum).abs();
+                    if error.is_nan() || error > size / 128.0 {
+                        let problem = product.problem;
+                        return Err(format!(
+                            "{name}, {problem}, spikes of {spike:e}: {got}, expected {sum} within {}",
+                            size / 128.0
+                        ));
+                    }
                 }
             }
         }

@@ -2,13 +2,13 @@
 
 use crate::cases::{self, Data, Variant};
 use crate::device::{by_types, Element, Gpu, Operands};
+use crate::shard::side_by_side;
 use crate::Test;
 use candle::{DType, Device, Tensor};
 use candle_tilegemm::dispatch::{set_batch_invariant, Dispatcher, Policy};
 use candle_tilegemm::kernel::SumOrder;
 use candle_tilegemm::problem::{BiasAxis, Types};
 use candle_tilegemm::{interpose, Activation, F32Mode, Format, Gemm, Layout, Problem};
-use rayon::prelude::*;
 
 /// Rows of the products that others are compared with.
 const MOST: usize = 300;
@@ -120,7 +120,7 @@ fn every_variant<T: Element, Out: Element>(gpu: &Gpu, layout: Layout, mode: F32M
     ];
     let sizes = [[520, 1032], [1001, 515], [128, 4100], [2056, 64]];
     let products: Vec<_> = variants.into_iter().flat_map(|variant| sizes.map(|size| (variant, size))).collect();
-    products.par_iter().try_for_each(|&(variant, [n, k])| {
+    side_by_side(&products, |&(variant, [n, k])| {
         let problem = cases::problem(MOST, n, k, layout, types, variant).with(|p| p.f32_mode = mode);
         let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, 5);
         compare(gpu, &problem, &operands, &ROWS).map_err(|e| format!("{variant:?}: {e}"))

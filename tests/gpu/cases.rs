@@ -1,6 +1,7 @@
 //! Problems with edges around a kernel's tile, and the comparison with the reference kernel.
 
 use crate::device::{by_types, Element, Gpu, Operands};
+use crate::shard::side_by_side;
 use crate::{numbers, oracle};
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection};
@@ -8,7 +9,6 @@ use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand, Typ
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rayon::prelude::*;
 
 /// What the families' files ask for.
 pub mod family {
@@ -245,7 +245,7 @@ fn compare_all<T: Element, Out: Element>(
             .map_err(|e| format!("{problem} {variant:?} {data:?}: {e}"))
     };
     // Numbers are drawn and compared by all cores at once.
-    cases.par_iter().try_for_each(compare)
+    side_by_side(&cases, compare).map(drop)
 }
 
 /// Sizes around the edges of the tile, in steps that the kernel's alignment allows and in some that it may not.

@@ -3,10 +3,10 @@
 
 use crate::cases::{self, Data, Variant};
 use crate::device::{by_types, Element, Gpu};
+use crate::shard::side_by_side;
 use crate::{oracle, Test};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::{Config, Problem};
-use rayon::prelude::*;
 use std::collections::HashMap;
 
 pub fn tests() -> Vec<(String, Test)> {
@@ -62,21 +62,21 @@ fn every_configuration<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static Ker
     if tried.is_empty() {
         return Err("no product to try".into());
     }
-    runs.par_iter().enumerate().filter(|(_, (_, configurations))| !configurations.is_empty()).try_for_each(
-        |(seed, (sizes, configurations))| {
-            for variant in [Variant::PLAIN, Variant { in_place: true, ..Variant::FULL }] {
-                let problem = dense(kernel, *sizes, variant);
-                // Not every kernel has every epilogue.
-                let legal = kernel.configurations(&problem.canonical().problem, &gpu.info);
-                let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, seed as u64);
-                let expected = oracle::expected(gpu, &problem, &operands)?;
-                for config in configurations.iter().filter(|config| legal.contains(config)) {
-                    let name = format!("{kernel}@{config}");
-                    oracle::compare_with(gpu, name.as_str(), &problem, &operands, Data::Normal, &expected)
-                        .map_err(|e| format!("{config}: {problem}: {e}"))?;
-                }
+    let runs: Vec<_> = runs.iter().enumerate().filter(|(_, (_, configurations))| !configurations.is_empty()).collect();
+    let run = |&(seed, (sizes, configurations)): &(usize, &([usize; 4], Vec<Config>))| {
+        for variant in [Variant::PLAIN, Variant { in_place: true, ..Variant::FULL }] {
+            let problem = dense(kernel, *sizes, variant);
+            // Not every kernel has every epilogue.
+            let legal = kernel.configurations(&problem.canonical().problem, &gpu.info);
+            let operands = cases::operands::<T, Out>(&problem, 0, Data::Normal, seed as u64);
+            let expected = oracle::expected(gpu, &problem, &operands)?;
+            for config in configurations.iter().filter(|config| legal.contains(config)) {
+                let name = format!("{kernel}@{config}");
+                oracle::compare_with(gpu, name.as_str(), &problem, &operands, Data::Normal, &expected)
+                    .map_err(|e| format!("{config}: {problem}: {e}"))?;
             }
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    };
+    side_by_side(&runs, run).map(drop)
 }

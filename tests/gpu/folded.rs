@@ -3,13 +3,13 @@
 
 use crate::cases::{self, Data};
 use crate::device::{Element, Gpu};
+use crate::shard::side_by_side;
 use crate::{random, with_one_b, Test};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::Fusion;
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
 use candle_tilegemm::{Activation, Layout, Problem};
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 pub fn tests() -> Vec<(String, Test)> {
     vec![
@@ -120,7 +120,7 @@ fn by_every_kernel<T: Element, Out: Element>(gpu: &Gpu, asked: &Problem) -> Resu
     let policies: Vec<Policy> = forced.into_iter().chain(chosen).collect();
     for data in [Data::Normal, Data::Integers] {
         let operands = cases::operands::<T, Out>(asked, 0, data, 21);
-        policies.par_iter().try_for_each(|policy| random::run(gpu, asked, &operands, data, *policy, Fusion::Full))?;
+        side_by_side(&policies, |policy| random::run(gpu, asked, &operands, data, *policy, Fusion::Full))?;
     }
     Ok(count)
 }

@@ -4,6 +4,7 @@ use crate::blocks::random as random_blocks;
 use crate::device::{Choice, Element, Gpu};
 use crate::numbers::normals;
 use crate::oracle::{agree, GUARD};
+use crate::shard::side_by_side;
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle::quantized::{GgmlDType, QStorage, QTensor};
@@ -180,6 +181,11 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
         (2, 6355, odd_k, CASES[2]),
         (4, 2250, long_k, CASES[3]),
         (1, 1100, long_k, CASES[5]),
+        // Warps that have the whole K of a row, and two of them.
+        (1, 6355, 1024, PLAIN),
+        (1, 2112, 512, CASES[5]),
+        (2, 4224, 1024, Case { non_finite: true, ..PLAIN }),
+        (2, 2112, 2048, PLAIN),
         (12, 4501, odd_k, CASES[2]),
         (3, 40, long_k, CASES[6]),
         (50, 300, 8192, CASES[7]),
@@ -195,7 +201,7 @@ fn every_case<T: Element>(gpu: &Gpu, way: Way, types: [Format; 2]) -> Result<(),
     // The longest first.
     products.splice(0..0, deep.map(|(m, n, k, case)| ([m, n, k], case)));
     let try_product = |&(sizes, case): &_| run::<T>(gpu, way, types, sizes, case).map(usize::from);
-    match products.par_iter().map(try_product).sum::<Result<usize, String>>()? {
+    match side_by_side(&products, try_product)?.into_iter().sum() {
         tried @ 0..20 => Err(format!("only {tried} products to try")),
         _ => Ok(()),
     }
@@ -227,7 +233,8 @@ pub fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let mut tried = 0;
     let long_k = 3584 - kernel.types.b.block().elements;
     let small = [(1, CASES[3]), (7, CASES[0]), (40, CASES[4]), (270, CASES[3])].map(|(m, case)| ([m, 72, k], case));
-    for (sizes, case) in small.into_iter().chain([([2, 6355, long_k], CASES[2])]) {
+    let others = [([2, 6355, long_k], CASES[2]), ([1, 2112, 512], CASES[0]), ([2, 2112, 512], CASES[5])];
+    for (sizes, case) in small.into_iter().chain(others) {
         tried += usize::from(match kernel.types.a {
             Format::F16 => run::<f16>(gpu, Way::Kernel(kernel), types, sizes, case),
             Format::BF16 => run::<bf16>(gpu, Way::Kernel(kernel), types, sizes, case),

@@ -4,6 +4,7 @@ use crate::device::{by_types, Element, Gpu};
 use crate::gguf::{self, Weights};
 use crate::numbers::normal;
 use crate::oracle::{agree, GUARD};
+use crate::shard::side_by_side;
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
@@ -332,7 +333,6 @@ pub fn random<T: Element, Out: Element>(gpu: &Gpu, policy: Policy, rng: &mut Std
     let operands = operands::<T, Out>(&problem, rng)?;
     let (plan, queue) = gpu.plan(policy, &problem)?;
     let describe = |e: String| format!("{problem}, {kind:?}, by {} {}: {e}", plan.name(), plan.config);
-    let _alone = gpu.alone(&plan);
     let uploaded = Uploaded::new(gpu, &routing, &operands)?;
     uploaded.launch(&plan, queue).map_err(describe)?;
     check(plan.kernel, &problem, &routing, &operands, &uploaded.result()?).map_err(describe)
@@ -404,9 +404,8 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
         }
         Ok(configurations.len())
     };
-    let tried: usize = cases.par_iter().map(try_case).sum::<Result<_, String>>()?;
-    match tried {
-        0..30 => Err(format!("only {tried} products")),
+    match side_by_side(&cases, try_case)?.into_iter().sum() {
+        tried @ 0..30 => Err(format!("only {tried} products")),
         _ => Ok(()),
     }
 }

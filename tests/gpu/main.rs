@@ -85,14 +85,12 @@ fn main() {
     if let Some(why) = &alone {
         println!("left out: the tests of two devices; {why}");
     }
-    let part = all().into_iter().enumerate().filter(|(place, _)| shard.has(*place)).map(|(_, test)| test);
-    let trials = part.map(|(name, test)| {
+    let part = all().into_iter().enumerate().filter(|(place, _)| shard.has(*place));
+    let trials = part.map(|(place, (name, test))| {
         let gpu = gpu.clone();
         let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
         let of = name.clone();
-        let run = move || -> Result<(), Failed> {
-            Ok(shard::counted(&of, || shard::in_a_pool(move || gpu.and_then(|gpu| test(&gpu))))?)
-        };
+        let run = move || -> Result<(), Failed> { Ok(shard::counted(place, &of, || gpu.and_then(|gpu| test(&gpu)))?) };
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });
     let trials: Vec<Trial> = trials.collect();

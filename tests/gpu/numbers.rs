@@ -4,20 +4,15 @@ use crate::device::Element;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
-use rayon::prelude::*;
 use std::sync::LazyLock;
 
 /// A prime: whatever the length of a row, no two rows of a matrix have the same numbers at the same columns, unless the matrix has as many rows.
 const COUNT: usize = 4_194_301;
-const PIECE: usize = 1 << 16;
 
+// By one thread: threads that wait for each other's work must not wait for this.
 static NORMAL: LazyLock<Vec<f64>> = LazyLock::new(|| {
-    let piece = |piece: usize| {
-        let mut rng = StdRng::seed_from_u64(piece as u64);
-        let count = PIECE.min(COUNT - piece * PIECE);
-        (0..count).map(move |_| StandardNormal.sample(&mut rng)).collect::<Vec<f64>>()
-    };
-    (0..COUNT.div_ceil(PIECE)).into_par_iter().flat_map_iter(piece).collect()
+    let mut rng = StdRng::seed_from_u64(0);
+    (0..COUNT).map(|_| StandardNormal.sample(&mut rng)).collect()
 });
 
 /// The numbers from a place on, without end.

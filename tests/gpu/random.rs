@@ -4,6 +4,7 @@
 use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use crate::oracle::{self, Slack};
+use crate::shard::side_by_side;
 use crate::{gguf, groups, Test};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::{Fusion, Role};
@@ -15,7 +16,6 @@ use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use rayon::prelude::*;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -76,9 +76,9 @@ fn seed() -> Result<u64, String> {
 /// Runs so many random products, or `TILEGEMM_TEST_CASES`.
 fn each(count: usize, one: impl Fn(&mut StdRng) -> Result<(), String> + Sync) -> Result<(), String> {
     let (first, count) = (seed()?, cases::few_cases()?.unwrap_or(count));
-    (first..first + count as u64)
-        .into_par_iter()
-        .try_for_each(|seed| one(&mut StdRng::seed_from_u64(seed)).map_err(|error| format!("seed {seed}: {error}")))
+    let seeds: Vec<u64> = (first..first + count as u64).collect();
+    let try_one = |seed: &u64| one(&mut StdRng::seed_from_u64(*seed)).map_err(|error| format!("seed {seed}: {error}"));
+    side_by_side(&seeds, try_one).map(drop)
 }
 
 /// Mostly small, often a multiple of 8 or of 64.
@@ -179,7 +179,7 @@ pub fn run<T: Element, Out: Element>(
     let text = |error: candle_tilegemm::Error| error.to_string();
     let (epilogue, passes) = problem.epilogue.keep(fusion);
     let (plan, queue) = gpu.plan(policy, &problem.with(|p| p.epilogue = epilogue))?;
-    let _alone = gpu.alone(&plan);
+    let alone = gpu.alone(&plan);
     let launched = gpu.with_operands(problem.epilogue.in_place, operands, |pointers, _| {
         // SAFETY: the buffers hold what the problem spans, and live until D has been read.
         unsafe {
@@ -187,6 +187,7 @@ pub fn run<T: Element, Out: Element>(
             launch::finish(problem, fusion, pointers, queue.stream).map_err(text)
         }
     });
+    drop(alone);
     let is_tf32 = problem.is_f32() && problem.f32_mode == F32Mode::Tf32;
     let is_vendor = plan.kernel.role == Role::Vendor;
     // A result in 16 bits is rounded once, unless cuBLAS adds to it.

@@ -1,6 +1,7 @@
 //! A part of the tests, for several cards or short leases: `--shard 2/3` is the second of three parts. And what had run when the program is cut.
 
 use libtest_mimic::Arguments;
+use rayon::prelude::*;
 use rayon::ThreadPoolBuilder;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -53,6 +54,7 @@ impl Shard {
     }
 }
 
+static PLACE: AtomicUsize = AtomicUsize::new(0);
 static TESTS: AtomicUsize = AtomicUsize::new(0);
 static RAN: AtomicUsize = AtomicUsize::new(0);
 static FAILED: AtomicUsize = AtomicUsize::new(0);
@@ -63,7 +65,10 @@ pub fn count(tests: usize) {
     TESTS.store(tests, Ordering::Relaxed);
     let said = ctrlc::set_handler(|| {
         let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
-        println!("\ncut: {ran} of the {tests} tests of this part had run, {failed} of them failed");
+        let next = PLACE.load(Ordering::Relaxed) + 1;
+        println!(
+            "\ncut: {ran} of the {tests} tests of this part had run, {failed} of them failed; --from {next} goes on"
+        );
         print_times();
         std::process::exit(143);
     });
@@ -86,7 +91,7 @@ pub fn print_times() {
 }
 
 /// Runs a test, counts it and keeps its time; one that panics has failed.
-pub fn counted<T>(name: &str, test: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub fn counted<T>(place: usize, name: &str, test: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     struct Count<'a> {
         name: &'a str,
         began: Instant,
@@ -101,6 +106,7 @@ pub fn counted<T>(name: &str, test: impl FnOnce() -> Result<T, String>) -> Resul
             }
         }
     }
+    PLACE.store(place, Ordering::Relaxed);
     let mut count = Count { name, began: Instant::now(), failed: true };
     let result = test();
     count.failed = result.is_err();
@@ -110,15 +116,19 @@ pub fn counted<T>(name: &str, test: impl FnOnce() -> Result<T, String>) -> Resul
     result
 }
 
-/// Runs a test in a pool of threads of its own, which have ended when the test has: their streams' workspaces are free for the next test.
-pub fn in_a_pool<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+/// Runs `one` for each item by all cores at once, on threads that end before the result is there: the workspaces of their streams are free then. The test's
+/// own thread captures graphs, and a workspace that a graph has seen stays with its stream.
+pub fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    one: impl Fn(&T) -> Result<R, String> + Sync,
+) -> Result<Vec<R>, String> {
     let mut threads = Vec::new();
     let pool = ThreadPoolBuilder::new().spawn_handler(|thread| {
         threads.push(std::thread::Builder::new().spawn(|| thread.run())?);
         Ok(())
     });
     let pool = pool.build().expect("a pool of threads");
-    let result = pool.install(test);
+    let result = pool.install(|| items.par_iter().map(&one).collect());
     drop(pool);
     threads.into_iter().for_each(|thread| thread.join().expect("a thread of the pool ends"));
     result
