@@ -22,7 +22,7 @@ fn most_rows_of_vectors(kernel: &KernelDesc) -> usize {
     match (kernel.types.a, kernel.types.b) {
         _ if kernel.arch.capability < 90 || (kernel.tile[2] as usize) < MOST_WARPS * gguf::SPAN => 0,
         (Format::F32, Format::Q8_0) => 2,
-        (Format::F32, Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K) => 1,
+        (Format::F32, Format::Q4_0 | Format::Q4K) => 1,
         _ => 0,
     }
 }
@@ -41,8 +41,8 @@ fitted! {
         add_us: f64 = "us", 0.0 to 8.0;
         /// Without tensor cores: what a product takes beside the launch and its rows, with one row of A and with two.
         vector_us: [f64; 2] = "us", 0.0 to 8.0;
-        /// 1024 numbers of a row of W, by a multiprocessor that is busy: q4_0, q5_0, q5_1, q8_0, q4k.
-        vector_row_us: [f64; 5] = "us", 0.005 to 0.2;
+        /// 1024 numbers of a row of W, by a multiprocessor that is busy: q4_0, q8_0, q4k.
+        vector_row_us: [f64; 3] = "us", 0.005 to 0.2;
         /// The share of the memory's rate.
         memory: f64 = "", 0.3 to 1.2;
     }
@@ -73,10 +73,8 @@ impl GgufGemv {
         let (problem, device) = (case.problem, case.device);
         let place = match problem.b.format {
             Format::Q4_0 => 0,
-            Format::Q5_0 => 1,
-            Format::Q5_1 => 2,
-            Format::Q8_0 => 3,
-            _ => 4,
+            Format::Q8_0 => 1,
+            _ => 2,
         };
         let rows = problem.n as f64 / f64::from(device.sm_count);
         let of_rows = rows * problem.k.div_ceil(K_OF_WARP) as f64 * self.vector_row_us[place];
