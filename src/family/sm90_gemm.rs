@@ -46,7 +46,7 @@ impl Family for Sm90Gemm {
             _ if Tiles::waves(case, false) >= 3.0 && tile_m * tile_n < 40_000 => (long, after),
             _ => (cooperative, after),
         };
-        let odd = [1.0, self.odd[0], self.odd[1]][odd_lines(case.problem)];
+        let odd = odd_lines(case.problem, self.odd);
         let tiles = Tiles {
             shares_tile: false,
             efficiency,

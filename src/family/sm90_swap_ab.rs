@@ -356,7 +356,7 @@ impl Sm90SwapAb {
         let k = problem.k as f64 / parts;
         let idle = 1.0 - blocks / (turns * at_once as f64);
         let latency = self.latency * (1.0 - self.idle_latency * idle);
-        let odd = [1.0, self.odd[0], self.odd[1]][odd_lines(problem)];
+        let odd = odd_lines(problem, self.odd);
         let ring = odd * ring_us(turns * (k / depth).ceil(), stages.into(), latency, device);
         let l2 = odd * l2_us(blocks * (height + w_rows / share) * k * bytes, self.l2, device);
         let clocks_per_us = self.clock[several] * device.model.clock_ghz * 1e3;
