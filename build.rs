@@ -55,6 +55,7 @@ fn run() -> Result<()> {
         let beside = ["elementwise", "experts"].into_iter().filter(|name| *name != "experts" || has("experts"));
         units.extend(beside.map(|name| units::beside(name, &archs, &csrc, &toolkit)));
         units.push(units::registry(&built, &csrc, &toolkit, &out)?);
+        units.push(units::limits(&csrc, &toolkit));
         let objects = units::compile(&units, &toolkit, &out)?;
         units::archive(&objects, LIBRARY, &out)?;
         link(&toolkit, &out);
