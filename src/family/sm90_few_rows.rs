@@ -76,20 +76,16 @@ fn most_stages(kernel: &KernelDesc, width: u32, split: u32, residents: u32) -> u
 }
 
 /// Every way that the kernel can run the problem, except ways that would never be fast.
-fn each(case: &Case, mut visit: impl FnMut(Config)) {
+fn ways<'a>(case: &'a Case) -> impl Iterator<Item = Config> + 'a {
     let kernel = case.kernel;
     let [_, w_rows, depth] = kernel.tile;
-    let width = lowest(case);
-    let most_split = case.problem.k.div_ceil(depth as usize).min(kernel.split as usize) as u32;
-    for split in [1, 2, 4, 8].into_iter().filter(|split| *split <= most_split) {
-        for residents in 1..=2 {
-            let stages = most_stages(kernel, width, split, residents);
-            if stages >= LEAST_STAGES {
-                let cluster = [1, 1];
-                visit(Config { cluster, stages, swap_ab: true, ..Config::tile([width, w_rows], split) });
-            }
-        }
-    }
+    let (width, k_steps) = (lowest(case), case.problem.k.div_ceil(depth as usize));
+    let splits = [1, 2, 4, 8].into_iter().filter(move |split| *split <= kernel.split && *split as usize <= k_steps);
+    let way = move |split, residents| {
+        let stages = most_stages(kernel, width, split, residents);
+        Config { cluster: [1, 1], stages, swap_ab: true, ..Config::tile([width, w_rows], split) }
+    };
+    splits.flat_map(move |split| [way(split, 1), way(split, 2)]).filter(|config| config.stages >= LEAST_STAGES)
 }
 
 impl Sm90FewRows {
@@ -142,9 +138,7 @@ impl Sm90FewRows {
 
 impl Family for Sm90FewRows {
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let mut configurations = Vec::new();
-        each(case, |config| configurations.push(config));
-        configurations
+        ways(case).collect()
     }
 
     fn choose(&self, case: &Case) -> Config {
@@ -153,25 +147,19 @@ impl Family for Sm90FewRows {
 
     /// The least estimate.
     fn chosen(&self, case: &Case) -> (Config, f64) {
-        let (mut best, mut least) = (Config::default(), f64::INFINITY);
-        each(case, |config| {
+        ways(case).fold((Config::default(), f64::INFINITY), |(best, least), config| {
             let us = self.us(case, &config, least);
             if us < least {
-                (best, least) = (config, us);
+                (config, us)
+            } else {
+                (best, least)
             }
-        });
-        (best, least)
+        })
     }
 
     fn rivals(&self, case: &Case, chosen: &Config, most_us: f64) -> Vec<(Config, f64)> {
-        let mut rivals = Vec::new();
-        each(case, |config| {
-            let us = self.us(case, &config, most_us);
-            if us < most_us && config != *chosen {
-                rivals.push((config, us));
-            }
-        });
-        rivals
+        let others = ways(case).filter(|config| config != chosen);
+        others.map(|config| (config, self.us(case, &config, most_us))).filter(|(_, us)| *us < most_us).collect()
     }
 
     /// The parts of a split K lie elsewhere where K has other stages.

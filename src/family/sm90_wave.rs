@@ -134,31 +134,26 @@ impl Way {
 }
 
 /// Every way that the kernel can run the problem, except ways that would never be fast.
-fn each(case: &Case, mut visit: impl FnMut(Way)) {
+fn ways(case: &Case) -> Vec<Way> {
     let (kernel, problem) = (case.kernel, case.problem);
     let most_share = if problem.k < SHARED_K { 1 } else { kernel.cluster[0] as usize };
+    let mut ways = Vec::new();
     for width in kernel.widths {
         for share in (1..=most_share).rev() {
             // Whole clusters only: where A is on the N side, one more tile makes all tiles lower; otherwise the
             // additional tile is idle.
-            if !swaps_ab(kernel) && problem.m.div_ceil(kernel.tile[0] as usize) % share != 0 {
-                continue;
+            if swaps_ab(kernel) || problem.m.div_ceil(kernel.tile[0] as usize) % share == 0 {
+                let splits = (1..=kernel.split as usize).map(|split| Way::of(case, *width, share, split));
+                ways.extend(splits.filter(|way| way.can_split(case) && way.stages >= LEAST_STAGES));
             }
-            let ways = (1..=kernel.split as usize).map(|split| Way::of(case, *width, share, split));
-            ways.filter(|way| way.can_split(case) && way.stages >= LEAST_STAGES).for_each(&mut visit);
         }
     }
+    ways
 }
 
 /// The way of the least work.
 fn choose_waves(case: &Case) -> Option<Way> {
-    let mut best: Option<Way> = None;
-    each(case, |way| {
-        if best.is_none_or(|best| way.work() < best.work()) {
-            best = Some(way);
-        }
-    });
-    best
+    ways(case).into_iter().min_by_key(Way::work)
 }
 
 impl Sm90Wave {
@@ -208,9 +203,7 @@ impl Sm90Wave {
 
 impl Family for Sm90Wave {
     fn configurations(&self, case: &Case) -> Vec<Config> {
-        let mut configurations = Vec::new();
-        each(case, |way| configurations.push(way.config(case.kernel)));
-        configurations
+        ways(case).iter().map(|way| way.config(case.kernel)).collect()
     }
 
     fn choose(&self, case: &Case) -> Config {
@@ -225,16 +218,9 @@ impl Family for Sm90Wave {
     /// The ways with little more work than the chosen way.
     fn rivals(&self, case: &Case, chosen: &Config, most_us: f64) -> Vec<(Config, f64)> {
         let most_work = Way::of_config(case, chosen).work() * 9 / 8;
-        let mut rivals = Vec::new();
-        each(case, |way| {
-            if way.work() <= most_work {
-                let (config, us) = (way.config(case.kernel), self.us(case, &way, most_us));
-                if us < most_us && config != *chosen {
-                    rivals.push((config, us));
-                }
-            }
-        });
-        rivals
+        let near = ways(case).into_iter().filter(|way| way.work() <= most_work);
+        let timed = near.map(|way| (way.config(case.kernel), self.us(case, &way, most_us)));
+        timed.filter(|(config, us)| *us < most_us && config != chosen).collect()
     }
 
     fn sums(&self, _: &KernelDesc, config: &Config) -> Option<SumOrder> {
