@@ -54,6 +54,9 @@ fn run() -> Result<()> {
         let mut units = units::units(&built, &csrc, &toolkit);
         let beside = ["elementwise", "experts"].into_iter().filter(|name| *name != "experts" || has("experts"));
         units.extend(beside.map(|name| units::beside(name, &archs, &csrc, &toolkit)));
+        if has("layers") {
+            units.extend(units::layers(&archs, &csrc, &toolkit));
+        }
         units.push(units::registry(&built, &csrc, &toolkit, &out)?);
         units.push(units::limits(&csrc, &toolkit));
         let objects = units::compile(&units, &toolkit, &out)?;
@@ -168,13 +171,13 @@ fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
     #[cfg(feature = "bindgen")]
     {
         env("LIBCLANG_PATH");
-        generate_bindings(&csrc.join("library.h"), &target)?;
+        generate_bindings(&csrc.join("bindings.h"), &target)?;
         let same = std::fs::read(&target).ok() == std::fs::read(&checked_in).ok();
         return if same {
             Ok(())
         } else {
             Err(format!(
-                "src/bindings.rs is not what bindgen makes of csrc/library.h; run `cp {} src/bindings.rs`",
+                "src/bindings.rs is not what bindgen makes of csrc/bindings.h; run `cp {} src/bindings.rs`",
                 target.display()
             ))
         };
@@ -190,6 +193,7 @@ fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
 fn generate_bindings(header: &Path, target: &Path) -> Result<()> {
     let bindings = bindgen::Builder::default()
         .header(header.display().to_string())
+        .clang_arg(format!("-I{}", header.parent().unwrap_or(Path::new(".")).display()))
         .allowlist_item("(tg|TG)_.*")
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
         .prepend_enum_name(false)

@@ -93,6 +93,32 @@ pub fn beside(name: &str, archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit
     }
 }
 
+/// The units of csrc/layer: kernels of a model's layers that are no products. Prefill attention has a kernel of its own on Hopper.
+pub fn layers(archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
+    let (hopper, others): (Vec<u16>, Vec<u16>) = archs.iter().partition(|&&arch| arch == 90);
+    let unit = |name: &str, archs: Vec<String>| {
+        let mut compiler = toolkit.cuda(csrc);
+        compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flags(archs.iter().map(machine_code));
+        let source = csrc.join(format!("layer/{name}.cu"));
+        Unit { title: format!("layer {name}"), source, include: csrc.into(), rows: String::new(), compiler }
+    };
+    let text = |archs: &[u16]| archs.iter().map(u16::to_string).collect::<Vec<_>>();
+    let mut units: Vec<Unit> =
+        ["decode", "append", "embed_gate", "norm", "sample"].map(|name| unit(name, text(archs))).into();
+    let mut compiler = toolkit.host(csrc);
+    if !hopper.is_empty() {
+        units.insert(0, unit("prefill_sm90", vec!["90a".into()]));
+        compiler.define("TG_PREFILL_SM90", None);
+    }
+    if !others.is_empty() {
+        units.insert(0, unit("prefill_sm80", text(&others)));
+        compiler.define("TG_PREFILL_SM80", None);
+    }
+    let source = csrc.join("layer/layer.cpp");
+    units.push(Unit { title: "layer".into(), source, include: csrc.into(), rows: String::new(), compiler });
+    units
+}
+
 /// The flag for machine code of an arch, such as 90 or 90a.
 pub fn machine_code(arch: impl std::fmt::Display) -> String {
     format!("-gencode=arch=compute_{arch},code=sm_{arch}")

@@ -210,6 +210,238 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn tg_last_cuda_error() -> *const ::std::os::raw::c_char;
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_launch {
+    pub stream: *mut ::std::os::raw::c_void,
+    pub overlap: i32,
+    pub multiprocessors: i32,
+}
+unsafe extern "C" {
+    pub fn tg_load_layers() -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_cache {
+    pub k: *mut ::std::os::raw::c_void,
+    pub v: *mut ::std::os::raw::c_void,
+    pub k_scale: *mut f32,
+    pub v_scale: *mut f32,
+    pub slot_stride: i64,
+    pub head_stride: i64,
+    pub row_stride: i64,
+    pub scale_slot_stride: i64,
+    pub scale_head_stride: i64,
+    pub slots: i32,
+    pub kv_heads: i32,
+    pub capacity: i32,
+    pub head: i32,
+    pub format: tg_format,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_attention_decode {
+    pub q: *const ::std::os::raw::c_void,
+    pub out: *mut ::std::os::raw::c_void,
+    pub q_stride: i64,
+    pub out_stride: i64,
+    pub cache: tg_cache,
+    pub lengths: *const i32,
+    pub slots: *const i32,
+    pub workspace: *mut ::std::os::raw::c_void,
+    pub workspace_bytes: i64,
+    pub sequences: i32,
+    pub heads: i32,
+    pub window: i32,
+    pub scale: f32,
+    pub format: tg_format,
+    pub after_append: i32,
+}
+unsafe extern "C" {
+    pub fn tg_attention_decode_workspace(sequences: i32, heads: i32, head: i32) -> i64;
+}
+unsafe extern "C" {
+    pub fn tg_attention_decode_launch(
+        args: *const tg_attention_decode,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
+impl tg_rope {
+    pub const TG_ROPE_NONE: tg_rope = tg_rope(0);
+    pub const TG_ROPE_HALVES: tg_rope = tg_rope(1);
+    pub const TG_ROPE_INTERLEAVED: tg_rope = tg_rope(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct tg_rope(pub ::std::os::raw::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_append {
+    pub qkv: *const ::std::os::raw::c_void,
+    pub qkv_stride: i64,
+    pub q_out: *mut ::std::os::raw::c_void,
+    pub q_stride: i64,
+    pub cache: tg_cache,
+    pub positions: *const i32,
+    pub slots: *const i32,
+    pub inv_freq: *const f32,
+    pub cos: *const f32,
+    pub sin: *const f32,
+    pub q_norm: *const ::std::os::raw::c_void,
+    pub k_norm: *const ::std::os::raw::c_void,
+    pub tokens: i32,
+    pub heads: i32,
+    pub table_rows: i32,
+    pub rope: tg_rope,
+    pub eps: f32,
+    pub format: tg_format,
+    pub lets_read: i32,
+}
+unsafe extern "C" {
+    pub fn tg_append_launch(
+        args: *const tg_append,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_prefill_args {
+    pub format: tg_format,
+    pub causal: i32,
+    pub tokens: i64,
+    pub heads: i64,
+    pub kv_heads: i64,
+    pub head: i64,
+    pub past: i64,
+    pub window: i64,
+    pub scale: f32,
+    pub q: *const ::std::os::raw::c_void,
+    pub q_row_stride: i64,
+    pub q_head_stride: i64,
+    pub k: *const ::std::os::raw::c_void,
+    pub k_head_stride: i64,
+    pub k_row_stride: i64,
+    pub v: *const ::std::os::raw::c_void,
+    pub v_head_stride: i64,
+    pub v_row_stride: i64,
+    pub o: *mut ::std::os::raw::c_void,
+    pub o_row_stride: i64,
+    pub o_head_stride: i64,
+    pub counter: *mut u32,
+    pub sm_count: i32,
+    pub overlap: i32,
+    pub stream: *mut ::std::os::raw::c_void,
+}
+unsafe extern "C" {
+    pub fn tg_prefill_launch(args: *const tg_prefill_args) -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_rms_norm {
+    pub x: *const ::std::os::raw::c_void,
+    pub residual: *const ::std::os::raw::c_void,
+    pub weight: *const ::std::os::raw::c_void,
+    pub sum: *mut ::std::os::raw::c_void,
+    pub y: *mut ::std::os::raw::c_void,
+    pub x_stride: i64,
+    pub residual_stride: i64,
+    pub sum_stride: i64,
+    pub y_stride: i64,
+    pub rows: i32,
+    pub columns: i32,
+    pub eps: f32,
+    pub format: tg_format,
+}
+unsafe extern "C" {
+    pub fn tg_rms_norm_launch(
+        args: *const tg_rms_norm,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_embedding {
+    pub tokens: *const u32,
+    pub table: *const ::std::os::raw::c_void,
+    pub out: *mut ::std::os::raw::c_void,
+    pub error: *mut i32,
+    pub count: i32,
+    pub vocabulary: i32,
+    pub columns: i32,
+    pub format: tg_format,
+}
+unsafe extern "C" {
+    pub fn tg_embedding_launch(
+        args: *const tg_embedding,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
+impl tg_gate_function {
+    pub const TG_SWIGLU: tg_gate_function = tg_gate_function(0);
+    pub const TG_GEGLU_TANH: tg_gate_function = tg_gate_function(1);
+    pub const TG_GEGLU_ERF: tg_gate_function = tg_gate_function(2);
+    pub const TG_RELU2: tg_gate_function = tg_gate_function(3);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct tg_gate_function(pub ::std::os::raw::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_gated {
+    pub in_: *const ::std::os::raw::c_void,
+    pub out: *mut ::std::os::raw::c_void,
+    pub in_stride: i64,
+    pub out_stride: i64,
+    pub rows: i32,
+    pub columns: i32,
+    pub interleaved: i32,
+    pub function: tg_gate_function,
+    pub format: tg_format,
+}
+unsafe extern "C" {
+    pub fn tg_gated_launch(args: *const tg_gated, launch: *const tg_launch) -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_sampling {
+    pub temperature: f32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub repetition_penalty: f32,
+    pub top_k: i32,
+    pub last_n: i32,
+    pub sequence: u32,
+    pub reserved: u32,
+    pub seed: u64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_sample {
+    pub logits: *const ::std::os::raw::c_void,
+    pub logits_stride: i64,
+    pub settings: *const tg_sampling,
+    pub slots: *const i32,
+    pub tokens: *mut u32,
+    pub positions: *mut i32,
+    pub lengths: *mut i32,
+    pub history: *mut u32,
+    pub history_stride: i64,
+    pub error: *mut i32,
+    pub workspace: *mut ::std::os::raw::c_void,
+    pub workspace_bytes: i64,
+    pub sequences: i32,
+    pub vocabulary: i32,
+    pub format: tg_format,
+}
+unsafe extern "C" {
+    pub fn tg_sample_workspace(sequences: i32, vocabulary: i32) -> i64;
+}
+unsafe extern "C" {
+    pub fn tg_sample_launch(
+        args: *const tg_sample,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
 unsafe extern "C" {
     pub fn tg_load_elementwise() -> tg_status;
 }

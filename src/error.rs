@@ -153,6 +153,15 @@ pub enum Error {
         lack: Cause,
     },
 
+    /// A kernel of a layer does not take its arguments; nothing was launched.
+    #[error("{block}: {what}")]
+    Layer {
+        /// The block, such as `attention::decode`.
+        block: &'static str,
+        /// What does not fit, and what would.
+        what: String,
+    },
+
     /// The vendor library failed.
     #[error("cuBLAS: {0}")]
     Vendor(String),

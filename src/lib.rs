@@ -102,6 +102,7 @@ pub mod interpose;
 pub mod kernel;
 #[cfg(feature = "cuda")]
 pub mod launch;
+pub mod layer;
 pub mod packing;
 pub mod problem;
 mod settings;

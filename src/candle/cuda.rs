@@ -2,6 +2,10 @@
 
 #[cfg(feature = "experts")]
 pub(super) mod grouped;
+#[cfg(feature = "layers")]
+pub(super) mod layers;
+#[cfg(feature = "layers")]
+mod places;
 pub(super) mod quantized;
 
 use super::lowering::{format_of, product_shape, readable, GemmOp, Third};
@@ -38,6 +42,24 @@ pub(super) fn prepare(device: &CudaDevice) -> Result<u64> {
     stream.context().bind_to_thread().w()?;
     // SAFETY: the stream is the device's own, and the device is the thread's current one.
     Ok(unsafe { launch::prepare(stream.cu_stream().cast())? })
+}
+
+/// The bytes that the device can allocate: those of the system, and those that the device's memory pool keeps for the next allocation.
+pub(super) fn free_bytes(device: &CudaDevice) -> Result<usize> {
+    use ::candle::cuda_backend::cudarc::driver::result::{device as of, mem_get_info, mem_pool};
+    use ::candle::cuda_backend::cudarc::driver::sys::CUmemPool_attribute as Attribute;
+    device.cuda_stream().context().bind_to_thread().w()?;
+    let (free, _) = mem_get_info().w()?;
+    let (mut reserved, mut used) = (0u64, 0u64);
+    let pool = of::get(ordinal(device) as i32).and_then(|ordinal| {
+        // SAFETY: the attributes are numbers of 64 bits, and the pool is the device's own.
+        unsafe {
+            let pool = of::get_default_mem_pool(ordinal)?;
+            mem_pool::get_attribute(pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut reserved).cast())?;
+            mem_pool::get_attribute(pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast())
+        }
+    });
+    Ok(free + if pool.is_ok() { reserved.saturating_sub(used) as usize } else { 0 })
 }
 
 /// Where products of a device run: candle's stream on this thread, which the call makes current, and the dispatcher with its policy.

@@ -13,8 +13,10 @@ mod gemm_op;
 mod grouped_gemm;
 mod lowering;
 pub mod nn;
+mod numbers;
 mod op;
 mod routing;
+mod tensors;
 
 pub use grouped_gemm::GroupedGemm;
 pub use op::{prepare, Gemm, GemmExt};

@@ -7,6 +7,7 @@ use crate::dispatch::Dispatcher;
 #[cfg(any(feature = "candle", feature = "interpose"))]
 use crate::dispatch::{batch_invariant, Policy};
 use crate::error::{Error, Result};
+use crate::settings;
 use crate::stderr::tell;
 use once_cell::sync::OnceCell;
 use std::collections::BTreeSet;
@@ -52,6 +53,18 @@ pub(crate) fn policy() -> Result<Policy> {
     static POLICY: OnceCell<Policy> = OnceCell::new();
     let policy = POLICY.get_or_try_init(Policy::from_env)?;
     Ok(policy.with_batch_invariance(batch_invariant()?))
+}
+
+/// Whether a kernel may start while the kernel before still runs: `TILEGEMM_PDL=on|off`.
+pub(super) fn overlap() -> Result<bool> {
+    static OVERLAP: OnceCell<bool> = OnceCell::new();
+    OVERLAP.get_or_try_init(settings::overlap).copied()
+}
+
+/// Whether kernels may overlap on the current device.
+#[cfg(any(all(feature = "candle", feature = "experts"), feature = "layers"))]
+pub(super) fn overlaps() -> Result<bool> {
+    Ok(overlap()? && dispatcher(current_device()?)?.device().capability >= 90)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Kernels beside the products of a layer of experts: the choice of experts, gates after an ungated product, and the sum over a token's experts.
 
 use super::arguments::{activation as activation_of, arguments, format as format_of};
-use super::device::{check, current_device};
-use super::dispatchers::dispatcher;
+use super::device::check;
+use super::dispatchers::overlaps;
 use super::modules::{self, Beside};
 use super::pointers::Pointers;
 use crate::error::Result;
@@ -59,11 +59,6 @@ impl Choice {
     ) -> Self {
         Self { logits, format, normalise, scales, ..self }
     }
-}
-
-/// Whether kernels may overlap on the current device.
-fn overlaps() -> Result<bool> {
-    Ok(super::overlap()? && dispatcher(current_device()?)?.device().capability >= 90)
 }
 
 /// Chooses experts and lists the pairs.

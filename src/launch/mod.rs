@@ -6,14 +6,12 @@ use crate::error::{Error, Result};
 use crate::ffi;
 use crate::kernel::{KernelDesc, Role};
 use crate::problem::{Operand, Problem};
-use crate::settings;
 use crate::workspace::partition::Partition;
 use crate::workspace::streams::Workspace;
 use crate::workspace::WorkspaceError;
 use arguments::{arguments, config};
 use device::last_cuda_error;
 use library::{linked, mismatch};
-use once_cell::sync::OnceCell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -24,6 +22,8 @@ mod dispatchers;
 mod elementwise;
 #[cfg(all(feature = "candle", feature = "experts"))]
 pub(crate) mod experts;
+#[cfg(feature = "layers")]
+pub(crate) mod layers;
 mod library;
 mod modules;
 pub(crate) mod observer;
@@ -111,7 +111,7 @@ pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result
     }
     let problem = &plan.canonical.problem;
     // Kernels overlap from Hopper on.
-    let overlap = overlap()? && plan.kernel.arch.capability >= 90;
+    let overlap = dispatchers::overlap()? && plan.kernel.arch.capability >= 90;
     let args = |problem: &Problem, pointers| ffi::tg_gemm_args {
         config: config(plan.config),
         sm_count: plan.sm_count as i32,
@@ -329,10 +329,4 @@ pub fn verify_vendor() -> Result<&'static VendorLibrary> {
     let library = &cublas::api::cublas()?.library;
     library.verify()?;
     Ok(library)
-}
-
-/// Whether a kernel may start while the kernel before still runs: `TILEGEMM_PDL=on|off`.
-fn overlap() -> Result<bool> {
-    static OVERLAP: OnceCell<bool> = OnceCell::new();
-    OVERLAP.get_or_try_init(settings::overlap).copied()
 }

@@ -24,12 +24,14 @@ pub(super) enum Beside {
     Elementwise,
     #[cfg(all(feature = "candle", feature = "experts"))]
     Experts,
+    #[cfg(feature = "layers")]
+    Layers,
 }
 
 /// Whether the module of each kernel of the table is loaded on a device, and of the kernels beside.
 struct Loaded {
     kernels: Vec<AtomicBool>,
-    beside: [AtomicBool; 2],
+    beside: [AtomicBool; 3],
 }
 
 fn of_device(ordinal: usize) -> Result<&'static Loaded> {
@@ -49,6 +51,8 @@ pub(super) fn load_all(ordinal: usize, capability: u16) -> Result<()> {
     beside(Beside::Elementwise)?;
     #[cfg(all(feature = "candle", feature = "experts"))]
     beside(Beside::Experts)?;
+    #[cfg(feature = "layers")]
+    beside(Beside::Layers)?;
     Ok(())
 }
 
@@ -112,8 +116,10 @@ pub(super) fn beside(which: Beside) -> Result<()> {
         Beside::Elementwise => ffi::tg_load_elementwise,
         #[cfg(all(feature = "candle", feature = "experts"))]
         Beside::Experts => ffi::tg_load_experts,
+        #[cfg(feature = "layers")]
+        Beside::Layers => ffi::tg_load_layers,
     };
-    // SAFETY: a function of library.h without arguments.
+    // SAFETY: a function of library.h or layer.h without arguments.
     check("cuFuncLoad", unsafe { function() })?;
     loaded.store(true, Ordering::Relaxed);
     Ok(())

@@ -2,11 +2,25 @@
 //!
 //! A model needs only `use candle_tilegemm::nn::{Linear, linear};` in place of the same names of `candle_nn`. The GEMM
 //! kernel applies bias and activation where the dispatcher finds fusion to be faster.
+//!
+//! Beside products, a model's layer has norms, attention, gates and the choice of the next token: [`RmsNorm`], [`attention`], [`gate()`], [`Embedding`] and
+//! [`Sampler`]. They run on the CPU, and with the feature `layers` on GPUs.
 
+pub mod attention;
+mod draw;
+mod embedding;
+mod gate;
 pub mod moe;
+mod norm;
 mod qlinear;
+mod sampler;
 
+pub use crate::layer::{GateFunction, Sampling};
+pub use embedding::{embedding, Embedding};
+pub use gate::{gate, gate_into};
+pub use norm::{rms_norm, RmsNorm};
 pub use qlinear::{qlinear, qlinear_b, qlinear_no_bias, QLinear};
+pub use sampler::{Next, Sampler};
 
 use super::op::Gemm;
 use crate::problem::Activation;

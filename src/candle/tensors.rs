@@ -1,0 +1,121 @@
+//! What the blocks of a layer ask of their tensors, on every device.
+
+use ::candle::{bail, DType, Device, Result, Tensor};
+
+/// A block, by its name in errors.
+#[derive(Clone, Copy)]
+pub(super) struct Block(pub &'static str);
+
+/// A tensor as rows of numbers side by side.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub tensor: &'a Tensor,
+    pub rows: usize,
+    pub columns: usize,
+    /// Numbers from a row to the next.
+    pub stride: usize,
+}
+
+impl Block {
+    /// Refuses a tensor that tracks gradients.
+    fn untracked(&self, what: &str, tensor: &Tensor) -> Result<()> {
+        if tensor.track_op() {
+            bail!("{}: {what} tracks gradients, and this block passes none; call `.detach()` on it, or train with candle_nn's own", self.0);
+        }
+        Ok(())
+    }
+
+    /// The tensor as rows of its last dimensions, which have `columns` numbers together.
+    pub fn rows<'a>(&self, what: &str, tensor: &'a Tensor, columns: usize) -> Result<Rows<'a>> {
+        self.untracked(what, tensor)?;
+        let (dims, strides) = (tensor.dims(), tensor.stride());
+        // From the last dimension: those of a row, then those of rows.
+        let (mut inner, mut rows, mut stride, mut is_whole) = (1, 1, None, true);
+        for (&size, &step) in dims.iter().zip(strides).rev() {
+            if inner < columns {
+                is_whole &= size == 1 || step == inner;
+                inner *= size;
+            } else if size != 1 {
+                is_whole &= stride.is_none_or(|stride| step == stride * rows);
+                stride = stride.or(Some(step));
+                rows *= size;
+            }
+        }
+        if inner != columns {
+            bail!("{}: {what} has the shape {dims:?}; expected rows of {columns} numbers", self.0);
+        }
+        if !is_whole && rows > 0 {
+            bail!("{}: {what} does not lie in rows of {columns} numbers; call `.contiguous()?` on it", self.0);
+        }
+        Ok(Rows { tensor, rows, columns, stride: stride.unwrap_or(columns) })
+    }
+
+    /// Rows in the type and on the device of another tensor.
+    pub fn rows_like<'a>(&self, what: &str, tensor: &'a Tensor, of: Rows) -> Result<Rows<'a>> {
+        self.same(what, tensor, of.tensor)?;
+        let rows = self.rows(what, tensor, of.columns)?;
+        if rows.rows != of.rows {
+            bail!("{}: {what} has the shape {:?}; expected {:?}", self.0, tensor.dims(), of.tensor.dims());
+        }
+        Ok(rows)
+    }
+
+    /// Refuses a tensor of another type or on another device.
+    pub fn same(&self, what: &str, tensor: &Tensor, of: &Tensor) -> Result<()> {
+        if tensor.dtype() != of.dtype() || !tensor.device().same_device(of.device()) {
+            let (have, need) = ((tensor.dtype(), tensor.device().location()), (of.dtype(), of.device().location()));
+            bail!("{}: {what} is {:?} on {:?}; expected {:?} on {:?}", self.0, have.0, have.1, need.0, need.1);
+        }
+        Ok(())
+    }
+
+    /// Refuses all but a contiguous list of `count` numbers in `dtype` on the device.
+    pub fn list(&self, what: &str, tensor: &Tensor, dtype: DType, count: usize, device: &Device) -> Result<()> {
+        let is_list = tensor.elem_count() == count && tensor.dtype() == dtype && tensor.is_contiguous();
+        if !is_list || !tensor.device().same_device(device) {
+            bail!(
+                "{}: {what} is {:?} {:?} on {:?}; expected {count} contiguous numbers in {dtype:?} on {:?}",
+                self.0,
+                tensor.dtype(),
+                tensor.dims(),
+                tensor.device().location(),
+                device.location()
+            );
+        }
+        self.untracked(what, tensor)
+    }
+
+    /// The same for a tensor that may be missing.
+    pub fn list_of(
+        &self,
+        what: &str,
+        tensor: Option<&Tensor>,
+        dtype: DType,
+        count: usize,
+        device: &Device,
+    ) -> Result<()> {
+        tensor.map_or(Ok(()), |tensor| self.list(what, tensor, dtype, count, device))
+    }
+
+    /// Refuses a type that is none of these.
+    pub fn among(&self, what: &str, tensor: &Tensor, dtypes: &[DType]) -> Result<()> {
+        if !dtypes.contains(&tensor.dtype()) {
+            bail!("{}: {what} is in {:?}; expected one of {dtypes:?}", self.0, tensor.dtype());
+        }
+        Ok(())
+    }
+
+    /// The error of a device that this build has no kernels for.
+    pub fn elsewhere<T>(&self, device: &Device) -> Result<T> {
+        bail!("{} runs on the CPU, and with CUDA: build with the feature layers for {:?}", self.0, device.location())
+    }
+}
+
+/// The types of numbers that blocks compute with.
+pub(super) const FLOATS: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
+
+/// A tensor whose every number the caller writes.
+pub(super) fn unwritten(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    // SAFETY: the caller's block writes every number before anything reads it.
+    unsafe { Tensor::empty(shape, dtype, device) }
+}

@@ -1,0 +1,184 @@
+//! Norms, embeddings and gates: what is computed row by row.
+
+use super::check::{Check, Rows};
+use super::kinds::GateFunction;
+use crate::error::Result;
+use crate::ffi;
+use crate::launch::layers;
+use crate::problem::Format;
+use std::ffi::c_void;
+
+const FLOATS: [Format; 3] = [Format::F16, Format::BF16, Format::F32];
+
+fn size(format: Format) -> i64 {
+    if format == Format::F32 {
+        4
+    } else {
+        2
+    }
+}
+
+/// y = x / sqrt(mean(x^2) + eps) weight for each row; with a residual, of sum = x + residual, which is rounded and stored first.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsNorm {
+    /// rows x columns.
+    pub x: Rows,
+    /// Like x; [`Rows::NONE`]: no addition.
+    pub residual: Rows,
+    /// columns numbers.
+    pub weight: *const c_void,
+    /// Like x, without a residual unused; may be x or the residual.
+    pub sum: Rows,
+    /// Like x; may be the residual, and without a residual x.
+    pub y: Rows,
+    /// Rows.
+    pub rows: usize,
+    /// Columns, at most 16384.
+    pub columns: usize,
+    /// Keeps the root from 0.
+    pub eps: f32,
+    /// f16, bf16 or f32.
+    pub format: Format,
+}
+
+impl RmsNorm {
+    /// Launches on a stream of the current device.
+    ///
+    /// # Errors
+    /// [`Error::Layer`](crate::Error::Layer) where the kernel does not take the arguments, and CUDA's errors.
+    ///
+    /// # Safety
+    /// All pointers are memory of the current device of the sizes above, which stays allocated until the stream has passed the launch.
+    pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
+        let check = Check("RmsNorm");
+        check.that((1..=16384).contains(&self.columns), || {
+            format!("rows of {} numbers; the kernel has 1 to 16384", self.columns)
+        })?;
+        let args = ffi::tg_rms_norm {
+            x: self.x.at,
+            residual: self.residual.at,
+            weight: self.weight,
+            sum: self.sum.at,
+            y: self.y.at,
+            x_stride: self.x.stride,
+            residual_stride: self.residual.stride,
+            sum_stride: self.sum.stride,
+            y_stride: self.y.stride,
+            rows: check.count("rows", self.rows)?,
+            columns: self.columns as i32,
+            eps: self.eps,
+            format: check.format("numbers", self.format, &FLOATS)?,
+        };
+        // SAFETY: the caller's promises.
+        layers::answer(check.0, unsafe { ffi::tg_rms_norm_launch(&args, &layers::on(stream)?) })
+    }
+}
+
+/// Rows of a table by tokens. A token that the table lacks gives zeros.
+#[derive(Debug, Clone, Copy)]
+pub struct Embedding {
+    /// `count` numbers.
+    pub tokens: *const u32,
+    /// vocabulary x columns, dense.
+    pub table: *const c_void,
+    /// count x columns, dense.
+    pub out: *mut c_void,
+    /// Set to 1 + t of a token t that the table lacks; may be null.
+    pub error: *mut i32,
+    /// Tokens.
+    pub count: usize,
+    /// Rows of the table.
+    pub vocabulary: usize,
+    /// Columns of the table.
+    pub columns: usize,
+    /// f16, bf16 or f32.
+    pub format: Format,
+}
+
+impl Embedding {
+    /// Launches on a stream of the current device.
+    ///
+    /// # Errors
+    /// As for [`RmsNorm::launch`].
+    ///
+    /// # Safety
+    /// As for [`RmsNorm::launch`].
+    pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
+        let check = Check("Embedding");
+        let format = check.format("the table", self.format, &FLOATS)?;
+        check.that((1..=1 << 20).contains(&self.columns), || {
+            format!("rows of {} numbers; the kernel has 1 to 2^20", self.columns)
+        })?;
+        for (what, at) in [("the table", self.table.cast_mut()), ("the result", self.out)] {
+            check.aligned(what, Rows::new(at, self.columns as i64), size(self.format), 16)?;
+        }
+        let args = ffi::tg_embedding {
+            tokens: self.tokens,
+            table: self.table,
+            out: self.out,
+            error: self.error,
+            count: check.count("tokens", self.count)?,
+            vocabulary: check.count("rows of the table", self.vocabulary)?,
+            columns: self.columns as i32,
+            format,
+        };
+        // SAFETY: the caller's promises.
+        layers::answer(check.0, unsafe { ffi::tg_embedding_launch(&args, &layers::on(stream)?) })
+    }
+}
+
+/// out = function(gate) * up, of rows with both.
+#[derive(Debug, Clone, Copy)]
+pub struct Gated {
+    /// rows x 2 columns.
+    pub x: Rows,
+    /// rows x columns.
+    pub out: Rows,
+    /// Rows.
+    pub rows: usize,
+    /// Columns of the result, a multiple of 8.
+    pub columns: usize,
+    /// Whether a gate and its number lie side by side; otherwise the gates are the first half of a row.
+    pub interleaved: bool,
+    /// The function.
+    pub function: GateFunction,
+    /// f16 or bf16.
+    pub format: Format,
+}
+
+impl Gated {
+    /// Launches on a stream of the current device.
+    ///
+    /// # Errors
+    /// As for [`RmsNorm::launch`].
+    ///
+    /// # Safety
+    /// As for [`RmsNorm::launch`].
+    pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
+        let check = Check("gate");
+        let format = check.format("numbers", self.format, &FLOATS[..2])?;
+        check.that(self.columns > 0 && self.columns.is_multiple_of(8) && self.columns <= 1 << 25, || {
+            format!("{} columns of the result; the kernel has multiples of 8 up to 2^25", self.columns)
+        })?;
+        check.aligned("the input", self.x, 2, 16)?;
+        check.aligned("the result", self.out, 2, 16)?;
+        let args = ffi::tg_gated {
+            in_: self.x.at,
+            out: self.out.at,
+            in_stride: self.x.stride,
+            out_stride: self.out.stride,
+            rows: check.count("rows", self.rows)?,
+            columns: self.columns as i32,
+            interleaved: self.interleaved.into(),
+            function: match self.function {
+                GateFunction::SwiGlu => ffi::tg_gate_function::TG_SWIGLU,
+                GateFunction::GeGluTanh => ffi::tg_gate_function::TG_GEGLU_TANH,
+                GateFunction::GeGluErf => ffi::tg_gate_function::TG_GEGLU_ERF,
+                GateFunction::Relu2 => ffi::tg_gate_function::TG_RELU2,
+            },
+            format,
+        };
+        // SAFETY: the caller's promises.
+        layers::answer(check.0, unsafe { ffi::tg_gated_launch(&args, &layers::on(stream)?) })
+    }
+}
