@@ -88,7 +88,17 @@ pub(super) fn narrow(to: Rows, values: &[f32]) -> Result<()> {
     })
 }
 
-/// A list of integers.
+/// A list of integers as the kernels read it: numbers from 2^31 on are negative.
 pub(super) fn integers(tensor: &Tensor) -> Result<Vec<i32>> {
-    tensor.flatten_all()?.to_vec1()
+    Ok(tensor.flatten_all()?.to_vec1::<u32>()?.into_iter().map(|x| x as i32).collect())
+}
+
+/// Changes a list of integers on the CPU in place.
+pub(super) fn change_integers(tensor: &Tensor, with: impl FnOnce(&mut [u32])) -> Result<()> {
+    change(tensor, |storage, layout| {
+        if let CpuStorage::U32(x) = storage {
+            with(&mut x[layout.start_offset()..]);
+        }
+        Ok(())
+    })
 }

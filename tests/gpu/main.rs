@@ -32,6 +32,8 @@ mod gguf_errors;
 mod gguf_experts;
 mod groups;
 mod launches;
+#[cfg(feature = "layers")]
+mod layers;
 mod limits;
 mod memory;
 #[path = "models.rs"]
@@ -163,6 +165,8 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(gguf_experts::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
+    #[cfg(feature = "layers")]
+    tests.extend(layers::tests());
     tests.extend(limits::tests());
     tests.extend(memory::tests());
     tests.extend(odd_addresses::tests());

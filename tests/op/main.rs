@@ -3,6 +3,7 @@
 #![cfg(feature = "candle")]
 
 mod backward;
+mod blocks;
 mod cublaslt;
 mod errors;
 mod experts;

@@ -2,9 +2,9 @@
 
 #[cfg(feature = "layers")]
 use crate::candle::cuda::layers;
-use crate::candle::numbers::{change, narrow, wide};
+use crate::candle::numbers::{change_integers, narrow, wide};
 use crate::candle::tensors::{unwritten, Block, FLOATS};
-use ::candle::{CpuStorage, DType, Device, Module, Result, Tensor};
+use ::candle::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
 const BLOCK: Block = Block("Embedding");
@@ -55,7 +55,7 @@ impl Embedding {
         self.hidden_size
     }
 
-    /// The rows of `tokens` into `out`, of their shape and the hidden size. `error`, one number in i32, becomes 1 + t for a token t outside of the
+    /// The rows of `tokens` into `out`, of their shape and the hidden size. `error`, one number in u32, becomes 1 + t for a token t outside of the
     /// vocabulary, and stays as it is otherwise. Allocates nothing, and is legal in a capture.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Embedding {
         BLOCK.list("the table", table, table.dtype(), vocabulary * self.hidden_size, table.device())?;
         BLOCK.list("tokens", tokens, DType::U32, count, table.device())?;
         BLOCK.list("the result", out, table.dtype(), count * self.hidden_size, table.device())?;
-        BLOCK.list_of("the error", error, DType::I32, 1, table.device())?;
+        BLOCK.list_of("the error", error, DType::U32, 1, table.device())?;
         match table.device() {
             Device::Cpu => self.on_cpu(tokens, out, error),
             #[cfg(feature = "layers")]
@@ -83,16 +83,11 @@ impl Embedding {
         for (t, token) in tokens.flatten_all()?.to_vec1::<u32>()?.into_iter().enumerate() {
             match self.embeddings.get(token as usize) {
                 Ok(row) => values[t * hidden..][..hidden].copy_from_slice(&wide(BLOCK.rows("a row", &row, hidden)?)?),
-                Err(_) => unknown = Some(1 + t as i32),
+                Err(_) => unknown = Some(1 + t as u32),
             }
         }
         if let (Some(error), Some(unknown)) = (error, unknown) {
-            change(error, |storage, layout| {
-                if let CpuStorage::I32(error) = storage {
-                    error[layout.start_offset()] = unknown;
-                }
-                Ok(())
-            })?;
+            change_integers(error, |error| error[0] = unknown)?;
         }
         narrow(BLOCK.rows("the result", out, hidden)?, &values)
     }

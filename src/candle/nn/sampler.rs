@@ -3,10 +3,10 @@
 use super::draw::{draw, Row};
 #[cfg(feature = "layers")]
 use crate::candle::cuda::layers;
-use crate::candle::numbers::{change, integers, wide};
+use crate::candle::numbers::{change_integers, integers, wide};
 use crate::candle::tensors::{Block, Rows, FLOATS};
 use crate::layer::Sampling;
-use ::candle::{bail, CpuStorage, DType, Device, Result, Tensor};
+use ::candle::{bail, DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 const BLOCK: Block = Block("Sampler");
@@ -27,11 +27,11 @@ const BLOCK: Block = Block("Sampler");
 /// let device = &Device::Cpu;
 /// let logits = Tensor::new(&[[0f32, 3., 1.], [2., 0., 0.]], device)?;
 /// let tokens = Tensor::zeros(2, DType::U32, device)?;
-/// let positions = Tensor::new(&[7i32, 0], device)?; // of the tokens that made the logits
+/// let positions = Tensor::new(&[7u32, 0], device)?; // of the tokens that made the logits
 ///
 /// Sampler::greedy(2, 3, device)?.choose(&logits, &Next::new(&tokens, &positions))?;
 /// assert_eq!(tokens.to_vec1::<u32>()?, [1, 0]);
-/// assert_eq!(positions.to_vec1::<i32>()?, [8, 1]);
+/// assert_eq!(positions.to_vec1::<u32>()?, [8, 1]);
 ///
 /// let settings = [Sampling::new(0.7, 42).with(|s| s.top_p = 0.9), Sampling::greedy()];
 /// Sampler::new(&settings, 3, device)?.choose(&logits, &Next::new(&tokens, &positions))?;
@@ -53,15 +53,15 @@ pub struct Sampler {
 pub struct Next<'a> {
     /// In u32: the chosen tokens.
     pub tokens: &'a Tensor,
-    /// In i32: of the tokens that made the logits; each grows by 1.
+    /// In u32: of the tokens that made the logits; each grows by 1.
     pub positions: &'a Tensor,
-    /// In i32: as [`attention::decode`](super::attention::decode) reads them; each grows by 1.
+    /// In u32: as [`attention::decode`](super::attention::decode) reads them; each grows by 1.
     pub lengths: Option<&'a Tensor>,
     /// (sequences, positions) in u32: the tokens of each sequence by position, which the repetition penalty looks at. A chosen token is written at its position.
     pub history: Option<&'a Tensor>,
-    /// In i32: nothing changes for a sequence whose slot is negative.
+    /// In u32: nothing changes for a sequence whose slot is 2^31 and above, such as `u32::MAX`.
     pub slots: Option<&'a Tensor>,
-    /// One number in i32: becomes 1 + s for a sequence s without a number above -inf, and stays as it is otherwise.
+    /// One number in u32: becomes 1 + s for a sequence s without a number above -inf, and stays as it is otherwise.
     pub error: Option<&'a Tensor>,
 }
 
@@ -141,10 +141,10 @@ impl Sampler {
         BLOCK.among("the logits", logits, &FLOATS)?;
         let rows = BLOCK.rows("the logits", logits, self.vocabulary)?;
         BLOCK.list("tokens", next.tokens, DType::U32, sequences, device)?;
-        BLOCK.list("positions", next.positions, DType::I32, sequences, device)?;
-        BLOCK.list_of("lengths", next.lengths, DType::I32, sequences, device)?;
-        BLOCK.list_of("slots", next.slots, DType::I32, sequences, device)?;
-        BLOCK.list_of("the error", next.error, DType::I32, 1, device)?;
+        BLOCK.list("positions", next.positions, DType::U32, sequences, device)?;
+        BLOCK.list_of("lengths", next.lengths, DType::U32, sequences, device)?;
+        BLOCK.list_of("slots", next.slots, DType::U32, sequences, device)?;
+        BLOCK.list_of("the error", next.error, DType::U32, 1, device)?;
         if let Some(history) = next.history {
             let columns = history.dims().last().copied().unwrap_or(0);
             BLOCK.list("the history", history, DType::U32, sequences * columns, device)?;
@@ -190,28 +190,12 @@ impl Sampler {
                 .filter_map(|(s, c)| c.map(|c| (s, c)))
                 .for_each(|(s, (token, none))| change(s, token, none));
         };
-        let u32s = |tensor: &Tensor, with: &mut dyn FnMut(&mut [u32])| {
-            change(tensor, |storage, layout| {
-                if let CpuStorage::U32(x) = storage {
-                    with(&mut x[layout.start_offset()..]);
-                }
-                Ok(())
-            })
-        };
-        let i32s = |tensor: &Tensor, with: &mut dyn FnMut(&mut [i32])| {
-            change(tensor, |storage, layout| {
-                if let CpuStorage::I32(x) = storage {
-                    with(&mut x[layout.start_offset()..]);
-                }
-                Ok(())
-            })
-        };
-        u32s(next.tokens, &mut |x| each(&mut |s, token, _| x[s] = token))?;
+        change_integers(next.tokens, |x| each(&mut |s, token, _| x[s] = token))?;
         for list in [Some(next.positions), next.lengths].into_iter().flatten() {
-            i32s(list, &mut |x| each(&mut |s, _, _| x[s] += 1))?;
+            change_integers(list, |x| each(&mut |s, _, _| x[s] = x[s].wrapping_add(1)))?;
         }
         if let Some(history) = next.history {
-            u32s(history, &mut |x| {
+            change_integers(history, |x| {
                 each(&mut |s, token, _| {
                     if let Some(at) = usize::try_from(positions[s] + 1).ok().filter(|at| *at < columns) {
                         x[s * columns + at] = token;
@@ -220,10 +204,10 @@ impl Sampler {
             })?;
         }
         match next.error {
-            Some(error) => i32s(error, &mut |x| {
+            Some(error) => change_integers(error, |x| {
                 each(&mut |s, _, none| {
                     if none {
-                        x[0] = 1 + s as i32;
+                        x[0] = 1 + s as u32;
                     }
                 });
             }),

@@ -25,7 +25,7 @@ pub(in crate::candle) struct Append<'a> {
 
 /// Normalises and turns q and k of new tokens as `rope` says, writes k and v to the cache at `positions`, and returns q.
 ///
-/// A row of `qkv` is the heads of q, then those of k, then those of v. A row of padding (a slot that is negative, or that the cache lacks) and a position that
+/// A row of `qkv` is the heads of q, then those of k, then those of v. A row of padding (a slot that the cache lacks) and a position that
 /// the cache lacks write nothing; their q is computed all the same. Positions of one sequence differ.
 ///
 /// # Errors
@@ -103,8 +103,8 @@ impl<'a> Append<'a> {
         if q.rows != tokens {
             bail!("attention::append: q has {} rows; expected {tokens}", q.rows);
         }
-        BLOCK.list("positions", positions, DType::I32, tokens, device)?;
-        BLOCK.list_of("slots", slots, DType::I32, tokens, device)?;
+        BLOCK.list("positions", positions, DType::U32, tokens, device)?;
+        BLOCK.list_of("slots", slots, DType::U32, tokens, device)?;
         BLOCK.list_of("the rope's inv_freq", rope.inv_freq(), DType::F32, head / 2, device)?;
         for weight in rope.norms().map_or(&[][..], |(weights, _)| weights) {
             BLOCK.list("a norm's weight", weight, qkv.tensor.dtype(), head, device)?;

@@ -116,8 +116,8 @@ impl<'a> Decode<'a> {
         let (sequences, heads, _) = q.dims3()?;
         let rows = query_rows(BLOCK, q, cache, settings)?;
         let out = BLOCK.rows_like("the result", out, rows)?;
-        BLOCK.list("lengths", lengths, DType::I32, sequences, q.device())?;
-        BLOCK.list_of("slots", slots, DType::I32, sequences, q.device())?;
+        BLOCK.list("lengths", lengths, DType::U32, sequences, q.device())?;
+        BLOCK.list_of("slots", slots, DType::U32, sequences, q.device())?;
         Ok(Self { q: rows, out, cache, lengths, slots, settings, heads })
     }
 

@@ -8,12 +8,12 @@
 //! |---|---|---|
 //! | `qkv`, the merged product | (tokens, (heads + 2 kv_heads) head) | f16, bf16; f32 on the CPU |
 //! | `q`, results | (tokens, heads, head) | as `qkv` |
-//! | `positions` | (tokens), from 0 | i32 |
-//! | `lengths` | (sequences): rows of the cache that are valid, the newest included | i32 |
-//! | `slots`, optional | (tokens) or (sequences): a sequence's place in the cache; negative: a row of padding | i32 |
+//! | `positions` | (tokens), from 0 | u32 |
+//! | `lengths` | (sequences): rows of the cache that are valid, the newest included | u32 |
+//! | `slots`, optional | (tokens) or (sequences): a sequence's place in the cache; one that the cache lacks, such as `u32::MAX`: a row of padding | u32 |
 //!
-//! Positions, lengths and slots are tensors on the device, so that a captured graph serves all steps. They are in i32, as the kernels read them, because
-//! padding is negative and candle's u32 has no negative numbers. Without `slots`, row i has slot i.
+//! Positions, lengths and slots are tensors on the device, so that a captured graph serves all steps. They are in u32, because candle
+//! has few kernels for i32; the kernels here read numbers from 2^31 on as negative ones. Without `slots`, row i has slot i.
 //!
 //! Scores, softmax and sums are in f32. On a GPU the functions need the feature `layers`, heads of 64, 96, 128 or 256 numbers, and for [`decode`] at most 16
 //! heads of q for one of K and V. The CPU takes all even sizes, and computes everything in f32. No gradient passes. The functions whose names end in `_into`
@@ -28,18 +28,18 @@
 //! let rope = Rope::new(RopeStyle::Halves, head, 10_000.0, device)?;
 //! let workspace = Workspace::new(2, heads, head, device)?;
 //! let settings = Settings::new(head);
-//! let ints = |numbers: &[i32]| Tensor::new(numbers, device);
+//! let list = |numbers: &[u32]| Tensor::new(numbers, device);
 //!
 //! // The prompt of the sequence in slot 1: 3 tokens.
 //! let qkv = Tensor::randn(0f32, 1f32, (3, (heads + 2 * kv_heads) * head), device)?;
-//! let q = attention::append(&qkv, &cache, &ints(&[0, 1, 2])?, Some(&ints(&[1, 1, 1])?), &rope)?;
+//! let q = attention::append(&qkv, &cache, &list(&[0, 1, 2])?, Some(&list(&[1, 1, 1])?), &rope)?;
 //! let out = attention::prefill(&q, &cache, 1, 0, &settings, &workspace)?;
 //! assert_eq!(out.dims(), [3, heads, head]);
 //!
 //! // The next token of both sequences; slot 0 is empty so far.
 //! let qkv = Tensor::randn(0f32, 1f32, (2, (heads + 2 * kv_heads) * head), device)?;
-//! let q = attention::append(&qkv, &cache, &ints(&[0, 3])?, None, &rope)?;
-//! let out = attention::decode(&q, &cache, &ints(&[1, 4])?, None, &settings, &workspace)?;
+//! let q = attention::append(&qkv, &cache, &list(&[0, 3])?, None, &rope)?;
+//! let out = attention::decode(&q, &cache, &list(&[1, 4])?, None, &settings, &workspace)?;
 //! assert_eq!(out.dims(), [2, heads, head]);
 //! # Ok::<(), candle::Error>(())
 //! ```
