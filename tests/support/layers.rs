@@ -39,8 +39,9 @@ pub fn close(what: &str, got: &Tensor, expected: &[f64], bound: impl Fn(usize) -
         bail!("{what}: {} numbers, expected {}", numbers.len(), expected.len());
     }
     for (i, (got, expected)) in numbers.into_iter().zip(expected).enumerate() {
-        let same = got == *expected || got.is_nan() && expected.is_nan();
-        if !same && !((got - expected).abs() <= bound(i)) {
+        let is_same = got == *expected || got.is_nan() && expected.is_nan();
+        let is_near = (got - expected).abs() <= bound(i);
+        if !is_same && !is_near {
             bail!("{what}: number {i} is {got}, expected {expected} within {:e}", bound(i));
         }
     }
