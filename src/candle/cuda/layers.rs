@@ -2,7 +2,7 @@
 
 use super::places::{with, Use};
 use crate::candle::nn::attention::{Append, Decode, KvCache, Prefill, Workspace};
-use crate::candle::nn::{Next, Sampler};
+use crate::candle::nn::Next;
 use crate::candle::tensors::Rows as Matrix;
 use crate::layer::{self, Cache, GateFunction, Rows};
 use crate::problem::Format;
@@ -240,12 +240,18 @@ pub(in crate::candle) fn sample_workspace(device: &CudaDevice, sequences: usize,
     Ok(layer::sample_workspace(sequences, vocabulary)?)
 }
 
-pub(in crate::candle) fn sample(device: &CudaDevice, of: &Sampler, logits: Matrix, next: &Next) -> Result<()> {
-    let Some(workspace) = &of.workspace else { bail!("Sampler: it was made for the CPU") };
+pub(in crate::candle) fn sample(
+    device: &CudaDevice,
+    logits: Matrix,
+    next: &Next,
+    settings: Option<&Tensor>,
+    workspace: Option<&Tensor>,
+) -> Result<()> {
+    let Some(workspace) = workspace else { bail!("Sampler: it was made for the CPU") };
     let bytes = workspace.elem_count() as u64 * 4;
     let tensors = [
         Read(Some(logits.tensor)),
-        Read(of.settings.as_ref()),
+        Read(settings),
         Read(next.slots),
         Write(Some(next.tokens)),
         Write(Some(next.positions)),

@@ -2,17 +2,15 @@
 
 use super::cache::KvCache;
 use super::rope::Rope;
-#[cfg(feature = "layers")]
-use crate::candle::cuda::layers;
 use crate::candle::numbers::{change, integers, narrow, store, wide};
-use crate::candle::tensors::{unwritten, Block, Rows, FLOATS};
+use crate::candle::tensors::{Block, Rows, FLOATS};
 use crate::layer::RopeStyle;
-use ::candle::{bail, CpuStorage, DType, Device, Result, Tensor};
+use ::candle::{bail, CpuStorage, DType, Result, Tensor};
 use rayon::prelude::*;
 
-const BLOCK: Block = Block("attention::append");
+pub(super) const BLOCK: Block = Block("attention::append");
 
-/// What [`append`] was given, checked.
+/// What [`append`](super::append) was given, checked.
 pub(in crate::candle) struct Append<'a> {
     pub qkv: Rows<'a>,
     pub q: Rows<'a>,
@@ -21,50 +19,6 @@ pub(in crate::candle) struct Append<'a> {
     pub slots: Option<&'a Tensor>,
     pub rope: &'a Rope,
     pub heads: usize,
-}
-
-/// Normalises and turns q and k of new tokens as `rope` says, writes k and v to the cache at `positions`, and returns q.
-///
-/// A row of `qkv` is the heads of q, then those of k, then those of v. A row of padding (a slot that the cache lacks) and a position that
-/// the cache lacks write nothing; their q is computed all the same. Positions of one sequence differ.
-///
-/// # Errors
-/// Shapes, types and devices that do not fit, and tensors that track gradients.
-pub fn append(
-    qkv: &Tensor,
-    cache: &KvCache,
-    positions: &Tensor,
-    slots: Option<&Tensor>,
-    rope: &Rope,
-) -> Result<Tensor> {
-    let [_, kv_heads, _, head] = cache.sizes();
-    let (tokens, columns) = qkv.dims2()?;
-    let heads = (columns / head).saturating_sub(2 * kv_heads);
-    let q = unwritten(&[tokens, heads, head], qkv.dtype(), qkv.device())?;
-    append_into(qkv, cache, positions, slots, rope, &q)?;
-    Ok(q)
-}
-
-/// [`append`] into a tensor that exists, (tokens, heads, head) or (tokens, heads head). It may be the part of `qkv` that q is. Allocates nothing, and is legal
-/// in a capture.
-///
-/// # Errors
-/// As for [`append`].
-pub fn append_into(
-    qkv: &Tensor,
-    cache: &KvCache,
-    positions: &Tensor,
-    slots: Option<&Tensor>,
-    rope: &Rope,
-    q: &Tensor,
-) -> Result<()> {
-    let append = Append::checked(qkv, cache, positions, slots, rope, q)?;
-    match qkv.device() {
-        Device::Cpu => append.on_cpu(),
-        #[cfg(feature = "layers")]
-        Device::Cuda(device) => layers::append(device, &append, false),
-        other => BLOCK.elsewhere(other),
-    }
 }
 
 impl<'a> Append<'a> {

@@ -48,6 +48,7 @@ mod append;
 mod attend;
 mod cache;
 mod decode;
+mod functions;
 mod prefill;
 mod rope;
 mod settings;
@@ -55,13 +56,11 @@ mod settings;
 pub use crate::layer::RopeStyle;
 #[cfg(feature = "layers")]
 pub(in crate::candle) use append::Append;
-pub use append::{append, append_into};
 pub use cache::KvCache;
 #[cfg(feature = "layers")]
 pub(in crate::candle) use decode::Decode;
-pub use decode::{append_decode_into, decode, decode_into};
+pub use functions::{append, append_decode_into, append_into, decode, decode_into, prefill, prefill_into};
 #[cfg(feature = "layers")]
 pub(in crate::candle) use prefill::Prefill;
-pub use prefill::{prefill, prefill_into};
 pub use rope::{Rope, RopeScaling};
 pub use settings::{Settings, Workspace};
