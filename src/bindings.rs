@@ -328,12 +328,17 @@ pub struct tg_prefill_args {
     pub o_row_stride: i64,
     pub o_head_stride: i64,
     pub counter: *mut u32,
+    pub workspace: *mut ::std::os::raw::c_void,
+    pub workspace_bytes: i64,
     pub sm_count: i32,
     pub overlap: i32,
     pub stream: *mut ::std::os::raw::c_void,
 }
 unsafe extern "C" {
     pub fn tg_prefill_launch(args: *const tg_prefill_args) -> tg_status;
+}
+unsafe extern "C" {
+    pub fn tg_prefill_workspace(args: *const tg_prefill_args) -> i64;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -67,13 +67,6 @@ struct Pairs {
   }
 };
 
-// Cosine and sine of position * frequency. The product of two floats is exact in f64, so the angle keeps its precision
-// at large positions; half turns are counted in f64, the rest fits a float.
-__device__ inline void turn_of(int position, float frequency, float& cosine, float& sine) {
-  const double halves = double(position) * double(frequency) * 0.318309886183790671538;
-  sincospif(float(halves - 2 * rint(halves * 0.5)), &sine, &cosine);
-}
-
 template <class T, int head, bool fp8>
 __global__ __launch_bounds__(128) void layer_append(const __grid_constant__ Append a) {
   constexpr int width = head == 64 ? 1 : head == 256 ? 4 : 2, half = head / 2, lanes = half / width;
@@ -92,15 +85,15 @@ __global__ __launch_bounds__(128) void layer_append(const __grid_constant__ Appe
 
   Pairs<width> next;
   if (works) next.load(row + first * head, lane, half, interleaved);
-  float cosine[width], sine[width];
+  float2 turns[width];
   if (a.rope != TG_ROPE_NONE && first < a.heads + a.kv_heads && works) {
     const bool in_table = a.cos && position >= 0 && position < a.table_rows;
 #pragma unroll
     for (int i = 0; i < width; i++) {
       const int p = width * lane + i;
-      if (in_table) cosine[i] = a.cos[int64_t(position) * half + p], sine[i] = a.sin[int64_t(position) * half + p];
-      else if (a.inv_freq) turn_of(position, a.inv_freq[p], cosine[i], sine[i]);
-      else cosine[i] = sine[i] = NAN;  // neither in the table nor computed
+      if (in_table) turns[i] = make_float2(a.cos[int64_t(position) * half + p], a.sin[int64_t(position) * half + p]);
+      else if (a.inv_freq) turns[i] = turn_of(position, a.inv_freq[p]);
+      else turns[i] = make_float2(NAN, NAN);  // neither in the table nor computed
     }
   }
   for (int h = first; h < end; h++) {
@@ -126,10 +119,7 @@ __global__ __launch_bounds__(128) void layer_append(const __grid_constant__ Appe
     }
     if (!is_v && a.rope != TG_ROPE_NONE) {
 #pragma unroll
-      for (int i = 0; i < width; i++) {
-        const float x = now.x[i], y = now.y[i];
-        now.x[i] = x * cosine[i] - y * sine[i], now.y[i] = x * sine[i] + y * cosine[i];
-      }
+      for (int i = 0; i < width; i++) rotate(now.x[i], now.y[i], turns[i]);
     }
     if (is_q) {
       T* to = reinterpret_cast<T*>(a.q_out) + token * a.q_stride + h * head;

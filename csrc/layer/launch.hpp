@@ -69,5 +69,18 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 template <> __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
 template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
+// Cosine and sine of position * frequency. The product of two floats is exact in f64, so the angle keeps its precision
+// at large positions; half turns are counted in f64, the rest fits a float.
+__device__ inline float2 turn_of(int position, float frequency) {
+  const double halves = double(position) * double(frequency) * 0.318309886183790671538;
+  float2 turn;
+  sincospif(float(halves - 2 * rint(halves * 0.5)), &turn.y, &turn.x);
+  return turn;
+}
+__device__ inline void rotate(float& x, float& y, float2 turn) {
+  const float u = fmaf(x, turn.x, -(y * turn.y)), v = fmaf(x, turn.y, y * turn.x);
+  x = u, y = v;
+}
+
 }  // namespace
 }  // namespace tilegemm

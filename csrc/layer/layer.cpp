@@ -19,6 +19,7 @@ tg_status tg_load_layer_prefill_sm80();
 tg_status tg_load_layer_prefill_sm90();
 tg_status tg_prefill_sm80(const tg_prefill_args* args);
 tg_status tg_prefill_sm90(const tg_prefill_args* args);
+int64_t tg_prefill_sm90_workspace(const tg_prefill_args* args);
 
 }  // extern "C"
 
@@ -64,6 +65,15 @@ tg_status tg_prefill_launch(const tg_prefill_args* args) {
   if (!sm90) return tg_prefill_sm80(args);
 #endif
   return TG_UNSUPPORTED;
+}
+
+int64_t tg_prefill_workspace(const tg_prefill_args* args) {
+  bool sm90 = false;
+  if (is_sm90(&sm90) != TG_OK) return 0;
+#ifdef TG_PREFILL_SM90
+  if (sm90) return tg_prefill_sm90_workspace(args);
+#endif
+  return 0;
 }
 
 }  // extern "C"

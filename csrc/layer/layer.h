@@ -130,12 +130,17 @@ typedef struct tg_prefill_args {
   int64_t o_row_stride, o_head_stride;
   uint32_t* counter; /* on the device, 0, and 0 again afterwards: blocks take tiles as they become free. Null: tiles are
                         dealt out beforehand. One launch at a time. */
+  void* workspace;   /* null: the keys of a tile are not parted over blocks; a multiple of 16 */
+  int64_t workspace_bytes;
   int32_t sm_count;
   int32_t overlap; /* 1: may start while the kernel before still runs (programmatic dependent launch) */
   void* stream;
 } tg_prefill_args;
 /* By wgmma on compute capability 9.0, by mma.sync on others, where this build has them. */
 tg_status tg_prefill_launch(const tg_prefill_args* args);
+/* Bytes of workspace with which few tokens after many positions fill the device; 0: none. Its content is of no account.
+ */
+int64_t tg_prefill_workspace(const tg_prefill_args* args);
 
 /* ---- norm.cu ------------------------------------------------------------------------------------------------------*/
 

@@ -21,6 +21,9 @@ struct Work {
   uint32_t* counter;
   void* o;
   int64_t o_row, o_head;  // strides
+  int parts;              // of the keys of a tile; with more than one, their sums go to:
+  float* values;          // (parts,tokens,heads,head)
+  float2* rows;           // (parts,tokens,heads): the largest score, the sum of weights
 };
 
 constexpr double log2_e = 1.4426950408889634;
@@ -38,7 +41,7 @@ inline bool work_of(const tg_prefill_args& args, int rows, Work* work, int heads
   w.causal = args.causal != 0, w.tiles_m = int(tiles_m), w.total = int(total);
   const int64_t kept = std::max(resident_bytes / (length * args.head * 4), int64_t(1));
   w.section = int(std::min(kept * w.ratio, units));
-  w.never = -1, w.scale = float(double(args.scale) * log2_e);
+  w.parts = 1, w.never = -1, w.scale = float(double(args.scale) * log2_e);
   w.o = args.o, w.o_row = args.o_row_stride, w.o_head = args.o_head_stride;
   *work = w;
   return total <= INT_MAX / 2;
@@ -69,11 +72,14 @@ tg_status launch_blocks(const tg_prefill_args& args, int blocks, int cluster, bo
 struct Tile {
   int head, first;  // row
   int begin, end;   // blocks of keys
+  int part;
 };
 
 // Tile i: the longest first, heads with the same K and V beside each other.
 template <int rows, int keys>
 __device__ __forceinline__ Tile tile_at(const Work& w, int i) {
+  const int part = w.parts == 1 ? 0 : i % w.parts;
+  if (w.parts > 1) i /= w.parts;
   const int of_section = w.tiles_m * w.section, section = i / of_section, at = i - section * of_section;
   const int first_head = section * w.section, heads = min(w.section, w.heads - first_head);
   const int m = at / heads;
@@ -83,6 +89,11 @@ __device__ __forceinline__ Tile tile_at(const Work& w, int i) {
   const int last = min(t.first + rows, w.tokens) - 1, sees = w.causal ? w.past + last + 1 : w.length;
   t.end = (sees + keys - 1) / keys;
   t.begin = w.window ? max(0, w.past + t.first - w.window + 1) / keys : 0;
+  t.part = part;
+  if (w.parts > 1) {
+    const int begin = t.begin, count = t.end - begin;
+    t.begin = begin + count * part / w.parts, t.end = begin + count * (part + 1) / w.parts;
+  }
   return t;
 }
 
@@ -191,15 +202,19 @@ struct Softmax {
     }
   }
 
+  // The sum of weights of row r.
+  __device__ __forceinline__ float total(int r) const {
+    const float two = sum[r] + __shfl_xor_sync(~0u, sum[r], 1);
+    return two + __shfl_xor_sync(~0u, two, 2);
+  }
+
   // Divides O by the sums of weights; a row without keys is 0.
   template <int size>
   __device__ __forceinline__ void finish(float (&o)[size]) const {
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float all = sum[r];
-      all += __shfl_xor_sync(~0u, all, 1);
-      all += __shfl_xor_sync(~0u, all, 2);
+      const float all = total(r);
       inverse[r] = all == 0 ? 0.0f : 1.0f / all;
     }
     multiply_rows(o, inverse);

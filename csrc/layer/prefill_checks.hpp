@@ -20,6 +20,7 @@ inline bool prefill_fits(const tg_prefill_args& args) {
     return false;
   }
   if (!(args.scale > 0) || !std::isfinite(args.scale)) return false;
+  if (args.workspace && !aligned(args.workspace)) return false;
   return aligned(args.q) && aligned(args.k) && aligned(args.v) && aligned(args.o) && apart(args.q_row_stride) &&
          apart(args.q_head_stride) && apart(args.k_row_stride) && apart(args.v_row_stride) &&
          apart(args.o_row_stride) && apart(args.o_head_stride) && apart(args.k_head_stride) &&

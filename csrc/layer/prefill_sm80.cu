@@ -15,7 +15,7 @@ tg_status launch_sm80(const tg_prefill_args& args) {
 }
 
 template <class T>
-tg_status launch_for(const tg_prefill_args& args) {
+tg_status launch_for_sm80(const tg_prefill_args& args) {
   switch (args.head) {
     case 64: return launch_sm80<WarpConfig<T, 64, 1, 64>>(args);
     case 96: return launch_sm80<WarpConfig<T, 96, 1, 64>>(args);
@@ -32,7 +32,7 @@ extern "C" tg_status tg_prefill_sm80(const tg_prefill_args* args) {
   using namespace tilegemm;
   if (!prefill_fits(*args)) return TG_UNSUPPORTED;
   if (args->tokens == 0) return TG_OK;
-  return args->format == TG_F16 ? launch_for<__half>(*args) : launch_for<__nv_bfloat16>(*args);
+  return args->format == TG_F16 ? launch_for_sm80<__half>(*args) : launch_for_sm80<__nv_bfloat16>(*args);
 }
 
 extern "C" tg_status tg_load_layer_prefill_sm80() { return tilegemm::load_own_module(); }

@@ -2,6 +2,7 @@
 #include "layer/prefill_sm90.hpp"
 
 #include "layer/prefill_checks.hpp"
+#include "layer/prefill_parts.hpp"
 
 namespace tilegemm {
 namespace {
@@ -14,7 +15,6 @@ tg_status launch(const tg_prefill_args& args, Order order) {
   using T = typename C::Element;
   Work w;
   if (args.heads / args.kv_heads % C::cluster != 0 || !work_of(args, C::rows, &w, C::cluster)) return TG_UNSUPPORTED;
-  w.taken = order == Order::taken, w.counter = args.counter;
 
   Maps maps;
   const auto type = tensor_map_type<T>;
@@ -32,30 +32,55 @@ tg_status launch(const tg_prefill_args& args, Order order) {
       !cache(&maps.v, args.v, args.v_row_stride, args.v_head_stride)) {
     return TG_UNSUPPORTED;
   }
+  const int parts = parts_of(args, w, C::rows, C::keys, C::cluster);
+  if (parts > 1 && args.workspace && args.workspace_bytes >= bytes_of_parts(args, parts)) {
+    w.parts = parts, w.total *= parts;
+    w.values = static_cast<float*>(args.workspace);
+    w.rows = reinterpret_cast<float2*>(w.values + parts * args.tokens * args.heads * args.head);
+  }
   const int clusters = order == Order::each ? w.total : std::min(w.total, std::max(1, args.sm_count / C::cluster));
-  return launch_blocks<C>(args, clusters * C::cluster, C::cluster, args.overlap != 0, layer_prefill_sm90<C>, maps, w);
+  w.taken = order == Order::taken && w.total > clusters, w.counter = args.counter;
+  const tg_status status =
+      launch_blocks<C>(args, clusters * C::cluster, C::cluster, args.overlap != 0, layer_prefill_sm90<C>, maps, w);
+  return status == TG_OK && w.parts > 1 ? combine_parts<T>(args, w) : status;
+}
+
+// The configuration for each head size. `use` gets it as a value.
+template <class T, class Use>
+auto with_config(const tg_prefill_args& args, const Use& use) {
+  switch (args.head) {
+    case 64: return use(Config<T, 64, 3, 128, 2, true, Rescale::skip>{});
+    case 96: return use(Config<T, 96, 2, 128, 2, true, Rescale::skip>{});
+    case 128: return use(Config<T, 128, 2, 128, 2, true, Rescale::skip>{});
+    default: return use(Config<T, 256, 2, 80, 2, false, Rescale::skip>{});
+  }
 }
 
 template <class T>
-tg_status launch_for(const tg_prefill_args& args) {
-  const Order order = args.counter ? Order::taken : Order::dealt;
-  switch (args.head) {
-    case 64: return launch<Config<T, 64, 3, 128, 2, true>>(args, order);
-    case 96: return launch<Config<T, 96, 2, 128, 2, true>>(args, order);
-    case 128: return launch<Config<T, 128, 2, 128, 2, true>>(args, order);
-    case 256: return launch<Config<T, 256, 2, 64, 2, false, Rescale::before>>(args, order);
-    default: return TG_UNSUPPORTED;
-  }
+tg_status launch_sm90(const tg_prefill_args& args) {
+  return with_config<T>(args,
+                        [&](auto c) { return launch<decltype(c)>(args, args.counter ? Order::taken : Order::dealt); });
 }
 
 }  // namespace
 }  // namespace tilegemm
 
+extern "C" int64_t tg_prefill_sm90_workspace(const tg_prefill_args* args) {
+  using namespace tilegemm;
+  if (!prefill_fits(*args) || args->tokens == 0) return 0;
+  return with_config<__half>(*args, [&](auto c) {
+    using C = decltype(c);
+    Work w;
+    if (!work_of(*args, C::rows, &w)) return int64_t(0);
+    return bytes_of_parts(*args, parts_of(*args, w, C::rows, C::keys, C::cluster));
+  });
+}
+
 extern "C" tg_status tg_prefill_sm90(const tg_prefill_args* args) {
   using namespace tilegemm;
   if (!prefill_fits(*args)) return TG_UNSUPPORTED;
   if (args->tokens == 0) return TG_OK;
-  return args->format == TG_F16 ? launch_for<__half>(*args) : launch_for<__nv_bfloat16>(*args);
+  return args->format == TG_F16 ? launch_sm90<__half>(*args) : launch_sm90<__nv_bfloat16>(*args);
 }
 
 extern "C" tg_status tg_load_layer_prefill_sm90() { return tilegemm::load_own_module(); }

@@ -236,10 +236,27 @@ struct Consumer {
     return i;
   }
 
-  // A warp's rows of O over their sums. The four lanes of a row exchange words until each has 16 bytes.
+  // A warp's rows of O over their sums; or O and sums of a part of the keys. The four lanes of a row exchange words
+  // until each has 16 bytes.
   __device__ __forceinline__ void store(const Tile& t, float (&o)[C::head / 2], const Softmax& softmax) const {
+    const int q = lane % 4, head = t.head * C::cluster + Place<C>::rank();
+    if (w.parts > 1) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const int at = t.first + row + 8 * r;
+        const int64_t place = (int64_t(t.part) * w.tokens + at) * (w.heads * C::cluster) + head;
+        const float all = softmax.total(r);
+        if (at >= w.tokens) continue;
+        if (q == 0) w.rows[place] = make_float2(softmax.high[r], all);
+#pragma unroll
+        for (int j = 0; j < C::head / 8; j++) {
+          *reinterpret_cast<float2*>(w.values + place * C::head + 8 * j + 2 * q) =
+              make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+        }
+      }
+      return;
+    }
     softmax.finish(o);
-    const int q = lane % 4;
     const auto exchange = [](uint32_t& x, uint32_t& y, bool upper, int with) {
       const uint32_t got = __shfl_xor_sync(~0u, upper ? x : y, with);
       (upper ? x : y) = got;
@@ -247,8 +264,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int at = t.first + row + 8 * r;
-      Element* const to =
-          static_cast<Element*>(w.o) + at * w.o_row + (t.head * C::cluster + Place<C>::rank()) * w.o_head + 8 * q;
+      Element* const to = static_cast<Element*>(w.o) + at * w.o_row + head * w.o_head + 8 * q;
 #pragma unroll
       for (int j = 0; j < C::head / 8; j += 4) {  // word i of part e: columns 8 (j + e) + 2 i
         uint32_t x[4];

@@ -62,6 +62,12 @@ pub(super) fn free_bytes(device: &CudaDevice) -> Result<usize> {
     Ok(free + if pool.is_ok() { reserved.saturating_sub(used) as usize } else { 0 })
 }
 
+/// The multiprocessors of a device.
+#[cfg(feature = "layers")]
+pub(super) fn multiprocessors(device: &CudaDevice) -> Result<u32> {
+    Ok(launch::dispatcher(ordinal(device))?.device().sm_count)
+}
+
 /// Where products of a device run: candle's stream on this thread, which the call makes current, and the dispatcher with its policy.
 struct Launcher {
     queue: Queue,

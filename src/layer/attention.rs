@@ -181,6 +181,12 @@ impl Decode {
     }
 }
 
+/// The bytes of a workspace with which every [`Prefill`] of so many numbers of a head fills a device of so many multiprocessors.
+pub fn prefill_workspace(multiprocessors: u32, head: usize) -> u64 {
+    // Parts, tokens and heads are at most the rows of all blocks at once; each has head sums and two numbers.
+    u64::from(multiprocessors) * if head == 64 { 192 } else { 128 } * (head as u64 + 2) * 4
+}
+
 /// Attention of the last `tokens` positions of a sequence, whose rows are in the cache already.
 #[derive(Debug, Clone, Copy)]
 pub struct Prefill {
@@ -194,6 +200,10 @@ pub struct Prefill {
     pub slot: usize,
     /// A number of the device, 0 before the first launch, for launches one after another.
     pub counter: *mut u32,
+    /// Memory for sums of parts of the keys, which few tokens after many positions take; may be null.
+    pub workspace: *mut c_void,
+    /// Its bytes; [`prefill_workspace`] is enough for every launch.
+    pub workspace_bytes: u64,
     /// Query rows.
     pub tokens: usize,
     /// Positions before them.
@@ -266,6 +276,8 @@ impl Prefill {
             o_row_stride: self.out.stride,
             o_head_stride: head,
             counter: self.counter,
+            workspace: self.workspace,
+            workspace_bytes: self.workspace_bytes as i64,
             sm_count: launch.multiprocessors,
             overlap: launch.overlap,
             stream,

@@ -17,7 +17,7 @@ mod rows;
 mod sample;
 
 #[cfg(feature = "layers")]
-pub use attention::{decode_workspace, Append, Decode, Prefill, Rope};
+pub use attention::{decode_workspace, prefill_workspace, Append, Decode, Prefill, Rope};
 #[cfg(feature = "layers")]
 pub use cache::Cache;
 #[cfg(feature = "layers")]

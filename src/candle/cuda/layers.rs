@@ -221,6 +221,8 @@ pub(in crate::candle) fn prefill(device: &CudaDevice, of: &Prefill, workspace: &
             cache: cache(of.cache, [k, v, std::ptr::null_mut(), std::ptr::null_mut()]),
             slot: of.slot,
             counter: counter.cast(),
+            workspace: counter.cast::<u8>().wrapping_add(COUNTER).cast(),
+            workspace_bytes: (workspace.counters - COUNTER) as u64,
             tokens: of.q.rows,
             past: of.past,
             heads: of.heads,

@@ -37,12 +37,14 @@ impl Settings {
 }
 
 /// Memory that the kernels of [`decode`](super::decode) and [`prefill`](super::prefill) keep sums in, for calls one after another on one stream: all layers of
-/// a model share one. It has 256 (head + 2) bytes for each sequence and head, and some more; on the CPU none.
+/// a model share one. On a GPU it has 256 (head + 2) bytes for each sequence and head, or some 13 MiB where that is more; on the CPU none.
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    /// Zeros in u32: the counter of `prefill` in 16 bytes, then what `decode` has.
+    /// In u32: the counter of `prefill` in 16 bytes, sums, and from the byte `counters` on the counters of `decode`. Counters are zeros between calls.
     #[cfg_attr(not(feature = "layers"), expect(dead_code))]
     pub(in crate::candle) memory: Option<Tensor>,
+    #[cfg_attr(not(feature = "layers"), expect(dead_code))]
+    pub(in crate::candle) counters: usize,
     #[cfg_attr(not(feature = "layers"), expect(dead_code))]
     pub(in crate::candle) sizes: [usize; 3],
 }
@@ -53,16 +55,20 @@ impl Workspace {
     /// # Errors
     /// A device without room, and a GPU without the feature `layers`.
     pub fn new(sequences: usize, heads: usize, head: usize, device: &Device) -> Result<Self> {
-        let memory = match device {
-            Device::Cpu => None,
+        let sizes = [sequences, heads, head];
+        match device {
+            Device::Cpu => Ok(Self { memory: None, counters: 0, sizes }),
             #[cfg(feature = "layers")]
-            Device::Cuda(_) => {
-                let words =
-                    4 + crate::layer::decode_workspace(sequences, heads, head).next_multiple_of(16) as usize / 4;
-                Some(Tensor::zeros(words, ::candle::DType::U32, device)?)
+            Device::Cuda(of) => {
+                use crate::layer::{decode_workspace, prefill_workspace};
+                let behind = 4 * (sequences * heads).next_multiple_of(32);
+                let sums = decode_workspace(sequences, heads, head) as usize - behind;
+                let parts = prefill_workspace(crate::candle::cuda::multiprocessors(of)?, head) as usize;
+                let counters = 16 + sums.max(parts).next_multiple_of(16);
+                let memory = Tensor::zeros((counters + behind) / 4, ::candle::DType::U32, device)?;
+                Ok(Self { memory: Some(memory), counters, sizes })
             }
-            other => crate::candle::tensors::Block("attention::Workspace").elsewhere(other)?,
-        };
-        Ok(Self { memory, sizes: [sequences, heads, head] })
+            other => crate::candle::tensors::Block("attention::Workspace").elsewhere(other),
+        }
     }
 }
