@@ -286,3 +286,112 @@ impl Prefill {
         layers::answer(check.0, unsafe { ffi::tg_prefill_launch(&args) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{decode_workspace, prefill_workspace, Append, Decode, Prefill};
+    use crate::ffi;
+    use crate::layer::{Cache, Rows};
+    use crate::problem::Format;
+    use std::ffi::c_void;
+    use std::ptr::{null, null_mut};
+
+    const AT: *mut c_void = std::ptr::without_provenance_mut(1 << 40);
+
+    fn cache(head: usize, format: Format) -> Cache {
+        Cache::new(AT, AT, format, [2, 2, 16, head])
+    }
+
+    fn decode(cache: Cache) -> Decode {
+        let rows = Rows::new(AT, 8 * cache.head as i64);
+        Decode {
+            q: rows,
+            out: rows,
+            cache,
+            lengths: null(),
+            slots: null(),
+            workspace: AT,
+            workspace_bytes: decode_workspace(2, 8, cache.head),
+            sequences: 2,
+            heads: 8,
+            window: 0,
+            scale: 1.0,
+            format: Format::BF16,
+            after_append: false,
+        }
+    }
+
+    /// Checks come before the first call of CUDA, and before any memory is read.
+    #[test]
+    fn what_the_kernels_do_not_take_is_an_error_that_says_what_they_do() {
+        let of = decode(cache(64, Format::BF16));
+        let [fp8, f16, wide] = [(64, Format::F8E4M3), (64, Format::F16), (80, Format::BF16)].map(|(h, f)| cache(h, f));
+        let odd = Rows::new(AT.wrapping_byte_add(8), 512);
+        let prefill = Prefill {
+            q: of.q,
+            out: of.out,
+            cache: of.cache,
+            slot: 1,
+            counter: null_mut(),
+            workspace: null_mut(),
+            workspace_bytes: 0,
+            tokens: 4,
+            past: 12,
+            heads: 8,
+            causal: true,
+            window: 0,
+            scale: 1.0,
+            format: Format::BF16,
+        };
+        let append = Append {
+            qkv: of.q,
+            q: odd,
+            cache: of.cache,
+            positions: null(),
+            slots: null(),
+            rope: None,
+            norms: [null(); 2],
+            eps: 0.0,
+            tokens: 1,
+            heads: 4,
+            format: Format::BF16,
+            before_decode: false,
+        };
+        // SAFETY: the arguments are refused.
+        let errors = unsafe {
+            [
+                (
+                    Decode { cache: wide, ..of }.launch(null_mut()),
+                    "heads of 80 numbers; the kernels have 64, 96, 128 and 256",
+                ),
+                (Decode { cache: f16, ..of }.launch(null_mut()), "a cache in f16; expected bf16 or f8e4m3"),
+                (Decode { cache: fp8, ..of }.launch(null_mut()), "a cache in fp8 without scales"),
+                (Decode { heads: 7, ..of }.launch(null_mut()), "7 heads over 2 of K and V"),
+                (Decode { scale: f32::NAN, ..of }.launch(null_mut()), "a scale of NaN; expected a positive one"),
+                (Decode { sequences: 3, ..of }.launch(null_mut()), "a workspace of"),
+                (Decode { q: odd, ..of }.launch(null_mut()), "the rows of q start at no multiples of 16 bytes"),
+                (
+                    Prefill { cache: fp8, ..prefill }.launch(null_mut()),
+                    "a cache in fp8; append the prompt to a cache in q's format",
+                ),
+                (Prefill { past: 13, ..prefill }.launch(null_mut()), "positions to 17 of slot 1, in 2 slots of 16"),
+                (append.launch(null_mut()), "the rows of q start at no multiples of 16 bytes"),
+            ]
+        };
+        for (result, words) in errors {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(words), "{error}\ndoes not have\n{words}");
+        }
+    }
+
+    /// The sizes that Rust computes are those of the kernels.
+    #[test]
+    fn workspaces_are_as_large_as_the_kernels_say() {
+        for (sequences, heads, head) in [(1, 1, 64), (32, 32, 128), (3, 9, 96), (64, 16, 256)] {
+            // SAFETY: a function without pointers.
+            let bytes = unsafe { ffi::tg_attention_decode_workspace(sequences, heads, head) };
+            assert_eq!(decode_workspace(sequences as usize, heads as usize, head as usize), bytes as u64);
+        }
+        assert_eq!(prefill_workspace(132, 128), 132 * 128 * 130 * 4);
+    }
+}

@@ -340,7 +340,12 @@ pub fn decodes(device: &Device, shape: Shape) -> Result<()> {
         attention::decode_into(&q, &cache, &of, Some(&at), &settings, &workspace, &out)?;
         close("the same again", &out, &exact(&got)?, |_| 0.0)?;
     }
-    Ok(())
+    // A length up to the old capacity, in a cache that has grown.
+    let (of, settings) = (ints(&[capacity as i32, 1, 2], device)?, Settings::new(head));
+    let q = q.narrow(0, 0, 3)?;
+    let before = attention::decode(&q, &cache, &of, None, &settings, &workspace)?;
+    let after = attention::decode(&q, &cache.grown(capacity + 7)?, &of, None, &settings, &workspace)?;
+    close("in a cache that has grown", &after, &exact(&before)?, |_| 0.0)
 }
 
 fn compare(what: &str, got: &Tensor, expected: &[(f64, f64)], dtype: DType) -> Result<()> {

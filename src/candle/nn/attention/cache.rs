@@ -84,6 +84,24 @@ impl KvCache {
         Ok(Self { k: zeros()?, v: zeros()?, scales })
     }
 
+    /// A cache with more rows for each slot, and the content of this one. Both exist until this one is dropped.
+    ///
+    /// # Errors
+    /// Fewer rows than this cache has; those of [`new`](Self::new).
+    pub fn grown(&self, capacity: usize) -> Result<Self> {
+        let [slots, kv_heads, have, head] = self.sizes();
+        if capacity < have {
+            bail!("KvCache: {capacity} rows; expected at least the {have} that the cache has");
+        }
+        let cache = Self::new(slots, kv_heads, capacity, head, self.dtype(), self.k.device())?;
+        cache.k.slice_set(&self.k, 2, 0)?;
+        cache.v.slice_set(&self.v, 2, 0)?;
+        for (to, from) in cache.scales.iter().flatten().zip(self.scales.iter().flatten()) {
+            to.slice_set(from, 2, 0)?;
+        }
+        Ok(cache)
+    }
+
     /// Keys, (slots, kv_heads, capacity, head).
     pub fn k(&self) -> &Tensor {
         &self.k
