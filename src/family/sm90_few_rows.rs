@@ -7,7 +7,7 @@
 use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::arithmetic_us;
-use crate::cost::pipeline::{l2_us_of_one, memory_us, Activities};
+use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, odd_lines, Activities};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, MAX_ALIGN};
 
@@ -32,6 +32,9 @@ fitted! {
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
         /// than half of the multiprocessors load.
         pull: [f64; 2] = "", 0.2 to 3.0;
+        /// The time of L2's loads to all multiprocessors where lines start at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold
+        /// for whole lines.
+        odd: [f64; 2] = "", 1.0 to 8.0;
         /// Memory time over the time of one pass.
         memory: f64 = "", 0.9 to 2.0;
         /// The time of loads where B lies at odd addresses, in nt and nn, over the time of TMA's loads.
@@ -111,7 +114,12 @@ impl Sm90FewRows {
         let stages = turns * (steps * products.max(latency / f64::from(config.stages)) + self.tile_us);
         let bytes = (blocks / at_once).ceil() * w_rows * steps * depth * problem.b.format.bits() / 8.0;
         let pull = self.pull[usize::from(is_raw(kernel) && 2.0 * blocks < sms)];
-        let ring = stages.max(l2_us_of_one(bytes, pull, device) + self.tile_us);
+        let of_all = blocks * (width + w_rows) * steps * depth * problem.b.format.bits() / 8.0;
+        let l2 = match odd_lines(problem, self.odd) {
+            odd if odd > 1.0 && !is_raw(kernel) => l2_us(of_all, 1.0 / odd, device),
+            _ => 0.0,
+        };
+        let ring = stages.max(l2_us_of_one(bytes, pull, device).max(l2) + self.tile_us);
         let raw = match kernel.layout {
             _ if !is_raw(kernel) => 1.0,
             Layout::NT => self.raw[0],
