@@ -49,8 +49,7 @@ struct Facts {
     is_linear: bool,
     /// Several matrices with N and K from 64 to 4096.
     is_attention: bool,
-    /// nt with up to 192 rows of 16 bits whose lines start at multiples of 64 bytes, or in accurate f32. TMA takes longer for other lines, and the seeds
-    /// have few: 93 x 5360 x 2008 takes 14.2 us by our fastest kernel, 11.1 by cuBLAS.
+    /// nt with up to 192 rows of 16 bits in lines of whole 64 bytes, or in accurate f32. The seeds have few other lines, for which TMA takes longer.
     never_slower: bool,
 }
 
@@ -76,7 +75,8 @@ impl Facts {
                 && (!one || problem.outputs() > 4096.0 && k <= 53_248),
             is_linear: one && in_linear,
             is_attention: !one && n.min(k) >= 64 && n.max(k) <= 4096,
-            never_slower: problem.layout() == Layout::NT && (is_half && m <= 192 && has_whole_lines(problem) || is_accurate),
+            never_slower: problem.layout() == Layout::NT
+                && (is_half && m <= 192 && has_whole_lines(problem) || is_accurate),
         }
     }
 }

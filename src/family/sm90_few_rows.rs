@@ -32,8 +32,7 @@ fitted! {
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
         /// than half of the multiprocessors load.
         pull: [f64; 2] = "", 0.2 to 3.0;
-        /// The time of L2's loads to all multiprocessors where lines start at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold
-        /// for whole lines.
+        /// L2's time for lines at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold for whole lines.
         odd: [f64; 2] = "", 1.0 to 8.0;
         /// Memory time over the time of one pass.
         memory: f64 = "", 0.9 to 2.0;
