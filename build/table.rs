@@ -162,7 +162,7 @@ pub struct Kernel {
     pub line: usize,
     /// Hash of the kernel's code (build/code.rs); empty until the sources are read.
     pub code: String,
-    /// The kernel's limits: an expression of Rust, and a struct in C++.
+    /// The kernel's limits: an expression of Rust, and a function in C++.
     pub limits: [String; 2],
 }
 
@@ -429,7 +429,7 @@ impl Kernel {
         (self.role != Role::Vendor).then(|| csrc.join(&self.family).join(format!("{}.cu", self.family)))
     }
 
-    /// The kernel in a unit's list of rows: the struct of its limits, and its line (TG_KERNEL in csrc/common/kernel.hpp).
+    /// The kernel in a unit's list of rows: its limits, and its line (TG_KERNEL in csrc/common/kernel.hpp).
     pub fn cpp(&self) -> String {
         let widths: Vec<String> = self.widths.iter().map(u32::to_string).collect();
         let [m, n, k] = self.tile;

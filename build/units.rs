@@ -69,6 +69,17 @@ pub fn registry(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit, out: &Path) 
     })
 }
 
+/// The unit of the check of every kernel's limits.
+pub fn limits(csrc: &Path, toolkit: &Toolkit) -> Unit {
+    Unit {
+        title: "limits".into(),
+        source: csrc.join("limits.cpp"),
+        include: csrc.into(),
+        rows: String::new(),
+        compiler: toolkit.host(csrc),
+    }
+}
+
 /// The unit of kernels beside the products, csrc/`name`/`name`.cu, for every arch of the build.
 pub fn beside(name: &str, archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Unit {
     let mut compiler = toolkit.cuda(csrc);

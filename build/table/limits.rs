@@ -227,7 +227,7 @@ impl Numbers {
         )
     }
 
-    /// The struct of the kernel's limits in C++: what differs from no limit.
+    /// The kernel's limits in C++, as a function: what differs from no limit.
     pub fn cpp(&self, kernel: &Kernel) -> String {
         let set = |members: [bool; 4]| members.iter().rev().fold(0, |set, member| set << 1 | u32::from(*member));
         let most_k = [self.k, self.most_k].into_iter().flatten().min();
@@ -236,30 +236,29 @@ impl Numbers {
         let own = |value: String, none: &str| (value != none).then_some(value);
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let fields = [
-            ("Grouping", "groups", own(format!("Grouping::{}", self.groups.to_lowercase()), "Grouping::never")),
-            ("bool", "gates", own(self.gates.to_string(), "false")),
-            ("bool", "gates_c", own(self.gates_c.to_string(), "false")),
-            ("Fusion", "fusion", own(format!("Fusion::{}", kernel.epilogue), "Fusion::full")),
-            ("int64_t", "rows", number(self.rows)),
-            ("int64_t", "columns", number(self.columns)),
-            ("int64_t", "least_k", own(self.least_k.to_string(), "1")),
-            ("int64_t", "most_k", number(most_k)),
-            ("int64_t", "matrices", number(self.matrices)),
-            ("int64_t", "tiles", number(tiles.map(|tiles| tiles.most))),
-            ("int64_t", "tile_rows", number(tiles.map(|tiles| tiles.sides[0].into()))),
-            ("int64_t", "tile_columns", number(tiles.map(|tiles| tiles.sides[1].into()))),
-            ("bool", "tiles_of_batch", own(tiles.is_some_and(|tiles| tiles.of_batch).to_string(), "false")),
-            ("bool", "any_strides", own(self.any_strides.to_string(), "false")),
-            ("bool", "two_batch_dims", own(self.two_batch_dims.to_string(), "true")),
-            ("unsigned", "aligned", own(set(self.aligned).to_string(), "0")),
-            ("unsigned", "tma", own(set(self.tma).to_string(), "0")),
-            ("unsigned", "multiples", own(set(self.multiples).to_string(), "0")),
-            ("int", "blocks", own(blocks.to_string(), "1")),
+            ("groups", own(format!("Grouping::{}", self.groups.to_lowercase()), "Grouping::never")),
+            ("gates", own(self.gates.to_string(), "false")),
+            ("gates_c", own(self.gates_c.to_string(), "false")),
+            ("fusion", own(format!("Fusion::{}", kernel.epilogue), "Fusion::full")),
+            ("rows", number(self.rows)),
+            ("columns", number(self.columns)),
+            ("least_k", own(self.least_k.to_string(), "1")),
+            ("most_k", number(most_k)),
+            ("matrices", number(self.matrices)),
+            ("tiles", number(tiles.map(|tiles| tiles.most))),
+            ("tile_rows", number(tiles.map(|tiles| tiles.sides[0].into()))),
+            ("tile_columns", number(tiles.map(|tiles| tiles.sides[1].into()))),
+            ("tiles_of_batch", own(tiles.is_some_and(|tiles| tiles.of_batch).to_string(), "false")),
+            ("any_strides", own(self.any_strides.to_string(), "false")),
+            ("two_batch_dims", own(self.two_batch_dims.to_string(), "true")),
+            ("aligned", own(set(self.aligned).to_string(), "0")),
+            ("tma", own(set(self.tma).to_string(), "0")),
+            ("multiples", own(set(self.multiples).to_string(), "0")),
+            ("blocks", own(blocks.to_string(), "1")),
         ];
-        let constants = fields.into_iter().filter_map(|(kind, name, value)| Some((kind, name, value?)));
-        let constants: String =
-            constants.map(|(kind, name, value)| format!(" static constexpr {kind} {name} = {value};")).collect();
-        format!("namespace tilegemm {{ struct {}_limits : Limits {{{constants} }}; }}\n", kernel.name)
+        let numbers = fields.into_iter().filter_map(|(name, value)| Some(format!("own.{name} = {}; ", value?)));
+        let (name, numbers) = (&kernel.name, numbers.collect::<String>());
+        format!("namespace tilegemm {{ constexpr Limits {name}_limits() {{ Limits own; {numbers}return own; }} }}\n")
     }
 }
 

@@ -1,7 +1,7 @@
 // From a row of the table (csrc/<family>/family.toml) to a kernel descriptor.
 //
-// build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>": for each kernel a struct of its limits and a
-// TG_KERNEL line. The family defines `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm
+// build.rs compiles a family's .cu once per unit with -DTG_ROWS="<file>": for each kernel its limits and a TG_KERNEL
+// line. The family defines `template <class Row> tg_status launch(const tg_gemm_args*)` in namespace tilegemm
 // and includes TG_ROWS last. `launch` gets problems within the limits, with at least one element of D.
 #pragma once
 #include <cuda_bf16.h>
@@ -54,28 +54,6 @@ class Rehearsal {
   static bool is_on();  // on this thread
   // Whether this thread has a rehearsal, which then knows that a launch gives blocks so much dynamic shared memory.
   static bool knows(int shared_bytes);
-};
-
-// The descriptor's functions for a launch function of kernels with these formats of A and of B, one format of C, bias
-// and D, and these limits. No kernel takes scales of matrices yet.
-template <tg_format a, tg_format b, tg_format out, tg_layout layout, int align, class Limits,
-          tg_status (*launch)(const tg_gemm_args*)>
-struct Entry {
-  static constexpr tg_types types = {a, b, out, out, a == TG_F64 ? TG_F64 : TG_F32};
-
-  static tg_status checked_launch(const tg_gemm_args* args) {
-    const tg_types& have = args->types;
-    const bool same =
-        have.a == types.a && have.b == types.b && have.c == types.c && have.d == types.d && have.acc == types.acc;
-    const bool unscaled = !args->a_scale.ptr && !args->b_scale.ptr && !args->d_scale.ptr;
-    if (!same || !unscaled) return TG_UNSUPPORTED;
-    if (args->m == 0 || args->n == 0 || args->batch[0] == 0 || args->batch[1] == 0) return TG_OK;
-    return Within<a, b, out, layout, align, Limits>::check(*args) ? launch(args) : TG_UNSUPPORTED;
-  }
-  static tg_status can_implement(const tg_gemm_args* args) {
-    const Rehearsal rehearsal;
-    return checked_launch(args);
-  }
 };
 
 // Lets `kernel` have `bytes` of dynamic shared memory on the current device. cudaFuncSetAttribute would forget an
@@ -171,18 +149,21 @@ bool rows_at_multiples(int unit, const tg_matrix& matrix, int64_t count, const i
 // TG_DESCRIBE.
 #define TG_DESCRIBE(NAME, DTYPE, B, OUT, MATH, LAYOUT, TILE_M, TILE_N, TILE_K, CLUSTER_M, CLUSTER_N, ALIGN, LAUNCH) \
   namespace tilegemm {                                                                                              \
-  using NAME##_entry = Entry<DTYPE, B, OUT, LAYOUT, ALIGN, NAME##_limits, LAUNCH>;                                  \
+  constexpr Contract NAME##_contract = {                                                                            \
+      {DTYPE, B, OUT, OUT, DTYPE == TG_F64 ? TG_F64 : TG_F32}, LAYOUT, ALIGN, NAME##_limits()};                     \
+  static tg_status NAME##_launch(const tg_gemm_args* args) { return launch_within(NAME##_contract, LAUNCH, args); } \
+  static tg_status NAME##_rehearse(const tg_gemm_args* args) { return rehearse(NAME##_contract, LAUNCH, args); }    \
   }                                                                                                                 \
   extern "C" {                                                                                                      \
   extern const tg_kernel NAME;                                                                                      \
   const tg_kernel NAME = {#NAME,                                                                                    \
-                          tilegemm::NAME##_entry::types,                                                            \
+                          tilegemm::NAME##_contract.types,                                                          \
                           MATH,                                                                                     \
                           LAYOUT,                                                                                   \
                           {TILE_M, TILE_N, TILE_K},                                                                 \
                           {CLUSTER_M, CLUSTER_N},                                                                   \
                           ALIGN,                                                                                    \
-                          tilegemm::NAME##_entry::checked_launch,                                                   \
-                          tilegemm::NAME##_entry::can_implement,                                                    \
+                          tilegemm::NAME##_launch,                                                                  \
+                          tilegemm::NAME##_rehearse,                                                                \
                           tilegemm::load_own_module};                                                               \
   }

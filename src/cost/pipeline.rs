@@ -49,15 +49,19 @@ pub(crate) fn l2_us(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
 }
 
 /// The factor of loads by where lines of A and B start: at multiples of 64 bytes 1, at odd multiples of 32 and of 16 bytes `odd`; the least aligned line of
-/// both counts. TMA asks L2 for
-/// more sectors of such lines than they have: a wave of `sm90_swap_ab` takes 1.03, 1.09 and 1.55 times its estimate for whole lines, the median of 50, 227
-/// and 357 measurements (H100, 2026-11-28).
+/// both counts. TMA asks L2 for more sectors of such lines than they have: `sm90_wave` takes 1.03, 1.09 and 1.55 times its estimate for whole lines, the
+/// median of 50, 227 and 357 measurements (H100, 2026-11-28).
 pub(crate) fn odd_lines(problem: &Problem, odd: [f64; 2]) -> f64 {
     let bytes = |operand: &Operand| {
         let line = operand.row_stride.max(operand.col_stride).unsigned_abs() * operand.format.bits() as u64 / 8;
         line.trailing_zeros()
     };
     [1.0, odd[0], odd[1]][6usize.saturating_sub(bytes(&problem.a).min(bytes(&problem.b)) as usize).min(2)]
+}
+
+/// Whether all lines of A and B start at multiples of 64 bytes.
+pub(crate) fn has_whole_lines(problem: &Problem) -> bool {
+    odd_lines(problem, [2.0; 2]) == 1.0
 }
 
 /// Time in which L2 gives `bytes` to one multiprocessor.

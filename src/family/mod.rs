@@ -25,19 +25,17 @@ mod sm80_grouped_gemm;
 mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
 mod sm90_dgemm;
+mod sm90_few_rows;
 mod sm90_gemm;
 mod sm90_gguf_gemm;
 mod sm90_gguf_grouped_gemm;
 mod sm90_grouped_gemm;
 mod sm90_sgemm;
-mod sm90_swap_ab;
 mod sm90_tf32;
+mod sm90_wave;
 mod split_k;
 mod tile_gemm;
 pub(crate) mod trees;
-
-#[cfg(test)]
-mod tests;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 

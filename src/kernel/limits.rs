@@ -1,6 +1,6 @@
 //! The limits of a kernel as numbers (`[limits]` of its family.toml, build/table/limits.rs), and the one piece of code that checks them.
 //!
-//! The build makes the numbers of C++ of the same lines, and `csrc/common/limits.hpp` checks them before each launch. Only this file checks
+//! The build makes the numbers of C++ of the same lines, and `csrc/limits.cpp` checks them before each launch. Only this file checks
 //! `ELEMENTS`. `tests/tables/edges.rs` holds both to edges worked out by hand, `tests/plan/limits.rs` holds families to 32-bit extents, and
 //! `tests/gpu/limits.rs` launches the largest problems.
 

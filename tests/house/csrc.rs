@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folders of headers and kernels that belong to no family.
-const BESIDE: [&str; 4] = ["common", "elementwise", "experts", "gguf"];
+const BESIDE: [&str; 5] = ["common", "elementwise", "experts", "gguf", "swap_ab"];
 
 /// Headers of `common` for two subjects. Neither can have the header, as a family includes no header of another one.
 const OF_TWO: [&str; 6] = [
@@ -42,8 +42,11 @@ fn folder(file: &str) -> &str {
     file.split_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// The subject of a family: families with the same one of these words in their names have a subject in common.
+/// The subject of a family: families with the same one of these words in their names, or with a folder for themselves, have a subject in common.
 fn subject(family: &str) -> &str {
+    if ["sm90_few_rows", "sm90_wave"].contains(&family) {
+        return "swap_ab";
+    }
     ["gguf", "grouped", "bf16x6"].into_iter().find(|subject| family.contains(subject)).unwrap_or(family)
 }
 

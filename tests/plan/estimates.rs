@@ -13,7 +13,7 @@ fn plan(problem: &Problem, policy: Policy) -> Arc<Planned> {
     dispatcher.plan(problem, policy).unwrap_or_else(|error| panic!("{problem}: {error}"))
 }
 
-/// Times of `sm90_swap_ab` and of cuBLAS on an H100, 2026-11-22, in products of models that the suite does not have.
+/// Times of `sm90_few_rows` and of cuBLAS on an H100, 2026-11-22, in products of models that the suite does not have.
 #[test]
 fn estimates_of_few_rows_hold_beyond_the_suite() {
     let recorded = [
@@ -31,7 +31,7 @@ fn estimates_of_few_rows_hold_beyond_the_suite() {
     ];
     for (m, n, k, swap_ab, cublas) in recorded {
         let problem = Problem::dense(m, n, k, 1, Layout::NT, Format::BF16);
-        for (name, us) in [("sm90_swap_ab_bf16_nt_128x64x128_1x1_s8", swap_ab), ("cublas_bf16_nt", cublas)] {
+        for (name, us) in [("sm90_few_rows_bf16_nt_128x64x128_1x1_s8", swap_ab), ("cublas_bf16_nt", cublas)] {
             let estimate = plan(&problem, Policy::force(name).unwrap()).estimate_us;
             assert!((estimate / us - 1.0f64).abs() < 0.17, "{problem}: {name} {estimate} us, recorded {us} us");
         }

@@ -76,10 +76,10 @@ fn trees_explain_errors_and_have_an_origin() {
 fn a_refit_changes_the_estimates_of_its_family_alone() {
     let device = DeviceInfo::h100();
     let problem = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16).canonical().problem;
-    let kernel = family::by_name("sm90_swap_ab_bf16_nt_128x64x128_1x1_s8").unwrap();
+    let kernel = family::by_name("sm90_few_rows_bf16_nt_128x64x128_1x1_s8").unwrap();
     let other = family::by_name("cublas_bf16_nt").unwrap();
     let parameters = fit::parameters(kernel.family, &device);
-    let place = parameters.iter().position(|parameter| parameter.name == "few_launch_us").unwrap();
+    let place = parameters.iter().position(|parameter| parameter.name == "launch_us").unwrap();
     let mut values: Vec<f64> = parameters.iter().map(|parameter| parameter.value).collect();
     let same = Refit::default().with(kernel.family, &values);
     values[place] += 1.0;
@@ -104,15 +104,6 @@ fn a_refit_changes_the_estimates_of_its_family_alone() {
 struct Regret {
     rows: Vec<(String, f64)>,
     unmeasured: usize,
-}
-
-/// The present name of a kernel in records from before 2026-11-24.
-fn renamed(name: &str) -> String {
-    match (name.strip_prefix("sm90_skinny_"), name.strip_prefix("sm90_wave_")) {
-        (Some(rest), _) => format!("sm90_swap_ab_{rest}_s8"),
-        (_, Some(rest)) => format!("sm90_swap_ab_{}", rest.trim_end_matches("_exchanged")),
-        _ => name.into(),
-    }
 }
 
 fn regret(device: &DeviceInfo, record: &str) -> Regret {
@@ -143,11 +134,11 @@ fn regret(device: &DeviceInfo, record: &str) -> Regret {
         let vendor = format!("cublas_{dtype}_{layout}");
         let times = row[columns.len()].as_array().unwrap().chunks(2).filter_map(|time| {
             let arm = &record["arms"][time[0].as_u64()? as usize];
-            let name = renamed(arm["kernel"].as_str()?);
+            let name = arm["kernel"].as_str()?;
             let counts = ["ours", "own", "own-best", "candle"].contains(&arm["arm"].as_str()?);
             let is_vendors = name == "cublasGemmStridedBatchedEx";
             (counts && (!is_vendors || !folded))
-                .then_some((if is_vendors { vendor.clone() } else { name }, time[1].as_f64()?))
+                .then_some((if is_vendors { vendor.clone() } else { name.into() }, time[1].as_f64()?))
         });
         let times: Vec<(String, f64)> = times.collect();
         let best = times.iter().map(|time| time.1).fold(f64::INFINITY, f64::min);

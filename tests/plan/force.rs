@@ -8,7 +8,7 @@ use candle_tilegemm::internal::tuning::{Among, Key, Origin, Point, Tuning};
 use candle_tilegemm::problem::BiasAxis;
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 
-const WAVE: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
+const WAVE: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2";
 
 fn h100() -> Dispatcher {
     Dispatcher::hypothetical(DeviceInfo::h100()).without_tuning()

@@ -64,7 +64,7 @@ fn fits_32_bits(kernel: &KernelDesc, problem: &Problem) -> Result<(), String> {
         _ if kernel.role != Role::Kernel => return Ok(()),
         "simt_gemm" => &[("K", k, INT), ("tiles", tiles, INT)],
         "split_k" => &[("tiles", tiles * batch, INT)],
-        "gemv" | "gevm" | "outer" | "sm90_swap_ab" => {
+        "gemv" | "gevm" | "outer" | "sm90_few_rows" | "sm90_wave" => {
             &[("M", m, INT / 2), ("N", n, INT / 2), ("K", k, INT / 2), ("matrices", batch, 65_535)]
         }
         "tile_gemm" | "sm90_tf32" => {

@@ -93,7 +93,7 @@ fn shapes_get_the_kernels_made_for_them() {
         ("f64", linear(512, 1024, 1024, Format::F64), Policy::own(), vec!["sm90_dgemm"]),
         ("odd f64", linear(512, 1024, 1023, Format::F64), Policy::own(), vec!["split_k"]),
         ("odd N and K", bf16(512, 1023, 1021), Policy::default(), vec!["cublas"]),
-        ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec!["sm90_swap_ab"]),
+        ("odd N and K", bf16(512, 1023, 1021), Policy::own(), vec!["sm90_wave"]),
         ("a long K of few outputs", bf16(1, 8, 16_384), Policy::own(), vec!["gemv"]),
         ("K = 0", bf16(512, 1024, 0), Policy::default(), vec!["reference"]),
     ];
@@ -184,7 +184,7 @@ fn operands_that_tma_cannot_read_are_refused_with_the_numbers() {
 #[test]
 fn kernels_for_few_rows_say_how_many_and_what_else_they_need() {
     const GEMV: &str = "gemv_sm90_bf16_nt_8x2x512_1x1";
-    const FEW_ROWS: &str = "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8";
+    const FEW_ROWS: &str = "sm90_few_rows_bf16_nt_128x64x128_1x1_s8";
     let own = |problem: &Problem| plan(problem, Policy::own()).kernel.name;
     assert_eq!((own(&bf16(1, 4096, 4096)), own(&bf16(4, 4096, 4096))), (GEMV, GEMV));
     assert_eq!((own(&bf16(9, 4096, 4096)), own(&bf16(16, 3072, 2048))), (FEW_ROWS, FEW_ROWS));
@@ -308,12 +308,12 @@ fn estimates_of_the_kernels_for_few_rows_are_near_what_was_measured() {
 
 #[test]
 fn a_few_hundred_rows_get_the_wave_made_for_them() {
-    const FLAT: &str = "sm90_swap_ab_bf16_nt_64x128x128_2x1";
-    const NARROW: &str = "sm90_swap_ab_bf16_nt_128x96x128_2x1";
-    const WIDE: &str = "sm90_swap_ab_bf16_nt_128x224x64_2x1_s2";
-    const HALVES: &str = "sm90_swap_ab_bf16_nt_192x64x128_1x1_s2";
-    const QUARTERS: &str = "sm90_swap_ab_bf16_nt_200x128x64_2x1_s2";
-    const TALL: &str = "sm90_swap_ab_bf16_nt_200x192x64_2x1";
+    const FLAT: &str = "sm90_wave_bf16_nt_64x128x128_2x1";
+    const NARROW: &str = "sm90_wave_bf16_nt_128x96x128_2x1";
+    const WIDE: &str = "sm90_wave_bf16_nt_128x224x64_2x1_s2";
+    const HALVES: &str = "sm90_wave_bf16_nt_192x64x128_1x1_s2";
+    const QUARTERS: &str = "sm90_wave_bf16_nt_200x128x64_2x1_s2";
+    const TALL: &str = "sm90_wave_bf16_nt_200x192x64_2x1";
     const WAVES: [(usize, usize, usize, &str); 12] = [
         (48, 6144, 4096, FLAT),
         (128, 6144, 4096, NARROW),
@@ -333,7 +333,7 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
     }
     // Where cuBLAS was 7 to 28 % slower.
     for (m, n, k) in [(129, 4096, 4096), (257, 4096, 4096), (192, 4096, 14_336), (256, 28_672, 4096)] {
-        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, "sm90_swap_ab", "{m}x{n}x{k}");
+        assert_eq!(plan(&bf16(m, n, k), Policy::default()).kernel.family, "sm90_wave", "{m}x{n}x{k}");
     }
     let name = WIDE;
     // N may be anything, rows of D need no alignment, and C is fused.
@@ -351,8 +351,8 @@ fn a_few_hundred_rows_get_the_wave_made_for_them() {
 #[test]
 fn one_row_more_costs_a_wave_no_more_than_its_widths_force() {
     const LAYERS: [(usize, usize, usize); 2] = [(4096, 4096, 800), (6144, 4096, 256)];
-    let waves = KERNELS.iter().filter(|kernel| kernel.family == "sm90_swap_ab" && kernel.types.a == Format::BF16);
-    let swapped = waves.filter(|kernel| kernel.split <= 2 && kernel.widths.last() == Some(&kernel.tile[0]));
+    let waves = KERNELS.iter().filter(|kernel| kernel.family == "sm90_wave" && kernel.types.a == Format::BF16);
+    let swapped = waves.filter(|kernel| kernel.widths.last() == Some(&kernel.tile[0]));
     let device = DeviceInfo::h100();
     for (n, k, most) in LAYERS {
         let best = |m| {

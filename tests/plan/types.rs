@@ -24,10 +24,10 @@ fn a_result_in_f32_gets_a_kernel_that_stores_f32() {
     for (m, n, k, layout, family, own) in [
         (1, 128_256, 4096, Layout::NT, "gemv", "gemv"),
         (8, 128_256, 4096, Layout::NT, "gemv", "gemv"),
-        (16, 128_256, 4096, Layout::NT, "sm90_swap_ab", "sm90_swap_ab"),
-        (64, 4096, 4096, Layout::NT, "sm90_swap_ab", "sm90_swap_ab"),
-        (160, 1024, 4096, Layout::NT, "sm90_swap_ab", "sm90_swap_ab"),
-        (512, 4096, 14_336, Layout::NT, "cublas", "sm90_swap_ab"),
+        (16, 128_256, 4096, Layout::NT, "sm90_few_rows", "sm90_few_rows"),
+        (64, 4096, 4096, Layout::NT, "sm90_few_rows", "sm90_few_rows"),
+        (160, 1024, 4096, Layout::NT, "sm90_wave", "sm90_wave"),
+        (512, 4096, 14_336, Layout::NT, "cublas", "sm90_wave"),
         (4096, 4096, 4096, Layout::NT, "cublas", "sm90_gemm"),
         (4096, 4096, 4096, Layout::NN, "cublas", "sm90_gemm"),
         (16, 16, 10_001, Layout::NN, "split_k", "split_k"),
@@ -50,7 +50,7 @@ fn a_result_in_f32_gets_a_kernel_that_stores_f32() {
 #[test]
 fn limits_count_the_bytes_of_each_operand() {
     const TILES: &str = "sm90_gemm_bf16_f32_nt_128x256x64_2x1_cooperative";
-    const WAVES: &str = "sm90_swap_ab_bf16_f32_nt_200x128x64_2x1_s2";
+    const WAVES: &str = "sm90_wave_bf16_f32_nt_200x128x64_2x1_s2";
     let verdict = |name, problem: &Problem| {
         by_name(name).unwrap().supports(&problem.canonical().problem, &DeviceInfo::h100()).map_err(|e| e.to_string())
     };

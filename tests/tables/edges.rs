@@ -89,7 +89,7 @@ fn few_rows() -> Vec<Edge> {
     let gemv = "gemv_sm90_bf16_nt_8x2x512_1x1";
     let gevm = "gevm_sm90_bf16_nn_4x64x32_1x1";
     let outer = "outer_sm90_f32_any_16x128x1_1x1";
-    let skinny = "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8";
+    let skinny = "sm90_few_rows_bf16_nt_128x64x128_1x1_s8";
     vec![
         edge(gemv, nt(BF16, [8, 64, 512, 1]), nt(BF16, [9, 64, 512, 1])),
         edge(gemv, nt(BF16, [1, HALF - 1, 8, 1]), nt(BF16, [1, HALF, 8, 1])),
@@ -110,12 +110,12 @@ fn few_rows() -> Vec<Edge> {
         edge(skinny, nt(BF16, [16, 64, 1024, 2]), two_batches(nt(BF16, [16, 64, 1024, 2]))),
         // Rows are taken without TMA where they are at any multiple of 2 bytes; the activations are not.
         edge(
-            "sm90_swap_ab_bf16_nt_128x64x128_1x1_s8_align2",
+            "sm90_few_rows_bf16_nt_128x64x128_1x1_s8_align2",
             apart(nt(BF16, [16, 512, 1024, 1]), [1024, 1025, 512]),
             apart(nt(BF16, [16, 512, 1024, 1]), [-1024, 1025, 512]),
         ),
         edge(
-            "sm90_swap_ab_bf16_nt_128x224x64_2x1_s2",
+            "sm90_wave_bf16_nt_128x224x64_2x1_s2",
             nt(BF16, [200, 512, 1024, 1]),
             misaligned(nt(BF16, [200, 512, 1024, 1]), |p| &mut p.a, 8),
         ),

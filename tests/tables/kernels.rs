@@ -202,23 +202,27 @@ fn every_kind_of_bad_row_has_its_error() {
         ("gevm", &[NEWER, PLAIN, NN], &["`tile` is [128, 256, 64]", "[4, 64, 32]"]),
         ("outer", &[NEWER, F32, ("layout", r#"["tn"]"#)], &["`layout`", r#"["any"]"#]),
         ("outer", &[NEWER, ("layout", r#"["any"]"#)], &["`dtype`", r#"outer computes in ["f32"]"#]),
-        ("sm90_swap_ab", &[NEWER], &["`arch`", r#"["sm90a"]"#]),
-        ("sm90_swap_ab", &[("layout", r#"["tn"]"#)], &["`layout`", r#"["nt", "nn"]"#]),
-        ("sm90_swap_ab", &[], &["`schedule` is cooperative", "sm90_swap_ab has none"]),
-        ("sm90_swap_ab", &[PLAIN], &["`widths` is []", "some of [8, 16"]),
-        ("sm90_swap_ab", &[PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
-        ("sm90_swap_ab", &[PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [8, 16"]),
+        ("sm90_wave", &[NEWER], &["`arch`", r#"["sm90a"]"#]),
+        ("sm90_few_rows", &[("layout", r#"["tn"]"#)], &["`layout`", r#"["nt", "nn"]"#]),
+        ("sm90_wave", &[], &["`schedule` is cooperative", "sm90_wave has none"]),
+        ("sm90_wave", &[PLAIN], &["`widths` is []", "some of [8, 16"]),
+        ("sm90_wave", &[PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
+        ("sm90_wave", &[PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [8, 16"]),
         (
-            "sm90_swap_ab",
+            "sm90_wave",
             &[PLAIN, WIDTHS, ("tile", "[128, 96, 64]")],
             &["`tile` is [128, 96, 64]", "[64|128, its widest, 64|128]"],
         ),
-        ("sm90_swap_ab", &[PLAIN, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64|128|192"]),
-        ("sm90_swap_ab", &[PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
-        ("sm90_swap_ab", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "with a split of 1|2"]),
-        ("sm90_swap_ab", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "16")], &["`split` is 16", "sm90_swap_ab has 1 to 8"]),
+        ("sm90_wave", &[PLAIN, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64|128|192"]),
+        ("sm90_wave", &[PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
         (
-            "sm90_swap_ab",
+            "sm90_few_rows",
+            &[PLAIN, ALONE, ("widths", "[8, 128]"), ("tile", "[128, 64, 128]"), ("split", "4")],
+            &["`split` is 4", "with a split of 8"],
+        ),
+        ("sm90_wave", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),
+        (
+            "sm90_few_rows",
             &[PLAIN, ALONE, ("widths", "[8, 128]"), ("tile", "[128, 128, 64]"), ("split", "8")],
             &["`tile` is [128, 128, 64]", "[its widest, 64, 64|128|192|256] in clusters of [1, 1] with a split of 8"],
         ),
@@ -375,8 +379,8 @@ fn a_folder_with_a_table_is_a_family() {
 #[test]
 fn a_split_of_k_is_in_the_name() {
     let fields = [("tile", "[136, 128, 64]"), ("split", "2"), ("widths", "[72, 136]"), ("schedule", "")];
-    let kernel = parse("sm90_swap_ab", &fields).unwrap().remove(0);
-    assert_eq!(kernel.name, "sm90_swap_ab_bf16_nt_136x128x64_2x1_s2");
+    let kernel = parse("sm90_wave", &fields).unwrap().remove(0);
+    assert_eq!(kernel.name, "sm90_wave_bf16_nt_136x128x64_2x1_s2");
     assert!(kernel.cpp().ends_with(", 2, 0, 0, 2, none, 72, 136)\n"), "{}", kernel.cpp());
     assert!(kernel.rust(0, true, "ROOM").contains("widths: &[72, 136], split: 2,"), "{}", kernel.rust(0, true, "ROOM"));
     assert!(parse(FAMILY, &[]).unwrap()[0].cpp().ends_with(", cooperative, )\n"));

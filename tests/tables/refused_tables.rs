@@ -137,7 +137,7 @@ fn an_entry_whose_kernel_has_changed_is_refused_alone() {
 fn entries_that_no_product_gets_are_counted_and_told_in_a_line() {
     let dispatcher = || Dispatcher::hypothetical(DeviceInfo::h100());
     let problem = Problem::dense(48, 4096, 4096, 1, Layout::NT, Format::BF16);
-    let with_choice = |k: &&KernelDesc| k.family == "sm90_swap_ab" && k.types == problem.types();
+    let with_choice = |k: &&KernelDesc| k.family == "sm90_few_rows" && k.types == problem.types();
     let kernel = KERNELS.iter().find(with_choice).unwrap();
     let policy = Policy::force(kernel.name).unwrap();
     let legal = dispatcher().without_tuning().plan(&problem, policy).unwrap().config.to_string();

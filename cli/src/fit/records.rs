@@ -202,18 +202,10 @@ fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
     Some(of_suite.cloned().unwrap_or(own))
 }
 
-/// The present name of a kernel in records from before 2026-11-24.
-fn renamed(name: &str) -> Option<String> {
-    let few_rows = name.strip_prefix("sm90_skinny_").map(|rest| format!("sm90_swap_ab_{rest}_s8"));
-    let waves =
-        name.strip_prefix("sm90_wave_").map(|rest| format!("sm90_swap_ab_{}", rest.trim_end_matches("_exchanged")));
-    few_rows.or(waves)
-}
-
 /// The kernel of an arm. Stock's call is the vendor row where our canonical form is the same call.
 fn kernel(name: &str, asked: &Problem, canonical: &Problem) -> Option<&'static KernelDesc> {
     if name != "cublasGemmStridedBatchedEx" {
-        return family::by_name(name).or_else(|| family::by_name(&renamed(name)?));
+        return family::by_name(name);
     }
     let is_same = [asked.m, asked.n, asked.batch_count()] == [canonical.m, canonical.n, canonical.batch_count()];
     let is_vendors = |kernel: &&KernelDesc| {

@@ -174,7 +174,7 @@ fn record() -> Value {
             "arms": {
                 "ours": arm(22.0, "gguf_gemv"), "own-best": arm(20.0, "sm90_gguf_gemm"),
                 // Too fast to be true: neither is a choice of a dispatcher.
-                "candle": arm(11.0, "launch_mmq_gguf_q4_k"), "bf16": arm(10.0, "sm90_swap_ab"),
+                "candle": arm(11.0, "launch_mmq_gguf_q4_k"), "bf16": arm(10.0, "sm90_few_rows"),
             },
             "flags": [],
         }, {

@@ -135,7 +135,7 @@ fn texts(reader: &str) -> Vec<Vec<u8>> {
         text.as_bytes()[..ends.last().expect("the file has rows")].to_vec()
     };
     match reader {
-        "kernels" => ["sm90_gemm", "gguf_gemv", "cublas", "sm90_swap_ab"]
+        "kernels" => ["sm90_gemm", "gguf_gemv", "cublas", "sm90_wave"]
             .map(|family| beginning(&format!("csrc/{family}/family.toml"), "\n[[kernel]]"))
             .to_vec(),
         "tuning" => ["tuning/h100/table.json", "tuning/h200/table.json"].map(few_rows).to_vec(),

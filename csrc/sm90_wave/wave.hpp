@@ -1,4 +1,4 @@
-// The kernel of sm90_swap_ab.cu for some 65 to 800 rows of A, in one wave of the tensor cores.
+// The kernel of sm90_wave.cu.
 //
 // At these sizes reading W still decides the time, and a handful of tiles makes a difference: 132 multiprocessors want
 // 132 tiles or a few fewer. So a row of the table has tiles of several widths.
@@ -16,7 +16,7 @@
 // the number of tiles along M, and the last tile of W moves back to end with N.
 #pragma once
 #include "common/pipeline.hpp"
-#include "sm90_swap_ab/store.hpp"
+#include "sm90_wave/store.hpp"
 
 namespace tilegemm {
 namespace {
@@ -40,7 +40,9 @@ struct Wave : Tile<Row, Width> {
   static constexpr int group = Base::swap_ab ? 2 : 4;
 
   static constexpr int inbox_bytes(int split) { return split > 1 && !inbox_in_ring ? parts_bytes : 0; }
-  static constexpr int stages_of(int depth, int split) { return Base::stages_beside(inbox_bytes(split), depth); }
+  static constexpr int stages_of(int depth, int split) {
+    return Base::stages_in(inbox_bytes(split), bytes_of_a_stage(depth));
+  }
   // The row's depth is for small tiles. Fewer than five stages were slower than twice as many stages of half the depth.
   static constexpr int depth = stages_of(Row::tile_k, Row::split) >= 5 ? Row::tile_k : Base::box;
   static constexpr int boxes = depth / Base::box, w_bytes = boxes * Base::w_rows * 128,
@@ -65,9 +67,8 @@ struct WavePlace : Product {
 // under way while a tile is stored. Clusters march only for a single matrix, without an epilogue and with an unsplit K.
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
-    sm90_swap_ab_wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-                      const __grid_constant__ WavePlace p,
-                      const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
+    sm90_wave(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+              const __grid_constant__ WavePlace p, const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
   using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
   // Sharing and splitting cost nothing in a row that does neither: the values are constants.
@@ -235,48 +236,6 @@ __global__ void __launch_bounds__(C::threads, 1)
     finish_all<C>(parked, from, end, to, epilogue, batch0, batch1);
   }
   if (share > 1 && !inbox_in_ring) cluster_wait();
-}
-
-template <class Row, int Width>
-tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
-  using C = Wave<Row, Width>;
-  using T = typename C::Element;
-  const int share = args.config.cluster_m, split = args.config.split, stages = args.config.stages,
-            cluster = share * split;
-  const int64_t n_tiles = ceil_div(args.n, C::w_rows), m_groups = ceil_div(args.m, C::a_rows * share);
-  if (stages != C::stages(split) || args.k <= C::depth * (split - 1) ||
-      ceil_div(args.m, C::a_rows) * n_tiles > INT_MAX / 16) {
-    return TG_UNSUPPORTED;
-  }
-  CUtensorMap w_map, a_map;
-  const int a_box = int(ceil_div(args.m, m_groups * share));  // rows of a tile of A, as even as possible
-  if (!tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows / share) ||
-      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, a_box,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B)) {
-    return TG_UNSUPPORTED;
-  }
-  const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
-  const int64_t groups = m_groups * n_tiles, batches = args.batch[0] * args.batch[1];
-  const int64_t at_once = std::max(1, args.sm_count / cluster);
-  const Epilogue<typename C::Out, float> epilogue(args);
-  const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
-  const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])},
-                        share,
-                        split,
-                        a_box,
-                        Divisor(m_groups),
-                        int(groups),
-                        stages,
-                        args.overlap ? 2 : 0,
-                        wide,
-                        plain};
-
-  if (const cudaError_t error = allow_shared_memory<C>(sm90_swap_ab_wave<C>, C::shared_per_block))
-    return cuda_status(error);
-  const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
-  const dim3 grid(unsigned((marches ? std::min(groups, at_once) : groups) * cluster), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(cluster))(sm90_swap_ab_wave<C>, w_map, a_map, place,
-                                                                    epilogue);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The kernel of sm90_swap_ab.cu for up to 128 rows of A: one tile has all rows.
+// The kernel of sm90_few_rows.cu: one tile has all rows of A.
 //
 // Reading B is the cost of such a product. 64 rows of W are wgmma's M side; the rows of A, rounded up to an N of wgmma,
 // are wgmma's N side. One warp group multiplies. Two blocks share a multiprocessor where their rings fit, so that one
@@ -6,7 +6,7 @@
 // the blocks meet in distributed shared memory and are added in a fixed order.
 #pragma once
 #include "common/pipeline.hpp"
-#include "sm90_swap_ab/raw.hpp"
+#include "sm90_few_rows/raw.hpp"
 
 namespace tilegemm {
 namespace {
@@ -82,9 +82,9 @@ __device__ __forceinline__ auto raw_fragments(const FewRowsPlace& p, int row0, i
 
 template <class C>
 __global__ void __launch_bounds__(C::threads)
-    sm90_swap_ab_few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
-                          const __grid_constant__ FewRowsPlace p,
-                          const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
+    sm90_few_rows(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap a_map,
+                  const __grid_constant__ FewRowsPlace p,
+                  const __grid_constant__ Epilogue<typename C::Out, float> epilogue) {
   using Out = typename C::Out;
   extern __shared__ __align__(1024) uint8_t shared[];
   const int stages = p.stages, split_log2 = p.split_log2, split = 1 << split_log2;
@@ -247,40 +247,6 @@ __global__ void __launch_bounds__(C::threads)
     }
     store(v, m0, n0);
   }
-}
-
-template <class Row, int Width>
-tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
-  using C = FewRows<Row, Width>;
-  using T = typename C::Element;
-  const int split = args.config.split, split_log2 = log2_of(split, C::most_split), stages = args.config.stages;
-  if (args.m > C::a_rows || split_log2 < 0 || args.k <= C::depth * (split - 1) || stages < C::least_stages ||
-      stages > C::stages(split)) {
-    return TG_UNSUPPORTED;
-  }
-  CUtensorMap w_map{}, a_map;
-  // TMA takes as long for rows outside of A as for rows inside.
-  if ((!C::raw && !tensor_map<T>(&w_map, args.b, args.b.col_stride, args.n, args.k, args.batch, C::w_rows)) ||
-      !tensor_map<T>(&a_map, args.a, args.a.row_stride, args.m, args.k, args.batch, int(args.m))) {
-    return TG_UNSUPPORTED;
-  }
-  const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
-  const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
-  const Epilogue<typename C::Out, float> epilogue(args);
-  const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])},
-                           args.b,
-                           split_log2,
-                           stages,
-                           args.overlap ? 2 : 0,
-                           pairs,
-                           epilogue.is_plain()};
-
-  if (const cudaError_t error = allow_shared_memory<C>(sm90_swap_ab_few_rows<C>, C::shared_per_block))
-    return cuda_status(error);
-  const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;
-  const dim3 grid(unsigned(tiles * split), unsigned(batches));
-  return Launch(args, grid, dim3(C::threads), bytes, dim3(split))(sm90_swap_ab_few_rows<C>, w_map, a_map, place,
-                                                                  epilogue);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The way of the sums of wave.hpp from the tensor cores' registers to D.
 #pragma once
-#include "sm90_swap_ab/tiles.hpp"
+#include "swap_ab/tiles.hpp"
 
 namespace tilegemm {
 

@@ -1,4 +1,5 @@
-// The tiles of sm90_swap_ab.cu, and the pieces that the two kernels share.
+// What sm90_few_rows and sm90_wave share: tiles of several widths for one row of the table, with B and A swapped or
+// not, and the products of a stage. The columns of B are called the rows of W.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -47,10 +48,20 @@ struct Tile {
   static constexpr int stages_in(int inbox_bytes, int stage_bytes) {
     return std::min(most_stages, (shared_per_block - barriers_bytes - inbox_bytes) / stage_bytes);
   }
-  static constexpr int stages_beside(int inbox_bytes, int depth) {
-    return stages_in(inbox_bytes, bytes_of_a_stage(depth));
-  }
 };
+
+// Runs a problem with the tiles that its configuration names: run(args, Tiles<Row, width>{}).
+template <template <class, int> class Tiles, class Row, int... widths>
+tg_status run_width(const tg_gemm_args& args, Widths<widths...>) {
+  const tg_config& config = args.config;
+  tg_status status = TG_UNSUPPORTED;
+  if (config.cluster_m < 1 || config.cluster_m > Row::cluster_m || config.cluster_n != 1 || config.split < 1 ||
+      config.split > Row::split) {
+    return status;
+  }
+  ((Tiles<Row, widths>::is(config) && (status = run(args, Tiles<Row, widths>{}), true)) || ...);
+  return status;
+}
 
 // The parameters that both kernels have.
 struct Product {

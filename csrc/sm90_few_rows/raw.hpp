@@ -11,7 +11,7 @@
 // copies of such lines were slower: a multiprocessor takes some 50 cycles to start a bulk copy.
 #pragma once
 #include "common/pipeline.hpp"
-#include "sm90_swap_ab/tiles.hpp"
+#include "swap_ab/tiles.hpp"
 
 namespace tilegemm {
 
