@@ -30,7 +30,7 @@ fitted! {
         /// A tile's time beside its stages.
         tile_us: f64 = "us", -0.5 to 3.0;
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
-        /// than half of the multiprocessors load.
+        /// than half of the multiprocessors load, behind the first stages.
         pull: [f64; 2] = "", 0.2 to 3.0;
         /// L2's time for lines at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold for whole lines.
         odd: [f64; 2] = "", 1.0 to 8.0;
@@ -112,13 +112,16 @@ impl Sm90FewRows {
         let products = self.products * cycles / (device.model.clock_ghz * 1e3);
         let stages = turns * (steps * products.max(latency / f64::from(config.stages)) + self.tile_us);
         let bytes = (blocks / at_once).ceil() * w_rows * steps * depth * problem.b.format.bits() / 8.0;
-        let pull = self.pull[usize::from(is_raw(kernel) && 2.0 * blocks < sms)];
+        // The first stages of a block are all under way at once.
+        let later = (1.0 - f64::from(config.stages) / steps).max(0.0);
+        let [pull, of_later] = self.pull;
+        let slower = if is_raw(kernel) && 2.0 * blocks < sms { 1.0 - later + later * pull / of_later } else { 1.0 };
         let of_all = blocks * (width + w_rows) * steps * depth * problem.b.format.bits() / 8.0;
         let l2 = match odd_lines(problem, self.odd) {
             odd if odd > 1.0 && !is_raw(kernel) => l2_us(of_all, 1.0 / odd, device),
             _ => 0.0,
         };
-        let ring = stages.max(l2_us_of_one(bytes, pull, device).max(l2) + self.tile_us);
+        let ring = stages.max((slower * l2_us_of_one(bytes, pull, device)).max(l2) + self.tile_us);
         let raw = match kernel.layout {
             _ if !is_raw(kernel) => 1.0,
             Layout::NT => self.raw[0],
