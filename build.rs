@@ -24,7 +24,7 @@ fn run() -> Result<()> {
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     let csrc = manifest.join("csrc");
     let tuning = manifest.join("tuning");
-    for path in [&csrc, &tuning, &manifest.join("src/bindings.rs")] {
+    for path in [&csrc, &tuning] {
         watch(path);
     }
 
@@ -45,7 +45,7 @@ fn run() -> Result<()> {
     units::write(&out.join("cases.rs"), &table::cases(&csrc)?)?;
     units::write(&out.join("sass.rs"), &table::sass(&csrc)?)?;
     units::write(&out.join("tuning.rs"), &tuning::rust(&tuning)?)?;
-    provide_bindings(&manifest, &csrc, &out)?;
+    provide_bindings(&csrc, &out)?;
     candle_tests(&out)?;
     let mut nvcc = "no kernels".to_string();
     if let Some(toolkit) = toolkit {
@@ -165,8 +165,8 @@ fn rust_table(kernels: &[Kernel], archs: &[u16], is_built: impl Fn(&Kernel) -> b
 }
 
 /// The checked-in bindings, or with feature `bindgen` fresh ones, which must be the same.
-fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
-    let checked_in = manifest.join("src/bindings.rs");
+fn provide_bindings(csrc: &Path, out: &Path) -> Result<()> {
+    let checked_in = csrc.join("bindings.rs");
     let target = out.join("bindings.rs");
     #[cfg(feature = "bindgen")]
     {
@@ -177,14 +177,13 @@ fn provide_bindings(manifest: &Path, csrc: &Path, out: &Path) -> Result<()> {
             Ok(())
         } else {
             Err(format!(
-                "src/bindings.rs is not what bindgen makes of csrc/bindings.h; run `cp {} src/bindings.rs`",
+                "csrc/bindings.rs is not what bindgen makes of csrc/bindings.h; run `cp {} csrc/bindings.rs`",
                 target.display()
             ))
         };
     }
     #[cfg(not(feature = "bindgen"))]
     {
-        let _ = csrc;
         std::fs::copy(&checked_in, &target).map(drop).map_err(|e| format!("cannot copy {}: {e}", checked_in.display()))
     }
 }

@@ -104,25 +104,3 @@ pub struct DeviceInfo {
     /// The numbers of the card that estimates are made of.
     pub model: ArchModel,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Arch;
-
-    #[test]
-    fn a_device_without_kernels_is_told_the_feature() {
-        let says = |device, built: &[u16]| Arch::remedy(device, built);
-        assert_eq!(
-            says(86, &[90]),
-            "this build has kernels for sm90, and the device is an sm86; build with the feature sm80"
-        );
-        for (device, feature) in
-            [(80, 80), (87, 80), (89, 89), (90, 90), (100, 100), (103, 100), (120, 120), (121, 120)]
-        {
-            assert!(says(device, &[]).ends_with(&format!("build with the feature sm{feature}")), "{device}");
-        }
-        assert!(says(110, &[80, 90])
-            .starts_with("this build has kernels for sm80, sm90, and the device is an sm110, which"));
-        assert!(says(75, &[]).contains("no feature builds for"));
-    }
-}

@@ -119,21 +119,3 @@ impl<'de> Deserialize<'de> for Config {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Config;
-
-    #[test]
-    fn a_configuration_is_read_as_it_is_written() {
-        let all = Config { tile: [128, 64], cluster: [2, 1], split: 2, stages: 5, warps: 8, swap_ab: true };
-        for (config, text) in
-            [(all, "128x64_c2x1_k2_s5_w8_swap"), (Config::tile([1, 4], 33), "1x4_k33"), (Config::default(), "")]
-        {
-            assert_eq!((config.to_string().as_str(), text.parse()), (text, Ok(config)));
-        }
-        for bad in ["128", "128x", "x64", "k0", "k2_64x64", "64x64_k2_k2", "fast", "64x64_", "é"] {
-            assert!(bad.parse::<Config>().unwrap_err().contains("is no configuration"), "{bad}");
-        }
-    }
-}

@@ -30,6 +30,12 @@ pub mod settings {
     pub use crate::settings::{cache_folder, tuning, Setting, Tuning, ALL, FORCE, MODE, TRACE, TUNING, WORKSPACE};
 }
 
+/// The matrices, rows and columns of the first piece of a product, in a workspace of so many bytes.
+pub fn piece(kernel: &crate::kernel::KernelDesc, problem: &crate::Problem, bytes: u64) -> Option<[usize; 3]> {
+    let cut = crate::workspace::partition::Partition::new(kernel.footprint(problem), problem, bytes)?;
+    Some([cut.matrices, cut.rows, cut.columns])
+}
+
 /// Launch functions.
 #[cfg(feature = "cuda")]
 pub mod launch {

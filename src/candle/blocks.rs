@@ -31,3 +31,19 @@ pub fn ggml_type(format: Format) -> Option<GgmlDType> {
 
 /// The formats of candle's kernels for experts (`moe_gemm_gguf`), by candle's numbers.
 pub const OF_EXPERTS: [Format; 6] = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];
+
+#[cfg(test)]
+mod tests {
+    use super::NAMES;
+    use crate::problem::Format;
+    use ::candle::quantized::GgmlDType;
+
+    #[test]
+    fn block_formats_are_candles() {
+        let dense = [(Format::F16, GgmlDType::F16), (Format::BF16, GgmlDType::BF16), (Format::F32, GgmlDType::F32)];
+        for (format, theirs) in dense.into_iter().chain(NAMES) {
+            let block = format.block();
+            assert_eq!((block.elements, block.bytes), (theirs.block_size(), theirs.type_size()), "{format}");
+        }
+    }
+}

@@ -59,6 +59,11 @@ pub(crate) fn odd_lines(problem: &Problem, odd: [f64; 2]) -> f64 {
     [1.0, odd[0], odd[1]][6usize.saturating_sub(bytes(&problem.a).min(bytes(&problem.b)) as usize).min(2)]
 }
 
+/// Whether all lines of A and B start at multiples of 64 bytes.
+pub(crate) fn has_whole_lines(problem: &Problem) -> bool {
+    odd_lines(problem, [2.0; 2]) == 1.0
+}
+
 /// Time in which L2 gives `bytes` to one multiprocessor.
 pub(crate) fn l2_us_of_one(bytes: f64, share: f64, device: &DeviceInfo) -> f64 {
     bytes / (share * device.model.l2_gbps_per_sm() * 1e3)

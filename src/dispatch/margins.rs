@@ -4,6 +4,7 @@
 //! records of benches/record cover such products.
 
 use crate::arch::DeviceInfo;
+use crate::cost::pipeline::has_whole_lines;
 use crate::problem::{F32Mode, Layout, Problem};
 
 /// A range of products, with the share of cuBLAS's estimate below which an own kernel's estimate has to be.
@@ -48,7 +49,7 @@ struct Facts {
     is_linear: bool,
     /// Several matrices with N and K from 64 to 4096.
     is_attention: bool,
-    /// nt with up to 192 rows of 16 bits, or in accurate f32.
+    /// nt with up to 192 rows of 16 bits in lines of whole 64 bytes, or in accurate f32. The seeds have few other lines, for which TMA takes longer.
     never_slower: bool,
 }
 
@@ -74,7 +75,8 @@ impl Facts {
                 && (!one || problem.outputs() > 4096.0 && k <= 53_248),
             is_linear: one && in_linear,
             is_attention: !one && n.min(k) >= 64 && n.max(k) <= 4096,
-            never_slower: problem.layout() == Layout::NT && (is_half && m <= 192 || is_accurate),
+            never_slower: problem.layout() == Layout::NT
+                && (is_half && m <= 192 && has_whole_lines(problem) || is_accurate),
         }
     }
 }

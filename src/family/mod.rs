@@ -37,9 +37,6 @@ mod split_k;
 mod tile_gemm;
 pub(crate) mod trees;
 
-#[cfg(test)]
-mod tests;
-
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernel of this name, from the table.

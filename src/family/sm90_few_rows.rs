@@ -7,7 +7,7 @@
 use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::arithmetic_us;
-use crate::cost::pipeline::{l2_us_of_one, memory_us, Activities};
+use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, odd_lines, Activities};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, MAX_ALIGN};
 
@@ -30,8 +30,10 @@ fitted! {
         /// A tile's time beside its stages.
         tile_us: f64 = "us", -0.5 to 3.0;
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
-        /// than half of the multiprocessors load.
+        /// than half of the multiprocessors load, behind the first stages.
         pull: [f64; 2] = "", 0.2 to 3.0;
+        /// L2's time for lines at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold for whole lines.
+        odd: [f64; 2] = "", 1.0 to 8.0;
         /// Memory time over the time of one pass.
         memory: f64 = "", 0.9 to 2.0;
         /// The time of loads where B lies at odd addresses, in nt and nn, over the time of TMA's loads.
@@ -110,8 +112,16 @@ impl Sm90FewRows {
         let products = self.products * cycles / (device.model.clock_ghz * 1e3);
         let stages = turns * (steps * products.max(latency / f64::from(config.stages)) + self.tile_us);
         let bytes = (blocks / at_once).ceil() * w_rows * steps * depth * problem.b.format.bits() / 8.0;
-        let pull = self.pull[usize::from(is_raw(kernel) && 2.0 * blocks < sms)];
-        let ring = stages.max(l2_us_of_one(bytes, pull, device) + self.tile_us);
+        // The first stages of a block are all under way at once.
+        let later = (1.0 - f64::from(config.stages) / steps).max(0.0);
+        let [pull, of_later] = self.pull;
+        let slower = if is_raw(kernel) && 2.0 * blocks < sms { 1.0 - later + later * pull / of_later } else { 1.0 };
+        let of_all = blocks * (width + w_rows) * steps * depth * problem.b.format.bits() / 8.0;
+        let l2 = match odd_lines(problem, self.odd) {
+            odd if odd > 1.0 && !is_raw(kernel) => l2_us(of_all, 1.0 / odd, device),
+            _ => 0.0,
+        };
+        let ring = stages.max((slower * l2_us_of_one(bytes, pull, device)).max(l2) + self.tile_us);
         let raw = match kernel.layout {
             _ if !is_raw(kernel) => 1.0,
             Layout::NT => self.raw[0],

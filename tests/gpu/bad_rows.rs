@@ -15,17 +15,19 @@ use rand::SeedableRng;
 use std::time::{Duration, Instant};
 
 pub fn tests() -> Vec<(String, Test)> {
-    let mut tests: Vec<(String, Test)> = vec![
-        ("bad_rows_of_dense_kernels".into(), Box::new(dense)),
-        ("bad_rows_of_blocks".into(), Box::new(blocks)),
-        ("bad_rows_of_blocks_cost_little".into(), Box::new(cost)),
-    ];
+    let mut tests: Vec<(String, Test)> =
+        vec![("bad_rows_of_dense_kernels".into(), Box::new(dense)), ("bad_rows_of_blocks".into(), Box::new(blocks))];
     let formats = Format::ALL.into_iter().filter(|format| format.is_gguf_block());
     tests
         .extend(formats.map(|format| -> (String, Test) {
             (format!("spikes_{format}"), Box::new(move |gpu| spikes(gpu, format)))
         }));
     tests
+}
+
+/// What measures time.
+pub fn timed() -> Vec<(String, Test)> {
+    vec![("bad_rows_of_blocks_cost_little".into(), Box::new(cost))]
 }
 
 /// Rows to 300, around the edges of tiles.

@@ -1,14 +1,15 @@
 //! Problems with edges around a kernel's tile, and the comparison with the reference kernel.
 
 use crate::device::{by_types, Element, Gpu, Operands};
+use crate::numbers::{Kind, Numbers};
+use crate::oracle;
 use crate::shard::side_by_side;
-use crate::{numbers, oracle};
 use candle_tilegemm::dispatch::Dispatcher;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection};
 use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Epilogue, Operand, Types};
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 
 /// What the families' files ask for.
 pub mod family {
@@ -140,32 +141,31 @@ pub enum Data {
 /// Operands for a problem: random A, B, C and bias; NaN in D, where that is not C, and around everything.
 pub fn operands<T: Element, Out: Element>(problem: &Problem, offset: usize, data: Data, seed: u64) -> Operands<T, Out> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut normals = numbers::normals(&mut rng);
-    let mut draw = || match data {
-        Data::Normal | Data::NonFinite => normals.next().unwrap_or_default(),
-        Data::Integers => f64::from(rng.random_range(-2..=2)),
-    };
+    let kind = if data == Data::Integers { Kind::Integers } else { Kind::Normal };
+    let (mut of_inputs, mut of_d) = (Numbers::<T>::new(kind, &mut rng), Numbers::<Out>::new(kind, &mut rng));
     let Problem { m, n, k, batch, .. } = *problem;
     fn fill<T: Element>(
         operand: &Operand,
         [rows, cols]: [usize; 2],
         batch: [usize; 2],
         offset: usize,
-        draw: &mut impl FnMut() -> f64,
+        numbers: &mut Numbers<T>,
     ) -> Vec<T> {
         let mut values = vec![T::from_f64(f64::NAN); oracle::span(operand, rows, cols, batch) + offset + oracle::GUARD];
-        oracle::for_each(operand, rows, cols, batch, |index| values[offset + index] = T::from_f64(draw()));
+        oracle::for_each_line(operand, rows, cols, batch, |line| {
+            numbers.fill(&mut values[offset + line.start..offset + line.end]);
+        });
         values
     }
-    let mut a: Vec<T> = fill(&problem.a, [m, k], batch, offset, &mut draw);
-    let b = fill(&problem.b, [k, n], batch, offset, &mut draw);
+    let mut a: Vec<T> = fill(&problem.a, [m, k], batch, offset, &mut of_inputs);
+    let b = fill(&problem.b, [k, n], batch, offset, &mut of_inputs);
     if data == Data::NonFinite && k > 0 {
         let at = |row: usize, col: usize| row as i64 * problem.a.row_stride + col as i64 * problem.a.col_stride;
         a[offset + at(m / 2, k - 1) as usize] = T::from_f64(f64::INFINITY);
         a[offset + at(m - 1, k / 2) as usize] = T::from_f64(f64::NAN);
     }
-    let c = problem.epilogue.c.map_or(vec![Out::from_f64(f64::NAN)], |c| fill(&c, [m, n], batch, offset, &mut draw));
-    let bias = (0..m.max(n)).map(|_| Out::from_f64(draw())).collect();
+    let c = problem.epilogue.c.map_or(vec![Out::from_f64(f64::NAN)], |c| fill(&c, [m, n], batch, offset, &mut of_d));
+    let bias = of_d.take(m.max(n));
     let d = match problem.epilogue.in_place {
         true => c.clone(),
         false => vec![Out::from_f64(f64::NAN); oracle::span(&problem.d, m, n, batch) + offset + oracle::GUARD],

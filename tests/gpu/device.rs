@@ -1,6 +1,6 @@
 //! The GPU under test: memory with guard bands, and launches of named kernels.
 
-use candle::backend::{BackendDevice, BackendStorage};
+use candle::backend::BackendDevice;
 use candle::cuda_backend::cudarc::driver::result::{device, mem_pool};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUmemPool_attribute, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DriverError};
@@ -208,9 +208,7 @@ impl Gpu {
         let pointers = pointers.with_c(c as _).with_bias(at_out(&bias, 0) as _);
         // The buffers live until the copy below has waited for the stream.
         work(pointers, &mut d)?;
-        let storage = candle::CudaStorage::wrap_cuda_slice(d, self.device.clone());
-        let values = storage.to_cpu_storage().map_err(text)?;
-        Ok(values.as_slice::<Out>().map_err(text)?.to_vec())
+        self.device.clone_dtoh(&d).map_err(text)
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::cases::{self, Variant};
 use crate::data::{Kind, SIZE};
 use crate::device::{Choice, Gpu, Operands};
+use crate::oracle::dot;
 use crate::Test;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
@@ -74,19 +75,6 @@ impl Case {
     fn errors(&self, d: &[f32]) -> [f64; 2] {
         self.kind.errors(d, self.exact.iter().copied())
     }
-}
-
-/// The sum of the products, and of their magnitudes.
-pub fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
-    // Eight sums, which the processor can have under way at once.
-    let mut sums = [(0.0, 0.0); 8];
-    for (a, b) in a.chunks(8).zip(b.chunks(8)) {
-        for (sum, (&x, &y)) in sums.iter_mut().zip(a.iter().zip(b)) {
-            let product = f64::from(x) * f64::from(y);
-            *sum = (sum.0 + product, sum.1 + product.abs());
-        }
-    }
-    sums.iter().fold((0.0, 0.0), |total, sum| (total.0 + sum.0, total.1 + sum.1))
 }
 
 /// Every kind at every depth, computed once for all kernels.

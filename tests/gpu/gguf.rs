@@ -2,8 +2,8 @@
 
 use crate::blocks::random as random_blocks;
 use crate::device::{Choice, Element, Gpu};
-use crate::numbers::normals;
-use crate::oracle::{agree, GUARD};
+use crate::numbers::{Kind, Numbers};
+use crate::oracle::{agree, dot, GUARD};
 use crate::shard::side_by_side;
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
@@ -273,10 +273,9 @@ fn run<T: Element>(
     if matches!(way, Way::Copies) && (splits_words || case.gates_c) {
         return Ok(false);
     }
-    let mut normals = normals(&mut rng);
-    let mut draw = |count: usize| -> Vec<T> { normals.by_ref().take(count).map(T::from_f64).collect() };
+    let mut normals = Numbers::<T>::new(Kind::Normal, &mut rng);
     let stride = k + case.padding;
-    let (mut x, bias, c) = (draw(m * stride), draw(n), draw(m * n));
+    let (mut x, bias, c) = (normals.take(m * stride), normals.take(n), normals.take(m * n));
     if case.wide {
         x.iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() * 2f64.powi(rng.random_range(-12..12))));
     }
@@ -298,10 +297,10 @@ fn run<T: Element>(
         Way::Chosen(policy) => launch(Choice::By(policy))?,
     };
     // Each element of D, and how far a result may be off.
+    let activations: Vec<f32> = x.iter().map(|x| x.to_f64() as f32).collect();
     let expected = |place: usize| {
         let (i, j) = (place / n, place % n);
-        let products = (0..k).map(|p| x[i * stride + p].to_f64() * f64::from(weights[j * k + p]));
-        let (sum, size) = products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
+        let (sum, size) = dot(&activations[i * stride..][..k], &weights[j * k..][..k]);
         let bias = if case.bias { bias[j].to_f64() } else { 0.0 };
         let c = if case.beta == 0.0 { 0.0 } else { case.beta * c[i * n + j].to_f64() };
         let activated = case.activation.apply(sum + bias);

@@ -2,7 +2,7 @@
 
 use crate::data::Kind;
 use crate::device::Gpu;
-use crate::exactness::dot;
+use crate::oracle::dot;
 use crate::Test;
 use candle::quantized::{GgmlDType, QMatMul, QTensor};
 use candle::{Device, Module, Result, Tensor};

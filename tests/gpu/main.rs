@@ -83,23 +83,30 @@ fn main() {
             !required
         }
     };
-    let alone = two_devices::missing().filter(|_| !skip);
-    if let Some(why) = &alone {
+    let one_device = two_devices::missing().filter(|_| !skip);
+    if let Some(why) = &one_device {
         println!("left out: the tests of two devices; {why}");
     }
-    let part = all().into_iter().enumerate().filter(|(place, _)| shard.has(*place));
+    let beside = beside();
+    let count = beside.len();
+    let part = beside.into_iter().chain(alone()).enumerate().filter(|(place, _)| shard.has(*place, *place >= count));
     let trials = part.map(|(place, (name, test))| {
         let gpu = gpu.clone();
-        let is_left_out = skip || (alone.is_some() && name.starts_with("two_devices"));
+        let is_left_out = skip || (one_device.is_some() && name.starts_with("two_devices"));
         let of = name.clone();
         let run = move || -> Result<(), Failed> { Ok(shard::counted(place, &of, || gpu.and_then(|gpu| test(&gpu)))?) };
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });
     let trials: Vec<Trial> = trials.collect();
     shard::count(trials.len());
+    let passed = skip || arguments.list || shard.run_beside();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !skip && !arguments.list {
         shard::print_times();
+    }
+    if !passed {
+        println!("a process beside this one failed: its lines are above");
+        std::process::exit(101);
     }
     conclusion.exit();
 }
@@ -125,7 +132,17 @@ fn plain(kernel: &&'static KernelDesc) -> bool {
 
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
 
-fn all() -> Vec<(String, Test)> {
+/// Tests that measure time, or take much of the device's memory.
+fn alone() -> Vec<(String, Test)> {
+    let mut tests = limits::tests();
+    tests.extend(memory::tests());
+    tests.extend(bad_rows::timed());
+    tests.extend(speed::tests());
+    tests
+}
+
+/// The others. The longest come early.
+fn beside() -> Vec<(String, Test)> {
     // Kernels that were launched before would prove nothing in these.
     let mut tests = captures::tests();
     tests.extend(launches::tests());
@@ -167,8 +184,6 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(groups::tests());
     #[cfg(feature = "layers")]
     tests.extend(layers::tests());
-    tests.extend(limits::tests());
-    tests.extend(memory::tests());
     tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());
     tests.extend(random::tests());
@@ -178,7 +193,6 @@ fn all() -> Vec<(String, Test)> {
     tests.extend(model_families::tests());
     #[cfg(candle_tests)]
     tests.extend(conformance::tests());
-    tests.extend(speed::tests());
     tests.extend(tf32::tests());
     tests.extend(epilogue::tests());
     tests.extend(vendor::tests());

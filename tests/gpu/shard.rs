@@ -1,22 +1,31 @@
-//! A part of the tests, for several cards or short leases: `--shard 2/3` is the second of three parts. And what had run when the program is cut.
+//! A part of the tests, for several cards or short leases: `--shard 2/3` is the second of three parts. Several parts at once, each in a process of its own:
+//! `--jobs 4`. And what had run when the program is cut.
 
 use libtest_mimic::Arguments;
 use rayon::prelude::*;
 use rayon::ThreadPoolBuilder;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The number of a part, from 0, the number of parts, and the first test, from 1.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Shard {
     part: usize,
     parts: usize,
     from: usize,
+    /// How many processes run the tests, and what each is called with beside its part.
+    jobs: usize,
+    others: Vec<String>,
+    /// Whether this is one of several processes.
+    beside: bool,
 }
 
 impl Shard {
-    /// The arguments of this process, and the part that they ask for: `--shard 2/3`, and `--from 651` to go on where a run was cut.
+    /// The arguments of this process, and the part that they ask for: `--shard 2/3`, `--from 651` to go on where a run was cut, `--jobs 4` for four
+    /// processes at once, each of which is called with `--beside`.
     pub fn from_args() -> (Arguments, Self) {
         let mut arguments: Vec<String> = std::env::args().collect();
         let mut take = |name: &str| -> Option<String> {
@@ -34,12 +43,18 @@ impl Shard {
                 std::process::exit(2);
             })
         }
-        let (shard, from) = (take("--shard"), take("--from"));
+        let (shard, from, jobs) = (take("--shard"), take("--from"), take("--jobs"));
+        let jobs = jobs.map_or(1, |value| understood("--jobs", &value, "a number of processes", value.parse().ok()));
+        let at = arguments.iter().position(|argument| argument == "--beside");
+        let beside = at.map(|at| arguments.remove(at)).is_some();
         let (part, parts) = shard.map_or((0, 1), |value| {
             understood("--shard", &value, "a part and the number of parts, such as 1/3", Self::parse(&value))
         });
         let from = from.map_or(1, |value| understood("--from", &value, "the number of a test", value.parse().ok()));
-        (Arguments::from_iter(arguments), Self { part, parts, from })
+        let others = arguments[1..].to_vec();
+        let arguments = Arguments::from_iter(arguments);
+        let jobs = if arguments.list { 1 } else { jobs };
+        (arguments, Self { part, parts, from, jobs, others, beside })
     }
 
     fn parse(text: &str) -> Option<(usize, usize)> {
@@ -48,11 +63,51 @@ impl Shard {
         (1..=parts).contains(&part).then(|| (part - 1, parts))
     }
 
-    /// Whether this part has the test at that place of the list. Neighbours take about as long, and go to different parts.
-    pub fn has(self, place: usize) -> bool {
-        place % self.parts == self.part && place + 1 >= self.from
+    /// Whether this part has the test at that place of the list. Neighbours take about as long, and go to different parts. A test that needs the card `alone`
+    /// runs in the process that has started the others, when they have ended.
+    pub fn has(&self, place: usize, alone: bool) -> bool {
+        let in_this_process = if alone { !self.beside } else { self.jobs == 1 };
+        in_this_process && place % self.parts == self.part && place + 1 >= self.from
+    }
+
+    /// Runs what needs not the card alone in several processes, prints their lines whole, and returns whether all passed. Most of a test's time is the host's.
+    pub fn run_beside(&self) -> bool {
+        if self.jobs == 1 {
+            return true;
+        }
+        if let Some(path) = std::env::var_os("TILEGEMM_TEST_TIMES") {
+            let _ = std::fs::remove_file(path); // each process adds to it
+        }
+        let program = std::env::current_exe().expect("the path of this program");
+        let (parts, from) = (self.parts * self.jobs, self.from);
+        let start = |job: usize| {
+            let part = self.part + job * self.parts + 1;
+            let mut command = Command::new(&program);
+            command.args(&self.others).arg("--beside");
+            command.args([format!("--shard={part}/{parts}"), format!("--from={from}")]).stdout(Stdio::piped());
+            (part, command.spawn().expect("this program starts once more"))
+        };
+        let children: Vec<_> = (0..self.jobs).map(start).collect();
+        CHILDREN.lock().expect("no thread panicked").extend(children.iter().map(|(_, child)| child.id()));
+        let read = |(part, mut child): (usize, std::process::Child)| {
+            let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+            lines
+                .map_while(Result::ok)
+                .filter(|line| !line.is_empty())
+                .for_each(|line| println!("[{part}/{parts}] {line}"));
+            child.wait().expect("a process of this one's").success()
+        };
+        let passed = std::thread::scope(|scope| {
+            let readers: Vec<_> = children.into_iter().map(|child| scope.spawn(|| read(child))).collect();
+            readers.into_iter().map(|reader| reader.join().is_ok_and(|passed| passed)).collect::<Vec<_>>()
+        });
+        CHILDREN.lock().expect("no thread panicked").clear();
+        passed.into_iter().all(|passed| passed)
     }
 }
+
+/// The processes that run beside this one.
+static CHILDREN: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 static TESTS: AtomicUsize = AtomicUsize::new(0);
@@ -64,6 +119,11 @@ static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 pub fn count(tests: usize) {
     TESTS.store(tests, Ordering::Relaxed);
     let said = ctrlc::set_handler(|| {
+        let children = CHILDREN.lock().map(|children| children.clone()).unwrap_or_default();
+        if !children.is_empty() {
+            let _ = Command::new("kill").args(children.iter().map(u32::to_string)).status();
+            std::thread::sleep(Duration::from_secs(2)); // they say what had run
+        }
         let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
         let next = PLACE.load(Ordering::Relaxed) + 1;
         println!(
@@ -84,7 +144,9 @@ pub fn print_times() {
     let lines = || times.iter().map(|(time, name)| format!("{:8.2} s  {name}", time.as_secs_f64()));
     lines().take(20).for_each(|line| println!("{line}"));
     if let Some(path) = std::env::var_os("TILEGEMM_TEST_TIMES") {
-        if let Err(error) = std::fs::write(&path, lines().collect::<Vec<_>>().join("\n")) {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        let text = lines().map(|line| line + "\n").collect::<String>();
+        if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
             eprintln!("TILEGEMM_TEST_TIMES={}: {error}", path.display());
         }
     }

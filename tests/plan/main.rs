@@ -16,6 +16,7 @@ mod in_place;
 #[cfg(not(any(feature = "experts", feature = "gguf")))]
 mod left_out;
 mod limits;
+mod names;
 // The planner of a build with CUDA is the same, and CI runs the tests without CUDA, too.
 #[cfg(not(feature = "cuda"))]
 mod planning;
@@ -23,3 +24,4 @@ mod problem;
 mod rates;
 mod table;
 mod types;
+mod workspaces;

@@ -1,11 +1,11 @@
 //! The contents of the workspace, by family.
 
-use super::{by_name, KERNELS};
-use crate::arch::DeviceInfo;
-use crate::dispatch::{Dispatcher, Policy};
-use crate::kernel::{KernelDesc, Math};
-use crate::workspace::partition::{Need, Partition};
-use crate::{Format, Layout, Problem};
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::family::{by_name, KERNELS};
+use candle_tilegemm::internal::piece;
+use candle_tilegemm::kernel::{KernelDesc, Math};
+use candle_tilegemm::{Format, Layout, Problem};
 
 /// A kernel that splits f32 into bf16 parts; the rest of the row is arbitrary.
 fn bf16x6(layout: Layout) -> KernelDesc {
@@ -25,27 +25,33 @@ fn dense(m: usize, n: usize, k: usize, batch: usize, layout: Layout) -> Problem 
     Problem::dense(m, n, k, batch, layout, Format::F32)
 }
 
+/// The least and the best workspace.
+fn bytes(kernel: &KernelDesc, problem: &Problem) -> [u64; 2] {
+    let need = kernel.workspace(problem);
+    [need.least, need.best]
+}
+
 #[test]
 fn planes_of_b_and_where_a_is_transposed_a_copy_of_it_are_counted() {
-    let need = |layout, m, n, k, batch| bf16x6(layout).workspace(&dense(m, n, k, batch, layout));
+    let need = |layout, m, n, k, batch| bytes(&bf16x6(layout), &dense(m, n, k, batch, layout));
     // K = 70 is rounded up to 128.
-    assert_eq!(need(Layout::NT, 512, 1024, 70, 3), Need { least: 6 * 128 * 128, best: 3 * 6 * 1024 * 128 });
-    assert_eq!(need(Layout::NN, 512, 1024, 64, 1), Need { least: 6 * 128 * 64, best: 6 * 1024 * 64 });
+    assert_eq!(need(Layout::NT, 512, 1024, 70, 3), [6 * 128 * 128, 3 * 6 * 1024 * 128]);
+    assert_eq!(need(Layout::NN, 512, 1024, 64, 1), [6 * 128 * 64, 6 * 1024 * 64]);
     let (least, best) = ((6 * 128 + 4 * 256) * 64, (6 * 1024 + 4 * 512) * 64);
-    assert_eq!(need(Layout::TN, 512, 1024, 64, 1), Need { least, best });
-    assert_eq!(need(Layout::TT, 512, 1024, 64, 2), Need { least, best: 2 * best });
+    assert_eq!(need(Layout::TN, 512, 1024, 64, 1), [least, best]);
+    assert_eq!(need(Layout::TT, 512, 1024, 64, 2), [least, 2 * best]);
     // A product smaller than a tile needs no more than the product's own size; N is rounded up to 8.
-    assert_eq!(need(Layout::NT, 3, 5, 64, 1), Need { least: 6 * 8 * 64, best: 6 * 8 * 64 });
-    assert_eq!(need(Layout::NT, 0, 512, 64, 1), Need::default(), "nothing to compute");
+    assert_eq!(need(Layout::NT, 3, 5, 64, 1), [6 * 8 * 64, 6 * 8 * 64]);
+    assert_eq!(need(Layout::NT, 0, 512, 64, 1), [0; 2], "nothing to compute");
     // The need exceeds every memory, without overflow.
-    assert_eq!(need(Layout::NT, 1, i32::MAX as usize, i32::MAX as usize, 1 << 20).best, u64::MAX);
+    assert_eq!(need(Layout::NT, 1, i32::MAX as usize, i32::MAX as usize, 1 << 20)[1], u64::MAX);
 }
 
 #[test]
 fn the_other_families_keep_no_operands_in_the_workspace() {
     let copies = ["sm90_bf16x6", "sm90_tf32", "sm90_sgemm", "sm90_gguf_gemm", "sm90_gguf_grouped_gemm"];
     for kernel in KERNELS.iter().filter(|kernel| !copies.contains(&kernel.family)) {
-        assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
+        assert_eq!(bytes(kernel, &dense(512, 512, 512, 1, kernel.layout)), [0; 2], "{kernel}");
     }
 }
 
@@ -55,24 +61,23 @@ fn activations_beside_blocks_of_gguf_lie_in_the_workspace() {
     let kernel = kernels.find(|kernel| kernel.types.a == Format::F32).unwrap();
     let problem = Problem::dense(300, 4096, 512, 1, Layout::NT, Format::F32).with(|p| p.b.format = kernel.types.b);
     // Of whole tiles.
-    assert_eq!(kernel.workspace(&problem).best, (2 * 512 + 4) * 300_u64.next_multiple_of(kernel.tile[0].into()));
+    assert_eq!(bytes(kernel, &problem)[1], (2 * 512 + 4) * 300_u64.next_multiple_of(kernel.tile[0].into()));
 }
 
 #[test]
 fn tf32_transposes_one_operand_where_none_is_k_major() {
     let (b, a) = (tf32([128, 256, 32], [2, 1]), tf32([256, 128, 32], [1, 2]));
-    let need = |kernel: &KernelDesc, m, n, k, batch| kernel.workspace(&dense(m, n, k, batch, Layout::TN));
-    assert_eq!(need(&b, 512, 1024, 70, 3), Need { least: 4 * 256 * 128, best: 3 * 4 * 1024 * 128 });
-    assert_eq!(need(&a, 512, 1024, 70, 3), Need { least: 4 * 256 * 128, best: 3 * 4 * 512 * 128 });
+    let need = |kernel: &KernelDesc, m, n, k, batch| bytes(kernel, &dense(m, n, k, batch, Layout::TN));
+    assert_eq!(need(&b, 512, 1024, 70, 3), [4 * 256 * 128, 3 * 4 * 1024 * 128]);
+    assert_eq!(need(&a, 512, 1024, 70, 3), [4 * 256 * 128, 3 * 4 * 512 * 128]);
     let cut = |kernel: &KernelDesc| {
         let problem = dense(8192, 8192, 8192, 1, Layout::TN);
-        let cut = Partition::new(kernel.footprint(&problem), &problem, 128 << 20).unwrap();
-        (cut.matrices, cut.rows, cut.columns)
+        piece(kernel, &problem, 128 << 20).unwrap()
     };
-    assert_eq!((cut(&b), cut(&a)), ((1, 8192, 4096), (1, 4096, 8192)));
+    assert_eq!((cut(&b), cut(&a)), ([1, 8192, 4096], [1, 4096, 8192]));
     let others = KERNELS.iter().filter(|kernel| kernel.math == Math::Tf32 && kernel.layout != Layout::TN);
     for kernel in others {
-        assert_eq!(kernel.workspace(&dense(512, 512, 512, 1, kernel.layout)), Need::default(), "{kernel}");
+        assert_eq!(bytes(kernel, &dense(512, 512, 512, 1, kernel.layout)), [0; 2], "{kernel}");
     }
 }
 
@@ -83,14 +88,14 @@ fn a_k_of_many_blocks_needs_a_workspace() {
     let kernel = kernels.find(|kernel| kernel.tile[2] == 4096 && kernel.types.a == Format::F32).unwrap();
     let need = |m, n, k| {
         let problem = Problem::dense(m, n, k, 1, Layout::NT, Format::F32).with(|p| p.b.format = kernel.types.b);
-        kernel.workspace(&problem)
+        bytes(kernel, &problem)
     };
-    assert_eq!(need(8, 4096, 4096), Need::default());
-    assert_eq!(need(8, 4096, 14336), Need { least: 8 * 16 * 4 * 4, best: 8 * 4096 * 4 * 4 });
+    assert_eq!(need(8, 4096, 4096), [0; 2]);
+    assert_eq!(need(8, 4096, 14336), [8 * 16 * 4 * 4, 8 * 4096 * 4 * 4]);
     let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
     let long = Problem::dense(8, 4096, 14336, 1, Layout::NT, Format::F32).with(|p| p.b.format = Format::Q4K);
     let plan = dispatcher.plan(&long, Policy::own()).unwrap();
     assert_eq!((plan.kernel.family, plan.config.split), ("gguf_gemv", 4));
     let without = plan.without_workspace().expect("another kernel runs without a workspace");
-    assert_eq!((without.kernel.family, without.workspace), ("reference", Need::default()));
+    assert_eq!((without.kernel.family, [without.workspace.least, without.workspace.best]), ("reference", [0; 2]));
 }

@@ -1,0 +1,71 @@
+//! What is named and read back: configurations, formats, types; and how many bytes blocks take.
+
+use candle_tilegemm::arch::Arch;
+use candle_tilegemm::kernel::Math;
+use candle_tilegemm::problem::{Scale, Types};
+use candle_tilegemm::{Config, F32Mode, Format};
+
+#[test]
+fn a_configuration_is_read_as_it_is_written() {
+    let all: Config = "128x64_c2x1_k2_s5_w8_swap".parse().unwrap();
+    assert_eq!(
+        (all.tile, all.cluster, all.split, all.stages, all.warps, all.swap_ab),
+        ([128, 64], [2, 1], 2, 5, 8, true)
+    );
+    for text in ["128x64_c2x1_k2_s5_w8_swap", "1x4_k33", ""] {
+        assert_eq!(text.parse::<Config>().unwrap().to_string(), text);
+    }
+    assert_eq!("".parse(), Ok(Config::default()));
+    for bad in ["128", "128x", "x64", "k0", "k2_64x64", "64x64_k2_k2", "fast", "64x64_", "é"] {
+        assert!(bad.parse::<Config>().unwrap_err().contains("is no configuration"), "{bad}");
+    }
+}
+
+#[test]
+fn a_device_without_kernels_is_told_the_feature() {
+    let says = |device, built: &[u16]| Arch::remedy(device, built);
+    assert_eq!(
+        says(86, &[90]),
+        "this build has kernels for sm90, and the device is an sm86; build with the feature sm80"
+    );
+    for (device, feature) in [(80, 80), (87, 80), (89, 89), (90, 90), (100, 100), (103, 100), (120, 120), (121, 120)] {
+        assert!(says(device, &[]).ends_with(&format!("build with the feature sm{feature}")), "{device}");
+    }
+    assert!(
+        says(110, &[80, 90]).starts_with("this build has kernels for sm80, sm90, and the device is an sm110, which")
+    );
+    assert!(says(75, &[]).contains("no feature builds for"));
+}
+
+#[test]
+fn bytes_and_offsets_count_whole_blocks() {
+    assert_eq!([0, 1, 2, 3].map(|elements| Format::I4.bytes(elements)), [0, 1, 1, 2]);
+    assert_eq!([1, 32, 33].map(|elements| Format::Q4_0.bytes(elements)), [18, 18, 36]);
+    assert_eq!((Format::Q4_0.bits(), Format::BF16.bits(), Format::Q6K.bits()), (4.5, 16.0, 6.5625));
+    assert_eq!((Format::Q4K.offset(-512), Format::F64.offset(3), Format::I4.offset(6)), (-288, 24, 3));
+}
+
+#[test]
+fn names_are_read_back_and_types_name_what_differs() {
+    for format in [Format::F16, Format::BF16, Format::F32, Format::F64] {
+        assert_eq!(format.name().parse(), Ok(format));
+    }
+    for format in Format::ALL {
+        assert_eq!(serde_json::to_string(&format).unwrap(), format!("\"{format}\""));
+    }
+    let (mut mixed, mut scaled) = (Types::new(Format::BF16, Format::F32), Types::of(Format::I4));
+    mixed.b = Format::Q4K;
+    scaled.scales = [None, Some(Scale::new(Format::F32, [1, 128])), None];
+    let texts = [Types::of(Format::F16), Types::new(Format::BF16, Format::F32), mixed, scaled].map(|t| t.to_string());
+    assert_eq!(texts, ["f16", "bf16 -> f32", "bf16 x q4k -> f32", "i4, scaled"]);
+    assert_eq!(Types::of(Format::F64).acc, Format::F64);
+}
+
+#[test]
+fn modes_admit_what_is_as_exact_as_they_ask() {
+    use F32Mode::{Accurate, Strict};
+    let admitted = |mode: F32Mode| [Math::Native, Math::Bf16x6, Math::Tf32].map(|math| mode.admits(math));
+    assert_eq!(admitted(Strict), [true, false, false]);
+    assert_eq!(admitted(Accurate), [true, true, false]);
+    assert_eq!(admitted(F32Mode::Tf32), [true, true, true]);
+}
