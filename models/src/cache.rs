@@ -1,0 +1,159 @@
+//! The sequences of a decoder.
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::store::{bytes, Store};
+use candle::{bail, DType, Result, Tensor};
+
+/// The sequences of a decoder: keys and values of all layers, and for each sequence, in a slot of its own, its tokens.
+///
+/// A slot has room for 4096 positions, or for as many as were asked for. When a sequence needs more, all slots double, up to the model's longest sequence.
+/// Keys and values take 2 layers slots kv_heads capacity head_size numbers in the decoder's type. On a GPU these bytes are checked before they are
+/// allocated:
+///
+/// ```
+/// use candle::DType;
+/// use candle_tilegemm_models::{Cache, Config};
+///
+/// let llama3_8b = Config::from_json(
+///     r#"{"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+///         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}"#,
+/// )?;
+/// // 32 layers of 8 heads with 128 numbers: 128 KiB a position.
+/// assert_eq!(Cache::bytes(&llama3_8b, 1, 4096, DType::BF16)?, 512 << 20);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Cache {
+    pub(crate) store: Store,
+    pub(crate) slots: Vec<Slot>,
+}
+
+/// A sequence.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Slot {
+    /// All its tokens. Keys and values of the last one may be missing: see `next`.
+    pub tokens: Vec<u32>,
+    pub next: Next,
+    /// Whether its last token is one that ends it.
+    pub has_ended: bool,
+}
+
+/// What a sequence goes on with.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Next {
+    /// The last token, which has not been through the layers.
+    #[default]
+    Token,
+    /// The logits of the last token, (1, vocabulary) in f32.
+    Logits(Tensor),
+}
+
+impl Slot {
+    /// The positions that the cache holds.
+    pub fn rows(&self) -> usize {
+        match self.next {
+            Next::Token => self.tokens.len().saturating_sub(1),
+            Next::Logits(_) => self.tokens.len(),
+        }
+    }
+}
+
+impl Cache {
+    /// A cache of so many empty sequences.
+    ///
+    /// # Errors
+    /// No sequence; a device without room for 4096 positions of each, or the model's longest sequence where that is shorter.
+    pub fn new(decoder: &Decoder, sequences: usize) -> Result<Self> {
+        Self::sized(decoder, sequences, None)
+    }
+
+    /// The same with room for so many positions of each sequence at first.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); a capacity of 0.
+    pub fn with_capacity(decoder: &Decoder, sequences: usize, capacity: usize) -> Result<Self> {
+        Self::sized(decoder, sequences, Some(capacity))
+    }
+
+    fn sized(decoder: &Decoder, sequences: usize, capacity: Option<usize>) -> Result<Self> {
+        let store = Store::new(&decoder.body, sequences, capacity)?;
+        Ok(Self { store, slots: vec![Slot::default(); sequences] })
+    }
+
+    /// The bytes of keys and values.
+    ///
+    /// # Errors
+    /// Sizes of 0, types that no cache has, and more bytes than a `usize` counts.
+    pub fn bytes(config: &Config, sequences: usize, capacity: usize, dtype: DType) -> Result<usize> {
+        bytes(config, sequences, capacity, dtype)
+    }
+
+    /// Sequences.
+    pub fn sequences(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The positions for which a sequence has room now.
+    pub fn capacity(&self) -> usize {
+        self.store.sizes()[2]
+    }
+
+    /// All tokens of a sequence: those of prompts, and those that were chosen.
+    ///
+    /// # Errors
+    /// A slot that the cache lacks.
+    pub fn tokens(&self, slot: usize) -> Result<&[u32]> {
+        Ok(&self.slot(slot)?.tokens)
+    }
+
+    /// Whether a sequence ended: its last token is one of the model's end tokens, and was chosen by a step. A following prompt takes it up again.
+    ///
+    /// # Errors
+    /// A slot that the cache lacks.
+    pub fn has_ended(&self, slot: usize) -> Result<bool> {
+        Ok(self.slot(slot)?.has_ended)
+    }
+
+    /// Takes the tokens of a sequence back but for the first `tokens`.
+    ///
+    /// # Errors
+    /// A slot that the cache lacks.
+    pub fn truncate(&mut self, slot: usize, tokens: usize) -> Result<()> {
+        self.slot(slot)?;
+        let slot = &mut self.slots[slot];
+        if tokens < slot.tokens.len() {
+            slot.tokens.truncate(tokens);
+            // The last one goes through the layers again, for its logits.
+            slot.next = Next::Token;
+            slot.has_ended = false;
+        }
+        Ok(())
+    }
+
+    /// Empties a slot.
+    ///
+    /// # Errors
+    /// A slot that the cache lacks.
+    pub fn clear(&mut self, slot: usize) -> Result<()> {
+        self.truncate(slot, 0)
+    }
+
+    pub(crate) fn slot(&self, slot: usize) -> Result<&Slot> {
+        match self.slots.get(slot) {
+            Some(slot) => Ok(slot),
+            None => bail!("Cache: there is no slot {slot}; the cache has {}, from 0", self.slots.len()),
+        }
+    }
+
+    /// Refuses a cache that was made for another decoder.
+    pub(crate) fn check_of(&self, config: &Config) -> Result<()> {
+        let [_, heads, _, head] = self.store.sizes();
+        let (have, need) =
+            ([self.store.layers().len(), heads, head], [config.layers, config.kv_heads, config.head_size]);
+        if have != need {
+            bail!("Cache: layers, heads and numbers of a head are {have:?}; the decoder has {need:?}: make the cache with this decoder");
+        }
+        Ok(())
+    }
+}

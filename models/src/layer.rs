@@ -1,0 +1,116 @@
+//! A layer.
+
+use crate::weights::{Norm, Product, Source};
+use candle::{bail, Device, Module, Result, Tensor};
+use candle_tilegemm::nn::attention::{self, KvCache, Rope, Settings, Workspace};
+use candle_tilegemm::nn::moe::FusedMoe;
+use candle_tilegemm::nn::{gate, GateFunction, RmsNorm};
+use candle_tilegemm::problem::Gate;
+
+/// Attention and a feed-forward part, each with a norm before it and its input added after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Layer {
+    attention_norm: RmsNorm,
+    qkv: Product,
+    rope: Rope,
+    settings: Settings,
+    o: Product,
+    feed_forward_norm: RmsNorm,
+    feed_forward: FeedForward,
+}
+
+/// The part of a layer after attention.
+#[derive(Debug, Clone)]
+pub(crate) enum FeedForward {
+    Gated {
+        /// The gates, then as many numbers.
+        gate_up: Product,
+        function: GateFunction,
+        down: Product,
+    },
+    Experts(FusedMoe),
+}
+
+/// Where the rows of a call belong.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// (rows) in u32.
+    pub positions: &'a Tensor,
+    /// (rows) in u32.
+    pub slots: &'a Tensor,
+    pub span: Span<'a>,
+    pub workspace: &'a Workspace,
+}
+
+/// Whether the rows are of one sequence or of many.
+#[derive(Clone, Copy)]
+pub(crate) enum Span<'a> {
+    /// New tokens of one sequence, after `past` tokens in the cache.
+    Prompt { slot: usize, past: usize },
+    /// A new token of each sequence, whose lengths, (rows) in u32, count it.
+    Step { lengths: &'a Tensor },
+}
+
+/// The frequencies of a model's rotations, (head / 2) in f32.
+pub(crate) fn frequencies(source: &mut dyn Source, device: &Device) -> Result<Tensor> {
+    let factors = source.rope_factors()?;
+    let config = source.config();
+    let (style, head, base) = (config.rope_style, config.head_size, config.rope_base);
+    let rope = match config.rope_scaling {
+        Some(scaling) => Rope::scaled(style, head, base, scaling, &Device::Cpu)?,
+        None => Rope::new(style, head, base, &Device::Cpu)?,
+    };
+    let Some(frequencies) = rope.inv_freq() else { bail!("a rope without frequencies") };
+    match factors {
+        Some(factors) => (frequencies / Tensor::new(factors, &Device::Cpu)?)?.to_device(device),
+        None => frequencies.to_device(device),
+    }
+}
+
+impl Layer {
+    pub fn load(source: &mut dyn Source, layer: usize, frequencies: &Tensor) -> Result<Self> {
+        let (style, eps, qk_norm) = (source.config().rope_style, source.config().eps, source.config().qk_norm);
+        let settings = Settings::new(source.config().head_size).with_window(source.config().windows[layer]);
+        let rope = Rope::with_inv_freq(style, frequencies.clone());
+        let rope = match qk_norm {
+            true => rope.with_norms(source.norm(Norm::OfQ(layer))?, source.norm(Norm::OfK(layer))?, eps),
+            false => rope,
+        };
+        Ok(Self {
+            attention_norm: RmsNorm::new(source.norm(Norm::BeforeAttention(layer))?, eps),
+            qkv: source.qkv(layer)?,
+            rope,
+            settings,
+            o: source.o(layer)?,
+            feed_forward_norm: RmsNorm::new(source.norm(Norm::BeforeFeedForward(layer))?, eps),
+            feed_forward: source.feed_forward(layer)?,
+        })
+    }
+
+    /// (rows, hidden) to (rows, hidden). K and V of the rows are in the cache afterwards.
+    pub fn forward(&self, x: &Tensor, cache: &KvCache, rows: &Rows) -> Result<Tensor> {
+        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;
+        let q = attention::append(&qkv, cache, rows.positions, Some(rows.slots), &self.rope)?;
+        let seen = match rows.span {
+            Span::Prompt { slot, past } => {
+                attention::prefill(&q, cache, slot, past, &self.settings, rows.workspace)?
+            }
+            Span::Step { lengths } => {
+                attention::decode(&q, cache, lengths, Some(rows.slots), &self.settings, rows.workspace)?
+            }
+        };
+        let x = self.o.forward_residual(&seen.flatten_from(1)?, x)?;
+        self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?, &x)
+    }
+}
+
+impl FeedForward {
+    fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Gated { gate_up, function, down } => {
+                down.forward_residual(&gate(&gate_up.forward(x)?, Gate::Halves, *function)?, residual)
+            }
+            Self::Experts(experts) => experts.forward(&x.unsqueeze(0)?, false)?.squeeze(0)? + residual,
+        }
+    }
+}
