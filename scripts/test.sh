@@ -42,7 +42,7 @@ for features in "" candle; do
   cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
 done
 # The crate, the command and the examples. The crate alone has the same features of candle's dependencies, so that candle is built once for all commands.
-crates="-p candle-tilegemm -p candle-tilegemm-build -p tilegemm -p candle-tilegemm-examples"
+crates="-p candle-tilegemm -p candle-tilegemm-build -p tilegemm -p candle-tilegemm-examples -p candle-tilegemm-models"
 # The program on candle-cublaslt's functions, which `[patch]` gives it.
 cublaslt="-p candle-cublaslt -p cublaslt-program"
 cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/candle --all-targets -- -D warnings

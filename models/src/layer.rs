@@ -92,9 +92,7 @@ impl Layer {
         let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;
         let q = attention::append(&qkv, cache, rows.positions, Some(rows.slots), &self.rope)?;
         let seen = match rows.span {
-            Span::Prompt { slot, past } => {
-                attention::prefill(&q, cache, slot, past, &self.settings, rows.workspace)?
-            }
+            Span::Prompt { slot, past } => attention::prefill(&q, cache, slot, past, &self.settings, rows.workspace)?,
             Span::Step { lengths } => {
                 attention::decode(&q, cache, lengths, Some(rows.slots), &self.settings, rows.workspace)?
             }

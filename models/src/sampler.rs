@@ -50,7 +50,10 @@ impl Sampler {
             Settings::Each(settings) => {
                 let of = |slot: &usize| match settings.get(*slot) {
                     Some(sampling) => Ok(*sampling),
-                    None => bail!("Sampler: {} settings, none of them for slot {slot}; give each slot its own", settings.len()),
+                    None => bail!(
+                        "Sampler: {} settings, none of them for slot {slot}; give each slot its own",
+                        settings.len()
+                    ),
                 };
                 slots.iter().map(of).collect()
             }

@@ -84,7 +84,9 @@ impl<'a> Step<'a> {
             self.cache.store.reserve(slot, self.cache.slots[slot].tokens.len() + 1)?;
         }
         let batch = match self.batch.take() {
-            Some(batch) if batch.slots == active && (self.cache.capacity() == capacity || batch.history.is_none()) => batch,
+            Some(batch) if batch.slots == active && (self.cache.capacity() == capacity || batch.history.is_none()) => {
+                batch
+            }
             _ => Batch::new(&active, &self.sampler, self.decoder, self.cache)?,
         };
         let logits = self.logits(&batch)?;

@@ -9,10 +9,11 @@ use candle_tilegemm::nn::attention::{KvCache, Workspace};
 const FIRST: usize = 4096;
 
 /// A static cache for each layer. All grow together, up to the model's longest sequence.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Store {
     layers: Vec<KvCache>,
     workspace: Workspace,
+    heads: usize,
     longest: usize,
 }
 
@@ -29,7 +30,11 @@ pub(crate) fn bytes(config: &Config, slots: usize, capacity: usize, dtype: DType
 fn check_free(bytes: usize, what: &str, device: &Device) -> Result<()> {
     match KvCache::free_bytes(device)? {
         Some(free) if bytes > free => {
-            bail!("Cache: {what} takes {} MiB, and {} MiB are free; take fewer sequences or positions", bytes >> 20, free >> 20)
+            bail!(
+                "Cache: {what} takes {} MiB, and {} MiB are free; take fewer sequences or positions",
+                bytes >> 20,
+                free >> 20
+            )
         }
         _ => Ok(()),
     }
@@ -47,8 +52,17 @@ impl Store {
         Ok(Self {
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             workspace: Workspace::new(slots, config.heads, config.head_size, &device)?,
+            heads: config.heads,
             longest,
         })
+    }
+
+    /// The same content in memory of its own.
+    pub fn copy(&self) -> Result<Self> {
+        let [slots, _, _, head] = self.sizes();
+        let layers = self.layers.iter().map(|layer| layer.grown(layer.sizes()[2])).collect::<Result<_>>()?;
+        let workspace = Workspace::new(slots, self.heads, head, self.layers[0].k().device())?;
+        Ok(Self { layers, workspace, heads: self.heads, longest: self.longest })
     }
 
     pub fn layers(&self) -> &[KvCache] {

@@ -30,11 +30,9 @@ impl Config {
             None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
             None => bail!("GGUF: {arch}.attention.key_length is missing, and {heads} heads do not divide {hidden}"),
         };
-        for (name, expected) in [
-            ("attention.value_length", head_size),
-            ("rope.dimension_count", head_size),
-            ("expert_count", 0),
-        ] {
+        for (name, expected) in
+            [("attention.value_length", head_size), ("rope.dimension_count", head_size), ("expert_count", 0)]
+        {
             if let Some(asked) = entries.maybe(name)?.filter(|asked| *asked != expected as f64) {
                 bail!("GGUF: {arch}.{name} is {asked}; the decoder takes {expected}");
             }

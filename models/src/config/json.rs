@@ -157,7 +157,9 @@ impl Fields {
             let window = |name: &String| match name.as_str() {
                 "full_attention" => Ok(0),
                 "sliding_attention" if asked > 0 => Ok(asked),
-                "sliding_attention" => bail!("config.json: layer_types has sliding_attention, but there is no sliding_window"),
+                "sliding_attention" => {
+                    bail!("config.json: layer_types has sliding_attention, but there is no sliding_window")
+                }
                 other => bail!("config.json: layer_types has {other}; expected full_attention or sliding_attention"),
             };
             if types.len() != layers {
@@ -213,7 +215,9 @@ impl Fields {
                 high_freq_factor: number("high_freq_factor", scaling.high_freq_factor)?,
                 original_positions: match scaling.original_max_position_embeddings {
                     Some(positions) => positions,
-                    None => bail!("config.json: {name}.original_max_position_embeddings is missing, which llama3 needs"),
+                    None => {
+                        bail!("config.json: {name}.original_max_position_embeddings is missing, which llama3 needs")
+                    }
                 },
             }),
             Some(other) => bail!("config.json: {name}.rope_type is {other}; expected default, linear or llama3"),
@@ -228,8 +232,6 @@ fn activation(name: &str) -> Result<Activation> {
         "gelu" => Activation::Gelu,
         "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluPytorchTanh,
         "relu2" => Activation::Relu2,
-        other => bail!(
-            "config.json: hidden_act is {other}; expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu2"
-        ),
+        other => bail!("config.json: hidden_act is {other}; expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu2"),
     })
 }

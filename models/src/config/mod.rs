@@ -96,7 +96,9 @@ impl Config {
             Activation::Gelu => GateFunction::GeGluErf,
             Activation::NewGelu | Activation::GeluPytorchTanh => GateFunction::GeGluTanh,
             Activation::Relu2 => GateFunction::Relu2,
-            other => bail!("config: hidden_act is {other:?}; expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu2"),
+            other => {
+                bail!("config: hidden_act is {other:?}; expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu2")
+            }
         })
     }
 

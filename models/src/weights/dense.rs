@@ -61,12 +61,7 @@ impl Source for Dense<'_> {
 
     fn o(&mut self, layer: usize) -> Result<Product> {
         let [columns, ..] = self.config.qkv_columns();
-        self.merged(
-            &self.layer(layer).pp("self_attn"),
-            &[("o_proj", self.config.hidden)],
-            columns,
-            self.config.o_bias,
-        )
+        self.merged(&self.layer(layer).pp("self_attn"), &[("o_proj", self.config.hidden)], columns, self.config.o_bias)
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {
