@@ -1,0 +1,63 @@
+//! A model of a folder or of a GGUF file.
+
+use crate::tokenizer;
+use anyhow::{bail, Context, Result};
+use candle::quantized::gguf_file::{Content, Value};
+use candle::{DType, Device};
+use candle_nn::VarBuilder;
+use candle_tilegemm_models::{Config, Decoder};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use tokenizers::Tokenizer;
+
+pub struct Model {
+    pub decoder: Decoder,
+    pub tokenizer: Tokenizer,
+    /// The chat template.
+    pub template: Option<String>,
+}
+
+pub fn model(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
+    if path.is_dir() {
+        folder(path, dtype, device)
+    } else {
+        gguf(path, dtype, device).with_context(|| path.display().to_string())
+    }
+}
+
+fn gguf(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
+    let mut file =
+        BufReader::new(File::open(path).context("cannot read it; `third_party/fetch.sh smollm2` has a small model")?);
+    let content = Content::read(&mut file)?;
+    let template = match content.metadata.get("tokenizer.chat_template") {
+        Some(Value::String(template)) => Some(template.clone()),
+        _ => None,
+    };
+    let tokenizer = tokenizer::of(&content)?;
+    Ok(Model { decoder: Decoder::from_gguf_in(&content, &mut file, dtype, device)?, tokenizer, template })
+}
+
+fn folder(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
+    let read = |name: &str| {
+        std::fs::read_to_string(path.join(name)).with_context(|| format!("cannot read {}", path.join(name).display()))
+    };
+    let config = Config::from_json(&read("config.json")?)?;
+    let tokenizer = Tokenizer::from_file(path.join("tokenizer.json"))
+        .map_err(|error| anyhow::anyhow!("{}: {error}", path.join("tokenizer.json").display()))?;
+    let template = read("tokenizer_config.json")
+        .ok()
+        .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+        .and_then(|config| config["chat_template"].as_str().map(str::to_owned));
+    let mut files: Vec<PathBuf> = std::fs::read_dir(path)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| file.extension().is_some_and(|extension| extension == "safetensors"))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        bail!("{} has no *.safetensors", path.display());
+    }
+    // SAFETY: nobody changes the files while they are mapped.
+    let vb = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device)? };
+    Ok(Model { decoder: Decoder::load(&config, vb)?, tokenizer, template })
+}

@@ -1,0 +1,140 @@
+//! Text from a decoder: of a folder with safetensors, config.json and tokenizer.json, or of a GGUF file.
+//!
+//! ```sh
+//! third_party/fetch.sh smollm2
+//! cargo run -p candle-tilegemm-models --example generate -- third_party/dist/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf \
+//!   --chat --prompt "What is a matrix?"
+//! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,gguf,layers -- MODEL --sequences 8 --temperature 0.8
+//! ```
+
+mod chat;
+mod load;
+mod tokenizer;
+
+use anyhow::{Context, Result};
+use candle::{DType, Device};
+use candle_tilegemm::nn::Sampling;
+use candle_tilegemm_models::{Cache, Sampler};
+use clap::{Parser, ValueEnum};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Goes on with a text, or answers it.
+#[derive(Parser)]
+struct Args {
+    /// A folder with config.json, tokenizer.json and *.safetensors, or a GGUF file
+    model: PathBuf,
+    /// The text to go on with, or with --chat to answer
+    #[arg(long, default_value = "What is a matrix product?")]
+    prompt: String,
+    /// Gives the prompt to the model as a question, in the form of its chat template
+    #[arg(long)]
+    chat: bool,
+    /// Sequences that go on with the same text; with a temperature, each in its own way
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    sequences: u32,
+    /// The most tokens to choose for each sequence
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: u32,
+    /// 0: the most probable token
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Draws among the most probable tokens with this share of the probability
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    top_p: f32,
+    /// Of the draws
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// auto: the GPU where there is one, else the CPU
+    #[arg(long, value_enum, default_value = "auto")]
+    device: DeviceChoice,
+    /// Type of what is not in blocks: f32, f16 or bf16; else bf16, and f32 on the CPU
+    #[arg(long)]
+    dtype: Option<DType>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DeviceChoice {
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let device = match args.device {
+        DeviceChoice::Auto => Device::cuda_if_available(0)?,
+        DeviceChoice::Cpu => Device::Cpu,
+        DeviceChoice::Cuda => {
+            Device::new_cuda(0).context("no GPU; take --device cpu, or build with the feature cuda")?
+        }
+    };
+    let dtype = args.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::BF16 });
+    let began = Instant::now();
+    let load::Model { decoder, tokenizer, template } = load::model(&args.model, dtype, &device)?;
+    candle_tilegemm::prepare(&device)?;
+    let config = decoder.config();
+    eprintln!(
+        "{} layers of {}, vocabulary {}, on {:?}, loaded in {:.1} s",
+        config.layers,
+        config.hidden,
+        config.vocabulary,
+        device.location(),
+        began.elapsed().as_secs_f64()
+    );
+
+    let text = if args.chat { chat::first_turn(&args.prompt, template.as_deref())? } else { args.prompt.clone() };
+    let encoding = tokenizer.encode(text, !args.chat).map_err(|error| anyhow::anyhow!("the prompt: {error}"))?;
+    let (prompt, sequences) = (encoding.get_ids(), args.sequences as usize);
+
+    let room = (prompt.len() + args.tokens as usize).min(config.max_positions);
+    let mut cache = Cache::with_capacity(&decoder, sequences, room)?;
+    let began = Instant::now();
+    for slot in 0..sequences {
+        decoder.prefill(slot, prompt, &mut cache)?;
+    }
+    let sampling = Sampling::new(args.temperature, args.seed).with(|sampling| sampling.top_p = args.top_p);
+    let mut step = decoder.step(&mut cache, Sampler::same(sampling))?;
+    let (mut stream, mut first, mut count) = (tokenizer.decode_stream(true), None, 0);
+    let mut stdout = std::io::stdout();
+    for _ in 0..args.tokens.min((config.max_positions - prompt.len()) as u32) {
+        let tokens = step.next()?;
+        if tokens.iter().all(Option::is_none) {
+            break;
+        }
+        first.get_or_insert_with(Instant::now);
+        count += tokens.iter().flatten().count();
+        if let ([Some(token)], 1) = (&tokens[..], sequences) {
+            let part = stream.step(*token).map_err(|error| anyhow::anyhow!("token {token}: {error}"))?;
+            stdout.write_all(part.unwrap_or_default().as_bytes())?;
+            stdout.flush()?;
+        }
+    }
+    println!();
+    let first = first.context("the model chose no token")?;
+    if sequences > 1 {
+        for slot in 0..sequences {
+            let tokens = &cache.tokens(slot)?[prompt.len()..];
+            let text = tokenizer.decode(tokens, true).map_err(|error| anyhow::anyhow!("sequence {slot}: {error}"))?;
+            println!("#{slot}: {text}\n");
+        }
+    }
+    eprintln!(
+        "{} tokens of the prompt; first token after {:.0} ms; {:.1} tokens/s after it",
+        prompt.len(),
+        (first - began).as_secs_f64() * 1e3,
+        count.saturating_sub(sequences) as f64 / first.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
