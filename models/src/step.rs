@@ -131,7 +131,7 @@ impl<'a> Step<'a> {
     }
 
     /// The logits of each sequence's last token, (sequences, vocabulary).
-    fn logits(&mut self, batch: &Batch) -> Result<Tensor> {
+    fn logits(&self, batch: &Batch) -> Result<Tensor> {
         let known: Vec<Option<Tensor>> = batch.slots.iter().map(|slot| self.known(*slot)).collect();
         if known.iter().all(Option::is_none) {
             return self.through(&batch.on_device);

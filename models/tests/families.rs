@@ -12,7 +12,7 @@ const ROUNDING: f32 = 2e-5;
 
 /// Prompts of different lengths side by side, in chunks, with steps and a second turn: all against `reference`, which gives the last logits of a whole text.
 fn agrees(config: &Config, decoder: Decoder, mut reference: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<()> {
-    let mut truth = |tokens: &[u32]| reference(&Tensor::new(&[tokens], &Device::Cpu)?);
+    let mut truth = |tokens: &[u32]| reference(&Tensor::new(vec![tokens], &Device::Cpu)?);
     let mut random = Random(7);
     let decoder = decoder.with_chunk(3);
     let mut cache = Cache::with_capacity(&decoder, 4, 8)?; // slot 2 stays empty

@@ -79,7 +79,7 @@ fn a_clone_has_its_own_memory() -> Result<()> {
     let config = serde_json::from_str::<ours::llama::LlamaConfig>(&text).unwrap().into_config(false);
     let weights = weights(&Config::from_json(&text)?, 14)?;
     let model = ours::llama::Llama::load(builder(&weights), &config)?;
-    let list = |tokens: &[u32]| Tensor::new(&[tokens], &Device::Cpu);
+    let list = |tokens: &[u32]| Tensor::new(vec![tokens], &Device::Cpu);
     let mut cache = ours::llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
     model.forward(&list(&[1, 2, 3, 4])?, 0, &mut cache)?;
     let mut other = cache.clone();

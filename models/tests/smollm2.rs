@@ -101,7 +101,7 @@ fn prompts() -> Vec<Vec<u32>> {
     let Some(Value::String(template)) = content.metadata.get("tokenizer.chat_template") else { panic!("no template") };
     let tokenizer = tokenizer::of(&content).unwrap();
     let encode = |question: &&str| {
-        let text = chat::first_turn(question, Some(template)).unwrap();
+        let text = chat::first_turn(question, Some(template.as_str())).unwrap();
         let ids = tokenizer.encode(text.as_str(), false).unwrap().get_ids().to_vec();
         assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
         ids
@@ -117,9 +117,9 @@ struct Told {
 
 fn told(prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
     let (model, config) = truth()?;
-    let tell = |prompt: &Vec<u32>| {
+    let tell = |prompt: &Vec<u32>| -> Result<Told> {
         let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
-        let mut logits = vec![model.forward(&Tensor::new(&[&prompt[..]], &Device::Cpu)?, 0, &mut cache)?];
+        let mut logits = vec![model.forward(&Tensor::new(vec![&prompt[..]], &Device::Cpu)?, 0, &mut cache)?];
         let mut tokens = vec![];
         for step in 0..STEPS {
             let (token, _) = best(&logits[step])?;
@@ -139,7 +139,7 @@ fn differences(prompts: &[Vec<u32>], told: &[Told]) -> Result<Vec<f32>> {
     let mut all = vec![];
     for (prompt, told) in prompts.iter().zip(told) {
         model.clear_kv_cache();
-        let logits = model.forward(&Tensor::new(&[&prompt[..]], &Device::Cpu)?, 0)?;
+        let logits = model.forward(&Tensor::new(vec![&prompt[..]], &Device::Cpu)?, 0)?;
         all.push(difference(&logits, &told.logits[0])?);
         for (step, token) in told.tokens.iter().enumerate() {
             let logits = model.forward(&Tensor::new(&[[*token]], &Device::Cpu)?, prompt.len() + step)?;
@@ -179,7 +179,7 @@ fn steps(prompts: &[Vec<u32>], told: &[Told]) -> Result<()> {
 #[test]
 fn smollm2_agrees() {
     let prompts = prompts();
-    assert!(prompts.iter().all(|prompt| prompt.len() > 30));
+    assert!(prompts.iter().all(|prompt| prompt.len() > 20));
     let told = told(&prompts).unwrap();
     std::env::set_var("CANDLE_DEQUANTIZE_ALL", "1");
     let exact = std::thread::scope(|scope| {

@@ -13,8 +13,7 @@ You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
 
 /// A question as the first turn of a chat, up to where the model answers.
 pub fn first_turn(question: &str, template: Option<&str>) -> Result<String> {
-    // JSON has its line breaks written out.
-    match template.map(|template| template.replace("\\n", "\n")) {
+    match template {
         None => bail!("the model has no chat template; take its prompt format into --prompt, without --chat"),
         Some(template) if template != TEMPLATE => {
             bail!("the model's chat template is not that of SmolLM2, the one that this example knows; take its form into --prompt, without --chat")

@@ -1,6 +1,6 @@
 //! The metadata of a GGUF file.
 
-use super::{Config, Experts};
+use super::Config;
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{bail, Result};
 use candle_nn::Activation;
@@ -49,7 +49,7 @@ impl Config {
             head_size,
             feed_forward: entries.size("feed_forward_length")?,
             activation: Activation::Silu,
-            experts: None::<Experts>,
+            experts: None,
             eps: entries.number("attention.layer_norm_rms_epsilon")?,
             rope_base: entries.maybe("rope.freq_base")?.unwrap_or(10_000.0),
             rope_scaling: entries.scaling()?,

@@ -44,8 +44,9 @@ struct Fields {
 #[derive(Deserialize)]
 struct Scaling {
     rope_theta: Option<f64>,
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`. Some files have both.
+    r#type: Option<String>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
@@ -206,7 +207,7 @@ impl Fields {
             Some(number) if number > 0.0 => Ok(number),
             _ => bail!("config.json: {name}.{field} is {number:?}; expected a positive number"),
         };
-        let scaling = match scaling.rope_type.as_deref() {
+        let scaling = match scaling.rope_type.as_deref().or(scaling.r#type.as_deref()) {
             None | Some("default") => None,
             Some("linear") => Some(RopeScaling::Linear { factor: number("factor", scaling.factor)? }),
             Some("llama3") => Some(RopeScaling::Llama3 {
