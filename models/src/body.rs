@@ -15,7 +15,7 @@ pub(crate) struct Body {
     pub config: Config,
     pub table: Table,
     layers: Vec<Layer>,
-    pub norm: RmsNorm,
+    norm: RmsNorm,
 }
 
 impl Body {
@@ -57,6 +57,11 @@ impl Body {
     pub fn step(&self, x: Tensor, [positions, lengths, slots]: [&Tensor; 3], store: &Store) -> Result<Tensor> {
         let span = Span::Step { lengths };
         self.through(x, store, &Rows { positions, slots, span, workspace: store.workspace() })
+    }
+
+    /// A cache of so many slots for these layers.
+    pub fn store(&self, slots: usize, capacity: Option<usize>) -> Result<Store> {
+        Store::new(&self.config, self.dtype(), &self.device(), slots, capacity)
     }
 
     /// The last norm.

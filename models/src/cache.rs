@@ -77,7 +77,7 @@ impl Cache {
     }
 
     fn sized(decoder: &Decoder, sequences: usize, capacity: Option<usize>) -> Result<Self> {
-        let store = Store::new(&decoder.body, sequences, capacity)?;
+        let store = decoder.body.store(sequences, capacity)?;
         Ok(Self { store, slots: vec![Slot::default(); sequences] })
     }
 

@@ -1,13 +1,10 @@
 //! The decoder.
 
 use crate::body::{Body, CHUNK};
-use crate::cache::{Cache, Next};
 use crate::config::Config;
-use crate::sampler::Sampler;
-use crate::step::Step;
 use crate::weights::{Dense, Gguf, Head, Source};
 use candle::quantized::gguf_file::Content;
-use candle::{bail, DType, Device, Result, Tensor};
+use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use std::io::{Read, Seek};
 
@@ -19,7 +16,7 @@ use std::io::{Read, Seek};
 pub struct Decoder {
     pub(crate) body: Body,
     pub(crate) head: Head,
-    chunk: usize,
+    pub(crate) chunk: usize,
 }
 
 impl Decoder {
@@ -91,69 +88,6 @@ impl Decoder {
     /// The type of what goes from layer to layer, and of a cache.
     pub fn dtype(&self) -> DType {
         self.body.dtype()
-    }
-
-    /// Appends tokens to what a slot holds, and returns the logits of the last one, (vocabulary) in f32.
-    ///
-    /// ```
-    /// # use candle::{DType, Device};
-    /// # use candle_nn::{VarBuilder, VarMap};
-    /// # use candle_tilegemm_models::{Cache, Config, Decoder};
-    /// # let config = Config::from_json(
-    /// #     r#"{"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
-    /// #         "num_attention_heads": 2, "max_position_embeddings": 8}"#,
-    /// # )?;
-    /// # let weights = VarMap::new();
-    /// # let decoder = Decoder::load(&config, VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu))?;
-    /// let mut cache = Cache::new(&decoder, 1)?;
-    /// let logits = decoder.prefill(0, &[1, 2, 3], &mut cache)?;
-    /// assert_eq!(logits.dims(), [32]);
-    ///
-    /// decoder.prefill(0, &[4, 5], &mut cache)?; // the sequence goes on
-    /// assert_eq!(cache.tokens(0)?, [1, 2, 3, 4, 5]);
-    /// let full = decoder.prefill(0, &[6; 4], &mut cache).unwrap_err().to_string();
-    /// assert!(full.contains("slot 0 is full"), "{full}");
-    /// # Ok::<(), candle::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// No token, tokens outside of the vocabulary, a slot that the cache lacks, more tokens than the model's longest sequence, and a device without room for
-    /// them. The slot is as it was then.
-    pub fn prefill(&self, slot: usize, tokens: &[u32], cache: &mut Cache) -> Result<Tensor> {
-        let vocabulary = self.config().vocabulary;
-        cache.check_of(self.config())?;
-        let sequence = cache.slot(slot)?;
-        if tokens.is_empty() {
-            bail!("Decoder: no token for slot {slot}; expected 1 and more");
-        }
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-            bail!("Decoder: token {token} for slot {slot}; the vocabulary has {vocabulary}, from 0");
-        }
-        let rows = sequence.rows();
-        let new = [&sequence.tokens[rows..], tokens].concat();
-        cache.store.reserve(slot, rows + new.len())?;
-        let device = self.device();
-        let mut last = None;
-        for (i, chunk) in new.chunks(self.chunk).enumerate() {
-            let x = self.body.table.rows(&Tensor::new(chunk, &device)?)?;
-            let x = self.body.prompt(x, slot, rows + i * self.chunk, &cache.store)?;
-            last = Some(x.narrow(0, chunk.len() - 1, 1)?.contiguous()?);
-        }
-        let Some(last) = last else { bail!("Decoder: no token for slot {slot}") };
-        let logits = self.logits(&last)?;
-        let sequence = &mut cache.slots[slot];
-        sequence.tokens.extend_from_slice(tokens);
-        sequence.next = Next::Logits(logits.clone());
-        sequence.has_ended = false;
-        logits.squeeze(0)
-    }
-
-    /// Starts to choose tokens for all sequences that have tokens and have not ended.
-    ///
-    /// # Errors
-    /// A cache that was made for another decoder, and a sampler without settings for a slot.
-    pub fn step<'a>(&'a self, cache: &'a mut Cache, sampler: Sampler) -> Result<Step<'a>> {
-        Step::new(self, cache, sampler)
     }
 
     /// (rows, hidden) before the last norm to (rows, vocabulary) in f32.

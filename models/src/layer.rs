@@ -1,11 +1,10 @@
 //! A layer.
 
+use crate::feed_forward::FeedForward;
 use crate::weights::{Norm, Product, Source};
 use candle::{bail, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, Settings, Workspace};
-use candle_tilegemm::nn::moe::FusedMoe;
-use candle_tilegemm::nn::{gate, GateFunction, RmsNorm};
-use candle_tilegemm::problem::Gate;
+use candle_tilegemm::nn::RmsNorm;
 
 /// Attention and a feed-forward part, each with a norm before it and its input added after it.
 #[derive(Debug, Clone)]
@@ -17,18 +16,6 @@ pub(crate) struct Layer {
     o: Product,
     feed_forward_norm: RmsNorm,
     feed_forward: FeedForward,
-}
-
-/// The part of a layer after attention.
-#[derive(Debug, Clone)]
-pub(crate) enum FeedForward {
-    Gated {
-        /// The gates, then as many numbers.
-        gate_up: Product,
-        function: GateFunction,
-        down: Product,
-    },
-    Experts(FusedMoe),
 }
 
 /// Where the rows of a call belong.
@@ -99,16 +86,5 @@ impl Layer {
         };
         let x = self.o.forward_residual(&seen.flatten_from(1)?, x)?;
         self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?, &x)
-    }
-}
-
-impl FeedForward {
-    fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Gated { gate_up, function, down } => {
-                down.forward_residual(&gate(&gate_up.forward(x)?, Gate::Halves, *function)?, residual)
-            }
-            Self::Experts(experts) => experts.forward(&x.unsqueeze(0)?, false)?.squeeze(0)? + residual,
-        }
     }
 }

@@ -58,8 +58,18 @@ struct Batch {
     error: Tensor,
 }
 
+impl Decoder {
+    /// Starts to choose tokens for all sequences that have tokens and have not ended.
+    ///
+    /// # Errors
+    /// A cache that was made for another decoder, and a sampler without settings for a slot.
+    pub fn step<'a>(&'a self, cache: &'a mut Cache, sampler: Sampler) -> Result<Step<'a>> {
+        Step::new(self, cache, sampler)
+    }
+}
+
 impl<'a> Step<'a> {
-    pub(crate) fn new(decoder: &'a Decoder, cache: &'a mut Cache, sampler: Sampler) -> Result<Self> {
+    fn new(decoder: &'a Decoder, cache: &'a mut Cache, sampler: Sampler) -> Result<Self> {
         cache.check_of(decoder.config())?;
         let step = Self { decoder, cache, sampler, batch: None };
         step.sampler.of(&step.active())?;

@@ -1,6 +1,5 @@
 //! K and V of all layers.
 
-use crate::body::Body;
 use crate::config::Config;
 use candle::{bail, DType, Device, Result};
 use candle_tilegemm::nn::attention::{KvCache, Workspace};
@@ -42,16 +41,15 @@ fn check_free(bytes: usize, what: &str, device: &Device) -> Result<()> {
 
 impl Store {
     /// Empty slots. `capacity`: positions of a slot; 4096 unless given, and at most the model's longest sequence.
-    pub fn new(body: &Body, slots: usize, capacity: Option<usize>) -> Result<Self> {
-        let (config, dtype, device) = (&body.config, body.dtype(), body.device());
+    pub fn new(config: &Config, dtype: DType, device: &Device, slots: usize, capacity: Option<usize>) -> Result<Self> {
         let longest = config.max_positions;
         let capacity = capacity.unwrap_or(FIRST).min(longest);
         let need = bytes(config, slots, capacity, dtype)?;
-        check_free(need, &format!("a cache of {slots} sequences of {capacity} positions"), &device)?;
-        let layer = |_| KvCache::new(slots, config.kv_heads, capacity, config.head_size, dtype, &device);
+        check_free(need, &format!("a cache of {slots} sequences of {capacity} positions"), device)?;
+        let layer = |_| KvCache::new(slots, config.kv_heads, capacity, config.head_size, dtype, device);
         Ok(Self {
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
-            workspace: Workspace::new(slots, config.heads, config.head_size, &device)?,
+            workspace: Workspace::new(slots, config.heads, config.head_size, device)?,
             heads: config.heads,
             longest,
         })

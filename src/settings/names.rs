@@ -3,7 +3,7 @@
 use super::ALL;
 
 /// What build.rs, tests and examples read.
-pub const OTHERS: [&str; 12] = [
+pub const OTHERS: [&str; 13] = [
     "TILEGEMM_CUDA_HOME",
     "TILEGEMM_GIT",
     "TILEGEMM_MODEL_DIR",
@@ -11,6 +11,7 @@ pub const OTHERS: [&str; 12] = [
     "TILEGEMM_OBJECTS",
     "TILEGEMM_PROFILE",
     "TILEGEMM_SKIP_KERNELS",
+    "TILEGEMM_SMOLLM2_DIR",
     "TILEGEMM_TEST_CASES",
     "TILEGEMM_TEST_CHILD",
     "TILEGEMM_TEST_MEMORY_INSIDE",

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The libraries, by their folders.
-const LIBRARIES: [&str; 2] = ["cli/src", "src"];
+const LIBRARIES: [&str; 3] = ["cli/src", "models/src", "src"];
 
 /// The name of a module: `["a", "b"]` of `crate::a::b`.
 type Name = Vec<String>;

@@ -7,8 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What build.rs, tests and examples read.
-const OTHERS: [&str; 5] =
-    ["TILEGEMM_CUDA_HOME", "TILEGEMM_MODEL_DIR", "TILEGEMM_OBJECTS", "TILEGEMM_PROFILE", "TILEGEMM_SKIP_KERNELS"];
+const OTHERS: [&str; 6] = [
+    "TILEGEMM_CUDA_HOME",
+    "TILEGEMM_MODEL_DIR",
+    "TILEGEMM_OBJECTS",
+    "TILEGEMM_PROFILE",
+    "TILEGEMM_SKIP_KERNELS",
+    "TILEGEMM_SMOLLM2_DIR",
+];
 
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };

@@ -1,8 +1,9 @@
 //! The weights of a folder of safetensors, by Hugging Face's names.
 
-use super::{Head, Norm, Product, Source, Table};
+use super::product::{Head, Product, Table};
+use super::source::{Norm, Source};
 use crate::config::Config;
-use crate::layer::FeedForward;
+use crate::feed_forward::FeedForward;
 use candle::{DType, Result, Tensor};
 use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
 use candle_nn::VarBuilder;

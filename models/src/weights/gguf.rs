@@ -3,9 +3,10 @@
 //! The rows of q and k of a llama are permuted there, so that the numbers which a rotation turns together lie side by side. They stay as they are:
 //! `Config::rope_style` says which pairs the rotation takes.
 
-use super::{Head, Norm, Product, Source, Table};
+use super::product::{Head, Product, Table};
+use super::source::{Norm, Source};
 use crate::config::Config;
-use crate::layer::FeedForward;
+use crate::feed_forward::FeedForward;
 use candle::quantized::gguf_file::Content;
 use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle::{bail, DType, Device, Result, Shape, Tensor};

@@ -3,41 +3,9 @@
 mod dense;
 mod gguf;
 mod product;
+mod source;
 
 pub(crate) use dense::Dense;
 pub(crate) use gguf::Gguf;
 pub(crate) use product::{Head, Product, Table};
-
-use crate::config::Config;
-use crate::layer::FeedForward;
-use candle::{Result, Tensor};
-
-/// Where a model's weights come from.
-pub(crate) trait Source {
-    /// The weights of a norm: those of a layer by the layer's number.
-    fn norm(&mut self, norm: Norm) -> Result<Tensor>;
-    /// q, k and v in one.
-    fn qkv(&mut self, layer: usize) -> Result<Product>;
-    /// The product after attention.
-    fn o(&mut self, layer: usize) -> Result<Product>;
-    /// The feed-forward part.
-    fn feed_forward(&mut self, layer: usize) -> Result<FeedForward>;
-    /// The rows of tokens.
-    fn table(&mut self) -> Result<Table>;
-    /// The product to logits; `table` is the embedding's, which a tied head shares.
-    fn head(&mut self, table: &Table) -> Result<Head>;
-    /// What divides the frequencies of rotations, if there is such a list.
-    fn rope_factors(&mut self) -> Result<Option<Vec<f32>>>;
-    /// What the model is.
-    fn config(&self) -> &Config;
-}
-
-/// A norm of the model.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Norm {
-    BeforeAttention(usize),
-    BeforeFeedForward(usize),
-    OfQ(usize),
-    OfK(usize),
-    Last,
-}
+pub(crate) use source::{Norm, Source};
