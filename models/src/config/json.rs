@@ -57,14 +57,14 @@ struct Scaling {
 #[serde(untagged)]
 enum Tokens {
     One(u32),
-    Some(Vec<u32>),
+    Many(Vec<u32>),
 }
 
 impl Tokens {
     fn list(self) -> Vec<u32> {
         match self {
             Self::One(token) => vec![token],
-            Self::Some(tokens) => tokens,
+            Self::Many(tokens) => tokens,
         }
     }
 }

@@ -4,17 +4,17 @@ use super::product::{Head, Product, Table};
 use super::source::{Norm, Source};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
-use candle::{DType, Result, Tensor};
+use candle::{Result, Tensor};
 use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::moe::FusedMoe;
 use candle_tilegemm::nn::{Embedding, Linear};
 
 pub(crate) struct Dense<'a> {
-    pub config: &'a Config,
-    /// At the root of the names, `model.layers`.
-    pub vb: VarBuilder<'a>,
-    pub head: VarBuilder<'a>,
+    config: &'a Config,
+    /// Of the names that start with `model.`.
+    vb: VarBuilder<'a>,
+    head: VarBuilder<'a>,
 }
 
 impl<'a> Dense<'a> {
@@ -68,7 +68,7 @@ impl Source for Dense<'_> {
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {
         let vb = self.layer(layer).pp("mlp");
         if let Some(experts) = self.config.experts_of(layer) {
-            let dtype: DType = vb.dtype();
+            let dtype = vb.dtype();
             return Ok(FeedForward::Experts(FusedMoe::new(&experts, vb, dtype)?));
         }
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
