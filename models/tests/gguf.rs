@@ -89,6 +89,7 @@ fn file(
         ("feed_forward_length", number(config.feed_forward)),
         ("attention.head_count", number(config.heads)),
         ("attention.head_count_kv", number(config.kv_heads)),
+        ("attention.key_length", number(HEAD)),
         ("attention.layer_norm_rms_epsilon", Value::F32(config.eps as f32)),
         ("rope.freq_base", Value::F32(config.rope_base as f32)),
         ("rope.dimension_count", number(HEAD)),
@@ -97,7 +98,8 @@ fn file(
         ("general.architecture".to_string(), Value::String(arch.to_string())),
         ("tokenizer.ggml.eos_token_id".to_string(), number(7)),
     ];
-    let own = entries.iter().chain(more);
+    let kept = entries.iter().filter(|(name, _)| more.iter().all(|(other, _)| other != name));
+    let own = kept.chain(more);
     metadata.extend(own.map(|(name, value)| (format!("{arch}.{name}"), value.clone())));
     let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(name, value)| (name.as_str(), value)).collect();
     let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -150,7 +152,6 @@ fn a_file_names_the_entry() -> Result<()> {
         ("block_count", Value::U32(3), ["blk.2.attn", "missing"]),
         ("attention.head_count_kv", Value::Array(vec![Value::U32(2)]), ["head_count_kv", "all layers"]),
     ] {
-        // Of two entries with one name the later one counts.
         let (mut bytes, _) = file(&llama, "llama", false, &[(name, value)])?;
         let content = Content::read(&mut bytes)?;
         let error = Decoder::from_gguf(&content, &mut bytes, &Device::Cpu).map(drop).unwrap_err().to_string();
