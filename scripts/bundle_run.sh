@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|encode|sanitize|torch|candle-0.9]...,
-# all but experts, moe, quantized, embed, encode, sanitize, torch and candle-0.9 by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|encode|sanitize|torch|
+# torch-decode|candle-0.9]..., all but experts, moe, quantized, embed, encode, sanitize, torch, torch-decode and candle-0.9 by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, torch a python3 with PyTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -74,7 +74,7 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
     echo "== $name"
     case $name in
       doctor) ./tilegemm doctor ;;
-      test) ./gpu ;;
+      test) ./gpu --jobs 4 ;;
       bench) ./tilegemm bench --json bench.json --html bench.html ;;
       planted) planted ;;
       overhead) ./overhead --bench ;;
@@ -91,6 +91,7 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
         done
         ;;
       candle-0.9) ./candle-0-9-program ;;
+      torch-decode) python3 torch_decode.py ./libtilegemm_preload.so --json torch-decode.json ;;
       torch) python3 torch_check.py ./libtilegemm_preload.so --speed --json torch.json ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;
     esac

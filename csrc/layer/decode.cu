@@ -1,9 +1,13 @@
 // Attention of one query row a sequence over a static cache (decode.cuh has the arithmetic).
 //
 // A unit of work is a part of K of one kv head of one sequence: `cut` parts a sequence by its length alone. The warps
-// of a block share a unit, tile by tile, and their sums are added in shared memory. The grid is fixed: each block takes
-// a run of neighbouring units, and reads on into the next unit while it finishes one. Sums of parts go through global
-// memory; the block that ends the last part of a pair (sequence, kv head) adds them.
+// of a block share a unit, tile by tile, and their sums are added in shared memory. Two kernels differ in how blocks go
+// through the units and how parts are put together; the bits are the same.
+//
+// - stream: a fixed grid; each block takes a run of neighbouring units, and reads on into the next unit while it
+//   finishes one. Sums of parts go through global memory; the block that ends the last part of a pair (sequence, kv
+//   head) adds them.
+// - clustered, from Hopper on, for few pairs: a cluster for each pair; sums of parts stay in shared memory.
 #include "layer/decode.hpp"
 
 namespace tilegemm {
@@ -200,6 +204,102 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode(const _
   }
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define TG_CLUSTERS 1
+#else
+#define TG_CLUSTERS 0
+#endif
+
+#if TG_CLUSTERS
+// Stores to shared memory of a block of the cluster.
+__device__ __forceinline__ void store_at(uint32_t address, uint32_t rank, float4 x) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(map_shared(address, rank)), "f"(x.x), "f"(x.y),
+               "f"(x.z), "f"(x.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_at(uint32_t address, uint32_t rank, float2 x) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(map_shared(address, rank)), "f"(x.x), "f"(x.y)
+               : "memory");
+}
+#endif
+
+// Block `rank` of a cluster of 2^log_size blocks takes parts rank, rank + size, ... of the cluster's pair, and writes
+// piece i of each part's sum to block i % size, which adds the parts.
+template <class C>
+__global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode_clustered(const __grid_constant__ Decode a,
+                                                                                   int log_size) {
+#if TG_CLUSTERS && defined(__CUDA_ARCH__)
+  extern __shared__ float4 shared[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+  const int size = 1 << log_size, row = a.group * C::head, pieces = row / 4,
+            own_pieces = (pieces + size - 1) >> log_size;
+  float* const all_sums = reinterpret_cast<float*>(shared);                                   // [2][warp][group][head]
+  float2* const all_tops = reinterpret_cast<float2*>(all_sums + 2 * C::warps * row);          // [2][warp][group]
+  float4* const part_sums = reinterpret_cast<float4*>(all_tops + 2 * C::warps * a.group);     // [part][own piece]
+  float2* const part_tops = reinterpret_cast<float2*>(part_sums + a.max_parts * own_pieces);  // [part][group]
+  const int pair = blockIdx.x >> log_size, rank = blockIdx.x & (size - 1);
+  const int sequence = pair / a.kv_heads, kv_head = pair % a.kv_heads;
+  launch_dependents();
+  if (!a.early) griddepcontrol_wait();
+  const int slot = a.slots ? a.slots[sequence] : sequence;
+  const Cut x = cut(a, length_of(a, sequence));
+  const auto rows_of = [&](int part) {
+    const int first = x.first + part * x.size;
+    return Rows<C>(a, slot, kv_head, first, min(x.end, first + x.size));
+  };
+  Worker<C> w;
+  int part = rank;
+  Rows<C> rows = rows_of(part);
+  const int steps_before = part < x.parts ? rows.steps() : 0;
+  if (warp < steps_before) w.load_k(rows, warp * C::step, r, c), w.load_v(rows, warp * C::step, r, c);
+  if (a.early) {
+    griddepcontrol_wait();
+    if (part == x.parts - 1 && warp == steps_before - 1) {
+      w.template load_k<true>(rows, warp * C::step, r, c), w.template load_v<true>(rows, warp * C::step, r, c);
+    }
+  }
+  if (part < x.parts) w.load_q(q_of<C>(a, sequence, kv_head), a.group, r, c);
+  if (x.parts > 1) cluster_arrive_relaxed();  // the blocks that others write to have started
+  char* const out = out_of<C>(a, sequence, kv_head);
+  const auto at = uint32_t(__cvta_generic_to_shared(part_sums)),
+             tops_at = uint32_t(__cvta_generic_to_shared(part_tops));
+  bool all_there = false;
+  for (int half = 0; part < x.parts; part += size, half ^= 1) {
+    const bool goes_on = part + size < x.parts;
+    const Rows<C> next = rows_of(goes_on ? part + size : part);
+    go_through(w, a, rows, next, goes_on ? next.steps() : 0, warp, r, c);
+    float* const sums = all_sums + half * C::warps * row;
+    float2* const tops = all_tops + half * C::warps * a.group;
+    const int steps = rows.steps();
+    if (warp < steps) w.leave(sums + warp * row, tops + warp * a.group, a.group, r, c);
+    __syncthreads();
+    if (x.parts > 1 && !all_there) cluster_wait(), all_there = true;
+    for (int i = threadIdx.x; i < pieces; i += 32 * C::warps) {
+      const Piece p = whole_of_warps<C>(sums, tops, a.group, min(C::warps, steps), i);
+      if (x.parts == 1) {
+        store_out<C>(out + 8 * i, p, steps == 0);
+      } else {
+        store_at(at + 16 * (part * own_pieces + (i >> log_size)), i & (size - 1), p.x);
+        if (i % (C::head / 4) == 0) {
+          for (int b = 0; b < size; b++) store_at(tops_at + 8 * (part * a.group + i / (C::head / 4)), b, p.top);
+        }
+      }
+    }
+    rows = next;
+  }
+  if (x.parts == 1) return;  // all blocks of the cluster do
+  if (!all_there) cluster_wait();
+  cluster_sync();
+  for (int i = rank + size * int(threadIdx.x); i < pieces; i += size * 32 * C::warps) {
+    const int h = i / (C::head / 4);
+    const Piece p = whole_of(
+        x.parts, [&](int part) { return part_tops[part * a.group + h]; },
+        [&](int part) { return part_sums[part * own_pieces + (i >> log_size)]; });
+    store_out<C>(out + 8 * i, p, false);
+  }
+#endif
+}
+
 // ---- The host's side ------------------------------------------------------------------------------------------------
 
 // Counters of pairs, of which there are at most as many as query heads.
@@ -207,36 +307,94 @@ int64_t pairs_of(int sequences, int heads) { return (int64_t(sequences) * heads 
 
 constexpr int most_shared = 200 * 1024;
 
+// A block a multiprocessor where blocks have 8 warps: then they all run at once.
 template <class C>
-tg_status run_stream(const Decode& a, const tg_launch& launch, int blocks) {
+tg_status run_stream(const Decode& a, const tg_launch& launch) {
   const int row = a.group * C::head;
   const int shared = 2 * C::warps * (row * 4 + a.group * 8) + a.max_parts * a.group * 8;
   if (shared > most_shared) return TG_UNSUPPORTED;
   if (const cudaError_t error = allow<C>(layer_decode<C>, most_shared, false)) return cuda_status(error);
   const int64_t most = int64_t(a.sequences) * a.kv_heads * a.max_parts;
-  const int64_t wave = int64_t(multiprocessors_of(launch)) * blocks;
+  const int64_t wave = int64_t(multiprocessors_of(launch)) * C::blocks;
   return start(launch, dim3(unsigned(most < wave ? most : wave)), 32 * C::warps, shared, 1, layer_decode<C>, a);
 }
 
-template <class T, int head, int columns, bool fp8>
-tg_status of_shape(const Decode& a, const tg_launch& launch) {
-  constexpr int tiles = fp8 ? (head == 256 ? 1 : 2) : head == 64 ? 2 : 1;
-  return run_stream<Config<T, head, columns, fp8, 4, tiles, 2>>(a, launch, 2);
+template <class C>
+int shared_of_cluster(const Decode& a, int log_size) {
+  const int row = a.group * C::head, size = 1 << log_size;
+  return 2 * C::warps * (row * 4 + a.group * 8) + a.max_parts * ((row / 4 + size - 1) / size * 16 + a.group * 8);
 }
+
+// Clusters of so many blocks that the current device runs at once; asked once per device.
+template <class C>
+int clusters_at_once(const Decode& a, int log_size) {
+  static std::atomic<int> known[64][5];  // the number + 1
+  int device;
+  if (cudaGetDevice(&device) || device >= 64) return 0;
+  std::atomic<int>& answer = known[device][log_size];
+  if (const int count = answer.load(std::memory_order_relaxed)) return count - 1;
+  int major = 0, count = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (major >= 9 && allow<C>(layer_decode_clustered<C>, most_shared, true) == cudaSuccess) {
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {1u << log_size, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(1u << log_size), config.blockDim = dim3(32 * C::warps);
+    config.dynamicSmemBytes = size_t(shared_of_cluster<C>(a, log_size));
+    config.attrs = &attribute, config.numAttrs = 1;
+    if (cudaOccupancyMaxActiveClusters(&count, layer_decode_clustered<C>, &config)) count = 0, cudaGetLastError();
+  }
+  answer.store(count + 1, std::memory_order_relaxed);
+  return count;
+}
+
+template <class C>
+tg_status run_clustered(const Decode& a, const tg_launch& launch, int log_size) {
+  const int shared = shared_of_cluster<C>(a, log_size);
+  if (shared > most_shared) return TG_UNSUPPORTED;
+  if (const cudaError_t error = allow<C>(layer_decode_clustered<C>, most_shared, true)) return cuda_status(error);
+  const dim3 grid(unsigned(a.sequences * a.kv_heads) << log_size);
+  return start(launch, grid, 32 * C::warps, shared, 1 << log_size, layer_decode_clustered<C>, a, log_size);
+}
+
+// Clusters where all pairs run at once, and the cache is short enough that the multiprocessors without a cluster are no
+// loss.
+constexpr int longest_for_clusters = 8192;
+template <class C>
+tg_status run_either(const Decode& a, const tg_launch& launch) {
+  int log_size = 0;
+  if (a.capacity <= longest_for_clusters) {
+    const int64_t pairs = int64_t(a.sequences) * a.kv_heads;
+    for (int log = 4; log >= 3 && log_size == 0; log--) {
+      if (shared_of_cluster<C>(a, log) <= most_shared && pairs <= 16 && pairs <= clusters_at_once<C>(a, log))
+        log_size = log;
+    }
+  }
+  return log_size > 0 ? run_clustered<C>(a, launch, log_size) : run_stream<C>(a, launch);
+}
+
 template <class T, bool fp8>
 tg_status of_head(const Decode& a, int head, bool wide, const tg_launch& launch) {
+  constexpr int short_rows = fp8 ? 2 : 1;  // tiles at once where rows are short
   switch (head) {
-    case 64: return wide ? of_shape<T, 64, 2, fp8>(a, launch) : of_shape<T, 64, 1, fp8>(a, launch);
-    case 96: return wide ? of_shape<T, 96, 2, fp8>(a, launch) : of_shape<T, 96, 1, fp8>(a, launch);
-    case 128: return wide ? of_shape<T, 128, 2, fp8>(a, launch) : of_shape<T, 128, 1, fp8>(a, launch);
-    default: return of_shape<T, 256, 1, fp8>(a, launch);
+    case 64:
+      return wide ? run_either<Config<T, 64, 2, fp8, 8, short_rows, 1>>(a, launch)
+                  : run_either<Config<T, 64, 1, fp8, 8, 2, 1>>(a, launch);
+    case 96:
+      return wide ? run_either<Config<T, 96, 2, fp8, 8, 1, 1>>(a, launch)
+                  : run_either<Config<T, 96, 1, fp8, 8, short_rows, 1>>(a, launch);
+    case 128:
+      return wide ? run_either<Config<T, 128, 2, fp8, 8, 1, 1>>(a, launch)
+                  : run_either<Config<T, 128, 1, fp8, 8, short_rows, 1>>(a, launch);
+    default: return run_either<Config<T, 256, 1, fp8, 8, 1, 1>>(a, launch);
   }
 }
 tg_status choose(const Decode& a, int head, bool wide, tg_format format, bool fp8, const tg_launch& launch) {
-  if (format == TG_F16)
-    return fp8 ? of_head<__half, true>(a, head, wide, launch) : of_head<__half, false>(a, head, wide, launch);
-  return fp8 ? of_head<__nv_bfloat16, true>(a, head, wide, launch)
-             : of_head<__nv_bfloat16, false>(a, head, wide, launch);
+  const auto run = format == TG_F16 ? fp8 ? of_head<__half, true> : of_head<__half, false>
+                   : fp8 ? of_head<__nv_bfloat16, true>
+                                    : of_head<__nv_bfloat16, false>;
+  return run(a, head, wide, launch);
 }
 
 }  // namespace
@@ -288,8 +446,10 @@ extern "C" tg_status tg_attention_decode_launch(const tg_attention_decode* args,
   a.slot_stride = y.slot_stride, a.head_stride = y.head_stride, a.row_stride = y.row_stride;
   a.scale_slot_stride = y.scale_slot_stride, a.scale_head_stride = y.scale_head_stride;
   a.sequences = x.sequences, a.kv_heads = y.kv_heads * a.shares, a.slots_count = y.slots;
-  a.capacity = y.capacity, a.window = x.window, a.min_part = 128, a.max_parts = 32;
-  a.granule = 64;
+  a.capacity = y.capacity, a.window = x.window, a.min_part = 128;
+  // As many parts as fill a card of some 128 multiprocessors with one sequence. They are no matter of the device, so
+  // that bits are none.
+  a.max_parts = y.kv_heads >= 8 ? 16 : y.kv_heads <= 2 ? 64 : 128 / y.kv_heads;
   a.early = x.after_append && launch->overlap;
   a.scale_log2 = x.scale * 1.4426950408889634f;
   if (y.format == TG_F8E4M3) a.scale_log2 *= fp8_rest;

@@ -34,7 +34,7 @@ struct Decode {
   float2* part_tops;  // [sequence][kv_head][part][group]: maximum in powers of two, sum
   unsigned* arrived;  // [sequence][kv_head]
   int64_t q_stride, out_stride, slot_stride, head_stride, row_stride, scale_slot_stride, scale_head_stride;
-  int sequences, kv_heads, shares, group, slots_count, capacity, window, min_part, max_parts, granule;
+  int sequences, kv_heads, shares, group, slots_count, capacity, window, min_part, max_parts;
   bool early;  // all but the last row of a sequence, and the lengths, are there before the wait
   float scale_log2;
 };
@@ -42,13 +42,15 @@ struct Decode {
 struct Cut {
   int first, end, size, parts;
 };
+// Parts of min_part rows; from min_part * max_parts / 2 rows on max_parts / 2 parts, until these have 2 min_part rows;
+// and from 2 min_part * max_parts rows on max_parts parts. Sizes are multiples of 64 rows.
 __device__ inline Cut cut(const Decode& a, int length) {
   Cut x;
   x.end = length;
   x.first = a.window > 0 ? max(0, length - a.window) : 0;
   const int rows = x.end - x.first;
-  const int even = (rows + a.max_parts - 1) / a.max_parts;
-  x.size = max(a.min_part, (even + a.granule - 1) / a.granule * a.granule);
+  const auto share = [&](int parts) { return (rows + parts * 64 - 1) / (parts * 64) * 64; };
+  x.size = max(max(a.min_part, min(2 * a.min_part, share(a.max_parts / 2))), share(a.max_parts));
   x.parts = max(1, (rows + x.size - 1) / x.size);
   return x;
 }

@@ -76,10 +76,11 @@ struct Tile {
 };
 
 // Tile i: the longest first, heads with the same K and V beside each other.
-template <int rows, int keys>
+template <int rows, int keys, bool parted = true>
 __device__ __forceinline__ Tile tile_at(const Work& w, int i) {
-  const int part = w.parts == 1 ? 0 : i % w.parts;
-  if (w.parts > 1) i /= w.parts;
+  const bool parts = parted && w.parts > 1;
+  const int part = parts ? i % w.parts : 0;
+  if (parts) i /= w.parts;
   const int of_section = w.tiles_m * w.section, section = i / of_section, at = i - section * of_section;
   const int first_head = section * w.section, heads = min(w.section, w.heads - first_head);
   const int m = at / heads;
@@ -90,7 +91,7 @@ __device__ __forceinline__ Tile tile_at(const Work& w, int i) {
   t.end = (sees + keys - 1) / keys;
   t.begin = w.window ? max(0, w.past + t.first - w.window + 1) / keys : 0;
   t.part = part;
-  if (w.parts > 1) {
+  if (parts) {
     const int begin = t.begin, count = t.end - begin;
     t.begin = begin + count * part / w.parts, t.end = begin + count * (part + 1) / w.parts;
   }

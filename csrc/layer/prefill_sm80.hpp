@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t q_at = uint32_t(__cvta_generic_to_shared(shared)), k_at = q_at + C::q_bytes;
   const uint32_t v_at = k_at + C::block_bytes;
-  const Tile t = tile_at<C::rows, C::keys>(w, blockIdx.x);
+  const Tile t = tile_at<C::rows, C::keys, false>(w, blockIdx.x);
   const int lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * 16 * C::fragments;  // of the warp
   const int i = lane / 8, of_8 = lane % 8;  // ldmatrix: the lane's matrix, and the row there
   const T* const k = static_cast<const T*>(args.k) + t.head / w.ratio * args.k_head_stride;

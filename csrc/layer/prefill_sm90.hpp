@@ -117,16 +117,23 @@ __device__ __forceinline__ void produce(const Maps& maps, const Work& w, const B
     if (w.taken) {
       if (t.end == t.begin + 1) draw();
       const uint32_t full = b.next_full + 8 * next.s, slot = b.next + 4 * next.s;
-      mbarrier_arrive_expect(full, 4);
       if (Here::rank() == 0) {
         if (ticket == uint32_t(w.total) - 1) *w.counter = 0;  // the last of all tickets
         i = Here::count() + int(ticket);
         next.wait(b.next_empty);
-        for (int r = 0; r < C::cluster; r++) store_async(map_shared(slot, r), map_shared(full, r), __int_as_float(i));
+      }
+      if constexpr (C::cluster == 1) {  // a block alone has no cluster to store to
+        store_shared(slot, __int_as_float(i));
+        mbarrier_arrive(full);
       } else {
-        mbarrier_wait(full, next.parity ^ 1);
-        i = int(load_shared(slot));
-        mbarrier_arrive_cluster(map_shared(b.next_empty, 0) + 8 * next.s);
+        mbarrier_arrive_expect(full, 4);
+        if (Here::rank() == 0) {
+          for (int r = 0; r < C::cluster; r++) store_async(map_shared(slot, r), map_shared(full, r), __int_as_float(i));
+        } else {
+          mbarrier_wait(full, next.parity ^ 1);
+          i = int(load_shared(slot));
+          mbarrier_arrive_cluster(map_shared(b.next_empty, 0) + 8 * next.s);
+        }
       }
       next.advance(2);
     } else {
@@ -231,7 +238,10 @@ struct Consumer {
     if (!w.taken) return Place<C>::dealt(round);
     next.wait_warp(b.next_full);
     const int i = __shfl_sync(~0u, int(load_shared(b.next + 4 * next.s)), 0);  // known to be uniform
-    if (lane == 0) mbarrier_arrive_cluster(map_shared(b.next_empty, 0) + 8 * next.s);
+    if (lane == 0) {
+      if constexpr (C::cluster == 1) mbarrier_arrive(b.next_empty + 8 * next.s);
+      else mbarrier_arrive_cluster(map_shared(b.next_empty, 0) + 8 * next.s);
+    }
     next.advance(2);
     return i;
   }

@@ -32,6 +32,7 @@ struct Sample {
   unsigned* arrived;         // [sequences]
   float* weights;            // [sequences][share], without clusters
   int vocabulary, share;     // tokens of a block, a multiple of 4
+  bool whole;                // rows are at multiples of four numbers
 };
 
 // Bits whose order is the order of numbers; NaN and -inf come first, -0 is 0.
@@ -200,10 +201,20 @@ __global__ __launch_bounds__(threads) void layer_draw(const __grid_constant__ Sa
   uint32_t top = 0, index = ~0u;
   for (int p = threadIdx.x; p < pieces; p += threads) {
     float x[4];
+    if (a.whole && 4 * p + 3 < own_tokens) {
+      struct alignas(4 * sizeof(T)) Four {
+        T x[4];
+      };
+      const Four four = reinterpret_cast<const Four*>(row)[p];
+#pragma unroll
+      for (int e = 0; e < 4; e++) x[e] = to_float(four.x[e]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; e++) x[e] = 4 * p + e < own_tokens ? to_float(row[4 * p + e]) : -INFINITY;
+    }
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const int i = 4 * p + e;
-      x[e] = i < own_tokens ? to_float(row[i]) : -INFINITY;
       if (penalised && (seen[i / 32] >> i % 32 & 1)) {
         x[e] = x[e] > 0 ? x[e] / set.repetition_penalty : x[e] * set.repetition_penalty;
       }
@@ -367,6 +378,8 @@ extern "C" tg_status tg_sample_launch(const tg_sample* args, const tg_launch* la
     }
   }
   const bool clusters = has_clusters();
+  const int four = x.format == TG_F32 ? 16 : 8;  // bytes
+  a.whole = at_multiple(x.logits, four) && (x.sequences == 1 || x.logits_stride % 4 == 0);
   if (x.workspace_bytes < tg_sample_workspace(x.sequences, x.vocabulary)) return TG_UNSUPPORTED;
   a.share = int(share_of(x.vocabulary, clusters ? most_blocks : 1));
   a.weights = reinterpret_cast<float*>(static_cast<char*>(x.workspace) + 16 * int64_t(x.sequences));

@@ -43,6 +43,8 @@ fitted! {
         vector_us: [f64; 2] = "us", 0.0 to 8.0;
         /// 1024 numbers of a row of W, by a multiprocessor that is busy: q4_0, q8_0, q4k.
         vector_row_us: [f64; 3] = "us", 0.005 to 0.2;
+        /// How much longer that takes for each warp that shares a row of W.
+        vector_warp: f64 = "", 0.0 to 0.1;
         /// The share of the memory's rate.
         memory: f64 = "", 0.3 to 1.2;
     }
@@ -77,7 +79,8 @@ impl GgufGemv {
             _ => 2,
         };
         let rows = problem.n as f64 / f64::from(device.sm_count);
-        let of_rows = rows * problem.k.div_ceil(K_OF_WARP) as f64 * self.vector_row_us[place];
+        let warps = problem.k.div_ceil(K_OF_WARP) as f64;
+        let of_rows = rows * warps * self.vector_row_us[place] * (1.0 + self.vector_warp * warps);
         let memory = memory_us(problem, device) / self.memory;
         device.model.launch_us + self.vector_us[problem.m.clamp(1, 2) - 1] + of_rows.max(memory)
     }

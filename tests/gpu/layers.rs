@@ -52,6 +52,7 @@ pub fn tests() -> Vec<(String, Test)> {
         if shape.cache == shape.dtype {
             tests.push(test(&format!("layers_prefill_{name}"), move |device| {
                 blocks::prefills(device, shape)?;
+                blocks::prefills(device, Shape { capacity: 2200, ..shape })?;
                 blocks::prefills(device, Shape { heads: 3 * shape.kv_heads, ..shape })
             }));
         }
@@ -121,11 +122,14 @@ fn one_workspace(device: &Device) -> Result<()> {
     let q = randn(&[4, 8, 128], DType::BF16, device)?;
     let (settings, shared) = (Settings::new(128), Workspace::new(4, 8, 128, device)?);
     let lengths = ints(&[4000, 1, 3000, 700], device)?;
+    let prompt = randn(&[16, 8, 128], DType::BF16, device)?;
     let run = |sequences: usize, workspace: &Workspace| {
         let (q, lengths) = (q.narrow(0, 0, sequences)?, lengths.narrow(0, 0, sequences)?);
         attention::decode(&q, &cache, &lengths, None, &settings, workspace)
     };
     for sequences in [4, 1, 3, 1, 4, 2, 4] {
+        // A few tokens after many positions, which keep sums in the same memory.
+        attention::prefill(&prompt, &cache, 0, 3900, &settings, &shared)?;
         let own = run(sequences, &Workspace::new(sequences, 8, 128, device)?)?;
         blocks::close(&format!("{sequences} sequences"), &run(sequences, &shared)?, &exact(&own)?, |_| 0.0)?;
     }

@@ -141,7 +141,7 @@ fn alone() -> Vec<(String, Test)> {
     tests
 }
 
-/// The others. The longest come early.
+/// The others. The longest come first, behind those that have to.
 fn beside() -> Vec<(String, Test)> {
     // Kernels that were launched before would prove nothing in these.
     let mut tests = captures::tests();
@@ -160,22 +160,24 @@ fn beside() -> Vec<(String, Test)> {
         ("outer_is_simt_to_the_bit".into(), Box::new(outer::outer_is_simt_to_the_bit)),
     ];
     tests.extend(others);
+    tests.extend(exactness::tests());
+    tests.extend(random::tests());
+    tests.extend(rounding::tests());
+    tests.extend(bad_rows::tests());
+    tests.extend(elsewhere::tests());
+    tests.extend(batch_invariant::tests());
+    tests.extend(folded::tests());
     let kernels = with_one_b().filter(|kernel| kernel.role != Role::LastResort);
     tests.extend(kernels.map(|kernel: &'static KernelDesc| {
         let test: Test = Box::new(move |gpu| cases::kernel_against_reference(gpu, kernel, cases::few_cases()?));
         (kernel.name.to_string(), test)
     }));
     tests.extend(activations::tests());
-    tests.extend(bad_rows::tests());
-    tests.extend(batch_invariant::tests());
     tests.extend(chains::tests());
     tests.extend(configurations::tests());
-    tests.extend(elsewhere::tests());
-    tests.extend(exactness::tests());
     tests.extend(experts::tests());
     tests.extend(families::tests());
     tests.extend(fma::tests());
-    tests.extend(folded::tests());
     tests.extend(gguf::tests());
     tests.extend(gguf_errors::tests());
     #[cfg(feature = "interpose-kernels")]
@@ -186,8 +188,6 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(layers::tests());
     tests.extend(odd_addresses::tests());
     tests.extend(packing::tests());
-    tests.extend(random::tests());
-    tests.extend(rounding::tests());
     tests.extend(two_devices::tests());
     tests.extend(end_to_end::tests());
     tests.extend(model_families::tests());

@@ -47,6 +47,9 @@ pub fn for_each_line(
     let is_column_major = operand.row_stride == 1 && operand.col_stride != 1;
     let [(lines, to_next_line), (along, to_next)] =
         if is_column_major { [of_cols, of_rows] } else { [of_rows, of_cols] };
+    if along == 0 {
+        return;
+    }
     for outer in 0..batch[0] as i64 {
         for inner in 0..batch[1] as i64 {
             let first = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];

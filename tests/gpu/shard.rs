@@ -89,12 +89,15 @@ impl Shard {
         };
         let children: Vec<_> = (0..self.jobs).map(start).collect();
         CHILDREN.lock().expect("no thread panicked").extend(children.iter().map(|(_, child)| child.id()));
+        let counts = [0; 3].map(AtomicUsize::new);
         let read = |(part, mut child): (usize, std::process::Child)| {
             let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-            lines
-                .map_while(Result::ok)
-                .filter(|line| !line.is_empty())
-                .for_each(|line| println!("[{part}/{parts}] {line}"));
+            for line in lines.map_while(Result::ok).filter(|line| !line.is_empty()) {
+                println!("[{part}/{parts}] {line}");
+                for (count, what) in counts.iter().zip(["passed", "failed", "ignored"]) {
+                    count.fetch_add(counted_in(&line, what), Ordering::Relaxed);
+                }
+            }
             child.wait().expect("a process of this one's").success()
         };
         let passed = std::thread::scope(|scope| {
@@ -102,8 +105,17 @@ impl Shard {
             readers.into_iter().map(|reader| reader.join().is_ok_and(|passed| passed)).collect::<Vec<_>>()
         });
         CHILDREN.lock().expect("no thread panicked").clear();
+        let [done, failed, ignored] = counts.map(AtomicUsize::into_inner);
+        println!("{} processes: {done} passed, {failed} failed, {ignored} ignored", self.jobs);
         passed.into_iter().all(|passed| passed)
     }
+}
+
+/// The number before this word in a line `test result: ... 12 passed; ...`.
+fn counted_in(line: &str, what: &str) -> usize {
+    let result = line.strip_prefix("test result: ").unwrap_or_default();
+    let before = result.split(['.', ';']).find_map(|part| part.trim().strip_suffix(what));
+    before.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
 }
 
 /// The processes that run beside this one.

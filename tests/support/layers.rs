@@ -360,7 +360,8 @@ pub fn prefills(device: &Device, shape: Shape) -> Result<()> {
     let both = stored(&cache)?;
     let workspace = Workspace::new(1, heads, head, device)?;
     let most = capacity.min(200);
-    for (tokens, past) in [(1, 0), (1, 30), (2, 0), (63, 1), (64, 0), (65, 64), (129, 7), (most, 0), (0, 5)] {
+    for (tokens, past) in [(1, 0), (1, 30), (2, 0), (63, 1), (64, 0), (65, 64), (129, 7), (most, 0), (0, 5), (16, 2100)]
+    {
         if tokens + past > capacity {
             continue;
         }

@@ -125,6 +125,8 @@ fn every_kind_of_bad_row_has_its_error() {
     const F32: (&str, &str) = F32_ROW;
     const F64: (&str, &str) = ("dtype", r#"["f64"]"#);
     const WIDTHS: (&str, &str) = ("widths", "[96, 224]");
+    const FEW: (&str, &str) = ("widths", "[8, 128]");
+    const FEW_TILE: (&str, &str) = ("tile", "[128, 64, 128]");
     const WAVE_TILE: (&str, &str) = ("tile", "[128, 224, 64]");
     const DIRECT_TILE: (&str, &str) = ("tile", "[64, 64, 32]");
     const TF32_TILE: (&str, &str) = ("tile", "[128, 256, 32]");
@@ -208,22 +210,14 @@ fn every_kind_of_bad_row_has_its_error() {
         ("sm90_wave", &[PLAIN], &["`widths` is []", "some of [8, 16"]),
         ("sm90_wave", &[PLAIN, ("widths", "[96, 48]")], &["`widths` is [96, 48]", "in their order"]),
         ("sm90_wave", &[PLAIN, ("widths", "[100]")], &["`widths` is [100]", "some of [8, 16"]),
-        (
-            "sm90_wave",
-            &[PLAIN, WIDTHS, ("tile", "[128, 96, 64]")],
-            &["`tile` is [128, 96, 64]", "[64|128, its widest, 64|128]"],
-        ),
+        ("sm90_wave", &[PLAIN, WIDTHS, ("tile", "[128, 96, 64]")], &["`tile` is [128, 96", "[64|128, its widest, 64"]),
         ("sm90_wave", &[PLAIN, WIDTHS, ("tile", "[224, 256, 64]")], &["`tile` is [224, 256, 64]", "64|128|192"]),
         ("sm90_wave", &[PLAIN, WIDTHS, WAVE_TILE, ("cluster", "[1, 2]")], &["`cluster` is [1, 2]", "[2, 1]"]),
-        (
-            "sm90_few_rows",
-            &[PLAIN, ALONE, ("widths", "[8, 128]"), ("tile", "[128, 64, 128]"), ("split", "4")],
-            &["`split` is 4", "with a split of 8"],
-        ),
+        ("sm90_few_rows", &[PLAIN, ALONE, FEW, FEW_TILE, ("split", "4")], &["`split` is 4", "with a split of 8"]),
         ("sm90_wave", &[PLAIN, WIDTHS, WAVE_TILE, ("split", "4")], &["`split` is 4", "sm90_wave has 1 to 2"]),
         (
             "sm90_few_rows",
-            &[PLAIN, ALONE, ("widths", "[8, 128]"), ("tile", "[128, 128, 64]"), ("split", "8")],
+            &[PLAIN, ALONE, FEW, ("tile", "[128, 128, 64]"), ("split", "8")],
             &["`tile` is [128, 128, 64]", "[its widest, 64, 64|128|192|256] in clusters of [1, 1] with a split of 8"],
         ),
         ("sm90_bf16x6", &[F32], &["`math` is native", "bf16x6"]),
