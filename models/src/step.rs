@@ -110,8 +110,9 @@ impl<'a> Step<'a> {
             error: Some(&batch.error),
         };
         batch.sampler.choose(&logits, &next)?;
-        if let [error @ 1.., ..] = batch.error.to_vec1::<u32>()?[..] {
-            let slot = active[error as usize - 1];
+        let failed = batch.error.to_vec1::<u32>()?.first().copied().unwrap_or(0);
+        if failed > 0 {
+            let slot = active[failed as usize - 1];
             bail!("Step: the logits of slot {slot} have no number above -inf; look for NaN and inf in the weights, or compute in bf16 rather than f16");
         }
         let end_tokens = &self.decoder.config().end_tokens;
