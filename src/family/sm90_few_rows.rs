@@ -30,7 +30,7 @@ fitted! {
         /// A tile's time beside its stages.
         tile_us: f64 = "us", -0.5 to 3.0;
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
-        /// than half of the multiprocessors load, behind the first stages.
+        /// than half of the multiprocessors load, behind the first stages; between half and all of them in proportion.
         pull: [f64; 2] = "", 0.2 to 3.0;
         /// L2's time for lines at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold for whole lines.
         odd: [f64; 2] = "", 1.0 to 8.0;
@@ -115,7 +115,8 @@ impl Sm90FewRows {
         // The first stages of a block are all under way at once.
         let later = (1.0 - f64::from(config.stages) / steps).max(0.0);
         let [pull, of_later] = self.pull;
-        let slower = if is_raw(kernel) && 2.0 * blocks < sms { 1.0 - later + later * pull / of_later } else { 1.0 };
+        let later = if is_raw(kernel) { later * (2.0 * idle).min(1.0) } else { 0.0 };
+        let slower = 1.0 - later + later * pull / of_later;
         let of_all = blocks * (width + w_rows) * steps * depth * problem.b.format.bits() / 8.0;
         let l2 = match odd_lines(problem, self.odd) {
             odd if odd > 1.0 && !is_raw(kernel) => l2_us(of_all, 1.0 / odd, device),
