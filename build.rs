@@ -90,7 +90,7 @@ fn candle_tests(out: &Path) -> Result<()> {
     candle_tests::generate(&folders, out)
 }
 
-/// The table, with the hash of each kernel's code: of its sources, and of its row, whose limits are code of its launch function.
+/// The table, with the hash of each kernel's code: of its sources, and of its row with its limits.
 fn kernels(csrc: &Path) -> Result<Vec<Kernel>> {
     let mut kernels = table::read(csrc)?;
     let mut digests: BTreeMap<(PathBuf, u16), String> = BTreeMap::new();

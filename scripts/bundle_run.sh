@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|encode|sanitize|torch|
 # torch-decode|candle-0.9]..., all but experts, moe, quantized, embed, encode, sanitize, torch, torch-decode and candle-0.9 by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
-# Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, torch a python3 with PyTorch.
+# Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, torch and torch-decode a python3 with PyTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 missing=$(ldd gpu | awk '/not found/ { print $1 }' | sort -u)

@@ -7,7 +7,7 @@
 use super::fitted::fitted;
 use crate::config::Config;
 use crate::cost::arithmetic_us;
-use crate::cost::pipeline::{l2_us, l2_us_of_one, memory_us, odd_lines, Activities};
+use crate::cost::pipeline::{has_whole_lines, l2_us, l2_us_of_one, memory_us, odd_lines, Activities};
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Math, SumOrder};
 use crate::problem::{Layout, MAX_ALIGN};
 
@@ -30,7 +30,7 @@ fitted! {
         /// A tile's time beside its stages.
         tile_us: f64 = "us", -0.5 to 3.0;
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor: by TMA, and where B lies at odd addresses and fewer
-        /// than half of the multiprocessors load, behind the first stages.
+        /// than half of the multiprocessors load, behind the first stages; between half and all of them in proportion.
         pull: [f64; 2] = "", 0.2 to 3.0;
         /// L2's time for lines at odd multiples of 32 bytes, and of 16, over that at the full rate. Other bounds hold for whole lines.
         odd: [f64; 2] = "", 1.0 to 8.0;
@@ -112,21 +112,20 @@ impl Sm90FewRows {
         let products = self.products * cycles / (device.model.clock_ghz * 1e3);
         let stages = turns * (steps * products.max(latency / f64::from(config.stages)) + self.tile_us);
         let bytes = (blocks / at_once).ceil() * w_rows * steps * depth * problem.b.format.bits() / 8.0;
-        // The first stages of a block are all under way at once.
-        let later = (1.0 - f64::from(config.stages) / steps).max(0.0);
         let [pull, of_later] = self.pull;
-        let slower = if is_raw(kernel) && 2.0 * blocks < sms { 1.0 - later + later * pull / of_later } else { 1.0 };
-        let of_all = blocks * (width + w_rows) * steps * depth * problem.b.format.bits() / 8.0;
-        let l2 = match odd_lines(problem, self.odd) {
-            odd if odd > 1.0 && !is_raw(kernel) => l2_us(of_all, 1.0 / odd, device),
-            _ => 0.0,
+        let of_one = l2_us_of_one(bytes, pull, device);
+        let (raw, loading) = if is_raw(kernel) {
+            // The first stages of a block are all under way at once.
+            let later = (1.0 - f64::from(config.stages) / steps).max(0.0) * (2.0 * idle).min(1.0);
+            let raw = self.raw[usize::from(kernel.layout != Layout::NT)];
+            (raw, (1.0 - later + later * pull / of_later) * of_one)
+        } else if has_whole_lines(problem) {
+            (1.0, of_one)
+        } else {
+            let of_all = blocks * (width + w_rows) * steps * depth * problem.b.format.bits() / 8.0;
+            (1.0, of_one.max(l2_us(of_all, 1.0 / odd_lines(problem, self.odd), device)))
         };
-        let ring = stages.max((slower * l2_us_of_one(bytes, pull, device)).max(l2) + self.tile_us);
-        let raw = match kernel.layout {
-            _ if !is_raw(kernel) => 1.0,
-            Layout::NT => self.raw[0],
-            _ => self.raw[1],
-        };
+        let ring = stages.max(loading + self.tile_us);
         let memory = self.memory * memory_us(problem, device);
         let loads = Activities { ring, memory, ..Activities::default() };
         // Clusters of the next launch find room all at once or not at all.

@@ -8,10 +8,16 @@ use candle_tilegemm::internal::suite;
 use candle_tilegemm::interpose::{self, Mode};
 use candle_tilegemm::{set_f32_mode, Activation, F32Mode, Gemm, GemmExt};
 
+fn wrap(test: fn(&Device) -> Result<()>) -> Test {
+    Box::new(move |gpu: &Gpu| test(&Device::Cuda(gpu.device.clone())).map_err(|e| e.to_string()))
+}
+
+/// What looks at the device's free memory.
+pub fn alone() -> Vec<(String, Test)> {
+    vec![("a_stream_keeps_its_workspace".into(), wrap(a_stream_keeps_its_workspace))]
+}
+
 pub fn tests() -> Vec<(String, Test)> {
-    let wrap = |test: fn(&Device) -> Result<()>| -> Test {
-        Box::new(move |gpu: &Gpu| test(&Device::Cuda(gpu.device.clone())).map_err(|e| e.to_string()))
-    };
     vec![
         ("interposer_is_active".into(), wrap(interposer_is_active)),
         ("interposer_takes_every_layout".into(), wrap(interposer_takes_every_layout)),
@@ -20,7 +26,6 @@ pub fn tests() -> Vec<(String, Test)> {
         ("interposer_folds_a_broadcast".into(), wrap(interposer_folds_a_broadcast)),
         ("trace_has_a_row_for_each_product".into(), wrap(trace_has_a_row_for_each_product)),
         ("products_are_as_exact_as_asked".into(), wrap(products_are_as_exact_as_asked)),
-        ("a_stream_keeps_its_workspace".into(), wrap(a_stream_keeps_its_workspace)),
         ("dry_run_launches_nothing".into(), wrap(dry_run_launches_nothing)),
         ("op_matches_cpu".into(), wrap(op_matches_cpu)),
         ("op_backward_matches_cpu".into(), wrap(op_backward_matches_cpu)),

@@ -87,6 +87,7 @@ fn main() {
     if let Some(why) = &one_device {
         println!("left out: the tests of two devices; {why}");
     }
+    let shard = if skip { shard.in_one_process() } else { shard };
     let beside = beside();
     let count = beside.len();
     let part = beside.into_iter().chain(alone()).enumerate().filter(|(place, _)| shard.has(*place, *place >= count));
@@ -99,7 +100,8 @@ fn main() {
     });
     let trials: Vec<Trial> = trials.collect();
     shard::count(trials.len());
-    let passed = skip || arguments.list || shard.run_beside();
+    shard.begin_times();
+    let passed = shard.run_beside();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !skip && !arguments.list {
         shard::print_times();
@@ -132,10 +134,11 @@ fn plain(kernel: &&'static KernelDesc) -> bool {
 
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
 
-/// Tests that measure time, or take much of the device's memory.
+/// Tests that measure time or free memory, or take much of the device's memory.
 fn alone() -> Vec<(String, Test)> {
     let mut tests = limits::tests();
     tests.extend(memory::tests());
+    tests.extend(end_to_end::alone());
     tests.extend(bad_rows::timed());
     tests.extend(speed::tests());
     tests

@@ -44,7 +44,9 @@ impl Shard {
             })
         }
         let (shard, from, jobs) = (take("--shard"), take("--from"), take("--jobs"));
-        let jobs = jobs.map_or(1, |value| understood("--jobs", &value, "a number of processes", value.parse().ok()));
+        let jobs = jobs.map_or(1, |value| {
+            understood("--jobs", &value, "a number of processes", value.parse().ok().filter(|jobs| *jobs > 0))
+        });
         let at = arguments.iter().position(|argument| argument == "--beside");
         let beside = at.map(|at| arguments.remove(at)).is_some();
         let (part, parts) = shard.map_or((0, 1), |value| {
@@ -70,13 +72,22 @@ impl Shard {
         in_this_process && place % self.parts == self.part && place + 1 >= self.from
     }
 
+    /// All tests in this process.
+    pub fn in_one_process(self) -> Self {
+        Self { jobs: 1, ..self }
+    }
+
+    /// Removes the file of times, to which each process adds.
+    pub fn begin_times(&self) {
+        if let Some(path) = std::env::var_os("TILEGEMM_TEST_TIMES").filter(|_| !self.beside) {
+            let _ = std::fs::remove_file(path); // it may not be there
+        }
+    }
+
     /// Runs what needs not the card alone in several processes, prints their lines whole, and returns whether all passed. Most of a test's time is the host's.
     pub fn run_beside(&self) -> bool {
         if self.jobs == 1 {
             return true;
-        }
-        if let Some(path) = std::env::var_os("TILEGEMM_TEST_TIMES") {
-            let _ = std::fs::remove_file(path); // each process adds to it
         }
         let program = std::env::current_exe().expect("the path of this program");
         let (parts, from) = (self.parts * self.jobs, self.from);
@@ -98,13 +109,14 @@ impl Shard {
                     count.fetch_add(counted_in(&line, what), Ordering::Relaxed);
                 }
             }
-            child.wait().expect("a process of this one's").success()
+            let passed = child.wait().expect("a process of this one's").success();
+            CHILDREN.lock().expect("no thread panicked").retain(|id| *id != child.id());
+            passed
         };
         let passed = std::thread::scope(|scope| {
             let readers: Vec<_> = children.into_iter().map(|child| scope.spawn(|| read(child))).collect();
             readers.into_iter().map(|reader| reader.join().is_ok_and(|passed| passed)).collect::<Vec<_>>()
         });
-        CHILDREN.lock().expect("no thread panicked").clear();
         let [done, failed, ignored] = counts.map(AtomicUsize::into_inner);
         println!("{} processes: {done} passed, {failed} failed, {ignored} ignored", self.jobs);
         passed.into_iter().all(|passed| passed)
@@ -135,6 +147,8 @@ pub fn count(tests: usize) {
         if !children.is_empty() {
             let _ = Command::new("kill").args(children.iter().map(u32::to_string)).status();
             std::thread::sleep(Duration::from_secs(2)); // they say what had run
+            println!("\ncut: the least --from of the processes above goes on");
+            std::process::exit(143);
         }
         let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
         let next = PLACE.load(Ordering::Relaxed) + 1;

@@ -1,5 +1,6 @@
 //! The format of benchmark suites, and what a trace writes in it.
 
+use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::internal::suite::{self, Shape, ShapeEpilogue, Size};
 use candle_tilegemm::internal::trace::{class_of, Recorded, Tracer, LEFT_OUT};
 use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand};
@@ -365,4 +366,37 @@ fn a_trace_that_cannot_be_written_says_so_once() {
     assert!(notes.contains("cannot write") && notes.contains("TILEGEMM_TRACE"), "{notes}");
     assert_eq!(tracer.record(&linear(2)), Some(Recorded { id: None, notes: vec![] }));
     assert_eq!(tracer.record(&linear(2)), None);
+}
+
+/// Every kernel of ours in the records of benches/record is in the table: `tilegemm fit` leaves out what it does not know.
+#[test]
+fn records_name_kernels_of_the_table() {
+    fn names(value: &serde_json::Value, found: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                found.extend(fields.get("kernel").and_then(|kernel| kernel.as_str()).map(String::from));
+                fields.values().for_each(|value| names(value, found));
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    for card in ["h100", "h200"] {
+        for entry in std::fs::read_dir(format!("{}/benches/record/{card}", env!("CARGO_MANIFEST_DIR"))).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                names(&serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap(), &mut found);
+            }
+        }
+    }
+    let table: HashSet<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
+    let families: HashSet<String> = KERNELS.iter().map(|kernel| format!("{}_", kernel.family)).collect();
+    let is_ours =
+        |name: &&String| name.starts_with("sm90_") || families.iter().any(|family| name.starts_with(family.as_str()));
+    let ours: Vec<&str> = found.iter().filter(is_ours).map(|name| name.split('+').next().unwrap()).collect();
+    assert!(ours.len() > 1000, "{} kernels in all records", ours.len());
+    for name in ours {
+        assert!(table.contains(name), "a record names {name}");
+    }
 }

@@ -47,7 +47,7 @@ const KNOWN: [Known; 5] = [
         most: 2.9,
     },
     Known {
-        why: "16 bits, nt with an unaligned D: sm90_wave, which is made for few rows, stores number by number, and no other family with \
+        why: "16 bits, nt with an unaligned D: sm90_few_rows and sm90_wave store number by number, and no other family with \
               TMA stores such rows",
         is: |miss| miss.is_half() && !miss.is_aligned() && miss.by(&["sm90_few_rows", "sm90_wave"]),
         most: 1.7,
