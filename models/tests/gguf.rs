@@ -7,9 +7,12 @@ use candle::quantized::{GgmlDType, QTensor};
 use candle::{Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{Rope, RopeScaling, RopeStyle};
 use candle_tilegemm_models::{Cache, Config, Decoder};
-use common::{builder, difference, weights, Random};
+use common::{builder, difference, weights, Random, ROUNDING};
 use std::collections::HashMap;
 use std::io::Cursor;
+
+/// Weights by Hugging Face's names.
+type Weights = HashMap<String, Tensor>;
 
 const HEAD: usize = 64;
 const LLAMA3: RopeScaling =
@@ -54,12 +57,7 @@ fn named(name: &str, mixed: bool) -> (String, GgmlDType) {
 }
 
 /// The bytes of a file, and the numbers that it has, as Hugging Face would have them.
-fn file(
-    config: &Config,
-    arch: &str,
-    mixed: bool,
-    more: &[(&str, Value)],
-) -> Result<(Cursor<Vec<u8>>, HashMap<String, Tensor>)> {
+fn file(config: &Config, arch: &str, mixed: bool, more: &[(&str, Value)]) -> Result<(Cursor<Vec<u8>>, Weights)> {
     let (mut tensors, mut dense) = (vec![], HashMap::new());
     for (name, tensor) in weights(config, 31)? {
         let (to, format) = named(&name, mixed);
@@ -123,7 +121,7 @@ fn agrees(arch: &str, tied: bool, scaling: Option<RopeScaling>, mixed: bool) -> 
         let tokens = random.tokens(count, config.vocabulary);
         let logits = decoder.prefill(0, &tokens, &mut cache)?;
         let apart = difference(&logits, &truth.prefill(0, &tokens, &mut other)?)?;
-        assert!(apart < 2e-5, "{arch}, tied {tied}, mixed {mixed}: {apart:e}");
+        assert!(apart < ROUNDING, "{arch}, tied {tied}, mixed {mixed}: {apart:e}");
     }
     Ok(())
 }

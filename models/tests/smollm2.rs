@@ -15,7 +15,7 @@ use candle_nn::VarBuilder;
 use candle_tilegemm_models::models::quantized_llama::ModelWeights;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
 use candle_transformers::models::llama;
-use common::{best, difference};
+use common::{best, difference, ROUNDING};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
@@ -31,6 +31,10 @@ const QUESTIONS: [&str; 8] = [
     "1, 1, 2, 3, 5, 8: what comes next?",
     "Why is the sky blue?",
 ];
+/// What 8 bits may change at a step, in the median and at most, over the largest logit: twice what was measured, 0.030 and 0.050. By arithmetic: 32 numbers
+/// whose largest is some 2.1 deviations round to steps of 1 / 127 of it, an error of 2.1 / 127 / sqrt(12) = 0.5 % for each number, and those of the 120
+/// products in a row add up like random numbers to 5 %.
+const EIGHT_BITS: [f32; 2] = [0.06, 0.1];
 /// Tokens that each prompt goes on with.
 const STEPS: usize = 6;
 
@@ -167,7 +171,11 @@ fn steps(prompts: &[Vec<u32>], told: &[Told]) -> Result<()> {
         for (i, token) in chosen.iter().enumerate() {
             let (_, margin) = best(&told.logits[i])?;
             if *token != told.tokens[i] {
-                assert!(margin < 1e-2, "prompt {slot}, token {i}: {token} for {}, {margin} below", told.tokens[i]);
+                assert!(
+                    margin < 2.0 * ROUNDING,
+                    "prompt {slot}, token {i}: {token} for {}, {margin} below",
+                    told.tokens[i]
+                );
                 break;
             }
         }
@@ -194,6 +202,6 @@ fn smollm2_agrees() {
     let median = |all: &[f32]| all[all.len() / 2];
     println!("dequantised: median {:e}, most {:e}", median(&exact), exact[exact.len() - 1]);
     println!("8 bits: median {:e}, most {:e}", median(&eight_bits), eight_bits[eight_bits.len() - 1]);
-    assert!(exact[exact.len() - 1] < 1e-4);
-    assert!(median(&eight_bits) < 0.1 && eight_bits[eight_bits.len() - 1] < 0.5);
+    assert!(exact[exact.len() - 1] < ROUNDING);
+    assert!(median(&eight_bits) < EIGHT_BITS[0] && eight_bits[eight_bits.len() - 1] < EIGHT_BITS[1]);
 }
