@@ -94,6 +94,10 @@ impl Batch {
         (self.kind, self.rows) == (kind, rows)
     }
 
+    pub fn is_captured(&self) -> bool {
+        self.replay.is_captured()
+    }
+
     /// Sets the sequences; rows behind them are padding.
     pub fn load(&self, sequences: &[Row]) -> Result<()> {
         let last = |row: &Row| row.tokens.last().copied().unwrap_or(0);

@@ -63,6 +63,10 @@ impl Batches {
         self.all.clear();
     }
 
+    pub fn graphs(&self) -> usize {
+        self.all.iter().filter(|batch| batch.is_captured()).count()
+    }
+
     /// A sequence changes otherwise than by a step.
     pub fn forget(&mut self, slot: usize) {
         let slots = self.loaded.iter_mut().flat_map(|loaded| &mut loaded.slots);

@@ -102,6 +102,11 @@ impl Cache {
         self.store.sizes()[2]
     }
 
+    /// The CUDA graphs of steps that the cache keeps: none on the CPU, with `TILEGEMM_GRAPHS=off`, and before a third step.
+    pub fn graphs(&self) -> usize {
+        self.batches.graphs()
+    }
+
     /// All tokens of a sequence: those of prompts, and those that were chosen.
     ///
     /// # Errors

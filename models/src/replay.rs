@@ -36,6 +36,14 @@ impl Replay {
         Self::Eager
     }
 
+    pub fn is_captured(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        if matches!(self, Self::Captured(_)) {
+            return true;
+        }
+        false
+    }
+
     /// Launches the work, which is the same in all calls. A capture that fails is told on stderr, once in a process, and the work is not captured again.
     pub fn launch(&mut self, device: &Device, work: impl Fn() -> Result<()>) -> Result<()> {
         #[cfg(feature = "cuda")]

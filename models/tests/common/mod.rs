@@ -1,7 +1,10 @@
 //! Random models.
 #![allow(dead_code)] // each test takes a part
 
-use candle::{Device, Result, Tensor};
+pub mod gguf;
+pub mod steps;
+
+use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm_models::Config;
 use std::collections::HashMap;
@@ -88,7 +91,13 @@ pub fn weights(config: &Config, seed: u64) -> Result<HashMap<String, Tensor>> {
 }
 
 pub fn builder(weights: &HashMap<String, Tensor>) -> VarBuilder<'static> {
-    VarBuilder::from_tensors(weights.clone(), candle::DType::F32, &Device::Cpu)
+    VarBuilder::from_tensors(weights.clone(), DType::F32, &Device::Cpu)
+}
+
+/// The same weights in another type, and on another device.
+pub fn builder_on(weights: &HashMap<String, Tensor>, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
+    let moved = |(name, weight): (&String, &Tensor)| Ok((name.clone(), weight.to_dtype(dtype)?.to_device(device)?));
+    Ok(VarBuilder::from_tensors(weights.iter().map(moved).collect::<Result<_>>()?, dtype, device))
 }
 
 /// The largest difference over the largest magnitude.
