@@ -144,8 +144,12 @@ fn epilogue<T: WithDType, Sum: Real + Send + Sync>(
     let of = |(index, sum): (usize, &Sum)| {
         let bias = bias.map_or(Sum::zero(), |bias| load(bias[index % n]));
         let x = op.activation.apply(alpha * *sum + bias);
-        let residual = residual.map_or(Sum::zero(), |residual| beta * load(residual[index]));
-        T::from_f64((x + residual).to_f64())
+        let y = match residual.map(|residual| beta * load(residual[index])) {
+            Some(up) if op.gates => x * up,
+            Some(residual) => x + residual,
+            None => x,
+        };
+        T::from_f64(y.to_f64())
     };
     sums.par_iter().enumerate().with_min_len(1 << 10).map(of).collect()
 }

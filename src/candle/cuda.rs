@@ -2,9 +2,9 @@
 
 #[cfg(feature = "experts")]
 pub(super) mod grouped;
+pub(super) mod into;
 #[cfg(feature = "layers")]
 pub(super) mod layers;
-#[cfg(feature = "layers")]
 mod places;
 pub(super) mod quantized;
 
@@ -156,13 +156,8 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         let mut launcher = Launcher::on(&device, &stream)?;
         let invariant = launcher.policy.batch_invariant || op.batch_invariant;
         launcher.policy = launcher.policy.with_batch_invariance(invariant);
-        let fusion = launcher.dispatcher.fuse(&problem, launcher.policy)?;
-        let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
         // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, and D is freshly allocated.
-        unsafe {
-            launcher.launch(&product, pointers)?;
-            launch::finish(&problem, fusion, pointers, launcher.queue.stream)?;
-        }
+        unsafe { launcher.launch_with_epilogue(&problem, pointers, false)? };
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
