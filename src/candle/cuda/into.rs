@@ -4,8 +4,9 @@ use super::places::{with, Use::Read, Use::Write};
 use super::Launcher;
 use crate::candle::into::Into;
 use crate::candle::lowering::{format_of, MatrixDims};
+use crate::kernel::Fusion;
 use crate::launch::{self, Pointers};
-use crate::problem::{power_of_two_in, Fusion, Problem};
+use crate::problem::{power_of_two_in, Problem};
 use ::candle::{bail, CudaDevice, Layout, Result};
 
 /// Computes a product of checked operands. `is_residual`: the result is the residual.

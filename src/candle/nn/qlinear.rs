@@ -130,7 +130,7 @@ impl QLinear {
     /// As for `forward`; a tensor that does not fit or shares memory with an input; tensors that track gradients; on a GPU an input whose rows are no rows of
     /// numbers side by side, and dequantised weights of another type than x.
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
-        self.into(x, Beside::Nothing, 0, out)
+        self.write(x, Beside::Nothing, 0, out)
     }
 
     /// [`forward_residual`](Self::forward_residual) into a tensor that exists, which may be the residual itself.
@@ -138,7 +138,7 @@ impl QLinear {
     /// # Errors
     /// As for [`forward_into`](Self::forward_into).
     pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
-        self.into(x, Beside::Residual(residual), 0, out)
+        self.write(x, Beside::Residual(residual), 0, out)
     }
 
     /// [`forward_gated`](Self::forward_gated) into a tensor that exists, which may be `up` itself.
@@ -146,7 +146,7 @@ impl QLinear {
     /// # Errors
     /// As for [`forward_into`](Self::forward_into).
     pub fn forward_gated_into(&self, x: &Tensor, up: &Tensor, out: &Tensor) -> Result<()> {
-        self.into(x, Beside::Up(up), 0, out)
+        self.write(x, Beside::Up(up), 0, out)
     }
 
     /// Rows and columns of the weights.
@@ -158,7 +158,7 @@ impl QLinear {
     }
 
     /// The product with the rows of the weights from `first_row` on, as many as the result has columns.
-    fn into(&self, x: &Tensor, beside: Beside, first_row: usize, out: &Tensor) -> Result<()> {
+    fn write(&self, x: &Tensor, beside: Beside, first_row: usize, out: &Tensor) -> Result<()> {
         let ((rows, k), n) = (self.sizes()?, out.dims().last().copied().unwrap_or(0));
         if x.dims().last() != Some(&k) || n + first_row > rows || (first_row == 0 && n != rows && self.bias.is_some()) {
             bail!(
@@ -232,7 +232,7 @@ impl QLinear {
             let dense = |tensor: &Tensor| tensor.detach().contiguous();
             let of = Self { bias: self.bias.as_ref().map(dense).transpose()?, ..self.clone() };
             let c = beside.tensor().map(dense).transpose()?;
-            of.into(&dense(x)?, beside.with(c.as_ref()), 0, &out)?;
+            of.write(&dense(x)?, beside.with(c.as_ref()), 0, &out)?;
             return Ok(out);
         }
         match (&self.weight, beside) {
