@@ -128,7 +128,8 @@ fn slice<'a, T: WithDType>(input: Option<(&'a CpuStorage, &'a Layout)>) -> Resul
     let Some((start, end)) = layout.contiguous_offsets() else {
         ::candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them")
     };
-    Ok(Some(&storage.as_slice::<T>()?[start..end]))
+    // An empty tensor may begin behind its storage.
+    Ok(Some(storage.as_slice::<T>()?.get(start..end).unwrap_or_default()))
 }
 
 /// D of the sums, computed in their type and rounded once.

@@ -144,6 +144,7 @@ impl GroupedGemm {
         BLOCK.apart("the weights", weights, out)?;
         let out = BLOCK.rows("the result", out, shape[1])?;
         match input.device() {
+            _ if out.tensor.elem_count() == 0 => Ok(()),
             Device::Cpu => put(&self.on_cpu(&problem, input, weights)?, out.tensor),
             #[cfg(feature = "experts")]
             Device::Cuda(device) => {

@@ -40,7 +40,7 @@ impl Into<'_> {
         let [.., columns] = *out.dims() else { bail!("gemm: a result has two dimensions and more") };
         let [.., row, column] = *out.stride() else { bail!("gemm: a result has two dimensions and more") };
         let is_in_rows = columns <= 1 || (column == 1 && (row >= columns || out.dims()[out.rank() - 2] <= 1));
-        if !is_in_rows || steps.any(|(_, stride)| *stride == 0) {
+        if out.elem_count() > 0 && (!is_in_rows || steps.any(|(_, stride)| *stride == 0)) {
             bail!("gemm: the tensor for the result, {:?} with strides {:?}, does not lie in rows; make one that is contiguous, or columns of such a one", out.dims(), out.stride());
         }
         for (what, tensor) in &inputs[..3] {

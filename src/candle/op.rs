@@ -262,6 +262,7 @@ impl Gemm {
         let into = Into { op: &op, lhs, rhs: &same, bias: self.bias.as_ref(), residual, out };
         let is_residual = into.check(self.out_dtype.unwrap_or(lhs.dtype()), shape.dims())?;
         match lhs.device() {
+            _ if out.elem_count() == 0 => Ok(()),
             #[cfg(feature = "cuda")]
             Device::Cuda(_) if key(&same) != key(rhs) => {
                 ::candle::bail!("gemm: rhs is not contiguous, and gets other batch dimensions; call `.contiguous()?` on it before a product into a tensor")

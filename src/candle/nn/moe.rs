@@ -314,10 +314,10 @@ impl FusedMoe {
             BLOCK.apart_or_same("the residual", residual, out)?;
         }
         match tokens.device() {
+            _ if count == 0 => Ok(()),
             Device::Cpu => put(&self.results(tokens, &self.route(tokens)?, residual)?, out),
             #[cfg(feature = "experts")]
             Device::Cuda(device) => match &workspace.memory {
-                Some(_) if count == 0 => Ok(()),
                 Some(memory) => {
                     let memory = memory.of_first(count)?;
                     self.router_gemm().forward_into(tokens, &self.router.t()?, &memory.logits)?;

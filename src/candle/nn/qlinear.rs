@@ -182,6 +182,9 @@ impl QLinear {
         }
         BLOCK.apart("x", x, out)?;
         c.map_or(Ok(false), |c| BLOCK.apart_or_same(beside.name(), c, out))?;
+        if out.elem_count() == 0 {
+            return Ok(());
+        }
         #[cfg(feature = "cuda")]
         if let (Device::Cuda(device), QMatMul::QTensor(weight), Some(format)) =
             (x.device(), &self.weight, quantized::format_for(x, &self.weight))
