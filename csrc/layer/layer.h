@@ -147,7 +147,7 @@ int64_t tg_prefill_workspace(const tg_prefill_args* args);
 /* y = x / sqrt(mean(x^2) + eps) * weight, rows of `columns` numbers. With a residual, sum = x + residual comes first,
  * rounded to x's format and stored, and y is the norm of sum: so the result has the bits of an addition and a norm
  * apart. sum may be x or the residual; y may be x without a residual, or the residual. Columns from 1 to 16384; f16,
- * bf16, f32, all operands alike. TG_UNSUPPORTED: others. */
+ * bf16, f32, all operands alike, but for y in f32 without a residual. TG_UNSUPPORTED: others. */
 typedef struct tg_rms_norm {
   const void* x;        /* [rows][columns], x_stride */
   const void* residual; /* null, or [rows][columns], residual_stride */
@@ -157,21 +157,22 @@ typedef struct tg_rms_norm {
   int64_t x_stride, residual_stride, sum_stride, y_stride;
   int32_t rows, columns;
   float eps;
-  tg_format format;
+  tg_format format, y_format;
 } tg_rms_norm;
 tg_status tg_rms_norm_launch(const tg_rms_norm* args, const tg_launch* launch);
 
 /* ---- embed_gate.cu ------------------------------------------------------------------------------------------------*/
 
 /* out[t] = table[tokens[t]]. A token outside of the vocabulary gives a row of zeros and sets *error to 1 + t of one
- * such row; null: no flag. Rows at multiples of 16 bytes, f16, bf16 or f32. */
+ * such row; null: no flag. f16, bf16 or f32, in rows at multiples of 16 bytes. A table in blocks of a GGUF file, at any
+ * address, has whole blocks in a row: a number is computed in f32 and rounded. */
 typedef struct tg_embedding {
   const uint32_t* tokens;
   const void* table; /* [vocabulary][columns], contiguous */
   void* out;         /* [count][columns], contiguous */
   int32_t* error;
   int32_t count, vocabulary, columns;
-  tg_format format;
+  tg_format format, table_format; /* of out, and of the table: the same, or TG_Q4_0 to TG_Q6K */
 } tg_embedding;
 tg_status tg_embedding_launch(const tg_embedding* args, const tg_launch* launch);
 
