@@ -24,8 +24,7 @@ typedef struct tg_launch {
 tg_status tg_load_layers(void);
 
 /* K and V of all sequences. A row is `head` numbers; strides are in elements. 16-bit rows, and rows of fp8, start at
- * multiples of 16 bytes. With TG_F8E4M3 a number is the stored one times the scale of its head and row, and attention
- * rounds q to bf16. */
+ * multiples of 16 bytes. With TG_F8E4M3 a number is the stored one times the scale of its head and row. */
 typedef struct tg_cache {
   void* k;
   void* v;

@@ -335,9 +335,7 @@ pub fn decodes(device: &Device, shape: Shape) -> Result<()> {
             let of_slot = (slots[s].max(0) as usize * kv_heads + h / (heads / kv_heads)) * capacity;
             expected.extend(attend(q, &both, of_slot, first..length, settings.scale.into()));
         }
-        // Beside a cache in fp8, q is rounded to bf16.
-        let rounded = if cache.k().dtype() == DType::F8E4M3 { DType::BF16 } else { dtype };
-        compare(&format!("{shape:?}, {settings:?}"), &got, &expected, rounded)?;
+        compare(&format!("{shape:?}, {settings:?}"), &got, &expected, dtype)?;
         let out = got.zeros_like()?;
         attention::decode_into(&q, &cache, &of, Some(&at), &settings, &workspace, &out)?;
         close("the same again", &out, &exact(&got)?, |_| 0.0)?;

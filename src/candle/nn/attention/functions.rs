@@ -59,7 +59,6 @@ pub fn append_into(
 ///
 /// A length of 0 and a row of padding give zeros, and a length above the cache's capacity counts as the capacity. What lies behind a length is not read. On a
 /// GPU a sequence's bits depend on its q, its rows and its length alone: neither on the other sequences nor on the card's number of multiprocessors.
-/// Beside a cache in fp8 it rounds q to bf16.
 ///
 /// # Errors
 /// Shapes, types and devices that do not fit, heads that are no multiple of the cache's, a scale that is not positive, a workspace for fewer sequences or heads,
