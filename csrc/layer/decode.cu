@@ -452,7 +452,7 @@ extern "C" tg_status tg_attention_decode_launch(const tg_attention_decode* args,
   a.max_parts = y.kv_heads >= 8 ? 16 : y.kv_heads <= 2 ? 64 : 128 / y.kv_heads;
   a.early = x.after_append && launch->overlap;
   a.scale_log2 = x.scale * 1.4426950408889634f;
-  if (y.format == TG_F8E4M3) a.scale_log2 *= fp8_rest;
+  if (y.format == TG_F8E4M3) a.scale_log2 *= x.format == TG_F16 ? f16_rest : fp8_rest;
   return choose(a, y.head, a.group > 8, x.format, y.format == TG_F8E4M3, *launch);
 }
 
