@@ -101,7 +101,7 @@ export TILEGEMM_OBJECTS=$PWD/target/kernels
 step "kernels, and what of the CUDA build runs here"
 kernels="$cuda,interpose-kernels"
 both="-p candle-tilegemm -p tilegemm --features $kernels,$measures"
-tests $both --lib $(printf -- '--test %s ' cli gpu interpose sass tables)
+tests $both -p candle-tilegemm-models --lib $(printf -- '--test %s ' cli decoders gpu interpose sass tables)
 tests $both --test plan explain
 tests $both --doc
 build_below 62 $crates --features "$kernels,$measures" --bins --bench overhead

@@ -69,13 +69,14 @@ impl Source for Dense<'_> {
         let vb = self.layer(layer).pp("mlp");
         if let Some(experts) = self.config.experts_of(layer) {
             let dtype = vb.dtype();
-            return Ok(FeedForward::Experts(FusedMoe::new(&experts, vb, dtype)?));
+            return Ok(FeedForward::Experts(FusedMoe::new(&experts, vb, dtype)?.detached()));
         }
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
         Ok(FeedForward::Gated {
             gate_up: self.merged(&vb, &[("gate_proj", inner), ("up_proj", inner)], hidden, false)?,
             function: self.config.gate()?,
             down: self.merged(&vb, &[("down_proj", hidden)], inner, false)?,
+            inner,
         })
     }
 

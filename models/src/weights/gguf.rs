@@ -66,8 +66,11 @@ impl<R: Read + Seek> Gguf<'_, R> {
             return self.product(&weights, columns, bias);
         }
         let mut biases = biases.into_iter();
-        let parts = weights.iter().map(|weight| self.product(std::slice::from_ref(weight), columns, biases.next()));
-        Ok(Product::Beside(parts.collect::<Result<_>>()?))
+        let part = |weight: &QTensor| {
+            let rows = weight.shape().dims()[0];
+            Ok((self.product(std::slice::from_ref(weight), columns, biases.next())?, rows))
+        };
+        Ok(Product::Beside(weights.iter().map(part).collect::<Result<_>>()?))
     }
 
     /// One product with weights of one format, or with dense weights.
@@ -121,6 +124,7 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
             gate_up: self.merged(layer, &[("ffn_gate", inner), ("ffn_up", inner)], hidden, false)?,
             function: self.config.gate()?,
             down: self.merged(layer, &[("ffn_down", hidden)], inner, false)?,
+            inner,
         })
     }
 

@@ -11,31 +11,43 @@ use std::sync::Arc;
 pub(crate) enum Product {
     Dense(Linear),
     Blocks(QLinear),
-    /// Products whose results lie side by side: their weights have different formats.
-    Beside(Vec<Product>),
+    /// Products whose results lie side by side, with their columns: their weights have different formats.
+    Beside(Vec<(Product, usize)>),
 }
 
 impl Product {
-    /// (tokens, in) to (tokens, out).
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// (tokens, in) to (tokens, out). Allocates nothing.
+    pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
         match self {
-            Self::Dense(layer) => layer.forward(x),
-            Self::Blocks(layer) => layer.forward(x),
+            Self::Dense(layer) => layer.forward_into(x, out),
+            Self::Blocks(layer) => layer.forward_into(x, out),
             Self::Beside(parts) => {
-                let parts = parts.iter().map(|part| part.forward(x)).collect::<Result<Vec<_>>>()?;
-                Tensor::cat(&parts, D::Minus1)
+                self::beside(parts, |part, at, columns| part.forward_into(x, &out.narrow(D::Minus1, at, columns)?))
             }
         }
     }
 
-    /// The same plus a tensor of the result's shape.
-    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+    /// The same plus a tensor of the result's shape, which may be the result itself.
+    pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
         match self {
-            Self::Dense(layer) => layer.forward_residual(x, residual),
-            Self::Blocks(layer) => layer.forward_residual(x, residual),
-            Self::Beside(_) => self.forward(x)? + residual,
+            Self::Dense(layer) => layer.forward_residual_into(x, residual, out),
+            Self::Blocks(layer) => layer.forward_residual_into(x, residual, out),
+            Self::Beside(parts) => self::beside(parts, |part, at, columns| {
+                let of = |tensor: &Tensor| tensor.narrow(D::Minus1, at, columns);
+                part.forward_residual_into(x, &of(residual)?, &of(out)?)
+            }),
         }
     }
+}
+
+/// Calls `part` with each part, its first column, and its columns.
+fn beside(parts: &[(Product, usize)], mut part: impl FnMut(&Product, usize, usize) -> Result<()>) -> Result<()> {
+    let mut at = 0;
+    parts.iter().try_for_each(|(of, columns)| {
+        part(of, at, *columns)?;
+        at += columns;
+        Ok(())
+    })
 }
 
 /// The rows of tokens.
@@ -52,6 +64,14 @@ impl Table {
         match self {
             Self::Dense(table) => table.forward(tokens),
             Self::Blocks(table, dtype) => table.embedding(tokens)?.to_dtype(*dtype),
+        }
+    }
+
+    /// The same; a dense table's rows are in `out` then, and nothing is allocated.
+    pub fn rows_into(&self, tokens: &Tensor, out: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(table) => table.forward_into(tokens, out, None).map(|()| out.clone()),
+            Self::Blocks(..) => self.rows(tokens),
         }
     }
 
@@ -84,6 +104,14 @@ impl Head {
             Table::Dense(table) => Self::Dense(table.embeddings().clone()),
             Table::Blocks(table, _) => Self::Blocks(QMatMul::from_arc(table.clone())?.into()),
         })
+    }
+
+    /// (tokens, hidden) into (tokens, vocabulary) in f32. Allocates nothing where the weights are dense.
+    pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        match self {
+            Self::Dense(weight) => Gemm::new().out_dtype(DType::F32).forward_into(x, &weight.t()?, out),
+            Self::Blocks(layer) => layer.forward_into(&x.to_dtype(DType::F32)?, out),
+        }
     }
 
     /// (tokens, hidden) to (tokens, vocabulary) in f32.
