@@ -172,6 +172,9 @@ __global__ __launch_bounds__(threads) void layer_draw(const __grid_constant__ Sa
   __shared__ Shared shared;
   launch_dependents();
   griddepcontrol_wait();
+#if __CUDA_ARCH__ >= 900
+  if constexpr (blocks > 1) cluster_sync();  // the blocks that others write to have started
+#endif
   const int s = blockIdx.x / blocks;
   if (a.slots && a.slots[s] < 0) return;  // all blocks of the cluster do
   const tg_sampling set = a.settings[s];
