@@ -41,7 +41,7 @@ impl Body {
     /// Memory for calls of so many rows.
     pub fn scratch(&self, rows: usize) -> Result<Scratch> {
         let (dtype, device, mut gates) = (self.dtype(), self.device(), Gates::default());
-        self.layers.iter().try_for_each(|layer| layer.reserve(&mut gates, rows, dtype, &device))?;
+        self.layers.iter().try_for_each(|layer| layer.reserve(&mut gates, rows, dtype))?;
         Scratch::new(&self.config, rows, gates, dtype, &device)
     }
 

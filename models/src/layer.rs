@@ -2,19 +2,19 @@
 
 use crate::feed_forward::FeedForward;
 use crate::scratch::{Gates, Scratch};
-use crate::weights::{Norm, Product, Source};
+use crate::weights::{Norm, Source};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, Settings, Workspace};
-use candle_tilegemm::nn::RmsNorm;
+use candle_tilegemm::nn::{MergedLinear, RmsNorm};
 
 /// Attention and a feed-forward part, each with a norm before it and its input added after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     attention_norm: RmsNorm,
-    qkv: Product,
+    qkv: MergedLinear,
     rope: Rope,
     settings: Settings,
-    o: Product,
+    o: MergedLinear,
     feed_forward_norm: RmsNorm,
     feed_forward: FeedForward,
 }
@@ -103,7 +103,7 @@ impl Layer {
     }
 
     /// Adds what the part after attention needs of memory.
-    pub fn reserve(&self, gates: &mut Gates, rows: usize, dtype: DType, device: &Device) -> Result<()> {
-        self.feed_forward.reserve(gates, rows, dtype, device)
+    pub fn reserve(&self, gates: &mut Gates, rows: usize, dtype: DType) -> Result<()> {
+        self.feed_forward.reserve(gates, rows, dtype)
     }
 }

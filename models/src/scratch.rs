@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use candle::{DType, Device, Result, Tensor};
-use candle_tilegemm::nn::moe;
+use candle_tilegemm::nn::{moe, GatedMlpWorkspace};
 
 /// Memory between the kernels of a call of so many rows. All layers share it.
 #[derive(Debug)]
@@ -23,8 +23,7 @@ pub(crate) struct Scratch {
 /// Memory of the part of a layer after attention.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
-    /// Gates and numbers, (rows, 2 inner), and the gated numbers, (rows, inner).
-    pub dense: Option<[Tensor; 2]>,
+    pub dense: Option<GatedMlpWorkspace>,
     pub experts: Option<moe::Workspace>,
 }
 

@@ -1,54 +1,10 @@
-//! Products with dense weights and with blocks.
+//! What tokens become, and what tokens come from.
 
 use candle::quantized::{QMatMul, QTensor};
-use candle::{DType, Device, Module, Result, Tensor, D};
-use candle_tilegemm::nn::{Embedding, Linear, QLinear};
+use candle::{DType, Device, Module, Result, Tensor};
+use candle_tilegemm::nn::{Embedding, QLinear};
 use candle_tilegemm::Gemm;
 use std::sync::Arc;
-
-/// A product with weights.
-#[derive(Debug, Clone)]
-pub(crate) enum Product {
-    Dense(Linear),
-    Blocks(QLinear),
-    /// Products whose results lie side by side, with their columns: their weights have different formats.
-    Beside(Vec<(Product, usize)>),
-}
-
-impl Product {
-    /// (tokens, in) to (tokens, out). Allocates nothing.
-    pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
-        match self {
-            Self::Dense(layer) => layer.forward_into(x, out),
-            Self::Blocks(layer) => layer.forward_into(x, out),
-            Self::Beside(parts) => {
-                self::beside(parts, |part, at, columns| part.forward_into(x, &out.narrow(D::Minus1, at, columns)?))
-            }
-        }
-    }
-
-    /// The same plus a tensor of the result's shape, which may be the result itself.
-    pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
-        match self {
-            Self::Dense(layer) => layer.forward_residual_into(x, residual, out),
-            Self::Blocks(layer) => layer.forward_residual_into(x, residual, out),
-            Self::Beside(parts) => self::beside(parts, |part, at, columns| {
-                let of = |tensor: &Tensor| tensor.narrow(D::Minus1, at, columns);
-                part.forward_residual_into(x, &of(residual)?, &of(out)?)
-            }),
-        }
-    }
-}
-
-/// Calls `part` with each part, its first column, and its columns.
-fn beside(parts: &[(Product, usize)], mut part: impl FnMut(&Product, usize, usize) -> Result<()>) -> Result<()> {
-    let mut at = 0;
-    parts.iter().try_for_each(|(of, columns)| {
-        part(of, at, *columns)?;
-        at += columns;
-        Ok(())
-    })
-}
 
 /// The rows of tokens.
 #[derive(Debug, Clone)]
