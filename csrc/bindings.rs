@@ -295,7 +295,6 @@ pub struct tg_append {
     pub rope: tg_rope,
     pub eps: f32,
     pub format: tg_format,
-    pub lets_read: i32,
 }
 unsafe extern "C" {
     pub fn tg_append_launch(

@@ -25,7 +25,7 @@ for line in sys.stdin:
     while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
 }
 
-pack "" "gpu decoders overhead embed engine experts generate llama moe quantized tilegemm" $all --features "$features,candle,interpose,layers,bench,layout" \
+pack "" "gpu decoders overhead embed engine experts generate llama moe quantized tilegemm" $all --features "$features,candle,interpose,bench,layout" \
   --bins --test gpu --test decoders --bench overhead --example generate
 if [[ " ${*:2} " == *" kernels "* ]]; then
   pack -kernels "gpu moe quantized" $all --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized

@@ -9,8 +9,8 @@ namespace {
 // Pieces of 16 bytes: block (x, y) copies piece y * 128 + thread of token x.
 __global__ __launch_bounds__(128) void layer_embedding(const uint32_t* tokens, const uint4* table, uint4* out,
                                                        int32_t* error, int vocabulary, int pieces) {
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int piece = blockIdx.y * 128 + threadIdx.x;
   const int64_t row = blockIdx.x;
   if (piece >= pieces) return;
@@ -25,8 +25,8 @@ template <class T>
 __global__ __launch_bounds__(128) void layer_embedding_of_blocks(const uint32_t* tokens, const uint8_t* table, T* out,
                                                                  int32_t* error, int vocabulary, int columns,
                                                                  tg_format format) {
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int column = blockIdx.y * 128 + threadIdx.x;
   const int64_t row = blockIdx.x;
   if (column >= columns) return;
@@ -72,8 +72,8 @@ __global__ __launch_bounds__(128) void layer_gated(const __grid_constant__ Gated
   struct alignas(16) Eight {
     T x[8];
   };
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int column = (blockIdx.y * 128 + threadIdx.x) * 8;
   const int64_t row = blockIdx.x;
   if (column >= a.columns) return;

@@ -3,7 +3,8 @@
  * All functions launch on a stream, allocate nothing, are legal in a capture, and give the same bits for the same
  * input. Status: TG_OK; TG_UNSUPPORTED, where nothing was launched; TG_CUDA_ERROR. Numbers are f16 or bf16 (norms,
  * embeddings and logits also f32), arithmetic is f32, and each output is rounded once. `overlap`: programmatic
- * dependent launch (common/ptx.hpp); every kernel here waits before it reads, and lets the next kernel start at once.
+ * dependent launch (common/ptx.hpp). Every kernel here waits for all that was launched before it, and then or later
+ * lets the next one start: blocks of a product that start while another product runs would be placed unevenly.
  *
  * Rows of padding: a row whose `slots` entry is negative reads and writes no cache. */
 #pragma once
@@ -56,8 +57,8 @@ typedef struct tg_attention_decode {
   int32_t sequences, heads, window; /* window 0: all rows */
   float scale;
   tg_format format; /* of q and out */
-  /* Whether the kernel before, on the same stream, is tg_append_launch with `lets_read`, of the same sequences: then,
-   * with `overlap`, this kernel reads lengths and all rows but each sequence's last before it waits. */
+  /* Whether the kernel before, on the same stream, is tg_append_launch, of the same sequences: then, with `overlap`,
+   * this kernel reads lengths and all rows but each sequence's last before it waits. */
   int32_t after_append;
 } tg_attention_decode;
 int64_t tg_attention_decode_workspace(int32_t sequences, int32_t heads, int32_t head);
@@ -93,9 +94,6 @@ typedef struct tg_append {
   tg_rope rope;
   float eps;
   tg_format format; /* of qkv and q_out */
-  /* Lets the next kernel start only when all kernels before this one have ended, not at once: what they wrote may then
-   * be read by the next kernel before its wait, as attention does with `after_append`. */
-  int32_t lets_read;
 } tg_append;
 tg_status tg_append_launch(const tg_append* args, const tg_launch* launch);
 

@@ -25,8 +25,8 @@ template <class T, class Y, int width, int each, bool adds>
 __global__ __launch_bounds__(1024) void layer_rms_norm(const __grid_constant__ Norm a) {
   using P = Piece<T, width>;
   __shared__ float partial[32];
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int64_t row = blockIdx.x;
   const P* const x = reinterpret_cast<const P*>(reinterpret_cast<const T*>(a.x) + row * a.x_stride);
   const P* const residual =

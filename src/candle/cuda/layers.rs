@@ -141,8 +141,7 @@ fn cache(of: &KvCache, [k, v, k_scale, v_scale]: [*mut c_void; 4]) -> Cache {
     Cache { scales, ..Cache::new(k, v, format(of.dtype()), of.sizes()) }
 }
 
-/// `before_decode`: the next launch is [`decode`] with `after_append`, of the same sequences.
-pub(in crate::candle) fn append(device: &CudaDevice, of: &Append, before_decode: bool) -> Result<()> {
+pub(in crate::candle) fn append(device: &CudaDevice, of: &Append) -> Result<()> {
     let scales = of.cache.scales();
     let norms = of.rope.norms();
     let tensors = [
@@ -171,7 +170,6 @@ pub(in crate::candle) fn append(device: &CudaDevice, of: &Append, before_decode:
             tokens: of.qkv.rows,
             heads: of.heads,
             format: format(of.qkv.tensor.dtype()),
-            before_decode,
         };
         // SAFETY: as in `rms_norm`.
         unsafe { append.launch(stream) }
