@@ -120,14 +120,12 @@ impl Graph {
             let _untracked = Untracked::new(stream.context());
             stream.begin_capture(THREAD_LOCAL).w()?;
             let worked = work();
+            // What failed in a drop would be told by `end_capture`, which then would not end the capture.
+            let dropped = stream.context().check_err().w();
             // Tensors that live in the work alone are nodes of the graph, which frees those that are left when it is launched again.
             let graph = stream.end_capture(Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
-            worked.and_then(|()| graph.w())
+            worked.and(dropped).and_then(|()| graph.w())
         };
-        if captured.is_err() {
-            // What failed in a drop is told at the next call; it belongs to this error.
-            let _ = stream.context().check_err();
-        }
         match captured? {
             Some(graph) => Ok(Self { graph, thread: std::thread::current().id() }),
             None => bail!("nothing was captured"),
