@@ -1,5 +1,6 @@
 //! Seeded random weights: the same tensor for the same name, drawn by the same kind of device, scaled so that activations stay near 1.
 
+use super::super::random::{deviation, seed, uniform};
 use candle::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
 
@@ -24,14 +25,7 @@ impl SimpleBackend for Seeded {
         if matches!(hint, Init::Const(value) if value == 1.0) {
             return Tensor::ones(shape, dtype, device); // norms
         }
-        // Rows of length k with this deviation give outputs of variance 1. Rows of embeddings are looked up and get the same deviation.
-        // A filter of a convolution is a row of its three last dimensions.
-        let of_row =
-            if shape.rank() == 4 { &shape.dims()[1..] } else { &shape.dims()[shape.rank().saturating_sub(1)..] };
-        let std = (1.0 / of_row.iter().product::<usize>() as f32).sqrt();
-        let seed = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        let (std, seed) = (deviation(&shape), seed(name));
         if device.is_cpu() || self.by_cpu {
             // The CPU's generator takes no seed.
             let values: Vec<f32> = uniform(seed).map(|x| std * x).take(shape.elem_count()).collect();
@@ -48,15 +42,4 @@ impl SimpleBackend for Seeded {
     fn contains_tensor(&self, _: &str) -> bool {
         true
     }
-}
-
-/// Numbers of mean 0 and variance 1, by splitmix64.
-fn uniform(seed: u64) -> impl Iterator<Item = f32> {
-    let states = std::iter::successors(Some(seed), |state| Some(state.wrapping_add(0x9e37_79b9_7f4a_7c15)));
-    states.map(|state| {
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let unit = ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 24) as f32;
-        3f32.sqrt() * (2.0 * unit - 1.0)
-    })
 }
