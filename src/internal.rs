@@ -1,4 +1,4 @@
-//! What the command `tilegemm` (`cli/`) and the tests of this package use beside the public items. They are crates of their own, so the
+//! What the command `tilegemm` (`cli/`), the decoders (`models/`) and the tests of this package use beside the public items. They are crates of their own, so the
 //! items cannot be private. Nobody else may use them: semantic versioning does not cover them.
 
 /// The version of this library.
@@ -27,7 +27,9 @@ pub mod fit {
 /// Environment variables.
 pub mod settings {
     pub use crate::settings::names;
-    pub use crate::settings::{cache_folder, tuning, Setting, Tuning, ALL, FORCE, MODE, TRACE, TUNING, WORKSPACE};
+    pub use crate::settings::{
+        cache_folder, graphs, tuning, Setting, Tuning, ALL, FORCE, MODE, TRACE, TUNING, WORKSPACE,
+    };
 }
 
 /// The matrices, rows and columns of the first piece of a product, in a workspace of so many bytes.

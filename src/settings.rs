@@ -150,6 +150,17 @@ pub const PDL: Setting = Setting {
     check: Setting::check_word,
 };
 
+/// Graphs of a decoder's steps.
+pub const GRAPHS: Setting = Setting {
+    name: "TILEGEMM_GRAPHS",
+    holds: "on|off",
+    default: "on",
+    decides: "whether the steps of a decoder become CUDA graphs",
+    feature: Some("layers"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
 /// The measured table with precedence.
 pub const TUNING: Setting = Setting {
     name: "TILEGEMM_TUNING",
@@ -173,7 +184,7 @@ pub const REQUIRE_GPU: Setting = Setting {
 };
 
 /// Every environment variable of this library.
-pub const ALL: [Setting; 13] = [
+pub const ALL: [Setting; 14] = [
     MODE,
     TRACE,
     STATS,
@@ -185,6 +196,7 @@ pub const ALL: [Setting; 13] = [
     F32,
     WORKSPACE,
     PDL,
+    GRAPHS,
     TUNING,
     REQUIRE_GPU,
 ];
@@ -320,6 +332,11 @@ pub(crate) fn workspace() -> Result<Option<u32>> {
 #[cfg(feature = "cuda")]
 pub(crate) fn overlap() -> Result<bool> {
     PDL.switch()
+}
+
+/// The value of [`GRAPHS`].
+pub fn graphs() -> Result<bool> {
+    GRAPHS.switch()
 }
 
 /// The request of [`TUNING`].

@@ -215,9 +215,10 @@ __device__ __forceinline__ void store(T* to, const float (&x)[width]) {
   *reinterpret_cast<Piece<T, width>*>(to) = piece;
 }
 
-// D[i] = the sum of `of_row` rows of A, in their order, in f32. A and D are dense.
+// D[i] = the sum of `of_row` rows of A, in their order, and C[i] behind them, in f32. A is dense; C may be D, or null.
 template <class T, int width>
-__global__ void __launch_bounds__(threads) sum_rows(const T* a, T* d, int64_t pieces, int64_t count, int of_row) {
+__global__ void __launch_bounds__(threads) sum_rows(const T* a, T* d, int64_t pieces, int64_t count, int of_row,
+                                                    int64_t d_stride, const T* c, int64_t c_stride) {
   griddepcontrol_wait();
   launch_dependents();
   const int64_t index = int64_t(blockIdx.x) * threads + threadIdx.x;
@@ -232,7 +233,13 @@ __global__ void __launch_bounds__(threads) sum_rows(const T* a, T* d, int64_t pi
 #pragma unroll
     for (int e = 0; e < width; e++) sum[e] += x[e];
   }
-  store<T>(d + row * stride + at, sum);
+  if (c) {
+    float x[width];
+    load<T>(x, c + row * c_stride + at);
+#pragma unroll
+    for (int e = 0; e < width; e++) sum[e] += x[e];
+  }
+  store<T>(d + row * d_stride + at, sum);
 }
 
 // D = activation(gate) * up, with the gates and the numbers that they multiply side by side in the rows of A. A and D
@@ -287,8 +294,13 @@ tg_status sum_of(const tg_gemm_args& args) {
   using T = typename scalar<format>::type;
   constexpr int width = 16 / sizeof(T);
   const int of_row = int(args.k);
-  return in_pieces<T, width>(args, args.n) ? by_pieces<width>(args, args.n, sum_rows<T, width>, of_row)
-                                           : by_pieces<1>(args, args.n, sum_rows<T, 1>, of_row);
+  const T* const c = args.beta != 0 ? static_cast<const T*>(args.c.ptr) : nullptr;
+  const int64_t d_stride = args.d.row_stride, c_stride = args.c.row_stride;
+  if (c && args.beta != 1) return TG_UNSUPPORTED;
+  const bool wide = in_pieces<T, width>(args, args.n) && d_stride % width == 0 &&
+                    (!c || (c_stride % width == 0 && reinterpret_cast<uintptr_t>(c) % (sizeof(T) * width) == 0));
+  return wide ? by_pieces<width>(args, args.n, sum_rows<T, width>, of_row, d_stride, c, c_stride)
+              : by_pieces<1>(args, args.n, sum_rows<T, 1>, of_row, d_stride, c, c_stride);
 }
 
 template <tg_format format>

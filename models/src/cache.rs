@@ -1,5 +1,6 @@
 //! The sequences of a decoder.
 
+use crate::batches::Batches;
 use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::store::{bytes, Store};
@@ -25,6 +26,8 @@ use candle::{bail, DType, Result, Tensor};
 /// ```
 #[derive(Debug)]
 pub struct Cache {
+    // Before the memory whose addresses their graphs have.
+    pub(crate) batches: Batches,
     pub(crate) store: Store,
     pub(crate) slots: Vec<Slot>,
 }
@@ -78,7 +81,7 @@ impl Cache {
 
     fn sized(decoder: &Decoder, sequences: usize, capacity: Option<usize>) -> Result<Self> {
         let store = decoder.body.store(sequences, capacity)?;
-        Ok(Self { store, slots: vec![Slot::default(); sequences] })
+        Ok(Self { batches: Batches::default(), store, slots: vec![Slot::default(); sequences] })
     }
 
     /// The bytes of keys and values.
@@ -97,6 +100,11 @@ impl Cache {
     /// The positions for which a sequence has room now.
     pub fn capacity(&self) -> usize {
         self.store.sizes()[2]
+    }
+
+    /// The CUDA graphs of steps that the cache keeps: none on the CPU, with `TILEGEMM_GRAPHS=off`, and before a third step.
+    pub fn graphs(&self) -> usize {
+        self.batches.graphs()
     }
 
     /// All tokens of a sequence: those of prompts, and those that were chosen.
@@ -120,13 +128,13 @@ impl Cache {
     /// # Errors
     /// A slot that the cache lacks.
     pub fn truncate(&mut self, slot: usize, tokens: usize) -> Result<()> {
-        self.slot(slot)?;
-        let slot = &mut self.slots[slot];
-        if tokens < slot.tokens.len() {
-            slot.tokens.truncate(tokens);
+        if tokens < self.slot(slot)?.tokens.len() {
+            self.batches.forget(slot);
+            let sequence = &mut self.slots[slot];
+            sequence.tokens.truncate(tokens);
             // The last one goes through the layers again, for its logits.
-            slot.next = Next::Token;
-            slot.has_ended = false;
+            sequence.next = Next::Token;
+            sequence.has_ended = false;
         }
         Ok(())
     }
@@ -137,6 +145,14 @@ impl Cache {
     /// A slot that the cache lacks.
     pub fn clear(&mut self, slot: usize) -> Result<()> {
         self.truncate(slot, 0)
+    }
+
+    /// Makes room for so many positions of a slot.
+    pub(crate) fn reserve(&mut self, slot: usize, positions: usize) -> Result<()> {
+        if positions > self.capacity() {
+            self.batches.clear();
+        }
+        self.store.reserve(slot, positions)
     }
 
     pub(crate) fn slot(&self, slot: usize) -> Result<&Slot> {

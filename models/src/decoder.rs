@@ -7,6 +7,7 @@ use candle::quantized::gguf_file::Content;
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use std::io::{Read, Seek};
+use std::sync::Arc;
 
 /// A decoder: layers as its [`Config`] describes them, and the product to logits.
 ///
@@ -17,6 +18,8 @@ pub struct Decoder {
     pub(crate) body: Body,
     pub(crate) head: Head,
     pub(crate) chunk: usize,
+    /// The same for clones, which share the weights.
+    pub(crate) id: Arc<()>,
 }
 
 impl Decoder {
@@ -66,7 +69,7 @@ impl Decoder {
     fn from_source(source: &mut dyn Source) -> Result<Self> {
         let body = Body::load(source)?;
         let head = source.head(&body.table)?;
-        Ok(Self { body, head, chunk: CHUNK })
+        Ok(Self { body, head, chunk: CHUNK, id: Arc::default() })
     }
 
     /// The same decoder, with at most so many tokens of a prompt in the layers at once; 2048 unless given. Fewer take less memory and more time.

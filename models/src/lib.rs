@@ -31,14 +31,19 @@
 
 #![deny(missing_docs)]
 
+mod batch;
+mod batches;
 mod body;
 mod cache;
 mod config;
 mod decoder;
 mod feed_forward;
 mod layer;
+mod mail;
 pub mod models;
 mod prefill;
+mod replay;
+mod rows;
 mod sampler;
 mod step;
 mod store;

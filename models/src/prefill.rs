@@ -43,7 +43,8 @@ impl Decoder {
         }
         let rows = sequence.rows();
         let new = [&sequence.tokens[rows..], tokens].concat();
-        cache.store.reserve(slot, rows + new.len())?;
+        cache.reserve(slot, rows + new.len())?;
+        cache.batches.forget(slot);
         let device = self.device();
         let mut last = None;
         for (i, chunk) in new.chunks(self.chunk).enumerate() {

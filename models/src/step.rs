@@ -1,16 +1,22 @@
 //! The next token of every sequence.
 
+use crate::batch::Row;
+use crate::batches::{Launched, Told};
 use crate::cache::{Cache, Next};
 use crate::decoder::Decoder;
 use crate::sampler::Sampler;
-use candle::{bail, DType, Result, Tensor};
-use candle_tilegemm::nn::{self, Sampling};
+use candle::{bail, Result, Tensor};
+use candle_tilegemm::nn::Sampling;
 
 /// Chooses the next token of every sequence, again and again. [`Decoder::step`] makes one.
 ///
 /// Sequences may have different lengths, and one does not change what another gets, but for the rounding of products with more rows. A sequence takes part
 /// from its first prompt on until an end token of the model is chosen for it. Its tokens are in the cache whenever [`next`](Self::next) returns, so a following
 /// prompt, such as a chat's next turn, goes on after the chosen tokens, the end token included.
+///
+/// On a GPU a step is a CUDA graph from its third call on, one for each number of sequences from 1 to 8, 16, 32 and 64: 9 to 15 sequences run as 16. The graphs
+/// stay with the cache, for following steps of the same decoder, until it grows. [`next`](Self::next) returns while the step after already runs; what an end
+/// token, a prompt or [`Cache::truncate`] makes of it is as if it had not run. `TILEGEMM_GRAPHS=off` launches kernels one by one, with equal results to the bit.
 ///
 /// ```
 /// # use candle::{DType, Device};
@@ -41,21 +47,6 @@ pub struct Step<'a> {
     decoder: &'a Decoder,
     cache: &'a mut Cache,
     sampler: Sampler,
-    batch: Option<Batch>,
-}
-
-/// Sequences that go through the layers together. What the kernels read of them is on the device, where the choice of tokens moves it on: while the sequences are
-/// the same ones, a step reads nothing from the host.
-#[derive(Debug)]
-struct Batch {
-    slots: Vec<usize>,
-    /// (sequences) in u32: slots, last tokens, their positions, and positions + 1.
-    on_device: [Tensor; 4],
-    /// (sequences, capacity) in u32, where a penalty looks at it.
-    history: Option<Tensor>,
-    sampler: nn::Sampler,
-    /// One number in u32.
-    error: Tensor,
 }
 
 impl Decoder {
@@ -71,7 +62,8 @@ impl Decoder {
 impl<'a> Step<'a> {
     fn new(decoder: &'a Decoder, cache: &'a mut Cache, sampler: Sampler) -> Result<Self> {
         cache.check_of(decoder.config())?;
-        let step = Self { decoder, cache, sampler, batch: None };
+        cache.batches.bind(decoder);
+        let step = Self { decoder, cache, sampler };
         step.sampler.of(&step.active())?;
         Ok(step)
     }
@@ -83,47 +75,21 @@ impl<'a> Step<'a> {
     /// No sequence has changed then.
     #[allow(clippy::should_implement_trait)] // an iterator would go on after an error
     pub fn next(&mut self) -> Result<Vec<Option<u32>>> {
-        let active = self.active();
         let mut chosen = vec![None; self.cache.sequences()];
+        let active = self.active();
         if active.is_empty() {
             return Ok(chosen);
         }
-        let capacity = self.cache.capacity();
-        for &slot in &active {
-            // The new token has a position, too.
-            self.cache.store.reserve(slot, self.cache.slots[slot].tokens.len() + 1)?;
-        }
-        let batch = match self.batch.take() {
-            Some(batch) if batch.slots == active && (self.cache.capacity() == capacity || batch.history.is_none()) => {
-                batch
+        let settings = self.sampler.of(&active)?;
+        for (slot, token) in self.tokens(&active, &settings)? {
+            if active.contains(&slot) {
+                let sequence = &mut self.cache.slots[slot];
+                sequence.tokens.push(token);
+                sequence.next = Next::Token;
+                sequence.has_ended = self.decoder.config().end_tokens.contains(&token);
+                chosen[slot] = Some(token);
             }
-            _ => Batch::new(&active, &self.sampler, self.decoder, self.cache)?,
-        };
-        let logits = self.logits(&batch)?;
-        let [slots, tokens, positions, lengths] = &batch.on_device;
-        let next = nn::Next {
-            tokens,
-            positions,
-            lengths: Some(lengths),
-            history: batch.history.as_ref(),
-            slots: Some(slots),
-            error: Some(&batch.error),
-        };
-        batch.sampler.choose(&logits, &next)?;
-        let failed = batch.error.to_vec1::<u32>()?.first().copied().unwrap_or(0);
-        if failed > 0 {
-            let slot = active[failed as usize - 1];
-            bail!("Step: the logits of slot {slot} have no number above -inf; look for NaN and inf in the weights, or compute in bf16 rather than f16");
         }
-        let end_tokens = &self.decoder.config().end_tokens;
-        for (&slot, token) in active.iter().zip(tokens.to_vec1::<u32>()?) {
-            let sequence = &mut self.cache.slots[slot];
-            sequence.tokens.push(token);
-            sequence.next = Next::Token;
-            sequence.has_ended = end_tokens.contains(&token);
-            chosen[slot] = Some(token);
-        }
-        self.batch = Some(batch);
         Ok(chosen)
     }
 
@@ -141,88 +107,43 @@ impl<'a> Step<'a> {
         (0..self.cache.sequences()).filter(is_active).collect()
     }
 
-    /// The logits of each sequence's last token, (sequences, vocabulary).
-    fn logits(&self, batch: &Batch) -> Result<Tensor> {
-        let known: Vec<Option<Tensor>> = batch.slots.iter().map(|slot| self.known(*slot)).collect();
-        if known.iter().all(Option::is_none) {
-            return self.through(&batch.on_device);
-        }
-        // After a prompt: the logits of some sequences are there.
-        let late: Vec<usize> = (0..known.len()).filter(|i| known[*i].is_none()).collect();
-        let computed = match late.is_empty() {
-            true => None,
-            false => {
-                let slots: Vec<usize> = late.iter().map(|i| batch.slots[*i]).collect();
-                Some(self.through(&lists(&slots, self.decoder, self.cache)?)?)
+    /// The next tokens of these slots, and of some that count no more.
+    fn tokens(&mut self, active: &[usize], settings: &[Sampling]) -> Result<Vec<(usize, u32)>> {
+        loop {
+            let launched = match self.cache.batches.take_ahead(active, settings) {
+                Some(launched) => launched,
+                None => self.launch(active, settings)?,
+            };
+            // The next step has room for its tokens without a larger cache, whose addresses are others.
+            let longest = active.iter().map(|slot| self.cache.slots[*slot].tokens.len()).max();
+            if longest.is_some_and(|tokens| tokens + 2 <= self.cache.capacity()) {
+                self.cache.batches.run_ahead(active, self.decoder, &self.cache.store)?;
             }
-        };
-        let mut rows = vec![];
-        for (i, known) in known.into_iter().enumerate() {
-            match (known, &computed, late.iter().position(|late| *late == i)) {
-                (Some(logits), _, _) => rows.push(logits),
-                (None, Some(computed), Some(row)) => rows.push(computed.narrow(0, row, 1)?),
-                _ => bail!("Step: slot {} has no logits", batch.slots[i]),
+            let slot = match self.cache.batches.read(launched)? {
+                Told::Tokens(tokens) => return Ok(tokens),
+                Told::Failed(slot) => slot,
+            };
+            self.cache.batches.forget_all();
+            // A sequence that counts no more does not count here either: once more without it.
+            if let Some(slot) = slot.filter(|slot| active.contains(slot)) {
+                bail!("Step: the logits of slot {slot} have no number above -inf; look for NaN and inf in the weights, or compute in bf16 rather than f16");
             }
         }
-        Tensor::cat(&rows, 0)?.contiguous()
     }
 
-    fn known(&self, slot: usize) -> Option<Tensor> {
-        match &self.cache.slots[slot].next {
+    fn launch(&mut self, active: &[usize], settings: &[Sampling]) -> Result<Launched> {
+        for &slot in active {
+            // The new token has a position, too.
+            self.cache.reserve(slot, self.cache.slots[slot].tokens.len() + 1)?;
+        }
+        let Cache { batches, store, slots } = &mut *self.cache;
+        let row = |(&slot, &sampling)| Row { slot, tokens: &slots[slot].tokens, sampling };
+        let sequences: Vec<Row> = active.iter().zip(settings).map(row).collect();
+        let known = |&slot: &usize| match &slots[slot].next {
             Next::Logits(logits) => Some(logits.clone()),
             Next::Token => None,
-        }
-    }
-
-    fn through(&self, [slots, tokens, positions, lengths]: &[Tensor; 4]) -> Result<Tensor> {
-        let x = self.decoder.body.table.rows(tokens)?;
-        let x = self.decoder.body.step(x, [positions, lengths, slots], &self.cache.store)?;
-        self.decoder.logits(&x)
-    }
-}
-
-/// Slots, last tokens, their positions, and positions + 1, as the host knows them.
-fn lists(slots: &[usize], decoder: &Decoder, cache: &Cache) -> Result<[Tensor; 4]> {
-    let of = |number: &dyn Fn(usize) -> u32| {
-        let numbers: Vec<u32> = slots.iter().map(|slot| number(*slot)).collect();
-        Tensor::new(numbers, &decoder.device())
-    };
-    let tokens = |slot: usize| &cache.slots[slot].tokens;
-    Ok([
-        of(&|slot| slot as u32)?,
-        of(&|slot| tokens(slot).last().copied().unwrap_or(0))?,
-        of(&|slot| tokens(slot).len() as u32 - 1)?,
-        of(&|slot| tokens(slot).len() as u32)?,
-    ])
-}
-
-impl Batch {
-    fn new(slots: &[usize], sampler: &Sampler, decoder: &Decoder, cache: &Cache) -> Result<Self> {
-        let (device, vocabulary) = (decoder.device(), decoder.config().vocabulary);
-        let settings = sampler.of(slots)?;
-        let penalises = |sampling: &Sampling| sampling.repetition_penalty != 1.0 && sampling.repetition_penalty > 0.0;
-        let is_greedy = |sampling: &Sampling| sampling.temperature <= 0.0 && !penalises(sampling);
-        let history = if settings.iter().any(penalises) {
-            let capacity = cache.capacity();
-            let mut tokens = vec![0u32; slots.len() * capacity];
-            for (row, slot) in tokens.chunks_mut(capacity).zip(slots) {
-                let of = &cache.slots[*slot].tokens;
-                row[..of.len()].copy_from_slice(of);
-            }
-            Some(Tensor::from_vec(tokens, (slots.len(), capacity), &device)?)
-        } else {
-            None
         };
-        Ok(Self {
-            slots: slots.to_vec(),
-            on_device: lists(slots, decoder, cache)?,
-            history,
-            sampler: if settings.iter().all(is_greedy) {
-                nn::Sampler::greedy(slots.len(), vocabulary, &device)?
-            } else {
-                nn::Sampler::new(&settings, vocabulary, &device)?
-            },
-            error: Tensor::zeros(1, DType::U32, &device)?,
-        })
+        let known: Vec<Option<Tensor>> = active.iter().map(known).collect();
+        batches.launch(&sequences, &known, self.decoder, store)
     }
 }

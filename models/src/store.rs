@@ -1,6 +1,7 @@
 //! K and V of all layers.
 
 use crate::config::Config;
+use crate::rows::padded;
 use candle::{bail, DType, Device, Result};
 use candle_tilegemm::nn::attention::{KvCache, Workspace};
 
@@ -49,7 +50,7 @@ impl Store {
         let layer = |_| KvCache::new(slots, config.kv_heads, capacity, config.head_size, dtype, device);
         Ok(Self {
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
-            workspace: Workspace::new(slots, config.heads, config.head_size, device)?,
+            workspace: Workspace::new(padded(slots, device), config.heads, config.head_size, device)?,
             heads: config.heads,
             longest,
         })
@@ -59,7 +60,8 @@ impl Store {
     pub fn copy(&self) -> Result<Self> {
         let [slots, _, _, head] = self.sizes();
         let layers = self.layers.iter().map(|layer| layer.grown(layer.sizes()[2])).collect::<Result<_>>()?;
-        let workspace = Workspace::new(slots, self.heads, head, self.layers[0].k().device())?;
+        let device = self.layers[0].k().device();
+        let workspace = Workspace::new(padded(slots, device), self.heads, head, device)?;
         Ok(Self { layers, workspace, heads: self.heads, longest: self.longest })
     }
 

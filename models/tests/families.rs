@@ -5,10 +5,7 @@ mod common;
 use candle::{Device, Result, Tensor};
 use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
 use candle_transformers::models as theirs;
-use common::{best, builder, difference, json, weights, Random};
-
-/// Differences of roundings, over the largest logit.
-const ROUNDING: f32 = 2e-5;
+use common::{best, builder, difference, json, weights, Random, ROUNDING};
 
 /// Prompts of different lengths side by side, in chunks, with steps and a second turn: all against `reference`, which gives the last logits of a whole text.
 fn agrees(config: &Config, decoder: Decoder, mut reference: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<()> {
@@ -32,7 +29,7 @@ fn agrees(config: &Config, decoder: Decoder, mut reference: impl FnMut(&Tensor) 
             for (slot, before) in before.iter().enumerate().filter(|(_, before)| !before.is_empty()) {
                 let (token, margin) = best(&truth(before)?)?;
                 assert!(
-                    chosen[slot] == Some(token) || margin < 1e-4,
+                    chosen[slot] == Some(token) || margin < 2.0 * ROUNDING,
                     "slot {slot}: {:?} for {token}, {margin}",
                     chosen[slot]
                 );

@@ -5,9 +5,7 @@ mod common;
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm_models::{models as ours, Config};
 use candle_transformers::models as theirs;
-use common::{builder, difference, json, weights, Random};
-
-const ROUNDING: f32 = 2e-5;
+use common::{builder, difference, json, weights, Random, ROUNDING};
 
 /// A batch of prompts, one that goes on in a chunk, and steps; then from the start.
 fn calls() -> Result<Vec<(Tensor, usize)>> {

@@ -3,134 +3,20 @@
 //! candle's products with blocks round activations to 8 bits on the CPU. With `CANDLE_DEQUANTIZE_ALL` the decoder's products take the dequantised weights, so that
 //! everything else of it is held to a bound of roundings. A second test holds the products with blocks to what 8 bits give.
 
-#[path = "../examples/generate/chat.rs"]
-mod chat;
 mod common;
-#[path = "../examples/generate/tokenizer.rs"]
-mod tokenizer;
+#[path = "common/smollm2.rs"]
+mod smollm2;
 
-use candle::quantized::gguf_file::{Content, Value};
-use candle::{DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle::{Device, Result, Tensor};
 use candle_tilegemm_models::models::quantized_llama::ModelWeights;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
-use candle_transformers::models::llama;
-use common::{best, difference};
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use common::{best, difference, ROUNDING};
+use smollm2::{file, prompts, told, Told, STEPS};
 
-const QUESTIONS: [&str; 8] = [
-    "What is a matrix?",
-    "Name the planets of the solar system.",
-    "Write a line about the sea.",
-    "How many days has a leap year?",
-    "What does a compiler do?",
-    "Translate \"good morning\" into French.",
-    "1, 1, 2, 3, 5, 8: what comes next?",
-    "Why is the sky blue?",
-];
-/// Tokens that each prompt goes on with.
-const STEPS: usize = 6;
-
-fn file() -> (BufReader<File>, Content) {
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/dist/smollm2");
-    let own = std::env::var_os("TILEGEMM_SMOLLM2_DIR").filter(|dir| !dir.is_empty());
-    let path = own.map_or(fetched, PathBuf::from).join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    let Ok(file) = File::open(&path) else {
-        panic!("there is no model at {}; run `third_party/fetch.sh smollm2`", path.display())
-    };
-    let mut file = BufReader::new(file);
-    let content = Content::read(&mut file).unwrap();
-    (file, content)
-}
-
-/// candle's llama with the file's weights in f32. The rows of q and k go back to where Hugging Face has them.
-fn truth() -> Result<(llama::Llama, llama::Config)> {
-    let (mut file, content) = file();
-    let (hidden, heads, kv_heads, head) = (576, 9, 3, 64);
-    let mut weights = HashMap::new();
-    for name in content.tensor_infos.keys() {
-        let tensor = content.tensor(&mut file, name, &Device::Cpu)?.dequantize(&Device::Cpu)?;
-        let halves = |heads: usize| {
-            tensor.reshape((heads, head / 2, 2, hidden))?.transpose(1, 2)?.reshape((heads * head, hidden))
-        };
-        let parts: Vec<&str> = name.split('.').collect();
-        let (to, tensor) = match parts[..] {
-            ["token_embd", _] => ("model.embed_tokens.weight".to_string(), tensor),
-            ["output_norm", _] => ("model.norm.weight".to_string(), tensor),
-            ["blk", layer, part, _] => {
-                let (to, tensor) = match part {
-                    "attn_q" => ("self_attn.q_proj", halves(heads)?),
-                    "attn_k" => ("self_attn.k_proj", halves(kv_heads)?),
-                    "attn_v" => ("self_attn.v_proj", tensor),
-                    "attn_output" => ("self_attn.o_proj", tensor),
-                    "attn_norm" => ("input_layernorm", tensor),
-                    "ffn_norm" => ("post_attention_layernorm", tensor),
-                    "ffn_gate" => ("mlp.gate_proj", tensor),
-                    "ffn_up" => ("mlp.up_proj", tensor),
-                    "ffn_down" => ("mlp.down_proj", tensor),
-                    other => panic!("a tensor {other}"),
-                };
-                (format!("model.layers.{layer}.{to}.weight"), tensor)
-            }
-            _ => panic!("a tensor {name}"),
-        };
-        weights.insert(to, tensor);
-    }
-    let config = llama::Config {
-        hidden_size: hidden,
-        intermediate_size: 1536,
-        vocab_size: 49152,
-        num_hidden_layers: 30,
-        num_attention_heads: heads,
-        num_key_value_heads: kv_heads,
-        rms_norm_eps: 1e-5,
-        rope_theta: 100_000.0,
-        max_position_embeddings: 256,
-        tie_word_embeddings: true,
-        ..llama::Config::config_7b_v2(false)
-    };
-    let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
-    Ok((llama::Llama::load(vb, &config)?, config))
-}
-
-fn prompts() -> Vec<Vec<u32>> {
-    let (_, content) = file();
-    let Some(Value::String(template)) = content.metadata.get("tokenizer.chat_template") else { panic!("no template") };
-    let tokenizer = tokenizer::of(&content).unwrap();
-    let encode = |question: &&str| {
-        let text = chat::first_turn(question, Some(template.as_str())).unwrap();
-        let ids = tokenizer.encode(text.as_str(), false).unwrap().get_ids().to_vec();
-        assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
-        ids
-    };
-    QUESTIONS.iter().map(encode).collect()
-}
-
-/// The logits after each prompt and after each of `STEPS` tokens, which candle's llama chooses.
-struct Told {
-    tokens: Vec<u32>,
-    logits: Vec<Tensor>,
-}
-
-fn told(prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
-    let (model, config) = truth()?;
-    let tell = |prompt: &Vec<u32>| -> Result<Told> {
-        let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
-        let mut logits = vec![model.forward(&Tensor::new(vec![&prompt[..]], &Device::Cpu)?, 0, &mut cache)?];
-        let mut tokens = vec![];
-        for step in 0..STEPS {
-            let (token, _) = best(&logits[step])?;
-            tokens.push(token);
-            let x = Tensor::new(&[[token]], &Device::Cpu)?;
-            logits.push(model.forward(&x, prompt.len() + step, &mut cache)?);
-        }
-        Ok(Told { tokens, logits })
-    };
-    prompts.iter().map(tell).collect()
-}
+/// What 8 bits may change at a step, in the median and at most, over the largest logit: twice what was measured, 0.030 and 0.050. By arithmetic: 32 numbers
+/// whose largest is some 2.1 deviations round to steps of 1 / 127 of it, an error of 2.1 / 127 / sqrt(12) = 0.5 % for each number, and those of the 120
+/// products in a row add up like random numbers to 5 %.
+const EIGHT_BITS: [f32; 2] = [0.06, 0.1];
 
 /// The difference of the logits at every step, teacher-forced, over the largest logit.
 fn differences(prompts: &[Vec<u32>], told: &[Told]) -> Result<Vec<f32>> {
@@ -167,7 +53,11 @@ fn steps(prompts: &[Vec<u32>], told: &[Told]) -> Result<()> {
         for (i, token) in chosen.iter().enumerate() {
             let (_, margin) = best(&told.logits[i])?;
             if *token != told.tokens[i] {
-                assert!(margin < 1e-2, "prompt {slot}, token {i}: {token} for {}, {margin} below", told.tokens[i]);
+                assert!(
+                    margin < 2.0 * ROUNDING,
+                    "prompt {slot}, token {i}: {token} for {}, {margin} below",
+                    told.tokens[i]
+                );
                 break;
             }
         }
@@ -194,6 +84,6 @@ fn smollm2_agrees() {
     let median = |all: &[f32]| all[all.len() / 2];
     println!("dequantised: median {:e}, most {:e}", median(&exact), exact[exact.len() - 1]);
     println!("8 bits: median {:e}, most {:e}", median(&eight_bits), eight_bits[eight_bits.len() - 1]);
-    assert!(exact[exact.len() - 1] < 1e-4);
-    assert!(median(&eight_bits) < 0.1 && eight_bits[eight_bits.len() - 1] < 0.5);
+    assert!(exact[exact.len() - 1] < ROUNDING);
+    assert!(median(&eight_bits) < EIGHT_BITS[0] && eight_bits[eight_bits.len() - 1] < EIGHT_BITS[1]);
 }

@@ -128,7 +128,8 @@ fn slice<'a, T: WithDType>(input: Option<(&'a CpuStorage, &'a Layout)>) -> Resul
     let Some((start, end)) = layout.contiguous_offsets() else {
         ::candle::bail!("gemm: bias and residual must be contiguous; call `.contiguous()?` on them")
     };
-    Ok(Some(&storage.as_slice::<T>()?[start..end]))
+    // An empty tensor may begin behind its storage.
+    Ok(Some(storage.as_slice::<T>()?.get(start..end).unwrap_or_default()))
 }
 
 /// D of the sums, computed in their type and rounded once.
@@ -144,8 +145,12 @@ fn epilogue<T: WithDType, Sum: Real + Send + Sync>(
     let of = |(index, sum): (usize, &Sum)| {
         let bias = bias.map_or(Sum::zero(), |bias| load(bias[index % n]));
         let x = op.activation.apply(alpha * *sum + bias);
-        let residual = residual.map_or(Sum::zero(), |residual| beta * load(residual[index]));
-        T::from_f64((x + residual).to_f64())
+        let y = match residual.map(|residual| beta * load(residual[index])) {
+            Some(up) if op.gates => x * up,
+            Some(residual) => x + residual,
+            None => x,
+        };
+        T::from_f64(y.to_f64())
     };
     sums.par_iter().enumerate().with_min_len(1 << 10).map(of).collect()
 }

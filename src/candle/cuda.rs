@@ -2,9 +2,9 @@
 
 #[cfg(feature = "experts")]
 pub(super) mod grouped;
+pub(super) mod into;
 #[cfg(feature = "layers")]
 pub(super) mod layers;
-#[cfg(feature = "layers")]
 mod places;
 pub(super) mod quantized;
 
@@ -14,13 +14,11 @@ use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
 use crate::problem::{power_of_two_in, Activation, Format, Problem};
 use ::candle::backend::BackendStorage;
-use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop};
+use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
-use ::candle::op::BackpropOp;
-use ::candle::{CudaDevice, CudaStorage, DType, DeviceLocation, Layout, Result, Shape, Storage, Tensor};
+use ::candle::{CudaDevice, CudaStorage, DType, DeviceLocation, Layout, Result, Storage};
 use half::{bf16, f16};
 use std::ffi::c_void;
-use std::sync::Arc;
 
 impl From<Error> for ::candle::Error {
     fn from(error: Error) -> Self {
@@ -156,13 +154,8 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         let mut launcher = Launcher::on(&device, &stream)?;
         let invariant = launcher.policy.batch_invariant || op.batch_invariant;
         launcher.policy = launcher.policy.with_batch_invariance(invariant);
-        let fusion = launcher.dispatcher.fuse(&problem, launcher.policy)?;
-        let product = Problem { epilogue: problem.epilogue.keep(fusion).0, ..problem };
         // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, and D is freshly allocated.
-        unsafe {
-            launcher.launch(&product, pointers)?;
-            launch::finish(&problem, fusion, pointers, launcher.queue.stream)?;
-        }
+        unsafe { launcher.launch_with_epilogue(&problem, pointers, false)? };
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
@@ -210,21 +203,6 @@ fn each_number<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         launch(count, x as _, d as _, stream.cu_stream().cast())?;
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
-}
-
-/// Address of the first element of a tensor. Until the guard is dropped, the stream runs behind all other users of the memory.
-fn first<'a, T: CudaDType + 'a>(
-    (storage, layout): (&'a Storage, &Layout),
-    stream: &'a Arc<CudaStream>,
-) -> Result<(u64, SyncOnDrop<'a>)> {
-    let Storage::Cuda(storage) = storage else { ::candle::bail!("a tensor of a product on a GPU is not on a GPU") };
-    let (base, guard) = storage.as_cuda_slice::<T>()?.device_ptr(stream);
-    Ok((base + (layout.start_offset() * size_of::<T>()) as u64, guard))
-}
-
-fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device: &CudaDevice) -> Tensor {
-    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, device.clone()));
-    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
 fn typed<'a, T: CudaDType>((storage, _): Input<'a>) -> Result<&'a CudaSlice<T>> {

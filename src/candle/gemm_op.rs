@@ -22,7 +22,8 @@ impl GemmOp {
     /// `alpha * lhs @ rhs + bias`, with the precision of this op, in `out` or the type of the operands.
     fn product(&self, lhs: &Tensor, rhs: &Tensor, bias: Option<&Tensor>, out: Option<DType>) -> Result<Tensor> {
         let third = bias.map(|_| Third::Bias);
-        let op = Self { beta: 1.0, activation: Activation::Identity, third, residual: None, out, ..*self };
+        let op =
+            Self { beta: 1.0, activation: Activation::Identity, third, residual: None, gates: false, out, ..*self };
         op.apply(lhs, rhs, bias)
     }
 

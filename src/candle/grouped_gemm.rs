@@ -3,11 +3,15 @@
 #[cfg(feature = "experts")]
 use super::cuda::grouped;
 use super::lowering::format_of;
+use super::numbers::put;
+use super::tensors::Block;
 #[cfg(feature = "experts")]
 use crate::problem::Operand;
 use crate::problem::{Activation, Bounds, Gate, Groups, Problem, Rows};
 use crate::stats;
 use ::candle::{bail, DType, Device, Result, Tensor, D};
+
+const BLOCK: Block = Block("a grouped product");
 
 /// The product of groups of rows with a matrix each, such as the experts of a layer and the tokens that chose them.
 ///
@@ -107,19 +111,56 @@ impl GroupedGemm {
                 let list = self.list.contiguous()?;
                 let pairs = self.pairs.as_ref().map(|(pairs, _)| pairs.contiguous()).transpose()?;
                 let scales = self.scales.as_ref().map(Tensor::contiguous).transpose()?;
-                let place = |o: &mut Operand, t: &Tensor| {
-                    let [.., row, _] = t.stride() else { return };
-                    *(if o.col_stride == 1 { &mut o.row_stride } else { &mut o.col_stride }) = *row as i64;
-                };
-                let problem = problem.with(|problem| {
-                    place(&mut problem.a, &input);
-                    place(&mut problem.b, &weights);
-                    problem.b.batch_stride[1] = weights.stride()[0] as i64;
-                });
                 let lists = grouped::Lists { bounds: &list, pairs: pairs.as_ref(), scales: scales.as_ref() };
-                grouped::product(device, problem, [&input, &weights], &lists)
+                grouped::product(device, placed(problem, &input, &weights), [&input, &weights], &lists)
             }
             _ => bail!("a product with groups of rows runs on the CPU, and with CUDA: build with the feature experts"),
+        }
+    }
+
+    /// [`forward`](Self::forward) into a tensor that exists, (rows, n) or (rows, n / 2), whose rows may be apart, with the same bits. On a GPU it allocates nothing
+    /// and copies nothing, and is legal in a capture after [`prepare`](crate::prepare).
+    ///
+    /// # Errors
+    /// As for [`forward`](Self::forward); a tensor that does not fit or shares memory with an input; tensors that track gradients; and on a GPU inputs and lists that
+    /// [`forward`](Self::forward) would copy, and gates in f32 that no kernel of products applies.
+    pub fn forward_into(&self, input: &Tensor, weights: &Tensor, out: &Tensor) -> Result<()> {
+        self.write(input, weights, None, out)
+    }
+
+    /// [`forward_into`](Self::forward_into) with memory for gates that a kernel of its own applies: (rows, n).
+    pub(super) fn write(&self, input: &Tensor, weights: &Tensor, both: Option<&Tensor>, out: &Tensor) -> Result<()> {
+        let problem = self.problem(input, weights)?;
+        let shape = [problem.m, problem.columns_of_d()];
+        BLOCK.same("the result", out, input)?;
+        if out.dims() != shape {
+            bail!("a grouped product: the result is {:?}; expected {shape:?}", out.dims());
+        }
+        let lists = [Some(&self.list), self.pairs.as_ref().map(|(pairs, _)| pairs), self.scales.as_ref()];
+        for (what, tensor) in [("the input", input), ("the weights", weights), ("the result", out)] {
+            BLOCK.untracked(what, tensor)?;
+        }
+        BLOCK.apart("the input", input, out)?;
+        BLOCK.apart("the weights", weights, out)?;
+        let out = BLOCK.rows("the result", out, shape[1])?;
+        match input.device() {
+            _ if out.tensor.elem_count() == 0 => Ok(()),
+            Device::Cpu => put(&self.on_cpu(&problem, input, weights)?, out.tensor),
+            #[cfg(feature = "experts")]
+            Device::Cuda(device) => {
+                if [input, weights].iter().any(|t| t.stride().last() != Some(&1))
+                    || lists.iter().flatten().any(|list| !list.is_contiguous())
+                {
+                    bail!("a grouped product: rows of inputs, or lists, are not contiguous; call `.contiguous()?` on them before a product into a tensor");
+                }
+                let problem = placed(problem, input, weights).with(|problem| problem.d.row_stride = out.stride as i64);
+                let lists = grouped::Lists { bounds: &self.list, pairs: lists[1], scales: lists[2] };
+                grouped::product_into(device, problem, [input, weights], &lists, both, out.tensor)
+            }
+            _ => {
+                let _ = (both, lists);
+                BLOCK.elsewhere(input.device())
+            }
         }
     }
 
@@ -239,6 +280,20 @@ fn gated(y: &Tensor, gate: Gate, activation: Activation) -> Result<Tensor> {
     };
     let gates = gates.flatten_all()?.to_vec1::<f32>()?.into_iter().map(|x| activation.apply(x)).collect::<Vec<f32>>();
     Tensor::from_vec(gates, (rows, n / 2), y.device())? * ups
+}
+
+/// The problem with the strides of its operands.
+#[cfg(feature = "experts")]
+fn placed(problem: Problem, input: &Tensor, weights: &Tensor) -> Problem {
+    let place = |o: &mut Operand, t: &Tensor| {
+        let [.., row, _] = t.stride() else { return };
+        *(if o.col_stride == 1 { &mut o.row_stride } else { &mut o.col_stride }) = *row as i64;
+    };
+    problem.with(|problem| {
+        place(&mut problem.a, input);
+        place(&mut problem.b, weights);
+        problem.b.batch_stride[1] = weights.stride()[0] as i64;
+    })
 }
 
 /// The tensor, copied where rows are not contiguous.

@@ -26,6 +26,8 @@ pub(super) struct GemmOp {
     pub third: Option<Third>,
     /// A contiguous residual beside a bias; no gradient of this op reaches the residual.
     pub residual: Option<Tensor>,
+    /// Whether the residual multiplies, rather than is added.
+    pub gates: bool,
 }
 
 /// The format of a tensor's elements.
@@ -115,7 +117,7 @@ where
 }
 
 /// The last two dimensions.
-trait MatrixDims {
+pub(super) trait MatrixDims {
     fn dims2_last(&self) -> (usize, usize);
 }
 
@@ -163,21 +165,42 @@ impl GemmOp {
         let Some(batch) = batch_of(lhs, rhs) else {
             ::candle::bail!("gemm: more than two batch dimensions remain; this is a bug in `readable`")
         };
-        let (m, k) = lhs.dims2_last();
-        let (_, n) = rhs.dims2_last();
+        let (m, n) = (lhs.dims2_last().0, rhs.dims2_last().1);
         let align = align.unwrap_or([offset_align(lhs, format), offset_align(rhs, format), u32::MAX, u32::MAX]);
         let matrix = (m * n) as i64;
-        let out = self.out.map_or(Ok(format), format_of)?;
-        let mut d = Operand::row_major(out, n, [matrix * batch.sizes[1] as i64, matrix]);
+        let d = Operand::row_major(self.format_of_result(format)?, n, [matrix * batch.sizes[1] as i64, matrix]);
+        let [a, b] = [(lhs, 0), (rhs, 1)].map(|(layout, i)| operand(format, layout, batch.strides[i], align[i]));
+        let [c, d] = [align[2], align[3]].map(|pointer_align| Operand { pointer_align, ..d });
+        self.problem_of([a, b, c, d], [lhs, rhs], batch.sizes)
+    }
+
+    /// This op's problem for operands, a residual and a result where they lie; `None` where the batch dimensions cannot be reduced to two.
+    #[cfg(feature = "cuda")]
+    pub fn problem_of_layouts(&self, format: Format, layouts: [&Layout; 4]) -> Result<Option<Problem>> {
+        let rank = layouts[3].dims().len() - 2;
+        let dims = &layouts[3].dims()[..rank];
+        let Some(batch) = Batch::collapse(dims, layouts.map(|layout| &layout.stride()[..rank])) else {
+            return Ok(None);
+        };
+        let out = self.format_of_result(format)?;
+        let formats = [format, format, out, out];
+        let operands = std::array::from_fn(|i| operand(formats[i], layouts[i], batch.strides[i], u32::MAX));
+        self.problem_of(operands, [layouts[0], layouts[1]], batch.sizes).map(Some)
+    }
+
+    fn format_of_result(&self, operands: Format) -> Result<Format> {
+        self.out.map_or(Ok(operands), format_of)
+    }
+
+    fn problem_of(&self, [a, b, c, d]: [Operand; 4], [lhs, rhs]: [&Layout; 2], batch: [usize; 2]) -> Result<Problem> {
+        let ((m, k), (_, n)) = (lhs.dims2_last(), rhs.dims2_last());
         let fuses_residual = self.third == Some(Third::Residual) || self.residual.is_some();
         let mut epilogue = Epilogue::new(self.alpha, if fuses_residual { self.beta } else { 0.0 });
         epilogue.activation = self.activation;
         epilogue.bias = (self.third == Some(Third::Bias)).then_some(BiasAxis::N);
-        epilogue.c = fuses_residual.then_some(Operand { pointer_align: align[2], ..d });
-        d.pointer_align = align[3];
-        let a = operand(format, lhs, batch.strides[0], align[0]);
-        let b = operand(format, rhs, batch.strides[1], align[1]);
-        let f32_mode = if format == Format::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() };
-        Ok(Problem { epilogue, f32_mode, ..Problem::new([m, n, k], batch.sizes, a, b, d) })
+        epilogue.c = fuses_residual.then_some(c);
+        epilogue.gates_c = self.gates;
+        let f32_mode = if a.format == Format::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() };
+        Ok(Problem { epilogue, f32_mode, ..Problem::new([m, n, k], batch, a, b, d) })
     }
 }

@@ -11,6 +11,7 @@ pub mod cublaslt;
 mod cuda;
 mod gemm_op;
 mod grouped_gemm;
+mod into;
 mod lowering;
 pub mod nn;
 mod numbers;

@@ -88,6 +88,38 @@ pub(super) fn narrow(to: Rows, values: &[f32]) -> Result<()> {
     })
 }
 
+/// Copies a tensor on the CPU to another one of its shape and type, whose lines may be apart.
+pub(super) fn put(from: &Tensor, to: &Tensor) -> Result<()> {
+    let from = from.contiguous()?;
+    let (storage, layout) = from.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { bail!("a result on another device than was checked") };
+    let first = layout.start_offset();
+    change(to, |to, layout| {
+        let Some((&columns, outer)) = layout.dims().split_last() else { return Ok(()) };
+        let (step, strides) = layout.stride().split_last().unwrap_or((&1, &[]));
+        macro_rules! lines {
+            ($from:expr, $to:expr) => {
+                for (line, from) in $from[first..].chunks(columns.max(1)).take(outer.iter().product()).enumerate() {
+                    let (mut at, mut rest) = (layout.start_offset(), line);
+                    for (size, stride) in outer.iter().zip(strides).rev() {
+                        at += rest % size * stride;
+                        rest /= size;
+                    }
+                    from.iter().enumerate().for_each(|(j, x)| $to[at + j * step] = *x);
+                }
+            };
+        }
+        match (storage, to) {
+            (CpuStorage::F16(from), CpuStorage::F16(to)) => lines!(from, to),
+            (CpuStorage::BF16(from), CpuStorage::BF16(to)) => lines!(from, to),
+            (CpuStorage::F32(from), CpuStorage::F32(to)) => lines!(from, to),
+            (CpuStorage::F64(from), CpuStorage::F64(to)) => lines!(from, to),
+            _ => bail!("a result in a type that no product has"),
+        }
+        Ok(())
+    })
+}
+
 /// A list of integers as the kernels read it: numbers from 2^31 on are negative.
 pub(super) fn integers(tensor: &Tensor) -> Result<Vec<i32>> {
     Ok(tensor.flatten_all()?.to_vec1::<u32>()?.into_iter().map(|x| x as i32).collect())

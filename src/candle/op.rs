@@ -7,7 +7,11 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm_op::WithResidual;
+use super::into::Into;
 use super::lowering::{format_of, product_shape, GemmOp, Third};
+use super::numbers::put;
+#[cfg(feature = "cuda")]
+use super::tensors::key;
 use crate::problem::{Activation, F32Mode};
 use ::candle::{DType, Device, Error, Result, Shape, Tensor};
 
@@ -66,6 +70,7 @@ pub struct Gemm {
     batch_invariant: bool,
     out_dtype: Option<DType>,
     broadcast_batch: bool,
+    gates: bool,
 }
 
 impl Default for Gemm {
@@ -80,6 +85,7 @@ impl Default for Gemm {
             batch_invariant: false,
             out_dtype: None,
             broadcast_batch: false,
+            gates: false,
         }
     }
 }
@@ -176,6 +182,11 @@ impl Gemm {
         self
     }
 
+    /// Multiplies by this tensor after the activation, where [`residual`](Self::residual) adds one; without gradients.
+    pub(super) fn gated(self, up: &Tensor) -> Self {
+        Self { gates: true, ..self.residual(up) }
+    }
+
     /// Broadcasts batch dimensions as `broadcast_matmul` does, even where [`Tensor::matmul`] accepts the operands:
     /// `matmul` multiplies operands of equal rank with equal numbers of matrices pair by pair, whatever their batch
     /// dimensions are.
@@ -219,6 +230,52 @@ impl Gemm {
         }
     }
 
+    /// Computes the product and its epilogue into a tensor of the result's shape and type, whose rows may be apart: columns of a wider one. The result may be
+    /// the residual itself. The bits are those of [`forward`](Self::forward), unless the place in memory asks for another kernel.
+    ///
+    /// On a GPU it allocates nothing and copies nothing, and is legal in a capture after [`prepare`].
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::Gemm;
+    ///
+    /// let x = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+    /// let w = Tensor::ones((4, 3), DType::F32, &Device::Cpu)?;
+    /// let sum = Tensor::ones((2, 4), DType::F32, &Device::Cpu)?;
+    /// Gemm::new().residual(&sum).forward_into(&x, &w.t()?, &sum)?;
+    /// assert_eq!(sum.to_vec2::<f32>()?, [[4.0; 4]; 2]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`forward`](Self::forward); a tensor that does not fit or shares memory with an operand; tensors that track gradients; and on a GPU operands that
+    /// [`forward`](Self::forward) would copy.
+    pub fn forward_into(&self, lhs: &Tensor, rhs: &Tensor, out: &Tensor) -> Result<()> {
+        let (same, shape) = matched(lhs, rhs, self.broadcast_batch)?;
+        same_device_and_dtype(lhs, &same, "matmul")?;
+        format_of(lhs.dtype())?;
+        self.check_out(lhs.dtype())?;
+        self.check_extras(lhs, &shape)?;
+        let residual = self.residual.as_ref().filter(|_| self.beta != 0.0);
+        let third = self.bias.is_some().then_some(Third::Bias);
+        let op = self.op_of(third, residual.cloned());
+        let into = Into { op: &op, lhs, rhs: &same, bias: self.bias.as_ref(), residual, out };
+        let is_residual = into.check(self.out_dtype.unwrap_or(lhs.dtype()), shape.dims())?;
+        match lhs.device() {
+            _ if out.elem_count() == 0 => Ok(()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) if key(&same) != key(rhs) => {
+                ::candle::bail!("gemm: rhs is not contiguous, and gets other batch dimensions; call `.contiguous()?` on it before a product into a tensor")
+            }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => into.on_gpu(device, is_residual),
+            _ => {
+                let _ = is_residual;
+                put(&self.forward(lhs, rhs)?, out)
+            }
+        }
+    }
+
     /// The residual, unless beta is 0: then the residual only gets a gradient of zeros.
     fn used_residual(&self) -> Option<&Tensor> {
         self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
@@ -233,7 +290,11 @@ impl Gemm {
         };
         // An op has three inputs. The fourth input stays outside of its graph: `WithResidual` gives it a gradient.
         let beside = self.used_residual().filter(|_| third == Some(Third::Bias)).map(Tensor::detach);
-        Ok(GemmOp {
+        Ok(self.op_of(third, beside.map(|residual| residual.contiguous()).transpose()?))
+    }
+
+    fn op_of(&self, third: Option<Third>, residual: Option<Tensor>) -> GemmOp {
+        GemmOp {
             alpha: self.alpha,
             beta: self.beta,
             activation: self.activation,
@@ -241,8 +302,9 @@ impl Gemm {
             batch_invariant: self.batch_invariant,
             out: self.out_dtype,
             third,
-            residual: beside.map(|residual| residual.contiguous()).transpose()?,
-        })
+            residual,
+            gates: self.gates,
+        }
     }
 
     fn check_out(&self, operands: DType) -> Result<()> {

@@ -1,9 +1,9 @@
 //! The experts of tokens: the choice by logits, and the lists for grouped products.
 
 #[cfg(feature = "experts")]
-use super::cuda::grouped;
+use super::cuda::grouped::{self, Routed};
 #[cfg(feature = "experts")]
-use super::lowering::format_of;
+use super::tensors::{unwritten, Block};
 use super::GroupedGemm;
 use ::candle::{bail, DType, Device, Result, Tensor};
 
@@ -56,10 +56,11 @@ impl Routing {
             Device::Cpu => Self::on_cpu(logits, top_k, normalise),
             #[cfg(feature = "experts")]
             Device::Cuda(device) => {
-                let format = format_of(logits.dtype())?;
-                let [experts, scales, first_row, pairs] =
-                    grouped::route(device, format, &logits.contiguous()?, top_k, normalise)?;
-                Ok(Self { experts, scales, first_row, pairs })
+                let (tokens, _) = logits.dims2()?;
+                let (routing, counts) = Self::unwritten([tokens, experts, top_k], logits.device())?;
+                let to = routing.to(&counts);
+                grouped::route_into(device, Some(&logits.contiguous()?), experts, normalise, &to)?;
+                Ok(routing)
             }
             _ => bail!("experts are chosen on the CPU, and with CUDA: build with the feature experts"),
         }
@@ -87,13 +88,50 @@ impl Routing {
             );
         }
         let (experts, scales) = (experts.contiguous()?, weights.contiguous()?);
-        let [first_row, pairs] = match experts.device() {
-            Device::Cpu => lists(count, &experts)?,
+        match experts.device() {
+            Device::Cpu => {
+                let [first_row, pairs] = lists(count, &experts)?;
+                Ok(Self { experts, scales, first_row, pairs })
+            }
             #[cfg(feature = "experts")]
-            Device::Cuda(device) => grouped::route_chosen(device, count, &experts)?,
+            Device::Cuda(device) => {
+                let (empty, counts) = Self::unwritten([tokens, count, top_k], experts.device())?;
+                let routing = Self { experts: experts.clone(), scales, ..empty };
+                grouped::route_into(device, None, count, false, &routing.to(&counts))?;
+                Ok(routing)
+            }
             _ => bail!("experts are listed on the CPU, and with CUDA: build with the feature experts"),
+        }
+    }
+
+    /// Lists that a routing of so many tokens, experts, and experts of a token writes, and the numbers between its kernels.
+    #[cfg(feature = "experts")]
+    pub(super) fn unwritten([tokens, experts, top_k]: [usize; 3], device: &Device) -> Result<(Self, Tensor)> {
+        let list = |shape: &[usize], dtype| unwritten(shape, dtype, device);
+        let routing = Self {
+            experts: list(&[tokens, top_k], DType::U32)?,
+            scales: list(&[tokens, top_k], DType::F32)?,
+            first_row: list(&[experts + 1], DType::U32)?,
+            pairs: list(&[tokens * top_k], DType::U32)?,
         };
-        Ok(Self { experts, scales, first_row, pairs })
+        Ok((routing, list(&[grouped::counts(tokens, experts)], DType::U32)?))
+    }
+
+    /// The lists of the first tokens.
+    #[cfg(feature = "experts")]
+    pub(super) fn of_first(&self, tokens: usize) -> Result<Self> {
+        Ok(Self {
+            experts: self.experts.narrow(0, 0, tokens)?,
+            scales: self.scales.narrow(0, 0, tokens)?,
+            first_row: self.first_row.clone(),
+            pairs: self.pairs.narrow(0, 0, tokens * self.top_k())?,
+        })
+    }
+
+    #[cfg(feature = "experts")]
+    pub(super) fn to<'a>(&'a self, counts: &'a Tensor) -> Routed<'a> {
+        let Self { experts, scales, first_row, pairs } = self;
+        Routed { experts, scales, first_row, pairs, counts }
     }
 
     /// The experts of each token, (tokens, top_k) in u32.
@@ -133,6 +171,11 @@ impl Routing {
     /// # Errors
     /// Results of another shape, and types other than f16, bf16 and f32.
     pub fn sum(&self, results: &Tensor) -> Result<Tensor> {
+        self.sum_beside(results, None)
+    }
+
+    /// [`sum`](Self::sum), and the residual behind it, rounded once.
+    pub(super) fn sum_beside(&self, results: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let (rows, n) = results.dims2()?;
         if rows != self.pairs.elem_count() || !matches!(results.dtype(), DType::F16 | DType::BF16 | DType::F32) {
             let expected = self.pairs.elem_count();
@@ -141,17 +184,34 @@ impl Routing {
                 results.dtype()
             );
         }
+        let tokens = rows / self.top_k();
         match results.device() {
             #[cfg(feature = "experts")]
-            Device::Cuda(device) => {
-                grouped::sum_rows(device, format_of(results.dtype())?, &results.contiguous()?, self.top_k())
+            Device::Cuda(_) => {
+                let out = unwritten(&[tokens, n], results.dtype(), results.device())?;
+                self.sum_into(&results.contiguous()?, residual, &out)?;
+                Ok(out)
             }
-            _ => results
-                .to_dtype(DType::F32)?
-                .reshape((rows / self.top_k(), self.top_k(), n))?
-                .sum(1)?
-                .to_dtype(results.dtype()),
+            _ => {
+                let sum = results.to_dtype(DType::F32)?.reshape((tokens, self.top_k(), n))?.sum(1)?;
+                let sum = match residual {
+                    Some(residual) => (sum + residual.to_dtype(DType::F32)?)?,
+                    None => sum,
+                };
+                sum.to_dtype(results.dtype())
+            }
         }
+    }
+
+    /// The sum of contiguous results on a GPU into (tokens, n), whose rows may be apart, as those of the residual may. Allocates nothing.
+    #[cfg(feature = "experts")]
+    pub(super) fn sum_into(&self, results: &Tensor, residual: Option<&Tensor>, out: &Tensor) -> Result<()> {
+        const BLOCK: Block = Block("a sum over experts");
+        let Device::Cuda(device) = results.device() else { return BLOCK.elsewhere(results.device()) };
+        let (_, n) = results.dims2()?;
+        let out = BLOCK.rows("the result", out, n)?;
+        let residual = residual.map(|residual| BLOCK.rows_like("the residual", residual, out)).transpose()?;
+        grouped::sum_rows_into(device, results, self.top_k(), residual, out)
     }
 
     fn top_k(&self) -> usize {

@@ -1,6 +1,6 @@
 //! What the blocks of a layer ask of their tensors, on every device.
 
-use ::candle::{bail, DType, Device, Result, Tensor};
+use ::candle::{bail, DType, Device, Result, Storage, Tensor};
 
 /// A block, by its name in errors.
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub(super) struct Rows<'a> {
 
 impl Block {
     /// Refuses a tensor that tracks gradients.
-    fn untracked(&self, what: &str, tensor: &Tensor) -> Result<()> {
+    pub fn untracked(&self, what: &str, tensor: &Tensor) -> Result<()> {
         if tensor.track_op() {
             bail!("{}: {what} tracks gradients, and this block passes none; call `.detach()` on it, or train with candle_nn's own", self.0);
         }
@@ -105,10 +105,76 @@ impl Block {
         Ok(())
     }
 
+    /// Refuses a result that shares numbers with an input.
+    pub fn apart(&self, what: &str, input: &Tensor, out: &Tensor) -> Result<()> {
+        if overlap(input, out) {
+            bail!("{}: {what} and the result share memory; write to another tensor", self.0);
+        }
+        Ok(())
+    }
+
+    /// Refuses a result that shares numbers with what is added to it or multiplied, unless it is that tensor itself. Returns whether it is.
+    pub fn apart_or_same(&self, what: &str, residual: &Tensor, out: &Tensor) -> Result<bool> {
+        if !overlap(residual, out) {
+            return Ok(false);
+        }
+        let places = |t: &Tensor| -> Vec<(usize, usize)> {
+            let strides = t.dims().iter().zip(t.stride()).map(|(&size, &stride)| (size, stride));
+            strides.filter(|(size, _)| *size != 1).collect()
+        };
+        let starts = [residual, out].map(|t| t.layout().start_offset());
+        if starts[0] != starts[1] || places(residual) != places(out) {
+            bail!("{}: {what} and the result share a part of their memory; the result may be that tensor itself, or apart from it", self.0);
+        }
+        Ok(true)
+    }
+
     /// The error of a device that this build has no kernels for.
     pub fn elsewhere<T>(&self, device: &Device) -> Result<T> {
         bail!("{} runs on the CPU, and with CUDA: build with the feature layers for {:?}", self.0, device.location())
     }
+}
+
+/// What tells storages apart.
+pub(super) fn key(tensor: &Tensor) -> usize {
+    std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
+}
+
+/// Whether two tensors have numbers in common, or may have: columns of one matrix that lie beside one another have none.
+fn overlap(x: &Tensor, y: &Tensor) -> bool {
+    if x.elem_count() == 0 || y.elem_count() == 0 || key(x) != key(y) {
+        return false;
+    }
+    let [(x0, x_end), (y0, y_end)] = [x, y].map(|t| {
+        let steps = t.dims().iter().zip(t.stride()).map(|(size, stride)| (size - 1) * stride);
+        let first = t.layout().start_offset();
+        (first, first + steps.sum::<usize>() + 1)
+    });
+    if x_end <= y0 || y_end <= x0 {
+        return false;
+    }
+    match (columns(x), columns(y)) {
+        (Some((width, stride)), Some((other, same))) if stride == same => {
+            let (a, b) = (x0 % stride, y0 % stride);
+            let (first, width, second, other) = if a <= b { (a, width, b, other) } else { (b, other, a, width) };
+            first + width > second || second + other > first + stride
+        }
+        _ => true,
+    }
+}
+
+/// The numbers side by side in a row, and from a row to the next, where rows of a matrix with longer rows are all that a tensor has.
+fn columns(tensor: &Tensor) -> Option<(usize, usize)> {
+    let dims = tensor.dims().iter().zip(tensor.stride()).rev().filter(|(size, _)| **size != 1);
+    let mut width = 1;
+    let mut of_rows = dims.skip_while(|(size, stride)| {
+        let goes_on = **stride == width;
+        width *= if goes_on { **size } else { 1 };
+        goes_on
+    });
+    let (_, &stride) = of_rows.next()?;
+    of_rows.all(|(_, step)| step % stride == 0).then_some(())?;
+    (stride > width).then_some((width, stride))
 }
 
 /// The types of numbers that blocks compute with.

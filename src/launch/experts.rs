@@ -7,7 +7,7 @@ use super::modules::{self, Beside};
 use super::pointers::Pointers;
 use crate::error::Result;
 use crate::ffi;
-use crate::problem::{Activation, Format, Gate, Layout, Problem};
+use crate::problem::{Activation, Epilogue, Format, Gate, Layout, Problem};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -89,21 +89,29 @@ pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
     check("tg_route", unsafe { ffi::tg_route(&routing) })
 }
 
-/// D, `rows` x `columns`, is the sums of `of_row` rows of A each, in the order of the rows, in f32. A and D are dense.
+/// D, `rows` x `columns`, is the sums of `of_row` rows of A each, in the order of the rows, and C behind them, in f32. A is dense; rows of C and D are as far apart
+/// as `strides` say. A null C adds nothing; C may be D.
 ///
 /// # Safety
-/// A and D are memory of the current device, and `stream` is a stream of that device. The memory stays allocated until `stream` has passed the
+/// A, C and D are memory of the current device, and `stream` is a stream of that device. The memory stays allocated until `stream` has passed the
 /// launch.
 pub(crate) unsafe fn sum_rows(
     of: Format,
     [rows, columns, of_row]: [usize; 3],
     a: *const c_void,
-    d: *mut c_void,
+    (c, d): (*const c_void, *mut c_void),
+    strides: [usize; 2],
     stream: *mut c_void,
 ) -> Result<()> {
     modules::beside(Beside::Experts)?;
-    let problem = Problem::dense(rows, columns, of_row, 1, Layout::NN, of);
-    let args = arguments(&problem, Pointers::new(a, null(), d));
+    let mut problem = Problem::dense(rows, columns, of_row, 1, Layout::NN, of);
+    let [of_c, of_d] = strides.map(|stride| problem.d.with(|operand| operand.row_stride = stride as i64));
+    problem.d = of_d;
+    if !c.is_null() {
+        problem.epilogue = Epilogue::new(1.0, 1.0);
+        problem.epilogue.c = Some(of_c);
+    }
+    let args = arguments(&problem, Pointers::new(a, null(), d).with_c(c));
     let args = ffi::tg_gemm_args { stream, overlap: overlaps()?.into(), ..args };
     // SAFETY: the caller's promises.
     check("tg_sum_rows", unsafe { ffi::tg_sum_rows(format_of(of), &args) })

@@ -1,5 +1,6 @@
 //! The addresses of tensors that a launch reads and writes.
 
+use crate::candle::tensors::key;
 use ::candle::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use ::candle::cuda_backend::{CudaStorageSlice, WrapErr};
 use ::candle::{bail, CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Result, Storage, Tensor};
@@ -31,18 +32,16 @@ struct Held<'a> {
     base: u64,
 }
 
-/// What tells storages apart.
-fn key(tensor: &Tensor) -> usize {
-    std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
-}
-
 /// Calls `launch` with the addresses of the tensors' first numbers and the device's stream. Until it returns, the stream runs behind all other users of the
 /// memory. Tensors may share storage.
-pub(super) fn with<const N: usize>(
+pub(super) fn with<const N: usize, E>(
     device: &CudaDevice,
     tensors: [Use; N],
-    launch: impl FnOnce([*mut c_void; N], *mut c_void) -> crate::error::Result<()>,
-) -> Result<()> {
+    launch: impl FnOnce([*mut c_void; N], *mut c_void) -> std::result::Result<(), E>,
+) -> Result<()>
+where
+    ::candle::Error: From<E>,
+{
     let stream = device.cuda_stream();
     let keys = tensors.map(|of| of.tensor().map(key));
     let mut list: [Option<Held>; N] = [None; N];
@@ -88,7 +87,7 @@ fn hold(list: &mut [Option<Held>], at: usize, stream: &Arc<CudaStream>, body: Bo
         })
     } else {
         let (storage, _) = held.tensor.storage_and_layout();
-        let Storage::Cuda(storage) = &*storage else { bail!("a tensor of a layer on a GPU is not on a GPU") };
+        let Storage::Cuda(storage) = &*storage else { bail!("a tensor of a launch on a GPU is not on a GPU") };
         let (base, _guard) = pointer(storage, stream)?;
         go_on(base)
     }
@@ -103,7 +102,7 @@ fn change(tensor: &Tensor, with: impl FnOnce(&mut CudaStorage) -> Result<()>) ->
         }
 
         fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-            bail!("a tensor of a layer on a GPU is not on a GPU")
+            bail!("a tensor of a launch on a GPU is not on a GPU")
         }
 
         fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> Result<()> {
@@ -113,17 +112,18 @@ fn change(tensor: &Tensor, with: impl FnOnce(&mut CudaStorage) -> Result<()>) ->
     tensor.inplace_op1(&Change(Cell::new(Some(with))))
 }
 
-/// The address of a storage, of the types that layers have.
+/// The address of a storage, of the types that products and layers have.
 macro_rules! address {
     ($slice:expr, $function:ident, $stream:expr) => {
         Ok(match $slice {
             CudaStorageSlice::F16(slice) => slice.$function($stream),
             CudaStorageSlice::BF16(slice) => slice.$function($stream),
             CudaStorageSlice::F32(slice) => slice.$function($stream),
+            CudaStorageSlice::F64(slice) => slice.$function($stream),
             CudaStorageSlice::F8E4M3(slice) => slice.$function($stream),
             CudaStorageSlice::I32(slice) => slice.$function($stream),
             CudaStorageSlice::U32(slice) => slice.$function($stream),
-            _ => bail!("a tensor of a layer has a type that no layer has"),
+            _ => bail!("a tensor of a launch has a type that no kernel has"),
         })
     };
 }

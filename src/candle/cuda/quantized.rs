@@ -1,97 +1,61 @@
 //! Products with quantised weights on a GPU.
 
-use super::{first, tensor, Launcher};
+use super::places::{with, Use::Read, Use::Write};
+use super::Launcher;
 use crate::candle::blocks::format_of;
+use crate::candle::lowering::format_of as number_format;
+use crate::candle::tensors::Rows;
 use crate::launch::Pointers;
 use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
-use ::candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtrMut, DeviceRepr};
-use ::candle::cuda_backend::CudaDType;
 use ::candle::quantized::{QMatMul, QTensor};
-use ::candle::{bail, CudaDevice, DType, Device, Result, Tensor};
-use half::{bf16, f16};
+use ::candle::{CudaDevice, DType, Result, Tensor};
 
-/// The operands of `activation(x @ weight^T + bias) + c`, or `* c` with `gates_c`.
-pub(in crate::candle) struct Operands<'a> {
-    pub x: &'a Tensor,
-    pub weight: &'a QMatMul,
-    pub bias: Option<&'a Tensor>,
-    pub c: Option<&'a Tensor>,
-    pub gates_c: bool,
+/// The format of weights in blocks that this crate's kernels multiply x with; candle takes the others, whose errors candle words.
+pub(in crate::candle) fn format_for(x: &Tensor, weight: &QMatMul) -> Option<Format> {
+    let QMatMul::QTensor(weight) = weight else { return None };
+    let is_whole = weight.rank() == 2 && x.dims().last() == weight.shape().dims().last();
+    let is_ours = x.device().is_cuda() && weight.device().same_device(x.device());
+    let is_float = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
+    format_of(weight.dtype()).filter(|_| is_whole && is_ours && is_float)
 }
 
-impl Operands<'_> {
-    /// The product on this crate's kernels, in the type of x; `None` where candle takes it, whose errors candle words.
-    pub fn product(&self, activation: Activation) -> Result<Option<Tensor>> {
-        let (QMatMul::QTensor(weight), Device::Cuda(device)) = (self.weight, self.x.device()) else { return Ok(None) };
-        let Some(format) = format_of(weight.dtype()) else { return Ok(None) };
-        let is_whole = weight.rank() == 2 && self.x.dims().last() == weight.shape().dims().last();
-        if !is_whole || !weight.device().same_device(self.x.device()) {
-            return Ok(None);
-        }
-        let product = match self.x.dtype() {
-            DType::F32 => self.product_as::<f32>(device, weight, [Format::F32, format], activation),
-            DType::BF16 => self.product_as::<bf16>(device, weight, [Format::BF16, format], activation),
-            DType::F16 => self.product_as::<f16>(device, weight, [Format::F16, format], activation),
-            _ => return Ok(None),
-        };
-        product.map(Some)
-    }
+/// The operands of `activation(x @ weight^T + bias) + c`, or `* c` with `gates_c`: checked, in the type of x.
+pub(in crate::candle) struct Operands<'a> {
+    pub x: Rows<'a>,
+    pub weight: &'a QTensor,
+    /// The first row of the weights; the result has as many columns as there are rows of weights to multiply with.
+    pub first_row: usize,
+    pub bias: Option<&'a Tensor>,
+    pub c: Option<Rows<'a>>,
+    pub gates_c: bool,
+    pub out: Rows<'a>,
+}
 
-    fn product_as<T: CudaDType + DeviceRepr>(
-        &self,
-        device: &CudaDevice,
-        weight: &QTensor,
-        [a, b]: [Format; 2],
-        activation: Activation,
-    ) -> Result<Tensor> {
-        let (n, k) = weight.shape().dims2()?;
-        let m = self.x.elem_count() / k.max(1);
-        let mut shape = self.x.dims().to_vec();
-        *shape.last_mut().expect("x has a dimension") = n;
-        let third = |third: Option<&Tensor>, shape: &[usize], name: &str| match third {
-            Some(tensor) if tensor.dims() != shape || tensor.dtype() != self.x.dtype() => {
-                bail!(
-                    "QLinear: the {name} is {:?} {:?}, expected {:?} {shape:?}",
-                    tensor.dtype(),
-                    tensor.dims(),
-                    self.x.dtype()
-                )
-            }
-            tensor => tensor.map(Tensor::contiguous).transpose(),
-        };
-        let of_c = if self.gates_c { "gated tensor" } else { "residual" };
-        let (bias, c) = (third(self.bias, &[n], "bias")?, third(self.c, &shape, of_c)?);
-        let x = self.x.contiguous()?;
-        let stream = device.cuda_stream();
-        // SAFETY: the kernel writes every number.
-        let mut out: CudaSlice<T> = unsafe { device.alloc(m * n)? };
-        {
-            let x = x.storage_and_layout();
-            let beside = [&bias, &c].map(|tensor| tensor.as_ref().map(Tensor::storage_and_layout));
-            // Until the launch is made, the guards order this stream behind all other users of the memory.
-            let (at, _a_guard) = first::<T>((&x.0, x.1), &stream)?;
-            let (w, _b_guard) = weight.device_ptr_with_guard(&stream)?;
-            let [bias, c] = [&beside[0], &beside[1]];
-            let bias = bias.as_ref().map(|(bias, layout)| first::<T>((bias, layout), &stream)).transpose()?;
-            let c = c.as_ref().map(|(c, layout)| first::<T>((c, layout), &stream)).transpose()?;
-            let (d, _d_guard) = out.device_ptr_mut(&stream);
-            let [bias, c] = [&bias, &c].map(|third| third.as_ref().map(|(address, _)| *address));
-            let problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|problem| {
-                problem.b.format = b;
-                let mut epilogue = Epilogue::new(1.0, if c.is_some() { 1.0 } else { 0.0 });
-                (epilogue.bias, epilogue.activation) = (bias.map(|_| BiasAxis::N), activation);
-                epilogue.gates_c = self.gates_c;
-                epilogue.c = c.map(|c| Operand::row_major(a, n, [0, 0]).with(|o| o.pointer_align = power_of_two_in(c)));
-                problem.epilogue = epilogue;
-                for (operand, address) in [(&mut problem.a, at), (&mut problem.b, w as u64), (&mut problem.d, d)] {
-                    operand.pointer_align = power_of_two_in(address);
-                }
-            });
-            let pointers =
-                Pointers::new(at as _, w.cast(), d as _).with_c(c.unwrap_or(0) as _).with_bias(bias.unwrap_or(0) as _);
-            // SAFETY: the tensors are contiguous, the guards above keep their storage alive, and D is freshly allocated.
-            unsafe { Launcher::on(device, &stream)?.launch(&problem, pointers)? };
-        }
-        Ok(tensor(out, shape, device))
-    }
+/// The product with weights of this format. Allocates nothing.
+pub(in crate::candle) fn product(device: &CudaDevice, of: &Operands, b: Format, activation: Activation) -> Result<()> {
+    let (a, weight) = (number_format(of.x.tensor.dtype())?, of.weight);
+    let (_, k) = weight.shape().dims2()?;
+    let [m, n] = [of.x.rows, of.out.columns];
+    let problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|problem| {
+        let at = |rows: Rows| Operand::row_major(a, rows.stride, [0, 0]);
+        (problem.a, problem.b.format, problem.d) = (at(of.x), b, at(of.out));
+        let mut epilogue = Epilogue::new(1.0, if of.c.is_some() { 1.0 } else { 0.0 });
+        (epilogue.bias, epilogue.activation) = (of.bias.map(|_| BiasAxis::N), activation);
+        (epilogue.c, epilogue.gates_c) = (of.c.map(at), of.gates_c);
+        problem.epilogue = epilogue;
+    });
+    let stream = device.cuda_stream();
+    let launcher = Launcher::on(device, &stream)?;
+    let (w, _guard) = weight.device_ptr_with_guard(&stream)?;
+    let w = w.wrapping_add(of.first_row * b.bytes(k));
+    let tensors = [Read(Some(of.x.tensor)), Read(of.bias), Read(of.c.map(|c| c.tensor)), Write(Some(of.out.tensor))];
+    with(device, tensors, |[x, bias, c, d], _| {
+        let problem = problem.with(|problem| {
+            let operands = [(&mut problem.a, x as u64), (&mut problem.b, w as u64), (&mut problem.d, d as u64)];
+            operands.into_iter().for_each(|(operand, at)| operand.pointer_align = power_of_two_in(at));
+            problem.epilogue.c.iter_mut().for_each(|operand| operand.pointer_align = power_of_two_in(c as u64));
+        });
+        // SAFETY: the operands have been checked: the rows stay inside their storage, which `with` holds, and D is apart from what is read, or C.
+        unsafe { launcher.launch(&problem, Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias)) }
+    })
 }

@@ -89,6 +89,34 @@ impl Linear {
         self.gemm().residual(residual).forward(x, &self.weight.t()?)
     }
 
+    /// [`forward`](Module::forward) into a tensor of the result's shape and type, whose rows may be apart: see [`Gemm::forward_into`].
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::nn::Linear;
+    ///
+    /// let x = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+    /// let layer = Linear::new(Tensor::ones((2, 3), DType::F32, &Device::Cpu)?, None);
+    /// let wide = Tensor::zeros((2, 4), DType::F32, &Device::Cpu)?;
+    /// layer.forward_into(&x, &wide.narrow(1, 2, 2)?)?;
+    /// assert_eq!(wide.to_vec2::<f32>()?, [[0., 0., 3., 3.]; 2]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Gemm::forward_into`].
+    pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        self.gemm().forward_into(x, &self.weight.t()?, out)
+    }
+
+    /// [`forward_residual`](Self::forward_residual) into a tensor that exists, which may be the residual itself.
+    ///
+    /// # Errors
+    /// As for [`Gemm::forward_into`].
+    pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
+        self.gemm().residual(residual).forward_into(x, &self.weight.t()?, out)
+    }
+
     fn gemm(&self) -> Gemm {
         let gemm = Gemm::new().activation(self.activation);
         match &self.bias {

@@ -5,9 +5,17 @@
 
 pub use super::super::routing::Routing;
 use super::super::{Gemm, GroupedGemm};
+#[cfg(feature = "experts")]
+use crate::candle::cuda::grouped;
+use crate::candle::numbers::put;
+#[cfg(feature = "experts")]
+use crate::candle::tensors::unwritten;
+use crate::candle::tensors::Block;
 use crate::problem::{Activation, Gate};
-use ::candle::{bail, DType, Result, Tensor};
+use ::candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
+
+const BLOCK: Block = Block("FusedMoe");
 
 /// The product of each token with the weights of the token's experts.
 ///
@@ -183,9 +191,156 @@ impl FusedMoe {
         let _ = is_prefill;
         let (_, _, hidden) = xs.dims3()?;
         let tokens = xs.reshape(((), hidden))?;
-        let logits = Gemm::new().out_dtype(DType::F32).forward(&tokens, &self.router.t()?)?;
-        let routing = Routing::by_logits(&logits, self.top_k, self.normalise)?;
-        self.forward_routed(&tokens, &routing)?.reshape(xs.shape())
+        self.results(&tokens, &self.route(&tokens)?, None)?.reshape(xs.shape())
+    }
+
+    /// [`forward`](Self::forward) of tokens, (tokens, hidden), into a tensor of their shape and type. The bits are those of [`forward`](Self::forward).
+    ///
+    /// On a GPU it allocates nothing, and is legal in a capture after [`prepare`](crate::prepare).
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
+    ///
+    /// # let config = MoeCfg {
+    /// #     hidden_size: 16,
+    /// #     num_experts: 4,
+    /// #     num_experts_per_tok: 2,
+    /// #     moe_intermediate_size: 8,
+    /// #     norm_topk_prob: true,
+    /// #     act: candle_nn::Activation::Silu,
+    /// #     decoder_sparse_step: None,
+    /// # };
+    /// let weights = VarMap::new();
+    /// let layer = FusedMoe::new(&config, VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu), DType::F32)?.detached();
+    /// let workspace = layer.workspace(8)?; // one for all layers of these sizes
+    /// let (x, y) = (Tensor::ones((3, 16), DType::F32, &Device::Cpu)?, Tensor::zeros((3, 16), DType::F32, &Device::Cpu)?);
+    /// layer.forward_into(&x, &workspace, &y)?;
+    /// layer.forward_residual_into(&x, &y, &workspace, &y)?; // adds the layer's result to y
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`GroupedGemm::forward_into`], and a workspace of another device, type or sizes, or for fewer tokens.
+    pub fn forward_into(&self, tokens: &Tensor, workspace: &Workspace, out: &Tensor) -> Result<()> {
+        self.write(tokens, None, workspace, out)
+    }
+
+    /// [`forward_residual`](Self::forward_residual) of tokens, (tokens, hidden), into a tensor that exists, which may be the residual itself.
+    ///
+    /// # Errors
+    /// As for [`forward_into`](Self::forward_into).
+    pub fn forward_residual_into(
+        &self,
+        tokens: &Tensor,
+        residual: &Tensor,
+        workspace: &Workspace,
+        out: &Tensor,
+    ) -> Result<()> {
+        self.write(tokens, Some(residual), workspace, out)
+    }
+
+    /// `forward(xs) + residual`, rounded once. The residual has the shape and the type of `xs`.
+    ///
+    /// # Errors
+    /// As for [`forward`](Self::forward), and a residual of another shape or type.
+    pub fn forward_residual(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let (_, _, hidden) = xs.dims3()?;
+        if residual.dims() != xs.dims() {
+            bail!("FusedMoe: the residual has the shape {:?}; expected {:?}", residual.dims(), xs.dims());
+        }
+        BLOCK.same("the residual", residual, xs)?;
+        let tokens = xs.reshape(((), hidden))?;
+        let residual = residual.detach().reshape(((), hidden))?;
+        self.results(&tokens, &self.route(&tokens)?, Some(&residual))?.reshape(xs.shape())
+    }
+
+    /// The layer with weights that track no gradients, as functions ending in `_into` take them.
+    pub fn detached(&self) -> Self {
+        let [router, gate_up, down] = [&self.router, &self.gate_up, &self.down].map(Tensor::detach);
+        Self { router, gate_up, down, ..self.clone() }
+    }
+
+    /// Memory between the layer's kernels for up to so many tokens.
+    ///
+    /// # Errors
+    /// A device without room.
+    pub fn workspace(&self, tokens: usize) -> Result<Workspace> {
+        let (experts, hidden) = self.router.dims2()?;
+        let inner = self.down.dim(2)?;
+        let sizes = [experts, hidden, inner, self.top_k];
+        #[cfg(feature = "experts")]
+        let memory = match self.down.device() {
+            device @ Device::Cuda(_) => Some(Memory::new(tokens, sizes, self.down.dtype(), device)?),
+            _ => None,
+        };
+        Ok(Workspace {
+            tokens,
+            sizes,
+            dtype: self.down.dtype(),
+            device: self.down.device().clone(),
+            #[cfg(feature = "experts")]
+            memory,
+        })
+    }
+
+    fn write(&self, tokens: &Tensor, residual: Option<&Tensor>, workspace: &Workspace, out: &Tensor) -> Result<()> {
+        let [.., hidden, inner, _] = workspace.sizes;
+        let (count, _) = tokens.dims2()?;
+        let is_of = workspace.sizes == [self.router.dim(0)?, self.router.dim(1)?, self.down.dim(2)?, self.top_k];
+        if !is_of
+            || workspace.tokens < count
+            || workspace.dtype != tokens.dtype()
+            || !workspace.device.same_device(tokens.device())
+        {
+            bail!(
+                "FusedMoe: the workspace is for {} tokens of {hidden} numbers, {inner} within, in {:?} on {:?}; make one by `workspace({count})` of this layer",
+                workspace.tokens,
+                workspace.dtype,
+                workspace.device.location()
+            );
+        }
+        for (what, tensor) in
+            [("x", tokens), ("the router", &self.router), ("gate_up", &self.gate_up), ("down", &self.down)]
+        {
+            BLOCK.untracked(what, tensor)?;
+        }
+        let x = BLOCK.rows("x", tokens, hidden)?;
+        BLOCK.rows_like("the result", out, x)?;
+        BLOCK.apart("x", tokens, out)?;
+        if let Some(residual) = residual {
+            BLOCK.rows_like("the residual", residual, x)?;
+            BLOCK.apart_or_same("the residual", residual, out)?;
+        }
+        match tokens.device() {
+            _ if count == 0 => Ok(()),
+            Device::Cpu => put(&self.results(tokens, &self.route(tokens)?, residual)?, out),
+            #[cfg(feature = "experts")]
+            Device::Cuda(device) => match &workspace.memory {
+                Some(memory) => {
+                    let memory = memory.of_first(count)?;
+                    self.router_gemm().forward_into(tokens, &self.router.t()?, &memory.logits)?;
+                    memory.route(device, self.normalise)?;
+                    let (routing, both) = (&memory.routing, memory.both.as_ref());
+                    let gated = routing.by_tokens().gate(Gate::Halves, self.activation);
+                    gated.write(tokens, &self.gate_up, both, &memory.inner)?;
+                    routing.by_pairs().forward_into(&memory.inner, &self.down, &memory.results)?;
+                    routing.sum_into(&memory.results, residual, out)
+                }
+                None => BLOCK.elsewhere(tokens.device()),
+            },
+            other => BLOCK.elsewhere(other),
+        }
+    }
+
+    fn router_gemm(&self) -> Gemm {
+        Gemm::new().out_dtype(DType::F32)
+    }
+
+    fn route(&self, tokens: &Tensor) -> Result<Routing> {
+        let logits = self.router_gemm().forward(tokens, &self.router.t()?)?;
+        Routing::by_logits(&logits, self.top_k, self.normalise)
     }
 
     /// The result for tokens, (tokens, hidden), whose experts are chosen already. A pair whose expert does not exist ([`Routing::new`]) adds nothing, whatever
@@ -216,8 +371,79 @@ impl FusedMoe {
     /// # Errors
     /// As for [`GroupedGemm::forward`].
     pub fn forward_routed(&self, tokens: &Tensor, routing: &Routing) -> Result<Tensor> {
+        self.results(tokens, routing, None)
+    }
+
+    fn results(&self, tokens: &Tensor, routing: &Routing, residual: Option<&Tensor>) -> Result<Tensor> {
         let inner = routing.by_tokens().gate(Gate::Halves, self.activation).forward(tokens, &self.gate_up)?;
         let results = routing.by_pairs().forward(&inner, &self.down)?;
-        routing.sum(&results)
+        routing.sum_beside(&results, residual)
+    }
+}
+
+/// Memory between the kernels of a [`FusedMoe`], for calls one after another on one stream: layers of the same sizes share one. On a GPU it has, for each token and
+/// expert of a token, the expert's inner numbers and its result, and the logits and lists of the routing; on the CPU nothing.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    tokens: usize,
+    /// Experts, hidden, inner, experts of a token.
+    sizes: [usize; 4],
+    dtype: DType,
+    device: Device,
+    #[cfg(feature = "experts")]
+    memory: Option<Memory>,
+}
+
+#[cfg(feature = "experts")]
+#[derive(Debug, Clone)]
+struct Memory {
+    /// (tokens, experts) in f32
+    logits: Tensor,
+    routing: Routing,
+    counts: Tensor,
+    /// In f32, (tokens * top_k, 2 * inner), for gates that a kernel of its own applies.
+    both: Option<Tensor>,
+    /// (tokens * top_k, inner)
+    inner: Tensor,
+    /// (tokens * top_k, hidden)
+    results: Tensor,
+    top_k: usize,
+}
+
+#[cfg(feature = "experts")]
+impl Memory {
+    fn new(tokens: usize, sizes: [usize; 4], dtype: DType, device: &Device) -> Result<Self> {
+        let [experts, hidden, inner, top_k] = sizes;
+        let (routing, counts) = Routing::unwritten([tokens, experts, top_k], device)?;
+        let make = |rows: usize, columns: usize, dtype: DType| unwritten(&[rows, columns], dtype, device);
+        let pairs = tokens * top_k;
+        Ok(Self {
+            logits: make(tokens, experts, DType::F32)?,
+            routing,
+            counts,
+            both: if dtype == DType::F32 { Some(make(pairs, 2 * inner, dtype)?) } else { None },
+            inner: make(pairs, inner, dtype)?,
+            results: make(pairs, hidden, dtype)?,
+            top_k,
+        })
+    }
+
+    fn of_first(&self, tokens: usize) -> Result<Self> {
+        let first = |tensor: &Tensor, rows: usize| tensor.narrow(0, 0, rows);
+        let pairs = tokens * self.top_k;
+        Ok(Self {
+            logits: first(&self.logits, tokens)?,
+            routing: self.routing.of_first(tokens)?,
+            counts: self.counts.clone(),
+            both: self.both.as_ref().map(|both| first(both, pairs)).transpose()?,
+            inner: first(&self.inner, pairs)?,
+            results: first(&self.results, pairs)?,
+            top_k: self.top_k,
+        })
+    }
+
+    fn route(&self, device: &::candle::CudaDevice, normalise: bool) -> Result<()> {
+        let (_, experts) = self.logits.dims2()?;
+        grouped::route_into(device, Some(&self.logits), experts, normalise, &self.routing.to(&self.counts))
     }
 }

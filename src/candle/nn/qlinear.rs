@@ -1,14 +1,22 @@
 //! A layer with the weights of a GGUF file.
 
-#[cfg(feature = "cuda")]
-use super::super::cuda::quantized::Operands;
 use crate::candle::activation::activated;
 use crate::candle::cpu::sums_of;
+#[cfg(feature = "cuda")]
+use crate::candle::cuda::quantized::{self, Operands};
+use crate::candle::numbers::put;
 use crate::candle::op::Gemm;
+#[cfg(feature = "cuda")]
+use crate::candle::tensors::unwritten;
+use crate::candle::tensors::{Block, FLOATS};
 use crate::problem::Activation;
 use ::candle::quantized::{QMatMul, QTensor};
+#[cfg(feature = "cuda")]
+use ::candle::Device;
 use ::candle::{bail, DType, Module, Result, Shape, Tensor};
 use std::sync::Arc;
+
+const BLOCK: Block = Block("QLinear");
 
 /// `activation(x @ weight^T + bias)` with quantised weights, as candle's `QMatMul` and the layer `quantized_nn::Linear` of candle-transformers.
 ///
@@ -99,18 +107,146 @@ impl QLinear {
         self.product(x, Beside::Up(up))
     }
 
-    fn product(&self, x: &Tensor, beside: Beside) -> Result<Tensor> {
-        #[cfg(feature = "cuda")]
+    /// [`forward`](Module::forward) into a tensor of the result's shape, in the type of x, whose rows may be apart. Rows of x may be apart, too. The bits are
+    /// those of [`forward`](Module::forward), unless the place in memory asks for another kernel.
+    ///
+    /// On a GPU it allocates nothing and copies nothing, and is legal in a capture after [`prepare`](crate::prepare).
+    ///
+    /// ```
+    /// use candle::quantized::{GgmlDType, QTensor};
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::nn::QLinear;
+    ///
+    /// let ones = Tensor::ones((2, 32), DType::F32, &Device::Cpu)?;
+    /// let layer = QLinear::from_arc(QTensor::quantize(&ones, GgmlDType::Q8_0)?.into(), None)?;
+    /// let wide = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?;
+    /// layer.forward_into(&ones.narrow(0, 0, 1)?, &wide.narrow(1, 0, 2)?)?;
+    /// let y = wide.to_vec2::<f32>()?;
+    /// assert!((y[0][1] - 32.).abs() < 0.1 && y[0][2] == 0.);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for `forward`; a tensor that does not fit or shares memory with an input; tensors that track gradients; on a GPU an input whose rows are no rows of
+    /// numbers side by side, and dequantised weights of another type than x.
+    pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        self.write(x, Beside::Nothing, 0, out)
+    }
+
+    /// [`forward_residual`](Self::forward_residual) into a tensor that exists, which may be the residual itself.
+    ///
+    /// # Errors
+    /// As for [`forward_into`](Self::forward_into).
+    pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
+        self.write(x, Beside::Residual(residual), 0, out)
+    }
+
+    /// [`forward_gated`](Self::forward_gated) into a tensor that exists, which may be `up` itself.
+    ///
+    /// # Errors
+    /// As for [`forward_into`](Self::forward_into).
+    pub fn forward_gated_into(&self, x: &Tensor, up: &Tensor, out: &Tensor) -> Result<()> {
+        self.write(x, Beside::Up(up), 0, out)
+    }
+
+    /// Rows and columns of the weights.
+    pub(super) fn sizes(&self) -> Result<(usize, usize)> {
+        match &self.weight {
+            QMatMul::QTensor(weight) => weight.shape().dims2(),
+            QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => weight.dims2(),
+        }
+    }
+
+    /// The product with the rows of the weights from `first_row` on, as many as the result has columns.
+    fn write(&self, x: &Tensor, beside: Beside, first_row: usize, out: &Tensor) -> Result<()> {
+        let ((rows, k), n) = (self.sizes()?, out.dims().last().copied().unwrap_or(0));
+        if x.dims().last() != Some(&k) || n + first_row > rows || (first_row == 0 && n != rows && self.bias.is_some()) {
+            bail!(
+                "QLinear: x is {:?} and the result {:?}; expected rows of {k} and of {rows} numbers",
+                x.dims(),
+                out.dims()
+            );
+        }
+        BLOCK.among("x", x, &FLOATS)?;
+        BLOCK.same("the result", out, x)?;
+        let shape = [&x.dims()[..x.rank() - 1], &[n]].concat();
+        if out.dims() != shape {
+            bail!("QLinear: the result is {:?}; expected {shape:?}", out.dims());
+        }
+        self.check(x, &shape, beside)?;
+        let c = beside.tensor();
+        for (what, tensor) in
+            [("x", Some(x)), ("the bias", self.bias.as_ref()), (beside.name(), c), ("the result", Some(out))]
         {
-            let (c, gates_c) = match beside {
-                Beside::Nothing => (None, false),
-                Beside::Residual(residual) => (Some(residual), false),
-                Beside::Up(up) => (Some(up), true),
+            tensor.map_or(Ok(()), |tensor| BLOCK.untracked(what, tensor))?;
+        }
+        BLOCK.apart("x", x, out)?;
+        c.map_or(Ok(false), |c| BLOCK.apart_or_same(beside.name(), c, out))?;
+        if out.elem_count() == 0 {
+            return Ok(());
+        }
+        #[cfg(feature = "cuda")]
+        if let (Device::Cuda(device), QMatMul::QTensor(weight), Some(format)) =
+            (x.device(), &self.weight, quantized::format_for(x, &self.weight))
+        {
+            let operands = Operands {
+                x: BLOCK.rows("x", x, k)?,
+                weight,
+                first_row,
+                bias: self.bias.as_ref(),
+                c: c.map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
+                gates_c: matches!(beside, Beside::Up(_)),
+                out: BLOCK.rows("the result", out, n)?,
             };
-            let operands = Operands { x, weight: &self.weight, bias: self.bias.as_ref(), c, gates_c };
-            if let Some(y) = operands.product(self.activation)? {
-                return Ok(y);
+            return quantized::product(device, &operands, format, self.activation);
+        }
+        match &self.weight {
+            QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) if weight.dtype() == x.dtype() => {
+                self.gemm(beside).forward_into(x, &weight.narrow(0, first_row, n)?.t()?, out)
             }
+            _ if x.device().is_cpu() && n == rows => put(&self.product(x, beside)?, out),
+            QMatMul::QTensor(_) => BLOCK.elsewhere(x.device()),
+            QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => bail!(
+                "QLinear: x is in {:?}, and the dequantised weights are in {:?}; convert x before a product into a tensor",
+                x.dtype(),
+                weight.dtype()
+            ),
+        }
+    }
+
+    /// The product with dequantised weights.
+    fn gemm(&self, beside: Beside) -> Gemm {
+        let gemm = Gemm::new().activation(self.activation);
+        let gemm = self.bias.as_ref().map_or(gemm.clone(), |bias| gemm.bias(bias));
+        match beside {
+            Beside::Nothing => gemm,
+            Beside::Residual(residual) => gemm.residual(residual),
+            Beside::Up(up) => gemm.gated(up),
+        }
+    }
+
+    fn product(&self, x: &Tensor, beside: Beside) -> Result<Tensor> {
+        let shape =
+            self.sizes().map(|(n, _)| [x.dims().split_last().map_or(&[][..], |(_, rows)| rows), &[n]].concat())?;
+        #[cfg(feature = "cuda")]
+        if quantized::format_for(x, &self.weight).is_some() {
+            self.check(x, &shape, beside)?;
+            let out = unwritten(&shape, x.dtype(), x.device())?;
+            let dense = |tensor: &Tensor| tensor.detach().contiguous();
+            let of = Self { bias: self.bias.as_ref().map(dense).transpose()?, ..self.clone() };
+            let c = beside.tensor().map(dense).transpose()?;
+            of.write(&dense(x)?, beside.with(c.as_ref()), 0, &out)?;
+            return Ok(out);
+        }
+        match (&self.weight, beside) {
+            // A gate is apart: this way its factors get gradients.
+            (QMatMul::Tensor(weight) | QMatMul::TensorF16(weight), Beside::Nothing | Beside::Residual(_))
+                if weight.dtype() == x.dtype() && weight.dims().last() == x.dims().last() =>
+            {
+                self.check(x, &shape, beside)?;
+                return self.gemm(beside).forward(x, &weight.t()?);
+            }
+            _ => {}
         }
         let y = self.sums(x)?;
         self.check(x, y.dims(), beside)?;
@@ -142,21 +278,13 @@ impl QLinear {
     /// Whether bias, residual and gated tensor have the shapes that the result's shape asks for, and the type of x.
     fn check(&self, x: &Tensor, shape: &[usize], beside: Beside) -> Result<()> {
         let columns = shape.last().map_or(&[][..], std::slice::from_ref);
-        let (what, c) = match beside {
-            Beside::Nothing => ("", None),
-            Beside::Residual(residual) => ("residual", Some(residual)),
-            Beside::Up(up) => ("gated tensor", Some(up)),
-        };
-        for (what, tensor, shape) in [("bias", self.bias.as_ref(), columns), (what, c, shape)] {
+        for (what, tensor, shape) in
+            [("the bias", self.bias.as_ref(), columns), (beside.name(), beside.tensor(), shape)]
+        {
             let Some(tensor) = tensor.filter(|tensor| tensor.dims() != shape || tensor.dtype() != x.dtype()) else {
                 continue;
             };
-            bail!(
-                "QLinear: the {what} is {:?} {:?}, expected {:?} {shape:?}",
-                tensor.dtype(),
-                tensor.dims(),
-                x.dtype()
-            );
+            bail!("QLinear: {what} is {:?} {:?}, expected {:?} {shape:?}", tensor.dtype(), tensor.dims(), x.dtype());
         }
         Ok(())
     }
@@ -174,6 +302,32 @@ enum Beside<'a> {
     Nothing,
     Residual(&'a Tensor),
     Up(&'a Tensor),
+}
+
+impl<'a> Beside<'a> {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Residual(_) => "the residual",
+            Self::Up(_) => "the gated tensor",
+        }
+    }
+
+    fn tensor(self) -> Option<&'a Tensor> {
+        match self {
+            Self::Nothing => None,
+            Self::Residual(tensor) | Self::Up(tensor) => Some(tensor),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn with<'b>(self, tensor: Option<&'b Tensor>) -> Beside<'b> {
+        match (self, tensor) {
+            (Self::Residual(_), Some(tensor)) => Beside::Residual(tensor),
+            (Self::Up(_), Some(tensor)) => Beside::Up(tensor),
+            _ => Beside::Nothing,
+        }
+    }
 }
 
 impl From<QMatMul> for QLinear {

@@ -1,0 +1,128 @@
+//! SmolLM2-135M-Instruct, a GGUF file, and what candle_transformers' llama says with its weights dequantised to f32.
+
+#[path = "../../examples/generate/chat.rs"]
+mod chat;
+#[path = "../../examples/generate/tokenizer.rs"]
+mod tokenizer;
+
+use crate::common::best;
+use candle::quantized::gguf_file::{Content, Value};
+use candle::{DType, Device, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::llama;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+const QUESTIONS: [&str; 8] = [
+    "What is a matrix?",
+    "Name the planets of the solar system.",
+    "Write a line about the sea.",
+    "How many days has a leap year?",
+    "What does a compiler do?",
+    "Translate \"good morning\" into French.",
+    "1, 1, 2, 3, 5, 8: what comes next?",
+    "Why is the sky blue?",
+];
+/// Tokens that each prompt goes on with.
+pub const STEPS: usize = 6;
+
+pub fn file() -> (BufReader<File>, Content) {
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/dist/smollm2");
+    let own = std::env::var_os("TILEGEMM_SMOLLM2_DIR").filter(|dir| !dir.is_empty());
+    let path = own.map_or(fetched, PathBuf::from).join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let Ok(file) = File::open(&path) else {
+        panic!("there is no model at {}; run `third_party/fetch.sh smollm2`", path.display())
+    };
+    let mut file = BufReader::new(file);
+    let content = Content::read(&mut file).unwrap();
+    (file, content)
+}
+
+/// candle's llama with the file's weights in f32. The rows of q and k go back to where Hugging Face has them.
+fn truth() -> Result<(llama::Llama, llama::Config)> {
+    let (mut file, content) = file();
+    let (hidden, heads, kv_heads, head) = (576, 9, 3, 64);
+    let mut weights = HashMap::new();
+    for name in content.tensor_infos.keys() {
+        let tensor = content.tensor(&mut file, name, &Device::Cpu)?.dequantize(&Device::Cpu)?;
+        let halves = |heads: usize| {
+            tensor.reshape((heads, head / 2, 2, hidden))?.transpose(1, 2)?.reshape((heads * head, hidden))
+        };
+        let parts: Vec<&str> = name.split('.').collect();
+        let (to, tensor) = match parts[..] {
+            ["token_embd", _] => ("model.embed_tokens.weight".to_string(), tensor),
+            ["output_norm", _] => ("model.norm.weight".to_string(), tensor),
+            ["blk", layer, part, _] => {
+                let (to, tensor) = match part {
+                    "attn_q" => ("self_attn.q_proj", halves(heads)?),
+                    "attn_k" => ("self_attn.k_proj", halves(kv_heads)?),
+                    "attn_v" => ("self_attn.v_proj", tensor),
+                    "attn_output" => ("self_attn.o_proj", tensor),
+                    "attn_norm" => ("input_layernorm", tensor),
+                    "ffn_norm" => ("post_attention_layernorm", tensor),
+                    "ffn_gate" => ("mlp.gate_proj", tensor),
+                    "ffn_up" => ("mlp.up_proj", tensor),
+                    "ffn_down" => ("mlp.down_proj", tensor),
+                    other => panic!("a tensor {other}"),
+                };
+                (format!("model.layers.{layer}.{to}.weight"), tensor)
+            }
+            _ => panic!("a tensor {name}"),
+        };
+        weights.insert(to, tensor);
+    }
+    let config = llama::Config {
+        hidden_size: hidden,
+        intermediate_size: 1536,
+        vocab_size: 49152,
+        num_hidden_layers: 30,
+        num_attention_heads: heads,
+        num_key_value_heads: kv_heads,
+        rms_norm_eps: 1e-5,
+        rope_theta: 100_000.0,
+        max_position_embeddings: 256,
+        tie_word_embeddings: true,
+        ..llama::Config::config_7b_v2(false)
+    };
+    let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
+    Ok((llama::Llama::load(vb, &config)?, config))
+}
+
+/// Questions in the form of its chat template.
+pub fn prompts() -> Vec<Vec<u32>> {
+    let (_, content) = file();
+    let Some(Value::String(template)) = content.metadata.get("tokenizer.chat_template") else { panic!("no template") };
+    let tokenizer = tokenizer::of(&content).unwrap();
+    let encode = |question: &&str| {
+        let text = chat::first_turn(question, Some(template.as_str())).unwrap();
+        let ids = tokenizer.encode(text.as_str(), false).unwrap().get_ids().to_vec();
+        assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+        ids
+    };
+    QUESTIONS.iter().map(encode).collect()
+}
+
+/// The logits after each prompt and after each of `STEPS` tokens, which candle's llama chooses.
+pub struct Told {
+    pub tokens: Vec<u32>,
+    pub logits: Vec<Tensor>,
+}
+
+pub fn told(prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
+    let (model, config) = truth()?;
+    let tell = |prompt: &Vec<u32>| -> Result<Told> {
+        let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
+        let mut logits = vec![model.forward(&Tensor::new(vec![&prompt[..]], &Device::Cpu)?, 0, &mut cache)?];
+        let mut tokens = vec![];
+        for step in 0..STEPS {
+            let (token, _) = best(&logits[step])?;
+            tokens.push(token);
+            let x = Tensor::new(&[[token]], &Device::Cpu)?;
+            logits.push(model.forward(&x, prompt.len() + step, &mut cache)?);
+        }
+        Ok(Told { tokens, logits })
+    };
+    prompts.iter().map(tell).collect()
+}
