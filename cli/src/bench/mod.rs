@@ -41,8 +41,6 @@ pub mod operands;
 pub mod options;
 #[cfg(feature = "bench")]
 pub mod order;
-#[cfg(any(feature = "bench", feature = "models"))]
-mod random;
 mod regret;
 pub mod report;
 #[cfg(feature = "bench")]
@@ -57,6 +55,9 @@ mod show;
 pub mod table;
 #[cfg(feature = "bench")]
 mod timing;
+#[cfg(any(feature = "bench", feature = "models"))]
+#[cfg_attr(not(feature = "bench"), allow(dead_code))] // decoders take the numbers alone
+mod weights;
 
 use crate::{Failure, Result};
 pub use args::{duration, pause, Args};
@@ -88,7 +89,9 @@ pub fn run(args: &Args) -> Result {
 fn show_decoder(report: &DecoderReport, path: &Path, args: &Args) -> Result {
     if args.json.is_some() || args.html.is_some() || !args.arms.is_empty() || !args.products.only.is_empty() {
         let path = path.display();
-        return Err(Failure::Usage(format!("{path} is a record of --decoder: --from prints its tables, and takes no other option with it")));
+        return Err(Failure::Usage(format!(
+            "{path} is a record of --decoder: --from prints its tables, and takes no other option with it"
+        )));
     }
     crate::print(decoder::table(report))
 }
@@ -132,8 +135,11 @@ use decoder::bench as run_decoder;
 /// A build for the CPU is all that tiny decoders need.
 #[cfg(not(feature = "models"))]
 fn run_decoder(_: &str, _: &Args) -> Result {
-    let features = "`--features cuda,sm90,full,layers,bench,models`, or with `--features models` for tiny ones on the CPU";
-    Err(Failure::NoDevice(format!("this build has no decoders; build it with {features}, or read a record with --from")))
+    let features =
+        "`--features cuda,sm90,full,layers,bench,models`, or with `--features models` for tiny ones on the CPU";
+    Err(Failure::NoDevice(format!(
+        "this build has no decoders; build it with {features}, or read a record with --from"
+    )))
 }
 
 #[cfg(feature = "bench")]

@@ -11,12 +11,11 @@ mod record;
 mod reference;
 #[cfg(test)]
 mod tests;
-mod weights;
 mod workload;
 
 use super::footprint::{out_of_memory, Case, GIB, RESERVE, STOPPED};
 use super::samples::Samples;
-use super::shapes;
+use super::{shapes, weights};
 use crate::{Failure, Result};
 use bert::Bert;
 use candle::{Device, Tensor};

@@ -6,6 +6,7 @@ pub struct Samples(Vec<f64>);
 
 impl Samples {
     /// A single time.
+    #[cfg(feature = "bench")]
     pub fn once(time: f64) -> Self {
         Self(vec![time])
     }

@@ -61,8 +61,13 @@ impl File {
             .with_context(|| format!("cannot read {}; `third_party/fetch.sh smollm2` has it", path.display()))?;
         let content = Content::read(&mut Cursor::new(&bytes))?;
         let config = Config::from_gguf(&content)?;
-        let is_llama = matches!(content.metadata.get("general.architecture"), Some(Value::String(arch)) if arch == "llama");
-        ensure!(is_llama && config.tied, "{}: expected a llama without a head of its own, such as SmolLM2", path.display());
+        let is_llama =
+            matches!(content.metadata.get("general.architecture"), Some(Value::String(arch)) if arch == "llama");
+        ensure!(
+            is_llama && config.tied,
+            "{}: expected a llama without a head of its own, such as SmolLM2",
+            path.display()
+        );
         Ok(Self { bytes, content, config })
     }
 
@@ -104,7 +109,8 @@ impl File {
         };
         let tensors = self.content.tensor_infos.keys().map(of).collect::<Result<Vec<_>>>()?;
         let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        let metadata: Vec<(&str, &Value)> = self.content.metadata.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let metadata: Vec<(&str, &Value)> =
+            self.content.metadata.iter().map(|(name, value)| (name.as_str(), value)).collect();
         let mut bytes = Cursor::new(vec![]);
         gguf_file::write(&mut bytes, &metadata, &tensors)?;
         Ok(bytes.into_inner())

@@ -18,7 +18,11 @@ pub fn windows(file: &File, text: &Path, count: usize, windows: usize) -> Result
     let encoding = tokenizer.encode(text, false).map_err(|error| anyhow::anyhow!("the text: {error}"))?;
     let tokens = encoding.get_ids();
     let length = count / windows;
-    ensure!(tokens.len() >= count, "the text has {} tokens; expected {count}, or take fewer with --tokens", tokens.len());
+    ensure!(
+        tokens.len() >= count,
+        "the text has {} tokens; expected {count}, or take fewer with --tokens",
+        tokens.len()
+    );
     ensure!(length >= 2, "{count} tokens in {windows} windows; expected two tokens of each, and more");
     Ok(tokens.chunks_exact(length).take(windows).map(<[u32]>::to_vec).collect())
 }

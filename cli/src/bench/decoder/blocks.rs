@@ -1,6 +1,6 @@
 //! A GGUF file of random blocks that lies nowhere: its bytes are made as they are read.
 
-use super::super::random::words;
+use super::super::weights::words;
 use super::size::Size;
 use candle::quantized::gguf_file::{Content, TensorInfo, Value, VersionedMagic};
 use candle::quantized::GgmlDType;

@@ -3,9 +3,7 @@
 use super::super::footprint::{out_of_memory, tokens, GIB, RESERVE, STOPPED};
 use super::super::samples::Samples;
 use super::ours::Ours;
-use super::record::{
-    Agreement, DecoderReport, Limits, Start, Timed, CAPTURED, EAGER, FAILED, OURS, SCHEMA, STOCK,
-};
+use super::record::{Agreement, DecoderReport, Limits, Start, Timed, CAPTURED, EAGER, FAILED, OURS, SCHEMA, STOCK};
 use super::roof;
 use super::size::{Size, Weights};
 use super::stock::Stock;
@@ -64,7 +62,8 @@ pub fn run(options: &Options, device: &Device, gpu: &str) -> Result<DecoderRepor
         left_out: BTreeMap::new(),
     };
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg}, {elapsed}")?);
-    let mut bench = Bench { options, size, device, report, bar, start: Instant::now(), until: None, logits: BTreeMap::new() };
+    let mut bench =
+        Bench { options, size, device, report, bar, start: Instant::now(), until: None, logits: BTreeMap::new() };
     bench.all()?;
     bench.bar.finish_and_clear();
     Ok(bench.report)
@@ -224,7 +223,8 @@ impl Bench<'_> {
                     self.leave_out(&case, &format!("the model has {longest} positions"));
                     continue;
                 }
-                let fill = if subject.fills_by_steps(sequences) { step_s } else { rate * (sequences * arms.len()) as f64 };
+                let fill =
+                    if subject.fills_by_steps(sequences) { step_s } else { rate * (sequences * arms.len()) as f64 };
                 // A step of several sequences takes no less than one of one.
                 let steps = step_s * (arms.len() * self.options.runs * (WARM_UP + FEWEST)) as f64;
                 let need = fill * context as f64 + steps;
@@ -241,7 +241,8 @@ impl Bench<'_> {
                     match measured {
                         Ok((samples, tokens)) => {
                             step_s = step_s.max(samples.median());
-                            let roof_ms = self.options.limits.map(|limits| limits.step_ms(&self.size, context, sequences));
+                            let roof_ms =
+                                self.options.limits.map(|limits| limits.step_ms(&self.size, context, sequences));
                             let row = self.report.decode_of([context, sequences]);
                             row.roof_ms = roof_ms;
                             row.arms.insert(arm.to_string(), timed(&samples, sequences));
@@ -262,7 +263,12 @@ impl Bench<'_> {
     }
 
     /// The seconds of a step, and the tokens of a run.
-    fn steps(&self, subject: &mut dyn Subject, arm: &str, [context, sequences]: [usize; 2]) -> Result<(Samples, Vec<u32>)> {
+    fn steps(
+        &self,
+        subject: &mut dyn Subject,
+        arm: &str,
+        [context, sequences]: [usize; 2],
+    ) -> Result<(Samples, Vec<u32>)> {
         let all = tokens(sequences, context, 0, self.size.vocabulary);
         let prompts: Vec<Vec<u32>> = all.chunks(context).map(<[u32]>::to_vec).collect();
         subject.fill(&prompts)?;
@@ -288,9 +294,9 @@ impl Bench<'_> {
         self.device.synchronize()?;
         let free = KvCache::free_bytes(self.device)?.map(|free| free as f64);
         let need = bytes + RESERVE;
-        Ok(free.filter(|free| *free < need).map(|free| {
-            format!("takes {:.1} GiB, and {:.1} GiB of the card are free", need / GIB, free / GIB)
-        }))
+        Ok(free
+            .filter(|free| *free < need)
+            .map(|free| format!("takes {:.1} GiB, and {:.1} GiB of the card are free", need / GIB, free / GIB)))
     }
 
     fn leave_out(&mut self, what: &str, reason: &str) {

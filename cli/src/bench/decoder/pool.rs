@@ -1,6 +1,6 @@
 //! Random dense weights that are made as fast as a device copies.
 
-use super::super::random::{deviation, seed, uniform, words};
+use super::super::weights::{deviation, seed, uniform, words};
 use candle::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
 

@@ -10,7 +10,12 @@ pub fn read(path: &Path) -> Result<Option<DecoderReport>> {
     let Ok(mut json) = serde_json::from_str::<serde_json::Value>(&text) else { return Ok(None) };
     let Some(decoder) = json.get_mut("decoder") else { return Ok(None) };
     if decoder["schema"] != SCHEMA {
-        return Err(format!("{}: a decoder of schema {}, this command reads {SCHEMA}", path.display(), decoder["schema"]).into());
+        return Err(format!(
+            "{}: a decoder of schema {}, this command reads {SCHEMA}",
+            path.display(),
+            decoder["schema"]
+        )
+        .into());
     }
     let report = serde_json::from_value(decoder.take()).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(Some(report))

@@ -29,7 +29,8 @@ pub fn step_bytes(size: &Size, rows: usize, dense: f64) -> f64 {
         match size.experts {
             None => matrices.iter().map(bytes).sum(),
             Some(experts) => {
-                let attention = matrices.iter().filter(|matrix| matrix.name.starts_with("attn")).map(bytes).sum::<f64>();
+                let attention =
+                    matrices.iter().filter(|matrix| matrix.name.starts_with("attn")).map(bytes).sum::<f64>();
                 let [count, per_token] = [experts.count, experts.per_token].map(|x| x as f64);
                 let chosen = count * (1.0 - (1.0 - per_token / count).powi(rows as i32));
                 let expert = (3 * size.inner * size.hidden) as f64 * dense;
@@ -44,7 +45,8 @@ pub fn step_bytes(size: &Size, rows: usize, dense: f64) -> f64 {
 
 /// All bytes of the weights.
 pub fn bytes(size: &Size, dense: f64) -> f64 {
-    let table = if size.tied { 0.0 } else { (size.vocabulary * size.hidden) as f64 * of_number(size.tables()[0], dense) };
+    let table =
+        if size.tied { 0.0 } else { (size.vocabulary * size.hidden) as f64 * of_number(size.tables()[0], dense) };
     // So many tokens need every expert.
     step_bytes(size, 1 << 20, dense) + table
 }

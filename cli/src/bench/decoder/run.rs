@@ -67,7 +67,8 @@ fn on_gpu<'a>(args: &Args, options: impl FnOnce(Option<Limits>, &'a AtomicBool) 
     let session = Session::open(args.pause, args.f32.mode()?)?;
     let (machine, ceilings) = (session.machine()?, session.ceilings(&[Format::BF16], &[])?);
     drop(session);
-    let limits = ceilings.tflops.get(&Format::BF16).map(|tflops| Limits { hbm_gbps: ceilings.hbm_gbps, tflops: *tflops });
+    let limits =
+        ceilings.tflops.get(&Format::BF16).map(|tflops| Limits { hbm_gbps: ceilings.hbm_gbps, tflops: *tflops });
     let gpu = machine.gpu.clone();
     let report = run(&options(limits, &STOP), &Device::new_cuda(0)?, &gpu)?;
     show(report, Some(machine), args.json.as_deref())

@@ -66,7 +66,9 @@ impl Size {
             "smollm2-135m-q4_1" => Self { weights: Weights::Q4_1, ..smollm2_135m() },
             "tiny" => Self { positions: 256, ..Self::llama(shapes::tiny()) },
             // Rows are whole blocks of 256 numbers.
-            "tiny-q4_k_m" => q4_k_m(Self { hidden: 256, inner: 512, positions: 256, ..Self::llama(shapes::tiny()) }),
+            "tiny-q4_k_m" => {
+                q4_k_m(Self { hidden: 256, head: 64, inner: 512, positions: 256, ..Self::llama(shapes::tiny()) })
+            }
             _ => return None,
         })
     }

@@ -72,11 +72,11 @@ impl Stock {
         Ok(Self { size: size.clone(), device: device.clone(), empty, filled: None })
     }
 
-    /// The longest sequence that a model of this size takes, where that is shorter than our decoder's.
+    /// The longest sequence that a model of this size takes.
     pub fn longest(size: &Size) -> usize {
         match size.weights {
             Weights::Dense => size.positions,
-            _ => quantized_llama::MAX_SEQ_LEN,
+            _ => quantized_llama::MAX_SEQ_LEN.min(size.positions),
         }
     }
 
@@ -152,7 +152,9 @@ impl Subject for Stock {
     }
 
     fn decode(&mut self, _: &str, warm_up: usize, steps: usize) -> candle::Result<(f64, Vec<u32>)> {
-        let Some(Filled { mut model, context, mut tokens }) = self.filled.clone() else { bail!("there are no sequences") };
+        let Some(Filled { mut model, context, mut tokens }) = self.filled.clone() else {
+            bail!("there are no sequences")
+        };
         let mut chosen = vec![];
         let (mut start, mut position) = (Instant::now(), context);
         for step in 0..warm_up + steps {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 /// The record as text.
 pub fn table(report: &DecoderReport) -> String {
     let DecoderReport { model, weights, weights_gb, gpu, limits, .. } = report;
-    let mut lines = vec![format!("{model}, {weights}, on {gpu}: a step of one sequence reads {weights_gb:.3} GB of weights")];
+    let mut lines =
+        vec![format!("{model}, {weights}, on {gpu}: a step of one sequence reads {weights_gb:.3} GB of weights")];
     if let Some(limits) = limits {
         lines.push(format!("roofline: {:.0} GB/s and {:.0} TFLOP/s in bf16, measured", limits.hbm_gbps, limits.tflops));
     }
@@ -39,8 +40,7 @@ pub fn table(report: &DecoderReport) -> String {
 fn new_table(header: &[&str], text_column: usize) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
-    for (index, column) in table.column_iter_mut().enumerate().filter(|(index, _)| *index != text_column) {
-        let _ = index;
+    for (_, column) in table.column_iter_mut().enumerate().filter(|(index, _)| *index != text_column) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
@@ -49,7 +49,8 @@ fn new_table(header: &[&str], text_column: usize) -> Table {
 fn starts(report: &DecoderReport) -> Table {
     let mut table = new_table(&["arm", "load s", "prompt", "first token ms"], 0);
     for (name, start) in &report.starts {
-        let numbers = [format!("{:.1}", start.load_s), start.prompt.to_string(), format!("{:.1}", start.first_token_ms)];
+        let numbers =
+            [format!("{:.1}", start.load_s), start.prompt.to_string(), format!("{:.1}", start.first_token_ms)];
         table.add_row([name.clone()].into_iter().chain(numbers));
     }
     table
@@ -79,7 +80,9 @@ fn rows(table: &mut Table, sizes: &[String], arms: &BTreeMap<String, Timed>, roo
     let stock = arms.get(STOCK);
     let others = arms.iter().filter(|(name, _)| *name != STOCK);
     let faster = |ms: f64| stock.map_or("-".into(), |stock| format!("{:.2}", stock.ms / ms));
-    let mut add = |cells: [String; 5]| drop(table.add_row(sizes.iter().cloned().chain(cells)));
+    let mut add = |cells: [String; 5]| {
+        table.add_row(sizes.iter().cloned().chain(cells));
+    };
     for (name, timed) in arms.iter().filter(|(name, _)| *name == STOCK).chain(others) {
         let Timed { ms, ms_min, ms_max, tokens_per_s, .. } = timed;
         let extremes = format!("{ms_min:.3} - {ms_max:.3}");

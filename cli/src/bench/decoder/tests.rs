@@ -41,8 +41,11 @@ fn tiny_decoders_give_a_full_report() {
     for (model, format, far) in [("tiny", "f32", 1e-5), ("tiny-q4_k_m", "Q4_K_M", 1e-4)] {
         let report = measured(&options(model, &stop));
         assert!(report.weights.ends_with(format), "{}", report.weights);
-        assert_eq!(report.starts.keys().collect::<Vec<_>>(), [OURS, STOCK]);
-        assert!(report.starts.values().all(|start| start.load_s > 0.0 && start.first_token_ms > 0.0 && start.prompt == 5));
+        assert_eq!(report.starts.keys().collect::<Vec<_>>(), [OURS, STOCK], "{model}: {:?}", report.left_out);
+        assert!(report
+            .starts
+            .values()
+            .all(|start| start.load_s > 0.0 && start.first_token_ms > 0.0 && start.prompt == 5));
         assert_eq!(report.prefill.iter().map(|row| row.tokens).collect::<Vec<_>>(), [5, 12]);
         let cases: Vec<_> = report.decode.iter().map(|row| (row.context, row.sequences)).collect();
         assert_eq!(cases, [(8, 1), (8, 3)]);
@@ -57,7 +60,7 @@ fn tiny_decoders_give_a_full_report() {
         // Both have the same weights.
         let agreement = report.agreement.expect("both arms have run");
         assert!(agreement.relative_l2 < far && agreement.same_token, "{model}: {agreement:?}");
-        assert_eq!(report.wrong, [""; 0]);
+        assert!(!report.is_bad(), "{:?} {:?}", report.wrong, report.left_out);
         assert_eq!(report.left_out[CAPTURED], "graphs need a GPU");
         assert!(report.left_out.keys().any(|what| what.contains("prefill 1000")));
         assert!(report.left_out.values().any(|reason| reason.contains("positions")));
@@ -82,7 +85,7 @@ fn one_arm_is_measured_alone() {
     let stop = AtomicBool::new(false);
     let report = measured(&Options { arms: vec![STOCK.into()], ..options("tiny", &stop) });
     assert!(report.starts.keys().eq([STOCK]) && report.agreement.is_none());
-    assert!(table(&report).contains("| 8       | 1         | stock |") || table(&report).contains("stock"), "{}", table(&report));
+    assert!(report.left_out.keys().all(|what| what.starts_with(STOCK)), "{:?}", report.left_out);
 }
 
 #[test]

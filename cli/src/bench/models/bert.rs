@@ -1,7 +1,7 @@
 //! candle-transformers' BERT, unmodified: one forward of sequences without padding, no decode.
 
-use super::reference;
 use super::super::footprint::{tokens, Case};
+use super::reference;
 use super::workload::{timed, Run, Timed, Workload};
 use crate::Result;
 use candle::{DType, Device, Tensor};
