@@ -3,14 +3,13 @@
 
 usage: torch_decoder.py [--model NAME] [--arms plain,compiled] [--prefill 128,...] [--context 128,...] [--sequences 1,...] [--budget S] [--json FILE] [--beside RECORD]
 
-Random weights in bf16. `plain` is PyTorch's own kernels, `compiled` the same by torch.compile; steps of both are replayed from a CUDA graph, over a static cache.
-torch.compile takes one to three minutes for a model; --arms leaves it out. --budget: no case starts after so many seconds. --beside: a record of
+Random weights in bf16. `plain` is PyTorch's own kernels, `compiled` the same by torch.compile, layer by layer; steps of both, over a static cache, and prompts are
+replayed from a CUDA graph. torch.compile takes minutes for all cases; `--arms plain` leaves it out. --budget: no case starts after so many seconds. --beside: a record of
 `tilegemm bench --decoder`, whose arms are printed and written with these.
 """
 import argparse
 import datetime
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -48,7 +47,6 @@ SIZES = {
 ROOM = 64
 # Steps of a sample: a program launches one while the one before runs.
 STEPS = 8
-ATTENTION = os.environ.get("TORCH_DECODER_ATTENTION", "rows")
 
 
 def parse():
@@ -135,46 +133,59 @@ class Decoder:
         outer = torch._grouped_mm(inner, layer["down"].transpose(1, 2), offs=ends)
         return torch.zeros_like(x).index_add_(0, rows, outer * shares.flatten()[order, None])
 
-    def through(self, tokens, cos, sin, attend):
-        """tokens: (rows). `attend`: (layer, q, k, v), each (rows, heads, head), to (rows, heads, head)."""
-        x = self.embedding[tokens]
-        cos, sin = cos[:, None], sin[:, None]
-        for number, layer in enumerate(self.layers):
-            q, k, v = (part.unflatten(-1, (-1, self.size.head)) for part in (self.norm(x) @ layer["qkv"].t()).split(self.parts, -1))
-            x = x + attend(number, self.turned(q, cos, sin), self.turned(k, cos, sin), v).flatten(-2) @ layer["o"].t()
-            x = x + self.feed_forward(layer, self.norm(x))
-        return x
+    def layer(self, weights, x, more, cos, sin, cache, position, mask):
+        """x + more: (rows, hidden) before the layer; the same two after it, so that torch.compile finds the sum and the norm after it in one place. With a cache
+        the rows are of sequences, all at `position`, and `mask` hides what lies behind it; else they are one sequence's prompt."""
+        attention = self.torch.nn.functional.scaled_dot_product_attention
+        x = x + more
+        q, k, v = (part.unflatten(-1, (-1, self.size.head)) for part in (self.norm(x) @ weights["qkv"].t()).split(self.parts, -1))
+        q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
+        if cache is None:
+            q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
+            seen = attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        else:
+            keys, values = cache
+            keys.index_copy_(2, position, k[:, :, None])
+            values.index_copy_(2, position, v[:, :, None])
+            seen = attention(q[:, :, None], keys, values, attn_mask=mask, enable_gqa=True)[:, :, 0]
+        x = x + seen.flatten(-2) @ weights["o"].t()
+        return x, self.feed_forward(weights, self.norm(x))
 
-    def largest(self, x):
-        return (self.norm(x) @ self.head.t()).argmax(-1)
+    def last(self, x, more):
+        """The tokens with the largest logits."""
+        return (self.norm(x + more) @ self.head.t()).argmax(-1)
+
+
+class Arm:
+    """A decoder by PyTorch's own kernels, or compiled: a layer, which all layers share, and what comes after them."""
+
+    def __init__(self, torch, decoder, name):
+        self.torch, self.decoder = torch, decoder
+        self.layer, self.last = decoder.layer, decoder.last
+        if name == "compiled":
+            # A compilation for each case: beyond the limit PyTorch would go on without a word, and without compiling.
+            dynamo = torch._dynamo.config
+            setattr(dynamo, "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit", 64)
+            self.layer, self.last = (torch.compile(run, dynamic=False) for run in (self.layer, self.last))
+
+    def through(self, tokens, cos, sin, caches, position, mask):
+        x = self.decoder.embedding[tokens]
+        more = self.torch.zeros_like(x)
+        for weights, cache in zip(self.decoder.layers, caches):
+            x, more = self.layer(weights, x, more, cos[:, None], sin[:, None], cache, position, mask)
+        return x, more
 
     def prefill(self, tokens):
         """The token after a prompt of one sequence."""
-        attention = self.torch.nn.functional.scaled_dot_product_attention
-
-        def attend(_, q, k, v):
-            q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
-            return attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
-
-        x = self.through(tokens, self.cos[: len(tokens)], self.sin[: len(tokens)], attend)
-        return self.largest(x[-1:])
+        decoder, count = self.decoder, len(tokens)
+        none = [None] * len(decoder.layers)
+        x, more = self.through(tokens, decoder.cos[:count], decoder.sin[:count], none, None, None)
+        return self.last(x[-1:], more[-1:])
 
     def step(self, tokens, position, caches, mask):
-        """The token after each sequence's, all at one position, (1); `mask` hides what lies behind it."""
-        attention = self.torch.nn.functional.scaled_dot_product_attention
-
-        def attend(number, q, k, v):
-            keys, values = caches[number]
-            keys.index_copy_(2, position, k[:, :, None])
-            values.index_copy_(2, position, v[:, :, None])
-            if ATTENTION == "rows":
-                # The heads of q that share K are rows of one product.
-                q = q.unflatten(1, (self.size.kv_heads, -1))
-                return attention(q, keys, values, attn_mask=mask).flatten(1, 2)
-            return attention(q[:, :, None], keys, values, attn_mask=mask, enable_gqa=True)[:, :, 0]
-
+        """The token after each sequence's, all at one position, (1)."""
         rows = position.expand(len(tokens))
-        return self.largest(self.through(tokens, self.cos[rows], self.sin[rows], attend))
+        return self.last(*self.through(tokens, self.decoder.cos[rows], self.decoder.sin[rows], caches, position, mask))
 
 
 class Bench:
@@ -221,32 +232,26 @@ class Bench:
             self.torch.cuda.empty_cache()
         print(f"{time.monotonic() - self.start:6.1f} s  {name}", file=sys.stderr, flush=True)
 
-    def arm(self, arm):
-        prefill, step = self.decoder.prefill, self.decoder.step
-        if arm == "compiled":
-            # A compilation for each case: beyond the limit PyTorch would go on without a word, and without compiling.
-            dynamo = self.torch._dynamo.config
-            setattr(dynamo, "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit", 64)
-            prefill, step = (self.torch.compile(run, dynamic=False) for run in (prefill, step))
+    def arm(self, name):
+        arm = Arm(self.torch, self.decoder, name)
         for length in self.arguments.prefill:
-            self.case(f"{arm}, prefill {length}", lambda: self.prompt(arm, prefill, length))
+            self.case(f"{name}, prefill {length}", lambda: self.prompt(name, arm, length))
         for context in self.arguments.context:
             for sequences in self.arguments.sequences:
-                case = f"{arm}, context {context}, sequences {sequences}"
-                self.case(case, lambda: self.steps(arm, step, context, sequences))
+                case = f"{name}, context {context}, sequences {sequences}"
+                self.case(case, lambda: self.steps(name, arm, context, sequences))
 
-    def prompt(self, arm, prefill, length):
+    def prompt(self, name, arm, length):
         tokens = self.torch.randint(0, self.size.vocabulary, (length,), device=self.device)
         began = time.perf_counter()
-        prefill(tokens)
+        arm.prefill(tokens)
         self.synchronize()
         first = 1e3 * (time.perf_counter() - began)
-        self.starts.setdefault(arm, {"load_s": self.load_s, "first_token_ms": first, "prompt": length})
-        prefill(tokens)
-        row = self.prefill.setdefault(length, {})
-        row[arm] = self.timed(lambda: prefill(tokens), length, 1)
+        self.starts.setdefault(name, {"load_s": self.load_s, "first_token_ms": first, "prompt": length})
+        run = self.replayed(lambda: arm.prefill(tokens))
+        self.prefill.setdefault(length, {})[name] = self.timed(run, length, 1)
 
-    def steps(self, arm, step, context, sequences):
+    def steps(self, name, arm, context, sequences):
         torch, size, device = self.torch, self.size, self.device
         shape, dtype = (sequences, size.kv_heads, context + ROOM, size.head), self.decoder.dtype
         caches = [tuple(torch.randn(*shape, device=device, dtype=dtype) for _ in range(2)) for _ in range(size.layers)]
@@ -254,15 +259,14 @@ class Bench:
         mask[..., context + 1 :] = float("-inf")
         tokens = torch.randint(0, size.vocabulary, (sequences,), device=device)
         position = torch.full((1,), context, device=device)
-        run = lambda: step(tokens, position, caches, mask)
-        if device == "cuda":
-            run = self.graph(run).replay
-        run()
-        row = self.decode.setdefault((context, sequences), {})
-        row[arm] = self.timed(run, sequences, STEPS)
+        run = self.replayed(lambda: arm.step(tokens, position, caches, mask))
+        self.decode.setdefault((context, sequences), {})[name] = self.timed(run, sequences, STEPS)
 
-    def graph(self, run):
+    def replayed(self, run):
+        """The same as a CUDA graph, on a GPU."""
         torch = self.torch
+        if self.device == "cpu":
+            return run
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -273,7 +277,7 @@ class Bench:
         with torch.cuda.graph(graph):
             run()
         graph.replay()
-        return graph
+        return graph.replay
 
     def record(self):
         gpu = self.torch.cuda.get_device_name() if self.device == "cuda" else "CPU"

@@ -53,6 +53,7 @@ decoder() {
 torch_decoder() {
   local size budget=${BUDGET:-180s} beside
   for size in ${DECODERS:-llama3-8b}; do
+    [[ $size != *-q4* ]] || continue  # PyTorch has no products with such blocks
     beside=()
     [[ ! -e decoder-$size.json ]] || beside=(--beside "decoder-$size.json")
     python3 torch_decoder.py --model "$size" --arms "${ARMS:-plain,compiled}" --budget "${budget%s}" "${beside[@]}" --json "torch-decoder-$size.json"
@@ -111,7 +112,7 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
       candle-0.9) ./candle-0-9-program ;;
       decoder) decoder ;;
       torch-decoder) torch_decoder ;;
-      perplexity) ./perplexity --json perplexity.json ;;
+      perplexity) ./perplexity --text dispatch.md --json perplexity.json ;;
       torch-decode) python3 torch_decode.py ./libtilegemm_preload.so --json torch-decode.json ;;
       torch) python3 torch_check.py ./libtilegemm_preload.so --speed --json torch.json ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;

@@ -42,7 +42,7 @@ archs=$(grep -oE 'sm[0-9]+' <<<"$features" | paste -sd,),cutile
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 strip --strip-unneeded -o "$bundle/libtilegemm_preload.so" target/debug/libtilegemm_preload.so
 
-cp preload/torch_{check,decode,decoder}.py "$bundle"
+cp preload/torch_{check,decode,decoder}.py docs/dispatch.md "$bundle"
 cp scripts/bundle_run.sh "$bundle/run.sh"
 # The binaries share most of their bytes: a window larger than one of them finds that.
 tar -C target -cf - gpu-bundle | xz --lzma2=preset=1,dict=160MiB > gpu-bundle.tar.xz
