@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|encode|sanitize|torch|
-# torch-decode|decoder|torch-decoder|perplexity|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes about ten minutes;
+# Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|generate|encode|sanitize|
+# torch|torch-decode|decoder|torch-decoder|perplexity|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes about ten minutes;
 # tilegemm bench --help says what else it measures. decoder and torch-decoder take three minutes for each of $DECODERS, by default llama3-8b; BUDGET=90s cuts that.
-# Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, perplexity TILEGEMM_SMOLLM2_DIR, torch, torch-decode and torch-decoder a
-# python3 with PyTorch.
+# Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, generate and perplexity TILEGEMM_SMOLLM2_DIR,
+# torch, torch-decode and torch-decoder a python3 with PyTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 missing=$(ldd gpu | awk '/not found/ { print $1 }' | sort -u)
@@ -93,7 +93,7 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
     echo "== $name"
     case $name in
       doctor) ./tilegemm doctor ;;
-      test) ./gpu --jobs 4 ;;
+      test) ./gpu --jobs 4 && ./decoders ;;
       bench) ./tilegemm bench --json bench.json --html bench.html ;;
       planted) planted ;;
       overhead) ./overhead --bench ;;
@@ -104,6 +104,7 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
       quantized) quantized ;;
       sanitize) sanitize ;;
       embed) ./embed --device cuda ;;
+      generate) for graphs in on off; do TILEGEMM_GRAPHS=$graphs ./generate "$TILEGEMM_SMOLLM2_DIR"/*.gguf --chat --tokens 256; done ;;
       encode)
         for model in minilm bert-base; do
           ./tilegemm bench --model $model --prompt 512 --batch 32 --runs 15 --json "encode-$model.json"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the GPU tests, benches, examples, the command line and the preload library, stripped, with a run.sh, for a GPU host without Rust.
+# Packs the GPU tests, also those of decoders, benches, examples, the command line and the preload library, stripped, with a run.sh, for a GPU host without Rust.
 # Usage: scripts/gpu_bundle.sh FEATURES [kernels] [candle-0.9]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe
 # and quantized are also built with the feature interpose-kernels, as gpu-kernels, moe-kernels and quantized-kernels. With `candle-0.9`, the program of
 # tests/candle-0.9 is built, and candle 0.9.2's kernels for it.
@@ -25,8 +25,8 @@ for line in sys.stdin:
     while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
 }
 
-pack "" "gpu overhead embed engine experts llama moe perplexity quantized tilegemm" $all --features "$features,candle,interpose,layers,bench,layout,models" --bins --test gpu --bench overhead \
-  --example perplexity
+pack "" "gpu decoders overhead embed engine experts generate llama moe perplexity quantized tilegemm" $all \
+  --features "$features,candle,interpose,layers,bench,layout,models" --bins --test gpu --test decoders --bench overhead --example generate --example perplexity
 if [[ " ${*:2} " == *" kernels "* ]]; then
   pack -kernels "gpu moe quantized" $all --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized
 fi

@@ -16,6 +16,8 @@ listed() { "$gpu_test" --list "$@" | grep -c ': test$'; }
 (($(listed) > 0 && $(listed) == $(listed --shard 1/3) + $(listed --shard 2/3) + $(listed --shard=3/3))) || fail "three parts of the GPU tests are not all of them"
 ! "$gpu_test" --shard 4/3 &>/dev/null || fail "the GPU tests have a fourth part of three"
 ! TILEGEMM_REQUIRE_GPU=1 "$gpu_test" &>/dev/null || fail "the GPU tests pass without a GPU under TILEGEMM_REQUIRE_GPU=1"
+decoders=$(ls -t $bin/deps/decoders-* | grep -v '\.d$' | head -n 1)
+"$decoders" | grep "skipped: no decoder on a GPU" >/dev/null || fail "the decoders' tests do not say that they were skipped"
 $bin/tilegemm explain 16 4096 4096 | grep "roofline" >/dev/null || fail "tilegemm explain does not work without a GPU"
 rc=0; $bin/tilegemm bench --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm bench exits with $rc without a device, not 2"

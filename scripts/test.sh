@@ -107,7 +107,7 @@ tests $both --doc
 build_below 60 $crates --features "$kernels,$measures" --bins --bench overhead
 
 step "the kernels of layers"
-tests --features "$kernels,layers" --lib --test gpu --test sass
+tests -p candle-tilegemm -p candle-tilegemm-models --features "$kernels,layers" --lib --test gpu --test sass --test decoders
 
 step "candle's calls for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do

@@ -4,6 +4,7 @@ use crate::decoder::Decoder;
 use crate::mail::{Letter, Mail};
 use crate::replay::Replay;
 use crate::rows::MOST_CAPTURED;
+use crate::scratch::Scratch;
 use crate::store::Store;
 use candle::{DType, Result, Tensor};
 use candle_tilegemm::nn::{self, Sampling};
@@ -61,6 +62,9 @@ pub(crate) struct Batch {
     /// (rows, capacity) in u32.
     history: Option<Tensor>,
     sampler: nn::Sampler,
+    scratch: Scratch,
+    /// (rows, vocabulary) in f32.
+    logits: Tensor,
 }
 
 impl Batch {
@@ -87,6 +91,8 @@ impl Batch {
                 Kind::Greedy => nn::Sampler::greedy(rows, vocabulary, device)?,
                 Kind::Drawn | Kind::Penalised => nn::Sampler::new(&vec![Sampling::greedy(); rows], vocabulary, device)?,
             },
+            scratch: decoder.body.scratch(rows)?,
+            logits: Tensor::zeros((rows, vocabulary), DType::F32, device)?,
         })
     }
 
@@ -134,31 +140,32 @@ impl Batch {
         decoder: &Decoder,
         store: &Store,
     ) -> Result<Letter> {
-        let logits = if known.iter().all(Option::is_some) {
-            Tensor::zeros((self.rows, decoder.config().vocabulary), DType::F32, self.told.device())?
-        } else {
+        if known.iter().any(Option::is_none) {
             // The others have been there: they append nothing.
             let slot = |(row, known): (&Row, &Option<Tensor>)| if known.is_some() { PADDING } else { row.slot as u32 };
             let mut slots: Vec<u32> = sequences.iter().zip(known).map(slot).collect();
             slots.resize(self.rows, PADDING);
             set(&self.slots, slots)?;
-            let logits = self.through(decoder, store)?;
+            self.through(decoder, store)?;
             set(&self.slots, self.of_rows(sequences, PADDING, |row| row.slot as u32))?;
-            logits
-        };
+        }
         for (row, known) in known.iter().enumerate() {
             if let Some(known) = known {
-                logits.slice_set(known, 0, row)?;
+                self.logits.slice_set(known, 0, row)?;
             }
         }
-        self.choose(&logits)?;
+        self.choose()?;
         self.mail.send(&self.told)
     }
 
     /// Launches a step of all rows.
     pub fn launch(&mut self, decoder: &Decoder, store: &Store) -> Result<Letter> {
         let mut replay = std::mem::replace(&mut self.replay, Replay::Eager);
-        let launched = replay.launch(&decoder.device(), || self.choose(&self.through(decoder, store)?));
+        let work = || {
+            self.through(decoder, store)?;
+            self.choose()
+        };
+        let launched = replay.launch(&decoder.device(), work);
         self.replay = replay;
         launched?;
         self.mail.send(&self.told)
@@ -171,14 +178,16 @@ impl Batch {
         Ok(((told[0] as usize).checked_sub(1), tokens))
     }
 
-    /// The logits of each row's last token, (rows, vocabulary).
-    fn through(&self, decoder: &Decoder, store: &Store) -> Result<Tensor> {
-        let x = decoder.body.table.rows(&self.tokens)?;
-        let x = decoder.body.step(x, [&self.positions, &self.lengths, &self.slots], store)?;
-        decoder.logits(&x)
+    /// The logits of each row's last token.
+    fn through(&self, decoder: &Decoder, store: &Store) -> Result<()> {
+        let Scratch { x, normed, .. } = &self.scratch;
+        let first = decoder.body.table.rows_into(&self.tokens, x)?;
+        decoder.body.step(&first, [&self.positions, &self.lengths, &self.slots], store, &self.scratch)?;
+        decoder.body.norm().forward_into(x, normed)?;
+        decoder.head.forward_into(normed, &self.logits)
     }
 
-    fn choose(&self, logits: &Tensor) -> Result<()> {
+    fn choose(&self) -> Result<()> {
         let next = nn::Next {
             tokens: &self.tokens,
             positions: &self.positions,
@@ -187,7 +196,7 @@ impl Batch {
             slots: Some(&self.slots),
             error: Some(&self.told.narrow(0, 0, 1)?),
         };
-        self.sampler.choose(logits, &next)
+        self.sampler.choose(&self.logits, &next)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::config::Config;
 use crate::layer::{frequencies, Layer, Rows, Span};
+use crate::scratch::{Gates, Scratch};
 use crate::store::Store;
 use crate::weights::{Norm, Source, Table};
-use candle::{DType, Device, Module, Result, Tensor};
+use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::RmsNorm;
 
 /// The most tokens of a prompt that go through the layers at once.
@@ -37,26 +38,48 @@ impl Body {
         self.table.dtype()
     }
 
-    fn through(&self, x: Tensor, store: &Store, rows: &Rows) -> Result<Tensor> {
-        self.layers.iter().zip(store.layers()).try_fold(x, |x, (layer, cache)| layer.forward(&x, cache, rows))
+    /// Memory for calls of so many rows.
+    pub fn scratch(&self, rows: usize) -> Result<Scratch> {
+        let (dtype, device, mut gates) = (self.dtype(), self.device(), Gates::default());
+        self.layers.iter().try_for_each(|layer| layer.reserve(&mut gates, rows, dtype))?;
+        Scratch::new(&self.config, rows, gates, dtype, &device)
+    }
+
+    /// (rows, hidden) to `scratch.x`.
+    fn through(&self, x: &Tensor, store: &Store, rows: &Rows, scratch: &Scratch) -> Result<()> {
+        let mut x = x;
+        for (layer, cache) in self.layers.iter().zip(store.layers()) {
+            layer.forward(x, cache, rows, scratch)?;
+            x = &scratch.x;
+        }
+        Ok(())
     }
 
     /// New tokens of a sequence, (tokens, hidden), after `past` tokens of its slot: (tokens, hidden) before the last norm. The slot has room.
-    pub fn prompt(&self, x: Tensor, slot: usize, past: usize, store: &Store) -> Result<Tensor> {
+    pub fn prompt(&self, x: &Tensor, slot: usize, past: usize, store: &Store) -> Result<Tensor> {
         let (tokens, _) = x.dims2()?;
         let device = self.device();
         let positions = Tensor::arange(past as u32, (past + tokens) as u32, &device)?;
         let slots = Tensor::full(slot as u32, tokens, &device)?;
         let span = Span::Prompt { slot, past };
-        self.through(x, store, &Rows { positions: &positions, slots: &slots, span, workspace: store.workspace() })
+        let rows = Rows { positions: &positions, slots: &slots, span, workspace: store.workspace() };
+        let scratch = self.scratch(tokens)?;
+        self.through(x, store, &rows, &scratch)?;
+        Ok(scratch.x)
     }
 
-    /// A new token of each sequence, (sequences, hidden), at `positions` of `slots`: (sequences, hidden) before the last norm. `lengths` are positions + 1.
+    /// A new token of each sequence, (sequences, hidden), at `positions` of `slots`: `scratch.x` before the last norm. `lengths` are positions + 1.
     ///
-    /// All but `x` is on the device and of the same shape, (sequences) in u32. This call is what a graph captures.
-    pub fn step(&self, x: Tensor, [positions, lengths, slots]: [&Tensor; 3], store: &Store) -> Result<Tensor> {
+    /// Positions, lengths and slots are on the device and of the same shape, (sequences) in u32. This call is what a graph captures: it allocates nothing.
+    pub fn step(
+        &self,
+        x: &Tensor,
+        [positions, lengths, slots]: [&Tensor; 3],
+        store: &Store,
+        scratch: &Scratch,
+    ) -> Result<()> {
         let span = Span::Step { lengths };
-        self.through(x, store, &Rows { positions, slots, span, workspace: store.workspace() })
+        self.through(x, store, &Rows { positions, slots, span, workspace: store.workspace() }, scratch)
     }
 
     /// A cache of so many slots for these layers.
@@ -65,7 +88,7 @@ impl Body {
     }
 
     /// The last norm.
-    pub fn normed(&self, x: &Tensor) -> Result<Tensor> {
-        self.norm.forward(x)
+    pub fn norm(&self) -> &RmsNorm {
+        &self.norm
     }
 }

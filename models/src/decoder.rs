@@ -4,7 +4,7 @@ use crate::body::{Body, CHUNK};
 use crate::config::Config;
 use crate::weights::{Dense, Gguf, Head, Source};
 use candle::quantized::gguf_file::Content;
-use candle::{DType, Device, Result, Tensor};
+use candle::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -95,6 +95,6 @@ impl Decoder {
 
     /// (rows, hidden) before the last norm to (rows, vocabulary) in f32.
     pub(crate) fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        self.head.forward(&self.body.normed(x)?)
+        self.head.forward(&self.body.norm().forward(x)?)
     }
 }

@@ -1,31 +1,39 @@
 //! The part of a layer after attention.
 
-use crate::weights::Product;
-use candle::{Result, Tensor};
+use crate::scratch::{Gates, Scratch};
+use candle::{bail, DType, Result};
 use candle_tilegemm::nn::moe::FusedMoe;
-use candle_tilegemm::nn::{gate, GateFunction};
-use candle_tilegemm::problem::Gate;
+use candle_tilegemm::nn::GatedMlp;
 
 /// Gates and two products, or experts.
 #[derive(Debug, Clone)]
 pub(crate) enum FeedForward {
-    Gated {
-        /// The gates, then as many numbers.
-        gate_up: Product,
-        function: GateFunction,
-        down: Product,
-    },
+    Gated(GatedMlp),
     Experts(FusedMoe),
 }
 
 impl FeedForward {
-    /// (rows, hidden) to (rows, hidden), plus the residual.
-    pub fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Gated { gate_up, function, down } => {
-                down.forward_residual(&gate(&gate_up.forward(x)?, Gate::Halves, *function)?, residual)
+    /// Adds the result for `scratch.normed` to `scratch.x`, (rows, hidden).
+    pub fn add(&self, scratch: &Scratch) -> Result<()> {
+        let Scratch { x, normed, gates, .. } = scratch;
+        match (self, gates) {
+            (Self::Gated(layer), Gates { dense: Some(workspace), .. }) => {
+                layer.forward_residual_into(normed, x, workspace, x)
             }
-            Self::Experts(experts) => experts.forward(&x.unsqueeze(0)?, false)?.squeeze(0)? + residual,
+            (Self::Experts(layer), Gates { experts: Some(workspace), .. }) => {
+                layer.forward_residual_into(normed, x, workspace, x)
+            }
+            _ => bail!("a layer without memory for its gates"),
         }
+    }
+
+    /// Adds what the layer needs of memory, unless another layer has asked for it.
+    pub fn reserve(&self, gates: &mut Gates, rows: usize, dtype: DType) -> Result<()> {
+        match self {
+            Self::Gated(layer) if gates.dense.is_none() => gates.dense = Some(layer.workspace(rows, dtype)?),
+            Self::Experts(layer) if gates.experts.is_none() => gates.experts = Some(layer.workspace(rows)?),
+            _ => {}
+        }
+        Ok(())
     }
 }

@@ -1,19 +1,20 @@
 //! A layer.
 
 use crate::feed_forward::FeedForward;
-use crate::weights::{Norm, Product, Source};
-use candle::{bail, Device, Module, Result, Tensor};
+use crate::scratch::{Gates, Scratch};
+use crate::weights::{Norm, Source};
+use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, Settings, Workspace};
-use candle_tilegemm::nn::RmsNorm;
+use candle_tilegemm::nn::{MergedLinear, RmsNorm};
 
 /// Attention and a feed-forward part, each with a norm before it and its input added after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     attention_norm: RmsNorm,
-    qkv: Product,
+    qkv: MergedLinear,
     rope: Rope,
     settings: Settings,
-    o: Product,
+    o: MergedLinear,
     feed_forward_norm: RmsNorm,
     feed_forward: FeedForward,
 }
@@ -74,17 +75,35 @@ impl Layer {
         })
     }
 
-    /// (rows, hidden) to (rows, hidden). K and V of the rows are in the cache afterwards.
-    pub fn forward(&self, x: &Tensor, cache: &KvCache, rows: &Rows) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;
-        let q = attention::append(&qkv, cache, rows.positions, Some(rows.slots), &self.rope)?;
-        let seen = match rows.span {
-            Span::Prompt { slot, past } => attention::prefill(&q, cache, slot, past, &self.settings, rows.workspace)?,
-            Span::Step { lengths } => {
-                attention::decode(&q, cache, lengths, Some(rows.slots), &self.settings, rows.workspace)?
+    /// (rows, hidden) to `scratch.x`, which may be x. K and V of the rows are in the cache afterwards.
+    pub fn forward(&self, x: &Tensor, cache: &KvCache, rows: &Rows, scratch: &Scratch) -> Result<()> {
+        let Scratch { x: out, normed, qkv, q, seen, .. } = scratch;
+        let (positions, slots) = (rows.positions, Some(rows.slots));
+        self.attention_norm.forward_into(x, normed)?;
+        self.qkv.forward_into(normed, qkv)?;
+        match rows.span {
+            Span::Prompt { slot, past } => {
+                attention::append_into(qkv, cache, positions, slots, &self.rope, q)?;
+                attention::prefill_into(q, cache, slot, past, &self.settings, rows.workspace, seen)?;
             }
-        };
-        let x = self.o.forward_residual(&seen.flatten_from(1)?, x)?;
-        self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?, &x)
+            Span::Step { lengths } => attention::append_decode_into(
+                qkv,
+                cache,
+                [positions, lengths],
+                slots,
+                &self.rope,
+                &self.settings,
+                rows.workspace,
+                [q, seen],
+            )?,
+        }
+        self.o.forward_residual_into(&seen.flatten_from(1)?, x, out)?;
+        self.feed_forward_norm.forward_into(out, normed)?;
+        self.feed_forward.add(scratch)
+    }
+
+    /// Adds what the part after attention needs of memory.
+    pub fn reserve(&self, gates: &mut Gates, rows: usize, dtype: DType) -> Result<()> {
+        self.feed_forward.reserve(gates, rows, dtype)
     }
 }

@@ -45,6 +45,7 @@ mod prefill;
 mod replay;
 mod rows;
 mod sampler;
+mod scratch;
 mod step;
 mod store;
 mod weights;

@@ -49,7 +49,7 @@ impl Decoder {
         let mut last = None;
         for (i, chunk) in new.chunks(self.chunk).enumerate() {
             let x = self.body.table.rows(&Tensor::new(chunk, &device)?)?;
-            let x = self.body.prompt(x, slot, rows + i * self.chunk, &cache.store)?;
+            let x = self.body.prompt(&x, slot, rows + i * self.chunk, &cache.store)?;
             last = Some(x.narrow(0, chunk.len() - 1, 1)?.contiguous()?);
         }
         let Some(last) = last else { bail!("Decoder: no token for slot {slot}") };

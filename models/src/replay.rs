@@ -16,9 +16,10 @@ use std::thread::ThreadId;
 pub(crate) enum Replay {
     /// One kernel after the other.
     Eager,
-    /// So, too, once: the first launch loads kernels and allocates workspaces. The next one is captured.
+    /// So, too, once: the first launch on a thread loads kernels and allocates the stream's workspace, which no capture can.
     #[cfg(feature = "cuda")]
     First,
+    /// The next launch is captured.
     #[cfg(feature = "cuda")]
     Next,
     #[cfg(feature = "cuda")]
@@ -58,12 +59,12 @@ impl Replay {
     fn launch_on(&mut self, device: &CudaDevice, work: impl Fn() -> Result<()>) -> Result<()> {
         match self {
             Self::Eager => return work(),
-            Self::First => {
+            Self::Captured(graph) if graph.thread == std::thread::current().id() => return graph.launch(),
+            Self::First | Self::Captured(_) => {
                 *self = Self::Next;
                 return work();
             }
-            Self::Captured(graph) if graph.thread == std::thread::current().id() => return graph.launch(),
-            Self::Captured(_) | Self::Next => {}
+            Self::Next => {}
         }
         match Graph::capture(device, &work) {
             Ok(graph) => {
@@ -114,8 +115,6 @@ impl Graph {
     fn capture(device: &CudaDevice, work: impl Fn() -> Result<()>) -> Result<Self> {
         use driver::sys::CUgraphInstantiate_flags as Flags;
         use driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as THREAD_LOCAL;
-        // What the work may still allocate is loaded or allocated before: a capture cannot do that.
-        candle_tilegemm::prepare(&Device::Cuda(device.clone()))?;
         let stream = device.cuda_stream();
         let captured = {
             let _untracked = Untracked::new(stream.context());

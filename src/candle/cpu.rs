@@ -146,7 +146,7 @@ fn epilogue<T: WithDType, Sum: Real + Send + Sync>(
         let bias = bias.map_or(Sum::zero(), |bias| load(bias[index % n]));
         let x = op.activation.apply(alpha * *sum + bias);
         let y = match residual.map(|residual| beta * load(residual[index])) {
-            Some(up) if op.gates => x * up,
+            Some(up) if op.gates_c => x * up,
             Some(residual) => x + residual,
             None => x,
         };

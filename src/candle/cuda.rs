@@ -9,10 +9,12 @@ mod places;
 pub(super) mod quantized;
 
 use super::lowering::{format_of, product_shape, readable, GemmOp, Third};
+use super::tensors::Rows;
 use crate::dispatch::{Dispatcher, Policy};
 use crate::error::Error;
 use crate::launch::{self, Pointers, Queue};
-use crate::problem::{power_of_two_in, Activation, Format, Problem};
+use crate::layer::GateFunction;
+use crate::problem::{power_of_two_in, Activation, Format, Gate, Problem};
 use ::candle::backend::BackendStorage;
 use ::candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
 use ::candle::cuda_backend::{CudaDType, WrapErr};
@@ -158,6 +160,17 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         unsafe { launcher.launch_with_epilogue(&problem, pointers, false)? };
     }
     Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+/// Gates contiguous rows, in any type, by elementwise kernels.
+pub(super) fn gate(device: &CudaDevice, x: Rows, gate: Gate, function: GateFunction, out: Rows) -> Result<()> {
+    let format = format_of(x.tensor.dtype())?;
+    let activation = function.activation().map_or((Activation::Relu, true), |activation| (activation, false));
+    let tensors = [places::Use::Read(Some(x.tensor)), places::Use::Write(Some(out.tensor))];
+    places::with(device, tensors, |[x_at, out_at], stream| {
+        // SAFETY: `with` holds both tensors, whose rows are dense.
+        unsafe { launch::gate(format, [x.rows, x.columns], gate, activation, x_at, out_at, stream) }
+    })
 }
 
 /// The derivative of `activation` at each number of a contiguous `x` in f32 or f64.

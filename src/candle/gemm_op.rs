@@ -23,7 +23,7 @@ impl GemmOp {
     fn product(&self, lhs: &Tensor, rhs: &Tensor, bias: Option<&Tensor>, out: Option<DType>) -> Result<Tensor> {
         let third = bias.map(|_| Third::Bias);
         let op =
-            Self { beta: 1.0, activation: Activation::Identity, third, residual: None, gates: false, out, ..*self };
+            Self { beta: 1.0, activation: Activation::Identity, third, residual: None, gates_c: false, out, ..*self };
         op.apply(lhs, rhs, bias)
     }
 

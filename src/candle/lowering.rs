@@ -27,7 +27,7 @@ pub(super) struct GemmOp {
     /// A contiguous residual beside a bias; no gradient of this op reaches the residual.
     pub residual: Option<Tensor>,
     /// Whether the residual multiplies, rather than is added.
-    pub gates: bool,
+    pub gates_c: bool,
 }
 
 /// The format of a tensor's elements.
@@ -199,7 +199,7 @@ impl GemmOp {
         epilogue.activation = self.activation;
         epilogue.bias = (self.third == Some(Third::Bias)).then_some(BiasAxis::N);
         epilogue.c = fuses_residual.then_some(c);
-        epilogue.gates_c = self.gates;
+        epilogue.gates_c = self.gates_c;
         let f32_mode = if a.format == Format::F32 { f32_mode(self.f32_mode)? } else { F32Mode::default() };
         Ok(Problem { epilogue, f32_mode, ..Problem::new([m, n, k], batch, a, b, d) })
     }

@@ -70,7 +70,7 @@ pub struct Gemm {
     batch_invariant: bool,
     out_dtype: Option<DType>,
     broadcast_batch: bool,
-    gates: bool,
+    gates_c: bool,
 }
 
 impl Default for Gemm {
@@ -85,7 +85,7 @@ impl Default for Gemm {
             batch_invariant: false,
             out_dtype: None,
             broadcast_batch: false,
-            gates: false,
+            gates_c: false,
         }
     }
 }
@@ -184,7 +184,7 @@ impl Gemm {
 
     /// Multiplies by this tensor after the activation, where [`residual`](Self::residual) adds one; without gradients.
     pub(super) fn gated(self, up: &Tensor) -> Self {
-        Self { gates: true, ..self.residual(up) }
+        Self { gates_c: true, ..self.residual(up) }
     }
 
     /// Broadcasts batch dimensions as `broadcast_matmul` does, even where [`Tensor::matmul`] accepts the operands:
@@ -303,7 +303,7 @@ impl Gemm {
             out: self.out_dtype,
             third,
             residual,
-            gates: self.gates,
+            gates_c: self.gates_c,
         }
     }
 

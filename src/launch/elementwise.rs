@@ -9,7 +9,7 @@ use crate::ffi;
 use crate::kernel::Fusion;
 use crate::problem::Problem;
 #[cfg(feature = "candle")]
-use crate::problem::{Activation, Format, Layout};
+use crate::problem::{Activation, Epilogue, Format, Gate, Layout, Operand};
 use std::ffi::c_void;
 
 /// Applies to D the part of `problem`'s epilogue that a kernel with `fusion` leaves out ([`Epilogue::rest`]), by one
@@ -33,6 +33,39 @@ pub unsafe fn finish(problem: &Problem, fusion: Fusion, pointers: Pointers, stre
     let args = ffi::tg_gemm_args { stream, ..arguments(&rest, pointers) };
     // SAFETY: the caller vouches for the memory behind the arguments.
     check("tg_epilogue", unsafe { ffi::tg_epilogue(format(problem.d.format), &args) })
+}
+
+/// `activation(gate) * up` of the columns of a dense matrix of `rows` x `columns`: D, dense, with half as many columns. `twice`: the activation of
+/// the gate is a factor twice, with a rounding in between.
+///
+/// # Safety
+/// As for [`slope`].
+#[cfg(feature = "candle")]
+pub(crate) unsafe fn gate(
+    of: Format,
+    [rows, columns]: [usize; 2],
+    gate: Gate,
+    (activation, twice): (Activation, bool),
+    x: *const c_void,
+    d: *mut c_void,
+    stream: *mut c_void,
+) -> Result<()> {
+    modules::beside(Beside::Elementwise)?;
+    let half = columns / 2;
+    let [step, up] = if gate == Gate::Halves { [1, half] } else { [2, 1] };
+    let part = Operand { row_stride: columns as i64, col_stride: step as i64, ..Operand::row_major(of, half, [0, 0]) };
+    let d_of = Operand::row_major(of, half, [0, 0]);
+    let ups = x.cast::<u8>().wrapping_add(of.bytes(up)).cast();
+    for (c_of, c) in [(part, ups), (d_of, d.cast_const())].into_iter().take(1 + usize::from(twice)) {
+        let mut problem = Problem::new([rows, half, half], [1, 1], part, d_of, d_of);
+        problem.epilogue = Epilogue::new(1.0, 1.0);
+        (problem.epilogue.activation, problem.epilogue.c, problem.epilogue.gates_c) = (activation, Some(c_of), true);
+        let pointers = Pointers { c, ..Pointers::new(x, std::ptr::null(), d) };
+        let args = ffi::tg_gemm_args { stream, ..arguments(&problem, pointers) };
+        // SAFETY: the caller vouches for the memory behind the arguments.
+        check("tg_epilogue", unsafe { ffi::tg_epilogue(format(of), &args) })?;
+    }
+    Ok(())
 }
 
 /// Writes `activation` of each of the `count` numbers at `x`, which are in the first format, to `d`, in the second: the same, or 16 bits

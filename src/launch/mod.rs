@@ -45,7 +45,7 @@ pub(crate) use dispatchers::dispatchers;
 pub(crate) use dispatchers::policy;
 pub use elementwise::finish;
 #[cfg(feature = "candle")]
-pub(crate) use elementwise::{activate, slope};
+pub(crate) use elementwise::{activate, gate, slope};
 pub use library::verify_library;
 pub use pointers::{GroupPointers, Pointers, Queue};
 #[cfg(feature = "interpose-kernels")]

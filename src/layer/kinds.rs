@@ -1,5 +1,7 @@
 //! What the blocks of a layer can be told, on a GPU and on the CPU.
 
+use crate::problem::{Activation, Real};
+
 /// Which numbers of a head a rope turns together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeStyle {
@@ -20,6 +22,23 @@ pub enum GateFunction {
     GeGluErf,
     /// max(x, 0)^2.
     Relu2,
+}
+
+impl GateFunction {
+    /// The activation that is this function; `None` for a function that no activation is.
+    pub const fn activation(self) -> Option<Activation> {
+        match self {
+            Self::SwiGlu => Some(Activation::Silu),
+            Self::GeGluTanh => Some(Activation::GeluTanh),
+            Self::GeGluErf => Some(Activation::GeluErf),
+            Self::Relu2 => None,
+        }
+    }
+
+    /// The function itself, at infinities as [`Activation::apply`].
+    pub fn apply<T: Real>(self, x: T) -> T {
+        self.activation().map_or_else(|| Activation::Relu.apply(x).powi(2), |activation| activation.apply(x))
+    }
 }
 
 /// How the next token of a sequence is drawn.

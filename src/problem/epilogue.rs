@@ -130,6 +130,16 @@ pub enum Gate {
     Interleaved,
 }
 
+impl Gate {
+    /// The columns of gate `j` and of the number that it multiplies, of `n` columns.
+    pub(crate) const fn places(self, j: usize, n: usize) -> [usize; 2] {
+        match self {
+            Self::Halves => [j, n / 2 + j],
+            Self::Interleaved => [2 * j, 2 * j + 1],
+        }
+    }
+}
+
 /// The dimension of the result that a bias runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BiasAxis {

@@ -229,3 +229,19 @@ unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result<(),
     // SAFETY: the caller's promise.
     unsafe { launch::launch(plan, pointers, queue) }.map_err(|e| e.to_string())
 }
+
+/// The most bytes of the pool that were in use at once since the last call.
+pub fn most_used() -> candle::Result<u64> {
+    use candle::cuda_backend::cudarc::driver::result::{device as of, mem_pool};
+    use candle::cuda_backend::cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as HIGH;
+    let (mut bytes, mut none) = (0u64, 0u64);
+    let found = of::get(0).and_then(|device| {
+        // SAFETY: the attribute is a number of 64 bits, and the pool is the device's own.
+        unsafe {
+            let pool = of::get_default_mem_pool(device)?;
+            mem_pool::get_attribute(pool, HIGH, (&raw mut bytes).cast())?;
+            mem_pool::set_attribute(pool, HIGH, (&raw mut none).cast())
+        }
+    });
+    found.map(|()| bytes).map_err(candle::Error::wrap)
+}

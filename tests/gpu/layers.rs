@@ -5,7 +5,7 @@ mod blocks;
 #[path = "../support/sampler.rs"]
 mod sampler;
 
-use crate::device::Gpu;
+use crate::device::{most_used, Gpu};
 use crate::Test;
 use blocks::{exact, ints, randn, Shape};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -344,22 +344,6 @@ impl Step {
         self.positions.slice_set(&ints(&[9, 3], device)?, 0, 0)?;
         self.lengths.slice_set(&ints(&[10, 4], device)?, 0, 0)
     }
-}
-
-/// The most bytes of the pool that were in use at once since the last call.
-fn most_used() -> Result<u64> {
-    use candle::cuda_backend::cudarc::driver::result::{device as of, mem_pool};
-    use candle::cuda_backend::cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as HIGH;
-    let (mut bytes, mut none) = (0u64, 0u64);
-    let found = of::get(0).and_then(|device| {
-        // SAFETY: the attribute is a number of 64 bits, and the pool is the device's own.
-        unsafe {
-            let pool = of::get_default_mem_pool(device)?;
-            mem_pool::get_attribute(pool, HIGH, (&raw mut bytes).cast())?;
-            mem_pool::set_attribute(pool, HIGH, (&raw mut none).cast())
-        }
-    });
-    found.map(|()| bytes).map_err(candle::Error::wrap)
 }
 
 /// A graph of all blocks, captured in each mode, gives the bits of the launches one by one, twice; and the launches allocate nothing.

@@ -31,6 +31,7 @@ mod gguf_errors;
 #[cfg(feature = "interpose-kernels")]
 mod gguf_experts;
 mod groups;
+mod into;
 mod launches;
 #[cfg(feature = "layers")]
 mod layers;
@@ -187,6 +188,7 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(gguf_experts::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
+    tests.extend(into::tests());
     #[cfg(feature = "layers")]
     tests.extend(layers::tests());
     tests.extend(odd_addresses::tests());

@@ -1,5 +1,7 @@
 //! Products into tensors that exist, on the CPU.
 
+#[path = "../support/merged.rs"]
+mod merged;
 #[path = "../support/into.rs"]
 mod products;
 
@@ -30,4 +32,24 @@ fn layers_of_experts_are_those_of_forward() -> Result<()> {
 #[test]
 fn what_cannot_be_written_is_refused() -> Result<()> {
     products::refusals(CPU)
+}
+
+#[test]
+fn feed_forward_parts_are_as_in_f64() -> Result<()> {
+    merged::mlps(CPU)
+}
+
+#[test]
+fn merged_blocks_are_layers_beside_one_another() -> Result<()> {
+    merged::of_blocks(CPU)
+}
+
+#[test]
+fn merged_layers_have_the_names_of_safetensors() -> Result<()> {
+    merged::of_names(CPU)
+}
+
+#[test]
+fn merged_layers_that_do_not_fit_are_refused() -> Result<()> {
+    merged::refusals(CPU)
 }

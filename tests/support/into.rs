@@ -31,7 +31,7 @@ pub fn same(what: &str, got: &Tensor, expected: &Tensor) -> Result<()> {
 }
 
 /// Half the distance from 1 to the next number.
-fn unit(dtype: DType) -> f64 {
+pub fn unit(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-11),
         DType::BF16 => 2f64.powi(-8),

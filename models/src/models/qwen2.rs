@@ -5,7 +5,7 @@ use super::{Plain, Sequences};
 use crate::body::Body;
 use crate::decoder::Decoder;
 use crate::weights::Dense;
-use candle::{bail, Result, Tensor};
+use candle::{bail, Module, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
@@ -78,7 +78,7 @@ impl Model {
             bail!("qwen2: there are no masks here; use candle_tilegemm_models::Decoder for sequences of different lengths");
         }
         let x = embed(&self.body, input_ids)?;
-        self.body.normed(&self.sequences.forward(&self.body, &x, seqlen_offset)?)
+        self.body.norm().forward(&self.sequences.forward(&self.body, &x, seqlen_offset)?)
     }
 
     /// Gives the cache back.

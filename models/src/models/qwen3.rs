@@ -5,7 +5,7 @@ use super::{Plain, Sequences};
 use crate::body::Body;
 use crate::decoder::Decoder;
 use crate::weights::Dense;
-use candle::{Result, Tensor};
+use candle::{Module, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
@@ -85,7 +85,7 @@ impl Model {
     /// A position that the cache has not reached, and more tokens than the model's longest sequence.
     pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
         let x = embed(&self.body, input)?;
-        self.body.normed(&self.sequences.forward(&self.body, &x, offset)?)
+        self.body.norm().forward(&self.sequences.forward(&self.body, &x, offset)?)
     }
 
     /// Gives the cache back.

@@ -44,7 +44,9 @@ impl Sequences {
         if tokens == 1 {
             let list = |number: usize| Tensor::full(number as u32, sequences, x.device());
             let slots = Tensor::arange(0, sequences as u32, x.device())?;
-            return body.step(x.squeeze(1)?, [&list(past)?, &list(past + 1)?, &slots], store)?.unsqueeze(1);
+            let scratch = body.scratch(sequences)?;
+            body.step(&x.squeeze(1)?, [&list(past)?, &list(past + 1)?, &slots], store, &scratch)?;
+            return scratch.x.unsqueeze(1);
         }
         let mut all = vec![];
         for slot in 0..sequences {
@@ -52,7 +54,7 @@ impl Sequences {
             let mut of_slot = vec![];
             for first in (0..tokens).step_by(CHUNK) {
                 let chunk = x.narrow(0, first, CHUNK.min(tokens - first))?;
-                of_slot.push(body.prompt(chunk, slot, past + first, store)?);
+                of_slot.push(body.prompt(&chunk, slot, past + first, store)?);
             }
             all.push(Tensor::cat(&of_slot, 0)?);
         }

@@ -1,14 +1,14 @@
 //! The weights of a folder of safetensors, by Hugging Face's names.
 
-use super::product::{Head, Product, Table};
 use super::source::{Norm, Source};
+use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
 use candle::{Result, Tensor};
 use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::moe::FusedMoe;
-use candle_tilegemm::nn::{Embedding, Linear};
+use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear};
 
 pub(crate) struct Dense<'a> {
     config: &'a Config,
@@ -28,7 +28,7 @@ impl<'a> Dense<'a> {
     }
 
     /// Layers over one another in one product.
-    fn merged(&self, vb: &VarBuilder, parts: &[(&str, usize)], columns: usize, bias: bool) -> Result<Product> {
+    fn merged(&self, vb: &VarBuilder, parts: &[(&str, usize)], columns: usize, bias: bool) -> Result<MergedLinear> {
         let (mut weights, mut biases) = (vec![], vec![]);
         for (name, rows) in parts {
             let vb = vb.pp(name);
@@ -38,7 +38,7 @@ impl<'a> Dense<'a> {
             }
         }
         let bias = if bias { Some(Tensor::cat(&biases, 0)?) } else { None };
-        Ok(Product::Dense(Linear::new(Tensor::cat(&weights, 0)?, bias)))
+        Ok(Linear::new(Tensor::cat(&weights, 0)?, bias).into())
     }
 }
 
@@ -54,13 +54,13 @@ impl Source for Dense<'_> {
         Ok(vb.get_with_hints(size, "weight", Init::Const(1.0))?.detach())
     }
 
-    fn qkv(&mut self, layer: usize) -> Result<Product> {
+    fn qkv(&mut self, layer: usize) -> Result<MergedLinear> {
         let [q, k, v] = self.config.qkv_columns();
         let parts = [("q_proj", q), ("k_proj", k), ("v_proj", v)];
         self.merged(&self.layer(layer).pp("self_attn"), &parts, self.config.hidden, self.config.qkv_bias)
     }
 
-    fn o(&mut self, layer: usize) -> Result<Product> {
+    fn o(&mut self, layer: usize) -> Result<MergedLinear> {
         let [columns, ..] = self.config.qkv_columns();
         self.merged(&self.layer(layer).pp("self_attn"), &[("o_proj", self.config.hidden)], columns, self.config.o_bias)
     }
@@ -69,14 +69,12 @@ impl Source for Dense<'_> {
         let vb = self.layer(layer).pp("mlp");
         if let Some(experts) = self.config.experts_of(layer) {
             let dtype = vb.dtype();
-            return Ok(FeedForward::Experts(FusedMoe::new(&experts, vb, dtype)?));
+            return Ok(FeedForward::Experts(FusedMoe::new(&experts, vb, dtype)?.detached()));
         }
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
-        Ok(FeedForward::Gated {
-            gate_up: self.merged(&vb, &[("gate_proj", inner), ("up_proj", inner)], hidden, false)?,
-            function: self.config.gate()?,
-            down: self.merged(&vb, &[("down_proj", hidden)], inner, false)?,
-        })
+        let gate_up = self.merged(&vb, &[("gate_proj", inner), ("up_proj", inner)], hidden, false)?;
+        let down = self.merged(&vb, &[("down_proj", hidden)], inner, false)?;
+        Ok(FeedForward::Gated(GatedMlp::new(gate_up, down, self.config.gate()?)?))
     }
 
     fn table(&mut self) -> Result<Table> {

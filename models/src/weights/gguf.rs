@@ -3,14 +3,14 @@
 //! The rows of q and k of a llama are permuted there, so that the numbers which a rotation turns together lie side by side. They stay as they are:
 //! `Config::rope_style` says which pairs the rotation takes.
 
-use super::product::{Head, Product, Table};
 use super::source::{Norm, Source};
+use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
 use candle::quantized::gguf_file::Content;
 use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle::{bail, DType, Device, Result, Shape, Tensor};
-use candle_tilegemm::nn::{Embedding, Linear, QLinear};
+use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QLinear};
 use std::borrow::Cow;
 use std::io::{Read, Seek};
 
@@ -50,38 +50,36 @@ impl<R: Read + Seek> Gguf<'_, R> {
         self.dense(&tensor)
     }
 
-    /// Layers of a block over one another: in one product where they have one format.
-    fn merged(&mut self, layer: usize, parts: &[(&str, usize)], columns: usize, bias: bool) -> Result<Product> {
-        let (mut weights, mut biases) = (vec![], vec![]);
+    /// Layers of a block over one another: neighbours of one format as one product.
+    fn merged(&mut self, layer: usize, parts: &[(&str, usize)], columns: usize, bias: bool) -> Result<MergedLinear> {
+        let mut weights = vec![];
         for (name, rows) in parts {
-            weights.push(self.tensor(&format!("blk.{layer}.{name}.weight"), (*rows, columns))?);
-            if bias {
-                biases.push(self.list(&format!("blk.{layer}.{name}.bias"), *rows)?);
-            }
+            let weight = self.tensor(&format!("blk.{layer}.{name}.weight"), (*rows, columns))?;
+            let bias = if bias { Some(self.list(&format!("blk.{layer}.{name}.bias"), *rows)?) } else { None };
+            weights.push((weight, bias));
         }
-        let is_one = weights.iter().all(|weight| weight.dtype() == weights[0].dtype() || is_dense(weight))
-            && weights.iter().all(|weight| is_dense(weight) == is_dense(&weights[0]));
-        if is_one {
-            let bias = if bias { Some(Tensor::cat(&biases, 0)?) } else { None };
-            return self.product(&weights, columns, bias);
-        }
-        let mut biases = biases.into_iter();
-        let parts = weights.iter().map(|weight| self.product(std::slice::from_ref(weight), columns, biases.next()));
-        Ok(Product::Beside(parts.collect::<Result<_>>()?))
+        let format = |weight: &QTensor| (!is_dense(weight)).then_some(weight.dtype());
+        let products = weights.chunk_by(|(x, _), (y, _)| format(x) == format(y));
+        let products: Vec<MergedLinear> =
+            products.map(|weights| self.product(weights, columns)).collect::<Result<_>>()?;
+        MergedLinear::new(products)
     }
 
     /// One product with weights of one format, or with dense weights.
-    fn product(&self, weights: &[QTensor], columns: usize, bias: Option<Tensor>) -> Result<Product> {
-        if is_dense(&weights[0]) {
-            let weights = weights.iter().map(|weight| self.dense(weight)).collect::<Result<Vec<_>>>()?;
-            return Ok(Product::Dense(Linear::new(Tensor::cat(&weights, 0)?, bias)));
+    fn product(&self, weights: &[(QTensor, Option<Tensor>)], columns: usize) -> Result<MergedLinear> {
+        let biases: Vec<Tensor> = weights.iter().filter_map(|(_, bias)| bias.clone()).collect();
+        let bias = if biases.is_empty() { None } else { Some(Tensor::cat(&biases, 0)?) };
+        let weights: Vec<&QTensor> = weights.iter().map(|(weight, _)| weight).collect();
+        if is_dense(weights[0]) {
+            let weights = weights.into_iter().map(|weight| self.dense(weight)).collect::<Result<Vec<_>>>()?;
+            return Ok(Linear::new(Tensor::cat(&weights, 0)?, bias).into());
         }
-        let weight = self.stacked(weights, columns)?;
-        Ok(Product::Blocks(QLinear::from_weights(QMatMul::from_qtensor(weight)?, bias)))
+        let weight = self.stacked(&weights, columns)?;
+        Ok(QLinear::from_weights(QMatMul::from_qtensor(weight)?, bias).into())
     }
 
     /// Blocks over one another, on the device. A row is a whole number of blocks.
-    fn stacked(&self, weights: &[QTensor], columns: usize) -> Result<QTensor> {
+    fn stacked(&self, weights: &[&QTensor], columns: usize) -> Result<QTensor> {
         let (mut bytes, mut rows) = (vec![], 0);
         for weight in weights {
             bytes.extend_from_slice(&weight.data()?);
@@ -104,24 +102,22 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         }
     }
 
-    fn qkv(&mut self, layer: usize) -> Result<Product> {
+    fn qkv(&mut self, layer: usize) -> Result<MergedLinear> {
         let [q, k, v] = self.config.qkv_columns();
         let parts = [("attn_q", q), ("attn_k", k), ("attn_v", v)];
         self.merged(layer, &parts, self.config.hidden, self.config.qkv_bias)
     }
 
-    fn o(&mut self, layer: usize) -> Result<Product> {
+    fn o(&mut self, layer: usize) -> Result<MergedLinear> {
         let [columns, ..] = self.config.qkv_columns();
         self.merged(layer, &[("attn_output", self.config.hidden)], columns, self.config.o_bias)
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
-        Ok(FeedForward::Gated {
-            gate_up: self.merged(layer, &[("ffn_gate", inner), ("ffn_up", inner)], hidden, false)?,
-            function: self.config.gate()?,
-            down: self.merged(layer, &[("ffn_down", hidden)], inner, false)?,
-        })
+        let gate_up = self.merged(layer, &[("ffn_gate", inner), ("ffn_up", inner)], hidden, false)?;
+        let down = self.merged(layer, &[("ffn_down", hidden)], inner, false)?;
+        Ok(FeedForward::Gated(GatedMlp::new(gate_up, down, self.config.gate()?)?))
     }
 
     fn table(&mut self) -> Result<Table> {
@@ -130,7 +126,7 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         Ok(if is_dense(&table) {
             Table::Dense(Embedding::new(self.dense(&table)?, hidden))
         } else {
-            Table::Blocks(self.stacked(&[table], hidden)?.into(), self.dtype)
+            Table::Blocks(self.stacked(&[&table], hidden)?.into(), self.dtype)
         })
     }
 
@@ -142,7 +138,7 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         Ok(if is_dense(&weight) {
             Head::Dense(self.dense(&weight)?)
         } else {
-            Head::Blocks(QMatMul::from_qtensor(self.stacked(&[weight], self.config.hidden)?)?.into())
+            Head::Blocks(QMatMul::from_qtensor(self.stacked(&[&weight], self.config.hidden)?)?.into())
         })
     }
 

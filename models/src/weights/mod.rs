@@ -2,10 +2,10 @@
 
 mod dense;
 mod gguf;
-mod product;
 mod source;
+mod tokens;
 
 pub(crate) use dense::Dense;
 pub(crate) use gguf::Gguf;
-pub(crate) use product::{Head, Product, Table};
 pub(crate) use source::{Norm, Source};
+pub(crate) use tokens::{Head, Table};

@@ -1,18 +1,19 @@
 //! What a decoder asks of weights of both kinds.
 
-use super::product::{Head, Product, Table};
+use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
 use candle::{Result, Tensor};
+use candle_tilegemm::nn::MergedLinear;
 
 /// Where a model's weights come from.
 pub(crate) trait Source {
     /// The weights of a norm: those of a layer by the layer's number.
     fn norm(&mut self, norm: Norm) -> Result<Tensor>;
     /// q, k and v in one.
-    fn qkv(&mut self, layer: usize) -> Result<Product>;
+    fn qkv(&mut self, layer: usize) -> Result<MergedLinear>;
     /// The product after attention.
-    fn o(&mut self, layer: usize) -> Result<Product>;
+    fn o(&mut self, layer: usize) -> Result<MergedLinear>;
     /// The feed-forward part.
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward>;
     /// The rows of tokens.

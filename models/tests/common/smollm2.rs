@@ -25,6 +25,16 @@ const QUESTIONS: [&str; 8] = [
     "1, 1, 2, 3, 5, 8: what comes next?",
     "Why is the sky blue?",
 ];
+const STYLES: [&str; 8] = [
+    "",
+    " Answer in one sentence.",
+    " Explain it to a child.",
+    " Give an example.",
+    " Write a poem about it.",
+    " Be brief.",
+    " Answer in French.",
+    " Use numbers.",
+];
 /// Tokens that each prompt goes on with.
 pub const STEPS: usize = 6;
 
@@ -41,12 +51,12 @@ pub fn file() -> (BufReader<File>, Content) {
 }
 
 /// candle's llama with the file's weights in f32. The rows of q and k go back to where Hugging Face has them.
-fn truth() -> Result<(llama::Llama, llama::Config)> {
+fn truth(device: &Device) -> Result<(llama::Llama, llama::Config)> {
     let (mut file, content) = file();
     let (hidden, heads, kv_heads, head) = (576, 9, 3, 64);
     let mut weights = HashMap::new();
     for name in content.tensor_infos.keys() {
-        let tensor = content.tensor(&mut file, name, &Device::Cpu)?.dequantize(&Device::Cpu)?;
+        let tensor = content.tensor(&mut file, name, device)?.dequantize(device)?;
         let halves = |heads: usize| {
             tensor.reshape((heads, head / 2, 2, hidden))?.transpose(1, 2)?.reshape((heads * head, hidden))
         };
@@ -86,22 +96,23 @@ fn truth() -> Result<(llama::Llama, llama::Config)> {
         tie_word_embeddings: true,
         ..llama::Config::config_7b_v2(false)
     };
-    let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
+    let vb = VarBuilder::from_tensors(weights, DType::F32, device);
     Ok((llama::Llama::load(vb, &config)?, config))
 }
 
-/// Questions in the form of its chat template.
-pub fn prompts() -> Vec<Vec<u32>> {
+/// Questions in the form of its chat template: eight, or each of them in eight styles.
+pub fn prompts(styles: usize) -> Vec<Vec<u32>> {
     let (_, content) = file();
     let Some(Value::String(template)) = content.metadata.get("tokenizer.chat_template") else { panic!("no template") };
     let tokenizer = tokenizer::of(&content).unwrap();
-    let encode = |question: &&str| {
-        let text = chat::first_turn(question, Some(template.as_str())).unwrap();
+    let encode = |question: String| {
+        let text = chat::first_turn(&question, Some(template.as_str())).unwrap();
         let ids = tokenizer.encode(text.as_str(), false).unwrap().get_ids().to_vec();
         assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
         ids
     };
-    QUESTIONS.iter().map(encode).collect()
+    let of = |style: &str| QUESTIONS.map(|question| encode(format!("{question}{style}")));
+    STYLES[..styles].iter().flat_map(|style| of(style)).collect()
 }
 
 /// The logits after each prompt and after each of `STEPS` tokens, which candle's llama chooses.
@@ -110,17 +121,19 @@ pub struct Told {
     pub logits: Vec<Tensor>,
 }
 
-pub fn told(prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
-    let (model, config) = truth()?;
+pub fn told(prompts: &[Vec<u32>], device: &Device) -> Result<Vec<Told>> {
+    let (model, config) = truth(device)?;
     let tell = |prompt: &Vec<u32>| -> Result<Told> {
-        let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
-        let mut logits = vec![model.forward(&Tensor::new(vec![&prompt[..]], &Device::Cpu)?, 0, &mut cache)?];
+        let mut cache = llama::Cache::new(true, DType::F32, &config, device)?;
+        let mut forward = |tokens: &[u32], past: usize| {
+            model.forward(&Tensor::new(vec![tokens], device)?, past, &mut cache)?.to_device(&Device::Cpu)
+        };
+        let mut logits = vec![forward(prompt, 0)?];
         let mut tokens = vec![];
         for step in 0..STEPS {
             let (token, _) = best(&logits[step])?;
             tokens.push(token);
-            let x = Tensor::new(&[[token]], &Device::Cpu)?;
-            logits.push(model.forward(&x, prompt.len() + step, &mut cache)?);
+            logits.push(forward(&[token], prompt.len() + step)?);
         }
         Ok(Told { tokens, logits })
     };

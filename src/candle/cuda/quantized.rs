@@ -23,8 +23,6 @@ pub(in crate::candle) fn format_for(x: &Tensor, weight: &QMatMul) -> Option<Form
 pub(in crate::candle) struct Operands<'a> {
     pub x: Rows<'a>,
     pub weight: &'a QTensor,
-    /// The first row of the weights; the result has as many columns as there are rows of weights to multiply with.
-    pub first_row: usize,
     pub bias: Option<&'a Tensor>,
     pub c: Option<Rows<'a>>,
     pub gates_c: bool,
@@ -34,8 +32,8 @@ pub(in crate::candle) struct Operands<'a> {
 /// The product with weights of this format. Allocates nothing.
 pub(in crate::candle) fn product(device: &CudaDevice, of: &Operands, b: Format, activation: Activation) -> Result<()> {
     let (a, weight) = (number_format(of.x.tensor.dtype())?, of.weight);
-    let (_, k) = weight.shape().dims2()?;
-    let [m, n] = [of.x.rows, of.out.columns];
+    let (n, k) = weight.shape().dims2()?;
+    let m = of.x.rows;
     let problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|problem| {
         let at = |rows: Rows| Operand::row_major(a, rows.stride, [0, 0]);
         (problem.a, problem.b.format, problem.d) = (at(of.x), b, at(of.out));
@@ -47,7 +45,6 @@ pub(in crate::candle) fn product(device: &CudaDevice, of: &Operands, b: Format, 
     let stream = device.cuda_stream();
     let launcher = Launcher::on(device, &stream)?;
     let (w, _guard) = weight.device_ptr_with_guard(&stream)?;
-    let w = w.wrapping_add(of.first_row * b.bytes(k));
     let tensors = [Read(Some(of.x.tensor)), Read(of.bias), Read(of.c.map(|c| c.tensor)), Write(Some(of.out.tensor))];
     with(device, tensors, |[x, bias, c, d], _| {
         let problem = problem.with(|problem| {

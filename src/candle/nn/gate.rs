@@ -1,11 +1,15 @@
 //! Gates after a product that no kernel gates.
 
+#[cfg(feature = "cuda")]
+use crate::candle::cuda;
 #[cfg(feature = "layers")]
 use crate::candle::cuda::layers;
 use crate::candle::numbers::{narrow, wide};
 use crate::candle::tensors::{unwritten, Block, Rows, FLOATS};
 use crate::layer::GateFunction;
-use crate::problem::{Activation, Gate};
+use crate::problem::Gate;
+#[cfg(feature = "layers")]
+use ::candle::DType;
 use ::candle::{bail, Device, Result, Tensor};
 use rayon::prelude::*;
 
@@ -13,8 +17,8 @@ const BLOCK: Block = Block("gate");
 
 /// `function(gate) * up` of rows that hold both: the gates first, or gates and numbers in turns.
 ///
-/// `x` is (.., 2 n) in f16, bf16 or, on the CPU, f32, and the result is (.., n) in its type. On a GPU the function needs the feature `layers`, and n is a
-/// multiple of 8. No gradient passes.
+/// `x` is (.., 2 n) in f16, bf16 or f32, and the result is (.., n) in its type. On a GPU the kernel of the feature `layers` takes 16 bits and n that are multiples
+/// of 8; a slower one takes contiguous tensors for the rest. No gradient passes.
 ///
 /// ```
 /// use candle::{Device, Tensor};
@@ -57,7 +61,15 @@ pub fn gate_into(x: &Tensor, gate: Gate, function: GateFunction, out: &Tensor) -
     match x.tensor.device() {
         Device::Cpu => on_cpu(x, gate, function, out),
         #[cfg(feature = "layers")]
-        Device::Cuda(device) => layers::gate(device, x, gate == Gate::Interleaved, function, out),
+        Device::Cuda(device) if x.tensor.dtype() != DType::F32 && out.columns % 8 == 0 => {
+            layers::gate(device, x, gate == Gate::Interleaved, function, out)
+        }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) if x.stride != columns || out.stride != columns / 2 => {
+            bail!("gate: x or the result is not contiguous; call `.contiguous()?` on it")
+        }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => cuda::gate(device, x, gate, function, out),
         other => BLOCK.elsewhere(other),
     }
 }
@@ -67,17 +79,8 @@ fn on_cpu(x: Rows, gate: Gate, function: GateFunction, out: Rows) -> Result<()> 
     let mut results = vec![0.0; out.rows * n];
     results.par_chunks_mut(n).zip(values.par_chunks(2 * n)).for_each(|(results, row)| {
         for (j, result) in results.iter_mut().enumerate() {
-            let (gate, up) = match gate {
-                Gate::Halves => (row[j], row[n + j]),
-                Gate::Interleaved => (row[2 * j], row[2 * j + 1]),
-            };
-            let gate = match function {
-                GateFunction::SwiGlu => Activation::Silu.apply(gate),
-                GateFunction::GeGluTanh => Activation::GeluTanh.apply(gate),
-                GateFunction::GeGluErf => Activation::GeluErf.apply(gate),
-                GateFunction::Relu2 => Activation::Relu.apply(gate) * Activation::Relu.apply(gate),
-            };
-            *result = gate * up;
+            let [gate, up] = gate.places(j, 2 * n);
+            *result = function.apply(row[gate]) * row[up];
         }
     });
     narrow(out, &results)

@@ -10,17 +10,23 @@ pub mod attention;
 mod draw;
 mod embedding;
 mod gate;
+mod merged;
+mod mlp;
 pub mod moe;
 mod next;
 mod norm;
+mod qkv;
 mod qlinear;
 mod sampler;
 
 pub use crate::layer::{GateFunction, Sampling};
 pub use embedding::{embedding, Embedding};
 pub use gate::{gate, gate_into};
+pub use merged::MergedLinear;
+pub use mlp::{gated_mlp, GatedMlp, GatedMlpWorkspace};
 pub use next::Next;
 pub use norm::{rms_norm, RmsNorm};
+pub use qkv::{qkv_linear, QkvLinear};
 pub use qlinear::{qlinear, qlinear_b, qlinear_no_bias, QLinear};
 pub use sampler::Sampler;
 

@@ -130,7 +130,7 @@ impl QLinear {
     /// As for `forward`; a tensor that does not fit or shares memory with an input; tensors that track gradients; on a GPU an input whose rows are no rows of
     /// numbers side by side, and dequantised weights of another type than x.
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
-        self.write(x, Beside::Nothing, 0, out)
+        self.write(x, Beside::Nothing, out)
     }
 
     /// [`forward_residual`](Self::forward_residual) into a tensor that exists, which may be the residual itself.
@@ -138,7 +138,7 @@ impl QLinear {
     /// # Errors
     /// As for [`forward_into`](Self::forward_into).
     pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
-        self.write(x, Beside::Residual(residual), 0, out)
+        self.write(x, Beside::Residual(residual), out)
     }
 
     /// [`forward_gated`](Self::forward_gated) into a tensor that exists, which may be `up` itself.
@@ -146,7 +146,11 @@ impl QLinear {
     /// # Errors
     /// As for [`forward_into`](Self::forward_into).
     pub fn forward_gated_into(&self, x: &Tensor, up: &Tensor, out: &Tensor) -> Result<()> {
-        self.write(x, Beside::Up(up), 0, out)
+        self.write(x, Beside::Up(up), out)
+    }
+
+    pub(super) fn activation(&self) -> Activation {
+        self.activation
     }
 
     /// Rows and columns of the weights.
@@ -157,10 +161,9 @@ impl QLinear {
         }
     }
 
-    /// The product with the rows of the weights from `first_row` on, as many as the result has columns.
-    fn write(&self, x: &Tensor, beside: Beside, first_row: usize, out: &Tensor) -> Result<()> {
+    fn write(&self, x: &Tensor, beside: Beside, out: &Tensor) -> Result<()> {
         let ((rows, k), n) = (self.sizes()?, out.dims().last().copied().unwrap_or(0));
-        if x.dims().last() != Some(&k) || n + first_row > rows || (first_row == 0 && n != rows && self.bias.is_some()) {
+        if x.dims().last() != Some(&k) || n != rows {
             bail!(
                 "QLinear: x is {:?} and the result {:?}; expected rows of {k} and of {rows} numbers",
                 x.dims(),
@@ -192,7 +195,6 @@ impl QLinear {
             let operands = Operands {
                 x: BLOCK.rows("x", x, k)?,
                 weight,
-                first_row,
                 bias: self.bias.as_ref(),
                 c: c.map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
                 gates_c: matches!(beside, Beside::Up(_)),
@@ -202,9 +204,9 @@ impl QLinear {
         }
         match &self.weight {
             QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) if weight.dtype() == x.dtype() => {
-                self.gemm(beside).forward_into(x, &weight.narrow(0, first_row, n)?.t()?, out)
+                self.gemm(beside).forward_into(x, &weight.t()?, out)
             }
-            _ if x.device().is_cpu() && n == rows => put(&self.product(x, beside)?, out),
+            _ if x.device().is_cpu() => put(&self.product(x, beside)?, out),
             QMatMul::QTensor(_) => BLOCK.elsewhere(x.device()),
             QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => bail!(
                 "QLinear: x is in {:?}, and the dequantised weights are in {:?}; convert x before a product into a tensor",
@@ -235,7 +237,7 @@ impl QLinear {
             let dense = |tensor: &Tensor| tensor.detach().contiguous();
             let of = Self { bias: self.bias.as_ref().map(dense).transpose()?, ..self.clone() };
             let c = beside.tensor().map(dense).transpose()?;
-            of.write(&dense(x)?, beside.with(c.as_ref()), 0, &out)?;
+            of.write(&dense(x)?, beside.with(c.as_ref()), &out)?;
             return Ok(out);
         }
         match (&self.weight, beside) {

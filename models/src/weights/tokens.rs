@@ -1,42 +1,10 @@
-//! Products with dense weights and with blocks.
+//! What tokens become, and what tokens come from.
 
 use candle::quantized::{QMatMul, QTensor};
-use candle::{DType, Device, Module, Result, Tensor, D};
-use candle_tilegemm::nn::{Embedding, Linear, QLinear};
+use candle::{DType, Device, Module, Result, Tensor};
+use candle_tilegemm::nn::{Embedding, QLinear};
 use candle_tilegemm::Gemm;
 use std::sync::Arc;
-
-/// A product with weights.
-#[derive(Debug, Clone)]
-pub(crate) enum Product {
-    Dense(Linear),
-    Blocks(QLinear),
-    /// Products whose results lie side by side: their weights have different formats.
-    Beside(Vec<Product>),
-}
-
-impl Product {
-    /// (tokens, in) to (tokens, out).
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Dense(layer) => layer.forward(x),
-            Self::Blocks(layer) => layer.forward(x),
-            Self::Beside(parts) => {
-                let parts = parts.iter().map(|part| part.forward(x)).collect::<Result<Vec<_>>>()?;
-                Tensor::cat(&parts, D::Minus1)
-            }
-        }
-    }
-
-    /// The same plus a tensor of the result's shape.
-    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Dense(layer) => layer.forward_residual(x, residual),
-            Self::Blocks(layer) => layer.forward_residual(x, residual),
-            Self::Beside(_) => self.forward(x)? + residual,
-        }
-    }
-}
 
 /// The rows of tokens.
 #[derive(Debug, Clone)]
@@ -52,6 +20,14 @@ impl Table {
         match self {
             Self::Dense(table) => table.forward(tokens),
             Self::Blocks(table, dtype) => table.embedding(tokens)?.to_dtype(*dtype),
+        }
+    }
+
+    /// The same; a dense table's rows are in `out` then, and nothing is allocated.
+    pub fn rows_into(&self, tokens: &Tensor, out: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(table) => table.forward_into(tokens, out, None).map(|()| out.clone()),
+            Self::Blocks(..) => self.rows(tokens),
         }
     }
 
@@ -84,6 +60,14 @@ impl Head {
             Table::Dense(table) => Self::Dense(table.embeddings().clone()),
             Table::Blocks(table, _) => Self::Blocks(QMatMul::from_arc(table.clone())?.into()),
         })
+    }
+
+    /// (tokens, hidden) into (tokens, vocabulary) in f32. Allocates nothing where the weights are dense.
+    pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        match self {
+            Self::Dense(weight) => Gemm::new().out_dtype(DType::F32).forward_into(x, &weight.t()?, out),
+            Self::Blocks(layer) => layer.forward_into(&x.to_dtype(DType::F32)?, out),
+        }
     }
 
     /// (tokens, hidden) to (tokens, vocabulary) in f32.
