@@ -1,6 +1,8 @@
 //! The measurement of a decoder: cases, arms, and the time that is left.
 
 use super::super::footprint::{out_of_memory, tokens, GIB, RESERVE, STOPPED};
+#[cfg(feature = "bench")]
+use super::super::models::Interposed;
 use super::super::samples::Samples;
 use super::ours::Ours;
 use super::record::{Agreement, DecoderReport, Limits, Start, Timed, CAPTURED, EAGER, FAILED, OURS, SCHEMA, STOCK};
@@ -118,7 +120,7 @@ impl Bench<'_> {
             return Ok(());
         }
         #[cfg(feature = "bench")]
-        let _off = self.device.is_cuda().then(|| super::super::models::Interposed::off());
+        let _off = self.device.is_cuda().then(Interposed::off);
         let longest = Stock::longest(&self.size);
         self.arm(STOCK, &[STOCK], longest, |size, device| Ok(Box::new(Stock::load(size, device)?)))
     }
