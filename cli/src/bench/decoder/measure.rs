@@ -66,7 +66,10 @@ pub fn run(options: &Options, device: &Device, gpu: &str) -> Result<DecoderRepor
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg}, {elapsed}")?);
     let mut bench =
         Bench { options, size, device, report, bar, start: Instant::now(), until: None, logits: BTreeMap::new() };
-    bench.all()?;
+    // A device that failed fails in all that follows; what was measured before stays.
+    if let Err(failure) = bench.all() {
+        bench.report.wrong.push(format!("the run ended: {failure}"));
+    }
     bench.bar.finish_and_clear();
     Ok(bench.report)
 }
@@ -150,7 +153,10 @@ impl Bench<'_> {
         let load_s = start.elapsed().as_secs_f64();
         let prompt = self.first_prompt().min(longest - 1);
         let start = Instant::now();
-        subject.first_token(&self.prompt(prompt))?;
+        if let Err(error) = subject.first_token(&self.prompt(prompt)) {
+            self.leave_out(name, &failed(error.into()));
+            return Ok(());
+        }
         let first_token_ms = start.elapsed().as_secs_f64() * 1e3;
         self.report.starts.insert(name.into(), Start { load_s, first_token_ms, prompt });
 
@@ -273,7 +279,7 @@ impl Bench<'_> {
     ) -> Result<(Samples, Vec<u32>)> {
         let all = tokens(sequences, context, 0, self.size.vocabulary);
         let prompts: Vec<Vec<u32>> = all.chunks(context).map(<[u32]>::to_vec).collect();
-        subject.fill(&prompts)?;
+        subject.fill(&prompts, WARM_UP + self.options.steps)?;
         let (one, _) = subject.decode(arm, WARM_UP, 1)?;
         let steps = ((LONGEST.as_secs_f64() / one) as usize).clamp(FEWEST.min(self.options.steps), self.options.steps);
         let (mut samples, mut chosen) = (Samples::default(), vec![]);

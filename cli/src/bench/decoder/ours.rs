@@ -74,11 +74,11 @@ impl Subject for Ours {
         bytes.map_or(f64::INFINITY, |bytes| bytes as f64)
     }
 
-    fn fill(&mut self, prompts: &[Vec<u32>]) -> Result<()> {
+    fn fill(&mut self, prompts: &[Vec<u32>], steps: usize) -> Result<()> {
         (self.prompt, self.filled) = (None, None);
         let tokens = prompts[0].len();
-        // Steps after them have room.
-        let mut cache = self.cache(prompts.len(), tokens + tokens.clamp(64, 1024))?;
+        // Room for these steps, and for the one that runs ahead: a cache that grows has other graphs.
+        let mut cache = self.cache(prompts.len(), tokens + steps + 2)?;
         for (slot, prompt) in prompts.iter().enumerate() {
             self.decoder.prefill(slot, prompt, &mut cache)?;
         }

@@ -125,7 +125,7 @@ impl Subject for Stock {
         }
     }
 
-    fn fill(&mut self, prompts: &[Vec<u32>]) -> candle::Result<()> {
+    fn fill(&mut self, prompts: &[Vec<u32>], _: usize) -> candle::Result<()> {
         self.filled = None;
         let mut model = self.empty.clone();
         let context = prompts[0].len();

@@ -12,8 +12,8 @@ pub trait Subject {
     fn bytes_to_prefill(&self, tokens: usize) -> f64;
     /// Device memory of steps, besides the weights.
     fn bytes_to_decode(&self, context: usize, sequences: usize) -> f64;
-    /// Sequences with these tokens, from which steps start.
-    fn fill(&mut self, prompts: &[Vec<u32>]) -> Result<()>;
+    /// Sequences with these tokens, from which so many steps start.
+    fn fill(&mut self, prompts: &[Vec<u32>], steps: usize) -> Result<()>;
     /// Whether `fill` takes as long as so many steps.
     fn fills_by_steps(&self, sequences: usize) -> bool;
     /// Steps after the tokens of `fill`, as the arm takes them: `warm_up` of them, then the seconds of each of `steps`, and the tokens of the first sequence.
