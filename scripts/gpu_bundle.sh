@@ -26,7 +26,7 @@ for line in sys.stdin:
 }
 
 pack "" "gpu decoders overhead embed engine experts generate llama moe perplexity quantized tilegemm" $all \
-  --features "$features,candle,interpose,layers,bench,layout,models" --bins --test gpu --test decoders --bench overhead --example generate --example perplexity
+  --features "$features,candle,interpose,bench,layout,models" --bins --test gpu --test decoders --bench overhead --example generate --example perplexity
 if [[ " ${*:2} " == *" kernels "* ]]; then
   pack -kernels "gpu moe quantized" $all --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized
 fi

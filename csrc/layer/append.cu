@@ -25,7 +25,6 @@ struct Append {
   int tokens, heads, kv_heads, table_rows, slots_count, capacity, heads_each, warps_each;
   float eps;
   tg_rope rope;
-  bool lets_read;
 };
 
 template <class T, int count> struct alignas(sizeof(T) * count) Few {
@@ -70,9 +69,8 @@ struct Pairs {
 template <class T, int head, bool fp8>
 __global__ __launch_bounds__(128) void layer_append(const __grid_constant__ Append a) {
   constexpr int width = head == 64 ? 1 : head == 256 ? 4 : 2, half = head / 2, lanes = half / width;
-  if (!a.lets_read) launch_dependents();
   griddepcontrol_wait();
-  if (a.lets_read) launch_dependents();
+  launch_dependents();
   const int lane = threadIdx.x % 32, warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
   const int token = warp / a.warps_each;
   if (token >= a.tokens) return;
@@ -200,7 +198,7 @@ extern "C" tg_status tg_append_launch(const tg_append* args, const tg_launch* la
   a.slot_stride = y.slot_stride, a.head_stride = y.head_stride, a.row_stride = y.row_stride;
   a.scale_slot_stride = y.scale_slot_stride, a.scale_head_stride = y.scale_head_stride;
   a.tokens = x.tokens, a.heads = x.heads, a.kv_heads = y.kv_heads, a.table_rows = x.table_rows;
-  a.slots_count = y.slots, a.capacity = y.capacity, a.eps = x.eps, a.rope = x.rope, a.lets_read = x.lets_read;
+  a.slots_count = y.slots, a.capacity = y.capacity, a.eps = x.eps, a.rope = x.rope;
   const int every = a.heads + 2 * a.kv_heads;
   // One head a warp until warps abound.
   a.heads_each = int64_t(a.tokens) * every >= 16384 ? 8 : int64_t(a.tokens) * every >= 4096 ? 2 : 1;

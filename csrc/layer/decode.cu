@@ -124,7 +124,6 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode(const _
   float* const all_sums = reinterpret_cast<float*>(shared);                           // [2][warp][group][head]
   float2* const all_tops = reinterpret_cast<float2*>(all_sums + 2 * C::warps * row);  // [2][warp][group]
   float2* const pair_tops = all_tops + 2 * C::warps * a.group;                        // [part][group]
-  launch_dependents();
   if (!a.early) griddepcontrol_wait();
   const int length = length_of(a, lane);
   Unit unit;
@@ -239,7 +238,6 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode_cluster
   float2* const part_tops = reinterpret_cast<float2*>(part_sums + a.max_parts * own_pieces);  // [part][group]
   const int pair = blockIdx.x >> log_size, rank = blockIdx.x & (size - 1);
   const int sequence = pair / a.kv_heads, kv_head = pair % a.kv_heads;
-  launch_dependents();
   if (!a.early) griddepcontrol_wait();
   const int slot = a.slots ? a.slots[sequence] : sequence;
   const Cut x = cut(a, length_of(a, sequence));
@@ -287,6 +285,7 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode_cluster
     }
     rows = next;
   }
+  launch_dependents();
   if (x.parts == 1) return;  // all blocks of the cluster do
   if (!all_there) cluster_wait();
   cluster_sync();
@@ -452,7 +451,7 @@ extern "C" tg_status tg_attention_decode_launch(const tg_attention_decode* args,
   a.max_parts = y.kv_heads >= 8 ? 16 : y.kv_heads <= 2 ? 64 : 128 / y.kv_heads;
   a.early = x.after_append && launch->overlap;
   a.scale_log2 = x.scale * 1.4426950408889634f;
-  if (y.format == TG_F8E4M3) a.scale_log2 *= fp8_rest;
+  if (y.format == TG_F8E4M3) a.scale_log2 *= x.format == TG_F16 ? f16_rest : fp8_rest;
   return choose(a, y.head, a.group > 8, x.format, y.format == TG_F8E4M3, *launch);
 }
 

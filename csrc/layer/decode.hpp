@@ -110,6 +110,12 @@ __device__ __forceinline__ uint32_t bf16_of_fp8(uint32_t spread) {
 constexpr float fp8_lift = 1.2676506002282294e30f;  // 2^100, on the other factor
 constexpr float fp8_rest = 1048576.0f;              // 2^20, on the sum
 
+// The same as f16 numbers 2^8 smaller.
+__device__ __forceinline__ uint32_t f16_of_fp8(uint32_t spread) {
+  return (spread & 0x80008000) | ((spread >> 1) & 0x3f803f80);
+}
+constexpr float f16_rest = 256;  // on the sum
+
 template <class T>
 __device__ __forceinline__ uint32_t pack(float x, float y) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -129,10 +135,10 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
 // Config: T, head, columns (of 8 query heads), fp8, warps, tiles, blocks.
 template <class T_, int head_, int columns_, bool fp8_, int warps_, int tiles_, int blocks_>
 struct Config {
-  using T = T_;
-  using M = std::conditional_t<fp8_, __nv_bfloat16, T>;  // of the products
+  using T = T_;                                          // of q @ K^T
+  using M = std::conditional_t<fp8_, __nv_bfloat16, T>;  // of P @ V: P in f16 with small scales of V would vanish
   static constexpr int head = head_, columns = columns_, warps = warps_, tiles = tiles_, blocks = blocks_;
-  static constexpr bool fp8 = fp8_;
+  static constexpr bool fp8 = fp8_, lifts_q = fp8 && std::is_same_v<T, __nv_bfloat16>;
   static constexpr int bytes = fp8 ? 1 : 2;
   static constexpr int step = 16 * tiles;            // rows of a warp at once
   static constexpr int k_words = head * bytes / 16;  // of a lane in a row of K
@@ -179,10 +185,10 @@ struct Worker {
         const int at = C::fp8 ? byte_of<C::k_words, 4>(s, c) : byte_of<C::k_words, 4>(2 * s, c) / 2;
         uint2 words = make_uint2(0, 0);
         if (8 * n + r < group) words = *reinterpret_cast<const uint2*>(q + 2 * ((8 * n + r) * C::head + at));
-        if constexpr (C::fp8) {
+        if constexpr (C::lifts_q) {
           const float2 x = unpack<typename C::T>(words.x), y = unpack<typename C::T>(words.y);
-          words = make_uint2(pack<typename C::M>(x.x * fp8_lift, x.y * fp8_lift),
-                             pack<typename C::M>(y.x * fp8_lift, y.y * fp8_lift));
+          words = make_uint2(pack<typename C::T>(x.x * fp8_lift, x.y * fp8_lift),
+                             pack<typename C::T>(y.x * fp8_lift, y.y * fp8_lift));
         }
         this->q[n][s][0] = words.x, this->q[n][s][1] = words.y;
       }
@@ -248,13 +254,14 @@ struct Worker {
         uint32_t a[4];
         if constexpr (C::fp8) {
           const uint32_t x = k[t][0][i], y = k[t][1][i];
-          a[0] = bf16_of_fp8(__byte_perm(x, 0, 0x1100)), a[2] = bf16_of_fp8(__byte_perm(x, 0, 0x3322));
-          a[1] = bf16_of_fp8(__byte_perm(y, 0, 0x1100)), a[3] = bf16_of_fp8(__byte_perm(y, 0, 0x3322));
+          const auto of_fp8 = [](uint32_t spread) { return C::lifts_q ? bf16_of_fp8(spread) : f16_of_fp8(spread); };
+          a[0] = of_fp8(__byte_perm(x, 0, 0x1100)), a[2] = of_fp8(__byte_perm(x, 0, 0x3322));
+          a[1] = of_fp8(__byte_perm(y, 0, 0x1100)), a[3] = of_fp8(__byte_perm(y, 0, 0x3322));
         } else {
           a[0] = k[t][0][2 * i], a[1] = k[t][1][2 * i], a[2] = k[t][0][2 * i + 1], a[3] = k[t][1][2 * i + 1];
         }
 #pragma unroll
-        for (int n = 0; n < C::columns; n++) mma_16<typename C::M>(s[t][n], a, q[n][i][0], q[n][i][1]);
+        for (int n = 0; n < C::columns; n++) mma_16<typename C::T>(s[t][n], a, q[n][i][0], q[n][i][1]);
       }
     }
   }

@@ -1,5 +1,6 @@
 // Gathers rows of an embedding by tokens in device memory; gates that no product has fused.
 #include "common/activation.hpp"
+#include "gguf/blocks.hpp"
 #include "layer/launch.hpp"
 
 namespace tilegemm {
@@ -8,8 +9,8 @@ namespace {
 // Pieces of 16 bytes: block (x, y) copies piece y * 128 + thread of token x.
 __global__ __launch_bounds__(128) void layer_embedding(const uint32_t* tokens, const uint4* table, uint4* out,
                                                        int32_t* error, int vocabulary, int pieces) {
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int piece = blockIdx.y * 128 + threadIdx.x;
   const int64_t row = blockIdx.x;
   if (piece >= pieces) return;
@@ -17,6 +18,35 @@ __global__ __launch_bounds__(128) void layer_embedding(const uint32_t* tokens, c
   const bool known = token < uint32_t(vocabulary);
   out[row * pieces + piece] = known ? table[int64_t(token) * pieces + piece] : make_uint4(0, 0, 0, 0);
   if (!known && piece == 0 && error) *error = int32_t(1 + row);
+}
+
+// A thread makes a number: block (x, y) makes numbers 128 y ... of token x.
+template <class T>
+__global__ __launch_bounds__(128) void layer_embedding_of_blocks(const uint32_t* tokens, const uint8_t* table, T* out,
+                                                                 int32_t* error, int vocabulary, int columns,
+                                                                 tg_format format) {
+  griddepcontrol_wait();
+  launch_dependents();
+  const int column = blockIdx.y * 128 + threadIdx.x;
+  const int64_t row = blockIdx.x;
+  if (column >= columns) return;
+  const uint32_t token = tokens[row];
+  const bool known = token < uint32_t(vocabulary);
+  float x = 0;
+  if (known) {
+    const gguf::Block block = gguf::block_of(format);
+    const int64_t at = int64_t(token) * (columns / block.elements) + column / block.elements;
+    x = gguf::number(format, table + at * block.bytes, column % block.elements);
+  }
+  out[row * columns + column] = from_float<T>(x);
+  if (!known && column == 0 && error) *error = int32_t(1 + row);
+}
+
+template <class T>
+tg_status gather_blocks(const tg_embedding& x, const tg_launch& launch) {
+  return start<const uint32_t*, const uint8_t*, T*, int32_t*, int, int, tg_format>(
+      launch, dim3(x.count, (x.columns + 127) / 128), 128, 0, 1, layer_embedding_of_blocks<T>, x.tokens,
+      static_cast<const uint8_t*>(x.table), static_cast<T*>(x.out), x.error, x.vocabulary, x.columns, x.table_format);
 }
 
 struct Gated {
@@ -42,8 +72,8 @@ __global__ __launch_bounds__(128) void layer_gated(const __grid_constant__ Gated
   struct alignas(16) Eight {
     T x[8];
   };
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int column = (blockIdx.y * 128 + threadIdx.x) * 8;
   const int64_t row = blockIdx.x;
   if (column >= a.columns) return;
@@ -84,8 +114,18 @@ extern "C" tg_status tg_embedding_launch(const tg_embedding* args, const tg_laun
   using namespace tilegemm;
   const tg_embedding& x = *args;
   const int size = x.format == TG_F32 ? 4 : x.format == TG_F16 || x.format == TG_BF16 ? 2 : 0;
-  if (!size || x.count < 0 || x.vocabulary < 0 || x.columns < 1 || x.columns * int64_t(size) % 16 ||
-      x.columns > 1 << 20 || !at_multiple(x.table, 16) || !at_multiple(x.out, 16)) {
+  if (!size || x.count < 0 || x.vocabulary < 0 || x.columns < 1 || x.columns > 1 << 20) return TG_UNSUPPORTED;
+  if (gguf::is_block(x.table_format)) {
+    if (x.columns % gguf::block_of(x.table_format).elements) return TG_UNSUPPORTED;
+    if (x.count == 0) return TG_OK;
+    switch (x.format) {
+      case TG_F16: return gather_blocks<__half>(x, *launch);
+      case TG_BF16: return gather_blocks<__nv_bfloat16>(x, *launch);
+      default: return gather_blocks<float>(x, *launch);
+    }
+  }
+  if (x.table_format != x.format || x.columns * int64_t(size) % 16 || !at_multiple(x.table, 16) ||
+      !at_multiple(x.out, 16)) {
     return TG_UNSUPPORTED;
   }
   if (x.count == 0) return TG_OK;

@@ -3,7 +3,8 @@
  * All functions launch on a stream, allocate nothing, are legal in a capture, and give the same bits for the same
  * input. Status: TG_OK; TG_UNSUPPORTED, where nothing was launched; TG_CUDA_ERROR. Numbers are f16 or bf16 (norms,
  * embeddings and logits also f32), arithmetic is f32, and each output is rounded once. `overlap`: programmatic
- * dependent launch (common/ptx.hpp); every kernel here waits before it reads, and lets the next kernel start at once.
+ * dependent launch (common/ptx.hpp). Every kernel here waits for all that was launched before it, and then or later
+ * lets the next one start: blocks of a product that start while another product runs would be placed unevenly.
  *
  * Rows of padding: a row whose `slots` entry is negative reads and writes no cache. */
 #pragma once
@@ -56,8 +57,8 @@ typedef struct tg_attention_decode {
   int32_t sequences, heads, window; /* window 0: all rows */
   float scale;
   tg_format format; /* of q and out */
-  /* Whether the kernel before, on the same stream, is tg_append_launch with `lets_read`, of the same sequences: then,
-   * with `overlap`, this kernel reads lengths and all rows but each sequence's last before it waits. */
+  /* Whether the kernel before, on the same stream, is tg_append_launch, of the same sequences: then, with `overlap`,
+   * this kernel reads lengths and all rows but each sequence's last before it waits. */
   int32_t after_append;
 } tg_attention_decode;
 int64_t tg_attention_decode_workspace(int32_t sequences, int32_t heads, int32_t head);
@@ -93,9 +94,6 @@ typedef struct tg_append {
   tg_rope rope;
   float eps;
   tg_format format; /* of qkv and q_out */
-  /* Lets the next kernel start only when all kernels before this one have ended, not at once: what they wrote may then
-   * be read by the next kernel before its wait, as attention does with `after_append`. */
-  int32_t lets_read;
 } tg_append;
 tg_status tg_append_launch(const tg_append* args, const tg_launch* launch);
 
@@ -147,7 +145,7 @@ int64_t tg_prefill_workspace(const tg_prefill_args* args);
 /* y = x / sqrt(mean(x^2) + eps) * weight, rows of `columns` numbers. With a residual, sum = x + residual comes first,
  * rounded to x's format and stored, and y is the norm of sum: so the result has the bits of an addition and a norm
  * apart. sum may be x or the residual; y may be x without a residual, or the residual. Columns from 1 to 16384; f16,
- * bf16, f32, all operands alike. TG_UNSUPPORTED: others. */
+ * bf16, f32, all operands alike, but for y in f32 without a residual. TG_UNSUPPORTED: others. */
 typedef struct tg_rms_norm {
   const void* x;        /* [rows][columns], x_stride */
   const void* residual; /* null, or [rows][columns], residual_stride */
@@ -157,21 +155,22 @@ typedef struct tg_rms_norm {
   int64_t x_stride, residual_stride, sum_stride, y_stride;
   int32_t rows, columns;
   float eps;
-  tg_format format;
+  tg_format format, y_format;
 } tg_rms_norm;
 tg_status tg_rms_norm_launch(const tg_rms_norm* args, const tg_launch* launch);
 
 /* ---- embed_gate.cu ------------------------------------------------------------------------------------------------*/
 
 /* out[t] = table[tokens[t]]. A token outside of the vocabulary gives a row of zeros and sets *error to 1 + t of one
- * such row; null: no flag. Rows at multiples of 16 bytes, f16, bf16 or f32. */
+ * such row; null: no flag. f16, bf16 or f32, in rows at multiples of 16 bytes. A table in blocks of a GGUF file, at any
+ * address, has whole blocks in a row: a number is computed in f32 and rounded. */
 typedef struct tg_embedding {
   const uint32_t* tokens;
   const void* table; /* [vocabulary][columns], contiguous */
   void* out;         /* [count][columns], contiguous */
   int32_t* error;
   int32_t count, vocabulary, columns;
-  tg_format format;
+  tg_format format, table_format; /* of out, and of the table: the same, or TG_Q4_0 to TG_Q6K */
 } tg_embedding;
 tg_status tg_embedding_launch(const tg_embedding* args, const tg_launch* launch);
 

@@ -16,24 +16,24 @@ struct Norm {
   float eps;
 };
 
-template <class T, int width> struct alignas(sizeof(T) * width) Piece {
+template <class T, int width> struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Piece {
   T x[width];
 };
 
-// `each` pieces of `width` numbers a thread: piece j of thread t is piece t + j * threads of the row.
-template <class T, int width, int each, bool adds>
+// `each` pieces of `width` numbers a thread: piece j of thread t is piece t + j * threads of the row. Y: T, or float.
+template <class T, class Y, int width, int each, bool adds>
 __global__ __launch_bounds__(1024) void layer_rms_norm(const __grid_constant__ Norm a) {
   using P = Piece<T, width>;
   __shared__ float partial[32];
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int64_t row = blockIdx.x;
   const P* const x = reinterpret_cast<const P*>(reinterpret_cast<const T*>(a.x) + row * a.x_stride);
   const P* const residual =
       reinterpret_cast<const P*>(reinterpret_cast<const T*>(a.residual) + row * a.residual_stride);
   const P* const weight = reinterpret_cast<const P*>(a.weight);
   P* const sum = reinterpret_cast<P*>(reinterpret_cast<T*>(a.sum) + row * a.sum_stride);
-  P* const y = reinterpret_cast<P*>(reinterpret_cast<T*>(a.y) + row * a.y_stride);
+  auto* const y = reinterpret_cast<Piece<Y, width>*>(reinterpret_cast<Y*>(a.y) + row * a.y_stride);
   const int pieces = a.columns / width;
   constexpr bool keeps = each * sizeof(P) <= 32;  // the weights, too, before the sum
   P own[each], factors[keeps ? each : 1];
@@ -77,52 +77,55 @@ __global__ __launch_bounds__(1024) void layer_rms_norm(const __grid_constant__ N
     const int p = threadIdx.x + j * blockDim.x;
     if (p < pieces) {
       const P f = keeps ? factors[keeps ? j : 0] : weight[p];
-      P result;
+      Piece<Y, width> result;
 #pragma unroll
       for (int e = 0; e < width; e++) {
-        result.x[e] = from_float<T>(to_float(own[j].x[e]) * factor * to_float(f.x[e]));
+        result.x[e] = from_float<Y>(to_float(own[j].x[e]) * factor * to_float(f.x[e]));
       }
       y[p] = result;
     }
   }
 }
 
-template <class T, int width, int each>
+template <class T, class Y, int width, int each>
 tg_status of_addition(const Norm& a, int rows, int threads, const tg_launch& launch) {
   const dim3 grid{unsigned(rows)};
-  return a.residual ? start(launch, grid, threads, 0, 1, layer_rms_norm<T, width, each, true>, a)
-                    : start(launch, grid, threads, 0, 1, layer_rms_norm<T, width, each, false>, a);
+  if (!a.residual) return start(launch, grid, threads, 0, 1, layer_rms_norm<T, Y, width, each, false>, a);
+  if constexpr (std::is_same_v<T, Y>) {
+    return start(launch, grid, threads, 0, 1, layer_rms_norm<T, T, width, each, true>, a);
+  }
+  return TG_UNSUPPORTED;
 }
 
 // The threads, and so the order of the sum, follow from the columns and the alignment alone.
-template <class T, int width>
+template <class T, class Y, int width>
 tg_status of_width(const Norm& a, int rows, const tg_launch& launch) {
   const int pieces = a.columns / width;
   int each = 1;
   while ((pieces + each - 1) / each > 1024) each *= 2;
   const int threads = ((pieces + each - 1) / each + 31) / 32 * 32;
   switch (each) {
-    case 1: return of_addition<T, width, 1>(a, rows, threads, launch);
-    case 2: return of_addition<T, width, 2>(a, rows, threads, launch);
-    case 4: return of_addition<T, width, 4>(a, rows, threads, launch);
+    case 1: return of_addition<T, Y, width, 1>(a, rows, threads, launch);
+    case 2: return of_addition<T, Y, width, 2>(a, rows, threads, launch);
+    case 4: return of_addition<T, Y, width, 4>(a, rows, threads, launch);
     case 8:
-      if constexpr (width == 1) return of_addition<T, width, 8>(a, rows, threads, launch);
+      if constexpr (width == 1) return of_addition<T, Y, width, 8>(a, rows, threads, launch);
       break;
     case 16:
-      if constexpr (width == 1) return of_addition<T, width, 16>(a, rows, threads, launch);
+      if constexpr (width == 1) return of_addition<T, Y, width, 16>(a, rows, threads, launch);
       break;
   }
   return TG_UNSUPPORTED;
 }
 
-template <class T>
+template <class T, class Y = T>
 tg_status run(const Norm& a, int rows, const tg_launch& launch) {
   constexpr int width = 16 / sizeof(T);
   const bool whole = a.columns % width == 0 && (rows == 1 || (a.x_stride % width == 0 && a.y_stride % width == 0)) &&
                      (!a.residual || rows == 1 || (a.residual_stride % width == 0 && a.sum_stride % width == 0)) &&
                      at_multiple(a.x, 16) && at_multiple(a.y, 16) && at_multiple(a.weight, 16) &&
                      at_multiple(a.residual, 16) && at_multiple(a.sum, 16);
-  return whole ? of_width<T, width>(a, rows, launch) : of_width<T, 1>(a, rows, launch);
+  return whole ? of_width<T, Y, width>(a, rows, launch) : of_width<T, Y, 1>(a, rows, launch);
 }
 
 }  // namespace
@@ -144,6 +147,9 @@ extern "C" tg_status tg_rms_norm_launch(const tg_rms_norm* args, const tg_launch
                   x.y_stride,
                   x.columns,
                   x.eps};
+  if (x.y_format == TG_F32 && x.format == TG_F16) return run<__half, float>(a, x.rows, *launch);
+  if (x.y_format == TG_F32 && x.format == TG_BF16) return run<__nv_bfloat16, float>(a, x.rows, *launch);
+  if (x.y_format != x.format) return TG_UNSUPPORTED;
   switch (x.format) {
     case TG_F16: return run<__half>(a, x.rows, *launch);
     case TG_BF16: return run<__nv_bfloat16>(a, x.rows, *launch);

@@ -1,4 +1,4 @@
-// What the kernels of prefill attention take.
+// What the kernels of prefill attention take, where there are tokens: a tensor of none has no address.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,7 +15,7 @@ inline bool prefill_fits(const tg_prefill_args& args) {
   const auto apart = [&](int64_t stride) { return stride >= args.head && stride % 8 == 0 && stride < most; };
   if (args.format != TG_F16 && args.format != TG_BF16) return false;
   if (args.head != 64 && args.head != 96 && args.head != 128 && args.head != 256) return false;
-  if (!counts(args.tokens, 0) || !counts(args.heads, 1) || !counts(args.kv_heads, 1) || !counts(args.past, 0) ||
+  if (!counts(args.tokens, 1) || !counts(args.heads, 1) || !counts(args.kv_heads, 1) || !counts(args.past, 0) ||
       args.heads % args.kv_heads != 0 || args.past + args.tokens > most || args.window < 0 || args.sm_count < 1) {
     return false;
   }

@@ -30,8 +30,8 @@ tg_status launch_for_sm80(const tg_prefill_args& args) {
 
 extern "C" tg_status tg_prefill_sm80(const tg_prefill_args* args) {
   using namespace tilegemm;
-  if (!prefill_fits(*args)) return TG_UNSUPPORTED;
   if (args->tokens == 0) return TG_OK;
+  if (!prefill_fits(*args)) return TG_UNSUPPORTED;
   return args->format == TG_F16 ? launch_for_sm80<__half>(*args) : launch_for_sm80<__nv_bfloat16>(*args);
 }
 

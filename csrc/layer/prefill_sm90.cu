@@ -67,7 +67,7 @@ tg_status launch_sm90(const tg_prefill_args& args) {
 
 extern "C" int64_t tg_prefill_sm90_workspace(const tg_prefill_args* args) {
   using namespace tilegemm;
-  if (!prefill_fits(*args) || args->tokens == 0) return 0;
+  if (args->tokens == 0 || !prefill_fits(*args)) return 0;
   return with_config<__half>(*args, [&](auto c) {
     using C = decltype(c);
     Work w;
@@ -78,8 +78,8 @@ extern "C" int64_t tg_prefill_sm90_workspace(const tg_prefill_args* args) {
 
 extern "C" tg_status tg_prefill_sm90(const tg_prefill_args* args) {
   using namespace tilegemm;
-  if (!prefill_fits(*args)) return TG_UNSUPPORTED;
   if (args->tokens == 0) return TG_OK;
+  if (!prefill_fits(*args)) return TG_UNSUPPORTED;
   return args->format == TG_F16 ? launch_sm90<__half>(*args) : launch_sm90<__nv_bfloat16>(*args);
 }
 

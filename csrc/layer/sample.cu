@@ -60,8 +60,8 @@ __global__ __launch_bounds__(256) void layer_greedy(const __grid_constant__ Samp
     T x[width];
   };
   __shared__ unsigned long long partial[8];
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
   const int s = blockIdx.y;
   if (a.slots && a.slots[s] < 0) return;
   const T* row = reinterpret_cast<const T*>(a.logits) + s * a.stride;
@@ -170,8 +170,11 @@ template <class T, int blocks>
 __global__ __launch_bounds__(threads) void layer_draw(const __grid_constant__ Sample a) {
   extern __shared__ float4 dynamic[];
   __shared__ Shared shared;
-  launch_dependents();
   griddepcontrol_wait();
+  launch_dependents();
+#if __CUDA_ARCH__ >= 900
+  if constexpr (blocks > 1) cluster_sync();  // the blocks that others write to have started
+#endif
   const int s = blockIdx.x / blocks;
   if (a.slots && a.slots[s] < 0) return;  // all blocks of the cluster do
   const tg_sampling set = a.settings[s];

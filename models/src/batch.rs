@@ -1,6 +1,6 @@
 //! Sequences that go through the layers together.
 
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Out};
 use crate::mail::{Letter, Mail};
 use crate::replay::Replay;
 use crate::rows::MOST_CAPTURED;
@@ -63,8 +63,7 @@ pub(crate) struct Batch {
     history: Option<Tensor>,
     sampler: nn::Sampler,
     scratch: Scratch,
-    /// (rows, vocabulary) in f32.
-    logits: Tensor,
+    out: Out,
 }
 
 impl Batch {
@@ -92,7 +91,7 @@ impl Batch {
                 Kind::Drawn | Kind::Penalised => nn::Sampler::new(&vec![Sampling::greedy(); rows], vocabulary, device)?,
             },
             scratch: decoder.body.scratch(rows)?,
-            logits: Tensor::zeros((rows, vocabulary), DType::F32, device)?,
+            out: decoder.out(rows)?,
         })
     }
 
@@ -151,7 +150,7 @@ impl Batch {
         }
         for (row, known) in known.iter().enumerate() {
             if let Some(known) = known {
-                self.logits.slice_set(known, 0, row)?;
+                self.out.logits.slice_set(known, 0, row)?;
             }
         }
         self.choose()?;
@@ -180,11 +179,10 @@ impl Batch {
 
     /// The logits of each row's last token.
     fn through(&self, decoder: &Decoder, store: &Store) -> Result<()> {
-        let Scratch { x, normed, .. } = &self.scratch;
-        let first = decoder.body.table.rows_into(&self.tokens, x)?;
-        decoder.body.step(&first, [&self.positions, &self.lengths, &self.slots], store, &self.scratch)?;
-        decoder.body.norm().forward_into(x, normed)?;
-        decoder.head.forward_into(normed, &self.logits)
+        let Scratch { x, .. } = &self.scratch;
+        decoder.body.table.rows_into(&self.tokens, x)?;
+        decoder.body.step(x, [&self.positions, &self.lengths, &self.slots], store, &self.scratch)?;
+        decoder.logits_into(x, &self.out)
     }
 
     fn choose(&self) -> Result<()> {
@@ -196,7 +194,7 @@ impl Batch {
             slots: Some(&self.slots),
             error: Some(&self.told.narrow(0, 0, 1)?),
         };
-        self.sampler.choose(&self.logits, &next)
+        self.sampler.choose(&self.out.logits, &next)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::body::{Body, CHUNK};
 use crate::config::Config;
 use crate::weights::{Dense, Gguf, Head, Source};
 use candle::quantized::gguf_file::Content;
-use candle::{DType, Device, Module, Result, Tensor};
+use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -95,6 +95,33 @@ impl Decoder {
 
     /// (rows, hidden) before the last norm to (rows, vocabulary) in f32.
     pub(crate) fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        self.head.forward(&self.body.norm().forward(x)?)
+        let (rows, _) = x.dims2()?;
+        let out = self.out(rows)?;
+        self.logits_into(x, &out)?;
+        Ok(out.logits)
     }
+
+    /// Memory for the logits of so many rows.
+    pub(crate) fn out(&self, rows: usize) -> Result<Out> {
+        let (config, device) = (self.config(), self.device());
+        Ok(Out {
+            normed: Tensor::zeros((rows, config.hidden), self.head.input(self.dtype()), &device)?,
+            logits: Tensor::zeros((rows, config.vocabulary), DType::F32, &device)?,
+        })
+    }
+
+    /// (rows, hidden) before the last norm to `out.logits`. Allocates nothing.
+    pub(crate) fn logits_into(&self, x: &Tensor, out: &Out) -> Result<()> {
+        self.body.norm().forward_into(x, &out.normed)?;
+        self.head.forward_into(&out.normed, &out.logits)
+    }
+}
+
+/// Memory of the last norm and of the product to logits.
+#[derive(Debug)]
+pub(crate) struct Out {
+    /// (rows, hidden), in the type that the product takes.
+    normed: Tensor,
+    /// (rows, vocabulary) in f32.
+    pub logits: Tensor,
 }

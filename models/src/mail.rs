@@ -1,7 +1,9 @@
 //! What a step tells the host, on its way there while the next step runs.
 
 #[cfg(feature = "cuda")]
-use candle::cuda_backend::{cudarc::driver::PinnedHostSlice, WrapErr};
+use candle::cuda_backend::cudarc::driver::{CudaEvent, PinnedHostSlice};
+#[cfg(feature = "cuda")]
+use candle::cuda_backend::WrapErr;
 #[cfg(feature = "cuda")]
 use candle::{bail, Storage};
 use candle::{Device, Result, Tensor};
@@ -61,22 +63,27 @@ impl Mail {
     }
 }
 
-/// Pinned memory with an event behind the last copy to it.
+/// Pinned memory, and an event behind the last copy to it. The event of the slice itself is not recorded where candle's device has one stream.
 #[cfg(feature = "cuda")]
-pub(crate) struct Page(PinnedHostSlice<u32>);
+pub(crate) struct Page {
+    list: PinnedHostSlice<u32>,
+    copied: CudaEvent,
+}
 
 #[cfg(feature = "cuda")]
 impl std::fmt::Debug for Page {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "Page({})", self.0.len())
+        write!(f, "Page({})", self.list.len())
     }
 }
 
 #[cfg(feature = "cuda")]
 impl Page {
     fn new(count: usize, device: &candle::CudaDevice) -> Result<Self> {
+        let stream = device.cuda_stream();
         // SAFETY: the host reads what a copy has written. Memory that the host reads is not write-combined: no flag.
-        Ok(Self(unsafe { device.cuda_stream().context().alloc_pinned_with_flags(count, 0) }.w()?))
+        let list = unsafe { stream.context().alloc_pinned_with_flags(count, 0) }.w()?;
+        Ok(Self { list, copied: stream.record_event(None).w()? })
     }
 
     fn fill(&mut self, list: &Tensor) -> Result<()> {
@@ -85,10 +92,21 @@ impl Page {
             bail!("a list that is not contiguous on a GPU")
         };
         let list = storage.as_cuda_slice::<u32>()?.slice(first..end);
-        storage.device.cuda_stream().memcpy_dtoh(&list, &mut self.0).w()
+        let stream = storage.device.cuda_stream();
+        stream.memcpy_dtoh(&list, &mut self.list).w()?;
+        self.copied.record(&stream).w()
     }
 
     fn read(&self) -> Result<Vec<u32>> {
-        Ok(self.0.as_slice().w()?.to_vec())
+        self.copied.synchronize().w()?;
+        Ok(self.list.as_slice().w()?.to_vec())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Page {
+    fn drop(&mut self) {
+        // The copy writes to memory that goes now. An error is an earlier launch's, which its caller gets.
+        let _ = self.copied.synchronize();
     }
 }

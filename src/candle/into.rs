@@ -1,7 +1,5 @@
 //! The op into a tensor that exists.
 
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lowering::GemmOp;
 use super::tensors::Block;
 use ::candle::{bail, Result, Tensor};
@@ -47,11 +45,5 @@ impl Into<'_> {
             tensor.map_or(Ok(()), |tensor| BLOCK.apart(what, tensor, out))?;
         }
         residual.map_or(Ok(false), |residual| BLOCK.apart_or_same("the residual", residual, out))
-    }
-
-    /// The product on a GPU. Allocates nothing.
-    #[cfg(feature = "cuda")]
-    pub fn on_gpu(&self, device: &::candle::CudaDevice, is_residual: bool) -> Result<()> {
-        cuda::into::product(device, self, is_residual)
     }
 }

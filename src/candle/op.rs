@@ -268,7 +268,7 @@ impl Gemm {
                 ::candle::bail!("gemm: rhs is not contiguous, and gets other batch dimensions; call `.contiguous()?` on it before a product into a tensor")
             }
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => into.on_gpu(device, is_residual),
+            Device::Cuda(device) => cuda::into::product(device, &into, is_residual),
             _ => {
                 let _ = is_residual;
                 put(&self.forward(lhs, rhs)?, out)

@@ -53,6 +53,15 @@ impl Block {
     /// Rows in the type and on the device of another tensor.
     pub fn rows_like<'a>(&self, what: &str, tensor: &'a Tensor, of: Rows) -> Result<Rows<'a>> {
         self.same(what, tensor, of.tensor)?;
+        self.rows_as_many(what, tensor, of)
+    }
+
+    /// As many rows of as many numbers on the device of another tensor, in any type.
+    pub fn rows_as_many<'a>(&self, what: &str, tensor: &'a Tensor, of: Rows) -> Result<Rows<'a>> {
+        if !tensor.device().same_device(of.tensor.device()) {
+            let (have, need) = (tensor.device().location(), of.tensor.device().location());
+            bail!("{}: {what} is on {have:?}; expected {need:?}", self.0);
+        }
         let rows = self.rows(what, tensor, of.columns)?;
         if rows.rows != of.rows {
             bail!("{}: {what} has the shape {:?}; expected {:?}", self.0, tensor.dims(), of.tensor.dims());

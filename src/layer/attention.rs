@@ -46,8 +46,6 @@ pub struct Append {
     pub heads: usize,
     /// The format of `qkv`, `q` and the norms' weights: f16 or bf16.
     pub format: Format,
-    /// The next launch on the stream is [`Decode`] with `after_append`, of the same sequences.
-    pub before_decode: bool,
 }
 
 impl Append {
@@ -91,7 +89,6 @@ impl Append {
             rope,
             eps: self.eps,
             format,
-            lets_read: self.before_decode.into(),
         };
         // SAFETY: the caller's promises.
         layers::answer(check.0, unsafe { ffi::tg_append_launch(&args, &layers::on(stream)?) })
@@ -125,7 +122,7 @@ pub struct Decode {
     pub scale: f32,
     /// The format of q and the result: f16 or bf16.
     pub format: Format,
-    /// The launch before on the stream is [`Append`] with `before_decode`, of the same sequences.
+    /// The launch before on the stream is [`Append`], of the same sequences.
     pub after_append: bool,
 }
 
@@ -355,7 +352,6 @@ mod tests {
             tokens: 1,
             heads: 4,
             format: Format::BF16,
-            before_decode: false,
         };
         // SAFETY: the arguments are refused.
         let errors = unsafe {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ffi;
+use crate::launch::layers;
 use crate::problem::Format;
 use std::ffi::c_void;
 
@@ -57,12 +58,7 @@ impl Check {
             let names: Vec<String> = among.iter().map(Format::to_string).collect();
             format!("{what} in {format}; expected {}", names.join(" or "))
         })?;
-        Ok(match format {
-            Format::F16 => ffi::tg_format::TG_F16,
-            Format::BF16 => ffi::tg_format::TG_BF16,
-            Format::F8E4M3 => ffi::tg_format::TG_F8E4M3,
-            _ => ffi::tg_format::TG_F32,
-        })
+        Ok(layers::format(format))
     }
 
     /// Rows at multiples of `bytes` bytes, of numbers of `size` bytes.

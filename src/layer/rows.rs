@@ -29,7 +29,7 @@ pub struct RmsNorm {
     pub weight: *const c_void,
     /// Like x, without a residual unused; may be x or the residual.
     pub sum: Rows,
-    /// Like x; may be the residual, and without a residual x.
+    /// Like x, but for `y_format`; may be the residual, and without a residual x.
     pub y: Rows,
     /// Rows.
     pub rows: usize,
@@ -39,6 +39,8 @@ pub struct RmsNorm {
     pub eps: f32,
     /// f16, bf16 or f32.
     pub format: Format,
+    /// Of y: the same, or f32 without a residual.
+    pub y_format: Format,
 }
 
 impl RmsNorm {
@@ -54,6 +56,10 @@ impl RmsNorm {
         check.that((1..=16384).contains(&self.columns), || {
             format!("rows of {} numbers; the kernel has 1 to 16384", self.columns)
         })?;
+        let of_y = match self.residual {
+            Rows::NONE => vec![self.format, Format::F32],
+            _ => vec![self.format],
+        };
         let args = ffi::tg_rms_norm {
             x: self.x.at,
             residual: self.residual.at,
@@ -68,6 +74,7 @@ impl RmsNorm {
             columns: self.columns as i32,
             eps: self.eps,
             format: check.format("numbers", self.format, &FLOATS)?,
+            y_format: check.format("the result", self.y_format, &of_y[..])?,
         };
         // SAFETY: the caller's promises.
         layers::answer(check.0, unsafe { ffi::tg_rms_norm_launch(&args, &layers::on(stream)?) })
@@ -79,7 +86,7 @@ impl RmsNorm {
 pub struct Embedding {
     /// `count` numbers.
     pub tokens: *const u32,
-    /// vocabulary x columns, dense.
+    /// vocabulary x columns, dense, in `format` or in blocks.
     pub table: *const c_void,
     /// count x columns, dense.
     pub out: *mut c_void,
@@ -91,8 +98,10 @@ pub struct Embedding {
     pub vocabulary: usize,
     /// Columns of the table.
     pub columns: usize,
-    /// f16, bf16 or f32.
+    /// Of the result: f16, bf16 or f32.
     pub format: Format,
+    /// Of the table: the same, or blocks of a GGUF file.
+    pub table_format: Format,
 }
 
 impl Embedding {
@@ -105,11 +114,20 @@ impl Embedding {
     /// As for [`RmsNorm::launch`].
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
         let check = Check("Embedding");
-        let format = check.format("the table", self.format, &FLOATS)?;
+        let format = check.format("the result", self.format, &FLOATS)?;
+        let has_blocks = self.table_format.is_gguf_block();
+        check.that(has_blocks || self.table_format == self.format, || {
+            format!("a table in {} and a result in {}; expected one format, or blocks", self.table_format, self.format)
+        })?;
+        let elements = self.table_format.block().elements;
+        check.that(self.columns.is_multiple_of(elements), || {
+            format!("rows of {} numbers; expected whole blocks of {elements}", self.columns)
+        })?;
         check.that((1..=1 << 20).contains(&self.columns), || {
             format!("rows of {} numbers; the kernel has 1 to 2^20", self.columns)
         })?;
-        for (what, at) in [("the table", self.table.cast_mut()), ("the result", self.out)] {
+        let aligned = [("the table", self.table.cast_mut()), ("the result", self.out)];
+        for (what, at) in aligned.into_iter().filter(|_| !has_blocks) {
             check.aligned(what, Rows::new(at, self.columns as i64), size(self.format), 16)?;
         }
         let args = ffi::tg_embedding {
@@ -121,6 +139,7 @@ impl Embedding {
             vocabulary: check.count("rows of the table", self.vocabulary)?,
             columns: self.columns as i32,
             format,
+            table_format: layers::format(self.table_format),
         };
         // SAFETY: the caller's promises.
         layers::answer(check.0, unsafe { ffi::tg_embedding_launch(&args, &layers::on(stream)?) })

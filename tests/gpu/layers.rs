@@ -23,9 +23,10 @@ fn test(name: &str, check: impl Fn(&Device) -> Result<()> + Send + 'static) -> (
 
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests = Vec::new();
-    let checks: [(&str, Check); 14] = [
+    let checks: [(&str, Check); 15] = [
         ("layers_norms", blocks::norms),
         ("layers_embeddings", blocks::embeddings),
+        ("layers_embeddings_of_blocks", blocks::embeddings_of_blocks),
         ("layers_gates", blocks::gates),
         ("layers_greedy", sampler::greedy),
         ("layers_state_of_a_choice", sampler::state),

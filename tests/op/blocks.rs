@@ -35,6 +35,11 @@ fn embeddings_are_rows_of_the_table() -> Result<()> {
 }
 
 #[test]
+fn embeddings_of_blocks_are_rows_of_the_table() -> Result<()> {
+    layers::embeddings_of_blocks(CPU)
+}
+
+#[test]
 fn gates_are_as_in_f64() -> Result<()> {
     layers::gates(CPU)
 }

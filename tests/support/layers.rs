@@ -1,8 +1,9 @@
 //! The blocks of a layer against their definition in f64, on the CPU and on a GPU.
 
+use candle::quantized::{GgmlDType, QStorage, QTensor};
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, RopeScaling, RopeStyle, Settings, Workspace};
-use candle_tilegemm::nn::{gate, gate_into, Embedding, GateFunction, RmsNorm};
+use candle_tilegemm::nn::{gate, gate_into, Embedding, GateFunction, QEmbedding, RmsNorm};
 use candle_tilegemm::problem::Gate;
 use float8::F8E4M3;
 
@@ -73,6 +74,11 @@ pub fn norms(device: &Device) -> Result<()> {
             let expected = normed(&narrow)?;
             let y = norm.forward(&narrow)?;
             close(&what, &y, &expected, |i| unit(dtype) * expected[i].abs() + 1e-7)?;
+            // In f32, and rounded once: the bits of y.
+            let wide_y = Tensor::zeros((rows, columns), DType::F32, device)?;
+            norm.forward_into(&narrow, &wide_y)?;
+            close(&format!("{what}, in f32"), &wide_y, &expected, |i| unit(DType::F32) * expected[i].abs() + 1e-7)?;
+            close(&format!("{what}, rounded"), &y, &exact(&wide_y.to_dtype(dtype)?)?, |_| 0.0)?;
             let (sum, y) = norm.add(&narrow, &residual)?;
             let plain = (&narrow + &residual)?;
             close(&format!("{what}, sum"), &sum, &exact(&plain)?, |_| 0.0)?;
@@ -114,6 +120,46 @@ pub fn embeddings(device: &Device) -> Result<()> {
         let numbers = exact(&out)?;
         if error.to_device(&Device::Cpu)?.to_vec1::<u32>()? != [2] || numbers[8..16].iter().any(|x| *x != 0.0) {
             bail!("a token outside of the vocabulary: {numbers:?}");
+        }
+    }
+    Ok(())
+}
+
+const BLOCKS: [GgmlDType; 10] = {
+    use GgmlDType::{Q2K, Q3K, Q4K, Q4_0, Q4_1, Q5K, Q5_0, Q5_1, Q6K, Q8_0};
+    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K]
+};
+
+/// Rows of tables in blocks, in all formats and types, and tokens that are in no table.
+pub fn embeddings_of_blocks(device: &Device) -> Result<()> {
+    for format in BLOCKS {
+        for (count, vocabulary, columns) in [(1, 1, 256), (7, 50, 768), (70, 9, 1024), (0, 5, 256)] {
+            let table = QTensor::quantize(&randn(&[vocabulary, columns], DType::F32, &Device::Cpu)?, format)?;
+            let all = exact(&table.dequantize(&Device::Cpu)?)?;
+            let storage = QStorage::from_data(table.data()?, device, format)?;
+            let layer = QEmbedding::new(QTensor::new(storage, (vocabulary, columns))?.into())?;
+            // One of the vocabulary is missing.
+            let tokens: Vec<u32> = (0..count as u32).map(|t| t * 7919 % (vocabulary as u32 + 1)).collect();
+            let row = |token: &u32| match all.get(*token as usize * columns..) {
+                Some(rows) if !rows.is_empty() => rows[..columns].to_vec(),
+                _ => vec![0.0; columns],
+            };
+            let expected: Vec<f64> = tokens.iter().flat_map(row).collect();
+            let most = all.iter().fold(0f64, |most, x| most.max(x.abs()));
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let got = layer.forward(&Tensor::from_vec(tokens.clone(), count, device)?, dtype)?;
+                let what = format!("{count} rows of {columns} in {format:?}, as {dtype:?}");
+                // A scale times a code may be nearly as large as the minimum that is taken away; the sum is rounded in f32.
+                close(&what, &got, &expected, |i| unit(dtype) * expected[i].abs() + 1e-6 * most)?;
+            }
+        }
+        let table = QTensor::quantize(&randn(&[4, 256], DType::F32, &Device::Cpu)?, format)?;
+        let layer =
+            QEmbedding::new(QTensor::new(QStorage::from_data(table.data()?, device, format)?, (4, 256))?.into())?;
+        let (out, error) = (Tensor::ones((3, 256), DType::BF16, device)?, ints(&[0], device)?);
+        layer.forward_into(&Tensor::new(&[3u32, 4, 0], device)?, &out, Some(&error))?;
+        if error.to_device(&Device::Cpu)?.to_vec1::<u32>()? != [2] {
+            bail!("a token outside of the vocabulary is not told");
         }
     }
     Ok(())

@@ -136,7 +136,7 @@ use decoder::bench as run_decoder;
 #[cfg(not(feature = "models"))]
 fn run_decoder(_: &str, _: &Args) -> Result {
     let features =
-        "`--features cuda,sm90,full,layers,bench,models`, or with `--features models` for tiny ones on the CPU";
+        "`--features cuda,sm90,full,bench,models`, or with `--features models` for tiny ones on the CPU";
     Err(Failure::NoDevice(format!(
         "this build has no decoders; build it with {features}, or read a record with --from"
     )))

@@ -65,7 +65,7 @@ fn without_the_feature_it_says_how_to_get_it() {
     let output = bench(&["--decoder", "tiny"]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
-    assert!(said.contains("--features cuda,sm90,full,layers,bench,models") && said.contains("--from"), "{said}");
+    assert!(said.contains("--features cuda,sm90,full,bench,models") && said.contains("--from"), "{said}");
 }
 
 #[cfg(feature = "models")]
@@ -91,5 +91,5 @@ fn a_tiny_decoder_runs_on_the_cpu() {
 fn without_a_build_for_gpus_it_says_so() {
     let output = bench(&["--decoder", "llama3-8b"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("--features cuda,sm90,full,layers,bench,models"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--features cuda,sm90,full,bench,models"), "{}", stderr(&output));
 }

@@ -10,7 +10,7 @@ use crate::feed_forward::FeedForward;
 use candle::quantized::gguf_file::Content;
 use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle::{bail, DType, Device, Result, Shape, Tensor};
-use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QLinear};
+use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding, QLinear};
 use std::borrow::Cow;
 use std::io::{Read, Seek};
 
@@ -126,7 +126,7 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         Ok(if is_dense(&table) {
             Table::Dense(Embedding::new(self.dense(&table)?, hidden))
         } else {
-            Table::Blocks(self.stacked(&[&table], hidden)?.into(), self.dtype)
+            Table::Blocks(QEmbedding::new(self.stacked(&[&table], hidden)?.into())?, self.dtype)
         })
     }
 

@@ -7,6 +7,7 @@ use crate::candle::tensors::Rows as Matrix;
 use crate::layer::{self, Cache, GateFunction, Rows};
 use crate::problem::Format;
 use ::candle::cuda_backend::WrapErr;
+use ::candle::quantized::QTensor;
 use ::candle::{bail, CudaDevice, DType, Result, Tensor};
 use std::ffi::c_void;
 use Use::{Read, Write};
@@ -51,6 +52,7 @@ pub(in crate::candle) fn rms_norm(
             columns: x.columns,
             eps,
             format: format(x.tensor.dtype()),
+            y_format: format(out.tensor.dtype()),
         };
         // SAFETY: the block has checked the shapes, and `with` holds the storage.
         unsafe { norm.launch(stream) }
@@ -76,8 +78,37 @@ pub(in crate::candle) fn embedding(
             vocabulary,
             columns,
             format: format(table.dtype()),
+            table_format: format(table.dtype()),
         };
         // SAFETY: as in `rms_norm`.
+        unsafe { embedding.launch(stream) }
+    })
+}
+
+/// The same of a table in blocks, of the format `blocks`.
+pub(in crate::candle) fn embedding_of_blocks(
+    device: &CudaDevice,
+    tokens: &Tensor,
+    (table, blocks): (&QTensor, Format),
+    out: &Tensor,
+    error: Option<&Tensor>,
+) -> Result<()> {
+    let (vocabulary, columns) = table.shape().dims2()?;
+    let stream = device.cuda_stream();
+    let (at_table, _guard) = table.device_ptr_with_guard(&stream)?;
+    with(device, [Read(Some(tokens)), Write(Some(out)), Write(error)], |[at_tokens, at_out, error], stream| {
+        let embedding = layer::Embedding {
+            tokens: at_tokens.cast(),
+            table: at_table.cast(),
+            out: at_out,
+            error: error.cast(),
+            count: tokens.elem_count(),
+            vocabulary,
+            columns,
+            format: format(out.dtype()),
+            table_format: blocks,
+        };
+        // SAFETY: as in `rms_norm`; the guard holds the blocks.
         unsafe { embedding.launch(stream) }
     })
 }
@@ -110,8 +141,7 @@ fn cache(of: &KvCache, [k, v, k_scale, v_scale]: [*mut c_void; 4]) -> Cache {
     Cache { scales, ..Cache::new(k, v, format(of.dtype()), of.sizes()) }
 }
 
-/// `before_decode`: the next launch is [`decode`] with `after_append`, of the same sequences.
-pub(in crate::candle) fn append(device: &CudaDevice, of: &Append, before_decode: bool) -> Result<()> {
+pub(in crate::candle) fn append(device: &CudaDevice, of: &Append) -> Result<()> {
     let scales = of.cache.scales();
     let norms = of.rope.norms();
     let tensors = [
@@ -140,7 +170,6 @@ pub(in crate::candle) fn append(device: &CudaDevice, of: &Append, before_decode:
             tokens: of.qkv.rows,
             heads: of.heads,
             format: format(of.qkv.tensor.dtype()),
-            before_decode,
         };
         // SAFETY: as in `rms_norm`.
         unsafe { append.launch(stream) }

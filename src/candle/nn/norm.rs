@@ -4,7 +4,7 @@
 use crate::candle::cuda::layers;
 use crate::candle::numbers::{narrow, wide};
 use crate::candle::tensors::{unwritten, Block, Rows, FLOATS};
-use ::candle::{bail, Device, Module, Result, Tensor};
+use ::candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use rayon::prelude::*;
 
@@ -86,13 +86,17 @@ impl RmsNorm {
         )
     }
 
-    /// The norm of `x` into `out`, which may be `x`. Allocates nothing, and is legal in a capture.
+    /// The norm of `x` into `out`, which may be `x`, or in f32 where `x` is in 16 bits. Allocates nothing, and is legal in a capture.
     ///
     /// # Errors
     /// As for [`add`](Self::add).
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
         let rows = self.checked(x)?;
-        self.launch(rows, None, BLOCK.rows_like("the result", out, rows)?)
+        let out = match out.dtype() {
+            DType::F32 if x.dtype() != DType::F32 => BLOCK.rows_as_many("the result", out, rows)?,
+            _ => BLOCK.rows_like("the result", out, rows)?,
+        };
+        self.launch(rows, None, out)
     }
 
     fn checked<'a>(&self, x: &'a Tensor) -> Result<Rows<'a>> {
@@ -124,8 +128,9 @@ impl RmsNorm {
             values = wide(sum)?; // as it was rounded
         }
         values.par_chunks_mut(x.columns).for_each(|row| {
-            let mean = row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32;
-            let factor = 1.0 / (mean + self.eps as f32).sqrt();
+            // In f64, as a long sum in f32, one number after the other, is worse than a GPU's.
+            let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / row.len() as f64;
+            let factor = (1.0 / (mean + self.eps).sqrt()) as f32;
             row.iter_mut().zip(&weight).for_each(|(x, weight)| *x = *x * factor * weight);
         });
         narrow(out, &values)

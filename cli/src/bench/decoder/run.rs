@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Why this build has no decoder on a GPU.
 const ON_GPU: &str =
-    "this build runs tiny decoders on the CPU only; build it with `--features cuda,sm90,full,layers,bench,models`, or read a record with --from";
+    "this build runs tiny decoders on the CPU only; build it with `--features cuda,sm90,full,bench,models`, or read a record with --from";
 
 #[derive(Serialize)]
 struct Record<M> {

@@ -50,7 +50,7 @@ pub fn append_into(
     match qkv.device() {
         Device::Cpu => append.on_cpu(),
         #[cfg(feature = "layers")]
-        Device::Cuda(device) => layers::append(device, &append, false),
+        Device::Cuda(device) => layers::append(device, &append),
         other => append::BLOCK.elsewhere(other),
     }
 }
@@ -125,7 +125,7 @@ pub fn append_decode_into(
         }
         #[cfg(feature = "layers")]
         Device::Cuda(device) => {
-            layers::append(device, &append, true)?;
+            layers::append(device, &append)?;
             layers::decode(device, &decode, workspace, true)
         }
         other => decode::BLOCK.elsewhere(other),
