@@ -68,7 +68,7 @@ pub struct Args {
     /// Tokens to decode in --model, and steps of a run of --decoder
     #[arg(long, default_value_t = 32)]
     pub decode: u32,
-    /// Runs of each arm in --model and --decoder, taken in turns
+    /// Runs of each arm in --model, taken in turns, and in --decoder
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// A folder with config.json and *.safetensors for --model, in place of random weights

@@ -135,8 +135,7 @@ use decoder::bench as run_decoder;
 /// A build for the CPU is all that tiny decoders need.
 #[cfg(not(feature = "models"))]
 fn run_decoder(_: &str, _: &Args) -> Result {
-    let features =
-        "`--features cuda,sm90,full,bench,models`, or with `--features models` for tiny ones on the CPU";
+    let features = "`--features cuda,sm90,full,bench,models`, or with `--features models` for tiny ones on the CPU";
     Err(Failure::NoDevice(format!(
         "this build has no decoders; build it with {features}, or read a record with --from"
     )))
