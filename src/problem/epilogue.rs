@@ -132,6 +132,7 @@ pub enum Gate {
 
 impl Gate {
     /// The columns of gate `j` and of the number that it multiplies, of `n` columns.
+    #[cfg(feature = "candle")]
     pub(crate) const fn places(self, j: usize, n: usize) -> [usize; 2] {
         match self {
             Self::Halves => [j, n / 2 + j],

@@ -74,11 +74,13 @@ pub fn norms(device: &Device) -> Result<()> {
             let expected = normed(&narrow)?;
             let y = norm.forward(&narrow)?;
             close(&what, &y, &expected, |i| unit(dtype) * expected[i].abs() + 1e-7)?;
-            // In f32, and rounded once: the bits of y.
-            let wide_y = Tensor::zeros((rows, columns), DType::F32, device)?;
-            norm.forward_into(&narrow, &wide_y)?;
-            close(&format!("{what}, in f32"), &wide_y, &expected, |i| unit(DType::F32) * expected[i].abs() + 1e-7)?;
-            close(&format!("{what}, rounded"), &y, &exact(&wide_y.to_dtype(dtype)?)?, |_| 0.0)?;
+            // In f32, and rounded once: the bits of y. candle makes no zeros for no rows.
+            if rows > 0 {
+                let wide_y = Tensor::zeros((rows, columns), DType::F32, device)?;
+                norm.forward_into(&narrow, &wide_y)?;
+                close(&format!("{what}, in f32"), &wide_y, &expected, |i| unit(DType::F32) * expected[i].abs() + 1e-7)?;
+                close(&format!("{what}, rounded"), &y, &exact(&wide_y.to_dtype(dtype)?)?, |_| 0.0)?;
+            }
             let (sum, y) = norm.add(&narrow, &residual)?;
             let plain = (&narrow + &residual)?;
             close(&format!("{what}, sum"), &sum, &exact(&plain)?, |_| 0.0)?;

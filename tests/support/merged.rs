@@ -153,15 +153,19 @@ pub fn of_blocks(device: &Device) -> Result<()> {
                 bail!("{formats:?} are {} products, expected {count}", layer.products());
             }
             // A row of zeros and a one gives a column of the weights, on the CPU, too, where candle scales rows of 8 bits by a number in f16.
-            // On a GPU, kernels for many rows multiply numbers of 16 bits.
-            let of_one = |w: f64| if device.is_cpu() { 4e-3 } else { 4e-6 + w.abs() / 256.0 };
+            // On a GPU, kernels for many rows make a weight of a scale times a code and a minimum in 16 bits (docs/gguf.md); the block's largest number is
+            // about either.
+            let of_one =
+                |w: f64, block: f64| if device.is_cpu() { 4e-3 } else { 4e-6 + (w.abs() + 2.0 * block) / 256.0 };
             let one = Tensor::eye(256, DType::F32, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?;
             for (i, part) in layer.split(&layer.forward(&one)?)?.iter().enumerate() {
                 let (got, bias) = (exact(&part.contiguous()?)?, of_bias(i).map(|bias| exact(&bias)).transpose()?);
                 let numbers = exact(&weights[i].dequantize(device)?.t()?.contiguous()?)?;
                 for (place, (x, w)) in got.iter().zip(&numbers).enumerate() {
+                    let (k, n) = (place / rows[i] / 32 * 32, place % rows[i]);
+                    let block = (k..k + 32).map(|k| numbers[k * rows[i] + n].abs()).fold(0.0, f64::max);
                     let expected = w + bias.as_ref().map_or(0.0, |bias| bias[place % rows[i]]);
-                    if (x - expected).abs() > 1.01 * unit(dtype) * expected.abs() + of_one(*w) {
+                    if (x - expected).abs() > 1.01 * unit(dtype) * expected.abs() + of_one(*w, block) {
                         bail!("{formats:?}, {dtype:?}, part {i}: number {place} is {x}, expected {expected}");
                     }
                 }
