@@ -18,7 +18,7 @@ ENV := eval "$$(third_party/fetch.sh --env)"; \
 
 .PHONY: help demo test fmt bench tune preload gpu-bundle toolchain
 help:
-	@echo "make demo        embed sentences with a real model, on the GPU if there is one"
+	@echo "make demo        real models embed sentences and answer a question, on the GPU if there is one"
 	@echo "make test        everything that can be checked on this machine; no GPU needed"
 	@echo "make bench       the benchmark suite (needs a GPU); make bench ARGS='--help' lists what it can do"
 	@echo "make tune        a measured table for this GPU; make tune ARGS='--help' lists what it can do"

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 15
+#define TG_ABI_VERSION 14
 
 typedef enum tg_status {
   TG_OK = 0,

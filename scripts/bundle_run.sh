@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|generate|encode|sanitize|
-# torch|torch-decode|candle-0.9]..., all but experts, moe, quantized, embed, generate, encode, sanitize, torch, torch-decode and candle-0.9 by default. `run.sh bench` takes about ten minutes; tilegemm bench --help says what else it measures.
-# Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, generate TILEGEMM_SMOLLM2_DIR, torch and torch-decode a python3 with PyTorch.
+# torch|torch-decode|decoder|torch-decoder|perplexity|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes about ten minutes;
+# tilegemm bench --help says what else it measures. decoder and torch-decoder take three minutes for each of $DECODERS, by default llama3-8b; BUDGET=90s cuts that.
+# Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, generate and perplexity TILEGEMM_SMOLLM2_DIR,
+# torch, torch-decode and torch-decoder a python3 with PyTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 missing=$(ldd gpu | awk '/not found/ { print $1 }' | sort -u)
@@ -39,6 +41,23 @@ quantized() {
   local run=(--config 8b --prompt 2048 --decode 32 --gguf 8b.gguf)
   ./quantized "${run[@]}" --write --save-logits stock-gguf.safetensors
   [[ ! -e quantized-kernels ]] || ./quantized-kernels "${run[@]}" --compare stock-gguf.safetensors
+}
+
+# Whole decoders with random weights: ours and stock.
+decoder() {
+  local size
+  for size in ${DECODERS:-llama3-8b}; do ./tilegemm bench --decoder "$size" --budget "${BUDGET:-180s}" --json "decoder-$size.json"; done
+}
+
+# The same in PyTorch, beside the records of `decoder`. ARMS=plain compiles nothing.
+torch_decoder() {
+  local size budget=${BUDGET:-180s} beside
+  for size in ${DECODERS:-llama3-8b}; do
+    [[ $size != *-q4* ]] || continue  # PyTorch has no products with such blocks
+    beside=()
+    [[ ! -e decoder-$size.json ]] || beside=(--beside "decoder-$size.json")
+    python3 torch_decoder.py --model "$size" --arms "${ARMS:-plain,compiled}" --budget "${budget%s}" "${beside[@]}" --json "torch-decoder-$size.json"
+  done
 }
 
 # Every family of this build as it ships, by each tool of compute-sanitizer: the tests family_* (tests/gpu/families.rs), each in a process of its own, because
@@ -92,6 +111,9 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
         done
         ;;
       candle-0.9) ./candle-0-9-program ;;
+      decoder) decoder ;;
+      torch-decoder) torch_decoder ;;
+      perplexity) ./perplexity --text dispatch.md --json perplexity.json ;;
       torch-decode) python3 torch_decode.py ./libtilegemm_preload.so --json torch-decode.json ;;
       torch) python3 torch_check.py ./libtilegemm_preload.so --speed --json torch.json ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;

@@ -25,8 +25,8 @@ for line in sys.stdin:
     while read -r name path; do strip -o "$bundle/$name$suffix" "$path"; done
 }
 
-pack "" "gpu decoders overhead embed engine experts generate llama moe quantized tilegemm" $all --features "$features,candle,interpose,bench,layout" \
-  --bins --test gpu --test decoders --bench overhead --example generate
+pack "" "gpu decoders overhead embed engine experts generate llama moe perplexity quantized tilegemm" $all \
+  --features "$features,candle,interpose,bench,layout,models" --bins --test gpu --test decoders --bench overhead --example generate --example perplexity
 if [[ " ${*:2} " == *" kernels "* ]]; then
   pack -kernels "gpu moe quantized" $all --features "$features,interpose-kernels" --test gpu --bin moe --bin quantized
 fi
@@ -42,7 +42,7 @@ archs=$(grep -oE 'sm[0-9]+' <<<"$features" | paste -sd,),cutile
 cargo build --locked -p candle-tilegemm-preload --features "$archs"
 strip --strip-unneeded -o "$bundle/libtilegemm_preload.so" target/debug/libtilegemm_preload.so
 
-cp preload/torch_check.py preload/torch_decode.py "$bundle"
+cp preload/torch_{check,decode,decoder}.py docs/dispatch.md "$bundle"
 cp scripts/bundle_run.sh "$bundle/run.sh"
 # The binaries share most of their bytes: a window larger than one of them finds that.
 tar -C target -cf - gpu-bundle | xz --lzma2=preset=1,dict=160MiB > gpu-bundle.tar.xz

@@ -8,7 +8,7 @@ outside=$(mktemp -d)
 trap 'rm -rf "$outside"' EXIT
 fail() { echo "packed.sh: $*" >&2; exit 1; }
 
-packages="-p candle-tilegemm-build -p candle-tilegemm -p tilegemm"
+packages="-p candle-tilegemm-build -p candle-tilegemm -p candle-tilegemm-models -p tilegemm"
 cargo publish --dry-run --quiet --locked --allow-dirty --no-verify $packages  # what a registry would refuse
 cargo package --quiet --locked --allow-dirty --no-verify $packages
 version=$(cargo pkgid | sed 's/.*[#@]//')
@@ -20,6 +20,7 @@ unpack() {
 }
 unpack candle-tilegemm candle-tilegemm
 unpack candle-tilegemm-build candle-tilegemm/build
+unpack candle-tilegemm-models candle-tilegemm/models
 unpack tilegemm candle-tilegemm/cli
 
 # A newcomer's home, with this machine's Rust and crates, and the toolkits as `tilegemm toolchain` would fetch them. The profile is that of the tree, whose
@@ -34,7 +35,7 @@ for part in registry git; do [[ ! -e $cargo_home/$part ]] || ln -s "$cargo_home/
   printf '[net]\noffline = true\n\n[build]\ntarget-dir = "%s"\n\n[env]\n' "$tree/target"
   for name in NVCC TILEGEMM_OBJECTS TILEGEMM_PROFILE; do [[ -z ${!name:-} ]] || printf '%s = "%s"\n' $name "${!name}"; done
   printf '\n[patch.crates-io]\n'
-  for name in candle-tilegemm-build:/build candle-tilegemm: ; do printf '%s = { path = "%s" }\n' "${name%:*}" "$outside/candle-tilegemm${name#*:}"; done
+  for name in candle-tilegemm-build:/build candle-tilegemm-models:/models candle-tilegemm: ; do printf '%s = { path = "%s" }\n' "${name%:*}" "$outside/candle-tilegemm${name#*:}"; done
   printf '\n[profile.release]\nopt-level = 0\n\n'
   sed -n '/^\[profile\.dev/,/^$/p' Cargo.toml
 } >"$home/.cargo/config.toml"

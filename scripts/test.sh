@@ -4,7 +4,7 @@
 set -euo pipefail
 cuda=$1
 # What the command has beside.
-measures=bench,layout
+measures=bench,layout,models
 log=$(mktemp)
 page=$(mktemp --suffix=.html)
 trap 'rm -f "$log" "$page" "$page.log"' EXIT
@@ -45,7 +45,7 @@ done
 crates="-p candle-tilegemm -p candle-tilegemm-build -p tilegemm -p candle-tilegemm-examples -p candle-tilegemm-models"
 # The program on candle-cublaslt's functions, which `[patch]` gives it.
 cublaslt="-p candle-cublaslt -p cublaslt-program"
-cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/candle --all-targets -- -D warnings
+cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/models --all-targets -- -D warnings
 
 # The command as README installs it.
 cargo clippy --locked -p tilegemm --all-targets -- -D warnings
@@ -54,7 +54,7 @@ step "tests on the CPU"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS=$(scripts/candle_tests.sh)
-tests $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/candle
+tests $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/models
 tests --no-default-features --lib  # clippy has compiled the other tests
 
 step "the documentation, as docs.rs builds it"

@@ -60,7 +60,7 @@ enum Command {
     #[command(after_help = examples!["suite --device a100 --only decode", "suite --random 100 --seed 1 --toml"])]
     Suite(suite::Args),
     /// Time the dispatcher's choices against the vendor library and the roofline
-    #[command(after_help = examples!["bench --only decode --json record.json", "bench --from record.json --html page.html", "bench --compare before.json after.json"])]
+    #[command(after_help = examples!["bench --only decode --json record.json", "bench --from record.json --html page.html", "bench --compare before.json after.json", "bench --decoder llama3-8b --budget 4m --json decoder.json"])]
     Bench(Box<bench::Args>),
     /// Run a program and write its products to a file that `bench` reads
     #[command(after_help = examples!["trace --out model.toml -- target/release/model --prompt hello"])]

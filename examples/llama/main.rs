@@ -10,9 +10,9 @@ mod measure;
 #[path = "../embed/notice.rs"]
 mod notice;
 mod report;
-#[path = "../../cli/src/bench/models/shapes.rs"]
+#[path = "../../cli/src/bench/shapes.rs"]
 mod shapes;
-#[path = "../../cli/src/bench/models/weights.rs"]
+#[path = "../../cli/src/bench/weights.rs"]
 mod weights;
 
 use anyhow::{ensure, Context, Result};

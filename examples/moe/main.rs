@@ -30,7 +30,7 @@ mod notice;
 mod qwen3;
 mod report;
 mod shapes;
-#[path = "../../cli/src/bench/models/weights.rs"]
+#[path = "../../cli/src/bench/weights.rs"]
 mod weights;
 
 use anyhow::{anyhow, ensure, Result};

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
 use weights::Seeded;
 
-#[path = "../../cli/src/bench/models/weights.rs"]
+#[path = "../../cli/src/bench/weights.rs"]
 mod weights;
 
 /// Sequences, and tokens of each prompt: no multiple of a tile.

@@ -65,15 +65,28 @@ pub struct Args {
     /// Batch sizes of --model
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16])]
     pub batch: Vec<u32>,
-    /// Tokens to decode in --model
+    /// Tokens to decode in --model, and steps of a run of --decoder
     #[arg(long, default_value_t = 32)]
     pub decode: u32,
-    /// Runs of each arm in --model, taken in turns
+    /// Runs of each arm in --model, taken in turns, and in --decoder
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// A folder with config.json and *.safetensors for --model, in place of random weights
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
+    /// Run a decoder with random weights: candle-transformers' model (`stock`), and ours with steps launched by the host (`eager`) and captured as graphs
+    /// (`captured`), which are its --arms; --budget 4m leaves out what does not fit; tiny decoders run on the CPU
+    #[arg(long, value_name = "MODEL", value_parser = words::names(DECODERS))]
+    pub decoder: Option<String>,
+    /// Prompts of --decoder, in tokens of one sequence
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [128, 512, 2048, 8192], value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill: Vec<u32>,
+    /// Tokens before the steps of --decoder
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [128, 2048, 8192], value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Vec<u32>,
+    /// Sequences of a step of --decoder
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 8, 32], value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub sequences: Vec<u32>,
     /// Do not compare results with the reference
     #[arg(long, hide = true)]
     pub no_check: bool,
@@ -111,6 +124,18 @@ impl Args {
         self.json.as_ref().map_or(Ok(()), |path| report.save(path, form))
     }
 }
+
+/// Sizes of --decoder.
+pub const DECODERS: [&str; 8] = [
+    "llama3-8b",
+    "llama3-8b-q4_k_m",
+    "llama3-1b",
+    "qwen3-30b-a3b",
+    "smollm2-135m",
+    "smollm2-135m-q4_1",
+    "tiny",
+    "tiny-q4_k_m",
+];
 
 /// Names of arms that are no kernels.
 const ARMS: [&str; 18] = [

@@ -3,7 +3,7 @@
 use super::arms::Arm;
 use super::grouped::CANDLES;
 use super::report;
-use super::timing::Samples;
+use super::samples::Samples;
 use candle_tilegemm::{Config, Format};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

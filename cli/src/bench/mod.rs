@@ -16,8 +16,11 @@ mod compare;
 mod contenders;
 #[cfg(feature = "bench")]
 mod cupti;
+mod decoder;
 #[cfg(feature = "bench")]
 mod eager;
+#[cfg(any(feature = "bench", feature = "models"))]
+mod footprint;
 #[cfg(feature = "bench")]
 pub mod gguf;
 #[cfg(feature = "bench")]
@@ -44,15 +47,23 @@ pub mod report;
 mod routed;
 #[cfg(feature = "bench")]
 pub mod run;
+#[cfg(any(feature = "bench", feature = "models"))]
+mod samples;
+#[cfg(any(feature = "bench", feature = "models"))]
+mod shapes;
 mod show;
 pub mod table;
 #[cfg(feature = "bench")]
 mod timing;
+#[cfg(any(feature = "bench", feature = "models"))]
+#[cfg_attr(not(feature = "bench"), allow(dead_code))] // decoders take the numbers alone
+mod weights;
 
 use crate::{Failure, Result};
 pub use args::{duration, pause, Args};
 use candle_tilegemm::internal::suite::Shape;
 use compare::Comparison;
+use decoder::DecoderReport;
 use report::Report;
 use std::path::Path;
 
@@ -61,11 +72,28 @@ pub fn run(args: &Args) -> Result {
         return compare(first, second, args);
     }
     if let Some(path) = &args.from {
+        if let Some(report) = decoder::read(path)? {
+            return show_decoder(&report, path, args);
+        }
         let report = pick(Report::load(path)?, path, args)?;
         args.save(&report)?;
         return show::show(&report, args);
     }
-    measure(args, &args.products.shapes()?)
+    match &args.decoder {
+        Some(model) => run_decoder(model, args),
+        None => measure(args, &args.products.shapes()?),
+    }
+}
+
+/// Prints a record of a decoder.
+fn show_decoder(report: &DecoderReport, path: &Path, args: &Args) -> Result {
+    if args.json.is_some() || args.html.is_some() || !args.arms.is_empty() || !args.products.only.is_empty() {
+        let path = path.display();
+        return Err(Failure::Usage(format!(
+            "{path} is a record of --decoder: --from prints its tables, and takes no other option with it"
+        )));
+    }
+    crate::print(decoder::table(report))
 }
 
 /// The rows and arms of a record that `--only` and `--arms` ask for.
@@ -99,6 +127,18 @@ pub fn draw(json: serde_json::Value) -> Result<String> {
     let report = Report::from_json(json)?;
     let comparison = Comparison::new(&report, &report, &["ours".to_string()]);
     Ok(format!("{}\n{comparison}\n{}", show::text(&report), html::page(&report)?))
+}
+
+#[cfg(feature = "models")]
+use decoder::bench as run_decoder;
+
+/// A build for the CPU is all that tiny decoders need.
+#[cfg(not(feature = "models"))]
+fn run_decoder(_: &str, _: &Args) -> Result {
+    let features = "`--features cuda,sm90,full,bench,models`, or with `--features models` for tiny ones on the CPU";
+    Err(Failure::NoDevice(format!(
+        "this build has no decoders; build it with {features}, or read a record with --from"
+    )))
 }
 
 #[cfg(feature = "bench")]

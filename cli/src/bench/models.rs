@@ -9,13 +9,13 @@ mod bert;
 mod llama;
 mod record;
 mod reference;
-mod shapes;
 #[cfg(test)]
 mod tests;
-mod weights;
 mod workload;
 
-use super::timing::Samples;
+use super::footprint::{out_of_memory, Case, GIB, RESERVE, STOPPED};
+use super::samples::Samples;
+use super::{shapes, weights};
 use crate::{Failure, Result};
 use bert::Bert;
 use candle::{Device, Tensor};
@@ -31,12 +31,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use workload::{Case, Run, Workload};
-
-/// Memory that weights, cache and temporaries leave free for cuBLAS, for the kernels' code and for the pool's rounding.
-const RESERVE: f64 = GIB;
-const GIB: f64 = (1u64 << 30) as f64;
-const STOPPED: &str = "stopped before it was measured";
+use workload::{Run, Workload};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Model {
@@ -247,19 +242,15 @@ fn free_bytes(device: &Device) -> Result<Option<f64>> {
     Ok(Some(free as f64))
 }
 
-/// The message of an error that reports a lack of device memory.
-fn out_of_memory(failure: &Failure) -> Option<String> {
-    let Failure::Error(error) = failure else { return None };
-    let message = error.to_string();
-    let signs = ["OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED"];
-    let first_line = || message.lines().next().unwrap_or_default().to_owned(); // a backtrace may follow
-    signs.iter().any(|sign| message.contains(sign)).then(first_line)
-}
-
 /// Sets the interposer's mode until the drop of this guard.
-struct Interposed(Mode);
+pub struct Interposed(Mode);
 
 impl Interposed {
+    /// candle's own products.
+    pub fn off() -> Self {
+        Self::set(Mode::Off, false)
+    }
+
     fn set(mode: Mode, dry: bool) -> Self {
         let before = interpose::mode();
         interpose::set_mode(mode);

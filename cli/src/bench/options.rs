@@ -5,10 +5,11 @@ use clap::parser::ValueSource;
 use clap::ArgMatches;
 
 /// The tasks beside measurements of products, each with the option that asks for the task, its effect in words, and the other options that count.
-const TASKS: [(&str, &str, &[&str]); 4] = [
+const TASKS: [(&str, &str, &[&str]); 5] = [
     ("compare", "compares two records", &["only", "arms"]),
     ("from", "reads a record", &["only", "arms", "json", "compact", "html"]),
     ("model", "runs a model", &["mode", "json", "prompt", "batch", "decode", "runs", "weights"]),
+    ("decoder", "runs a decoder", &["arms", "budget", "json", "prefill", "context", "sequences", "decode", "runs"]),
     ("ladder", "has products and arms of its own", &["pause", "json"]),
 ];
 
@@ -78,7 +79,7 @@ mod tests {
             "class" => &["gguf"],
             "mode" => &["tf32"],
             "warm_up" | "budget" => &["5s"],
-            "model" => &["tiny"],
+            "model" | "decoder" => &["tiny"],
             "plant" => &["zeros"],
             _ if !arg.get_action().takes_values() => &[],
             _ => &["7"],

@@ -5,6 +5,7 @@
 //! a multiple of the sample's length, and keeps the card below its power limit. Warm-up runs with the same pauses, so
 //! that samples begin in the steady state.
 
+use super::samples::Samples;
 use crate::Result;
 use candle::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::CudaGraph;
@@ -34,36 +35,6 @@ enum Work {
     Graph(CudaGraph),
     /// A call, for any copy of the operands.
     Calls(Box<dyn Fn(usize) -> Result>),
-}
-
-/// Sorted times of one product, in microseconds.
-#[derive(Debug, Clone, Default)]
-pub struct Samples(Vec<f64>);
-
-impl Samples {
-    /// A single time.
-    pub fn once(us: f64) -> Self {
-        Self(vec![us])
-    }
-
-    pub fn push(&mut self, us: f64) {
-        let at = self.0.partition_point(|have| *have <= us);
-        self.0.insert(at, us);
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// A quantile; 0.5 is the median.
-    pub fn at(&self, share: f64) -> f64 {
-        let last = (self.0.len().max(1) - 1) as f64;
-        self.0.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
-    }
-
-    pub fn median(&self) -> f64 {
-        self.at(0.5)
-    }
 }
 
 impl Timer {

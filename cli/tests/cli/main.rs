@@ -6,6 +6,7 @@ mod support;
 
 mod bench;
 mod command;
+mod decoder;
 mod errors;
 mod fit;
 mod gguf;

@@ -1,7 +1,8 @@
 //! candle-transformers' BERT, unmodified: one forward of sequences without padding, no decode.
 
+use super::super::footprint::{tokens, Case};
 use super::reference;
-use super::workload::{timed, tokens, Case, Run, Timed, Workload};
+use super::workload::{timed, Run, Timed, Workload};
 use crate::Result;
 use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;

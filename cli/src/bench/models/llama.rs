@@ -1,7 +1,8 @@
 //! candle-transformers' llama, unmodified: prefill, then decode of fixed tokens.
 
+use super::super::footprint::{bytes_to_run, kv_width, tokens, Case};
 use super::reference;
-use super::workload::{timed, tokens, Case, Run, Workload};
+use super::workload::{timed, Run, Workload};
 use crate::Result;
 use candle::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;
@@ -21,38 +22,6 @@ pub fn bytes_to_load(config: &Config, dtype: DType) -> f64 {
     let tables = if config.tie_word_embeddings { 1.0 } else { 2.0 } * vocabulary * hidden;
     let parameters = tables + layers * (attention + 3.0 * hidden * wide + 2.0 * hidden) + hidden;
     parameters * dtype.size_in_bytes() as f64 + vocabulary.max(wide) * hidden * 4.0
-}
-
-/// Peak bytes of a run, besides the weights, in candle-transformers 0.11.1.
-///
-/// Variables there shadow each other, so tensors live to the end of their function: queries projected, contiguous and
-/// rotated; keys and values before and after their repetition for the query's heads; all of these once more in f32; and
-/// the scores scaled, masked and normalised.
-pub fn bytes_to_run(config: &Config, dtype: DType, case: &Case) -> f64 {
-    let [batch, prompt, steps] = [case.batch, case.prompt, case.decode].map(|x| x as f64);
-    let [hidden, wide, vocabulary] =
-        [config.hidden_size, config.intermediate_size, config.vocab_size].map(|x| x as f64);
-    let [heads, layers] = [config.num_attention_heads, config.num_hidden_layers].map(|x| x as f64);
-    let kv = kv_width(config);
-    let size = dtype.size_in_bytes() as f64;
-    let upcast = if dtype == DType::F32 { 0.0 } else { 4.0 };
-    let (rows, context) = (batch * prompt, batch * (prompt + steps));
-
-    // The input and its norm, three queries, repeated keys and values, the result; the last four in f32 too.
-    let heads_of_all = rows * hidden * (8.0 * size + 4.0 * upcast);
-    let scores = 3.0 * batch * heads * prompt * prompt * 4.0;
-    let attention = heads_of_all + rows * kv * 3.0 * size + scores + prompt * prompt;
-    let mlp = rows * size * (5.0 * hidden + 4.0 * wide);
-    // For each new token, the cache of one layer at a time is copied, repeated and upcast.
-    let step = context * (6.0 * kv * size + 2.0 * hidden * (size + upcast) + 3.0 * heads * 4.0);
-    let cache = 2.0 * layers * context * kv * size;
-    let logits = batch * vocabulary * (size + 4.0 * (steps + 2.0));
-    cache + logits + attention.max(mlp).max(step)
-}
-
-/// Length of a token's key, and of its value, over all heads.
-fn kv_width(config: &Config) -> f64 {
-    (config.hidden_size / config.num_attention_heads * config.num_key_value_heads) as f64
 }
 
 impl LlamaModel {

@@ -1,3 +1,4 @@
+use super::super::footprint::bytes_to_run;
 use super::record::Error;
 use super::*;
 
@@ -136,7 +137,7 @@ fn sizes_of_the_llamas() {
     assert_eq!(parameters(&small), 1_235_814_400.0); // as their model cards have it
     assert_eq!(parameters(&large), 8_030_261_248.0);
     // 16 x 2048 tokens of the 8B: scores of 25.8 GB and a cache of 4.4 GB in the main; of one token: nearly nothing.
-    let bytes = |prompt, batch| llama::bytes_to_run(&large, bf16, &Case { prompt, batch, decode: 32 });
+    let bytes = |prompt, batch| bytes_to_run(&large, bf16, &Case { prompt, batch, decode: 32 });
     assert!((34e9..36e9).contains(&bytes(2048, 16)), "{}", bytes(2048, 16));
     assert!(bytes(1, 1) < 0.1e9, "{}", bytes(1, 1));
 }

@@ -1,23 +1,9 @@
 //! A model that can be timed, and its timed runs.
 
+use super::super::footprint::Case;
 use candle::{Device, Tensor};
 use candle_tilegemm::interpose::{self, Stats};
-use std::fmt;
 use std::time::Instant;
-
-/// One configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Case {
-    pub prompt: usize,
-    pub batch: usize,
-    pub decode: usize,
-}
-
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "prompt {}, batch {}", self.prompt, self.batch)
-    }
-}
 
 /// A loaded model.
 pub trait Workload {
@@ -53,14 +39,4 @@ pub fn timed<T>(device: &Device, work: impl FnOnce() -> candle::Result<T>) -> ca
     device.synchronize()?;
     let seconds = start.elapsed().as_secs_f64();
     Ok((result, Timed { seconds, gemms: interpose::stats().since(&before) }))
-}
-
-/// The same tokens in every run, different ones in every sequence of the batch.
-pub fn tokens(batch: usize, length: usize, from: usize, vocabulary: usize) -> Vec<u32> {
-    let token = |sequence: usize, position: usize| {
-        let mixed =
-            (sequence as u32).wrapping_mul(0x9e37_79b9).wrapping_add(position as u32).wrapping_mul(2_654_435_761);
-        mixed % vocabulary as u32
-    };
-    (0..batch).flat_map(|sequence| (from..from + length).map(move |position| token(sequence, position))).collect()
 }

@@ -1,0 +1,79 @@
+//! What a step and a prompt take at least: bytes, and operations of products.
+
+use super::record::Limits;
+use super::size::{Matrix, Size};
+use candle::quantized::GgmlDType;
+
+impl Limits {
+    /// Milliseconds of a step of all sequences.
+    pub fn step_ms(&self, size: &Size, context: usize, sequences: usize) -> f64 {
+        self.ms(step_bytes(size, sequences, 2.0) + cache_bytes(size, context, 2.0) * sequences as f64, 0.0)
+    }
+
+    /// Milliseconds of a prompt of one sequence.
+    pub fn prefill_ms(&self, size: &Size, tokens: usize) -> f64 {
+        self.ms(step_bytes(size, tokens, 2.0) + cache_bytes(size, tokens, 2.0), prefill_flops(size, tokens))
+    }
+
+    fn ms(&self, bytes: f64, flops: f64) -> f64 {
+        (bytes / self.hbm_gbps / 1e6).max(flops / self.tflops / 1e9)
+    }
+}
+
+/// Bytes of the weights that `rows` tokens need, each for itself: those of the layers, of the experts that they choose if each is as probable, and of the head.
+/// `dense`: bytes of a number of dense weights.
+pub fn step_bytes(size: &Size, rows: usize, dense: f64) -> f64 {
+    let bytes = |matrix: &Matrix| (matrix.rows * matrix.columns) as f64 * of_number(matrix.format, dense);
+    let layer = |layer: usize| -> f64 {
+        let matrices = size.matrices(layer);
+        match size.experts {
+            None => matrices.iter().map(bytes).sum(),
+            Some(experts) => {
+                let attention =
+                    matrices.iter().filter(|matrix| matrix.name.starts_with("attn")).map(bytes).sum::<f64>();
+                let [count, per_token] = [experts.count, experts.per_token].map(|x| x as f64);
+                let chosen = count * (1.0 - (1.0 - per_token / count).powi(rows as i32));
+                let expert = (3 * size.inner * size.hidden) as f64 * dense;
+                attention + count * size.hidden as f64 * dense + chosen * expert
+            }
+        }
+    };
+    let [_, head] = size.tables();
+    let head = if size.tied { size.tables()[0] } else { head };
+    (0..size.layers).map(layer).sum::<f64>() + (size.vocabulary * size.hidden) as f64 * of_number(head, dense)
+}
+
+/// All bytes of the weights.
+pub fn bytes(size: &Size, dense: f64) -> f64 {
+    let table =
+        if size.tied { 0.0 } else { (size.vocabulary * size.hidden) as f64 * of_number(size.tables()[0], dense) };
+    // So many tokens need every expert.
+    step_bytes(size, 1 << 20, dense) + table
+}
+
+/// Bytes of K and V of a sequence.
+pub fn cache_bytes(size: &Size, context: usize, of_number: f64) -> f64 {
+    (2 * size.layers * size.kv_heads * size.head * context) as f64 * of_number
+}
+
+fn of_number(format: GgmlDType, dense: f64) -> f64 {
+    match format {
+        GgmlDType::BF16 => dense,
+        format => format.type_size() as f64 / format.block_size() as f64,
+    }
+}
+
+fn prefill_flops(size: &Size, tokens: usize) -> f64 {
+    let of = |matrix: &Matrix| {
+        let is_of_expert = size.experts.is_some() && matrix.name.starts_with("ffn");
+        let times = size.experts.filter(|_| is_of_expert).map_or(1, |experts| experts.per_token);
+        (matrix.rows * matrix.columns * times) as f64
+    };
+    let router = size.experts.map_or(0.0, |experts| (experts.count * size.hidden) as f64);
+    let layer = size.matrices(0).iter().map(of).sum::<f64>() + router;
+    let (layers, tokens) = (size.layers as f64, tokens as f64);
+    // Scores and values of all tokens before.
+    let attention = 2.0 * (size.heads * size.head) as f64 * tokens * tokens;
+    let head = 2.0 * (size.vocabulary * size.hidden) as f64;
+    layers * (2.0 * layer * tokens + attention) + head
+}

@@ -1,0 +1,228 @@
+//! The decoders that are measured: sizes of published models.
+
+use super::super::shapes;
+use candle::quantized::GgmlDType;
+use candle_tilegemm_models::Config;
+use candle_transformers::models::{llama, qwen3_moe};
+use serde::de::DeserializeOwned;
+
+/// A decoder's sizes, and the formats of its weights.
+#[derive(Debug, Clone)]
+pub struct Size {
+    pub layers: usize,
+    pub hidden: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head: usize,
+    /// Numbers between the two products of a feed-forward part, of an expert where there are experts.
+    pub inner: usize,
+    pub vocabulary: usize,
+    pub positions: usize,
+    pub rope_base: f64,
+    pub eps: f64,
+    /// Whether the head has the weights of the embedding.
+    pub tied: bool,
+    pub experts: Option<Experts>,
+    pub weights: Weights,
+}
+
+/// The experts of each layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Experts {
+    pub count: usize,
+    pub per_token: usize,
+}
+
+/// The formats of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// bf16, and f32 on the CPU.
+    Dense,
+    /// The mix of files called Q4_K_M.
+    Q4KM,
+    /// Q4_1, and Q8_0 for the embedding.
+    Q4_1,
+}
+
+/// A matrix of a layer, by llama.cpp's name.
+pub struct Matrix {
+    pub name: &'static str,
+    pub rows: usize,
+    pub columns: usize,
+    pub format: GgmlDType,
+}
+
+impl Size {
+    /// The sizes of a name of `--decoder`.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let q4_k_m = |size| Self { weights: Weights::Q4KM, ..size };
+        Some(match name {
+            "llama3-8b" => Self::llama(shapes::llama_8b()),
+            "llama3-8b-q4_k_m" => q4_k_m(Self::llama(shapes::llama_8b())),
+            "llama3-1b" => Self::llama(shapes::llama_1b()),
+            "qwen3-30b-a3b" => qwen3_30b_a3b(),
+            "smollm2-135m" => smollm2_135m(),
+            "smollm2-135m-q4_1" => Self { weights: Weights::Q4_1, ..smollm2_135m() },
+            "tiny" => Self { positions: 256, ..Self::llama(shapes::tiny()) },
+            // Rows are whole blocks of 256 numbers.
+            "tiny-q4_k_m" => {
+                q4_k_m(Self { hidden: 256, head: 64, inner: 512, positions: 256, ..Self::llama(shapes::tiny()) })
+            }
+            _ => return None,
+        })
+    }
+
+    fn llama(config: llama::Config) -> Self {
+        Self {
+            layers: config.num_hidden_layers,
+            hidden: config.hidden_size,
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            head: config.hidden_size / config.num_attention_heads,
+            inner: config.intermediate_size,
+            vocabulary: config.vocab_size,
+            positions: config.max_position_embeddings,
+            rope_base: f64::from(config.rope_theta),
+            eps: config.rms_norm_eps,
+            tied: config.tie_word_embeddings,
+            experts: None,
+            weights: Weights::Dense,
+        }
+    }
+
+    /// The same as Hugging Face would have it.
+    fn json(&self) -> String {
+        let family = if self.experts.is_some() { "qwen3_moe" } else { "llama" };
+        let experts = self.experts.map_or(String::new(), |Experts { count, per_token }| {
+            format!(
+                r#""head_dim": {}, "attention_bias": false, "sliding_window": null, "max_window_layers": {}, "use_sliding_window": false,
+                "hidden_act": "silu", "decoder_sparse_step": 1, "moe_intermediate_size": {}, "num_experts_per_tok": {per_token},
+                "num_experts": {count}, "norm_topk_prob": true,"#,
+                self.head, self.layers, self.inner
+            )
+        });
+        format!(
+            r#"{{"model_type": "{family}", {experts} "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
+            "num_attention_heads": {}, "num_key_value_heads": {}, "max_position_embeddings": {}, "rms_norm_eps": {:e}, "rope_theta": {:.1},
+            "tie_word_embeddings": {}}}"#,
+            self.vocabulary,
+            self.hidden,
+            self.inner,
+            self.layers,
+            self.heads,
+            self.kv_heads,
+            self.positions,
+            self.eps,
+            self.rope_base,
+            self.tied
+        )
+    }
+
+    /// For our decoder.
+    pub fn config(&self) -> candle::Result<Config> {
+        Config::from_json(&self.json())
+    }
+
+    /// For candle's llama.
+    pub fn llama_config(&self) -> crate::Result<llama::Config> {
+        Ok(self.read::<llama::LlamaConfig>()?.into_config(false))
+    }
+
+    /// For candle's qwen3_moe.
+    pub fn qwen3_moe_config(&self) -> crate::Result<qwen3_moe::Config> {
+        self.read()
+    }
+
+    fn read<T: DeserializeOwned>(&self) -> crate::Result<T> {
+        Ok(serde_json::from_str(&self.json())?)
+    }
+
+    /// The formats in words.
+    pub fn format(&self, on_cpu: bool) -> &'static str {
+        match self.weights {
+            Weights::Dense if on_cpu => "f32",
+            Weights::Dense => "bf16",
+            Weights::Q4KM => "Q4_K_M",
+            Weights::Q4_1 => "Q4_1",
+        }
+    }
+
+    /// The format of the rows of tokens, and of a head of its own.
+    pub fn tables(&self) -> [GgmlDType; 2] {
+        match self.weights {
+            Weights::Dense => [GgmlDType::BF16; 2],
+            Weights::Q4KM => [GgmlDType::Q4K, GgmlDType::Q6K],
+            Weights::Q4_1 => [GgmlDType::Q8_0; 2],
+        }
+    }
+
+    /// The matrices of a layer without experts.
+    pub fn matrices(&self, layer: usize) -> Vec<Matrix> {
+        let (plain, better) = match self.weights {
+            Weights::Dense => (GgmlDType::BF16, GgmlDType::BF16),
+            Weights::Q4_1 => (GgmlDType::Q4_1, GgmlDType::Q4_1),
+            Weights::Q4KM => (GgmlDType::Q4K, self.better(layer)),
+        };
+        let (q, kv) = (self.heads * self.head, self.kv_heads * self.head);
+        [
+            ("attn_q", q, self.hidden, plain),
+            ("attn_k", kv, self.hidden, plain),
+            ("attn_v", kv, self.hidden, better),
+            ("attn_output", self.hidden, q, plain),
+            ("ffn_gate", self.inner, self.hidden, plain),
+            ("ffn_up", self.inner, self.hidden, plain),
+            ("ffn_down", self.hidden, self.inner, better),
+        ]
+        .map(|(name, rows, columns, format)| Matrix { name, rows, columns, format })
+        .into()
+    }
+
+    /// Q4_K_M has two matrices of half of the layers in Q6_K: those of the first and the last eighth, and of each third layer between.
+    fn better(&self, layer: usize) -> GgmlDType {
+        let eighth = self.layers / 8;
+        let is_outer = layer < eighth || layer >= 7 * self.layers / 8;
+        if is_outer || (layer - eighth) % 3 == 2 {
+            GgmlDType::Q6K
+        } else {
+            GgmlDType::Q4K
+        }
+    }
+}
+
+fn qwen3_30b_a3b() -> Size {
+    Size {
+        layers: 48,
+        hidden: 2048,
+        heads: 32,
+        kv_heads: 4,
+        head: 128,
+        inner: 768,
+        vocabulary: 151_936,
+        positions: 40_960,
+        rope_base: 1e6,
+        eps: 1e-6,
+        tied: false,
+        experts: Some(Experts { count: 128, per_token: 8 }),
+        weights: Weights::Dense,
+    }
+}
+
+fn smollm2_135m() -> Size {
+    Size {
+        layers: 30,
+        hidden: 576,
+        heads: 9,
+        kv_heads: 3,
+        head: 64,
+        inner: 1536,
+        vocabulary: 49_152,
+        // Twice as many as the model has: contexts of 8192 have steps after them.
+        positions: 16_384,
+        rope_base: 1e5,
+        eps: 1e-5,
+        tied: true,
+        experts: None,
+        weights: Weights::Dense,
+    }
+}

@@ -1,0 +1,166 @@
+use super::blocks;
+use super::measure::{run, Options};
+use super::record::{Agreement, DecoderReport, Limits, CAPTURED, EAGER, OURS, STOCK};
+use super::roof::{bytes, cache_bytes, step_bytes};
+use super::size::Size;
+use super::table::table;
+use crate::bench::args::DECODERS;
+use crate::{Failure, Result};
+use candle::quantized::GgmlDType;
+use candle::Device;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+fn ok<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+fn options<'a>(model: &'a str, stop: &'a AtomicBool) -> Options<'a> {
+    Options {
+        model,
+        arms: [STOCK, EAGER, CAPTURED].map(String::from).to_vec(),
+        prefill: vec![5, 12, 1000],
+        contexts: vec![8, 512],
+        sequences: vec![1, 3],
+        steps: 6,
+        runs: 3,
+        budget: None,
+        limits: None,
+        stop,
+    }
+}
+
+fn measured(options: &Options) -> DecoderReport {
+    ok(run(options, &Device::Cpu, "CPU"))
+}
+
+#[test]
+fn tiny_decoders_give_a_full_report() {
+    let stop = AtomicBool::new(false);
+    for (model, format, far) in [("tiny", "f32", 1e-5), ("tiny-q4_k_m", "Q4_K_M", 1e-4)] {
+        let report = measured(&options(model, &stop));
+        assert!(report.weights.ends_with(format), "{}", report.weights);
+        assert_eq!(report.starts.keys().collect::<Vec<_>>(), [OURS, STOCK], "{model}: {:?}", report.left_out);
+        assert!(report
+            .starts
+            .values()
+            .all(|start| start.load_s > 0.0 && start.first_token_ms > 0.0 && start.prompt == 5));
+        assert_eq!(report.prefill.iter().map(|row| row.tokens).collect::<Vec<_>>(), [5, 12]);
+        let cases: Vec<_> = report.decode.iter().map(|row| (row.context, row.sequences)).collect();
+        assert_eq!(cases, [(8, 1), (8, 3)]);
+        assert!(report.prefill.iter().all(|row| row.arms.keys().eq([OURS, STOCK])));
+        for (row, sequences) in report.decode.iter().zip([1.0, 3.0]) {
+            assert!(row.arms.keys().eq([EAGER, STOCK]));
+            for timed in row.arms.values() {
+                assert!(0.0 < timed.ms_min && timed.ms_min <= timed.ms && timed.ms <= timed.ms_max && timed.runs == 3);
+                assert!((timed.tokens_per_s * timed.ms / 1e3 / sequences - 1.0).abs() < 1e-9);
+            }
+        }
+        // Both have the same weights.
+        let agreement = report.agreement.expect("both arms have run");
+        assert!(agreement.relative_l2 < far && agreement.same_token, "{model}: {agreement:?}");
+        assert!(!report.is_bad(), "{:?} {:?}", report.wrong, report.left_out);
+        assert_eq!(report.left_out[CAPTURED], "graphs need a GPU");
+        assert!(report.left_out.keys().any(|what| what.contains("prefill 1000")));
+        assert!(report.left_out.values().any(|reason| reason.contains("positions")));
+        let read = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(table(&read), table(&report));
+    }
+}
+
+#[test]
+fn what_has_no_time_is_named() {
+    let stop = AtomicBool::new(false);
+    let report = measured(&Options { budget: Some(Duration::ZERO), ..options("tiny", &stop) });
+    assert!(report.starts.is_empty() && report.prefill.is_empty() && report.decode.is_empty());
+    assert_eq!(report.left_out[STOCK], "no time left in the budget");
+    let stopped = AtomicBool::new(true);
+    let report = measured(&options("tiny", &stopped));
+    assert_eq!(report.left_out[OURS], "stopped before it was measured");
+}
+
+#[test]
+fn one_arm_is_measured_alone() {
+    let stop = AtomicBool::new(false);
+    let report = measured(&Options { arms: vec![STOCK.into()], ..options("tiny", &stop) });
+    assert!(report.starts.keys().eq([STOCK]) && report.agreement.is_none());
+    assert!(report.left_out.keys().all(|what| what.starts_with(STOCK)), "{:?}", report.left_out);
+}
+
+#[test]
+fn other_logits_are_no_agreement() {
+    let logits = [1.0, -2.0, 3.0];
+    let same = Agreement::between(7, &logits, &logits);
+    assert!(same.is_close() && same.same_token && same.relative_l2 == 0.0);
+    assert!(!Agreement::between(7, &logits, &[3.0, -2.0, 1.0]).is_close());
+    assert!(!Agreement::between(7, &logits, &[1.0, f32::NAN, 3.0]).is_close());
+}
+
+#[test]
+fn every_name_has_a_size() {
+    for name in DECODERS {
+        let size = Size::by_name(name).unwrap_or_else(|| panic!("{name} has no size"));
+        let config = size.config().unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!((config.hidden, config.layers, config.head_size), (size.hidden, size.layers, size.head), "{name}");
+        assert_eq!(config.tied, size.tied);
+        match size.experts {
+            Some(experts) => assert_eq!(ok(size.qwen3_moe_config()).num_experts, experts.count),
+            None => assert_eq!(ok(size.llama_config()).intermediate_size, size.inner),
+        }
+    }
+    assert!(Size::by_name("llama4").is_none());
+    let stop = AtomicBool::new(false);
+    assert!(matches!(run(&options("llama4", &stop), &Device::Cpu, "CPU"), Err(Failure::Usage(_))));
+}
+
+#[test]
+fn bytes_are_those_of_the_models() {
+    let size = |name| Size::by_name(name).unwrap();
+    // As model cards have it: 8.03e9 and 1.24e9 parameters, but for norms; 0.53e9 of them are rows of tokens.
+    let large = bytes(&size("llama3-8b"), 2.0);
+    assert!((large / 2.0 / 8.030e9 - 1.0).abs() < 1e-4, "{large}");
+    assert!((large - step_bytes(&size("llama3-8b"), 1, 2.0) - 2.0 * 128_256.0 * 4096.0).abs() < 1.0);
+    assert!((bytes(&size("llama3-1b"), 2.0) / 2.0 / 1.2358e9 - 1.0).abs() < 1e-3);
+    // Files called Q4_K_M of this model have 4.92e9 bytes.
+    assert!((bytes(&size("llama3-8b-q4_k_m"), 2.0) / 4.92e9 - 1.0).abs() < 0.01);
+    // 30.5e9 parameters, 3.3e9 of them for a token, rows of tokens included.
+    let experts = size("qwen3-30b-a3b");
+    assert!((bytes(&experts, 2.0) / 2.0 / 30.53e9 - 1.0).abs() < 1e-3, "{}", bytes(&experts, 2.0));
+    assert!((6.0e9..6.2e9).contains(&step_bytes(&experts, 1, 2.0)), "{}", step_bytes(&experts, 1, 2.0));
+    assert!(step_bytes(&experts, 8, 2.0) < 8.0 * step_bytes(&experts, 1, 2.0));
+    // 128 KiB a position.
+    assert_eq!(cache_bytes(&size("llama3-8b"), 2048, 2.0), 268_435_456.0);
+}
+
+#[test]
+fn limits_bound_steps_by_bytes_and_prompts_by_products() {
+    let limits = Limits { hbm_gbps: 3120.0, tflops: 800.0 };
+    let size = Size::by_name("llama3-8b").unwrap();
+    let step = limits.step_ms(&size, 2048, 1);
+    assert!((4.85..4.95).contains(&step), "{step}");
+    let prompt = limits.prefill_ms(&size, 2048);
+    assert!((37.0..37.5).contains(&prompt), "{prompt}");
+    assert!(limits.prefill_ms(&size, 1) > 4.8);
+}
+
+#[test]
+fn a_file_of_blocks_reads_as_one() {
+    let size = Size::by_name("tiny-q4_k_m").unwrap();
+    let (content, mut bytes) = blocks::file(&size);
+    let info = &content.tensor_infos["blk.1.ffn_down.weight"];
+    let whole = info.read(&mut bytes, 0, &Device::Cpu).unwrap();
+    assert_eq!((whole.dtype(), whole.shape().dims()), (GgmlDType::Q6K, &[256, 512][..]));
+    let weights: Vec<f32> = whole.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    let mean = weights.iter().sum::<f32>() / weights.len() as f32;
+    let deviation = (weights.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / weights.len() as f32).sqrt();
+    assert!(mean.abs() < 2e-3 && (0.015..0.025).contains(&deviation), "{mean} {deviation}");
+    // The same bytes in small parts.
+    let mut part = [0u8; 37];
+    let count = whole.data().unwrap().len();
+    bytes.seek(SeekFrom::Start(info.offset + count as u64 - 37)).unwrap();
+    bytes.read_exact(&mut part).unwrap();
+    assert_eq!(whole.data().unwrap()[count - 37..], part);
+    bytes.seek(SeekFrom::End(0)).unwrap();
+    assert_eq!(bytes.read(&mut part).unwrap(), 0);
+}

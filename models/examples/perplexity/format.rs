@@ -1,0 +1,55 @@
+//! Formats of weights.
+
+use candle::quantized::GgmlDType;
+use candle::DType;
+use std::fmt;
+use std::str::FromStr;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// As they lie in the file.
+    File,
+    /// Dequantised.
+    Dense(DType),
+    /// Dequantised and quantised again.
+    Blocks(GgmlDType),
+}
+
+const NAMES: [(&str, Format); 9] = [
+    ("file", Format::File),
+    ("f32", Format::Dense(DType::F32)),
+    ("f16", Format::Dense(DType::F16)),
+    ("bf16", Format::Dense(DType::BF16)),
+    ("q8_0", Format::Blocks(GgmlDType::Q8_0)),
+    ("q5_1", Format::Blocks(GgmlDType::Q5_1)),
+    ("q5_0", Format::Blocks(GgmlDType::Q5_0)),
+    ("q4_1", Format::Blocks(GgmlDType::Q4_1)),
+    ("q4_0", Format::Blocks(GgmlDType::Q4_0)),
+];
+
+impl Format {
+    pub fn of_cpu() -> Vec<Self> {
+        vec![Self::File, Self::Dense(DType::F32)]
+    }
+
+    pub fn of_gpu() -> Vec<Self> {
+        vec![Self::File, Self::Dense(DType::BF16), Self::Dense(DType::F16), Self::Blocks(GgmlDType::Q8_0)]
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(_, format)| format == self).map_or("?", |(name, _)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = NAMES.iter().find(|(name, _)| *name == text.to_lowercase());
+        let names = || NAMES.map(|(name, _)| name).join(", ");
+        found.map(|(_, format)| *format).ok_or_else(|| format!("expected one of {}", names()))
+    }
+}
