@@ -9,6 +9,7 @@ use candle::{bail, DType, Result, Tensor};
 /// The sequences of a decoder: keys and values of all layers, and for each sequence, in a slot of its own, its tokens.
 ///
 /// A slot has room for 4096 positions, or for as many as were asked for. When a sequence needs more, all slots double, up to the model's longest sequence.
+/// candle's stream of a GPU is another one on each thread: call `Device::synchronize` on the old thread before a cache goes to a new one.
 /// Keys and values take 2 layers slots kv_heads capacity head_size numbers in the decoder's type. On a GPU these bytes are checked before they are
 /// allocated:
 ///
