@@ -13,6 +13,7 @@ mod ours;
 #[cfg(feature = "models")]
 mod pool;
 mod read;
+#[cfg_attr(not(feature = "models"), allow(dead_code))] // without it, records are only read
 mod record;
 #[cfg(feature = "models")]
 mod roof;
