@@ -76,6 +76,18 @@ fn a_setting_that_is_not_utf8_is_told_and_not_taken_for_none() {
     assert!(text.contains("TILEGEMM_F32=str\u{fffd}ct") && text.contains("expected text in UTF-8"), "{text}");
 }
 
+/// What `third_party/fetch.sh --env` sets, by set.
+#[cfg(target_os = "linux")]
+const TOOLCHAIN: [&str; 7] = [
+    "CLANG_FORMAT_DIR",
+    "CUDA_HOME",
+    "TILEGEMM_CUDA_HOME",
+    "CUTLASS_DIR",
+    "LIBCLANG_PATH",
+    "TILEGEMM_MODEL_DIR",
+    "TILEGEMM_SMOLLM2_DIR",
+];
+
 /// The exports of a folder for caches in which a toolkit is installed, by the script that the program has in itself.
 #[cfg(target_os = "linux")]
 #[test]
@@ -84,9 +96,7 @@ fn toolchain_prints_the_exports_of_what_is_in_the_cache() {
     let cutlass = cache.join("candle-tilegemm/toolchain/dist/cutlass");
     std::fs::create_dir_all(&cutlass).unwrap();
     std::fs::write(cutlass.join(".pins"), "").unwrap();
-    let none =
-        ["CLANG_FORMAT_DIR", "CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
-    let mut settings: Vec<(&str, &str)> = none.into_iter().map(|name| (name, "")).collect();
+    let mut settings: Vec<(&str, &str)> = TOOLCHAIN.into_iter().map(|name| (name, "")).collect();
     settings.push(("XDG_CACHE_HOME", cache.to_str().unwrap()));
     let Outcome { code, stdout, stderr } = tilegemm_with(&settings, &["toolchain", "--env"]);
     let quoted = cutlass.to_str().unwrap().replace(' ', "\\ ");
@@ -114,10 +124,8 @@ fn toolchain_prints_what_a_program_needs_to_build_link_and_start() {
         std::fs::create_dir_all(dist.join(folder)).unwrap();
     }
     std::fs::write(dist.join("cuda-13.0/.pins"), "").unwrap();
-    let none =
-        ["CLANG_FORMAT_DIR", "CUDA_HOME", "TILEGEMM_CUDA_HOME", "CUTLASS_DIR", "LIBCLANG_PATH", "TILEGEMM_MODEL_DIR"];
     let more = ["CUDARC_CUDA_VERSION", "LIBRARY_PATH", "LD_LIBRARY_PATH"];
-    let mut settings: Vec<(&str, &str)> = none.into_iter().chain(more).map(|name| (name, "")).collect();
+    let mut settings: Vec<(&str, &str)> = TOOLCHAIN.into_iter().chain(more).map(|name| (name, "")).collect();
     settings.extend([("XDG_CACHE_HOME", cache.to_str().unwrap()), ("CUDAFORGE_THREADS", "3")]);
     let exports = tilegemm_with(&settings, &["toolchain", "--env"]).stdout;
     let dist = dist.canonicalize().unwrap();
