@@ -334,7 +334,7 @@ pub(crate) fn overlap() -> Result<bool> {
     PDL.switch()
 }
 
-/// The value of [`GRAPHS`].
+/// Whether the steps of a decoder become CUDA graphs: `TILEGEMM_GRAPHS`, on unless given.
 pub fn graphs() -> Result<bool> {
     GRAPHS.switch()
 }
