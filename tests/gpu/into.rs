@@ -5,9 +5,9 @@ mod merged;
 #[path = "../support/into.rs"]
 mod products;
 
-use crate::device::{most_used, Gpu};
+use crate::device::Gpu;
+use crate::replayed::as_launched;
 use crate::Test;
-use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::quantized::{GgmlDType, QTensor};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::moe::{self, FusedMoe};
@@ -40,7 +40,6 @@ pub fn tests() -> Vec<(String, Test)> {
 
 /// A layer's products, dense, in blocks and with experts, into tensors that exist.
 struct Step {
-    rows: usize,
     x: Tensor,
     h: Tensor,
     qkv: [Tensor; 2],
@@ -69,7 +68,6 @@ impl Step {
         let qkv = [blocks(HIDDEN, HIDDEN, Q4K)?, blocks(128, HIDDEN, Q4K)?, blocks(128, HIDDEN, Q6K)?];
         let experts = products::layer_of_experts(DType::BF16, [HIDDEN, 256], device)?;
         Ok(Self {
-            rows,
             x: bf16(&[rows, HIDDEN])?,
             h: bf16(&[rows, HIDDEN])?,
             qkv: [bf16(&[rows, 768])?, bf16(&[rows, 768])?],
@@ -121,47 +119,17 @@ impl Step {
 
 /// A graph of all products, captured in each mode, gives the bits of the launches one by one, twice; and the launches allocate nothing.
 fn in_graphs(device: &Device) -> Result<()> {
-    const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    let Device::Cuda(cuda) = device else { bail!("a graph is for a GPU") };
     candle_tilegemm::prepare(device)?;
-    let wrap = |error| candle::Error::wrap(error);
-    let stream = cuda.cuda_stream();
-    for step in [Step::new(1, device)?, Step::new(5, device)?, Step::new(32, device)?, Step::new(200, device)?] {
-        step.reset()?;
-        device.synchronize()?;
-        most_used()?;
-        let before = most_used()?;
-        step.run()?;
-        step.run()?;
-        device.synchronize()?;
-        if most_used()? != before {
-            bail!("the launches with {} rows allocate", step.rows);
-        }
-        let expected = step.state()?;
-        if expected.iter().any(|x| !x.is_finite()) {
-            bail!("{} rows: a result is no number", step.rows);
-        }
-        for mode in [
-            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
-            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
-        ] {
-            step.reset()?;
-            device.synchronize()?;
-            stream.begin_capture(mode).map_err(wrap)?;
-            let launched = step.run();
-            let graph = stream.end_capture(FLAGS).map_err(wrap);
-            launched?;
-            let Some(graph) = graph? else { bail!("nothing was captured") };
-            graph.launch().map_err(wrap)?;
-            graph.launch().map_err(wrap)?;
-            device.synchronize()?;
-            let got = step.state()?;
-            let other = got.iter().zip(&expected).filter(|(x, y)| x != y).count();
-            if got.len() != expected.len() || other > 0 {
-                bail!("{} rows, {mode:?}: {other} of {} numbers differ", step.rows, got.len());
+    for rows in [1, 5, 32, 200] {
+        let step = Step::new(rows, device)?;
+        let state = || {
+            let state = step.state()?;
+            match state.iter().all(|x| x.is_finite()) {
+                true => Ok(state),
+                false => bail!("{rows} rows: a result is no number"),
             }
-        }
+        };
+        as_launched(device, &format!("{rows} rows"), || step.reset(), || step.run(), state)?;
     }
     Ok(())
 }

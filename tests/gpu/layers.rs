@@ -5,10 +5,10 @@ mod blocks;
 #[path = "../support/sampler.rs"]
 mod sampler;
 
-use crate::device::{most_used, Gpu};
+use crate::device::Gpu;
+use crate::replayed::as_launched;
 use crate::Test;
 use blocks::{exact, ints, randn, Shape};
-use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, RopeStyle, Settings, Workspace};
 use candle_tilegemm::nn::{gate_into, Embedding, GateFunction, Next, RmsNorm, Sampler, Sampling};
@@ -349,43 +349,7 @@ impl Step {
 
 /// A graph of all blocks, captured in each mode, gives the bits of the launches one by one, twice; and the launches allocate nothing.
 fn in_graphs(device: &Device) -> Result<()> {
-    const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    let Device::Cuda(cuda) = device else { bail!("a graph is for a GPU") };
     candle_tilegemm::prepare(device)?;
     let step = Step::new(device)?;
-    let stream = cuda.cuda_stream();
-    let wrap = |error| candle::Error::wrap(error);
-    step.reset(device)?;
-    device.synchronize()?;
-    most_used()?;
-    let before = most_used()?;
-    step.run()?;
-    step.run()?;
-    device.synchronize()?;
-    if most_used()? != before {
-        bail!("the launches allocate");
-    }
-    let expected = step.state()?;
-    for mode in [
-        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
-        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
-    ] {
-        step.reset(device)?;
-        device.synchronize()?;
-        stream.begin_capture(mode).map_err(wrap)?;
-        let launched = step.run();
-        let graph = stream.end_capture(FLAGS).map_err(wrap);
-        launched?;
-        let Some(graph) = graph? else { bail!("nothing was captured") };
-        graph.launch().map_err(wrap)?;
-        graph.launch().map_err(wrap)?;
-        device.synchronize()?;
-        let got = step.state()?;
-        let other = got.iter().zip(&expected).filter(|(x, y)| x != y).count();
-        if got.len() != expected.len() || other > 0 {
-            bail!("{mode:?}: {other} of {} numbers differ", got.len());
-        }
-    }
-    Ok(())
+    as_launched(device, "a step", || step.reset(device), || step.run(), || step.state())
 }

@@ -49,6 +49,7 @@ mod outer;
 mod packing;
 mod qmatmul;
 mod random;
+mod replayed;
 mod rounding;
 mod shard;
 mod speed;
