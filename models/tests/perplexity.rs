@@ -8,6 +8,8 @@ mod model;
 mod score;
 #[path = "../examples/generate/tokenizer.rs"]
 mod tokenizer;
+#[path = "../examples/perplexity/weights.rs"]
+mod weights;
 
 use anyhow::Result;
 use candle::Device;
@@ -16,7 +18,7 @@ use model::File;
 
 #[test]
 fn ours_is_that_of_stock() -> Result<()> {
-    let file = File::read(&File::smollm2())?;
+    let file = File::read(&weights::smollm2())?;
     let windows = score::windows(&file, &score::text(), 80, 4)?;
     let perplexity = |name: &str, is_ours: bool| -> Result<f64> {
         let format: Format = name.parse().map_err(anyhow::Error::msg)?;
@@ -38,7 +40,7 @@ fn ours_is_that_of_stock() -> Result<()> {
 
 #[test]
 fn a_text_that_is_too_short_is_refused() -> Result<()> {
-    let file = File::read(&File::smollm2())?;
+    let file = File::read(&weights::smollm2())?;
     let error = |count, windows| score::windows(&file, &score::text(), count, windows).unwrap_err().to_string();
     assert!(error(1_000_000, 8).contains("expected 1000000"), "{}", error(1_000_000, 8));
     assert!(error(8, 8).contains("two tokens"), "{}", error(8, 8));

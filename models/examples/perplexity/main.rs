@@ -11,6 +11,7 @@ mod model;
 mod score;
 #[path = "../generate/tokenizer.rs"]
 mod tokenizer;
+mod weights;
 
 use anyhow::{bail, Context, Result};
 use candle::Device;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 struct Args {
     /// The GGUF file
-    #[arg(default_value_os_t = File::smollm2())]
+    #[arg(default_value_os_t = weights::smollm2())]
     model: PathBuf,
     /// The text
     #[arg(long, value_name = "FILE", default_value_os_t = score::text())]

@@ -1,6 +1,7 @@
 //! A GGUF file of a llama, and the models that are made of it.
 
 use crate::format::Format;
+use crate::weights::of_hugging_face;
 use anyhow::{ensure, Context, Result};
 use candle::quantized::gguf_file::{self, Content, Value};
 use candle::quantized::QTensor;
@@ -10,7 +11,7 @@ use candle_tilegemm_models::{models as ours, Config};
 use candle_transformers::models as stock;
 use std::collections::HashMap;
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What both crates' models do.
 pub trait Model {
@@ -49,13 +50,6 @@ pub struct File {
 }
 
 impl File {
-    /// Where the file of `third_party/fetch.sh smollm2` is.
-    pub fn smollm2() -> PathBuf {
-        let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/dist/smollm2");
-        let own = std::env::var_os("TILEGEMM_SMOLLM2_DIR").filter(|dir| !dir.is_empty());
-        own.map_or(fetched, PathBuf::from).join("SmolLM2-135M-Instruct.Q4_1.gguf")
-    }
-
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path)
             .with_context(|| format!("cannot read {}; `third_party/fetch.sh smollm2` has it", path.display()))?;
@@ -154,37 +148,14 @@ impl File {
         Ok(Box::new((ours::llama::Llama::load(weights, &config)?, cache)))
     }
 
-    /// The weights by Hugging Face's names. The rows of q and k go back to where these have them: a file has the numbers that turn together side by side.
+    /// The weights by Hugging Face's names.
     fn weights(&self, dtype: DType, device: &Device) -> Result<HashMap<String, Tensor>> {
-        let Config { heads, kv_heads, head_size, hidden, .. } = self.config;
-        let apart = |tensor: Tensor, heads: usize| {
-            tensor.reshape((heads, head_size / 2, 2, hidden))?.transpose(1, 2)?.reshape((heads * head_size, hidden))
-        };
-        let mut weights = HashMap::new();
-        for name in self.content.tensor_infos.keys() {
+        let Config { heads, kv_heads, head_size, .. } = self.config;
+        let of = |name: &String| {
             let tensor = self.tensor(name)?.dequantize(&Device::Cpu)?;
-            let (to, tensor) = match name.split('.').collect::<Vec<_>>()[..] {
-                ["token_embd", _] => ("model.embed_tokens.weight".to_string(), tensor),
-                ["output_norm", _] => ("model.norm.weight".to_string(), tensor),
-                ["blk", layer, part, _] => {
-                    let (to, tensor) = match part {
-                        "attn_q" => ("self_attn.q_proj", apart(tensor, heads)?),
-                        "attn_k" => ("self_attn.k_proj", apart(tensor, kv_heads)?),
-                        "attn_v" => ("self_attn.v_proj", tensor),
-                        "attn_output" => ("self_attn.o_proj", tensor),
-                        "attn_norm" => ("input_layernorm", tensor),
-                        "ffn_norm" => ("post_attention_layernorm", tensor),
-                        "ffn_gate" => ("mlp.gate_proj", tensor),
-                        "ffn_up" => ("mlp.up_proj", tensor),
-                        "ffn_down" => ("mlp.down_proj", tensor),
-                        other => anyhow::bail!("the tensor {other} of a layer has no name in a llama"),
-                    };
-                    (format!("model.layers.{layer}.{to}.weight"), tensor)
-                }
-                _ => anyhow::bail!("the tensor {name} has no name in a llama"),
-            };
-            weights.insert(to, tensor.to_dtype(dtype)?.to_device(device)?);
-        }
-        Ok(weights)
+            let (to, tensor) = of_hugging_face(name, tensor, [heads, kv_heads, head_size])?;
+            Ok((to, tensor.to_dtype(dtype)?.to_device(device)?))
+        };
+        self.content.tensor_infos.keys().map(of).collect()
     }
 }

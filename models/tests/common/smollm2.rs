@@ -4,6 +4,8 @@
 mod chat;
 #[path = "../../examples/generate/tokenizer.rs"]
 mod tokenizer;
+#[path = "../../examples/perplexity/weights.rs"]
+mod weights;
 
 use crate::common::best;
 use candle::quantized::gguf_file::{Content, Value};
@@ -13,7 +15,7 @@ use candle_transformers::models::llama;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use weights::of_hugging_face;
 
 const QUESTIONS: [&str; 8] = [
     "What is a matrix?",
@@ -39,9 +41,7 @@ const STYLES: [&str; 8] = [
 pub const STEPS: usize = 6;
 
 pub fn file() -> (BufReader<File>, Content) {
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/dist/smollm2");
-    let own = std::env::var_os("TILEGEMM_SMOLLM2_DIR").filter(|dir| !dir.is_empty());
-    let path = own.map_or(fetched, PathBuf::from).join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let path = weights::smollm2();
     let Ok(file) = File::open(&path) else {
         panic!("there is no model at {}; run `third_party/fetch.sh smollm2`", path.display())
     };
@@ -50,37 +50,14 @@ pub fn file() -> (BufReader<File>, Content) {
     (file, content)
 }
 
-/// candle's llama with the file's weights in f32. The rows of q and k go back to where Hugging Face has them.
+/// candle's llama with the file's weights in f32.
 fn truth(device: &Device) -> Result<(llama::Llama, llama::Config)> {
     let (mut file, content) = file();
     let (hidden, heads, kv_heads, head) = (576, 9, 3, 64);
     let mut weights = HashMap::new();
     for name in content.tensor_infos.keys() {
         let tensor = content.tensor(&mut file, name, device)?.dequantize(device)?;
-        let halves = |heads: usize| {
-            tensor.reshape((heads, head / 2, 2, hidden))?.transpose(1, 2)?.reshape((heads * head, hidden))
-        };
-        let parts: Vec<&str> = name.split('.').collect();
-        let (to, tensor) = match parts[..] {
-            ["token_embd", _] => ("model.embed_tokens.weight".to_string(), tensor),
-            ["output_norm", _] => ("model.norm.weight".to_string(), tensor),
-            ["blk", layer, part, _] => {
-                let (to, tensor) = match part {
-                    "attn_q" => ("self_attn.q_proj", halves(heads)?),
-                    "attn_k" => ("self_attn.k_proj", halves(kv_heads)?),
-                    "attn_v" => ("self_attn.v_proj", tensor),
-                    "attn_output" => ("self_attn.o_proj", tensor),
-                    "attn_norm" => ("input_layernorm", tensor),
-                    "ffn_norm" => ("post_attention_layernorm", tensor),
-                    "ffn_gate" => ("mlp.gate_proj", tensor),
-                    "ffn_up" => ("mlp.up_proj", tensor),
-                    "ffn_down" => ("mlp.down_proj", tensor),
-                    other => panic!("a tensor {other}"),
-                };
-                (format!("model.layers.{layer}.{to}.weight"), tensor)
-            }
-            _ => panic!("a tensor {name}"),
-        };
+        let (to, tensor) = of_hugging_face(name, tensor, [heads, kv_heads, head])?;
         weights.insert(to, tensor);
     }
     let config = llama::Config {
