@@ -181,7 +181,7 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
   warp.prefetch(k);
   griddepcontrol_wait();
   warp.load(k);
-  TeamSums<C::rows, C::values, C::rows, M, typename C::Out> sums(problem);
+  TeamSums<C::rows, C::values, C::rows, M, 1, typename C::Out> sums(problem);
   sums.load(row, problem, epilogue);
 
   for (;;) {

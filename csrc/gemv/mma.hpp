@@ -148,7 +148,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
   griddepcontrol_wait();
   if (k + C::k <= problem.k) warp.template load<true>(k);
   else warp.template load<false>(k);
-  TeamSums<C::rows, C::values, C::stride, C::m, Out> sums(problem);
+  TeamSums<C::rows, C::values, C::stride, C::m, 2, Out> sums(problem);
   sums.load(row, problem, epilogue);
 
   for (;;) {

@@ -20,7 +20,7 @@ class Added {
   __device__ T finish(float sum, const Epilogue<T, float>& epilogue) const {
     float x = epilogue.alpha * sum;
     if (epilogue.bias.ptr) x += number(bias_);
-    x = activate<accuracy_of<T>>(epilogue.activation, x);
+    if (epilogue.activation != TG_IDENTITY) x = activate<accuracy_of<T>>(epilogue.activation, x);
     if (epilogue.beta != 0) x += epilogue.beta * number(c_);
     return T(x);
   }
@@ -43,10 +43,11 @@ class Added {
 
 // A block is (lanes, split, teams): teams of `split` warps. A team has ROWS rows of W, and each warp of the team a part
 // of K. TeamSums adds the parts' sums. Each part has VALUES sums, (m, row), with STRIDE sums from one m to the next,
-// and up to M of A's rows. A thread adds some of the sums of its team in a fixed order, and stores the totals. The
-// addresses are computed before the first sums exist: a warp that has a multiprocessor to itself takes some five cycles
-// for an instruction, and nothing hides this time at the last tile.
-template <int ROWS, int VALUES, int STRIDE, int M, class T>
+// and up to M of A's rows. For AHEAD sums of a thread, the numbers that the epilogue adds are on their way. A thread
+// adds some of the sums of its team in a fixed order, and stores the totals. The addresses are computed before the
+// first sums exist: a warp that has a multiprocessor to itself takes some five cycles for an instruction, and nothing
+// hides this time at the last tile.
+template <int ROWS, int VALUES, int STRIDE, int M, int AHEAD, class T>
 class TeamSums {
  public:
   __device__ explicit TeamSums(const GemvProblem<T>& p) {
@@ -63,7 +64,7 @@ class TeamSums {
     const int n = first_row + row_, m_step = m_step_of(blockDim.y);
     if (n >= p.n) return;
 #pragma unroll
-    for (int i = 0; i < ahead; i++) {
+    for (int i = 0; i < AHEAD; i++) {
       const int m = m_ + i * m_step;
       if (m < p.m) added_[i].load(epilogue, m, n, Batch(p.inner_batch));
     }
@@ -88,9 +89,9 @@ class TeamSums {
       } else {
         *to = added_[0].finish(total, epilogue);
 #pragma unroll
-        for (int i = 1; i < ahead; i++) added_[i - 1] = added_[i];
-        const int later = m + ahead * m_step;
-        if (most_sums > ahead && later < p.m) added_[ahead - 1].load(epilogue, later, n, Batch(p.inner_batch));
+        for (int i = 1; i < AHEAD; i++) added_[i - 1] = added_[i];
+        const int later = m + AHEAD * m_step;
+        if (most_sums > AHEAD && later < p.m) added_[AHEAD - 1].load(epilogue, later, n, Batch(p.inner_batch));
       }
       from += m_step * STRIDE, to += m_step * p.d.row_stride;
     }
@@ -101,10 +102,9 @@ class TeamSums {
   static_assert(lanes % ROWS == 0);
   __device__ static int m_step_of(int split) { return lanes / ROWS * split; }
   static constexpr int most_sums = (M + lanes / ROWS - 1) / (lanes / ROWS);  // of a thread and a tile
-  static constexpr int ahead = most_sums < 2 ? 1 : 2;                        // sums whose numbers are on their way
   T* d_;
   int from_, row_, m_;
-  Added<T> added_[ahead];
+  Added<T> added_[AHEAD];
 };
 
 }  // namespace

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   const int warp = team * split + part, tile_rows = teams * C::rows, row_step = int(gridDim.x) * tile_rows;
   launch_dependents();
 
-  TeamSums<C::rows, C::values, C::rows, M, float> sums(p);
+  TeamSums<C::rows, C::values, C::rows, M, 1, float> sums(p);
   const Batch batch(p.inner_batch);
   const int64_t w_stride = p.b.col_stride;
   const float* const w = batch.of<const float>(p.b) + lane * width<float>;

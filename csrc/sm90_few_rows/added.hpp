@@ -11,14 +11,14 @@ struct Added {
   static constexpr bool turns = sizeof(T) == 2;
   uint32_t words[turns ? 2 : 4], bias[2];
 
-  // `c`: the lane's first element, in `row` and `column` of C, or null. `pairs`: two 16-bit numbers of a row may be
-  // loaded as one word.
+  // `c`: the lane's first element, in `row` and `column` of C. `pairs`: two 16-bit numbers of a row may be loaded as
+  // one word.
   __device__ __forceinline__ void load_c(const T* c, int64_t stride, int row, int column, int m, int n, bool pairs) {
     if constexpr (turns) {
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         words[i] = 0;
-        if (!c || row >= m || column + 8 * i >= n) continue;
+        if (row >= m || column + 8 * i >= n) continue;
         if (pairs && column + 8 * i + 1 < n) {
           asm volatile("ld.global.u32 %0, [%1];" : "=r"(words[i]) : "l"(c + 8 * i));
         } else {
@@ -30,15 +30,15 @@ struct Added {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         words[i] = 0;
-        if (c && row + i % 2 < m && column + i / 2 * 8 < n) words[i] = load_bits(c + i % 2 * stride + i / 2 * 8);
+        if (row + i % 2 < m && column + i / 2 * 8 < n) words[i] = load_bits(c + i % 2 * stride + i / 2 * 8);
       }
     }
   }
 
-  // `row`: of the bias, or null. Numbers for columns n0 and n0 + 8.
-  __device__ __forceinline__ void load_bias(const T* row, int n0, int n) {
+  // `from`: the first of the lane's two columns; `left`: the columns from it on.
+  __device__ __forceinline__ void load_bias(const T* from, int left) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) bias[i] = row && n0 + 8 * i < n ? load_bits(row + n0 + 8 * i) : 0;
+    for (int i = 0; i < 2; i++) bias[i] = 8 * i < left ? load_bits(from + 8 * i) : 0;
   }
 
   // The numbers of C and of the bias for the four sums of the lane. For whole warps.

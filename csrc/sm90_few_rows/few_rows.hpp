@@ -28,9 +28,12 @@ struct FewRows : Tile<Row, Width> {
                        stage_bytes = Base::bytes_of_a_stage(depth) + raw_bytes;
   static_assert((raw || k_major) && stage_bytes % 1024 == 0);
 
+  // Fragments whose numbers of C are on their way; a raw W leaves no registers for such numbers.
+  static constexpr int ahead = 4;
+  static constexpr bool loads_ahead = !raw;
+
   // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The inbox of that block has a slot
   // for each block's part of each such fragment.
-  static constexpr int ahead = raw ? 2 : 4;  // fragments whose numbers of C are on their way
   static constexpr int least_stages = 3, most_split = Row::split, fragments = consumer_warps * columns;
   static constexpr int slots(int split) { return (fragments + split - 1) / split; }
   static constexpr int inbox_bytes(int split) { return split > 1 ? split * slots(split) * fragment_bytes : 0; }
@@ -183,19 +186,24 @@ __global__ void __launch_bounds__(C::threads)
   const int mine = split == 1 ? warp * C::columns : warp, step = split == 1 ? 1 : C::consumer_warps;
   const int end = split == 1 ? mine + C::columns : slots;
   const auto fragment_of = [&](int slot) { return (slot << split_log2) + part; };
-  // What the epilogue adds, for the next fragments of the warp.
+  // What the epilogue adds, for the next fragments of the warp. The lane's first number of C, and of the bias: null, if
+  // nothing is added.
   Added<Out> added[C::ahead];
+  const bool ahead = C::loads_ahead && p.ahead;
+  const Out *lane_c = nullptr, *lane_bias = nullptr;
+  if (ahead && epilogue.beta != 0)
+    lane_c = matrix_of<Out>(epilogue.c, batch0, batch1) + row * epilogue.c.row_stride + column;
+  if (ahead && epilogue.bias.ptr) lane_bias = matrix_of<Out>(epilogue.bias, batch0, batch1) + row0 + lane / 4;
   const auto load_added = [&](Added<Out>& to, int slot) {
     const int f = fragment_of(slot), m0 = f % C::columns * 8, n0 = f / C::columns * 16;
     if (slot >= end || f >= C::fragments || m0 >= p.m) return;
-    const Out* const c = epilogue.beta != 0 ? matrix_of<Out>(epilogue.c, batch0, batch1) +
-                                                  (row + m0) * epilogue.c.row_stride + column + n0
-                                            : nullptr;
-    const Out* const bias = epilogue.bias.ptr ? matrix_of<Out>(epilogue.bias, batch0, batch1) : nullptr;
-    to.load_c(c, epilogue.c.row_stride, row + m0, column + n0, p.m, p.n, p.pairs_c);
-    to.load_bias(bias, row0 + n0 + lane / 4, p.n);
+    if (lane_c) {
+      const Out* const c = lane_c + m0 * epilogue.c.row_stride + n0;
+      to.load_c(c, epilogue.c.row_stride, row + m0, column + n0, p.m, p.n, p.pairs_c);
+    }
+    if (lane_bias) to.load_bias(lane_bias + n0, p.n - (row0 + n0 + lane / 4));
   };
-  if (p.ahead) {
+  if (ahead) {
 #pragma unroll
     for (int i = 0; i < C::ahead; i++) load_added(added[i], mine + i * step);
   }
@@ -250,7 +258,7 @@ __global__ void __launch_bounds__(C::threads)
   for (int slot = mine; slot < end; slot += step) {
     const int f = fragment_of(slot), m0 = f % C::columns * 8, n0 = f / C::columns * 16;
     const Added<Out> of_slot = added[0];
-    if (p.ahead) {
+    if (ahead) {
 #pragma unroll
       for (int i = 1; i < C::ahead; i++) added[i - 1] = added[i];
       load_added(added[C::ahead - 1], slot + C::ahead * step);
@@ -269,7 +277,7 @@ __global__ void __launch_bounds__(C::threads)
     if (!p.plain) {
       const int m = m0 + lane % 4 * 2, n = row0 + n0 + lane / 4;
       float c[4], bias[4];
-      if (p.ahead) {
+      if (ahead) {
         of_slot.take(c, bias);
       } else {
         const auto load = [&](float (&y)[4], const tg_matrix& matrix) {
@@ -286,7 +294,7 @@ __global__ void __launch_bounds__(C::threads)
       const auto finish = [&](float& x, int i) {
         x *= epilogue.alpha;
         if (epilogue.bias.ptr) x += bias[i];
-        x = activate<accuracy_of<Out>>(epilogue.activation, x);
+        if (epilogue.activation != TG_IDENTITY) x = activate<accuracy_of<Out>>(epilogue.activation, x);
         if (epilogue.beta != 0) x += epilogue.beta * c[i];
       };
       finish(v.x, 0), finish(v.y, 1), finish(v.z, 2), finish(v.w, 3);
