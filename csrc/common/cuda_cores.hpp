@@ -110,56 +110,9 @@ struct GemvProblem {
         inner_batch(int(args.batch[1])), plain(Epilogue<T, float>(args).is_plain()) {}
 
   __device__ void store(float sum, int i, int j, const Batch& batch, const Epilogue<T, float>& epilogue) const {
-    store_to(batch.of<T>(d) + i * d.row_stride + j * d.col_stride, sum, i, j, batch, epilogue);
-  }
-
-  __device__ void store_to(T* to, float sum, int i, int j, const Batch& batch,
-                           const Epilogue<T, float>& epilogue) const {
     if (!plain) sum = epilogue.unrounded(sum, i, j, batch.outer, batch.inner);
-    *to = T(sum);
+    batch.of<T>(d)[i * d.row_stride + j * d.col_stride] = T(sum);
   }
-};
-
-// A block is (lanes, split, teams): teams of `split` warps. A team has ROWS rows of W, and each warp of the team a part
-// of K. TeamSums adds the parts' sums. Each part has VALUES sums, (m, row), with STRIDE sums from one m to the next. A
-// thread adds some of the sums of its team in a fixed order, and stores the totals. The addresses are computed before
-// the first sums exist: a warp that has a multiprocessor to itself takes some five cycles for an instruction, and
-// nothing hides this time at the last tile.
-template <int ROWS, int VALUES, int STRIDE, class T>
-class TeamSums {
- public:
-  __device__ explicit TeamSums(const GemvProblem<T>& p) {
-    const int value =
-        threadIdx.y * lanes + threadIdx.x;  // the thread's first sum; further sums follow at steps of `split` * lanes
-    row_ = threadIdx.z * ROWS + value % ROWS, m_ = value / ROWS;
-    from_ = int(threadIdx.z * blockDim.y) * VALUES + m_ * STRIDE + value % ROWS;
-    d_ = Batch(p.inner_batch).of<T>(p.d) + m_ * p.d.row_stride + row_ * p.d.col_stride;
-  }
-
-  __device__ void store(const float* partial, int first_row, const GemvProblem<T>& p,
-                        const Epilogue<T, float>& epilogue) const {
-    const int split = blockDim.y, n = first_row + row_, m_step = lanes / ROWS * split;
-    if (n >= p.n) return;
-    const float* from = partial + from_;
-    T* to = d_ + first_row * p.d.col_stride;
-    for (int m = m_; m < p.m; m += m_step) {
-      float total = from[0];
-#pragma unroll
-      for (int i = 1; i < most_split; i *= 2) {
-        if (i == split) break;
-#pragma unroll
-        for (int j = i; j < 2 * i; j++) total += from[j * VALUES];
-      }
-      p.store_to(to, total, m, n, Batch(p.inner_batch), epilogue);
-      from += m_step * STRIDE, to += m_step * p.d.row_stride;
-    }
-  }
-
- private:
-  static constexpr int most_split = 16;  // a power of two, like every split
-  static_assert(lanes % ROWS == 0);
-  T* d_;
-  int from_, row_, m_;
 };
 
 // Launches blocks of `warps` warps in teams of `split`, with C::rows rows of W for a team: as many blocks as there are

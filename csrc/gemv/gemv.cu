@@ -30,6 +30,7 @@
 #include "common/epilogue.hpp"
 #include "gemv/mma.hpp"
 #include "gemv/short.hpp"
+#include "gemv/sums.hpp"
 #include "gemv/wide.hpp"
 
 namespace tilegemm {
@@ -180,7 +181,8 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
   warp.prefetch(k);
   griddepcontrol_wait();
   warp.load(k);
-  const TeamSums<C::rows, C::values, C::rows, typename C::Out> sums(problem);
+  TeamSums<C::rows, C::values, C::rows, M, 1, typename C::Out> sums(problem);
+  sums.load(row, problem, epilogue);
 
   for (;;) {
     const int this_row = row;
@@ -203,6 +205,7 @@ __global__ void __maxnreg__((Chunk<Row, M>::registers))
     __syncthreads();
     sums.store(partial, this_row, problem, epilogue);
     if (row >= problem.n) return;
+    sums.load(row, problem, epilogue);
   }
 }
 

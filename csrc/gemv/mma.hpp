@@ -14,6 +14,7 @@
 #include "common/cuda_cores.hpp"
 #include "common/epilogue.hpp"
 #include "common/mma.hpp"
+#include "gemv/sums.hpp"
 
 namespace tilegemm {
 namespace {
@@ -22,10 +23,10 @@ namespace {
 struct MmaChunk {
   static constexpr int warps_per_sm = 16, registers = 65536 / (warps_per_sm * lanes);
   static constexpr int segments = 2, load_rows = 8 / segments;
-  static constexpr int loads = 4, rows = loads * load_rows;
+  static constexpr int m = 8, loads = 4, rows = loads * load_rows;
   static constexpr int step = segments * 32, steps = 2, k = steps * step;
   static constexpr int stride = rows + 4;  // between the sums of two m, (m, row): lanes store to different banks
-  static constexpr int values = 8 * stride;
+  static constexpr int values = m * stride;
 };
 
 // A warp's rows of W, the chunks of W and A that are being loaded, and the warp's sums. Rows beyond M and N repeat the
@@ -147,7 +148,8 @@ __global__ void __maxnreg__(MmaChunk::registers)
   griddepcontrol_wait();
   if (k + C::k <= problem.k) warp.template load<true>(k);
   else warp.template load<false>(k);
-  const TeamSums<C::rows, C::values, C::stride, Out> sums(problem);
+  TeamSums<C::rows, C::values, C::stride, C::m, 2, Out> sums(problem);
+  sums.load(row, problem, epilogue);
 
   for (;;) {
     const int this_row = row;
@@ -170,6 +172,7 @@ __global__ void __maxnreg__(MmaChunk::registers)
     __syncthreads();
     sums.store(partial, this_row, problem, epilogue);
     if (row >= problem.n) return;
+    sums.load(row, problem, epilogue);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "common/cuda_cores.hpp"
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
+#include "gemv/sums.hpp"
 
 namespace tilegemm {
 namespace {
@@ -70,6 +71,14 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
     for (int i = 0; i < 4; i++) unpack<T>(word(x, i), reinterpret_cast<float (&)[numbers]>(y[m][i * numbers]));
   }
 
+  // The element of D that the lane stores, of each tile.
+  static_assert(C::Sums::left == 1);
+  const int value = C::Sums::first(lane), d_m = value / C::turns;
+  const auto n_of = [&](int tile) { return row(tile, value % C::turns); };
+  const auto stores = [&](int tile) { return lane % C::Sums::twins == 0 && d_m < p.m && n_of(tile) < p.n; };
+  Added<Out> added;
+  if (!p.plain && stores(tile)) added.load(epilogue, d_m, n_of(tile), batch);
+
   for (;;) {
     const int this_tile = tile;
     tile += int(gridDim.x) * warps;
@@ -93,12 +102,12 @@ __global__ void __launch_bounds__(ShortTile<M, ROW_LANES>::threads, 3)
       if (more) load(tile, turn);
     }
     C::Sums::add(sum, lane);
-    static_assert(C::Sums::left == 1);
-    const int value = C::Sums::first(lane), m = value / C::turns, n = row(this_tile, value % C::turns);
-    if (lane % C::Sums::twins == 0 && m < p.m && n < p.n) {
-      p.store(sum[0], m, n, batch, epilogue);
+    if (stores(this_tile)) {
+      Out* const to = batch.of<Out>(p.d) + d_m * p.d.row_stride + n_of(this_tile) * p.d.col_stride;
+      *to = p.plain ? Out(sum[0]) : added.finish(sum[0], epilogue);
     }
     if (!more) return;
+    if (!p.plain && stores(tile)) added.load(epilogue, d_m, n_of(tile), batch);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "common/cuda_cores.hpp"
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
+#include "gemv/sums.hpp"
 
 namespace tilegemm {
 namespace {
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   const int warp = team * split + part, tile_rows = teams * C::rows, row_step = int(gridDim.x) * tile_rows;
   launch_dependents();
 
-  const TeamSums<C::rows, C::values, C::rows, float> sums(p);
+  TeamSums<C::rows, C::values, C::rows, M, 1, float> sums(p);
   const Batch batch(p.inner_batch);
   const int64_t w_stride = p.b.col_stride;
   const float* const w = batch.of<const float>(p.b) + lane * width<float>;
@@ -100,6 +101,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
   };
 #pragma unroll
   for (int stage = 0; stage < C::stages - 1; stage++) copy(stage);
+  sums.load(first_row, p, epilogue);
 
   float sum[C::values] = {};  // (M,N), padded
   int stage = 0, buffer = 0;
@@ -161,6 +163,7 @@ __global__ void __launch_bounds__(WideChunk<M>::warps_per_sm* lanes, 1)
     __syncthreads();
     sums.store(partial, this_row, p, epilogue);
     if (!more) return;
+    sums.load(first_row, p, epilogue);
   }
 }
 

@@ -6,6 +6,7 @@
 // the blocks meet in distributed shared memory and are added in a fixed order.
 #pragma once
 #include "common/pipeline.hpp"
+#include "sm90_few_rows/added.hpp"
 #include "sm90_few_rows/raw.hpp"
 
 namespace tilegemm {
@@ -27,6 +28,10 @@ struct FewRows : Tile<Row, Width> {
                        stage_bytes = Base::bytes_of_a_stage(depth) + raw_bytes;
   static_assert((raw || k_major) && stage_bytes % 1024 == 0);
 
+  // Fragments whose numbers of C are on their way; a raw W leaves no registers for such numbers.
+  static constexpr int ahead = 4;
+  static constexpr bool loads_ahead = !raw;
+
   // In a cluster of `split` blocks, block f % split sums up and stores fragment f. The inbox of that block has a slot
   // for each block's part of each such fragment.
   static constexpr int least_stages = 3, most_split = Row::split, fragments = consumer_warps * columns;
@@ -43,6 +48,7 @@ struct FewRowsPlace : Product {
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool pairs;            // two 16-bit numbers of a row of D may be stored as one word
   bool plain;            // the epilogue is the product alone
+  bool ahead, pairs_c;   // rows of C and the bias can be loaded ahead of the sums; the same as `pairs`, of C
 };
 
 // Stores 16 rows and 8 columns of D^T, laid out as wgmma's accumulators. `to`: the lane's first element, in `row` and
@@ -176,6 +182,32 @@ __global__ void __launch_bounds__(C::threads)
     store_fragment(v, lane_d + m0 * p.d.row_stride + n0, row + m0, column + n0, p);
   };
 
+  // An epilogue takes fragments out of shared memory: those of the slots `mine`, `mine` + `step` and so on.
+  const int mine = split == 1 ? warp * C::columns : warp, step = split == 1 ? 1 : C::consumer_warps;
+  const int end = split == 1 ? mine + C::columns : slots;
+  const auto fragment_of = [&](int slot) { return (slot << split_log2) + part; };
+  // What the epilogue adds, for the next fragments of the warp. The lane's first number of C, and of the bias: null, if
+  // nothing is added.
+  Added<Out> added[C::ahead];
+  const bool ahead = C::loads_ahead && p.ahead;
+  const Out *lane_c = nullptr, *lane_bias = nullptr;
+  if (ahead && epilogue.beta != 0)
+    lane_c = matrix_of<Out>(epilogue.c, batch0, batch1) + row * epilogue.c.row_stride + column;
+  if (ahead && epilogue.bias.ptr) lane_bias = matrix_of<Out>(epilogue.bias, batch0, batch1) + row0 + lane / 4;
+  const auto load_added = [&](Added<Out>& to, int slot) {
+    const int f = fragment_of(slot), m0 = f % C::columns * 8, n0 = f / C::columns * 16;
+    if (slot >= end || f >= C::fragments || m0 >= p.m) return;
+    if (lane_c) {
+      const Out* const c = lane_c + m0 * epilogue.c.row_stride + n0;
+      to.load_c(c, epilogue.c.row_stride, row + m0, column + n0, p.m, p.n, p.pairs_c);
+    }
+    if (lane_bias) to.load_bias(lane_bias + n0, p.n - (row0 + n0 + lane / 4));
+  };
+  if (ahead) {
+#pragma unroll
+    for (int i = 0; i < C::ahead; i++) load_added(added[i], mine + i * step);
+  }
+
   float sum[C::width / 2] = {};          // ((2,2,width/8)), of D^T
   [[maybe_unused]] uint32_t f[2][4][4];  // (PIPE,MMA_K,MMA), of W
   [[maybe_unused]] std::conditional_t<C::raw, RawFragments<C>, int> fragments =
@@ -223,10 +255,14 @@ __global__ void __launch_bounds__(C::threads)
   if (split == 1) __syncwarp();
   else mbarrier_wait(arrived, 0);
   const float4* const parts = reinterpret_cast<const float4*>(shared + (inbox - ring));
-  const int mine = split == 1 ? warp * C::columns : warp, step = split == 1 ? 1 : C::consumer_warps;
-  const int end = split == 1 ? mine + C::columns : slots;
   for (int slot = mine; slot < end; slot += step) {
-    const int f = (slot << split_log2) + part, m0 = f % C::columns * 8, n0 = f / C::columns * 16;
+    const int f = fragment_of(slot), m0 = f % C::columns * 8, n0 = f / C::columns * 16;
+    const Added<Out> of_slot = added[0];
+    if (ahead) {
+#pragma unroll
+      for (int i = 1; i < C::ahead; i++) added[i - 1] = added[i];
+      load_added(added[C::ahead - 1], slot + C::ahead * step);
+    }
     if (f >= C::fragments || m0 >= p.m) continue;
     float4 v = parts[slot * 32 + lane];
 #pragma unroll
@@ -240,10 +276,28 @@ __global__ void __launch_bounds__(C::threads)
     }
     if (!p.plain) {
       const int m = m0 + lane % 4 * 2, n = row0 + n0 + lane / 4;
-      const auto finish = [&](float& x, int m, int n) {
-        if (m < p.m && n < p.n) x = epilogue.unrounded(x, m, n, batch0, batch1);
+      float c[4], bias[4];
+      if (ahead) {
+        of_slot.take(c, bias);
+      } else {
+        const auto load = [&](float (&y)[4], const tg_matrix& matrix) {
+          const Out* const first = matrix_of<Out>(matrix, batch0, batch1);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const int at_m = m + i % 2, at_n = n + i / 2 * 8;
+            y[i] = at_m < p.m && at_n < p.n ? float(first[at_m * matrix.row_stride + at_n * matrix.col_stride]) : 0;
+          }
+        };
+        if (epilogue.bias.ptr) load(bias, epilogue.bias);
+        if (epilogue.beta != 0) load(c, epilogue.c);
+      }
+      const auto finish = [&](float& x, int i) {
+        x *= epilogue.alpha;
+        if (epilogue.bias.ptr) x += bias[i];
+        if (epilogue.activation != TG_IDENTITY) x = activate<accuracy_of<Out>>(epilogue.activation, x);
+        if (epilogue.beta != 0) x += epilogue.beta * c[i];
       };
-      finish(v.x, m, n), finish(v.y, m + 1, n), finish(v.z, m, n + 8), finish(v.w, m + 1, n + 8);
+      finish(v.x, 0), finish(v.y, 1), finish(v.z, 2), finish(v.w, 3);
     }
     store(v, m0, n0);
   }

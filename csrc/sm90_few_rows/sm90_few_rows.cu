@@ -33,13 +33,18 @@ tg_status run(const tg_gemm_args& args, FewRows<Row, Width>) {
   const int64_t tiles = ceil_div(args.n, C::w_rows), batches = args.batch[0] * args.batch[1];
   const bool pairs = rows_at_multiples<T>(2, args.d, args.m, args.batch);
   const Epilogue<typename C::Out, float> epilogue(args);
+  // The numbers of a row of C, and of the bias, are contiguous; all rows have the same bias.
+  const bool c_fits = args.beta == 0 || args.c.col_stride == 1,
+             bias_fits = !args.bias.ptr || (args.bias.row_stride == 0 && args.bias.col_stride == 1);
   const FewRowsPlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])},
                            args.b,
                            split_log2,
                            stages,
                            args.overlap ? 2 : 0,
                            pairs,
-                           epilogue.is_plain()};
+                           epilogue.is_plain(),
+                           !epilogue.is_plain() && c_fits && bias_fits,
+                           rows_at_multiples<T>(2, args.c, args.m, args.batch)};
 
   if (const cudaError_t error = allow_shared_memory<C>(sm90_few_rows<C>, C::shared_per_block))
     return cuda_status(error);

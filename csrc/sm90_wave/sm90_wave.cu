@@ -39,6 +39,10 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
   const int64_t at_once = std::max(1, args.sm_count / cluster);
   const Epilogue<typename C::Out, float> epilogue(args);
   const bool plain = epilogue.is_plain(), marches = plain && split == 1 && batches == 1;
+  // The numbers of a row of C, and of the bias, are contiguous; all rows have the same bias.
+  using Out = typename C::Out;
+  const bool c_fits = args.beta == 0 || args.c.col_stride == 1,
+             bias_fits = !args.bias.ptr || (args.bias.row_stride == 0 && args.bias.col_stride == 1);
   const WavePlace place{{args.d, int(args.m), int(args.n), int(args.k), int(args.batch[1])},
                         share,
                         split,
@@ -48,7 +52,10 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
                         stages,
                         args.overlap ? 2 : 0,
                         wide,
-                        plain};
+                        plain,
+                        C::loads_early && !plain && args.activation == TG_IDENTITY && c_fits && bias_fits,
+                        rows_at_multiples<Out>(8, args.c, args.m, args.batch),
+                        rows_at_multiples<Out>(8, args.bias, 1, args.batch)};
 
   if (const cudaError_t error = allow_shared_memory<C>(sm90_wave<C>, C::shared_per_block)) return cuda_status(error);
   const int bytes = stages * C::stage_bytes + C::inbox_bytes(split) + C::barriers_bytes;

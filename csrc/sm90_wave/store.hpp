@@ -131,34 +131,4 @@ __device__ __forceinline__ void store_all(const Get& get, const Part<typename C:
   }
 }
 
-// Stores fragments `from` to `end` - 1 from shared memory through the epilogue to D, in a loop: an epilogue unrolled
-// over the registers would be too large.
-template <class C>
-__device__ __forceinline__ void finish_all(const float4* parked, int from, int end, const Part<typename C::Out>& part,
-                                           const Epilogue<typename C::Out, float>& epilogue, int batch0, int batch1) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll 1
-  for (int j = from; j < end && reaches<C>(j, part); j += C::group) {
-    float x[4 * C::group];
-    int m[4 * C::group], n[4 * C::group];
-    bool inside[4 * C::group];
-#pragma unroll
-    for (int e = 0; e < 4 * C::group; e++) {
-      const int i = e / 4, p = part.p0 + lane / 4 + (e % 4 / 2) * 8, q = part.q0 + 8 * (j + i) + lane % 4 * 2 + e % 2;
-      m[e] = C::swap_ab ? q : p, n[e] = C::swap_ab ? p : q;
-      inside[e] = j + i < end && m[e] < part.m_end && n[e] >= part.n_from && n[e] < part.n;
-    }
-#pragma unroll
-    for (int i = 0; i < C::group; i++) {
-      const float4 v = j + i < end ? parked[(j + i - from) * 32] : make_float4(0, 0, 0, 0);
-      x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
-    }
-    epilogue.each(x, m, n, inside, batch0, batch1);
-    float4 v[C::group];
-#pragma unroll
-    for (int i = 0; i < C::group; i++) v[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
-    store<C, 1>(v, min(end - j, C::group), j, part);
-  }
-}
-
 }  // namespace tilegemm

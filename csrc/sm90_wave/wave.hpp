@@ -16,7 +16,7 @@
 // the number of tiles along M, and the last tile of W moves back to end with N.
 #pragma once
 #include "common/pipeline.hpp"
-#include "sm90_wave/store.hpp"
+#include "sm90_wave/added.hpp"
 
 namespace tilegemm {
 namespace {
@@ -38,6 +38,10 @@ struct Wave : Tile<Row, Width> {
   static constexpr bool inbox_in_ring = parts_bytes > 20000;
   // Neighbouring fragments that are stored at a time, 16 bytes by each lane.
   static constexpr int group = Base::swap_ab ? 2 : 4;
+  // Whether numbers of C find room in registers beside the sums. A quarter of a multiprocessor has 16384 registers, for
+  // a quarter of the warps.
+  static constexpr int registers = std::min(255, 16384 / ((consumer_warps + 4) / 4 * 32));
+  static constexpr bool loads_early = registers >= Base::width / 2 + (Base::swap_ab ? 64 : 80);
 
   static constexpr int inbox_bytes(int split) { return split > 1 && !inbox_in_ring ? parts_bytes : 0; }
   static constexpr int stages_of(int depth, int split) {
@@ -61,6 +65,8 @@ struct WavePlace : Product {
   int stages, prefetch;  // of the ring; of W, to prefetch into L2 before the previous kernel ends
   bool wide;             // rows of D in 16 bits are aligned to 16 bytes
   bool plain;            // the epilogue is the product alone
+  bool ahead;            // the rows of C and the bias can be loaded ahead of the sums
+  bool wide_c, wide_bias;
 };
 
 // Where D has more tiles than the device has room for, clusters march over the tiles: the loads of the next tile are
@@ -158,10 +164,28 @@ __global__ void __launch_bounds__(C::threads, 1)
   const auto release = [&](int s) { release_stage(empty_there, s, lane, share > 1, share); };
 
   Out* const d = matrix_of<Out>(p.d, batch0, batch1);
+  const auto part_of = [&](int group, Out* matrix, int64_t stride, bool wide) {
+    const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
+    return Part<Out>{
+        matrix, stride, p_at + (C::swap_ab ? n0 : m0), C::swap_ab ? m0 : n0, min(m0 + p.a_box, p.m), from_of(group),
+        p.n,    wide};
+  };
+  // An epilogue takes the fragments `from` to `end` - 1 out of shared memory.
+  const int from = C::may_split && part == 1 ? C::middle : 0, end = split > 1 && part == 0 ? C::middle : C::columns;
+  const auto addends = [&](int group) {
+    Out* const c = epilogue.beta != 0 ? matrix_of<Out>(epilogue.c, batch0, batch1) : nullptr;
+    const Out* const bias = epilogue.bias.ptr ? matrix_of<Out>(epilogue.bias, batch0, batch1) : nullptr;
+    return Addends<Out>{part_of(group, c, epilogue.c.row_stride, p.wide_c), bias, p.wide_bias};
+  };
   // Stages to release. No producer waits for the last stages, and the other block may have ended.
   int left = (p.groups - group0 + step - 1) / step * count - stages;
   Stage at = Stage::to_read();
   for (int group = group0; group < p.groups; group += step) {
+    Added<C> added;
+    if (C::loads_early && p.ahead) {
+      griddepcontrol_wait();
+      added.load(from, end, addends(group));
+    }
     float sum[C::width / 2] = {};  // ((2,2,width/8)), of D^T
     int before = 0;
 #pragma unroll 1  // in an unrolled loop, ptxas serialises the products of some small tiles (C7519)
@@ -180,18 +204,8 @@ __global__ void __launch_bounds__(C::threads, 1)
 
     griddepcontrol_wait();  // in the threads that read C and the bias and write D
     const auto own = [&](int j) { return fragment(sum, j); };
-    const int m0 = m0_of(group), n0 = n0_of(group), p_at = warp / 4 * 64 + warp % 4 * 16;
-    const Part<Out> to{d,
-                       p.d.row_stride,
-                       p_at + (C::swap_ab ? n0 : m0),
-                       C::swap_ab ? m0 : n0,
-                       min(m0 + p.a_box, p.m),
-                       from_of(group),
-                       p.n,
-                       p.wide};
-    // An epilogue takes the fragments `from` to `end` - 1 out of shared memory.
+    const Part<Out> to = part_of(group, d, p.d.row_stride, p.wide);
     float4* parked = reinterpret_cast<float4*>(shared) + warp * C::columns * 32 + lane;
-    int from = 0, end = C::columns;
     if (split == 1) {
       if (p.plain) {
         store_all<C, 0, C::columns>(own, to);
@@ -224,7 +238,6 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
 #pragma unroll
         for (int j = mine; j < mine_end; j++) parked[(j - mine) * 32] = both(j);
-        from = mine, end = mine_end;
       };
       constexpr std::integral_constant<int, 0> first_one{};
       constexpr std::integral_constant<int, C::middle> middle{};
@@ -233,7 +246,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       else meet(middle, past, first_one, middle);
       if (p.plain) continue;
     }
-    finish_all<C>(parked, from, end, to, epilogue, batch0, batch1);
+    finish_all<C>(parked, from, end, to, epilogue, batch0, batch1, C::loads_early && p.ahead, added, addends(group));
   }
   if (share > 1 && !inbox_in_ring) cluster_wait();
 }

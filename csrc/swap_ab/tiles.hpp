@@ -69,6 +69,28 @@ struct Product {
   int m, n, k, batch1;
 };
 
+// Loads a number of C or of the bias, which the kernel before may have written; the compiler leaves the load where it
+// is.
+template <class T>
+__device__ __forceinline__ uint32_t load_bits(const T* from) {
+  uint32_t bits;
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(bits) : "l"(from));
+  } else {
+    uint16_t half;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(half) : "l"(from));
+    bits = half;
+  }
+  return bits;
+}
+
+template <class T>
+__device__ __forceinline__ float number_of(uint32_t bits) {
+  if constexpr (sizeof(T) == 4) return __uint_as_float(bits);
+  const uint16_t half = uint16_t(bits);
+  return float(reinterpret_cast<const T&>(half));
+}
+
 // Adds the products of a stage to the sums: 64 rows of P with all rows of Q. On return the products of the stage before
 // have ended, and the products of this stage may be under way.
 template <class C>
