@@ -216,20 +216,20 @@ __device__ __forceinline__ void store(T* to, const float (&x)[width]) {
 }
 
 // D[i] = the sum of `of_row` rows of A, in their order, and C[i] behind them, in f32. A is dense; C may be D, or null.
-template <class T, int width>
-__global__ void __launch_bounds__(threads) sum_rows(const T* a, T* d, int64_t pieces, int64_t count, int of_row,
+template <class A, class T, int width>
+__global__ void __launch_bounds__(threads) sum_rows(const A* a, T* d, int64_t pieces, int64_t count, int of_row,
                                                     int64_t d_stride, const T* c, int64_t c_stride) {
   griddepcontrol_wait();
   launch_dependents();
   const int64_t index = int64_t(blockIdx.x) * threads + threadIdx.x;
   if (index >= count) return;
   const int64_t row = index / pieces, at = (index - row * pieces) * width, stride = pieces * width;
-  const T* from = a + row * of_row * stride + at;
+  const A* from = a + row * of_row * stride + at;
   float sum[width] = {};
 #pragma unroll 8
   for (int j = 0; j < of_row; j++) {
     float x[width];
-    load<T>(x, from + j * stride);
+    load<A>(x, from + j * stride);
 #pragma unroll
     for (int e = 0; e < width; e++) sum[e] += x[e];
   }
@@ -272,42 +272,49 @@ __global__ void __launch_bounds__(threads)
   store<T>(d + row * columns + at, gate);
 }
 
-template <class T, int width>
+template <class A, class T, int width>
 bool in_pieces(const tg_gemm_args& args, int64_t columns) {
-  const auto aligned = [](const void* ptr) { return reinterpret_cast<uintptr_t>(ptr) % (sizeof(T) * width) == 0; };
-  return columns % width == 0 && aligned(args.a.ptr) && aligned(args.d.ptr);
+  const auto aligned = [](const void* ptr, size_t bytes) { return reinterpret_cast<uintptr_t>(ptr) % bytes == 0; };
+  return columns % width == 0 && aligned(args.a.ptr, sizeof(A) * width) && aligned(args.d.ptr, sizeof(T) * width);
 }
 
 // Launches `kernel` for `columns` of each of m rows, in pieces of `width`.
-template <int width, class T, class... Parameters>
+template <int width, class A, class T, class... Parameters>
 tg_status by_pieces(const tg_gemm_args& args, int64_t columns,
-                    void (*kernel)(const T*, T*, int64_t, int64_t, Parameters...), const Parameters&... parameters) {
+                    void (*kernel)(const A*, T*, int64_t, int64_t, Parameters...), const Parameters&... parameters) {
   const int64_t pieces = columns / width, count = args.m * pieces, blocks = ceil_div(count, threads);
   if (count == 0) return TG_OK;
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
   return Launch(args, dim3(unsigned(blocks)), dim3(threads), 0)(
-      kernel, static_cast<const T*>(args.a.ptr), static_cast<T*>(args.d.ptr), pieces, count, parameters...);
+      kernel, static_cast<const A*>(args.a.ptr), static_cast<T*>(args.d.ptr), pieces, count, parameters...);
 }
 
-template <tg_format format>
-tg_status sum_of(const tg_gemm_args& args) {
-  using T = typename scalar<format>::type;
-  constexpr int width = 16 / sizeof(T);
+template <class A, class T>
+tg_status sum_from(const tg_gemm_args& args) {
+  constexpr int width = 16 / sizeof(A);
   const int of_row = int(args.k);
   const T* const c = args.beta != 0 ? static_cast<const T*>(args.c.ptr) : nullptr;
   const int64_t d_stride = args.d.row_stride, c_stride = args.c.row_stride;
   if (c && args.beta != 1) return TG_UNSUPPORTED;
-  const bool wide = in_pieces<T, width>(args, args.n) && d_stride % width == 0 &&
+  const bool wide = in_pieces<A, T, width>(args, args.n) && d_stride % width == 0 &&
                     (!c || (c_stride % width == 0 && reinterpret_cast<uintptr_t>(c) % (sizeof(T) * width) == 0));
-  return wide ? by_pieces<width>(args, args.n, sum_rows<T, width>, of_row, d_stride, c, c_stride)
-              : by_pieces<1>(args, args.n, sum_rows<T, 1>, of_row, d_stride, c, c_stride);
+  return wide ? by_pieces<width>(args, args.n, sum_rows<A, T, width>, of_row, d_stride, c, c_stride)
+              : by_pieces<1>(args, args.n, sum_rows<A, T, 1>, of_row, d_stride, c, c_stride);
+}
+
+// A is in D's type, or in f32 beside a D in 16 bits.
+template <tg_format format>
+tg_status sum_of(const tg_gemm_args& args) {
+  using T = typename scalar<format>::type;
+  if (args.types.a == format) return sum_from<T, T>(args);
+  return args.types.a == TG_F32 ? sum_from<float, T>(args) : TG_UNSUPPORTED;
 }
 
 template <tg_format format>
 tg_status gate_of(const tg_gemm_args& args) {
   using T = typename scalar<format>::type;
   constexpr int width = 16 / sizeof(T);
-  const bool interleaved = args.gate == TG_GATE_INTERLEAVED, wide = in_pieces<T, width>(args, args.n / 2);
+  const bool interleaved = args.gate == TG_GATE_INTERLEAVED, wide = in_pieces<T, T, width>(args, args.n / 2);
   if (args.gate == TG_UNGATED || args.n % 2 != 0) return TG_UNSUPPORTED;
   return wide ? by_pieces<width>(args, args.n / 2, gate_rows<T, width>, args.activation, interleaved)
               : by_pieces<1>(args, args.n / 2, gate_rows<T, 1>, args.activation, interleaved);

@@ -3,27 +3,48 @@
 mod common;
 
 use candle::quantized::gguf_file::{Content, Value};
-use candle::{Device, Result};
+use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::attention::RopeScaling;
+use candle_tilegemm_models::models::quantized_qwen3_moe::GGUFQWenMoE;
 use candle_tilegemm_models::{Cache, Config, Decoder};
 use common::gguf::{config, file, LLAMA3};
 use common::{builder, difference, Random, ROUNDING};
 
 fn agrees(arch: &str, tied: bool, scaling: Option<RopeScaling>, mixed: bool) -> Result<()> {
     let config = Config { rope_scaling: scaling, ..config(arch, tied)? };
-    let (mut bytes, dense) = file(&config, arch, mixed, &[])?;
+    holds(&config, arch, mixed, &[])
+}
+
+fn holds(config: &Config, arch: &str, mixed: bool, more: &[(&str, Value)]) -> Result<()> {
+    let (mut bytes, dense) = file(config, arch, mixed, more)?;
     let content = Content::read(&mut bytes)?;
     let decoder = Decoder::from_gguf(&content, &mut bytes, &Device::Cpu)?;
-    let truth = Decoder::load(&config, builder(&dense))?;
+    let truth = Decoder::load(config, builder(&dense))?;
     let read = decoder.config();
-    assert_eq!((read.tied, &read.end_tokens[..], read.windows.len()), (tied, &[7][..], 2));
+    assert_eq!((read.tied, &read.end_tokens[..], read.windows.len()), (config.tied, &[7][..], config.layers));
+    assert_eq!(read.experts, config.experts);
     let (mut cache, mut other) = (Cache::new(&decoder, 1)?, Cache::new(&truth, 1)?);
     let mut random = Random(3);
     for count in [9, 1, 4] {
         let tokens = random.tokens(count, config.vocabulary);
         let logits = decoder.prefill(0, &tokens, &mut cache)?;
         let apart = difference(&logits, &truth.prefill(0, &tokens, &mut other)?)?;
-        assert!(apart < ROUNDING, "{arch}, tied {tied}, mixed {mixed}: {apart:e}");
+        assert!(apart < ROUNDING, "{arch}, tied {}, mixed {mixed}: {apart:e}", config.tied);
+    }
+    Ok(())
+}
+
+/// candle_transformers' name gives the decoder's logits, of a prompt and of a token after it.
+fn the_name_agrees() -> Result<()> {
+    let (mut bytes, _) = file(&config("qwen3moe", false)?, "qwen3moe", true, &[])?;
+    let content = Content::read(&mut bytes)?;
+    let decoder = Decoder::from_gguf(&content, &mut bytes, &Device::Cpu)?;
+    let mut model = GGUFQWenMoE::from_gguf(content, &mut bytes, &Device::Cpu, DType::F32)?;
+    let mut cache = Cache::new(&decoder, 1)?;
+    for (tokens, past) in [(&[3u32, 1, 4][..], 0), (&[5], 3)] {
+        let logits = model.forward(&Tensor::new(vec![tokens], &Device::Cpu)?, past)?;
+        assert_eq!(logits.dims(), [1, 96]);
+        assert!(difference(&logits, &decoder.prefill(0, tokens, &mut cache)?)? < ROUNDING);
     }
     Ok(())
 }
@@ -37,8 +58,20 @@ fn files_agree_with_their_numbers() -> Result<()> {
         agrees("llama", false, Some(LLAMA3), mixed)?;
         agrees("qwen2", false, None, mixed)?;
         agrees("qwen3", true, None, mixed)?;
+        agrees("qwen3moe", false, None, mixed)?;
+        // Shares of the softmax over all experts.
+        let mut config = config("qwen3moe", false)?;
+        config.experts.iter_mut().for_each(|experts| experts.normalise = false);
+        holds(&config, "qwen3moe", mixed, &[("expert_weights_norm", Value::Bool(false))])?;
     }
-    Ok(())
+    the_name_agrees()
+}
+
+/// The error of a file with this entry.
+fn refusal(config: &Config, arch: &str, name: &str, value: Value) -> Result<String> {
+    let (mut bytes, _) = file(config, arch, false, &[(name, value)])?;
+    let content = Content::read(&mut bytes)?;
+    Ok(Decoder::from_gguf(&content, &mut bytes, &Device::Cpu).map(drop).unwrap_err().to_string())
 }
 
 #[test]
@@ -52,9 +85,19 @@ fn a_file_names_the_entry() -> Result<()> {
         ("block_count", Value::U32(3), ["blk.2.attn", "missing"]),
         ("attention.head_count_kv", Value::Array(vec![Value::U32(2)]), ["head_count_kv", "all layers"]),
     ] {
-        let (mut bytes, _) = file(&llama, "llama", false, &[(name, value)])?;
-        let content = Content::read(&mut bytes)?;
-        let error = Decoder::from_gguf(&content, &mut bytes, &Device::Cpu).map(drop).unwrap_err().to_string();
+        let error = refusal(&llama, "llama", name, value)?;
+        assert!(parts.iter().all(|part| error.contains(part)), "{name}: {error}");
+    }
+    let moe = config("qwen3moe", true)?;
+    for (name, value, parts) in [
+        ("expert_shared_feed_forward_length", Value::U32(64), ["qwen3moe.expert_shared_feed_forward_length", "64"]),
+        ("expert_gating_func", Value::U32(2), ["qwen3moe.expert_gating_func", "2"]),
+        ("expert_weights_norm", Value::U32(1), ["expert_weights_norm", "bool"]),
+        ("expert_count", Value::U32(5), ["blk.0.ffn_gate_inp.weight", "5"]),
+        ("expert_used_count", Value::U32(7), ["num_experts_per_tok", "7"]),
+        ("expert_feed_forward_length", Value::U32(64), ["blk.0.ffn_gate_exps.weight", "64"]),
+    ] {
+        let error = refusal(&moe, "qwen3moe", name, value)?;
         assert!(parts.iter().all(|part| error.contains(part)), "{name}: {error}");
     }
     let (mut bytes, _) = file(&llama, "gemma", false, &[])?;

@@ -5,10 +5,12 @@ use super::cuda::grouped;
 use super::lowering::format_of;
 use super::numbers::put;
 use super::tensors::Block;
-#[cfg(feature = "experts")]
-use crate::problem::Operand;
 use crate::problem::{Activation, Bounds, Gate, Groups, Problem, Rows};
+#[cfg(feature = "experts")]
+use crate::problem::{Format, Operand};
 use crate::stats;
+#[cfg(feature = "experts")]
+use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Device, Result, Tensor, D};
 
 const BLOCK: Block = Block("a grouped product");
@@ -104,7 +106,7 @@ impl GroupedGemm {
     pub fn forward(&self, input: &Tensor, weights: &Tensor) -> Result<Tensor> {
         let problem = self.problem(input, weights)?;
         match input.device() {
-            Device::Cpu => self.on_cpu(&problem, input, weights),
+            Device::Cpu => self.on_cpu(&problem, input, |group, x| times(x, weights, group))?.to_dtype(input.dtype()),
             #[cfg(feature = "experts")]
             Device::Cuda(device) => {
                 let [input, weights] = [readable(input)?, readable(weights)?];
@@ -145,7 +147,7 @@ impl GroupedGemm {
         let out = BLOCK.rows("the result", out, shape[1])?;
         match input.device() {
             _ if out.tensor.elem_count() == 0 => Ok(()),
-            Device::Cpu => put(&self.on_cpu(&problem, input, weights)?, out.tensor),
+            Device::Cpu => put(&self.on_cpu(&problem, input, |group, x| times(x, weights, group))?, out.tensor),
             #[cfg(feature = "experts")]
             Device::Cuda(device) => {
                 if [input, weights].iter().any(|t| t.stride().last() != Some(&1))
@@ -164,16 +166,54 @@ impl GroupedGemm {
         }
     }
 
+    /// The product with weights in blocks, (groups, n, k), on a GPU, into rows in f32. Allocates nothing.
+    #[cfg(feature = "experts")]
+    pub(super) fn write_blocks(&self, input: &Tensor, weights: &QTensor, out: &Tensor) -> Result<()> {
+        let Some(format) = super::blocks::format_of(weights.dtype()) else {
+            bail!("a grouped product: no kernel multiplies weights in {:?}", weights.dtype());
+        };
+        let problem = self.problem_of(input, weights.shape().dims3()?)?;
+        let problem = placed_input(problem, input).with(|problem| {
+            (problem.b.format, problem.d.format) = (format, Format::F32);
+            problem.d.row_stride = out.stride()[0] as i64;
+        });
+        let Device::Cuda(device) = input.device() else { return BLOCK.elsewhere(input.device()) };
+        let lists = grouped::Lists {
+            bounds: &self.list,
+            pairs: self.pairs.as_ref().map(|(pairs, _)| pairs),
+            scales: self.scales.as_ref(),
+        };
+        grouped::product_of_blocks(device, problem, input, weights, &lists, out)
+    }
+
+    /// The product with weights of `sizes`, (groups, n, k), on the CPU, in f32: `product` multiplies rows in f32 with a group's.
+    pub(super) fn by_product(
+        &self,
+        input: &Tensor,
+        sizes: (usize, usize, usize),
+        product: impl FnMut(usize, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        self.on_cpu(&self.problem_of(input, sizes)?, input, product)
+    }
+
     /// The problem, of dense operands.
     fn problem(&self, input: &Tensor, weights: &Tensor) -> Result<Problem> {
-        let (rows, k) = input.dims2()?;
-        let (count, n, weights_k) = weights.dims3()?;
-        if k != weights_k {
-            bail!("a grouped product: the input has rows of {k} numbers, the weights have rows of {weights_k}");
-        }
         if input.dtype() != weights.dtype() || !matches!(input.dtype(), DType::F16 | DType::BF16 | DType::F32) {
             let (x, w) = (input.dtype(), weights.dtype());
             bail!("a grouped product: the input is in {x:?} and the weights are in {w:?}; both have to be in f16, bf16 or f32");
+        }
+        let problem = self.problem_of(input, weights.dims3()?)?;
+        if !weights.device().same_device(input.device()) {
+            bail!("a grouped product: the weights are on another device than the input");
+        }
+        Ok(problem)
+    }
+
+    /// The problem of weights in the input's type.
+    fn problem_of(&self, input: &Tensor, (count, n, weights_k): (usize, usize, usize)) -> Result<Problem> {
+        let (rows, k) = input.dims2()?;
+        if k != weights_k {
+            bail!("a grouped product: the input has rows of {k} numbers, the weights have rows of {weights_k}");
         }
         let pairs_per_row = self.pairs.as_ref().map_or(1, |(_, pairs_per_row)| *pairs_per_row);
         if pairs_per_row == 0 || count == 0 {
@@ -200,9 +240,6 @@ impl GroupedGemm {
             if !list.device().same_device(input.device()) {
                 bail!("a grouped product: {what} is on another device than the input");
             }
-        }
-        if !weights.device().same_device(input.device()) {
-            bail!("a grouped product: the weights are on another device than the input");
         }
         let groups = Groups::routed(count, rows, pairs_per_row).with(|groups| {
             groups.bounds = self.bounds;
@@ -241,20 +278,25 @@ impl GroupedGemm {
         Ok(rows)
     }
 
-    /// candle's product for each group that has rows, in f32.
-    fn on_cpu(&self, problem: &Problem, input: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    /// A product for each group that has rows, in f32: of the group and its rows.
+    fn on_cpu(
+        &self,
+        problem: &Problem,
+        input: &Tensor,
+        mut product: impl FnMut(usize, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         stats::count_cpu(problem);
         let device = input.device();
         let pairs_per_row = self.pairs.as_ref().map_or(1, |(_, pairs_per_row)| *pairs_per_row as u32);
         let scales = self.scales.as_ref().map(|scales| scales.flatten_all()?.to_vec1::<f32>()).transpose()?;
         let mut result = Tensor::zeros((problem.m, problem.columns_of_d()), DType::F32, device)?;
         let dense = input.contiguous()?;
-        for of_group in self.rows(problem.m, weights.dim(0)?)?.chunk_by(|x, y| x.0 == y.0) {
+        let count = problem.groups.map_or(1, |groups| groups.count);
+        for of_group in self.rows(problem.m, count)?.chunk_by(|x, y| x.0 == y.0) {
             let pairs: Vec<u32> = of_group.iter().map(|row| row.1).collect();
             let from: Vec<u32> = pairs.iter().map(|pair| pair / pairs_per_row).collect();
             let x = dense.index_select(&Tensor::new(from, device)?, 0)?.to_dtype(DType::F32)?;
-            let w = weights.get(of_group[0].0 as usize)?.to_dtype(DType::F32)?;
-            let mut y = x.matmul(&w.t()?)?;
+            let mut y = product(of_group[0].0 as usize, &x)?;
             if let Some((gate, activation)) = self.gate {
                 y = gated(&y, gate, activation)?;
             }
@@ -264,8 +306,13 @@ impl GroupedGemm {
             }
             result = result.index_add(&Tensor::new(pairs, device)?, &y, 0)?;
         }
-        result.to_dtype(input.dtype())
+        Ok(result)
     }
+}
+
+/// The product of rows in f32 with a matrix of dense weights.
+fn times(x: &Tensor, weights: &Tensor, group: usize) -> Result<Tensor> {
+    x.matmul(&weights.get(group)?.to_dtype(DType::F32)?.t()?)
 }
 
 /// `activation(gate) * up` of the columns of an f32 matrix on the CPU.
@@ -285,15 +332,21 @@ fn gated(y: &Tensor, gate: Gate, activation: Activation) -> Result<Tensor> {
 /// The problem with the strides of its operands.
 #[cfg(feature = "experts")]
 fn placed(problem: Problem, input: &Tensor, weights: &Tensor) -> Problem {
-    let place = |o: &mut Operand, t: &Tensor| {
-        let [.., row, _] = t.stride() else { return };
-        *(if o.col_stride == 1 { &mut o.row_stride } else { &mut o.col_stride }) = *row as i64;
-    };
-    problem.with(|problem| {
-        place(&mut problem.a, input);
+    placed_input(problem, input).with(|problem| {
         place(&mut problem.b, weights);
         problem.b.batch_stride[1] = weights.stride()[0] as i64;
     })
+}
+
+#[cfg(feature = "experts")]
+fn placed_input(problem: Problem, input: &Tensor) -> Problem {
+    problem.with(|problem| place(&mut problem.a, input))
+}
+
+#[cfg(feature = "experts")]
+fn place(operand: &mut Operand, tensor: &Tensor) {
+    let [.., row, _] = tensor.stride() else { return };
+    *(if operand.col_stride == 1 { &mut operand.row_stride } else { &mut operand.col_stride }) = *row as i64;
 }
 
 /// The tensor, copied where rows are not contiguous.

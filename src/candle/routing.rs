@@ -171,11 +171,11 @@ impl Routing {
     /// # Errors
     /// Results of another shape, and types other than f16, bf16 and f32.
     pub fn sum(&self, results: &Tensor) -> Result<Tensor> {
-        self.sum_beside(results, None)
+        self.sum_beside(results, None, results.dtype())
     }
 
-    /// [`sum`](Self::sum), and the residual behind it, rounded once.
-    pub(super) fn sum_beside(&self, results: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+    /// [`sum`](Self::sum), and the residual behind it, rounded once, to the type of results or of results in f32 to `dtype`.
+    pub(super) fn sum_beside(&self, results: &Tensor, residual: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
         let (rows, n) = results.dims2()?;
         if rows != self.pairs.elem_count() || !matches!(results.dtype(), DType::F16 | DType::BF16 | DType::F32) {
             let expected = self.pairs.elem_count();
@@ -188,7 +188,7 @@ impl Routing {
         match results.device() {
             #[cfg(feature = "experts")]
             Device::Cuda(_) => {
-                let out = unwritten(&[tokens, n], results.dtype(), results.device())?;
+                let out = unwritten(&[tokens, n], dtype, results.device())?;
                 self.sum_into(&results.contiguous()?, residual, &out)?;
                 Ok(out)
             }
@@ -198,7 +198,7 @@ impl Routing {
                     Some(residual) => (sum + residual.to_dtype(DType::F32)?)?,
                     None => sum,
                 };
-                sum.to_dtype(results.dtype())
+                sum.to_dtype(dtype)
             }
         }
     }

@@ -90,13 +90,13 @@ pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
 }
 
 /// D, `rows` x `columns`, is the sums of `of_row` rows of A each, in the order of the rows, and C behind them, in f32. A is dense; rows of C and D are as far apart
-/// as `strides` say. A null C adds nothing; C may be D.
+/// as `strides` say. A null C adds nothing; C may be D. A is in D's type, or in f32 beside a D in 16 bits.
 ///
 /// # Safety
 /// A, C and D are memory of the current device, and `stream` is a stream of that device. The memory stays allocated until `stream` has passed the
 /// launch.
 pub(crate) unsafe fn sum_rows(
-    of: Format,
+    [of_a, of]: [Format; 2],
     [rows, columns, of_row]: [usize; 3],
     a: *const c_void,
     (c, d): (*const c_void, *mut c_void),
@@ -106,7 +106,7 @@ pub(crate) unsafe fn sum_rows(
     modules::beside(Beside::Experts)?;
     let mut problem = Problem::dense(rows, columns, of_row, 1, Layout::NN, of);
     let [of_c, of_d] = strides.map(|stride| problem.d.with(|operand| operand.row_stride = stride as i64));
-    problem.d = of_d;
+    (problem.a.format, problem.d) = (of_a, of_d);
     if !c.is_null() {
         problem.epilogue = Epilogue::new(1.0, 1.0);
         problem.epilogue.c = Some(of_c);

@@ -20,6 +20,8 @@ pub fn tests() -> Vec<(String, Test)> {
         ("experts_of_the_fused_layer".into(), Box::new(|gpu| fused(gpu).map_err(|e| e.to_string()))),
         ("experts_of_the_fused_layer_in_a_graph".into(), Box::new(in_a_graph)),
     ]);
+    #[cfg(feature = "gguf")]
+    tests.push(("experts_in_blocks".into(), Box::new(|gpu| blocks(gpu).map_err(|e| e.to_string()))));
     tests
 }
 
@@ -323,6 +325,60 @@ fn in_a_graph(gpu: &Gpu) -> std::result::Result<(), String> {
             let bits = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
             if bits(&y).map_err(text)? != bits(&expected).map_err(text)? {
                 return Err(format!("{tokens} tokens: a graph's result is another than the layer's"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Layers with experts in blocks against the CPU's layer in f32 with the same numbers, and the functions that write where they are told to, to the bit.
+#[cfg(feature = "gguf")]
+fn blocks(gpu: &Gpu) -> Result<()> {
+    use candle::quantized::{GgmlDType::*, QTensor};
+    use candle_nn::Activation::{NewGelu, Silu};
+    let device = Device::Cuda(gpu.device.clone());
+    // Kernels round inputs to f16 or bf16, twice in a row, and the result is rounded once.
+    for (dtype, tolerance) in [(DType::BF16, 1.2e-2), (DType::F16, 1e-2), (DType::F32, 1e-2)] {
+        for (tokens, sizes, formats, act) in [
+            (1, [128, 8, 512, 256], [Q4K, Q4K, Q6K], Silu),
+            (9, [8, 2, 256, 768], [Q4K, Q6K, Q4K], Silu), // gates and ups are two products
+            (200, [16, 4, 768, 256], [Q5K, Q5K, Q8_0], NewGelu),
+            (40, [4, 2, 96, 64], [Q4_0, Q4_0, Q5_1], Silu),
+        ] {
+            let cfg = config(sizes, act);
+            let [router, gate_up, down] = layer_weights(&cfg, DType::F32)?;
+            let inner = cfg.moe_intermediate_size;
+            let parts = [gate_up.narrow(1, 0, inner)?, gate_up.narrow(1, inner, inner)?, down];
+            let stored = [0, 1, 2].map(|i| QTensor::quantize(&parts[i], formats[i]));
+            let [gate, up, down] = stored;
+            let (gate, up, down) = (gate?, up?, down?);
+            let back = |tensor: &QTensor| tensor.dequantize(&Device::Cpu);
+            let dense = [router.clone(), Tensor::cat(&[back(&gate)?, back(&up)?], 1)?, back(&down)?];
+            let layer = FusedMoe::from_blocks(router.to_device(&device)?.to_dtype(dtype)?, [&gate, &up, &down], &cfg)?
+                .detached();
+            let draw = || Tensor::randn(0f32, 1f32, (tokens, cfg.hidden_size), &Device::Cpu)?.to_dtype(dtype);
+            let (x, residual) = (draw()?, draw()?);
+            let logits = Tensor::randn(0f32, 1f32, (tokens, cfg.num_experts), &Device::Cpu)?;
+            let top_k = cfg.num_experts_per_tok;
+            let expected = layer_on(&dense, &cfg, &Device::Cpu, DType::F32)?
+                .forward_routed(&x.to_dtype(DType::F32)?, &Routing::by_logits(&logits, top_k, true)?)?;
+            let routing = Routing::by_logits(&logits.to_device(&device)?, top_k, true)?;
+            let got = layer.forward_routed(&x.to_device(&device)?, &routing)?;
+            let worst = difference(&got, &expected)?;
+            if worst.is_nan() || worst > tolerance || got.dtype() != dtype {
+                candle::bail!("{tokens} tokens, {sizes:?}, {formats:?}, {dtype:?}: off by {worst}");
+            }
+            // With the router, a residual and a workspace for more tokens.
+            let (x, residual) = (x.to_device(&device)?, residual.to_device(&device)?);
+            let (workspace, out) = (layer.workspace(tokens + 3)?, x.zeros_like()?);
+            layer.forward_residual_into(&x, &residual, &workspace, &out)?;
+            let whole = layer.forward_residual(&x.unsqueeze(0)?, &residual.unsqueeze(0)?)?.squeeze(0)?;
+            let plain = (layer.forward(&x.unsqueeze(0)?, false)?.squeeze(0)? + &residual)?;
+            let bits = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
+            if bits(&out)? != bits(&whole)? || difference(&whole, &plain)? > 1e-2 {
+                candle::bail!(
+                    "{tokens} tokens, {sizes:?}, {formats:?}, {dtype:?}: results in place, or with a residual"
+                );
             }
         }
     }

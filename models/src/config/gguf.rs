@@ -1,15 +1,15 @@
 //! The metadata of a GGUF file.
 
-use super::Config;
+use super::{Config, Experts};
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{bail, Result};
 use candle_nn::Activation;
 use candle_tilegemm::nn::attention::{RopeScaling, RopeStyle};
 
 impl Config {
-    /// The description in a GGUF file of the architectures llama (mistral, too), qwen2 and qwen3.
+    /// The description in a GGUF file of the architectures llama (mistral, too), qwen2, qwen3 and qwen3moe.
     ///
-    /// The scaling of llama 3 lies in such a file as a tensor, `rope_freqs.weight`; [`Decoder::from_gguf`](crate::Decoder::from_gguf) reads it.
+    /// Layers with a router are those with experts, whose weights add up to 1 unless the file says otherwise. The scaling of llama 3 lies in such a file as a tensor, `rope_freqs.weight`; [`Decoder::from_gguf`](crate::Decoder::from_gguf) reads it.
     ///
     /// # Errors
     /// Missing entries, and what an entry asks and the decoder does not have: the error names the entry.
@@ -18,8 +18,8 @@ impl Config {
             bail!("GGUF: general.architecture is missing");
         };
         let arch = arch.as_str();
-        if !["llama", "qwen2", "qwen3"].contains(&arch) {
-            bail!("GGUF: general.architecture is {arch}; expected llama, qwen2 or qwen3");
+        if !["llama", "qwen2", "qwen3", "qwen3moe"].contains(&arch) {
+            bail!("GGUF: general.architecture is {arch}; expected llama, qwen2, qwen3 or qwen3moe");
         }
         let entries = Entries { content, arch };
         let has = |name: &str| content.tensor_infos.contains_key(name);
@@ -30,13 +30,12 @@ impl Config {
             None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
             None => bail!("GGUF: {arch}.attention.key_length is missing, and {heads} heads do not divide {hidden}"),
         };
-        for (name, expected) in
-            [("attention.value_length", head_size), ("rope.dimension_count", head_size), ("expert_count", 0)]
-        {
-            if let Some(asked) = entries.maybe(name)?.filter(|asked| *asked != expected as f64) {
-                bail!("GGUF: {arch}.{name} is {asked}; the decoder takes {expected}");
-            }
-        }
+        entries.expect("attention.value_length", head_size)?;
+        entries.expect("rope.dimension_count", head_size)?;
+        let experts = match arch {
+            "qwen3moe" => Some(entries.experts(layers)?),
+            _ => entries.expect("expert_count", 0).map(|()| None)?,
+        };
         let window = entries.maybe("attention.sliding_window")?.unwrap_or(0.0) as usize;
         let Some(table) = content.tensor_infos.get("token_embd.weight") else {
             bail!("GGUF: the tensor token_embd.weight is missing");
@@ -47,9 +46,14 @@ impl Config {
             heads,
             kv_heads: entries.maybe("attention.head_count_kv")?.map_or(heads, |heads| heads as usize),
             head_size,
-            feed_forward: entries.size("feed_forward_length")?,
+            feed_forward: match (&experts, entries.maybe("feed_forward_length")?) {
+                (_, Some(size)) => size as usize,
+                // No layer without experts asks.
+                (Some(experts), None) => experts.feed_forward,
+                (None, None) => entries.size("feed_forward_length")?,
+            },
             activation: Activation::Silu,
-            experts: None,
+            experts,
             eps: entries.number("attention.layer_norm_rms_epsilon")?,
             rope_base: entries.maybe("rope.freq_base")?.unwrap_or(10_000.0),
             rope_scaling: entries.scaling()?,
@@ -91,6 +95,34 @@ impl Entries<'_> {
 
     fn size(&self, name: &str) -> Result<usize> {
         Ok(self.number(name)? as usize)
+    }
+
+    /// Refuses another number than this one. An entry that is missing is right.
+    fn expect(&self, name: &str, expected: usize) -> Result<()> {
+        match self.maybe(name)?.filter(|asked| *asked != expected as f64) {
+            Some(asked) => bail!("GGUF: {}.{name} is {asked}; the decoder takes {expected}", self.arch),
+            None => Ok(()),
+        }
+    }
+
+    fn experts(&self, layers: usize) -> Result<Experts> {
+        self.expect("expert_shared_feed_forward_length", 0)?;
+        self.expect("expert_gating_func", 1)?; // softmax
+        self.expect("expert_weights_scale", 1)?;
+        let name = format!("{}.expert_weights_norm", self.arch);
+        let normalise = match self.content.metadata.get(&name) {
+            None => true,
+            Some(Value::Bool(normalise)) => *normalise,
+            Some(other) => bail!("GGUF: {name} is {:?}; expected a bool", other.value_type()),
+        };
+        let has = |layer: usize| self.content.tensor_infos.contains_key(&format!("blk.{layer}.ffn_gate_inp.weight"));
+        Ok(Experts {
+            count: self.size("expert_count")?,
+            per_token: self.size("expert_used_count")?,
+            feed_forward: self.size("expert_feed_forward_length")?,
+            normalise,
+            layers: (0..layers).map(has).collect(),
+        })
     }
 
     fn token(&self, name: &str) -> Result<Option<u32>> {

@@ -10,6 +10,7 @@
 
 pub mod llama;
 pub mod quantized_llama;
+pub mod quantized_qwen3_moe;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen3_moe;

@@ -10,6 +10,7 @@ use crate::feed_forward::FeedForward;
 use candle::quantized::gguf_file::Content;
 use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle::{bail, DType, Device, Result, Shape, Tensor};
+use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding, QLinear};
 use std::borrow::Cow;
 use std::io::{Read, Seek};
@@ -78,6 +79,23 @@ impl<R: Read + Seek> Gguf<'_, R> {
         Ok(QLinear::from_weights(QMatMul::from_qtensor(weight)?, bias).into())
     }
 
+    fn experts(&mut self, layer: usize, of: &MoeCfg) -> Result<FeedForward> {
+        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let router = self.tensor(&name("ffn_gate_inp"), (count, hidden))?;
+        let router = self.dense(&router)?;
+        let gate = self.tensor(&name("ffn_gate_exps"), (count, inner, hidden))?;
+        let up = self.tensor(&name("ffn_up_exps"), (count, inner, hidden))?;
+        let down = self.tensor(&name("ffn_down_exps"), (count, hidden, inner))?;
+        let experts = if [&gate, &up, &down].into_iter().any(is_dense) {
+            let gate_up = Tensor::cat(&[self.dense(&gate)?, self.dense(&up)?], 1)?;
+            FusedMoe::from_weights(router, gate_up, self.dense(&down)?, of)?
+        } else {
+            FusedMoe::from_blocks(router, [&gate, &up, &down], of)?
+        };
+        Ok(FeedForward::Experts(experts.detached()))
+    }
+
     /// Blocks over one another, on the device. A row is a whole number of blocks.
     fn stacked(&self, weights: &[&QTensor], columns: usize) -> Result<QTensor> {
         let (mut bytes, mut rows) = (vec![], 0);
@@ -114,6 +132,9 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {
+        if let Some(experts) = self.config.experts_of(layer) {
+            return self.experts(layer, &experts);
+        }
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
         let gate_up = self.merged(layer, &[("ffn_gate", inner), ("ffn_up", inner)], hidden, false)?;
         let down = self.merged(layer, &[("ffn_down", hidden)], inner, false)?;

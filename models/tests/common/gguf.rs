@@ -16,11 +16,13 @@ pub const HEAD: usize = 64;
 pub const LLAMA3: RopeScaling =
     RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_positions: 32 };
 
-/// The config of a file, as Hugging Face would have it.
+/// The config of a file, as Hugging Face would have it. In a qwen3moe the second of three layers has no experts.
 pub fn config(arch: &str, tied: bool) -> Result<Config> {
+    let (family, layers) = if arch == "qwen3moe" { ("qwen3_moe", 3) } else { (arch, 2) };
     Config::from_json(&format!(
-        r#"{{"model_type": "{arch}", "vocab_size": 96, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+        r#"{{"model_type": "{family}", "vocab_size": 96, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": {layers},
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": {HEAD}, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": true, "mlp_only_layers": [1],
         "rope_theta": 10000.0, "tie_word_embeddings": {tied}, "eos_token_id": 7}}"#
     ))
 }
@@ -45,19 +47,53 @@ fn named(name: &str, mixed: bool) -> (String, GgmlDType) {
                 "gate_proj" => ("ffn_gate", GgmlDType::Q4_0),
                 "up_proj" => ("ffn_up", GgmlDType::Q4_0),
                 "down_proj" => ("ffn_down", GgmlDType::Q4_1),
+                "gate" => ("ffn_gate_inp", GgmlDType::F32),
                 other => panic!("a tensor {other}"),
             };
-            (format!("blk.{layer}.{part}.{kind}"), if kind == "bias" { GgmlDType::F32 } else { format })
+            let is_dense = kind == "bias" || part == "ffn_gate_inp";
+            (format!("blk.{layer}.{part}.{kind}"), if is_dense { GgmlDType::F32 } else { format })
         }
         _ => panic!("a tensor {name}"),
     };
     (to, if mixed { format } else { GgmlDType::F32 })
 }
 
+/// The name of a layer's experts in a GGUF file, and the format there: gates and ups of the first layer have one format, those of others two.
+fn named_experts(layer: &str, part: &str, mixed: bool) -> (String, GgmlDType) {
+    let (to, format) = match part {
+        "gate_proj" => ("ffn_gate_exps", GgmlDType::Q4K),
+        "up_proj" if layer == "0" => ("ffn_up_exps", GgmlDType::Q4K),
+        "up_proj" => ("ffn_up_exps", GgmlDType::Q6K),
+        "down_proj" => ("ffn_down_exps", GgmlDType::Q8_0),
+        other => panic!("experts {other}"),
+    };
+    (format!("blk.{layer}.{to}.weight"), if mixed { format } else { GgmlDType::F32 })
+}
+
+/// The experts of all layers, a tensor for all of a layer, and their numbers by Hugging Face's names.
+fn experts(weights: &Weights, mixed: bool) -> Result<(Vec<(String, QTensor)>, Weights)> {
+    let (mut tensors, mut dense) = (vec![], HashMap::new());
+    for first in weights.keys() {
+        let parts: Vec<&str> = first.split('.').collect();
+        let ["model", "layers", layer, "mlp", "experts", "0", part, "weight"] = parts[..] else { continue };
+        let name = |expert: usize| format!("model.layers.{layer}.mlp.experts.{expert}.{part}.weight");
+        let all: Vec<&Tensor> = (0..).map_while(|expert| weights.get(&name(expert))).collect();
+        let (to, format) = named_experts(layer, part, mixed);
+        let stored = QTensor::quantize(&Tensor::stack(&all, 0)?, format)?;
+        let back = stored.dequantize(&Device::Cpu)?;
+        for expert in 0..all.len() {
+            dense.insert(name(expert), back.get(expert)?);
+        }
+        tensors.push((to, stored));
+    }
+    Ok((tensors, dense))
+}
+
 /// The bytes of a file, and the numbers that it has, as Hugging Face would have them.
 pub fn file(config: &Config, arch: &str, mixed: bool, more: &[(&str, Value)]) -> Result<(Cursor<Vec<u8>>, Weights)> {
-    let (mut tensors, mut dense) = (vec![], HashMap::new());
-    for (name, tensor) in weights(config, 31)? {
+    let weights = weights(config, 31)?;
+    let (mut tensors, mut dense) = experts(&weights, mixed)?;
+    for (name, tensor) in weights.into_iter().filter(|(name, _)| !name.contains("experts")) {
         let (to, format) = named(&name, mixed);
         let is_turned = arch == "llama" && (name.contains("q_proj") || name.contains("k_proj"));
         // (heads, pairs' sides, pairs, ..) to (heads, pairs, sides, ..), and back.
@@ -78,7 +114,7 @@ pub fn file(config: &Config, arch: &str, mixed: bool, more: &[(&str, Value)]) ->
         tensors.push(("rope_freqs.weight".to_string(), QTensor::quantize(&factors, GgmlDType::F32)?));
     }
     let number = |number: usize| Value::U32(number as u32);
-    let entries = [
+    let mut entries = vec![
         ("block_count", number(config.layers)),
         ("context_length", number(config.max_positions)),
         ("embedding_length", number(config.hidden)),
@@ -90,6 +126,13 @@ pub fn file(config: &Config, arch: &str, mixed: bool, more: &[(&str, Value)]) ->
         ("rope.freq_base", Value::F32(config.rope_base as f32)),
         ("rope.dimension_count", number(HEAD)),
     ];
+    if let Some(experts) = &config.experts {
+        entries.extend([
+            ("expert_count", number(experts.count)),
+            ("expert_used_count", number(experts.per_token)),
+            ("expert_feed_forward_length", number(experts.feed_forward)),
+        ]);
+    }
     let mut metadata = vec![
         ("general.architecture".to_string(), Value::String(arch.to_string())),
         ("tokenizer.ggml.eos_token_id".to_string(), number(7)),

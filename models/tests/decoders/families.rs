@@ -87,8 +87,11 @@ fn files(device: &Device) -> Result<()> {
         ("llama", true, None, false),
         ("qwen2", false, None, true),
         ("qwen3", true, None, true),
+        ("qwen3moe", false, None, true),
     ] {
-        let config = Config { rope_scaling: scaling, ..gguf::config(arch, tied)? };
+        let mut config = Config { rope_scaling: scaling, ..gguf::config(arch, tied)? };
+        // All of them, as for `families`.
+        config.experts.iter_mut().for_each(|experts| experts.per_token = experts.count);
         let (mut bytes, dense) = gguf::file(&config, arch, mixed, &[])?;
         let content = Content::read(&mut bytes)?;
         let decoder = Decoder::from_gguf(&content, &mut bytes, device)?;

@@ -91,12 +91,18 @@ fn bytes_of_graphs() -> Result<u64> {
 fn memory(device: &Device) -> Result<()> {
     let before = bytes_of_graphs()?;
     let llama = config("llama", "")?;
-    let (mut bytes, _) = gguf::file(&gguf::config("llama", true)?, "llama", true, &[])?;
-    let content = Content::read(&mut bytes)?;
-    let file = Decoder::from_gguf(&content, &mut bytes, device)?;
+    let file = |arch: &str| {
+        let (mut bytes, _) = gguf::file(&gguf::config(arch, true)?, arch, true, &[])?;
+        Decoder::from_gguf(&Content::read(&mut bytes)?, &mut bytes, device)
+    };
     let moe = r#", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": true"#;
     let experts = decoder_of(&config("qwen3_moe", moe)?, 41, device)?;
-    for (what, decoder) in [("llama", decoder_of(&llama, 41, device)?), ("a file", file), ("experts", experts)] {
+    for (what, decoder) in [
+        ("llama", decoder_of(&llama, 41, device)?),
+        ("a file", file("llama")?),
+        ("its experts", file("qwen3moe")?),
+        ("experts", experts),
+    ] {
         let mut cache = prompted(&decoder, 9, 64)?;
         steps(&decoder, &mut cache, Sampler::greedy(), 7)?;
         expect_graphs(&cache, device, 1)?;

@@ -7,7 +7,8 @@ use crate::candle::tensors::{unwritten, Rows};
 use crate::kernel::Role;
 use crate::launch::experts::{self, blocks_for, Choice};
 use crate::launch::{GroupPointers, Pointers};
-use crate::problem::{power_of_two_in, Epilogue, Format, Problem};
+use crate::problem::{power_of_two_in, Activation, Epilogue, Format, Gate, Problem};
+use ::candle::quantized::QTensor;
 use ::candle::{bail, CudaDevice, Result, Tensor};
 
 /// The lists of a product with groups of rows, contiguous.
@@ -98,7 +99,43 @@ pub(in crate::candle) fn product_into(
     })
 }
 
-/// The sums of `of_row` rows each of a contiguous matrix, and a residual, into rows that exist.
+/// [`product`] with weights in blocks, (groups, n, k), into rows that exist. Allocates nothing.
+pub(in crate::candle) fn product_of_blocks(
+    device: &CudaDevice,
+    problem: Problem,
+    x: &Tensor,
+    weights: &QTensor,
+    lists: &Lists,
+    out: &Tensor,
+) -> Result<()> {
+    let stream = device.cuda_stream();
+    let launcher = Launcher::on(device, &stream)?;
+    let (w, _guard) = weights.device_ptr_with_guard(&stream)?;
+    let tensors = [Read(Some(x)), Read(Some(lists.bounds)), Read(lists.pairs), Read(lists.scales), Write(Some(out))];
+    with(device, tensors, |[a, bounds, pairs, scales, d], _| {
+        let problem = problem.with(|problem| {
+            for (operand, address) in
+                [(&mut problem.a, a as u64), (&mut problem.b, w as u64), (&mut problem.d, d as u64)]
+            {
+                operand.pointer_align = power_of_two_in(address);
+            }
+        });
+        let groups = GroupPointers::new(bounds).with_lists(pairs, scales);
+        // SAFETY: as for dense weights; `_guard` holds the blocks.
+        unsafe { launcher.launch(&problem, Pointers::new(a, w.cast(), d).with_groups(groups)) }
+    })
+}
+
+/// The gated numbers of dense rows, gates and ups in halves, into dense rows of the same type.
+pub(in crate::candle) fn gate_into(device: &CudaDevice, both: &Tensor, of: Activation, out: &Tensor) -> Result<()> {
+    let (format, (rows, columns)) = (format_of(both.dtype())?, both.dims2()?);
+    with(device, [Read(Some(both)), Write(Some(out))], |[a, d], stream| {
+        // SAFETY: both matrices are dense, and `with` holds their storage.
+        unsafe { experts::gate_rows(format, [rows, columns], (Gate::Halves, of), a, d, stream) }
+    })
+}
+
+/// The sums of `of_row` rows each of a contiguous matrix, and a residual, into rows that exist: in the matrix's type, or in 16 bits of a matrix in f32.
 pub(in crate::candle) fn sum_rows_into(
     device: &CudaDevice,
     x: &Tensor,
@@ -106,12 +143,12 @@ pub(in crate::candle) fn sum_rows_into(
     residual: Option<Rows>,
     out: Rows,
 ) -> Result<()> {
-    let format = format_of(x.dtype())?;
+    let formats = [format_of(x.dtype())?, format_of(out.tensor.dtype())?];
     let tensors = [Read(Some(x)), Read(residual.map(|residual| residual.tensor)), Write(Some(out.tensor))];
     let strides = [residual.map_or(0, |residual| residual.stride), out.stride];
     with(device, tensors, |[a, c, d], stream| {
         // SAFETY: `with` holds the storage of all matrices.
-        unsafe { experts::sum_rows(format, [out.rows, out.columns, of_row], a, (c, d), strides, stream) }
+        unsafe { experts::sum_rows(formats, [out.rows, out.columns, of_row], a, (c, d), strides, stream) }
     })
 }
 

@@ -9,6 +9,7 @@
 pub mod attention;
 mod draw;
 mod embedding;
+mod experts;
 mod gate;
 mod merged;
 mod mlp;

@@ -6,12 +6,16 @@
 pub use super::super::routing::Routing;
 use super::super::{Gemm, GroupedGemm};
 #[cfg(feature = "experts")]
+use super::experts::Between;
+use super::experts::{Blocks, Experts};
+#[cfg(feature = "experts")]
 use crate::candle::cuda::grouped;
 use crate::candle::numbers::put;
 #[cfg(feature = "experts")]
 use crate::candle::tensors::unwritten;
 use crate::candle::tensors::Block;
-use crate::problem::{Activation, Gate};
+use crate::problem::Activation;
+use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 
@@ -117,8 +121,7 @@ pub struct MoeCfg {
 #[derive(Debug, Clone)]
 pub struct FusedMoe {
     router: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
+    experts: Experts,
     activation: Activation,
     top_k: usize,
     normalise: bool,
@@ -160,15 +163,61 @@ impl FusedMoe {
     /// Weights of other shapes than `cfg` has, and an activation that no gate has.
     pub fn from_weights(router: Tensor, gate_up: Tensor, down: Tensor, cfg: &MoeCfg) -> Result<Self> {
         let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
-        for (what, tensor, shape) in [
-            ("router", &router, &[experts, hidden][..]),
-            ("gate_up", &gate_up, &[experts, 2 * inner, hidden]),
-            ("down", &down, &[experts, hidden, inner]),
+        for (what, dims, shape) in [
+            ("router", router.dims(), &[experts, hidden][..]),
+            ("gate_up", gate_up.dims(), &[experts, 2 * inner, hidden]),
+            ("down", down.dims(), &[experts, hidden, inner]),
         ] {
-            if tensor.dims() != shape {
-                bail!("FusedMoe: the weights {what} have the shape {:?}; expected {shape:?}", tensor.dims());
-            }
+            check_shape(what, dims, shape)?;
         }
+        Self::of(router, Experts::Dense { gate_up, down }, cfg)
+    }
+
+    /// The layer with the experts of a GGUF file, as candle_transformers' `FusedMoeGGUF` has them, in the block formats of `QLinear`. Gates and ups of one format
+    /// are one product. Tokens are in the router's type; between the products numbers are in f32. On the CPU candle multiplies, and rounds them to 8 bits.
+    ///
+    /// - `router`: (experts, hidden), where the layer is to be
+    /// - `gate` and `up`: (experts, inner, hidden), and `down`: (experts, hidden, inner), on any device
+    ///
+    /// ```
+    /// use candle::quantized::{GgmlDType, QTensor};
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
+    ///
+    /// let config = MoeCfg {
+    ///     hidden_size: 64,
+    ///     num_experts: 4,
+    ///     num_experts_per_tok: 2,
+    ///     moe_intermediate_size: 32,
+    ///     norm_topk_prob: true,
+    ///     act: candle_nn::Activation::Silu,
+    ///     decoder_sparse_step: None,
+    /// };
+    /// let random = |shape: &[usize]| Tensor::randn(0f32, 1f32, shape, &Device::Cpu);
+    /// let blocks = |shape: &[usize]| QTensor::quantize(&random(shape)?, GgmlDType::Q8_0);
+    /// let (gate, up, down) = (blocks(&[4, 32, 64])?, blocks(&[4, 32, 64])?, blocks(&[4, 64, 32])?);
+    /// let layer = FusedMoe::from_blocks(random(&[4, 64])?, [&gate, &up, &down], &config)?;
+    /// assert_eq!(layer.forward(&random(&[1, 3, 64])?, true)?.dims(), [1, 3, 64]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Weights of other shapes than `cfg` has, an activation that no gate has, and a device without room.
+    pub fn from_blocks(router: Tensor, [gate, up, down]: [&QTensor; 3], cfg: &MoeCfg) -> Result<Self> {
+        let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
+        for (what, dims, shape) in [
+            ("router", router.dims(), &[experts, hidden][..]),
+            ("gate", gate.shape().dims(), &[experts, inner, hidden]),
+            ("up", up.shape().dims(), &[experts, inner, hidden]),
+            ("down", down.shape().dims(), &[experts, hidden, inner]),
+        ] {
+            check_shape(what, dims, shape)?;
+        }
+        let blocks = Blocks::new([gate, up, down], [experts, hidden, inner], router.device())?;
+        Self::of(router, Experts::Blocks(blocks), cfg)
+    }
+
+    fn of(router: Tensor, experts: Experts, cfg: &MoeCfg) -> Result<Self> {
         let activation = match cfg.act {
             candle_nn::Activation::Silu | candle_nn::Activation::Swish => Activation::Silu,
             candle_nn::Activation::Gelu => Activation::GeluErf,
@@ -177,7 +226,7 @@ impl FusedMoe {
             other => bail!("FusedMoe: no gate has the activation {other:?}; use nn::moe::moe_gemm and apply the gate to its result"),
         };
         let (top_k, normalise) = (cfg.num_experts_per_tok, cfg.norm_topk_prob);
-        Ok(Self { router, gate_up, down, activation, top_k, normalise })
+        Ok(Self { router, experts, activation, top_k, normalise })
     }
 
     /// The layer's result for `xs`, (batch, tokens, hidden), of the same shape. `is_prefill` changes nothing.
@@ -258,8 +307,7 @@ impl FusedMoe {
 
     /// The layer with weights that track no gradients, as functions ending in `_into` take them.
     pub fn detached(&self) -> Self {
-        let [router, gate_up, down] = [&self.router, &self.gate_up, &self.down].map(Tensor::detach);
-        Self { router, gate_up, down, ..self.clone() }
+        Self { router: self.router.detach(), experts: self.experts.detached(), ..self.clone() }
     }
 
     /// Memory between the layer's kernels for up to so many tokens.
@@ -267,29 +315,32 @@ impl FusedMoe {
     /// # Errors
     /// A device without room.
     pub fn workspace(&self, tokens: usize) -> Result<Workspace> {
-        let (experts, hidden) = self.router.dims2()?;
-        let inner = self.down.dim(2)?;
-        let sizes = [experts, hidden, inner, self.top_k];
+        let (sizes, dtype) = (self.sizes()?, self.router.dtype());
         #[cfg(feature = "experts")]
-        let memory = match self.down.device() {
-            device @ Device::Cuda(_) => Some(Memory::new(tokens, sizes, self.down.dtype(), device)?),
+        let memory = match self.router.device() {
+            device @ Device::Cuda(_) => Some(Memory::new(tokens, sizes, self.experts.inner_type(dtype), device)?),
             _ => None,
         };
         Ok(Workspace {
             tokens,
             sizes,
-            dtype: self.down.dtype(),
-            device: self.down.device().clone(),
+            dtype,
+            device: self.router.device().clone(),
             #[cfg(feature = "experts")]
             memory,
         })
     }
 
+    /// Experts, hidden, inner, experts of a token.
+    fn sizes(&self) -> Result<[usize; 4]> {
+        let [experts, hidden, inner] = self.experts.sizes()?;
+        Ok([experts, hidden, inner, self.top_k])
+    }
+
     fn write(&self, tokens: &Tensor, residual: Option<&Tensor>, workspace: &Workspace, out: &Tensor) -> Result<()> {
         let [.., hidden, inner, _] = workspace.sizes;
         let (count, _) = tokens.dims2()?;
-        let is_of = workspace.sizes == [self.router.dim(0)?, self.router.dim(1)?, self.down.dim(2)?, self.top_k];
-        if !is_of
+        if workspace.sizes != self.sizes()?
             || workspace.tokens < count
             || workspace.dtype != tokens.dtype()
             || !workspace.device.same_device(tokens.device())
@@ -301,9 +352,7 @@ impl FusedMoe {
                 workspace.device.location()
             );
         }
-        for (what, tensor) in
-            [("x", tokens), ("the router", &self.router), ("gate_up", &self.gate_up), ("down", &self.down)]
-        {
+        for (what, tensor) in [("x", tokens), ("the router", &self.router)].into_iter().chain(self.experts.dense()) {
             BLOCK.untracked(what, tensor)?;
         }
         let x = BLOCK.rows("x", tokens, hidden)?;
@@ -322,11 +371,8 @@ impl FusedMoe {
                     let memory = memory.of_first(count)?;
                     self.router_gemm().forward_into(tokens, &self.router.t()?, &memory.logits)?;
                     memory.route(device, self.normalise)?;
-                    let (routing, both) = (&memory.routing, memory.both.as_ref());
-                    let gated = routing.by_tokens().gate(Gate::Halves, self.activation);
-                    gated.write(tokens, &self.gate_up, both, &memory.inner)?;
-                    routing.by_pairs().forward_into(&memory.inner, &self.down, &memory.results)?;
-                    routing.sum_into(&memory.results, residual, out)
+                    self.experts.write(tokens, &memory.routing, self.activation, &memory.between)?;
+                    memory.routing.sum_into(&memory.between.results, residual, out)
                 }
                 None => BLOCK.elsewhere(tokens.device()),
             },
@@ -375,9 +421,15 @@ impl FusedMoe {
     }
 
     fn results(&self, tokens: &Tensor, routing: &Routing, residual: Option<&Tensor>) -> Result<Tensor> {
-        let inner = routing.by_tokens().gate(Gate::Halves, self.activation).forward(tokens, &self.gate_up)?;
-        let results = routing.by_pairs().forward(&inner, &self.down)?;
-        routing.sum_beside(&results, residual)
+        let results = self.experts.results(tokens, routing, self.activation)?;
+        routing.sum_beside(&results, residual, tokens.dtype())
+    }
+}
+
+fn check_shape(what: &str, dims: &[usize], expected: &[usize]) -> Result<()> {
+    match dims == expected {
+        true => Ok(()),
+        false => bail!("FusedMoe: the weights {what} have the shape {dims:?}; expected {expected:?}"),
     }
 }
 
@@ -401,12 +453,7 @@ struct Memory {
     logits: Tensor,
     routing: Routing,
     counts: Tensor,
-    /// In f32, (tokens * top_k, 2 * inner), for gates that a kernel of its own applies.
-    both: Option<Tensor>,
-    /// (tokens * top_k, inner)
-    inner: Tensor,
-    /// (tokens * top_k, hidden)
-    results: Tensor,
+    between: Between,
     top_k: usize,
 }
 
@@ -415,29 +462,21 @@ impl Memory {
     fn new(tokens: usize, sizes: [usize; 4], dtype: DType, device: &Device) -> Result<Self> {
         let [experts, hidden, inner, top_k] = sizes;
         let (routing, counts) = Routing::unwritten([tokens, experts, top_k], device)?;
-        let make = |rows: usize, columns: usize, dtype: DType| unwritten(&[rows, columns], dtype, device);
-        let pairs = tokens * top_k;
         Ok(Self {
-            logits: make(tokens, experts, DType::F32)?,
+            logits: unwritten(&[tokens, experts], DType::F32, device)?,
             routing,
             counts,
-            both: if dtype == DType::F32 { Some(make(pairs, 2 * inner, dtype)?) } else { None },
-            inner: make(pairs, inner, dtype)?,
-            results: make(pairs, hidden, dtype)?,
+            between: Between::new(tokens * top_k, [hidden, inner], dtype, device)?,
             top_k,
         })
     }
 
     fn of_first(&self, tokens: usize) -> Result<Self> {
-        let first = |tensor: &Tensor, rows: usize| tensor.narrow(0, 0, rows);
-        let pairs = tokens * self.top_k;
         Ok(Self {
-            logits: first(&self.logits, tokens)?,
+            logits: self.logits.narrow(0, 0, tokens)?,
             routing: self.routing.of_first(tokens)?,
             counts: self.counts.clone(),
-            both: self.both.as_ref().map(|both| first(both, pairs)).transpose()?,
-            inner: first(&self.inner, pairs)?,
-            results: first(&self.results, pairs)?,
+            between: self.between.of_first(tokens * self.top_k)?,
             top_k: self.top_k,
         })
     }
