@@ -17,6 +17,8 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+#[cfg(any(test, all(feature = "candle", feature = "cuda")))]
+mod beside;
 mod choice;
 mod chosen;
 mod counter;
@@ -36,6 +38,8 @@ mod split;
 
 pub use chosen::Reason;
 #[cfg(feature = "interpose")]
+#[cfg(all(feature = "candle", feature = "cuda"))]
+pub(crate) use beside::{shares, MOST_BESIDE};
 pub(crate) use counter::Counter;
 pub use dispatcher::Dispatcher;
 pub use explanation::{Candidate, Explanation, Tuned};

@@ -128,6 +128,12 @@ pub(crate) trait Family: Sync {
         None
     }
 
+    /// Whether the kernel may run beside the kernel before it in the stream, which may, too, and reads the same A. Such kernels have no workspace, and let the next
+    /// kernel start only when all kernels before them have ended.
+    fn runs_beside(&self, _kernel: &KernelDesc, _problem: &Problem, _config: &Config) -> bool {
+        false
+    }
+
     /// Expected time of the bare product in this configuration, in microseconds.
     fn estimate(&self, case: &Case, config: &Config) -> f64;
 

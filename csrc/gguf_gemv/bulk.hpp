@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(S::threads, 1)
     int row = first * gguf::rows_of_warp + lane;
     if (has_row) rows.prefetch(row);
     if (has_row && first + 1 < last) rows.prefetch(row + gguf::rows_of_warp);
-    griddepcontrol_wait();
+    wait_at_start(args);
     launch_dependents();
     Stage at = Stage::to_fill();
     for (int unit = first; unit < last; unit++, row += gguf::rows_of_warp) {
@@ -142,10 +142,11 @@ __global__ void __launch_bounds__(S::threads, 1)
       if (has_row) rows.load(row, ring + at.s * stage_bytes, full + 8 * at.s);
       at.advance(stages);
     }
+    wait_at_end(args);
     return;
   }
 
-  griddepcontrol_wait();
+  wait_at_start(args);
   launch_dependents();
   gguf::Span<S> of_x(shared, warp, warps);
   const T* const from = static_cast<const T*>(args.a.ptr) + g * args.a.row_stride + span * gguf::span + 4 * t;

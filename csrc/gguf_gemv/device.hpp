@@ -7,6 +7,19 @@
 namespace tilegemm {
 namespace {
 
+// `overlap` of a product that may run beside the kernel before: a product of this family of the same A, which calls
+// launch_dependents() behind its wait. So what comes before that kernel has ended when this one starts. This one waits
+// in the end, for the sake of the kernels behind it. With parts of K there is a workspace, and a wait at the start.
+constexpr int beside = 2;
+__device__ __forceinline__ bool is_beside(const tg_gemm_args& args) { return args.overlap == beside && gridDim.y == 1; }
+__device__ __forceinline__ void wait_at_start(const tg_gemm_args& args) {
+  if (is_beside(args)) __threadfence();
+  else griddepcontrol_wait();
+}
+__device__ __forceinline__ void wait_at_end(const tg_gemm_args& args) {
+  if (is_beside(args)) griddepcontrol_wait();
+}
+
 // Stores a sum: a result, or of a part of K.
 template <class T>
 __device__ __forceinline__ void store_sum(const tg_gemm_args& args, const GatingEpilogue<T, float>& epilogue, int i,
@@ -58,7 +71,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   uint8_t* const ring = shared + warp * S::ring_bytes;
   gguf::Loader<S> loader(args, 0, first * gguf::rows_of_warp, has_span ? span : 0, ring);
   if (has_span) loader.prefetch(S::stages);
-  griddepcontrol_wait();
+  wait_at_start(args);
   launch_dependents();
   gguf::Span<S> of_x(shared, warp, warps);
   const auto activations = [&](int tile) {
@@ -108,6 +121,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   }
   __syncthreads();
   repair(args, all, epilogue, first, last, first_m, first_span);
+  wait_at_end(args);
 }
 
 }  // namespace

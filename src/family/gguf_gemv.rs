@@ -112,6 +112,11 @@ impl Family for GgufGemv {
         configurations(case)
     }
 
+    /// More rows of A are further blocks, which need the multiprocessors of the product beside.
+    fn runs_beside(&self, kernel: &KernelDesc, problem: &Problem, config: &Config) -> bool {
+        kernel.arch.capability >= 90 && config.split <= 1 && problem.m <= TILE[0] as usize
+    }
+
     fn choose(&self, case: &Case) -> Config {
         gguf::fastest(self, case, configurations(case))
     }

@@ -2,6 +2,8 @@
 //! `interpose`.
 
 use crate::dispatch::Planned;
+#[cfg(feature = "candle")]
+use crate::dispatch::{shares, Plan, MOST_BESIDE};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::kernel::{KernelDesc, Role};
@@ -92,30 +94,82 @@ pub(crate) use stream::fill;
 /// - The stream and the handle in `queue` are as [`Queue`] documents; the handle is in host pointer mode
 ///   (`CUBLAS_POINTER_MODE_HOST`), because scale factors lie on the host.
 pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result<()> {
+    // SAFETY: the caller's promises.
+    unsafe { launch_in(plan, pointers, queue, Place::default()).map(drop) }
+}
+
+/// Launches products of the same A. Where all kernels may, they run side by side. Of the errors of [`launch`], one may come when some products have run.
+///
+/// # Safety
+/// As for [`launch`], for each product, and none reads what another writes.
+#[cfg(feature = "candle")]
+pub(crate) unsafe fn launch_beside(products: &[(&Planned, Pointers)], queue: Queue) -> Result<()> {
+    let Some((first, _)) = products.first() else { return Ok(()) };
+    let mut plans: [&Plan; MOST_BESIDE] = [first; MOST_BESIDE];
+    plans.iter_mut().zip(products).for_each(|(plan, (planned, _))| *plan = planned);
+    let shares = match dispatchers::overlap()? {
+        true => plans.get(..products.len()).and_then(shares),
+        false => None,
+    };
+    let Some(shares) = shares else {
+        // SAFETY: the caller's promises.
+        return products.iter().try_for_each(|(plan, pointers)| unsafe { launch(plan, *pointers, queue) });
+    };
+    // A kernel starts when all blocks of the one before have: the fewest blocks first.
+    let mut order: Vec<usize> = (0..products.len()).collect();
+    order.sort_by_key(|&i| shares[i]);
+    let mut place = Place::default();
+    for i in order {
+        let (plan, pointers) = products[i];
+        place.multiprocessors = Some(shares[i]);
+        // SAFETY: the caller's promises; the kernel before is that of another of these plans, which may have a kernel beside it.
+        place.is_beside = unsafe { launch_in(plan, pointers, queue, place)? };
+    }
+    Ok(())
+}
+
+/// Where a product runs beside others of the same A.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// Those that the kernel may fill; none: all.
+    multiprocessors: Option<u32>,
+    /// Whether the kernel before it in the stream is one that this one may run beside.
+    is_beside: bool,
+}
+
+/// [`tg_gemm_args::overlap`](ffi::tg_gemm_args) of a kernel beside the one before; csrc/gguf_gemv/device.hpp has the same number.
+const BESIDE: i32 = 2;
+
+/// Whether the plan's own kernel was launched, in this place.
+///
+/// # Safety
+/// As for [`launch`].
+unsafe fn launch_in(plan: &Planned, pointers: Pointers, queue: Queue, place: Place) -> Result<bool> {
     if plan.canonical.problem.is_empty() {
         begin(plan, plan);
-        return Ok(());
+        return Ok(false);
     }
     // SAFETY: the caller's stream is one of the current device.
     let (ready, workspace) = unsafe { resolve(plan, queue.stream)? };
     if let Err(lack) = modules::ready(ready) {
         // SAFETY: the caller's promises.
-        return unsafe { launch_loaded(plan, lack, pointers, queue) };
+        return unsafe { launch_loaded(plan, lack, pointers, queue).map(|()| false) };
     }
+    let is_own = std::ptr::eq(plan, ready);
     begin(plan, ready);
     let plan = ready;
     let pointers = if plan.canonical.swapped { pointers.transposed() } else { pointers };
     if plan.kernel.role == Role::Vendor && plan.packing.is_none() {
         // SAFETY: `run` needs the promises that the caller made.
-        return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas) };
+        return unsafe { VendorCall::of(&plan.canonical.problem)?.run(pointers, queue.cublas).map(|()| false) };
     }
     let problem = &plan.canonical.problem;
     // Kernels overlap from Hopper on.
     let overlap = dispatchers::overlap()? && plan.kernel.arch.capability >= 90;
     let args = |problem: &Problem, pointers| ffi::tg_gemm_args {
         config: config(plan.config),
-        sm_count: plan.sm_count as i32,
-        overlap: overlap.into(),
+        sm_count: place.multiprocessors.unwrap_or(plan.sm_count) as i32,
+        overlap: if overlap && place.is_beside { BESIDE } else { overlap.into() },
         stream: queue.stream,
         workspace: workspace.map_or(null_mut(), |workspace| workspace.memory.address as *mut c_void),
         workspace_bytes: workspace.map_or(0, |workspace| workspace.bytes),
@@ -123,7 +177,7 @@ pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result
     };
     let Some(workspace) = workspace else {
         // SAFETY: the caller vouches for the memory behind the arguments.
-        return unsafe { call(plan, &args(problem, pointers)) };
+        return unsafe { call(plan, &args(problem, pointers)).map(|()| is_own) };
     };
     let footprint = match plan.packing {
         Some(packing) => packing.footprint(problem),
@@ -154,7 +208,7 @@ pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result
         })
     };
     // SAFETY: the caller's stream, and its workspace.
-    unsafe { own::in_turn(workspace, queue.stream, launch_all) }
+    unsafe { own::in_turn(workspace, queue.stream, launch_all).map(|()| is_own) }
 }
 
 /// Launches, in place of `plan`, whose kernel cannot be loaded for the reason `lack`, the fastest kernel that is loaded already. The next

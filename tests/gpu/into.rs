@@ -11,7 +11,7 @@ use crate::Test;
 use candle::quantized::{GgmlDType, QTensor};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::moe::{self, FusedMoe};
-use candle_tilegemm::nn::{GateFunction, GatedMlp, GatedMlpWorkspace, Linear, QLinear, QkvLinear};
+use candle_tilegemm::nn::{GateFunction, GatedMlp, GatedMlpWorkspace, Linear, MergedLinear, QLinear, QkvLinear};
 use candle_tilegemm::{Activation, Gemm};
 use products::{exact, randn};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 type Check = fn(&Device) -> Result<()>;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let checks: [(&str, Check); 10] = [
+    let checks: [(&str, Check); 11] = [
         ("into_dense", products::dense),
         ("into_batches_and_types", products::of_other_kinds),
         ("into_of_blocks", products::quantised),
@@ -29,6 +29,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("merged_blocks", merged::of_blocks),
         ("merged_names", merged::of_names),
         ("merged_refusals", merged::refusals),
+        ("merged_side_by_side", side_by_side),
         ("into_in_a_graph", in_graphs),
     ];
     let test = |(name, check): (&str, Check)| -> (String, Test) {
@@ -130,6 +131,62 @@ fn in_graphs(device: &Device) -> Result<()> {
             }
         };
         as_launched(device, &format!("{rows} rows"), || step.reset(), || step.run(), state)?;
+    }
+    Ok(())
+}
+
+/// Products of several formats that run side by side read what those before have written, over what those have read: the bits of products for each of which the
+/// host waits.
+fn side_by_side(device: &Device) -> Result<()> {
+    use GgmlDType::{Q4K, Q4_0, Q6K, Q8_0};
+    const COLUMNS: [usize; 3] = [640, 256, 128];
+    const LINKS: usize = 40;
+    let hidden: usize = COLUMNS.iter().sum();
+    for formats in [[Q4K, Q4K, Q6K], [Q6K, Q4K, Q4K], [Q4K, Q6K, Q8_0], [Q8_0, Q4_0, Q4_0]] {
+        // Sums of as many products are as large as what they multiply.
+        let weight = |i: usize| -> Result<Arc<QTensor>> {
+            let numbers = Tensor::randn(0f32, (hidden as f32).sqrt().recip(), (COLUMNS[i], hidden), &Device::Cpu)?;
+            Ok(QTensor::quantize_onto(&numbers, formats[i], device)?.into())
+        };
+        let weights = [weight(0)?, weight(1)?, weight(2)?];
+        let all = QkvLinear::from_qtensors(weights.clone(), None)?;
+        // One product each, as in `all`.
+        let mut apart: Vec<(usize, MergedLinear)> = Vec::new();
+        for same in [0, 1, 2].chunk_by(|i, j| formats[*i] == formats[*j]) {
+            let layers =
+                same.iter().map(|i| QLinear::from_arc(weights[*i].clone(), None)).collect::<Result<Vec<_>>>()?;
+            apart.push((COLUMNS[..same[0]].iter().sum(), MergedLinear::new(layers)?));
+        }
+        for (rows, dtype) in [(1, DType::F32), (2, DType::F32), (8, DType::BF16), (16, DType::F32), (40, DType::F32)] {
+            let start = randn(&[rows, hidden], dtype, device)?;
+            let [x, y] = [start.copy()?, start.copy()?];
+            let ends = [[&x, &y], [&y, &x]];
+            for link in 0..LINKS {
+                let [from, to] = ends[link % 2];
+                for (at, layer) in &apart {
+                    layer.forward_into(from, &to.narrow(1, *at, layer.columns())?)?;
+                    device.synchronize()?;
+                }
+            }
+            let expected = exact(&x)?;
+            let reset = || x.slice_set(&start, 0, 0);
+            let run = || (0..LINKS).try_for_each(|link| all.forward_into(ends[link % 2][0], ends[link % 2][1]));
+            let what = format!("{formats:?}, {rows} rows");
+            let state = || {
+                let got = exact(&x)?;
+                if got.iter().all(|x| *x == 0.0) || got.iter().any(|x| !x.is_finite()) {
+                    bail!("{what}: no numbers");
+                }
+                Ok(got)
+            };
+            reset()?;
+            run()?;
+            let other = state()?.iter().zip(&expected).filter(|(x, y)| x != y).count();
+            if other > 0 {
+                bail!("{what}: {other} numbers are not those of products apart");
+            }
+            as_launched(device, &what, reset, run, state)?;
+        }
     }
     Ok(())
 }

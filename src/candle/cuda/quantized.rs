@@ -1,11 +1,12 @@
 //! Products with quantised weights on a GPU.
 
-use super::places::{with, Use::Read, Use::Write};
+use super::places::{with, Use, Use::Read, Use::Write};
 use super::Launcher;
 use crate::candle::blocks::format_of;
 use crate::candle::lowering::format_of as number_format;
 use crate::candle::tensors::Rows;
-use crate::launch::Pointers;
+use crate::dispatch::MOST_BESIDE;
+use crate::launch::{launch_beside, Pointers};
 use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
 use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{CudaDevice, DType, Result, Tensor};
@@ -29,30 +30,81 @@ pub(in crate::candle) struct Operands<'a> {
     pub out: Rows<'a>,
 }
 
-/// The product with weights of this format. Allocates nothing.
-pub(in crate::candle) fn product(device: &CudaDevice, of: &Operands, b: Format, activation: Activation) -> Result<()> {
-    let (a, weight) = (number_format(of.x.tensor.dtype())?, of.weight);
-    let (n, k) = weight.shape().dims2()?;
-    let m = of.x.rows;
-    let problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|problem| {
-        let at = |rows: Rows| Operand::row_major(a, rows.stride, [0, 0]);
-        (problem.a, problem.b.format, problem.d) = (at(of.x), b, at(of.out));
-        let mut epilogue = Epilogue::new(1.0, if of.c.is_some() { 1.0 } else { 0.0 });
-        (epilogue.bias, epilogue.activation) = (of.bias.map(|_| BiasAxis::N), activation);
-        (epilogue.c, epilogue.gates_c) = (of.c.map(at), of.gates_c);
-        problem.epilogue = epilogue;
-    });
+/// A product with weights in blocks.
+pub(in crate::candle) struct Product<'a> {
+    pub of: Operands<'a>,
+    pub b: Format,
+    pub activation: Activation,
+}
+
+impl Product<'_> {
+    fn problem(&self) -> Result<Problem> {
+        let of = &self.of;
+        let a = number_format(of.x.tensor.dtype())?;
+        let (n, k) = of.weight.shape().dims2()?;
+        Ok(Problem::dense(of.x.rows, n, k, 1, Layout::NT, a).with(|problem| {
+            let at = |rows: Rows| Operand::row_major(a, rows.stride, [0, 0]);
+            (problem.a, problem.b.format, problem.d) = (at(of.x), self.b, at(of.out));
+            let mut epilogue = Epilogue::new(1.0, if of.c.is_some() { 1.0 } else { 0.0 });
+            (epilogue.bias, epilogue.activation) = (of.bias.map(|_| BiasAxis::N), self.activation);
+            (epilogue.c, epilogue.gates_c) = (of.c.map(at), of.gates_c);
+            problem.epilogue = epilogue;
+        }))
+    }
+
+    fn tensors(&self) -> [Use<'_>; 4] {
+        let of = &self.of;
+        [Read(Some(of.x.tensor)), Read(of.bias), Read(of.c.map(|c| c.tensor)), Write(Some(of.out.tensor))]
+    }
+}
+
+/// `problem` with operands at these addresses: x, the weights, c and the result.
+fn placed(problem: &Problem, [x, w, c, d]: [u64; 4]) -> Problem {
+    problem.with(|problem| {
+        let operands = [(&mut problem.a, x), (&mut problem.b, w), (&mut problem.d, d)];
+        operands.into_iter().for_each(|(operand, at)| operand.pointer_align = power_of_two_in(at));
+        problem.epilogue.c.iter_mut().for_each(|operand| operand.pointer_align = power_of_two_in(c));
+    })
+}
+
+/// One product. Allocates nothing.
+pub(in crate::candle) fn product(device: &CudaDevice, product: &Product) -> Result<()> {
+    let problem = product.problem()?;
     let stream = device.cuda_stream();
     let launcher = Launcher::on(device, &stream)?;
-    let (w, _guard) = weight.device_ptr_with_guard(&stream)?;
-    let tensors = [Read(Some(of.x.tensor)), Read(of.bias), Read(of.c.map(|c| c.tensor)), Write(Some(of.out.tensor))];
-    with(device, tensors, |[x, bias, c, d], _| {
-        let problem = problem.with(|problem| {
-            let operands = [(&mut problem.a, x as u64), (&mut problem.b, w as u64), (&mut problem.d, d as u64)];
-            operands.into_iter().for_each(|(operand, at)| operand.pointer_align = power_of_two_in(at));
-            problem.epilogue.c.iter_mut().for_each(|operand| operand.pointer_align = power_of_two_in(c as u64));
-        });
+    let (w, _guard) = product.of.weight.device_ptr_with_guard(&stream)?;
+    with(device, product.tensors(), |[x, bias, c, d], _| {
+        let problem = placed(&problem, [x as u64, w as u64, c as u64, d as u64]);
         // SAFETY: the operands have been checked: the rows stay inside their storage, which `with` holds, and D is apart from what is read, or C.
         unsafe { launcher.launch(&problem, Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias)) }
+    })
+}
+
+/// Products of one x into columns of one result, side by side where kernels may ([`launch_beside`]). Allocates nothing on the device.
+pub(in crate::candle) fn products(device: &CudaDevice, products: &[Product]) -> Result<()> {
+    const OPERANDS: usize = 4;
+    if products.len() < 2 || products.len() > MOST_BESIDE {
+        return products.iter().try_for_each(|one| product(device, one));
+    }
+    let stream = device.cuda_stream();
+    let launcher = Launcher::on(device, &stream)?;
+    let weights: Vec<_> =
+        products.iter().map(|one| one.of.weight.device_ptr_with_guard(&stream)).collect::<Result<_>>()?;
+    let problems: Vec<_> = products.iter().map(Product::problem).collect::<Result<_>>()?;
+    let mut tensors = [Read(None); MOST_BESIDE * OPERANDS];
+    for (tensors, one) in tensors.chunks_exact_mut(OPERANDS).zip(products) {
+        tensors.copy_from_slice(&one.tensors());
+    }
+    with(device, tensors, |addresses, _| -> Result<()> {
+        let (mut plans, mut pointers) = (Vec::with_capacity(products.len()), Vec::with_capacity(products.len()));
+        for ((problem, (w, _)), at) in problems.iter().zip(&weights).zip(addresses.chunks_exact(OPERANDS)) {
+            let [x, bias, c, d] = [at[0], at[1], at[2], at[3]];
+            let problem = placed(problem, [x as u64, *w as u64, c as u64, d as u64]);
+            plans.push(launcher.dispatcher.plan(&problem, launcher.policy)?);
+            pointers.push(Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias));
+        }
+        let all: Vec<_> = plans.iter().map(|plan| &**plan).zip(pointers).collect();
+        // SAFETY: as for one product; the products write columns of their own, and read c only there.
+        Ok(unsafe { launch_beside(&all, launcher.queue) }?)
     })
 }

@@ -117,6 +117,10 @@ impl MergedLinear {
     /// # Errors
     /// Those of [`Linear::forward_into`] and [`QLinear::forward_into`].
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if self.beside(x, None, out)? {
+            return Ok(());
+        }
         self.each(out, |part, out, _| match part {
             Part::Dense(layer) => layer.forward_into(x, out),
             Part::Blocks(layer) => layer.forward_into(x, out),
@@ -131,6 +135,10 @@ impl MergedLinear {
         if residual.dims() != out.dims() {
             bail!("MergedLinear: the residual is {:?}; expected {:?}, as the result", residual.dims(), out.dims());
         }
+        #[cfg(feature = "cuda")]
+        if self.beside(x, Some(residual), out)? {
+            return Ok(());
+        }
         self.each(out, |part, out, [at, columns]| {
             let residual = &residual.narrow(D::Minus1, at, columns)?;
             match part {
@@ -140,8 +148,32 @@ impl MergedLinear {
         })
     }
 
+    /// Computes products of blocks on a GPU side by side; false: of others it does nothing.
+    #[cfg(feature = "cuda")]
+    fn beside(&self, x: &Tensor, residual: Option<&Tensor>, out: &Tensor) -> Result<bool> {
+        if self.parts.len() < 2
+            || !out.device().is_cuda()
+            || self.parts.iter().any(|part| matches!(part, Part::Dense(_)))
+        {
+            return Ok(false);
+        }
+        let mut layers = Vec::with_capacity(self.parts.len());
+        self.each(out, |part, out, [at, columns]| {
+            if let Part::Blocks(layer) = part {
+                let residual = residual.map(|residual| residual.narrow(D::Minus1, at, columns)).transpose()?;
+                layers.push((layer, residual, out.clone()));
+            }
+            Ok(())
+        })?;
+        QLinear::write_beside(x, &layers)
+    }
+
     /// Calls `with` for each product, its columns of the result, and the first of them and their number.
-    fn each(&self, out: &Tensor, with: impl Fn(&Part, &Tensor, [usize; 2]) -> Result<()>) -> Result<()> {
+    fn each<'a>(
+        &'a self,
+        out: &Tensor,
+        mut with: impl FnMut(&'a Part, &Tensor, [usize; 2]) -> Result<()>,
+    ) -> Result<()> {
         if out.dims().last() != Some(&self.columns) {
             bail!("MergedLinear: the result is {:?}; expected rows of {}", out.dims(), self.columns);
         }

@@ -3,7 +3,7 @@
 use crate::candle::activation::activated;
 use crate::candle::cpu::sums_of;
 #[cfg(feature = "cuda")]
-use crate::candle::cuda::quantized::{self, Operands};
+use crate::candle::cuda::quantized::{self, Operands, Product};
 use crate::candle::numbers::put;
 use crate::candle::op::Gemm;
 #[cfg(feature = "cuda")]
@@ -161,7 +161,8 @@ impl QLinear {
         }
     }
 
-    fn write(&self, x: &Tensor, beside: Beside, out: &Tensor) -> Result<()> {
+    /// Checks what [`write`](Self::write) gets, which has something to do.
+    fn fits(&self, x: &Tensor, beside: Beside, out: &Tensor) -> Result<()> {
         let ((rows, k), n) = (self.sizes()?, out.dims().last().copied().unwrap_or(0));
         if x.dims().last() != Some(&k) || n != rows {
             bail!(
@@ -184,23 +185,53 @@ impl QLinear {
             tensor.map_or(Ok(()), |tensor| BLOCK.untracked(what, tensor))?;
         }
         BLOCK.apart("x", x, out)?;
-        c.map_or(Ok(false), |c| BLOCK.apart_or_same(beside.name(), c, out))?;
+        c.map_or(Ok(false), |c| BLOCK.apart_or_same(beside.name(), c, out)).map(drop)
+    }
+
+    /// The product, of operands that fit, if it is one of blocks on a GPU.
+    #[cfg(feature = "cuda")]
+    fn of_blocks<'a>(&'a self, x: &'a Tensor, beside: Beside<'a>, out: &'a Tensor) -> Result<Option<Product<'a>>> {
+        let (n, k) = self.sizes()?;
+        let (QMatMul::QTensor(weight), Some(b)) = (&self.weight, quantized::format_for(x, &self.weight)) else {
+            return Ok(None);
+        };
+        let of = Operands {
+            x: BLOCK.rows("x", x, k)?,
+            weight,
+            bias: self.bias.as_ref(),
+            c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
+            gates_c: matches!(beside, Beside::Up(_)),
+            out: BLOCK.rows("the result", out, n)?,
+        };
+        Ok(Some(Product { of, b, activation: self.activation }))
+    }
+
+    /// Writes the results of layers of one x, side by side if all of them are products of blocks on a GPU; false: nothing is written yet. Each layer has its residual and
+    /// its columns of the result.
+    #[cfg(feature = "cuda")]
+    pub(super) fn write_beside(x: &Tensor, layers: &[(&Self, Option<Tensor>, Tensor)]) -> Result<bool> {
+        let Device::Cuda(device) = x.device() else { return Ok(false) };
+        let mut products = Vec::with_capacity(layers.len());
+        for (layer, residual, out) in layers {
+            let beside = residual.as_ref().map_or(Beside::Nothing, Beside::Residual);
+            layer.fits(x, beside, out)?;
+            match layer.of_blocks(x, beside, out)? {
+                Some(product) if out.elem_count() > 0 => products.push(product),
+                _ => return Ok(false),
+            }
+        }
+        quantized::products(device, &products)?;
+        Ok(true)
+    }
+
+    fn write(&self, x: &Tensor, beside: Beside, out: &Tensor) -> Result<()> {
+        self.fits(x, beside, out)?;
         if out.elem_count() == 0 {
             return Ok(());
         }
         #[cfg(feature = "cuda")]
-        if let (Device::Cuda(device), QMatMul::QTensor(weight), Some(format)) =
-            (x.device(), &self.weight, quantized::format_for(x, &self.weight))
-        {
-            let operands = Operands {
-                x: BLOCK.rows("x", x, k)?,
-                weight,
-                bias: self.bias.as_ref(),
-                c: c.map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
-                gates_c: matches!(beside, Beside::Up(_)),
-                out: BLOCK.rows("the result", out, n)?,
-            };
-            return quantized::product(device, &operands, format, self.activation);
+        if let (Device::Cuda(device), Some(product)) = (x.device(), self.of_blocks(x, beside, out)?) {
+            return quantized::product(device, &product);
         }
         match &self.weight {
             QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) if weight.dtype() == x.dtype() => {
