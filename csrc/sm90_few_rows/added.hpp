@@ -3,6 +3,7 @@
 #include "swap_ab/tiles.hpp"
 
 namespace tilegemm {
+namespace {
 
 // A lane's numbers for a fragment: of C where store_fragment stores the lane's numbers of D, since C may be D and the
 // lane that stores an element has to load the element; of the bias, for the lane's two columns of the sums.
@@ -58,4 +59,5 @@ struct Added {
   }
 };
 
+}  // namespace
 }  // namespace tilegemm

@@ -3,6 +3,7 @@
 #include "sm90_wave/store.hpp"
 
 namespace tilegemm {
+namespace {
 
 // Loads eight numbers of a row, `left` numbers at most, as `put` stores them.
 template <class T>
@@ -167,4 +168,5 @@ __device__ __forceinline__ void finish_all(const float4* parked, int from, int e
   }
 }
 
+}  // namespace
 }  // namespace tilegemm
