@@ -38,9 +38,8 @@ struct DigitRows {
   static_assert(ring_at % 16 == 0);
 
   static constexpr int pitch(int warps) { return gguf::shared_pitch(warps * Row::bytes); }
-  // A unit has 16 places, also where it has fewer rows.
   static constexpr int bytes(int warps, int of_unit, int stages) {
-    return ring_at + ((stages - 1) * of_unit + gguf::rows_of_warp) * pitch(warps) + 16;
+    return ring_at + stages * of_unit * pitch(warps) + Row::bytes + 16;
   }
   // With more bytes under way, the first rows arrive later; three stages are as fast as more.
   static constexpr int useful = 112 * 1024;
@@ -48,9 +47,9 @@ struct DigitRows {
     const int fit = useful / (of_unit * pitch(warps)), stages = fit < 2 ? 2 : fit < most_stages ? fit : most_stages;
     return stages < units ? stages : units;
   }
-  static constexpr int shared_bytes = bytes(most_warps, gguf::rows_of_warp, 2) > bytes(most_warps, 0, 1) + useful
+  static constexpr int shared_bytes = bytes(most_warps, gguf::rows_of_warp, 2) > bytes(0, 0, 0) + useful
                                           ? bytes(most_warps, gguf::rows_of_warp, 2)
-                                          : bytes(most_warps, 0, 1) + useful;
+                                          : bytes(0, 0, 0) + useful;
   static_assert(shared_bytes <= 227 * 1024);
 };
 
@@ -261,7 +260,7 @@ __global__ void __launch_bounds__(S::threads, 1)
         if (is_aligned) {
           loaded[i][j] = *reinterpret_cast<const Four*>(from);
         } else {
-          const T four[4] = {from[0], from[1], from[2], from[3]};
+          alignas(Four) const T four[4] = {from[0], from[1], from[2], from[3]};
           loaded[i][j] = reinterpret_cast<const Four&>(four);
         }
       }
@@ -281,6 +280,9 @@ __global__ void __launch_bounds__(S::threads, 1)
   float* const sums = reinterpret_cast<float*>(shared + S::sums_at);
   const bool has_span = k < args.k;
   const int existing = has_span ? min(S::blocks, int(args.k - k) / 32) : 0;
+  // Rows that a unit does not have are its last row: behind that lies the next stage.
+  const int rows_of_lane[2] = {min(g, of_unit - 1), min(g + 8, of_unit - 1)},
+            row_of_factors = min(lane % gguf::rows_of_warp, of_unit - 1);
   Stage at = Stage::to_read();
   int batch = 0, parity = 0;
 #pragma unroll 1
@@ -290,13 +292,12 @@ __global__ void __launch_bounds__(S::threads, 1)
     float total[4] = {};  // (MMA_N,MMA), of D^T
     at.wait_warp(full);
     if (has_span) {
+      const auto place = [&](int i) { return ring + i * pitch + rows.odd(row + i); };
       if constexpr (S::has_table) {
-        of_x.fill(ring + lane % 16 * pitch + rows.odd(row + lane % 16), table, lane);
+        of_x.fill(place(row_of_factors), table, lane);
         __syncwarp();
       }
-      // Rows g and g + 8 lie at the same distance from a multiple of 16.
-      const uint8_t* const at_g = ring + g * pitch + rows.odd(row + g);
-      of_x.times({at_g, at_g + 8 * pitch}, table, existing, total, lane);
+      of_x.times({place(rows_of_lane[0]), place(rows_of_lane[1])}, table, existing, total, lane);
     }
     __syncwarp();  // all lanes have read the stage and the factors
     release_stage(empty, at.s, lane, false, 1);
