@@ -71,7 +71,9 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   uint8_t* const ring = shared + warp * S::ring_bytes;
   gguf::Loader<S> loader(args, 0, first * gguf::rows_of_warp, has_span ? span : 0, ring);
   if (has_span) loader.prefetch(S::stages);
-  wait_at_start(args);
+  // Two tiles leave no registers for more.
+  if constexpr (S::tiles == 1) wait_at_start(args);
+  else griddepcontrol_wait();
   launch_dependents();
   gguf::Span<S> of_x(shared, warp, warps);
   const auto activations = [&](int tile) {
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(32 * S::warps, 1)
   }
   __syncthreads();
   repair(args, all, epilogue, first, last, first_m, first_span);
-  wait_at_end(args);
+  if constexpr (S::tiles == 1) wait_at_end(args);
 }
 
 }  // namespace

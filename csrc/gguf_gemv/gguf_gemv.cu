@@ -1,14 +1,15 @@
 // Few rows of activations times the weights of a GGUF file: up to 16 at the speed of memory, more in groups of 16 that
 // read the weights once each.
 //
-// Up to two rows of some formats may go without tensor cores (vector.hpp). Otherwise, each warp of a block keeps the
-// activations of a span of K, 256 numbers, in registers. The block goes through rows of W, 16 at a time, and adds the
-// sums of its warps in order. Where K has more spans than a block has warps, K is split, and a kernel adds the parts in
-// order. Each warp copies its own blocks of W (device.hpp). From Hopper on, with up to four rows and a long K, one warp
-// copies whole rows for all warps (bulk.hpp).
+// Up to two rows of some formats go as digits (digits.hpp), or without tensor cores (vector.hpp). Otherwise, each warp
+// of a block keeps the activations of a span of K, 256 numbers, in registers. The block goes through rows of W, 16 at a
+// time, and adds the sums of its warps in order. Where K has more spans than a block has warps, K is split, and a
+// kernel adds the parts in order. Each warp copies its own blocks of W (device.hpp). From Hopper on, with up to four
+// rows and a long K, one warp copies whole rows for all warps (bulk.hpp).
 //
 // Sums of scaled codes cannot hold the products of infinite scales. A sum that is not finite is computed once more,
 // number by number.
+#include "gguf_gemv/digits.hpp"
 #include "gguf_gemv/vector.hpp"
 
 namespace tilegemm {
@@ -57,6 +58,26 @@ tg_status run_vectors(const tg_gemm_args& args) {
   return launch(gguf_gemv_vector<S, T>, args, of_row, GatingEpilogue<T, float>(args));
 }
 
+template <class Row, class T>
+tg_status run_digits(const tg_gemm_args& args) {
+  using S = DigitRows<Row::b>;
+  const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
+  const int warps = int(ceil_div(spans, split));
+  if (warps > S::most_warps || (split - 1) * warps >= spans) return TG_UNSUPPORTED;
+  if (split > 1 && (!args.workspace || args.workspace_bytes < parts_bytes<float>(args))) return TG_UNSUPPORTED;
+  // A block for each multiprocessor, with the same number of rows, in units of up to 16 that have the same number.
+  const int64_t most_blocks = args.sm_count > split ? args.sm_count / split : 1,
+                blocks = args.n < most_blocks ? args.n : most_blocks, rows = ceil_div(args.n, blocks);
+  const int of_unit = int(ceil_div(rows, ceil_div(rows, gguf::rows_of_warp))),
+            stages = S::stages(warps, of_unit, int(ceil_div(rows, of_unit)));
+  const auto kernel = gguf_gemv_digits<S, T>;
+  if (const cudaError_t error = allow_shared_memory<S>(kernel, S::shared_bytes)) return cuda_status(error);
+  const Launch launch(args, dim3(unsigned(blocks), unsigned(split)), dim3(unsigned(32 * (warps + 1))),
+                      S::bytes(warps, of_unit, stages));
+  const tg_status status = launch(kernel, args, of_unit, stages, GatingEpilogue<T, float>(args));
+  return status == TG_OK && split > 1 ? launch_add_parts<T, float, GatingEpilogue<T, float>>(args) : status;
+}
+
 }  // namespace
 
 template <class Row>
@@ -75,6 +96,14 @@ tg_status launch(const tg_gemm_args* problem) {
       if (args.m == 2) return run_vectors<Row, T, 2>(args);
     }
     return TG_UNSUPPORTED;
+  }
+  constexpr int most_m_by_digits = most_m_of_digits(Row::arch, Row::dtype, Row::b);
+  if constexpr (most_m_by_digits > 0) {
+    if (args.config.tile_m <= most_m_by_digits) {
+      const bool fits = args.config.tile_m == args.m && args.config.tile_n == gguf::rows_of_warp;
+      if (!fits || args.config.split < 1 || !gguf::has_whole_blocks<Row::b>(args)) return TG_UNSUPPORTED;
+      return run_digits<Row, T>(args);
+    }
   }
   const int64_t split = args.config.split, spans = ceil_div(args.k, gguf::span);
   const bool is_tiled = args.config.tile_m == gguf::most_m && args.config.tile_n == gguf::rows_of_warp && split >= 1 &&

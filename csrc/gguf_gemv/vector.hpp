@@ -15,7 +15,7 @@ namespace {
 constexpr int most_m_of_vectors(tg_format a, tg_format b) {
   if (a != TG_F32) return 0;
   if (b == TG_Q8_0) return 2;
-  return b == TG_Q4_0 || b == TG_Q4K ? 1 : 0;
+  return b == TG_Q4_0 ? 1 : 0;
 }
 constexpr int rows_of_vectors = 8;
 constexpr int64_t most_k_of_vectors = 16 * 1024;

@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(of_h200(1, 2048, &[(2048, q4), (512, q6), (512, q4)]), Some([64, 16, 16]));
         // Those of tests/gpu/into.rs.
         assert_eq!(of_h200(1, 1024, &[(896, q4), (128, q6)]), Some([56, 8, 0]));
-        assert_eq!(of_h200(16, 1024, &[(640, q4), (256, q6), (128, Format::Q8_0)]), Some([40, 16, 8]));
+        assert_eq!(of_h200(8, 1024, &[(640, q4), (256, q6), (128, Format::Q8_0)]), Some([40, 16, 8]));
         assert_eq!(of_h200(1, 4096, &[(5120, q4)]), None, "one product");
         assert_eq!(of_h200(1, 8192, &[(9216, q4), (1024, q6)]), None, "sums of parts of K lie in the workspace");
         assert_eq!(of_h200(512, 4096, &[(5120, q4), (1024, q6)]), None, "products of tiles");

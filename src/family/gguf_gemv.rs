@@ -22,9 +22,32 @@ fn most_rows_of_vectors(kernel: &KernelDesc) -> usize {
     match (kernel.types.a, kernel.types.b) {
         _ if kernel.arch.capability < 90 || (kernel.tile[2] as usize) < MOST_WARPS * gguf::SPAN => 0,
         (Format::F32, Format::Q8_0) => 2,
-        (Format::F32, Format::Q4_0 | Format::Q4K) => 1,
+        (Format::F32, Format::Q4_0) => 1,
         _ => 0,
     }
+}
+
+/// The most rows of A that the kernel multiplies as digits, too: bytes of codes by bytes of activations.
+fn most_rows_of_digits(kernel: &KernelDesc) -> usize {
+    match (kernel.types.a, kernel.types.b) {
+        _ if kernel.arch.capability != 90 => 0,
+        (Format::F32 | Format::BF16, Format::Q4_0 | Format::Q8_0 | Format::Q4K) => 2,
+        _ => 0,
+    }
+}
+
+/// Whether digits are the fastest way: not where the other kernel has 16 rows of W for each block and no more, nor where the sums of parts of K are of few rows. By
+/// the unseen shapes of docs/log/2026-11-gguf-few-rows.md.
+fn is_for_digits(case: &Case) -> bool {
+    const FEW: usize = 4096;
+    let (n, k, b) = (case.problem.n, case.problem.k, case.problem.b.format);
+    let is_q8 = b == Format::Q8_0;
+    let is_faster = match fewest_parts(case.kernel, case.problem) {
+        1 => is_q8 || k <= 8 * gguf::SPAN || n > TILE[1] as usize * case.device.sm_count as usize,
+        2 => n >= FEW,
+        _ => n >= FEW || !is_q8,
+    };
+    case.problem.m <= most_rows_of_digits(case.kernel) && is_faster
 }
 
 fitted! {
@@ -41,10 +64,12 @@ fitted! {
         add_us: f64 = "us", 0.0 to 8.0;
         /// Without tensor cores: what a product takes beside the launch and its rows, with one row of A and with two.
         vector_us: [f64; 2] = "us", 0.0 to 8.0;
-        /// 1024 numbers of a row of W, by a multiprocessor that is busy: q4_0, q8_0, q4k.
-        vector_row_us: [f64; 3] = "us", 0.005 to 0.2;
+        /// 1024 numbers of a row of W, by a multiprocessor that is busy: q4_0, q8_0.
+        vector_row_us: [f64; 2] = "us", 0.005 to 0.2;
         /// How much longer that takes for each warp that shares a row of W.
         vector_warp: f64 = "", 0.0 to 0.1;
+        /// By digits: what a product takes beside the launch and its units, and 16 rows of W times one row of A or two, by a block with all warps.
+        digits_us: [f64; 2] = "us", 0.0 to 8.0;
         /// The share of the memory's rate.
         memory: f64 = "", 0.3 to 1.2;
     }
@@ -59,6 +84,9 @@ fn fewest_parts(kernel: &KernelDesc, problem: &Problem) -> usize {
 fn configurations(case: &Case) -> Vec<Config> {
     let spans = case.problem.k.div_ceil(gguf::SPAN).max(1);
     let least = fewest_parts(case.kernel, case.problem);
+    if is_for_digits(case) {
+        return vec![Config::tile([case.problem.m as u32, TILE[1]], least as u32)];
+    }
     let splits = [least, 2 * least, 4 * least].into_iter().filter(|split| *split == least || *split <= spans);
     let fits = |config: &Config| {
         config.split as usize == least || workspace::parts_bytes(config.split.into(), case.problem) <= case.workspace
@@ -73,16 +101,22 @@ impl GgufGemv {
     /// The time without tensor cores.
     fn vectors(&self, case: &Case) -> f64 {
         let (problem, device) = (case.problem, case.device);
-        let place = match problem.b.format {
-            Format::Q4_0 => 0,
-            Format::Q8_0 => 1,
-            _ => 2,
-        };
+        let place = usize::from(problem.b.format == Format::Q8_0);
         let rows = problem.n as f64 / f64::from(device.sm_count);
         let warps = problem.k.div_ceil(K_OF_WARP) as f64;
         let of_rows = rows * warps * self.vector_row_us[place] * (1.0 + self.vector_warp * warps);
         let memory = memory_us(problem, device) / self.memory;
         device.model.launch_us + self.vector_us[problem.m.clamp(1, 2) - 1] + of_rows.max(memory)
+    }
+
+    /// The time by digits.
+    fn digits(&self, case: &Case, split: u32) -> f64 {
+        let (problem, device) = (case.problem, case.device);
+        let blocks = (device.sm_count / split).max(1) as usize;
+        let units = problem.n.div_ceil(blocks).div_ceil(TILE[1] as usize) as f64;
+        let [start, unit] = self.digits_us;
+        let add = if split > 1 { self.add_us } else { 0.0 };
+        device.model.launch_us + start + (units * unit).max(memory_us(problem, device) / self.memory) + add
     }
 }
 
@@ -112,9 +146,9 @@ impl Family for GgufGemv {
         configurations(case)
     }
 
-    /// More rows of A are further blocks, which need the multiprocessors of the product beside.
+    /// With more rows of A the kernel has no registers left for it.
     fn runs_beside(&self, kernel: &KernelDesc, problem: &Problem, config: &Config) -> bool {
-        kernel.arch.capability >= 90 && config.split <= 1 && problem.m <= TILE[0] as usize
+        kernel.arch.capability >= 90 && config.split <= 1 && problem.m <= 8
     }
 
     fn choose(&self, case: &Case) -> Config {
@@ -127,6 +161,9 @@ impl Family for GgufGemv {
             return self.vectors(case);
         }
         let split = config.split.max(1);
+        if config.tile[0] < TILE[0] {
+            return self.digits(case, split);
+        }
         let blocks = (device.sm_count / split).max(1) as usize;
         let all_units = problem.n.div_ceil(TILE[1] as usize);
         let units = all_units.div_ceil(blocks) as f64;

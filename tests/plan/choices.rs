@@ -227,3 +227,34 @@ fn a_batch_over_one_operand_takes_no_longer_than_the_product_that_it_is() {
         }
     }
 }
+
+/// One and two rows times blocks: by digits (tiles of as many rows and 16 columns), by units of 16 rows, or without tensor cores (8 columns).
+#[test]
+fn few_rows_of_blocks_go_the_fastest_way() {
+    use Format::{BF16, F16, F32, Q4K, Q4_0, Q6K, Q8_0};
+    let cases = [
+        (F32, Q4K, [1, 14336, 4096], [1, 16]),
+        (BF16, Q4K, [2, 4096, 14336], [2, 16]),
+        (BF16, Q4K, [3, 4096, 14336], [16, 16]),
+        (F16, Q4K, [1, 14336, 4096], [16, 16]),
+        (F32, Q6K, [1, 14336, 4096], [16, 16]),
+        (F32, Q4K, [1, 1024, 4096], [16, 16]),
+        (F32, Q4_0, [2, 2048, 2048], [2, 16]),
+        (F32, Q4_0, [2, 2048, 8192], [16, 16]),
+        (F32, Q4_0, [2, 5120, 5120], [2, 16]),
+        (F32, Q8_0, [1, 512, 3584], [1, 16]),
+        (F32, Q8_0, [1, 2048, 8192], [1, 8]),
+    ];
+    for device in [DeviceInfo::h100(), DeviceInfo::h200()] {
+        let dispatcher = Dispatcher::hypothetical(device.clone());
+        for (a, b, [m, n, k], tile) in cases {
+            let problem = Problem::dense(m, n, k, 1, Layout::NT, a).with(|problem| problem.b.format = b);
+            let plan = dispatcher.plan(&problem, Policy::own()).unwrap();
+            assert_eq!((plan.kernel.family, plan.config.tile), ("gguf_gemv", tile), "{problem} on {}", device.name);
+        }
+    }
+    // No kernel by digits on other archs.
+    let problem = Problem::dense(1, 14336, 4096, 1, Layout::NT, F32).with(|problem| problem.b.format = Q4K);
+    let plan = Dispatcher::hypothetical(DeviceInfo::a100()).plan(&problem, Policy::own()).unwrap();
+    assert_eq!((plan.kernel.family, plan.config.tile), ("gguf_gemv", [16, 16]));
+}
