@@ -1,70 +1,19 @@
-// Attention of one query row a sequence over a static cache (decode.cuh has the arithmetic).
+// Attention of one query row a sequence over a static cache (decode.hpp has the arithmetic).
 //
 // A unit of work is a part of K of one kv head of one sequence: `cut` parts a sequence by its length alone. The warps
 // of a block share a unit, tile by tile, and their sums are added in shared memory. Two kernels differ in how blocks go
 // through the units and how parts are put together; the bits are the same.
 //
-// - stream: a fixed grid; each block takes a run of neighbouring units, and reads on into the next unit while it
-//   finishes one. Sums of parts go through global memory; the block that ends the last part of a pair (sequence, kv
-//   head) adds them.
+// - stream: a fixed grid; each block takes a run of neighbouring units, and reads on into the next unit, through shared
+//   memory, while it finishes one. Sums of parts go through global memory; the block that ends the last part of a pair
+//   (sequence, kv head) adds them.
 // - clustered, from Hopper on, for few pairs: a cluster for each pair; sums of parts stay in shared memory.
-#include "layer/decode.hpp"
+#include <algorithm>
+
+#include "layer/decode_rows.hpp"
 
 namespace tilegemm {
 namespace {
-
-// A part of a sequence for one kv head.
-struct Unit {
-  int sequence, kv_head, part, parts, size, slot, start, end;
-
-  __device__ int first() const { return start + part * size; }
-  __device__ int last_row() const { return min(end, first() + size); }
-};
-
-// The unit of this number; or false, and `number` less all units. For whole warps; own_length: of sequence `lane`.
-__device__ inline bool find(const Decode& a, int& number, int own_length, Unit& unit) {
-  const int lane = threadIdx.x % 32;
-  for (int base = 0; base < a.sequences; base += 32) {
-    const int length = base == 0 ? own_length : length_of(a, base + lane);
-    const Cut own = cut(a, length);
-    const int units = base + lane < a.sequences ? own.parts * a.kv_heads : 0;
-    int up_to = units;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int below = __shfl_up_sync(all, up_to, d);
-      if (lane >= d) up_to += below;
-    }
-    const int total = __shfl_sync(all, up_to, 31);
-    if (number < total) {
-      const int which = __popc(__ballot_sync(all, up_to <= number));
-      const int before = __shfl_sync(all, up_to - units, which);
-      unit.parts = __shfl_sync(all, own.parts, which), unit.size = __shfl_sync(all, own.size, which);
-      unit.start = __shfl_sync(all, own.first, which), unit.end = __shfl_sync(all, own.end, which);
-      unit.sequence = base + which;
-      unit.kv_head = (number - before) / unit.parts;
-      unit.part = (number - before) - unit.kv_head * unit.parts;
-      unit.slot = a.slots ? a.slots[unit.sequence] : unit.sequence;
-      return true;
-    }
-    number -= total;
-  }
-  return false;
-}
-
-// The next unit of the list.
-__device__ inline void advance(const Decode& a, int own_length, Unit& unit) {
-  if (++unit.part < unit.parts) return;
-  unit.part = 0;
-  if (++unit.kv_head < a.kv_heads) return;
-  unit.kv_head = 0;
-  const int sequence = ++unit.sequence;
-  int length;
-  if (sequence < 32) length = __shfl_sync(all, own_length, sequence);
-  else length = length_of(a, sequence);
-  const Cut x = cut(a, length);
-  unit.parts = x.parts, unit.size = x.size, unit.start = x.first, unit.end = x.end;
-  unit.slot = a.slots ? a.slots[sequence] : sequence;
-}
 
 template <class C>
 __device__ __forceinline__ const char* q_of(const Decode& a, int sequence, int kv_head) {
@@ -108,98 +57,140 @@ __device__ __forceinline__ void go_through(Worker<C>& w, const Decode& a, const 
 
 // The sum of the warps' sums.
 template <class C>
-__device__ __forceinline__ Piece whole_of_warps(const float* sums, const float2* tops, int group, int workers, int i) {
-  const int h = i / (C::head / 4);
+__device__ __forceinline__ Quad whole_of_warps(const float4* sums, const float4* tops, int lanes, int workers, int i,
+                                               int top) {
   return whole_of(
-      workers, [&](int w) { return tops[w * group + h]; },
-      [&](int w) { return reinterpret_cast<const float4*>(sums + w * group * C::head)[i]; });
+      workers, [&](int w) { return tops[w * C::columns * lanes + top]; },
+      [&](int w) { return sums[w * C::quads(lanes) + i]; });
+}
+
+// Sums of a part in memory, and back from there.
+template <class C>
+__device__ __forceinline__ void leave_part(const Decode& a, int64_t part, int h, int pair, const Quad& p) {
+  float2* const to = a.part_sums + ((part * a.group + h) * (C::head / 2) + pair);
+  float2* const top = a.part_tops + (part * a.group + h);
+  if (h < a.group) __stcg(to, make_float2(p.x.x, p.x.z));
+  if (h + 1 < a.group) __stcg(to + C::head / 2, make_float2(p.x.y, p.x.w));
+  if (h < a.group && pair == 0) __stcg(top, make_float2(p.top.x, p.top.y));
+  if (h + 1 < a.group && pair == 0) __stcg(top + 1, make_float2(p.top.z, p.top.w));
+}
+template <class C>
+__device__ __forceinline__ float4 sum_of_part(const Decode& a, int64_t part, int h, int pair) {
+  const float2* const from = a.part_sums + ((part * a.group + h) * (C::head / 2) + pair);
+  float2 x = make_float2(0, 0), y = x;
+  if (h < a.group) x = __ldcg(from);
+  if (h + 1 < a.group) y = __ldcg(from + C::head / 2);
+  return make_float4(x.x, y.x, x.y, y.y);
+}
+template <class C>
+__device__ __forceinline__ float4 top_of_part(const Decode& a, int64_t part, int two) {
+  const int h = 8 * (two / a.lanes) + two % a.lanes * 2;
+  float2 x = make_float2(0, 0), y = x;
+  if (h < a.group) x = __ldcg(a.part_tops + part * a.group + h);
+  if (h + 1 < a.group) y = __ldcg(a.part_tops + part * a.group + h + 1);
+  return make_float4(x.x, x.y, y.x, y.y);
 }
 
 template <class C>
-__global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode(const __grid_constant__ Decode a) {
-  extern __shared__ float4 shared[];
-  __shared__ bool is_last;
+__global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode(const __grid_constant__ Decode a,
+                                                                         Divisor by_blocks) {
+  extern __shared__ __align__(128) char memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-  const int row = a.group * C::head, pieces = row / 4;                                // of four numbers
-  float* const all_sums = reinterpret_cast<float*>(shared);                           // [2][warp][group][head]
-  float2* const all_tops = reinterpret_cast<float2*>(all_sums + 2 * C::warps * row);  // [2][warp][group]
-  float2* const pair_tops = all_tops + 2 * C::warps * a.group;                        // [part][group]
+  const int quads = C::quads(a.lanes), heads = C::columns * a.lanes;                   // two heads
+  float4* const sums = reinterpret_cast<float4*>(memory + C::warps * Step<C>::bytes);  // [warp][quad]
+  float4* const tops = sums + C::warps * quads;                                        // [warp][two heads]
+  float4* const pair_tops = tops + C::warps * heads;                                   // [part][two heads]
+  bool* const is_last = reinterpret_cast<bool*>(pair_tops + a.max_parts * heads);
   if (!a.early) griddepcontrol_wait();
-  const int length = length_of(a, lane);
-  Unit unit;
-  int end = INT_MAX;
-  find(a, end, length, unit);
-  const int units = INT_MAX - end;
-  int number = int(int64_t(blockIdx.x) * units / gridDim.x);
-  end = int(int64_t(blockIdx.x + 1) * units / gridDim.x);
+  const Units units(a);
+  const int block = int(blockIdx.x), each = by_blocks.quotient(units.count), rest = units.count - each * int(gridDim.x);
+  int number = block * each + min(block, rest);
+  const int end = number + each + (block < rest);
   if (number == end) {
     if (a.early) griddepcontrol_wait();
     return;
   }
-  int place = number;
-  find(a, place, length, unit);
+  Unit unit = units.find(number);
+  Ahead<C> ahead(units, unit, number, end, uint32_t(__cvta_generic_to_shared(memory)));
+  bool waits = a.early;
+  if (waits && ahead.is_new()) griddepcontrol_wait(), waits = false;
+  ahead.copy_k(), ahead.copy_v();
+  if (waits) griddepcontrol_wait();
   Worker<C> w;
-  Rows<C> rows(a, unit.slot, unit.kv_head, unit.first(), unit.last_row());
-  if (warp < rows.steps()) w.load_k(rows, warp * C::step, r, c), w.load_v(rows, warp * C::step, r, c);
-  if (a.early) {
-    griddepcontrol_wait();
-    // The last row of a sequence is new.
-    if (unit.part == unit.parts - 1 && warp == rows.steps() - 1) {
-      w.template load_k<true>(rows, warp * C::step, r, c), w.template load_v<true>(rows, warp * C::step, r, c);
-    }
-  }
   w.load_q(q_of<C>(a, unit.sequence, unit.kv_head), a.group, r, c);
-  int half = 0, run = 0;  // of shared memory; parts of this pair that the block has done
+  int run = 0;  // parts of this pair that the block has done
   for (; number < end; number++) {
+    const int steps = unit.steps<C>(), rows = unit.last_row() - unit.first();
+    w.clear();
+    for (int step = warp; step < steps; step += C::warps) {
+      float s[C::tiles][C::columns][4];
+      ahead.wait();
+      take_k(w, ahead.memory, r, c);
+      __syncwarp();
+      ahead.copy_k();
+      w.scores(s);
+      w.soften(s, a.scale_log2, rows - step * C::step, r);
+      ahead.wait();
+      take_v(w, ahead.memory, r, c);
+      __syncwarp();
+      ahead.copy_v();
+      w.add(s);
+    }
     Unit after = unit;
     const bool goes_on = number + 1 < end;
-    if (goes_on) advance(a, length, after);
+    if (goes_on) units.advance(after);
     const bool same_pair = after.part > 0 && goes_on;
-    const Rows<C> next(a, after.slot, after.kv_head, after.first(), after.last_row());
-    go_through(w, a, rows, next, goes_on ? next.steps() : 0, warp, r, c);
-    float* const sums = all_sums + half * C::warps * row;
-    float2* const tops = all_tops + half * C::warps * a.group;
-    const int steps = rows.steps();
-    if (warp < steps) w.leave(sums + warp * row, tops + warp * a.group, a.group, r, c);
+    __syncthreads();  // the sums of the unit before have been read
+    if (warp < steps) w.leave(sums + warp * quads, tops + warp * heads, a.lanes, r, c);
     if (goes_on && !same_pair) w.load_q(q_of<C>(a, after.sequence, after.kv_head), a.group, r, c);
     __syncthreads();
     const int pair = unit.sequence * a.kv_heads + unit.kv_head;
-    float4* const part_sums = reinterpret_cast<float4*>(a.part_sums + int64_t(pair) * a.max_parts * row);
-    float2* const part_tops = a.part_tops + int64_t(pair) * a.max_parts * a.group;
-    for (int i = threadIdx.x; i < pieces; i += 32 * C::warps) {
-      const Piece p = whole_of_warps<C>(sums, tops, a.group, min(C::warps, steps), i);
+    const int64_t first_part = int64_t(pair) * a.max_parts;
+    for (int i = threadIdx.x; i < quads; i += 32 * C::warps) {
+      const Place<C> place(i, a.lanes);
+      const Quad p = whole_of_warps<C>(sums, tops, a.lanes, min(C::warps, steps), i, place.top);
       if (unit.parts == 1) {
-        store_out<C>(out_of<C>(a, unit.sequence, unit.kv_head) + 8 * i, p, steps == 0);
+        store_out(out_of<C>(a, unit.sequence, unit.kv_head), a.group, place, p, steps == 0);
       } else {
-        __stcg(part_sums + unit.part * pieces + i, p.x);
-        if (i % (C::head / 4) == 0) __stcg(part_tops + unit.part * a.group + i / (C::head / 4), p.top);
+        const int at = place.pair_of(i, a.lanes);
+        leave_part<C>(a, first_part + unit.part, place.h, at, p);
+        if (at == 0) pair_tops[unit.part * heads + place.top] = p.top;
       }
     }
     run++;
     if (unit.parts > 1 && !same_pair) {
-      __threadfence();
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        is_last = atomicAdd(a.arrived + pair, run) + run == unsigned(unit.parts);
+      // All parts are this block's own; or those of other blocks are there, too.
+      bool is_whole = run == unit.parts;
+      if (!is_whole) {
         __threadfence();
-      }
-      __syncthreads();
-      if (is_last) {
-        if (threadIdx.x == 0) a.arrived[pair] = 0;
-        for (int i = threadIdx.x; i < unit.parts * a.group; i += 32 * C::warps) pair_tops[i] = __ldcg(part_tops + i);
         __syncthreads();
-        for (int i = threadIdx.x; i < pieces; i += 32 * C::warps) {
-          const int h = i / (C::head / 4);
-          const Piece p = whole_of(
-              unit.parts, [&](int part) { return pair_tops[part * a.group + h]; },
-              [&](int part) { return __ldcg(part_sums + part * pieces + i); });
-          store_out<C>(out_of<C>(a, unit.sequence, unit.kv_head) + 8 * i, p, false);
+        if (threadIdx.x == 0) {
+          *is_last = atomicAdd(a.arrived + pair, run) + run == unsigned(unit.parts);
+          __threadfence();
+        }
+        __syncthreads();
+        is_whole = *is_last;
+        if (is_whole) {
+          if (threadIdx.x == 0) a.arrived[pair] = 0;
+          for (int i = threadIdx.x; i < unit.parts * heads; i += 32 * C::warps) {
+            pair_tops[i] = top_of_part<C>(a, first_part + i / heads, i % heads);
+          }
+        }
+      }
+      if (is_whole) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < quads; i += 32 * C::warps) {
+          const Place<C> place(i, a.lanes);
+          const int at = place.pair_of(i, a.lanes);
+          const Quad p = whole_of(
+              unit.parts, [&](int part) { return pair_tops[part * heads + place.top]; },
+              [&](int part) { return sum_of_part<C>(a, first_part + part, place.h, at); });
+          store_out(out_of<C>(a, unit.sequence, unit.kv_head), a.group, place, p, false);
         }
       }
     }
     if (!same_pair) run = 0;
-    half ^= 1;
-    unit = after, rows = next;
+    unit = after;
   }
 }
 
@@ -216,31 +207,26 @@ __device__ __forceinline__ void store_at(uint32_t address, uint32_t rank, float4
                "f"(x.z), "f"(x.w)
                : "memory");
 }
-__device__ __forceinline__ void store_at(uint32_t address, uint32_t rank, float2 x) {
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(map_shared(address, rank)), "f"(x.x), "f"(x.y)
-               : "memory");
-}
 #endif
 
 // Block `rank` of a cluster of 2^log_size blocks takes parts rank, rank + size, ... of the cluster's pair, and writes
 // piece i of each part's sum to block i % size, which adds the parts.
 template <class C>
-__global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode_clustered(const __grid_constant__ Decode a,
-                                                                                   int log_size) {
+__global__ __launch_bounds__(32 * C::warps, 1) void layer_decode_clustered(const __grid_constant__ Decode a,
+                                                                           int log_size) {
 #if TG_CLUSTERS && defined(__CUDA_ARCH__)
   extern __shared__ float4 shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-  const int size = 1 << log_size, row = a.group * C::head, pieces = row / 4,
-            own_pieces = (pieces + size - 1) >> log_size;
-  float* const all_sums = reinterpret_cast<float*>(shared);                                   // [2][warp][group][head]
-  float2* const all_tops = reinterpret_cast<float2*>(all_sums + 2 * C::warps * row);          // [2][warp][group]
-  float4* const part_sums = reinterpret_cast<float4*>(all_tops + 2 * C::warps * a.group);     // [part][own piece]
-  float2* const part_tops = reinterpret_cast<float2*>(part_sums + a.max_parts * own_pieces);  // [part][group]
+  const int size = 1 << log_size, quads = C::quads(a.lanes), own_quads = (quads + size - 1) >> log_size,
+            heads = C::columns * a.lanes;
+  float4* const all_tops = shared + 2 * C::warps * quads;         // [2][warp][two heads]; sums: [2][warp][quad]
+  float4* const part_sums = all_tops + 2 * C::warps * heads;      // [part][own quad]
+  float4* const part_tops = part_sums + a.max_parts * own_quads;  // [part][two heads]
   const int pair = blockIdx.x >> log_size, rank = blockIdx.x & (size - 1);
-  const int sequence = pair / a.kv_heads, kv_head = pair % a.kv_heads;
+  const int sequence = a.by_kv_heads.quotient(pair), kv_head = pair - sequence * a.kv_heads;
   if (!a.early) griddepcontrol_wait();
-  const int slot = a.slots ? a.slots[sequence] : sequence;
-  const Cut x = cut(a, length_of(a, sequence));
+  const int slot = slot_of(a, sequence);
+  const Cut x = cut(a, length_of(a, sequence, slot));
   const auto rows_of = [&](int part) {
     const int first = x.first + part * x.size;
     return Rows<C>(a, slot, kv_head, first, min(x.end, first + x.size));
@@ -266,20 +252,21 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode_cluster
     const bool goes_on = part + size < x.parts;
     const Rows<C> next = rows_of(goes_on ? part + size : part);
     go_through(w, a, rows, next, goes_on ? next.steps() : 0, warp, r, c);
-    float* const sums = all_sums + half * C::warps * row;
-    float2* const tops = all_tops + half * C::warps * a.group;
+    float4* const sums = shared + half * C::warps * quads;
+    float4* const tops = all_tops + half * C::warps * heads;
     const int steps = rows.steps();
-    if (warp < steps) w.leave(sums + warp * row, tops + warp * a.group, a.group, r, c);
+    if (warp < steps) w.leave(sums + warp * quads, tops + warp * heads, a.lanes, r, c);
     __syncthreads();
     if (x.parts > 1 && !all_there) cluster_wait(), all_there = true;
-    for (int i = threadIdx.x; i < pieces; i += 32 * C::warps) {
-      const Piece p = whole_of_warps<C>(sums, tops, a.group, min(C::warps, steps), i);
+    for (int i = threadIdx.x; i < quads; i += 32 * C::warps) {
+      const Place<C> place(i, a.lanes);
+      const Quad p = whole_of_warps<C>(sums, tops, a.lanes, min(C::warps, steps), i, place.top);
       if (x.parts == 1) {
-        store_out<C>(out + 8 * i, p, steps == 0);
+        store_out(out, a.group, place, p, steps == 0);
       } else {
-        store_at(at + 16 * (part * own_pieces + (i >> log_size)), i & (size - 1), p.x);
-        if (i % (C::head / 4) == 0) {
-          for (int b = 0; b < size; b++) store_at(tops_at + 8 * (part * a.group + i / (C::head / 4)), b, p.top);
+        store_at(at + 16 * (part * own_quads + (i >> log_size)), i & (size - 1), p.x);
+        if (place.pair_of(i, a.lanes) == 0) {
+          for (int b = 0; b < size; b++) store_at(tops_at + 16 * (part * heads + place.top), b, p.top);
         }
       }
     }
@@ -289,12 +276,12 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode_cluster
   if (x.parts == 1) return;  // all blocks of the cluster do
   if (!all_there) cluster_wait();
   cluster_sync();
-  for (int i = rank + size * int(threadIdx.x); i < pieces; i += size * 32 * C::warps) {
-    const int h = i / (C::head / 4);
-    const Piece p = whole_of(
-        x.parts, [&](int part) { return part_tops[part * a.group + h]; },
-        [&](int part) { return part_sums[part * own_pieces + (i >> log_size)]; });
-    store_out<C>(out + 8 * i, p, false);
+  for (int i = rank + size * int(threadIdx.x); i < quads; i += size * 32 * C::warps) {
+    const Place<C> place(i, a.lanes);
+    const Quad p = whole_of(
+        x.parts, [&](int part) { return part_tops[part * heads + place.top]; },
+        [&](int part) { return part_sums[part * own_quads + (i >> log_size)]; });
+    store_out(out, a.group, place, p, false);
   }
 #endif
 }
@@ -306,22 +293,34 @@ int64_t pairs_of(int sequences, int heads) { return (int64_t(sequences) * heads 
 
 constexpr int most_shared = 200 * 1024;
 
-// A block a multiprocessor where blocks have 8 warps: then they all run at once.
+// The most shared memory of a block on the current device.
+int most_shared_here() {
+  static std::atomic<int> known[64];
+  int device, bytes = 0;
+  if (cudaGetDevice(&device) || device >= 64) return 48 * 1024;
+  if ((bytes = known[device].load(std::memory_order_relaxed))) return bytes;
+  if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) return 48 * 1024;
+  known[device].store(bytes, std::memory_order_relaxed);
+  return bytes;
+}
+
+// As many blocks as run at once.
 template <class C>
 tg_status run_stream(const Decode& a, const tg_launch& launch) {
-  const int row = a.group * C::head;
-  const int shared = 2 * C::warps * (row * 4 + a.group * 8) + a.max_parts * a.group * 8;
-  if (shared > most_shared) return TG_UNSUPPORTED;
-  if (const cudaError_t error = allow<C>(layer_decode<C>, most_shared, false)) return cuda_status(error);
-  const int64_t most = int64_t(a.sequences) * a.kv_heads * a.max_parts;
-  const int64_t wave = int64_t(multiprocessors_of(launch)) * C::blocks;
-  return start(launch, dim3(unsigned(most < wave ? most : wave)), 32 * C::warps, shared, 1, layer_decode<C>, a);
+  const int heads = C::columns * a.lanes, most = most_shared_here();
+  const int shared =
+      C::warps * Step<C>::bytes + 16 * (C::warps * (C::quads(a.lanes) + heads) + a.max_parts * heads + 1);
+  if (shared > most) return TG_UNSUPPORTED;
+  if (const cudaError_t error = allow<C>(layer_decode<C>, most, false)) return cuda_status(error);
+  const int64_t units = int64_t(a.sequences) * a.kv_heads * a.max_parts;
+  const int64_t blocks = std::min<int64_t>(units, std::max(1, multiprocessors_of(launch)) * C::blocks);
+  return start(launch, dim3(unsigned(blocks)), 32 * C::warps, shared, 1, layer_decode<C>, a, Divisor(blocks));
 }
 
 template <class C>
 int shared_of_cluster(const Decode& a, int log_size) {
-  const int row = a.group * C::head, size = 1 << log_size;
-  return 2 * C::warps * (row * 4 + a.group * 8) + a.max_parts * ((row / 4 + size - 1) / size * 16 + a.group * 8);
+  const int quads = C::quads(a.lanes), heads = C::columns * a.lanes, size = 1 << log_size;
+  return 16 * (2 * C::warps * (quads + heads) + a.max_parts * ((quads + size - 1) / size + heads));
 }
 
 // Clusters of so many blocks that the current device runs at once; asked once per device.
@@ -379,10 +378,10 @@ tg_status of_head(const Decode& a, int head, bool wide, const tg_launch& launch)
   switch (head) {
     case 64:
       return wide ? run_either<Config<T, 64, 2, fp8, 8, short_rows, 1>>(a, launch)
-                  : run_either<Config<T, 64, 1, fp8, 8, 2, 1>>(a, launch);
+                  : run_either<Config<T, 64, 1, fp8, 8, 2, 2>>(a, launch);
     case 96:
       return wide ? run_either<Config<T, 96, 2, fp8, 8, 1, 1>>(a, launch)
-                  : run_either<Config<T, 96, 1, fp8, 8, short_rows, 1>>(a, launch);
+                  : run_either<Config<T, 96, 1, fp8, 8, short_rows, 2>>(a, launch);
     case 128:
       return wide ? run_either<Config<T, 128, 2, fp8, 8, 1, 1>>(a, launch)
                   : run_either<Config<T, 128, 1, fp8, 8, short_rows, 1>>(a, launch);
@@ -437,10 +436,11 @@ extern "C" tg_status tg_attention_decode_launch(const tg_attention_decode* args,
     a.shares = x.heads / y.kv_heads / a.group;
   }
   char* const workspace = static_cast<char*>(x.workspace);
-  a.part_sums = reinterpret_cast<float*>(workspace);
+  a.part_sums = reinterpret_cast<float2*>(workspace);
   // At the end, where no sums of a launch with fewer sequences reach.
   a.arrived = reinterpret_cast<unsigned*>(workspace + x.workspace_bytes - 4 * pairs_of(x.sequences, x.heads));
-  a.part_tops = reinterpret_cast<float2*>(a.part_sums + int64_t(x.sequences) * x.heads * most_parts * y.head);
+  a.part_tops = a.part_sums + int64_t(x.sequences) * x.heads * most_parts * (y.head / 2);
+  a.lanes = a.group <= 2 ? 1 : a.group <= 4 ? 2 : 4;
   a.q_stride = x.q_stride, a.out_stride = x.out_stride;
   a.slot_stride = y.slot_stride, a.head_stride = y.head_stride, a.row_stride = y.row_stride;
   a.scale_slot_stride = y.scale_slot_stride, a.scale_head_stride = y.scale_head_stride;
@@ -449,6 +449,7 @@ extern "C" tg_status tg_attention_decode_launch(const tg_attention_decode* args,
   // As many parts as fill a card of some 128 multiprocessors with one sequence. They are no matter of the device, so
   // that bits are none.
   a.max_parts = y.kv_heads >= 8 ? 16 : y.kv_heads <= 2 ? 64 : 128 / y.kv_heads;
+  a.by_half = Divisor(a.max_parts / 2 * 64), a.by_all = Divisor(a.max_parts * 64), a.by_kv_heads = Divisor(a.kv_heads);
   a.early = x.after_append && launch->overlap;
   a.scale_log2 = x.scale * 1.4426950408889634f;
   if (y.format == TG_F8E4M3) a.scale_log2 *= x.format == TG_F16 ? f16_rest : fp8_rest;

@@ -1,7 +1,7 @@
 // What a warp does with rows of the cache in attention of one query row a sequence.
 //
-// All query heads of a kv head are computed together, K and V are read once, straight from global memory into the
-// fragments of mma.sync: no shared memory on the way, so the loads of a warp are limited by registers only.
+// All query heads of a kv head are computed together, K and V are read once, into the fragments of mma.sync: straight
+// from global memory (load_k, load_v), or by way of shared memory (decode_rows.hpp).
 //
 //   S^T [16 rows x 8 heads]  = K [16 x head] Q^T [head x 8]       rows of the cache are M, query heads are N
 //   O^T [head x 8 heads]    += V^T [head x 16] P^T [16 x 8]
@@ -30,11 +30,12 @@ struct Decode {
   char* out;
   const float *k_scale, *v_scale;
   const int32_t *lengths, *slots;
-  float* part_sums;   // [sequence][kv_head][part][group][head]
+  float2* part_sums;  // [sequence][kv_head][part][group][pair of dims]
   float2* part_tops;  // [sequence][kv_head][part][group]: maximum in powers of two, sum
   unsigned* arrived;  // [sequence][kv_head]
   int64_t q_stride, out_stride, slot_stride, head_stride, row_stride, scale_slot_stride, scale_head_stride;
-  int sequences, kv_heads, shares, group, slots_count, capacity, window, min_part, max_parts;
+  Divisor by_half{1}, by_all{1}, by_kv_heads{1};  // by 64 times max_parts / 2, 64 times max_parts, kv_heads
+  int sequences, kv_heads, shares, group, lanes, slots_count, capacity, window, min_part, max_parts;
   bool early;  // all but the last row of a sequence, and the lengths, are there before the wait
   float scale_log2;
 };
@@ -49,18 +50,24 @@ __device__ inline Cut cut(const Decode& a, int length) {
   x.end = length;
   x.first = a.window > 0 ? max(0, length - a.window) : 0;
   const int rows = x.end - x.first;
-  const auto share = [&](int parts) { return (rows + parts * 64 - 1) / (parts * 64) * 64; };
-  x.size = max(max(a.min_part, min(2 * a.min_part, share(a.max_parts / 2))), share(a.max_parts));
+  const auto share = [&](const Divisor& rows_of_all) {  // rows_of_all: 64 for each part
+    return rows_of_all.quotient(rows + int(rows_of_all.value) - 1) * 64;
+  };
+  x.size = max(max(a.min_part, min(2 * a.min_part, share(a.by_half))), share(a.by_all));
   x.parts = max(1, (rows + x.size - 1) / x.size);
   return x;
 }
 
+__device__ inline int slot_of(const Decode& a, int sequence) { return a.slots ? a.slots[sequence] : sequence; }
+
 // Rows of the cache that a sequence has; 0 for rows of padding.
-__device__ inline int length_of(const Decode& a, int sequence) {
+__device__ inline int length_of(const Decode& a, int sequence, int slot) {
   if (sequence >= a.sequences) return 0;
-  const int slot = a.slots ? a.slots[sequence] : sequence;
   const int length = a.lengths[sequence];
   return slot < 0 || slot >= a.slots_count ? 0 : min(max(length, 0), a.capacity);
+}
+__device__ inline int length_of(const Decode& a, int sequence) {
+  return sequence < a.sequences ? length_of(a, sequence, slot_of(a, sequence)) : 0;
 }
 
 // Reads 4, 8 or 16 bytes that no other lane wants; `fresh`: from L2 even where L1 has them.
@@ -132,7 +139,8 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
   else return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000));
 }
 
-// Config: T, head, columns (of 8 query heads), fp8, warps, tiles, blocks.
+// Config: T, head, columns (of 8 query heads), fp8, warps, tiles, blocks (of a multiprocessor, where they go through
+// units).
 template <class T_, int head_, int columns_, bool fp8_, int warps_, int tiles_, int blocks_>
 struct Config {
   using T = T_;                                          // of q @ K^T
@@ -146,6 +154,7 @@ struct Config {
   static constexpr int steps = head / 16;            // of mma along `head`
   // P goes up to 2^bias, so that small ones do not vanish in f16.
   static constexpr float bias = std::is_same_v<M, __half> ? 15 : 0;
+  __device__ __host__ static constexpr int quads(int lanes) { return columns * steps * 8 * lanes; }
 };
 
 // Rows of the cache that a unit goes through.
@@ -358,22 +367,21 @@ struct Worker {
     }
   }
 
-  // Writes the warp's sums to shared memory: [group][head] and (top, sum) [group].
-  __device__ __forceinline__ void leave(float* sums, float2* tops, int group, int r, int c) {
+  // Writes the warp's sums to shared memory, as quads lie (quad_of), and maxima and sums of weights.
+  __device__ __forceinline__ void leave(float4* sums, float4* tops, int lanes, int r, int c) {
 #pragma unroll
     for (int n = 0; n < C::columns; n++) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) sum[n][e] += __shfl_xor_sync(all, sum[n][e], d);
-        const int h = 8 * n + 2 * c + e;
-        if (h >= group) continue;
-        if (r == 0) tops[h] = make_float2(top[n][e], sum[n][e]);
+      }
+      if (c >= lanes) continue;
+      if (r == 0) tops[n * lanes + c] = make_float4(top[n][0], sum[n][0], top[n][1], sum[n][1]);
+      float4* const to = sums + (n * C::steps * 8 + r) * lanes + c;
 #pragma unroll
-        for (int m = 0; m < C::steps; m++) {
-          const int dim = (C::fp8 ? byte_of<C::v_words, 8>(m / 2, r) + 2 * (m % 2) : byte_of<C::v_words, 8>(m, r) / 2);
-          *reinterpret_cast<float2*>(sums + h * C::head + dim) = make_float2(o[n][m][e], o[n][m][2 + e]);
-        }
+      for (int m = 0; m < C::steps; m++) {
+        to[8 * m * lanes] = make_float4(o[n][m][0], o[n][m][1], o[n][m][2], o[n][m][3]);
       }
     }
   }
@@ -384,39 +392,52 @@ __device__ inline float weight_of(float top, float highest) {
   return highest == -INFINITY ? 1 : exp2_approximate(top - highest);
 }
 
-// Four numbers of a head's sum, and their maximum and weight.
-struct Piece {
-  float4 x;
-  float2 top;
+// Sums go from hand to hand in quads, as lanes have them: dims `dim` and `dim` + 1 of query heads `h` and `h` + 1. Of
+// the four lanes c of a quad's row `lanes` have query heads.
+struct Quad {
+  float4 x;    // h and h + 1 of dim; of dim + 1
+  float4 top;  // maximum and sum of weights of h, and of h + 1
+};
+template <class C>
+struct Place {
+  int h, dim, top;  // top: of the list of maxima
+
+  __device__ Place(int quad, int lanes) {
+    const int log = lanes / 2, c = quad & (lanes - 1), r = (quad >> log) % 8, m = (quad >> log) / 8 % C::steps;
+    const int n = C::columns == 1 ? 0 : (quad >> log) / (8 * C::steps);
+    h = 8 * n + 2 * c, top = n * lanes + c;
+    dim = C::fp8 ? byte_of<C::v_words, 8>(m / 2, r) + 2 * (m % 2) : byte_of<C::v_words, 8>(m, r) / 2;
+  }
+  // The number of dim and dim + 1 in the list of all pairs of dims of a head.
+  __device__ static int pair_of(int quad, int lanes) { return (quad >> lanes / 2) % (8 * C::steps); }
 };
 
-// The whole of `count` sums. top_of(i): maximum and weight of sum i; piece_of(i): four numbers of it.
+// The whole of `count` sums. top_of(i): maxima and sums of weights of sum i; numbers_of(i): numbers of it.
 template <class Top, class Four>
-__device__ __forceinline__ Piece whole_of(int count, Top top_of, Four four_of) {
-  float highest = -INFINITY;
+__device__ __forceinline__ Quad whole_of(int count, Top top_of, Four numbers_of) {
+  float high[2] = {-INFINITY, -INFINITY};
 #pragma unroll 8
-  for (int i = 0; i < count; i++) highest = fmaxf(highest, top_of(i).x);
-  Piece sum = {make_float4(0, 0, 0, 0), make_float2(highest, 0)};
+  for (int i = 0; i < count; i++) high[0] = fmaxf(high[0], top_of(i).x), high[1] = fmaxf(high[1], top_of(i).z);
+  Quad sum = {make_float4(0, 0, 0, 0), make_float4(high[0], 0, high[1], 0)};
 #pragma unroll 8
   for (int i = 0; i < count; i++) {
-    const float4 y = four_of(i);
-    const float2 t = top_of(i);
-    const float f = weight_of(t.x, highest);
-    sum.x.x = fmaf(f, y.x, sum.x.x), sum.x.y = fmaf(f, y.y, sum.x.y);
-    sum.x.z = fmaf(f, y.z, sum.x.z), sum.x.w = fmaf(f, y.w, sum.x.w);
-    sum.top.y = fmaf(f, t.y, sum.top.y);
+    const float4 y = numbers_of(i), t = top_of(i);
+    const float f = weight_of(t.x, high[0]), g = weight_of(t.z, high[1]);
+    sum.x.x = fmaf(f, y.x, sum.x.x), sum.x.y = fmaf(g, y.y, sum.x.y);
+    sum.x.z = fmaf(f, y.z, sum.x.z), sum.x.w = fmaf(g, y.w, sum.x.w);
+    sum.top.y = fmaf(f, t.y, sum.top.y), sum.top.w = fmaf(g, t.w, sum.top.w);
   }
   return sum;
 }
 
+// `out`: of the kv head's first query head.
 template <class C>
-__device__ inline void store_out(char* to, const Piece& p, bool empty) {
+__device__ inline void store_out(char* out, int group, const Place<C>& place, const Quad& p, bool empty) {
   using T = typename C::T;
-  const float weight = empty ? 1 : p.top.y;
-  const float factor = C::fp8 ? fp8_rest : 1;
-  const float4 x =
-      make_float4(p.x.x * factor / weight, p.x.y * factor / weight, p.x.z * factor / weight, p.x.w * factor / weight);
-  *reinterpret_cast<uint2*>(to) = make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
+  const float factor = C::fp8 ? fp8_rest : 1, weights[2] = {empty ? 1 : p.top.y, empty ? 1 : p.top.w};
+  uint32_t* const to = reinterpret_cast<uint32_t*>(out + 2 * (place.h * C::head + place.dim));
+  if (place.h < group) to[0] = pack<T>(p.x.x * factor / weights[0], p.x.z * factor / weights[0]);
+  if (place.h + 1 < group) to[C::head / 2] = pack<T>(p.x.y * factor / weights[1], p.x.w * factor / weights[1]);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ pub fn tests() -> Vec<(String, Test)> {
                 blocks::prefills(device, Shape { heads: 3 * shape.kv_heads, ..shape })
             }));
         }
-        tests.push(test(&format!("layers_alone_and_among_31_{name}"), move |device| alone_and_among(device, shape)));
+        tests.push(test(&format!("layers_alone_and_among_69_{name}"), move |device| alone_and_among(device, shape)));
     }
     tests.push(test("family_layer", few));
     tests
@@ -101,13 +101,13 @@ fn few(device: &Device) -> Result<()> {
 fn alone_and_among(device: &Device, shape: Shape) -> Result<()> {
     let Shape { heads, head, dtype, .. } = shape;
     // The cache's rows come without heads of q beyond one for each of K.
-    let cache = blocks::filled(device, Shape { capacity: 700, heads: shape.kv_heads, ..shape }, 32)?;
-    let q = randn(&[32, heads, head], dtype, device)?;
-    let lengths: Vec<i32> = (0..32).map(|s| (s * 389 + 7) % 701).collect();
-    let workspace = Workspace::new(32, heads, head, device)?;
+    let cache = blocks::filled(device, Shape { capacity: 700, heads: shape.kv_heads, ..shape }, 70)?;
+    let q = randn(&[70, heads, head], dtype, device)?;
+    let lengths: Vec<i32> = (0..70).map(|s| (s * 389 + 7) % 701).collect();
+    let workspace = Workspace::new(70, heads, head, device)?;
     let settings = Settings::new(head);
     let together = attention::decode(&q, &cache, &ints(&lengths, device)?, None, &settings, &workspace)?;
-    for s in [0, 5, 17, 31] {
+    for s in [0, 5, 17, 31, 32, 50, 69] {
         let (slot, length) = (ints(&[s as i32], device)?, ints(&[lengths[s]], device)?);
         let alone = attention::decode(&q.narrow(0, s, 1)?, &cache, &length, Some(&slot), &settings, &workspace)?;
         let expected = exact(&together.narrow(0, s, 1)?.contiguous()?)?;
