@@ -53,7 +53,7 @@ tg_status run(const tg_gemm_args& args, Wave<Row, Width>) {
                         args.overlap ? 2 : 0,
                         wide,
                         plain,
-                        C::loads_early && !plain && args.activation == TG_IDENTITY && c_fits && bias_fits,
+                        !plain && args.activation == TG_IDENTITY && c_fits && bias_fits,
                         rows_at_multiples<Out>(8, args.c, args.m, args.batch),
                         rows_at_multiples<Out>(8, args.bias, 1, args.batch)};
 

@@ -246,7 +246,8 @@ __global__ void __launch_bounds__(C::threads, 1)
       else meet(middle, past, first_one, middle);
       if (p.plain) continue;
     }
-    finish_all<C>(parked, from, end, to, epilogue, batch0, batch1, C::loads_early && p.ahead, added, addends(group));
+    if (!C::loads_early && p.ahead) added.load(from, end, addends(group));
+    finish_all<C>(parked, from, end, to, epilogue, batch0, batch1, p.ahead, added, addends(group));
   }
   if (share > 1 && !inbox_in_ring) cluster_wait();
 }
