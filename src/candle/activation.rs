@@ -1,6 +1,6 @@
 //! Activations after a product, and their slopes, for gradients.
 
-use super::cpu::sums_of;
+use super::cpu::{rounded, sums_of};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lowering::format_of;
@@ -28,7 +28,7 @@ impl Activated {
     fn of<T: WithDType, Sum: WithDType + Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
         let start = layout.start_offset();
         let sums = &storage.as_slice::<Sum>()?[start..start + layout.shape().elem_count()];
-        let value = |x: &Sum| T::from_f64(Real::to_f64(self.activation.apply(*x)));
+        let value = |x: &Sum| rounded(self.activation.apply(*x));
         Ok(T::to_cpu_storage_owned(sums.par_iter().map(value).collect()))
     }
 }

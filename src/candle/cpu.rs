@@ -19,6 +19,17 @@ pub(super) fn sums_of(operands: DType) -> DType {
     }
 }
 
+/// A number in T, rounded once. `half`'s conversions from f64 drop the low 32 bits before they round: a sum a little above a tie would be rounded
+/// as the tie.
+pub(super) fn rounded<T: WithDType>(x: impl Real) -> T {
+    let x = x.to_f64();
+    T::from_f64(match T::DTYPE {
+        DType::F16 => f16::from_f32(x as f32).to_f64(),
+        DType::BF16 => bf16::from_f32(x as f32).to_f64(),
+        _ => x,
+    })
+}
+
 /// Computes `op`; `third` is its bias or residual.
 pub(super) fn forward(
     op: &GemmOp,
@@ -150,7 +161,7 @@ fn epilogue<T: WithDType, Sum: Real + Send + Sync>(
             Some(residual) => x + residual,
             None => x,
         };
-        T::from_f64(y.to_f64())
+        rounded(y)
     };
     sums.par_iter().enumerate().with_min_len(1 << 10).map(of).collect()
 }

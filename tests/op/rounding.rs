@@ -49,6 +49,24 @@ fn scores_beyond_the_largest_number_are_scaled_before_they_are_rounded() -> Resu
     assert_rounded_once(&less, &filled(21_920.0, &[2, 9, 9], DType::F64)?, 8e4, "a residual")
 }
 
+/// A sum one step of f32 above the middle between two numbers of 16 bits is rounded up.
+#[test]
+fn sums_just_above_a_tie_are_rounded_up() -> Result<()> {
+    for (dtype, step) in [(DType::F16, -10), (DType::BF16, -7)] {
+        // 1 + half a step + 2^-23
+        let factors = [1.0, 2f64.powi(step - 1), 2f64.powi(-23)];
+        let x = Tensor::new(&[factors], &Device::Cpu)?.to_dtype(dtype)?;
+        let ones = filled(1.0, &[3, 2], dtype)?;
+        let up = 1.0 + 2f64.powi(step);
+        for gemm in [Gemm::new(), Gemm::new().activation(Activation::Relu)] {
+            assert_eq!(values(&gemm.forward(&x, &ones)?)?, [up; 2], "{dtype:?}");
+        }
+        let wide = Gemm::new().activation(Activation::Relu).residual(&filled(0.0, &[1, 2], dtype)?);
+        assert_eq!(values(&wide.forward(&x, &ones)?)?, [up; 2], "{dtype:?} with a residual");
+    }
+    Ok(())
+}
+
 /// The sum of the first half of K is beyond the largest f16, and every partial sum needs more digits than f16 has.
 #[test]
 fn partial_sums_are_in_f32() -> Result<()> {
