@@ -36,10 +36,10 @@ pub(crate) mod refit;
 mod skipped;
 mod split;
 
-pub use chosen::Reason;
-#[cfg(feature = "interpose")]
 #[cfg(all(feature = "candle", feature = "cuda"))]
 pub(crate) use beside::{shares, MOST_BESIDE};
+pub use chosen::Reason;
+#[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use dispatcher::Dispatcher;
 pub use explanation::{Candidate, Explanation, Tuned};
