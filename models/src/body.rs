@@ -5,7 +5,7 @@ use crate::layer::{frequencies, Layer, Rows, Span};
 use crate::scratch::{Gates, Scratch};
 use crate::store::Store;
 use crate::weights::{Norm, Source, Table};
-use candle::{DType, Device, Result, Tensor};
+use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::RmsNorm;
 
 /// The most tokens of a prompt that go through the layers at once.
@@ -82,9 +82,12 @@ impl Body {
         self.through(x, store, &Rows { positions, slots, span, workspace: store.workspace() }, scratch)
     }
 
-    /// A cache of so many slots for these layers.
-    pub fn store(&self, slots: usize, capacity: Option<usize>) -> Result<Store> {
-        Store::new(&self.config, self.dtype(), &self.device(), slots, capacity)
+    /// A cache of so many slots for these layers, in the layers' type or in fp8.
+    pub fn store(&self, slots: usize, capacity: Option<usize>, dtype: DType) -> Result<Store> {
+        if ![self.dtype(), DType::F8E4M3].contains(&dtype) {
+            bail!("Cache: a cache in {dtype:?}; this decoder takes {:?} and {:?}", self.dtype(), DType::F8E4M3);
+        }
+        Store::new(&self.config, dtype, &self.device(), slots, capacity)
     }
 
     /// The last norm.

@@ -10,8 +10,8 @@ use candle::{bail, DType, Result, Tensor};
 ///
 /// A slot has room for 4096 positions, or for as many as were asked for. When a sequence needs more, all slots double, up to the model's longest sequence.
 /// candle's stream of a GPU is another one on each thread: call `Device::synchronize` on the old thread before a cache goes to a new one.
-/// Keys and values take 2 layers slots kv_heads capacity head_size numbers in the decoder's type. On a GPU these bytes are checked before they are
-/// allocated:
+/// Keys and values take 2 layers slots kv_heads capacity head_size numbers in the decoder's type, or in fp8 by [`with_capacity_in`](Self::with_capacity_in) as
+/// many bytes, and 4 more for the scale of each head and position. On a GPU these bytes are checked before they are allocated:
 ///
 /// ```
 /// use candle::DType;
@@ -23,6 +23,7 @@ use candle::{bail, DType, Result, Tensor};
 /// )?;
 /// // 32 layers of 8 heads with 128 numbers: 128 KiB a position.
 /// assert_eq!(Cache::bytes(&llama3_8b, 1, 4096, DType::BF16)?, 512 << 20);
+/// assert_eq!(Cache::bytes(&llama3_8b, 1, 4096, DType::F8E4M3)?, (256 + 8) << 20);
 /// # Ok::<(), candle::Error>(())
 /// ```
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Cache {
     /// # Errors
     /// No sequence; a device without room for 4096 positions of each, or the model's longest sequence where that is shorter.
     pub fn new(decoder: &Decoder, sequences: usize) -> Result<Self> {
-        Self::sized(decoder, sequences, None)
+        Self::sized(decoder, sequences, None, decoder.dtype())
     }
 
     /// The same with room for so many positions of each sequence at first.
@@ -77,11 +78,38 @@ impl Cache {
     /// # Errors
     /// As for [`new`](Self::new); a capacity of 0.
     pub fn with_capacity(decoder: &Decoder, sequences: usize, capacity: usize) -> Result<Self> {
-        Self::sized(decoder, sequences, Some(capacity))
+        Self::with_capacity_in(decoder, sequences, capacity, decoder.dtype())
     }
 
-    fn sized(decoder: &Decoder, sequences: usize, capacity: Option<usize>) -> Result<Self> {
-        let store = decoder.body.store(sequences, capacity)?;
+    /// The same in the decoder's type, or in fp8 (`F8E4M3`): a number is the stored one times a scale of its head and position. Half of the bytes of 16 bits, which
+    /// steps of many or long sequences take less time for, and a rounding to 4 bits of precision of all keys and values.
+    ///
+    /// ```
+    /// # use candle::Device;
+    /// # use candle_nn::{VarBuilder, VarMap};
+    /// # use candle_tilegemm_models::{Config, Decoder};
+    /// # let config = Config::from_json(
+    /// #     r#"{"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+    /// #         "num_attention_heads": 2, "max_position_embeddings": 8}"#,
+    /// # )?;
+    /// # let weights = VarMap::new();
+    /// # let decoder = Decoder::load(&config, VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu))?;
+    /// use candle::DType;
+    /// use candle_tilegemm_models::Cache;
+    ///
+    /// let mut cache = Cache::with_capacity_in(&decoder, 2, 8, DType::F8E4M3)?;
+    /// decoder.prefill(1, &[1, 2, 3], &mut cache)?;
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`with_capacity`](Self::with_capacity); other types.
+    pub fn with_capacity_in(decoder: &Decoder, sequences: usize, capacity: usize, dtype: DType) -> Result<Self> {
+        Self::sized(decoder, sequences, Some(capacity), dtype)
+    }
+
+    fn sized(decoder: &Decoder, sequences: usize, capacity: Option<usize>, dtype: DType) -> Result<Self> {
+        let store = decoder.body.store(sequences, capacity, dtype)?;
         Ok(Self { batches: Batches::default(), store, slots: vec![Slot::default(); sequences] })
     }
 

@@ -84,7 +84,15 @@ impl Layer {
         match rows.span {
             Span::Prompt { slot, past } => {
                 attention::append_into(qkv, cache, positions, slots, &self.rope, q)?;
-                attention::prefill_into(q, cache, slot, past, &self.settings, rows.workspace, seen)?;
+                let (settings, workspace) = (&self.settings, rows.workspace);
+                // On a GPU prompts attend to 16 bits. What they see is what the cache holds, as on the CPU and in steps.
+                match cache.scales() {
+                    Some(_) if q.device().is_cuda() => {
+                        let wide = cache.widened(slot, past + q.dim(0)?, q.dtype())?;
+                        attention::prefill_into(q, &wide, 0, past, settings, workspace, seen)?;
+                    }
+                    _ => attention::prefill_into(q, cache, slot, past, settings, workspace, seen)?,
+                }
             }
             Span::Step { lengths } => attention::append_decode_into(
                 qkv,

@@ -229,7 +229,7 @@ impl Prefill {
         let check = Check("attention::prefill");
         let format = check.format("q", self.format, &HALVES)?;
         check.that(self.cache.format != Format::F8E4M3, || {
-            "a cache in fp8; append the prompt to a cache in q's format, too, and give that one".into()
+            "a cache in fp8; give its rows in q's format, such as `KvCache::widened`".into()
         })?;
         let cache = self.cache.checked(&check, self.format, false)?;
         check.aligned("q", self.q, 2, 16)?;
@@ -366,10 +366,7 @@ mod tests {
                 (Decode { scale: f32::NAN, ..of }.launch(null_mut()), "a scale of NaN; expected a positive one"),
                 (Decode { sequences: 3, ..of }.launch(null_mut()), "a workspace of"),
                 (Decode { q: odd, ..of }.launch(null_mut()), "the rows of q start at no multiples of 16 bytes"),
-                (
-                    Prefill { cache: fp8, ..prefill }.launch(null_mut()),
-                    "a cache in fp8; append the prompt to a cache in q's format",
-                ),
+                (Prefill { cache: fp8, ..prefill }.launch(null_mut()), "a cache in fp8; give its rows in q's format"),
                 (Prefill { past: 13, ..prefill }.launch(null_mut()), "positions to 17 of slot 1, in 2 slots of 16"),
                 (append.launch(null_mut()), "the rows of q start at no multiples of 16 bytes"),
             ]

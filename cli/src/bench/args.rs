@@ -87,6 +87,9 @@ pub struct Args {
     /// Sequences of a step of --decoder
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 8, 32], value_parser = clap::value_parser!(u32).range(1..=64))]
     pub sequences: Vec<u32>,
+    /// The type of keys and values of our arms of --decoder; else the decoder's
+    #[arg(long, value_name = "TYPE", value_parser = words::names(["fp8"]))]
+    pub cache: Option<String>,
     /// Do not compare results with the reference
     #[arg(long, hide = true)]
     pub no_check: bool,

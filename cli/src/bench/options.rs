@@ -9,7 +9,11 @@ const TASKS: [(&str, &str, &[&str]); 5] = [
     ("compare", "compares two records", &["only", "arms"]),
     ("from", "reads a record", &["only", "arms", "json", "compact", "html"]),
     ("model", "runs a model", &["mode", "json", "prompt", "batch", "decode", "runs", "weights"]),
-    ("decoder", "runs a decoder", &["arms", "budget", "json", "prefill", "context", "sequences", "decode", "runs"]),
+    (
+        "decoder",
+        "runs a decoder",
+        &["arms", "budget", "json", "prefill", "context", "sequences", "cache", "decode", "runs"],
+    ),
     ("ladder", "has products and arms of its own", &["pause", "json"]),
 ];
 
@@ -80,6 +84,7 @@ mod tests {
             "mode" => &["tf32"],
             "warm_up" | "budget" => &["5s"],
             "model" | "decoder" => &["tiny"],
+            "cache" => &["fp8"],
             "plant" => &["zeros"],
             _ if !arg.get_action().takes_values() => &[],
             _ => &["7"],

@@ -50,9 +50,17 @@ struct Args {
     /// auto: the GPU where there is one, else the CPU
     #[arg(long, value_enum, default_value = "auto")]
     device: DeviceChoice,
+    /// fp8: keys and values in 8 bits with a scale for each head and position; else in the type of what is not in blocks
+    #[arg(long, value_enum)]
+    cache: Option<CacheChoice>,
     /// Type of what is not in blocks: f32, f16 or bf16; else bf16, and f32 on the CPU
     #[arg(long)]
     dtype: Option<DType>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum CacheChoice {
+    Fp8,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -99,7 +107,11 @@ fn run(args: &Args) -> Result<()> {
     let (prompt, sequences) = (encoding.get_ids(), args.sequences as usize);
 
     let room = (prompt.len() + args.tokens as usize).min(config.max_positions);
-    let mut cache = Cache::with_capacity(&decoder, sequences, room)?;
+    let of_cache = match args.cache {
+        Some(CacheChoice::Fp8) => DType::F8E4M3,
+        None => decoder.dtype(),
+    };
+    let mut cache = Cache::with_capacity_in(&decoder, sequences, room, of_cache)?;
     let began = Instant::now();
     for slot in 0..sequences {
         decoder.prefill(slot, prompt, &mut cache)?;

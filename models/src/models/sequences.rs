@@ -31,7 +31,7 @@ impl Sequences {
             _ if past > 0 => {
                 bail!("a batch of {sequences} at position {past}, which the cache was not made for; start at 0")
             }
-            _ => body.store(sequences, None)?,
+            _ => body.store(sequences, None, body.dtype())?,
         };
         let result = store.reserve(0, past + tokens).and_then(|()| Self::through(body, x, past, &store));
         self.store = Some(Arc::new(store));

@@ -36,6 +36,8 @@ pub struct Options<'a> {
     pub prefill: Vec<usize>,
     pub contexts: Vec<usize>,
     pub sequences: Vec<usize>,
+    /// Whether keys and values of ours are in fp8.
+    pub fp8_cache: bool,
     /// Steps of a run.
     pub steps: usize,
     pub runs: usize,
@@ -53,7 +55,11 @@ pub fn run(options: &Options, device: &Device, gpu: &str) -> Result<DecoderRepor
         schema: SCHEMA,
         gpu: gpu.into(),
         model: options.model.into(),
-        weights: format!("random weights in {}", size.format(device.is_cpu())),
+        weights: format!(
+            "random weights in {}{}",
+            size.format(device.is_cpu()),
+            if options.fp8_cache { ", keys and values of ours in fp8" } else { "" }
+        ),
         weights_gb: roof::step_bytes(&size, 1, dtype(device).size_in_bytes() as f64) / 1e9,
         limits: options.limits,
         starts: BTreeMap::new(),
@@ -97,9 +103,12 @@ impl Bench<'_> {
             self.leave_out(CAPTURED, "graphs need a GPU");
         }
         let ours: Vec<&str> = ours.into_iter().filter(|arm| !on_cpu || *arm != CAPTURED).collect();
+        let fp8_cache = self.options.fp8_cache;
         if !ours.is_empty() {
             self.until = self.options.budget.map(|all| if stock { all.mul_f64(SHARE_OF_OURS) } else { all });
-            self.arm(OURS, &ours, self.size.positions, |size, device| Ok(Box::new(Ours::load(size, device)?)))?;
+            self.arm(OURS, &ours, self.size.positions, |size, device| {
+                Ok(Box::new(Ours::load(size, fp8_cache, device)?))
+            })?;
         }
         if stock {
             self.until = self.options.budget;
@@ -197,7 +206,8 @@ impl Bench<'_> {
                         }
                         self.logits.insert(name, logits);
                     }
-                    let roof_ms = self.options.limits.map(|limits| limits.prefill_ms(&self.size, length));
+                    let roof_ms =
+                        self.options.limits.map(|limits| limits.prefill_ms(&self.size, length, self.of_cache()));
                     let row = self.report.prefill_of(length);
                     row.roof_ms = roof_ms;
                     row.arms.insert(name.into(), timed(&samples, length));
@@ -249,8 +259,9 @@ impl Bench<'_> {
                     match measured {
                         Ok((samples, tokens)) => {
                             step_s = step_s.max(samples.median());
-                            let roof_ms =
-                                self.options.limits.map(|limits| limits.step_ms(&self.size, context, sequences));
+                            let of_cache = self.of_cache();
+                            let step_ms = |limits: Limits| limits.step_ms(&self.size, context, sequences, of_cache);
+                            let roof_ms = self.options.limits.map(step_ms);
                             let row = self.report.decode_of([context, sequences]);
                             row.roof_ms = roof_ms;
                             row.arms.insert(arm.to_string(), timed(&samples, sequences));
@@ -305,6 +316,11 @@ impl Bench<'_> {
         Ok(free
             .filter(|free| *free < need)
             .map(|free| format!("takes {:.1} GiB, and {:.1} GiB of the card are free", need / GIB, free / GIB)))
+    }
+
+    /// The bytes of a number of keys and values.
+    fn of_cache(&self) -> f64 {
+        roof::of_cache(&self.size, self.options.fp8_cache)
     }
 
     fn leave_out(&mut self, what: &str, reason: &str) {

@@ -5,7 +5,7 @@ use super::pool::Pool;
 use super::record::CAPTURED;
 use super::size::{Size, Weights};
 use super::subject::{dtype, Subject};
-use candle::{bail, Device, Result};
+use candle::{bail, DType, Device, Result};
 use candle_nn::VarBuilder;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
 use std::time::Instant;
@@ -15,6 +15,8 @@ const GRAPHS: &str = "TILEGEMM_GRAPHS";
 
 pub struct Ours {
     decoder: Decoder,
+    /// The type of keys and values.
+    cache: DType,
     /// Where prompts go.
     prompt: Option<Cache>,
     /// The sequences of `fill`, and the tokens that each has.
@@ -22,7 +24,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub fn load(size: &Size, device: &Device) -> Result<Self> {
+    pub fn load(size: &Size, fp8_cache: bool, device: &Device) -> Result<Self> {
         let decoder = match size.weights {
             Weights::Dense => {
                 let pool = Pool::new(dtype(device), device)?;
@@ -36,11 +38,12 @@ impl Ours {
         };
         candle_tilegemm::prepare(device)?;
         device.synchronize()?;
-        Ok(Self { decoder, prompt: None, filled: None })
+        let cache = if fp8_cache { DType::F8E4M3 } else { decoder.dtype() };
+        Ok(Self { decoder, cache, prompt: None, filled: None })
     }
 
     fn cache(&self, sequences: usize, tokens: usize) -> Result<Cache> {
-        Cache::with_capacity(&self.decoder, sequences, tokens)
+        Cache::with_capacity_in(&self.decoder, sequences, tokens, self.cache)
     }
 }
 
@@ -70,7 +73,7 @@ impl Subject for Ours {
     }
 
     fn bytes_to_decode(&self, context: usize, sequences: usize) -> f64 {
-        let bytes = Cache::bytes(self.decoder.config(), sequences, context, self.decoder.dtype());
+        let bytes = Cache::bytes(self.decoder.config(), sequences, context, self.cache);
         bytes.map_or(f64::INFINITY, |bytes| bytes as f64)
     }
 

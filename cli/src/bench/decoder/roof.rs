@@ -5,14 +5,14 @@ use super::size::{Matrix, Size};
 use candle::quantized::GgmlDType;
 
 impl Limits {
-    /// Milliseconds of a step of all sequences.
-    pub fn step_ms(&self, size: &Size, context: usize, sequences: usize) -> f64 {
-        self.ms(step_bytes(size, sequences, 2.0) + cache_bytes(size, context, 2.0) * sequences as f64, 0.0)
+    /// Milliseconds of a step of all sequences. `of_cache`: bytes of a number of keys and values.
+    pub fn step_ms(&self, size: &Size, context: usize, sequences: usize, of_cache: f64) -> f64 {
+        self.ms(step_bytes(size, sequences, 2.0) + cache_bytes(size, context, of_cache) * sequences as f64, 0.0)
     }
 
     /// Milliseconds of a prompt of one sequence.
-    pub fn prefill_ms(&self, size: &Size, tokens: usize) -> f64 {
-        self.ms(step_bytes(size, tokens, 2.0) + cache_bytes(size, tokens, 2.0), prefill_flops(size, tokens))
+    pub fn prefill_ms(&self, size: &Size, tokens: usize, of_cache: f64) -> f64 {
+        self.ms(step_bytes(size, tokens, 2.0) + cache_bytes(size, tokens, of_cache), prefill_flops(size, tokens))
     }
 
     fn ms(&self, bytes: f64, flops: f64) -> f64 {
@@ -54,6 +54,15 @@ pub fn bytes(size: &Size, dense: f64) -> f64 {
 /// Bytes of K and V of a sequence.
 pub fn cache_bytes(size: &Size, context: usize, of_number: f64) -> f64 {
     (2 * size.layers * size.kv_heads * size.head * context) as f64 * of_number
+}
+
+/// Bytes of a number of keys and values on a GPU. In fp8 each head of a position has a scale.
+pub fn of_cache(size: &Size, fp8: bool) -> f64 {
+    if fp8 {
+        1.0 + 4.0 / size.head as f64
+    } else {
+        2.0
+    }
 }
 
 fn of_number(format: GgmlDType, dense: f64) -> f64 {

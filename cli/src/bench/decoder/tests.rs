@@ -1,7 +1,7 @@
 use super::blocks;
 use super::measure::{run, Options};
 use super::record::{Agreement, DecoderReport, Limits, CAPTURED, EAGER, OURS, STOCK};
-use super::roof::{bytes, cache_bytes, step_bytes};
+use super::roof::{bytes, cache_bytes, of_cache, step_bytes};
 use super::size::Size;
 use super::table::table;
 use crate::bench::args::DECODERS;
@@ -23,6 +23,7 @@ fn options<'a>(model: &'a str, stop: &'a AtomicBool) -> Options<'a> {
         prefill: vec![5, 12, 1000],
         contexts: vec![8, 512],
         sequences: vec![1, 3],
+        fp8_cache: false,
         steps: 6,
         runs: 3,
         budget: None,
@@ -90,6 +91,17 @@ fn one_arm_is_measured_alone() {
     assert!(report.left_out.keys().all(|what| what.starts_with(STOCK)), "{:?}", report.left_out);
 }
 
+/// Keys and values in fp8 change the logits a little.
+#[test]
+fn keys_and_values_in_fp8() {
+    let stop = AtomicBool::new(false);
+    let of = |fp8_cache| measured(&Options { fp8_cache, ..options("tiny", &stop) });
+    let (plain, fp8) = (of(false), of(true));
+    assert!(fp8.weights.ends_with("fp8") && !fp8.is_bad(), "{} {:?}", fp8.weights, fp8.wrong);
+    let apart = [plain, fp8].map(|report| report.agreement.unwrap().relative_l2);
+    assert!(apart[1] > 10.0 * apart[0] && apart[1] < 0.1, "{apart:?}");
+}
+
 #[test]
 fn other_logits_are_no_agreement() {
     let logits = [1.0, -2.0, 3.0];
@@ -132,18 +144,19 @@ fn bytes_are_those_of_the_models() {
     assert!((6.0e9..6.2e9).contains(&step_bytes(&experts, 1, 2.0)), "{}", step_bytes(&experts, 1, 2.0));
     assert!(step_bytes(&experts, 8, 2.0) < 8.0 * step_bytes(&experts, 1, 2.0));
     // 128 KiB a position.
-    assert_eq!(cache_bytes(&size("llama3-8b"), 2048, 2.0), 268_435_456.0);
+    assert_eq!(cache_bytes(&size("llama3-8b"), 2048, of_cache(&size("llama3-8b"), false)), 268_435_456.0);
+    assert_eq!(cache_bytes(&size("llama3-8b"), 2048, of_cache(&size("llama3-8b"), true)), 138_412_032.0);
 }
 
 #[test]
 fn limits_bound_steps_by_bytes_and_prompts_by_products() {
     let limits = Limits { hbm_gbps: 3120.0, tflops: 800.0 };
     let size = Size::by_name("llama3-8b").unwrap();
-    let step = limits.step_ms(&size, 2048, 1);
+    let step = limits.step_ms(&size, 2048, 1, 2.0);
     assert!((4.85..4.95).contains(&step), "{step}");
-    let prompt = limits.prefill_ms(&size, 2048);
+    let prompt = limits.prefill_ms(&size, 2048, 2.0);
     assert!((37.0..37.5).contains(&prompt), "{prompt}");
-    assert!(limits.prefill_ms(&size, 1) > 4.8);
+    assert!(limits.prefill_ms(&size, 1, 2.0) > 4.8);
 }
 
 #[test]

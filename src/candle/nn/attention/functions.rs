@@ -138,8 +138,7 @@ pub fn append_decode_into(
 /// cache already.
 ///
 /// Query i sees positions 0 to `past + i`, or with [`Settings::bidirectional`] all `past + tokens`, and of these the newest `settings.window` up to its own. A
-/// query that sees none gives zeros. On a GPU the cache is in q's type; for a cache in fp8, append the prompt to a cache of one slot in q's type, too, and give
-/// that one.
+/// query that sees none gives zeros. On a GPU the cache is in q's type; for a cache in fp8, give [`KvCache::widened`].
 ///
 /// # Errors
 /// As for [`decode`](super::decode); positions or a slot that the cache lacks.
