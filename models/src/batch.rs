@@ -1,6 +1,7 @@
 //! Sequences that go through the layers together.
 
 use crate::decoder::{Decoder, Out};
+use crate::layer::Step;
 use crate::mail::{Letter, Mail};
 use crate::replay::Replay;
 use crate::rows::MOST_CAPTURED;
@@ -181,7 +182,8 @@ impl Batch {
     fn through(&self, decoder: &Decoder, store: &Store) -> Result<()> {
         let Scratch { x, .. } = &self.scratch;
         decoder.body.table.rows_into(&self.tokens, x)?;
-        decoder.body.step(x, [&self.positions, &self.lengths, &self.slots], store, &self.scratch)?;
+        let step = Step { positions: &self.positions, lengths: &self.lengths, slots: &self.slots };
+        decoder.body.step(x, step, store, &self.scratch)?;
         decoder.logits_into(x, &self.out)
     }
 

@@ -1,7 +1,8 @@
 //! All of a decoder but its head.
 
 use crate::config::Config;
-use crate::layer::{frequencies, Layer, Rows, Span};
+use crate::layer::{frequencies, Layer, Step};
+use crate::prompt::{Prompt, Wanted};
 use crate::scratch::{Gates, Scratch};
 use crate::store::Store;
 use crate::weights::{Norm, Source, Table};
@@ -45,41 +46,25 @@ impl Body {
         Scratch::new(&self.config, rows, gates, dtype, &device)
     }
 
-    /// (rows, hidden) to `scratch.x`.
-    fn through(&self, x: &Tensor, store: &Store, rows: &Rows, scratch: &Scratch) -> Result<()> {
-        let mut x = x;
-        for (layer, cache) in self.layers.iter().zip(store.layers()) {
-            layer.forward(x, cache, rows, scratch)?;
-            x = &scratch.x;
+    /// New tokens of a sequence, (tokens, hidden), to `scratch.x` before the last norm: the rows that are wanted, one by one as they are. The slot has room, and
+    /// the memory is for so many tokens.
+    pub fn prompt(&self, x: &Tensor, prompt: &Prompt, wanted: Wanted, store: &Store, scratch: &Scratch) -> Result<()> {
+        let last = self.layers.len() - 1;
+        for (i, (layer, cache)) in self.layers.iter().zip(store.layers()).enumerate() {
+            let (x, wanted) = (if i == 0 { x } else { &scratch.x }, if i == last { wanted } else { Wanted::All });
+            layer.prompt(x, cache, prompt, wanted, store.workspace(), scratch)?;
         }
         Ok(())
     }
 
-    /// New tokens of a sequence, (tokens, hidden), after `past` tokens of its slot: (tokens, hidden) before the last norm. The slot has room.
-    pub fn prompt(&self, x: &Tensor, slot: usize, past: usize, store: &Store) -> Result<Tensor> {
-        let (tokens, _) = x.dims2()?;
-        let device = self.device();
-        let positions = Tensor::arange(past as u32, (past + tokens) as u32, &device)?;
-        let slots = Tensor::full(slot as u32, tokens, &device)?;
-        let span = Span::Prompt { slot, past };
-        let rows = Rows { positions: &positions, slots: &slots, span, workspace: store.workspace() };
-        let scratch = self.scratch(tokens)?;
-        self.through(x, store, &rows, &scratch)?;
-        Ok(scratch.x)
-    }
-
-    /// A new token of each sequence, (sequences, hidden), at `positions` of `slots`: `scratch.x` before the last norm. `lengths` are positions + 1.
+    /// A new token of each sequence, (sequences, hidden), to `scratch.x` before the last norm.
     ///
-    /// Positions, lengths and slots are on the device and of the same shape, (sequences) in u32. This call is what a graph captures: it allocates nothing.
-    pub fn step(
-        &self,
-        x: &Tensor,
-        [positions, lengths, slots]: [&Tensor; 3],
-        store: &Store,
-        scratch: &Scratch,
-    ) -> Result<()> {
-        let span = Span::Step { lengths };
-        self.through(x, store, &Rows { positions, slots, span, workspace: store.workspace() }, scratch)
+    /// This call is what a graph captures: it allocates nothing.
+    pub fn step(&self, x: &Tensor, step: Step, store: &Store, scratch: &Scratch) -> Result<()> {
+        for (i, (layer, cache)) in self.layers.iter().zip(store.layers()).enumerate() {
+            layer.step(if i == 0 { x } else { &scratch.x }, cache, step, store.workspace(), scratch)?;
+        }
+        Ok(())
     }
 
     /// A cache of so many slots for these layers, in the layers' type or in fp8.

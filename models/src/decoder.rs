@@ -104,9 +104,11 @@ impl Decoder {
     /// Memory for the logits of so many rows.
     pub(crate) fn out(&self, rows: usize) -> Result<Out> {
         let (config, device) = (self.config(), self.device());
+        // SAFETY: the norm and the product write every number before anything reads it.
+        let tensor = |columns: usize, dtype| unsafe { Tensor::empty((rows, columns), dtype, &device) };
         Ok(Out {
-            normed: Tensor::zeros((rows, config.hidden), self.head.input(self.dtype()), &device)?,
-            logits: Tensor::zeros((rows, config.vocabulary), DType::F32, &device)?,
+            normed: tensor(config.hidden, self.head.input(self.dtype()))?,
+            logits: tensor(config.vocabulary, DType::F32)?,
         })
     }
 

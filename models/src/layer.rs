@@ -1,6 +1,7 @@
 //! A layer.
 
 use crate::feed_forward::FeedForward;
+use crate::prompt::{Prompt, Wanted};
 use crate::scratch::{Gates, Scratch};
 use crate::weights::{Norm, Source};
 use candle::{bail, DType, Device, Result, Tensor};
@@ -19,24 +20,13 @@ pub(crate) struct Layer {
     feed_forward: FeedForward,
 }
 
-/// Where the rows of a call belong.
+/// A new token of each sequence: (rows) in u32 each.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    /// (rows) in u32.
+pub(crate) struct Step<'a> {
     pub positions: &'a Tensor,
-    /// (rows) in u32.
+    /// Positions + 1.
+    pub lengths: &'a Tensor,
     pub slots: &'a Tensor,
-    pub span: Span<'a>,
-    pub workspace: &'a Workspace,
-}
-
-/// Whether the rows are of one sequence or of many.
-#[derive(Clone, Copy)]
-pub(crate) enum Span<'a> {
-    /// New tokens of one sequence, after `past` tokens in the cache.
-    Prompt { slot: usize, past: usize },
-    /// A new token of each sequence, whose lengths, (rows) in u32, count it.
-    Step { lengths: &'a Tensor },
 }
 
 /// The frequencies of a model's rotations, (head / 2) in f32.
@@ -75,38 +65,72 @@ impl Layer {
         })
     }
 
-    /// (rows, hidden) to `scratch.x`, which may be x. K and V of the rows are in the cache afterwards.
-    pub fn forward(&self, x: &Tensor, cache: &KvCache, rows: &Rows, scratch: &Scratch) -> Result<()> {
-        let Scratch { x: out, normed, qkv, q, seen, .. } = scratch;
-        let (positions, slots) = (rows.positions, Some(rows.slots));
+    /// A step: (rows, hidden) to `scratch.x`, which may be x. K and V of the rows are in the cache afterwards.
+    pub fn step(
+        &self,
+        x: &Tensor,
+        cache: &KvCache,
+        Step { positions, lengths, slots }: Step,
+        workspace: &Workspace,
+        scratch: &Scratch,
+    ) -> Result<()> {
+        let Scratch { normed, qkv, q, seen, .. } = scratch;
         self.attention_norm.forward_into(x, normed)?;
         self.qkv.forward_into(normed, qkv)?;
-        match rows.span {
-            Span::Prompt { slot, past } => {
-                attention::append_into(qkv, cache, positions, slots, &self.rope, q)?;
-                let (settings, workspace) = (&self.settings, rows.workspace);
-                // On a GPU prompts attend to 16 bits. What they see is what the cache holds, as on the CPU and in steps.
-                match cache.scales() {
-                    Some(_) if q.device().is_cuda() => {
-                        let wide = cache.widened(slot, past + q.dim(0)?, q.dtype())?;
-                        attention::prefill_into(q, &wide, 0, past, settings, workspace, seen)?;
-                    }
-                    _ => attention::prefill_into(q, cache, slot, past, settings, workspace, seen)?,
-                }
+        let (rope, settings) = (&self.rope, &self.settings);
+        attention::append_decode_into(
+            qkv,
+            cache,
+            [positions, lengths],
+            Some(slots),
+            rope,
+            settings,
+            workspace,
+            [q, seen],
+        )?;
+        self.after_attention(x, scratch)
+    }
+
+    /// The tokens of a prompt, in the same way. Of the rows of `scratch.x` those that are wanted have results.
+    pub fn prompt(
+        &self,
+        x: &Tensor,
+        cache: &KvCache,
+        prompt: &Prompt,
+        wanted: Wanted,
+        workspace: &Workspace,
+        scratch: &Scratch,
+    ) -> Result<()> {
+        let Scratch { normed, qkv, q, seen, .. } = scratch;
+        let (tokens, settings) = (prompt.tokens(), &self.settings);
+        self.attention_norm.forward_into(x, normed)?;
+        self.qkv.forward_into(normed, qkv)?;
+        attention::append_into(qkv, cache, &prompt.positions()?, Some(prompt.slots()), &self.rope, q)?;
+        match wanted {
+            Wanted::None => Ok(()),
+            Wanted::Last => {
+                let (last, [length, slot]) = (scratch.row(tokens - 1)?, prompt.end()?);
+                attention::decode_into(&last.q, cache, &length, Some(&slot), settings, workspace, &last.seen)?;
+                self.after_attention(&x.narrow(0, tokens - 1, 1)?, &last)
             }
-            Span::Step { lengths } => attention::append_decode_into(
-                qkv,
-                cache,
-                [positions, lengths],
-                slots,
-                &self.rope,
-                &self.settings,
-                rows.workspace,
-                [q, seen],
-            )?,
+            Wanted::All => {
+                match cache.scales() {
+                    // On a GPU prompts attend to 16 bits. What they see is what the cache holds, as on the CPU and in steps.
+                    Some(_) if q.device().is_cuda() => {
+                        let wide = cache.widened(prompt.slot, prompt.past + tokens, q.dtype())?;
+                        attention::prefill_into(q, &wide, 0, prompt.past, settings, workspace, seen)?;
+                    }
+                    _ => attention::prefill_into(q, cache, prompt.slot, prompt.past, settings, workspace, seen)?,
+                }
+                self.after_attention(x, scratch)
+            }
         }
-        self.o.forward_residual_into(&seen.flatten_from(1)?, x, out)?;
-        self.feed_forward_norm.forward_into(out, normed)?;
+    }
+
+    /// From `scratch.seen` to `scratch.x`; x is the layer's input.
+    fn after_attention(&self, x: &Tensor, scratch: &Scratch) -> Result<()> {
+        self.o.forward_residual_into(&scratch.seen.flatten_from(1)?, x, &scratch.x)?;
+        self.feed_forward_norm.forward_into(&scratch.x, &scratch.normed)?;
         self.feed_forward.add(scratch)
     }
 

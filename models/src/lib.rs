@@ -42,6 +42,7 @@ mod layer;
 mod mail;
 pub mod models;
 mod prefill;
+mod prompt;
 mod replay;
 mod rows;
 mod sampler;

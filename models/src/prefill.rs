@@ -2,6 +2,7 @@
 
 use crate::cache::{Cache, Next};
 use crate::decoder::Decoder;
+use crate::prompt::{Prompt, Wanted};
 use candle::{bail, Result, Tensor};
 
 impl Decoder {
@@ -45,14 +46,17 @@ impl Decoder {
         let new = [&sequence.tokens[rows..], tokens].concat();
         cache.reserve(slot, rows + new.len())?;
         cache.batches.forget(slot);
-        let device = self.device();
-        let mut last = None;
-        for (i, chunk) in new.chunks(self.chunk).enumerate() {
-            let x = self.body.table.rows(&Tensor::new(chunk, &device)?)?;
-            let x = self.body.prompt(&x, slot, rows + i * self.chunk, &cache.store)?;
-            last = Some(x.narrow(0, chunk.len() - 1, 1)?.contiguous()?);
+        let (prompt, list) = Prompt::new(slot, [rows, new.len()], &new, &self.device())?;
+        let scratch = self.body.scratch(new.len().min(self.chunk))?;
+        let mut last = scratch.x.narrow(0, 0, 1)?;
+        for first in (0..new.len()).step_by(self.chunk) {
+            let count = self.chunk.min(new.len() - first);
+            let (scratch, is_last) = (scratch.first(count)?, first + count == new.len());
+            let wanted = if is_last { Wanted::Last } else { Wanted::None };
+            self.body.table.rows_into(&list.narrow(0, first, count)?, &scratch.x)?;
+            self.body.prompt(&scratch.x, &prompt.part(first, count)?, wanted, &cache.store, &scratch)?;
+            last = scratch.x.narrow(0, count - 1, 1)?;
         }
-        let Some(last) = last else { bail!("Decoder: no token for slot {slot}") };
         let logits = self.logits(&last)?;
         let sequence = &mut cache.slots[slot];
         sequence.tokens.extend_from_slice(tokens);

@@ -21,7 +21,7 @@ pub(crate) struct Scratch {
 }
 
 /// Memory of the part of a layer after attention.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Gates {
     pub dense: Option<GatedMlpWorkspace>,
     pub experts: Option<moe::Workspace>,
@@ -39,6 +39,29 @@ impl Scratch {
             q: tensor(&[rows, heads, head_size])?,
             seen: tensor(&[rows, heads, head_size])?,
             gates,
+        })
+    }
+
+    /// The memory of the first rows.
+    pub fn first(&self, rows: usize) -> Result<Self> {
+        self.part(0, rows)
+    }
+
+    /// The memory of one row.
+    pub fn row(&self, at: usize) -> Result<Self> {
+        self.part(at, 1)
+    }
+
+    fn part(&self, first: usize, rows: usize) -> Result<Self> {
+        let Self { x, normed, qkv, q, seen, gates } = self;
+        let part = |tensor: &Tensor| tensor.narrow(0, first, rows);
+        Ok(Self {
+            x: part(x)?,
+            normed: part(normed)?,
+            qkv: part(qkv)?,
+            q: part(q)?,
+            seen: part(seen)?,
+            gates: gates.clone(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The names of `candle_transformers::models::llama`.
 
-use super::sequences::{embed, last};
+use super::sequences::embed;
 use super::{Plain, Sequences};
 use crate::decoder::Decoder;
 use candle::{bail, DType, Device, Result, Tensor};
@@ -248,8 +248,8 @@ impl Llama {
             }
             cache.sequences.clear();
         }
-        let x = cache.sequences.forward(&self.decoder.body, input_embed, index_pos)?;
-        self.decoder.logits(&last(&x)?)
+        let x = cache.sequences.last(&self.decoder.body, input_embed, index_pos)?;
+        self.decoder.logits(&x)
     }
 
     /// The logits of each sequence's last token, (sequences, tokens) in u32 to (sequences, vocabulary) in f32. The first token is at `index_pos`.

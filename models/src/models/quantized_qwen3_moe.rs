@@ -1,6 +1,6 @@
 //! The names of `candle_transformers::models::quantized_qwen3_moe`.
 
-use super::sequences::{embed, last};
+use super::sequences::embed;
 use super::Sequences;
 use crate::decoder::Decoder;
 use candle::quantized::gguf_file;
@@ -46,7 +46,7 @@ impl GGUFQWenMoE {
     /// A position that the cache has not reached, more tokens than the model's longest sequence, and a device without room.
     pub fn forward(&mut self, x: &Tensor, offset: usize) -> Result<Tensor> {
         let body = &self.decoder.body;
-        let x = self.sequences.forward(body, &embed(body, x)?, offset)?;
-        self.decoder.logits(&last(&x)?)
+        let x = self.sequences.last(body, &embed(body, x)?, offset)?;
+        self.decoder.logits(&x)
     }
 }

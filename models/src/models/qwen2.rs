@@ -1,6 +1,6 @@
 //! The names of `candle_transformers::models::qwen2`.
 
-use super::sequences::{embed, last};
+use super::sequences::embed;
 use super::{Plain, Sequences};
 use crate::body::Body;
 use crate::decoder::Decoder;
@@ -131,8 +131,8 @@ impl ModelForCausalLM {
     /// A position that the cache has not reached, more tokens than the model's longest sequence, and a device without room.
     pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
         let body = &self.decoder.body;
-        let x = self.sequences.forward(body, &embed(body, input_ids)?, seqlen_offset)?;
-        self.decoder.logits(&last(&x)?)?.to_dtype(self.decoder.dtype())?.unsqueeze(1)
+        let x = self.sequences.last(body, &embed(body, input_ids)?, seqlen_offset)?;
+        self.decoder.logits(&x)?.to_dtype(self.decoder.dtype())?.unsqueeze(1)
     }
 
     /// Gives the cache back.
