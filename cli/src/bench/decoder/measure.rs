@@ -220,13 +220,15 @@ impl Bench<'_> {
 
     fn prompts(&self, subject: &mut dyn Subject, length: usize) -> Result<(Vec<f32>, Samples)> {
         let prompt = self.prompt(length);
-        let logits = subject.prefill(&prompt)?;
+        let logits = subject.prefill(&prompt)?.to_vec1()?;
         let mut samples = Samples::default();
         for _ in 0..self.options.runs {
             self.device.synchronize()?;
             let start = Instant::now();
-            subject.prefill(&prompt)?;
+            let logits = subject.prefill(&prompt)?;
+            self.device.synchronize()?;
             samples.push(start.elapsed().as_secs_f64());
+            drop(logits);
         }
         Ok((logits, samples))
     }

@@ -5,7 +5,7 @@ use super::pool::Pool;
 use super::record::CAPTURED;
 use super::size::{Size, Weights};
 use super::subject::{dtype, Subject};
-use candle::{bail, DType, Device, Result};
+use candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
 use std::time::Instant;
@@ -48,13 +48,13 @@ impl Ours {
 }
 
 impl Subject for Ours {
-    fn prefill(&mut self, prompt: &[u32]) -> Result<Vec<f32>> {
+    fn prefill(&mut self, prompt: &[u32]) -> Result<Tensor> {
         let mut cache = match self.prompt.take() {
             Some(cache) if cache.capacity() >= prompt.len() => cache,
             _ => self.cache(1, prompt.len())?,
         };
         cache.clear(0)?;
-        let logits = self.decoder.prefill(0, prompt, &mut cache)?.to_vec1();
+        let logits = self.decoder.prefill(0, prompt, &mut cache);
         self.prompt = Some(cache);
         logits
     }

@@ -106,8 +106,8 @@ fn largest(logits: &Tensor) -> candle::Result<Tensor> {
 }
 
 impl Subject for Stock {
-    fn prefill(&mut self, prompt: &[u32]) -> candle::Result<Vec<f32>> {
-        self.logits(prompt)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+    fn prefill(&mut self, prompt: &[u32]) -> candle::Result<Tensor> {
+        self.logits(prompt)?.to_dtype(DType::F32)?.flatten_all()
     }
 
     fn first_token(&mut self, prompt: &[u32]) -> candle::Result<u32> {

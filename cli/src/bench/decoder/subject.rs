@@ -1,11 +1,11 @@
 //! A decoder that can be timed.
 
-use candle::{DType, Device, Result};
+use candle::{DType, Device, Result, Tensor};
 
 /// A loaded decoder.
 pub trait Subject {
-    /// The logits after a prompt of one sequence, from nothing. The device is idle then.
-    fn prefill(&mut self, prompt: &[u32]) -> Result<Vec<f32>>;
+    /// The logits after a prompt of one sequence, from nothing: (vocabulary) in f32 on the device, which may still compute them.
+    fn prefill(&mut self, prompt: &[u32]) -> Result<Tensor>;
     /// From nothing to the first token after a prompt.
     fn first_token(&mut self, prompt: &[u32]) -> Result<u32>;
     /// Device memory of a prompt, besides the weights.
