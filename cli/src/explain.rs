@@ -4,7 +4,7 @@ use crate::words::{self, words, Words};
 use crate::{device, tell, Failure, Result};
 use candle_tilegemm::dispatch::{Dispatcher, Explanation, Policy};
 use candle_tilegemm::kernel::Fusion;
-use candle_tilegemm::problem::{BiasAxis, Gate, Groups};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Gate, Groups};
 use candle_tilegemm::{internal::cost, workspace, Activation, Format, Layout, Problem};
 use serde_json::{json, Value};
 use std::fmt;
@@ -55,6 +55,9 @@ pub struct Args {
     /// Apply a function to the biased product
     #[arg(long, default_value = "identity", value_parser = words(ACTIVATIONS))]
     activation: Activation,
+    /// Add a matrix of the result's shape and type behind the function: the residual of a layer
+    #[arg(long, conflicts_with_all = ["gate", "experts"])]
+    residual: bool,
     /// Exclude the vendor library
     #[arg(long, conflicts_with = "force")]
     own: bool,
@@ -158,10 +161,14 @@ impl Args {
             problem.b.format = b;
         }
         problem.d.format = self.out.unwrap_or(self.dtype);
+        if self.residual {
+            problem.epilogue = Epilogue::new(1.0, 1.0);
+        }
         problem.epilogue.bias = self.bias.then_some(BiasAxis::N);
         problem.epilogue.activation = self.activation;
         problem.epilogue.gate = self.gate;
         problem.d.row_stride = problem.columns_of_d() as i64;
+        problem.epilogue.c = self.residual.then_some(problem.d);
         problem.f32_mode = self.f32.mode()?;
         if self.f32.mode.is_some() && self.dtype != Format::F32 {
             return Err(Failure::Usage(format!("--f32 is about operands in f32; these are in {}", self.dtype)));

@@ -3,6 +3,7 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::problem::Epilogue;
 use candle_tilegemm::{Format, Layout, Problem};
 use serde_json::Value;
 use std::process::Command;
@@ -111,6 +112,30 @@ fn explain_splits_an_epilogue_as_the_op_does() {
     let value: Value = serde_json::from_str(&explain(&["--json"])).unwrap();
     assert_eq!((&value["chosen"], &value["elementwise_kernels"]), (&"cublas_f64_nt".into(), &1.into()));
     assert_eq!(value["candidates"].as_array().unwrap().len(), KERNELS.len());
+}
+
+/// The residual of a layer: fused where a kernel does, else an elementwise kernel's.
+#[test]
+fn explain_knows_residuals() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    for ([m, n, k], dtype) in [([2048, 4096, 14336], Format::BF16), ([317, 4096, 4095], Format::F32)] {
+        let problem = Problem::dense(m, n, k, 1, Layout::NT, dtype).with(|problem| {
+            problem.epilogue = Epilogue::new(1.0, 1.0);
+            problem.epilogue.c = Some(problem.d);
+        });
+        let (epilogue, passes) = problem.epilogue.keep(dispatcher.fuse(&problem, Policy::default()).unwrap());
+        let asked = problem.with(|problem| problem.epilogue = epilogue).to_string();
+        let [m, n, k] = [m, n, k].map(|size| size.to_string());
+        let value = json(&["explain", &m, &n, &k, "--dtype", dtype.name(), "--residual", "--json"]);
+        assert_eq!((&value["asked"], &value["elementwise_kernels"]), (&asked.into(), &passes.into()));
+    }
+    let text = stdout(&["explain", "2048", "4096", "14336", "--residual"]);
+    assert!(text.contains("2048x4096x14336 nt bf16 + 1 C"), "{text}");
+    for other in [&["--gate", "halves"][..], &["--experts", "8"]] {
+        let refused = tilegemm(&[&["explain", "64", "64", "64", "--residual"], other].concat());
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains("cannot be used with"), "{}", refused.stderr);
+    }
 }
 
 #[test]
