@@ -39,6 +39,12 @@ pub fn elementwise_us(problem: &Problem, passes: usize, device: &DeviceInfo) -> 
     passes as f64 * (device.model.launch_us + pipeline::stream_us(bytes, 1.0, device))
 }
 
+/// Time of a kernel that gates a product: it reads the product, and writes half as many numbers.
+pub fn gate_us(problem: &Problem, device: &DeviceInfo) -> f64 {
+    let bytes = 3.0 * problem.outputs() * problem.d.format.bits() / 8.0;
+    device.model.overlapped_launch_us + pipeline::stream_us(bytes, 1.0, device)
+}
+
 pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> f64 {
     match (operands, math) {
         (Format::F32, Math::Native) => device.model.f32_tflops,

@@ -221,7 +221,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Arch { built, device } => {
             (Nearness::Elsewhere, format!("the device is an sm{device}; these are built for "), built.to_string())
         }
-        Rejection::Groups | Rejection::NoGroups | Rejection::ByName => {
+        Rejection::Groups | Rejection::NoGroups | Rejection::NoGate | Rejection::ByName => {
             (Nearness::Elsewhere, rejection.to_string(), String::new())
         }
         _ => (Nearness::Operands, rejection.to_string(), String::new()),

@@ -6,7 +6,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Estimates.
 pub mod cost {
-    pub use crate::cost::{elementwise_us, roofline_us};
+    pub use crate::cost::{elementwise_us, gate_us, roofline_us};
     pub use crate::family::data::estimate_us;
 }
 

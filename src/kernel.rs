@@ -18,7 +18,7 @@ mod rejection;
 mod sums;
 
 use limits::Row;
-pub(crate) use limits::{Extent, Grouping, Limits, Tiles, INT};
+pub(crate) use limits::{Extent, Gating, Grouping, Limits, Tiles, INT};
 
 /// Shared memory that the system takes of each thread block (CUDA C++ Programming Guide, "Compute Capability 8.x", "Shared Memory").
 const BLOCK_BYTES: u32 = 1024;
@@ -255,7 +255,13 @@ impl KernelDesc {
 
     /// Whether the kernel takes gated products ([`Gate`](crate::problem::Gate)).
     pub fn takes_gates(&self) -> bool {
-        self.limits.gates
+        self.limits.gates != Gating::Never
+    }
+
+    /// Whether the kernel takes gated products only.
+    #[doc(hidden)]
+    pub fn needs_gates(&self) -> bool {
+        self.limits.gates == Gating::Halves
     }
 
     /// Whether both kernels are of one row, or of rows that differ in the type of the result.
@@ -277,6 +283,7 @@ impl KernelDesc {
             return Err(Rejection::Arch { built: self.arch, device: device.capability });
         }
         self.limits.check_groups(problem)?;
+        self.limits.check_gate(problem)?;
         let need = problem.types();
         if self.types != need {
             return Err(Rejection::Types { have: self.types.into(), need: need.into() });

@@ -76,14 +76,22 @@ enum Grouping {
     Always,
 }
 
+/// Gated products: whether a kernel takes such products beside others, or takes no others, and these with gates in halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Gating {
+    Optional,
+    Halves,
+}
+
 /// The `[limits]` table. An absent field sets no limit.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
     /// Absent: the kernels take no groups.
     groups: Option<Grouping>,
-    /// The kernels take gated products.
-    gates: bool,
+    /// Absent: the kernels take no gated products.
+    gates: Option<Gating>,
     /// The kernels take products whose gates multiply C.
     gates_c: bool,
     /// The most rows, columns of B, columns of A, and matrices.
@@ -145,7 +153,7 @@ impl Limits {
         let operands = |names: &[String]| OPERANDS.map(|operand| names.iter().any(|name| name == operand));
         Ok(Numbers {
             groups: self.groups.map_or("Never".into(), |groups| format!("{groups:?}")),
-            gates: self.gates,
+            gates: self.gates.map_or("Never".into(), |gates| format!("{gates:?}")),
             gates_c: self.gates_c,
             rows: if self.rows_of_tile { Some(kernel.tile[0].into()) } else { extents },
             columns: extents,
@@ -175,7 +183,7 @@ struct TileNumbers {
 /// The limits of a kernel. `None`: no limit.
 pub(super) struct Numbers {
     groups: String,
-    gates: bool,
+    gates: String,
     gates_c: bool,
     rows: Option<u64>,
     columns: Option<u64>,
@@ -206,7 +214,7 @@ impl Numbers {
         let multiples = EXTENTS.iter().zip(self.multiples).filter(|(_, is_multiple)| *is_multiple);
         let multiples: String = multiples.map(|((_, variant), _)| format!("Extent::{variant}, ")).collect();
         format!(
-            "Limits {{ groups: Grouping::{}, gates: {}, gates_c: {}, rows: {}, columns: {}, k: {}, matrices: {}, \
+            "Limits {{ groups: Grouping::{}, gates: Gating::{}, gates_c: {}, rows: {}, columns: {}, k: {}, matrices: {}, \
              tiles: {tiles}, least_k: {}, most_k: {}, any_strides: {}, two_batch_dims: {}, aligned: {:?}, tma: {:?}, \
              multiples: &[{multiples}], clustered: {}, adds_to_d: {} }}",
             self.groups,
@@ -237,7 +245,7 @@ impl Numbers {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let fields = [
             ("groups", own(format!("Grouping::{}", self.groups.to_lowercase()), "Grouping::never")),
-            ("gates", own(self.gates.to_string(), "false")),
+            ("gates", own((self.gates != "Never").to_string(), "false")),
             ("gates_c", own(self.gates_c.to_string(), "false")),
             ("fusion", own(format!("Fusion::{}", kernel.epilogue), "Fusion::full")),
             ("rows", number(self.rows)),

@@ -185,20 +185,29 @@ struct Split {
     /// The number of elementwise kernels after the GEMM kernel, and their time.
     passes: usize,
     passes_us: f64,
+    /// Whether a kernel of its own applies a gate.
+    gates: bool,
 }
 
 impl Split {
     fn of(problem: &Problem, dispatcher: &Dispatcher, policy: Policy) -> Self {
         let fusion = dispatcher.fuse(problem, policy).unwrap_or(Fusion::Full);
+        if problem.epilogue.gate.is_some() && fusion == Fusion::None {
+            let passes_us = cost::gate_us(problem, dispatcher.device());
+            return Self { problem: problem.ungated(), passes: 1, passes_us, gates: true };
+        }
         let (epilogue, passes) = problem.epilogue.keep(fusion);
         let passes_us = cost::elementwise_us(problem, passes, dispatcher.device());
-        Self { problem: (*problem).with(|p| p.epilogue = epilogue), passes, passes_us }
+        Self { problem: (*problem).with(|p| p.epilogue = epilogue), passes, passes_us, gates: false }
     }
 }
 
 impl fmt::Display for Split {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = self.passes_us;
+        if self.gates {
+            return write!(f, "no kernel is faster with the gate in its epilogue: a kernel of its own applies it afterwards, {us:.1} us more");
+        }
         write!(f, "the rest of the epilogue is best done by an elementwise kernel afterwards: {us:.1} us more")
     }
 }

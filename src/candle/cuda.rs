@@ -1,5 +1,6 @@
 //! The op on a GPU: storage and layouts to pointers, and the launch.
 
+pub(super) mod gated;
 #[cfg(feature = "experts")]
 pub(super) mod grouped;
 pub(super) mod into;
@@ -85,6 +86,13 @@ impl Launcher {
         Ok(Self { queue, dispatcher: launch::dispatcher(ordinal(device))?, policy: launch::policy()? })
     }
 
+    /// The same for this op, which may ask for rows that do not depend on one another.
+    fn of(device: &CudaDevice, op: &GemmOp) -> Result<Self> {
+        let launcher = Self::on(device, &device.cuda_stream())?;
+        let invariant = launcher.policy.batch_invariant || op.batch_invariant;
+        Ok(Self { policy: launcher.policy.with_batch_invariance(invariant), ..launcher })
+    }
+
     /// # Safety
     /// As for [`launch::launch`].
     unsafe fn launch(&self, problem: &Problem, pointers: Pointers) -> Result<()> {
@@ -153,9 +161,7 @@ fn forward_as<T: CudaDType + DeviceRepr, Out: CudaDType + DeviceRepr>(
         let align = [a, b, c, d].map(power_of_two_in);
         let problem = op.problem(format, lhs.1, rhs.1, Some(align))?;
         let pointers = Pointers { c: c as _, bias: bias as _, ..Pointers::new(a as _, b as _, d as _) };
-        let mut launcher = Launcher::on(&device, &stream)?;
-        let invariant = launcher.policy.batch_invariant || op.batch_invariant;
-        launcher.policy = launcher.policy.with_batch_invariance(invariant);
+        let launcher = Launcher::of(&device, op)?;
         // SAFETY: candle's layouts stay inside their storage, the guards above keep the storage alive, and D is freshly allocated.
         unsafe { launcher.launch_with_epilogue(&problem, pointers, false)? };
     }

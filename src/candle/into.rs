@@ -2,6 +2,8 @@
 
 use super::lowering::GemmOp;
 use super::tensors::Block;
+use crate::layer::GateFunction;
+use crate::problem::Gate;
 use ::candle::{bail, Result, Tensor};
 
 const BLOCK: Block = Block("gemm");
@@ -45,5 +47,24 @@ impl Into<'_> {
             tensor.map_or(Ok(()), |tensor| BLOCK.apart(what, tensor, out))?;
         }
         residual.map_or(Ok(false), |residual| BLOCK.apart_or_same("the residual", residual, out))
+    }
+}
+
+/// A product with a gate, of operands that have been checked.
+pub(super) struct Gated<'a> {
+    pub op: &'a GemmOp,
+    pub lhs: &'a Tensor,
+    pub rhs: &'a Tensor,
+    pub bias: Option<&'a Tensor>,
+    pub gate: Gate,
+    pub function: GateFunction,
+    /// The result.
+    pub out: &'a Tensor,
+}
+
+impl Gated<'_> {
+    /// The product into this tensor: the result, or memory for the product without its gate.
+    pub fn product<'b>(&'b self, out: &'b Tensor) -> Into<'b> {
+        Into { op: self.op, lhs: self.lhs, rhs: self.rhs, bias: self.bias, residual: None, out }
     }
 }

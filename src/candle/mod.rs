@@ -9,6 +9,8 @@ mod cpu;
 pub mod cublaslt;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod gated;
+mod gates;
 mod gemm_op;
 mod grouped_gemm;
 mod into;

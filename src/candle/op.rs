@@ -12,7 +12,8 @@ use super::lowering::{format_of, product_shape, GemmOp, Third};
 use super::numbers::put;
 #[cfg(feature = "cuda")]
 use super::tensors::key;
-use crate::problem::{Activation, F32Mode};
+use crate::layer::GateFunction;
+use crate::problem::{Activation, F32Mode, Gate};
 use ::candle::{DType, Device, Error, Result, Shape, Tensor};
 
 /// The method `gemm` of tensors.
@@ -63,14 +64,16 @@ impl GemmExt for Tensor {
 pub struct Gemm {
     alpha: f64,
     beta: f64,
-    bias: Option<Tensor>,
-    residual: Option<Tensor>,
-    activation: Activation,
+    pub(super) bias: Option<Tensor>,
+    pub(super) residual: Option<Tensor>,
+    pub(super) activation: Activation,
     f32_mode: Option<F32Mode>,
     batch_invariant: bool,
-    out_dtype: Option<DType>,
+    pub(super) out_dtype: Option<DType>,
     broadcast_batch: bool,
     gates_c: bool,
+    pub(super) gate: Option<(Gate, GateFunction)>,
+    pub(super) scratch: Option<Tensor>,
 }
 
 impl Default for Gemm {
@@ -86,6 +89,8 @@ impl Default for Gemm {
             out_dtype: None,
             broadcast_batch: false,
             gates_c: false,
+            gate: None,
+            scratch: None,
         }
     }
 }
@@ -111,6 +116,35 @@ impl Gemm {
     /// Applies a function to the biased product.
     pub fn activation(mut self, activation: Activation) -> Self {
         self.activation = activation;
+        self
+    }
+
+    /// Makes gates of columns of the biased product: the result, `function(gate) * up`, has half of its columns. The gates are the first half, or gates and
+    /// numbers lie in turns. No gradient passes.
+    ///
+    /// On the CPU, and where a kernel fuses the gate, the result is rounded once. Elsewhere on a GPU a kernel of its own gates the product, which has been rounded.
+    /// There [`forward_into`](Self::forward_into) needs memory for the product: [`scratch`](Self::scratch).
+    ///
+    /// ```
+    /// use candle::{Device, Tensor};
+    /// use candle_tilegemm::nn::GateFunction;
+    /// use candle_tilegemm::problem::Gate;
+    /// use candle_tilegemm::Gemm;
+    ///
+    /// let x = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+    /// let gate_up = Tensor::new(&[[1f32, 1.], [0., -2.], [5., 0.], [0., 3.]], &Device::Cpu)?; // two gates, two numbers
+    /// let y = Gemm::new().gate(Gate::Halves, GateFunction::Relu2).forward(&x, &gate_up.t()?)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[9. * 5., 0.]]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn gate(mut self, gate: Gate, function: GateFunction) -> Self {
+        self.gate = Some((gate, function));
+        self
+    }
+
+    /// Memory for a gated product that is not fused: contiguous, in the type of the result, with at least as many numbers as the product has before its gate.
+    pub fn scratch(mut self, scratch: &Tensor) -> Self {
+        self.scratch = Some(scratch.clone());
         self
     }
 
@@ -212,11 +246,10 @@ impl Gemm {
     /// Shapes, devices and dtypes that do not fit, with the messages of [`Tensor::matmul`]; and the errors of the
     /// kernel's launch.
     pub fn forward(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
-        let (rhs, shape) = matched(lhs, rhs, self.broadcast_batch)?;
-        same_device_and_dtype(lhs, &rhs, "matmul")?;
-        format_of(lhs.dtype())?;
-        self.check_out(lhs.dtype())?;
-        self.check_extras(lhs, &shape)?;
+        if self.gate.is_some() {
+            return self.forward_gated(lhs, rhs);
+        }
+        let (rhs, _) = self.check(lhs, rhs)?;
         let op = self.op()?;
         let third = match op.third {
             Some(Third::Bias) => self.bias.as_ref(),
@@ -251,11 +284,10 @@ impl Gemm {
     /// As for [`forward`](Self::forward); a tensor that does not fit or shares memory with an operand; tensors that track gradients; and on a GPU operands that
     /// [`forward`](Self::forward) would copy.
     pub fn forward_into(&self, lhs: &Tensor, rhs: &Tensor, out: &Tensor) -> Result<()> {
-        let (same, shape) = matched(lhs, rhs, self.broadcast_batch)?;
-        same_device_and_dtype(lhs, &same, "matmul")?;
-        format_of(lhs.dtype())?;
-        self.check_out(lhs.dtype())?;
-        self.check_extras(lhs, &shape)?;
+        if self.gate.is_some() {
+            return self.gated_into(lhs, rhs, out);
+        }
+        let (same, shape) = self.check(lhs, rhs)?;
         let residual = self.residual.as_ref().filter(|_| self.beta != 0.0);
         let third = self.bias.is_some().then_some(Third::Bias);
         let op = self.op_of(third, residual.cloned());
@@ -276,6 +308,16 @@ impl Gemm {
         }
     }
 
+    /// The operand rhs with the batch dimensions of the product, whose shape without a gate is the second: all that is checked before a launch.
+    pub(super) fn check(&self, lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Shape)> {
+        let (same, shape) = matched(lhs, rhs, self.broadcast_batch)?;
+        same_device_and_dtype(lhs, &same, "matmul")?;
+        format_of(lhs.dtype())?;
+        self.check_out(lhs.dtype())?;
+        self.check_extras(lhs, &shape)?;
+        Ok((same, shape))
+    }
+
     /// The residual, unless beta is 0: then the residual only gets a gradient of zeros.
     fn used_residual(&self) -> Option<&Tensor> {
         self.residual.as_ref().filter(|residual| self.beta != 0.0 || residual.track_op())
@@ -293,7 +335,7 @@ impl Gemm {
         Ok(self.op_of(third, beside.map(|residual| residual.contiguous()).transpose()?))
     }
 
-    fn op_of(&self, third: Option<Third>, residual: Option<Tensor>) -> GemmOp {
+    pub(super) fn op_of(&self, third: Option<Third>, residual: Option<Tensor>) -> GemmOp {
         GemmOp {
             alpha: self.alpha,
             beta: self.beta,

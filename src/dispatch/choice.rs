@@ -231,6 +231,7 @@ fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo,
             | Rejection::Types { .. }
             | Rejection::Groups
             | Rejection::NoGroups
+            | Rejection::NoGate
             | Rejection::Layout { .. },
         )
         | Ok(_) => None,

@@ -2,7 +2,7 @@
 //! has the device code and the rows of the table.
 
 use crate::arch::Arch;
-use crate::kernel::{Extent, Fusion, Grouping, KernelDesc, Limits, Math, Role, Room, Tiles};
+use crate::kernel::{Extent, Fusion, Gating, Grouping, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{Format, Layout, Types};
 
 pub(crate) mod card;
@@ -26,6 +26,7 @@ mod sm90_bf16x6;
 mod sm90_bf16x6_direct;
 mod sm90_dgemm;
 mod sm90_few_rows;
+mod sm90_gated;
 mod sm90_gemm;
 mod sm90_gguf_gemm;
 mod sm90_gguf_grouped_gemm;

@@ -6,7 +6,7 @@
 
 use super::{Fusion, Math, Rejection};
 use crate::arch::DeviceInfo;
-use crate::problem::{Operand, Problem, Rows, MAX_ALIGN};
+use crate::problem::{Gate, Operand, Problem, Rows, MAX_ALIGN};
 
 /// The largest signed 32-bit integer.
 pub(crate) const INT: usize = i32::MAX as usize;
@@ -44,12 +44,20 @@ pub(crate) enum Grouping {
     Always,
 }
 
+/// Whether a kernel takes gated products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gating {
+    Never,
+    Optional,
+    /// It takes no others, and gates in halves only.
+    Halves,
+}
+
 /// The limits of a kernel on sizes, and its requirements on operands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
     pub groups: Grouping,
-    /// Whether the kernel takes gated products.
-    pub gates: bool,
+    pub gates: Gating,
     /// Whether the kernel takes products whose gates multiply C.
     pub gates_c: bool,
     /// The most rows.
@@ -156,6 +164,14 @@ impl Limits {
         }
     }
 
+    /// Checks whether `problem` is gated where the kernel takes gated products only.
+    pub fn check_gate(&self, problem: &Problem) -> Result<(), Rejection> {
+        match (self.gates, problem.epilogue.gate) {
+            (Gating::Halves, None | Some(Gate::Interleaved)) => Err(Rejection::NoGate),
+            _ => Ok(()),
+        }
+    }
+
     fn check_counts(&self, problem: &Problem) -> Result<(), Rejection> {
         let Problem { m, n, k, .. } = *problem;
         let matrices = problem.batch_count();
@@ -229,7 +245,7 @@ impl Limits {
         }
         if epilogue.gate.is_some() {
             match () {
-                _ if !self.gates => return Err(Rejection::Epilogue { what: "a gate" }),
+                _ if self.gates == Gating::Never => return Err(Rejection::Epilogue { what: "a gate" }),
                 _ if epilogue.reads_c() => return Err(Rejection::Epilogue { what: "beta * C of a gated product" }),
                 _ if !problem.n.is_multiple_of(2) => {
                     return Err(Rejection::RowLength { dimension: "N", have: problem.n, multiple: 2 });

@@ -61,6 +61,9 @@ pub enum Rejection {
     /// The kernel takes groups of rows only.
     #[error("takes groups of rows with a B each, the problem has one B for all rows")]
     NoGroups,
+    /// The kernel takes gated products only.
+    #[error("takes gated products only, in halves")]
+    NoGate,
     /// The kernel's arithmetic is not exact enough.
     #[error("multiplies f32 as {offers}, the f32 mode is {asked}")]
     Precision {

@@ -115,6 +115,15 @@ impl Problem {
         [self.a.format, self.b.format] == [Format::F32; 2]
     }
 
+    /// The product whose columns a kernel of its own gates: without the gate, with a dense D.
+    pub fn ungated(&self) -> Self {
+        let mut epilogue = self.epilogue;
+        (epilogue.gate, epilogue.activation) = (None, Activation::Identity);
+        let matrix = self.m.saturating_mul(self.n) as i64;
+        let d = Operand::row_major(self.d.format, self.n, [matrix.saturating_mul(self.batch[1] as i64), matrix]);
+        Self { d, epilogue, ..*self }
+    }
+
     /// Number of matrices in the batch; `usize::MAX` where the number does not fit.
     pub fn batch_count(&self) -> usize {
         self.batch[0].saturating_mul(self.batch[1])

@@ -26,6 +26,7 @@ mod experts;
 mod families;
 mod fma;
 mod folded;
+mod gated;
 mod gguf;
 mod gguf_errors;
 #[cfg(feature = "interpose-kernels")]
@@ -129,9 +130,9 @@ fn with_one_b() -> impl Iterator<Item = &'static KernelDesc> {
     built().filter(plain)
 }
 
-/// Whether a kernel takes problems with one B for all rows, in the format of A; `groups.rs` and `gguf.rs` have the others.
+/// Whether a kernel takes problems with one B for all rows, in the format of A, and no gate; `groups.rs`, `gguf.rs` and `gated.rs` have the others.
 fn plain(kernel: &&'static KernelDesc) -> bool {
-    !kernel.needs_groups() && kernel.types.a == kernel.types.b
+    !kernel.needs_groups() && !kernel.needs_gates() && kernel.types.a == kernel.types.b
 }
 
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
@@ -183,6 +184,7 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(experts::tests());
     tests.extend(families::tests());
     tests.extend(fma::tests());
+    tests.extend(gated::tests());
     tests.extend(gguf::tests());
     tests.extend(gguf_errors::tests());
     #[cfg(feature = "interpose-kernels")]

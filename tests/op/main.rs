@@ -8,6 +8,7 @@ mod cublaslt;
 mod errors;
 mod experts;
 mod forward;
+mod gated;
 mod into;
 mod layers;
 mod models;

@@ -118,7 +118,10 @@ fn what_no_kernel_takes_yet_is_refused_by_all() {
         for kernel in KERNELS.iter() {
             let refused = kernel.supports(&canonical, &DeviceInfo::h100()).unwrap_err();
             assert!(
-                matches!(refused, Rejection::Types { .. } | Rejection::NoGroups | Rejection::Arch { .. }),
+                matches!(
+                    refused,
+                    Rejection::Types { .. } | Rejection::NoGroups | Rejection::NoGate | Rejection::Arch { .. }
+                ),
                 "{kernel}: {refused}"
             );
         }

@@ -5,7 +5,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::internal::launch::rehearse;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection, Role};
-use candle_tilegemm::problem::{BiasAxis, Bounds, Epilogue, Groups, Operand, Rows, Scale};
+use candle_tilegemm::problem::{BiasAxis, Bounds, Epilogue, Gate, Groups, Operand, Rows, Scale};
 use candle_tilegemm::{Activation, Config, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -42,14 +42,16 @@ fn takes(kernel: &'static KernelDesc, problem: &Problem, config: [i32; 8]) -> bo
     rehearse(kernel, problem, config, device(kernel).sm_count).unwrap().is_some()
 }
 
-/// A bare product of the kernel's types and layout, in the mode that admits the kernel.
+/// A bare product of the kernel's types and layout, in the mode that admits the kernel; gated where it takes no other.
 fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4]) -> Problem {
     let layout = if kernel.layout == Layout::Any { Layout::NT } else { kernel.layout };
     let problem = Problem::dense(m, n, k, batch, layout, kernel.types.a);
     let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
     let problem = problem.with(|p| (p.b.format, p.d.format, p.f32_mode) = (kernel.types.b, kernel.types.d, f32_mode));
     let grouped = |p: &mut Problem| (p.groups, p.batch) = (Some(Groups::new(3)), [1, 1]);
-    (if kernel.needs_groups() { problem.with(grouped) } else { problem }).canonical().problem
+    let gated = |p: &mut Problem| (p.epilogue.gate, p.d.row_stride) = (Some(Gate::Halves), n as i64 / 2);
+    let problem = if kernel.needs_groups() { problem.with(grouped) } else { problem };
+    (if kernel.needs_gates() { problem.with(gated) } else { problem }).canonical().problem
 }
 
 fn extent(most: usize) -> impl Strategy<Value = usize> {
@@ -331,7 +333,7 @@ fn configurations_of_other_problems_are_refused() {
     }
 }
 
-/// A kernel reads its operands as its own formats say: other formats, factors and groups are refused.
+/// A kernel reads its operands as its own formats say: other formats, factors, groups and gates are refused.
 #[test]
 fn other_types_are_refused() {
     let mut tried = 0;
@@ -359,6 +361,9 @@ fn other_types_are_refused() {
                 wrong.push(of(&|p| p.groups = None));
             } else if !kernel.takes_groups() {
                 wrong.push(of(&|p| p.groups = Some(Groups::new(2))));
+            }
+            if kernel.needs_gates() {
+                wrong.extend([None, Some(Gate::Interleaved)].map(|gate| of(&|p| p.epilogue.gate = gate)));
             }
             for wrong in wrong {
                 assert!(!takes(kernel, &wrong, config), "{kernel} takes {wrong}");

@@ -122,6 +122,22 @@ fn few_rows() -> Vec<Edge> {
     ]
 }
 
+/// Gates in the first half of the columns, of one matrix, without a bias; TMA reads A and B, and D lies anywhere.
+fn gates() -> Vec<Edge> {
+    let kernel = "sm90_gated_bf16_nt_128x128x64_2x1";
+    let plain = gated(nt(BF16, [200, 512, 1024, 1]));
+    vec![
+        edge(kernel, plain, nt(BF16, [200, 512, 1024, 1])),
+        edge(kernel, plain, plain.with(|p| p.epilogue.gate = Some(Gate::Interleaved))),
+        edge(kernel, plain, biased(plain)),
+        edge(kernel, plain, gated(nt(BF16, [200, 512, 1024, 2]))),
+        edge(kernel, gated(nt(BF16, [200, 514, 1024, 1])), gated(nt(BF16, [200, 513, 1024, 1]))),
+        edge(kernel, misaligned(plain, |p| &mut p.d, 2), misaligned(plain, |p| &mut p.a, 8)),
+        edge(kernel, plain.with(|p| p.d.row_stride = 257), apart(plain, [1028, 1024, 256])),
+        edge(kernel, gated(nt(BF16, [8, HALF - 2, 8, 1])), gated(nt(BF16, [8, HALF, 8, 1]))),
+    ]
+}
+
 fn gguf_and_groups() -> Vec<Edge> {
     let gemv = "gguf_gemv_sm90_f32_q4k_nt_16x16x4096_1x1_align4";
     let grouped_gemv = "gguf_grouped_gemv_sm90_f32_q4k_nt_8x16x4096_1x1_align4";
@@ -219,7 +235,7 @@ fn half_precision() -> Vec<Edge> {
 }
 
 fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Problem)> {
-    let all = [few_rows(), gguf_and_groups(), f32_and_f64(), half_precision()].into_iter().flatten();
+    let all = [few_rows(), gates(), gguf_and_groups(), f32_and_f64(), half_precision()].into_iter().flatten();
     all.map(|Edge { kernel, within, beyond }| {
         let kernel = by_name(kernel).unwrap_or_else(|| panic!("{kernel} is no kernel"));
         let device =

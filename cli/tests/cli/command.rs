@@ -375,3 +375,19 @@ fn help_is_wrapped_between_words() {
         assert!(help.contains("\nExamples:\n  tilegemm "), "{help}");
     }
 }
+
+#[test]
+fn explain_says_whether_a_gate_is_fused() {
+    let args = |gate: &'static str| {
+        ["explain", "512", "28672", "4096", "--device", "h100", "--activation", "silu", "--gate", gate]
+    };
+    let value = json(&[&args("halves")[..], &["--json"]].concat());
+    let chosen = value["chosen"].as_str().unwrap();
+    assert!(chosen.starts_with("sm90_gated_bf16_nt_"), "{chosen}");
+    assert_eq!(value["elementwise_kernels"], 0);
+    let in_turns = stdout(&args("interleaved"));
+    assert!(in_turns.contains("a kernel of its own applies it afterwards"), "{in_turns}");
+    let value = json(&[&args("interleaved")[..], &["--json"]].concat());
+    assert_eq!(value["elementwise_kernels"], 1);
+    assert_eq!(value["asked"], "512x28672x4096 nt bf16", "the product whose columns are gated");
+}

@@ -8,9 +8,10 @@ use crate::kernel::Fusion;
 use crate::launch::{self, Pointers};
 use crate::problem::{power_of_two_in, Problem};
 use ::candle::{bail, CudaDevice, Layout, Result};
+use std::ffi::c_void;
 
-/// Computes a product of checked operands. `is_residual`: the result is the residual.
-pub(in crate::candle) fn product(device: &CudaDevice, of: &Into, is_residual: bool) -> Result<()> {
+/// The problem of checked operands where they lie, at addresses that are yet to be known.
+pub(super) fn problem_of(of: &Into) -> Result<Problem> {
     let format = format_of(of.lhs.dtype())?;
     let [.., rows, columns] = *of.out.dims() else { bail!("gemm: a result has two dimensions and more") };
     let batch = &of.out.dims()[..of.out.rank() - 2];
@@ -34,16 +35,24 @@ pub(in crate::candle) fn product(device: &CudaDevice, of: &Into, is_residual: bo
     let Some(problem) = of.op.problem_of_layouts(format, [&lhs, &rhs, &c, of.out.layout()])? else {
         bail!("gemm: more than two batch dimensions remain of {batch:?} matrices of {rows} x {columns}; call `.contiguous()?` on the operands before a product into a tensor");
     };
-    let mut launcher = Launcher::on(device, &device.cuda_stream())?;
-    let invariant = launcher.policy.batch_invariant || of.op.batch_invariant;
-    launcher.policy = launcher.policy.with_batch_invariance(invariant);
+    Ok(problem)
+}
+
+/// The problem at these addresses of A, B, C and D.
+pub(super) fn placed(problem: Problem, [a, b, c, d]: [*mut c_void; 4]) -> Problem {
+    problem.with(|problem| {
+        let operands = [(&mut problem.a, a), (&mut problem.b, b), (&mut problem.d, d)];
+        operands.into_iter().for_each(|(operand, at)| operand.pointer_align = power_of_two_in(at as u64));
+        problem.epilogue.c.iter_mut().for_each(|operand| operand.pointer_align = power_of_two_in(c as u64));
+    })
+}
+
+/// Computes a product of checked operands. `is_residual`: the result is the residual.
+pub(in crate::candle) fn product(device: &CudaDevice, of: &Into, is_residual: bool) -> Result<()> {
+    let (problem, launcher) = (problem_of(of)?, Launcher::of(device, of.op)?);
     let tensors = [Read(Some(of.lhs)), Read(Some(of.rhs)), Read(of.bias), Read(of.residual), Write(Some(of.out))];
     with(device, tensors, |[a, b, bias, c, d], _| {
-        let problem = problem.with(|problem| {
-            let operands = [(&mut problem.a, a), (&mut problem.b, b), (&mut problem.d, d)];
-            operands.into_iter().for_each(|(operand, at)| operand.pointer_align = power_of_two_in(at as u64));
-            problem.epilogue.c.iter_mut().for_each(|operand| operand.pointer_align = power_of_two_in(c as u64));
-        });
+        let problem = placed(problem, [a, b, c, d]);
         let pointers = Pointers { c, bias, ..Pointers::new(a, b, d) };
         // SAFETY: candle's layouts stay inside their storage, `with` holds the storage, and `check` has seen that D is apart from what is read, or the residual.
         unsafe { launcher.launch_with_epilogue(&problem, pointers, is_residual) }

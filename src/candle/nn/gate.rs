@@ -1,17 +1,10 @@
 //! Gates after a product that no kernel gates.
 
-#[cfg(feature = "cuda")]
-use crate::candle::cuda;
-#[cfg(feature = "layers")]
-use crate::candle::cuda::layers;
-use crate::candle::numbers::{narrow, wide};
-use crate::candle::tensors::{unwritten, Block, Rows, FLOATS};
+use crate::candle::gates;
+use crate::candle::tensors::{unwritten, Block, FLOATS};
 use crate::layer::GateFunction;
 use crate::problem::Gate;
-#[cfg(feature = "layers")]
-use ::candle::DType;
-use ::candle::{bail, Device, Result, Tensor};
-use rayon::prelude::*;
+use ::candle::{bail, Result, Tensor};
 
 const BLOCK: Block = Block("gate");
 
@@ -58,30 +51,5 @@ pub fn gate_into(x: &Tensor, gate: Gate, function: GateFunction, out: &Tensor) -
     if out.rows != x.rows {
         bail!("gate: the result has {} rows; expected {}, as many as x", out.rows, x.rows);
     }
-    match x.tensor.device() {
-        Device::Cpu => on_cpu(x, gate, function, out),
-        #[cfg(feature = "layers")]
-        Device::Cuda(device) if x.tensor.dtype() != DType::F32 && out.columns % 8 == 0 => {
-            layers::gate(device, x, gate == Gate::Interleaved, function, out)
-        }
-        #[cfg(feature = "cuda")]
-        Device::Cuda(_) if x.stride != columns || out.stride != columns / 2 => {
-            bail!("gate: x or the result is not contiguous; call `.contiguous()?` on it")
-        }
-        #[cfg(feature = "cuda")]
-        Device::Cuda(device) => cuda::gate(device, x, gate, function, out),
-        other => BLOCK.elsewhere(other),
-    }
-}
-
-fn on_cpu(x: Rows, gate: Gate, function: GateFunction, out: Rows) -> Result<()> {
-    let (values, n) = (wide(x)?, out.columns);
-    let mut results = vec![0.0; out.rows * n];
-    results.par_chunks_mut(n).zip(values.par_chunks(2 * n)).for_each(|(results, row)| {
-        for (j, result) in results.iter_mut().enumerate() {
-            let [gate, up] = gate.places(j, 2 * n);
-            *result = function.apply(row[gate]) * row[up];
-        }
-    });
-    narrow(out, &results)
+    gates::apply(x, gate, function, out)
 }

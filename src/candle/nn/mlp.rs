@@ -5,7 +5,7 @@ use super::merged::MergedLinear;
 use super::{Linear, QLinear};
 use crate::candle::tensors::{unwritten, Block, FLOATS};
 use crate::layer::GateFunction;
-use crate::problem::Gate;
+use crate::problem::{Activation, Gate};
 use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Module, Result, Tensor};
 use candle_nn::{init::DEFAULT_KAIMING_NORMAL, VarBuilder};
@@ -15,7 +15,7 @@ const BLOCK: Block = Block("GatedMlp");
 
 /// `down(function(gate(x)) * up(x))`: the feed-forward part of llama, mistral, qwen and gemma, with SwiGLU, GEGLU, or ReLU^2 as the gate.
 ///
-/// `gate` and `up` are one product of merged weights, and `down` adds the residual in its epilogue. Weights are dense or in blocks; inputs are in f16, bf16 or f32, of
+/// `gate` and `up` are one product of merged weights, with the gate in its epilogue where that is faster, and `down` adds the residual in its epilogue. Weights are dense or in blocks; inputs are in f16, bf16 or f32, of
 /// any rank. No gradient passes.
 ///
 /// ```
@@ -191,6 +191,9 @@ impl GatedMlp {
 
     /// The gated numbers of x, into `inner`.
     fn gates(&self, x: &Tensor, both: &Tensor, inner: &Tensor) -> Result<()> {
+        if let Some(layer) = self.gate_up.as_linear().filter(|layer| layer.activation == Activation::Identity) {
+            return layer.gated_into(x, (self.gate, self.function), both, inner);
+        }
         self.gate_up.forward_into(x, both)?;
         gate_into(both, self.gate, self.function, inner)
     }

@@ -34,7 +34,7 @@ pub use qlinear::{qlinear, qlinear_b, qlinear_no_bias, QLinear};
 pub use sampler::Sampler;
 
 use super::op::Gemm;
-use crate::problem::Activation;
+use crate::problem::{Activation, Gate};
 use ::candle::{Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 
@@ -124,6 +124,11 @@ impl Linear {
     /// As for [`Gemm::forward_into`].
     pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
         self.gemm().residual(residual).forward_into(x, &self.weight.t()?, out)
+    }
+
+    /// The gated product, without an activation of the layer, into a tensor that exists; `both` is memory for the product alone.
+    fn gated_into(&self, x: &Tensor, gate: (Gate, GateFunction), both: &Tensor, out: &Tensor) -> Result<()> {
+        self.gemm().gate(gate.0, gate.1).scratch(both).forward_into(x, &self.weight.t()?, out)
     }
 
     fn gemm(&self) -> Gemm {
