@@ -20,7 +20,8 @@ pub fn tests() -> Vec<(String, Test)> {
         (kernel.name.into(), Box::new(move |gpu| by_types!(kernel.types, all(gpu, kernel, None))))
     };
     let mut tests: Vec<_> = built().filter(|kernel| kernel.needs_gates()).map(of_kernel).collect();
-    let checks: [(&str, fn(&Device) -> Fallible<()>); 4] = [
+    type Check = fn(&Device) -> Fallible<()>;
+    let checks: [(&str, Check); 4] = [
         ("gated_products", products::products),
         ("gated_products_into", products::into),
         ("gated_refusals", products::refusals),
