@@ -304,6 +304,22 @@ unsafe extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct tg_widen {
+    pub cache: tg_cache,
+    pub k: *mut ::std::os::raw::c_void,
+    pub v: *mut ::std::os::raw::c_void,
+    pub slot: i32,
+    pub rows: i32,
+    pub format: tg_format,
+}
+unsafe extern "C" {
+    pub fn tg_widen_launch(
+        args: *const tg_widen,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct tg_prefill_args {
     pub format: tg_format,
     pub causal: i32,

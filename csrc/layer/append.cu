@@ -154,6 +154,30 @@ __global__ __launch_bounds__(128) void layer_append(const __grid_constant__ Appe
   }
 }
 
+// A thread makes 16 numbers of a row of K, or (block z) of V.
+template <class T>
+__global__ __launch_bounds__(128) void layer_widen(const __grid_constant__ tg_widen a) {
+  griddepcontrol_wait();
+  launch_dependents();
+  const tg_cache& c = a.cache;
+  const int pieces = c.head / 16, at = blockIdx.x * 128 + threadIdx.x, row = at / pieces, kv = blockIdx.y;
+  if (row >= a.rows) return;
+  const bool is_v = blockIdx.z == 1;
+  const char* const from = static_cast<const char*>(is_v ? c.v : c.k) + a.slot * c.slot_stride + kv * c.head_stride +
+                           row * c.row_stride + 16 * (at - row * pieces);
+  const int64_t scales = a.slot * c.scale_slot_stride + kv * c.scale_head_stride + row;
+  const float scale = is_v ? c.v_scale[scales] : c.k_scale[scales];
+  const uint4 in = *reinterpret_cast<const uint4*>(from);
+  const auto* const numbers = reinterpret_cast<const __nv_fp8_e4m3*>(&in);
+  Few<T, 8> low, high;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    low.x[i] = from_float<T>(float(numbers[i]) * scale), high.x[i] = from_float<T>(float(numbers[i + 8]) * scale);
+  }
+  auto* const to = static_cast<Few<T, 8>*>(is_v ? a.v : a.k) + 2 * (int64_t(kv) * a.rows * pieces + at);
+  to[0] = low, to[1] = high;
+}
+
 template <class T, bool fp8>
 tg_status run(const Append& a, int head, const tg_launch& launch) {
   const int64_t blocks = (int64_t(a.tokens) * a.warps_each + 3) / 4;
@@ -205,6 +229,26 @@ extern "C" tg_status tg_append_launch(const tg_append* args, const tg_launch* la
   a.warps_each = (every + a.heads_each - 1) / a.heads_each;
   if (x.format == TG_F16) return fp8 ? run<__half, true>(a, y.head, *launch) : run<__half, false>(a, y.head, *launch);
   return fp8 ? run<__nv_bfloat16, true>(a, y.head, *launch) : run<__nv_bfloat16, false>(a, y.head, *launch);
+}
+
+extern "C" tg_status tg_widen_launch(const tg_widen* args, const tg_launch* launch) {
+  using namespace tilegemm;
+  const tg_widen& x = *args;
+  const tg_cache& y = x.cache;
+  if (y.head != 64 && y.head != 96 && y.head != 128 && y.head != 256) return TG_UNSUPPORTED;
+  if (y.format != TG_F8E4M3 || !y.k_scale || !y.v_scale) return TG_UNSUPPORTED;
+  if (x.slot < 0 || x.slot >= y.slots || x.rows < 0 || x.rows > y.capacity) return TG_UNSUPPORTED;
+  if (y.slot_stride % 16 || y.head_stride % 16 || y.row_stride % 16 || !at_multiple(y.k, 16) || !at_multiple(y.v, 16) ||
+      !at_multiple(x.k, 16) || !at_multiple(x.v, 16)) {
+    return TG_UNSUPPORTED;
+  }
+  const int64_t blocks = (int64_t(x.rows) * (y.head / 16) + 127) / 128;
+  if (blocks > 0xffffff || y.kv_heads > 0xffff) return TG_UNSUPPORTED;
+  if (blocks == 0 || y.kv_heads <= 0) return TG_OK;
+  const dim3 grid(unsigned(blocks), unsigned(y.kv_heads), 2);
+  if (x.format == TG_F16) return start(*launch, grid, 128, 0, 1, layer_widen<__half>, x);
+  if (x.format == TG_BF16) return start(*launch, grid, 128, 0, 1, layer_widen<__nv_bfloat16>, x);
+  return TG_UNSUPPORTED;
 }
 
 extern "C" tg_status tg_load_layer_append() { return tilegemm::load_own_module(); }

@@ -97,6 +97,16 @@ typedef struct tg_append {
 } tg_append;
 tg_status tg_append_launch(const tg_append* args, const tg_launch* launch);
 
+/* The first rows of a slot of a cache in fp8 as numbers of `format`, f16 or bf16: [kv_heads][rows][head].
+ * TG_UNSUPPORTED: heads as above, results not at multiples of 16 bytes; a slot or rows that the cache lacks. */
+typedef struct tg_widen {
+  tg_cache cache;
+  void *k, *v;
+  int32_t slot, rows;
+  tg_format format;
+} tg_widen;
+tg_status tg_widen_launch(const tg_widen* args, const tg_launch* launch);
+
 /* ---- Attention of many query rows of one sequence: prefill_*.cu ---------------------------------------------------*/
 
 /* O[i][h] = softmax(scale * Q[i][h] @ K[h / ratio]^T) @ V[h / ratio], where ratio = heads / kv_heads.

@@ -3,6 +3,7 @@
 use super::check::{Check, Rows};
 use crate::error::Result;
 use crate::ffi;
+use crate::launch::layers;
 use crate::problem::Format;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -65,5 +66,54 @@ impl Cache {
             head,
             format: of,
         })
+    }
+}
+
+/// The first rows of a slot of a cache in fp8 as numbers, for kernels that read no fp8.
+#[derive(Debug, Clone, Copy)]
+pub struct Widen {
+    /// The cache, in fp8.
+    pub cache: Cache,
+    /// The slot.
+    pub slot: usize,
+    /// Rows from the first on.
+    pub rows: usize,
+    /// The results: kv_heads x rows x head numbers of K and of V, contiguous.
+    pub out: [*mut c_void; 2],
+    /// Of the results: f16 or bf16.
+    pub format: Format,
+}
+
+impl Widen {
+    /// Launches on a stream of the current device.
+    ///
+    /// # Errors
+    /// As for [`RmsNorm::launch`](super::RmsNorm::launch).
+    ///
+    /// # Safety
+    /// As for [`RmsNorm::launch`](super::RmsNorm::launch).
+    pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
+        let check = Check("KvCache");
+        let format = check.format("the results", self.format, &[Format::F16, Format::BF16])?;
+        check
+            .that(self.cache.format == Format::F8E4M3, || format!("a cache in {}; expected fp8", self.cache.format))?;
+        check.that(self.slot < self.cache.slots && self.rows <= self.cache.capacity, || {
+            let Cache { slots, capacity, .. } = self.cache;
+            format!("{} rows of slot {}; the cache has {slots} slots of {capacity} rows", self.rows, self.slot)
+        })?;
+        let cache = self.cache.checked(&check, self.format, true)?;
+        for (what, at) in [("K", self.out[0]), ("V", self.out[1])] {
+            check.aligned(what, Rows::new(at, i64::from(cache.head)), 2, 16)?;
+        }
+        let args = ffi::tg_widen {
+            cache,
+            k: self.out[0],
+            v: self.out[1],
+            slot: self.slot as i32,
+            rows: self.rows as i32,
+            format,
+        };
+        // SAFETY: the caller's promises.
+        layers::answer(check.0, unsafe { ffi::tg_widen_launch(&args, &layers::on(stream)?) })
     }
 }

@@ -19,7 +19,7 @@ mod sample;
 #[cfg(feature = "layers")]
 pub use attention::{decode_workspace, prefill_workspace, Append, Decode, Prefill, Rope};
 #[cfg(feature = "layers")]
-pub use cache::Cache;
+pub use cache::{Cache, Widen};
 #[cfg(feature = "layers")]
 pub use check::Rows;
 pub use kinds::{GateFunction, RopeStyle, Sampling};

@@ -213,13 +213,13 @@ pub fn of_blocks(device: &Device) -> Result<()> {
             let place = residual.copy()?;
             layer.forward_residual_into(&x, &place, &place)?;
             let apart = (exact(&layer.forward(&x)?)?, exact(&residual)?);
+            let most = apart.0.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
+            // With a residual another kernel may win, which rounds weights in its own way (docs/gguf.md).
+            let off = if device.is_cpu() { 1e-4 } else { 4e-3 * most };
             for (tensor, what) in [(&sum, "residual"), (&place, "in place")] {
-                let is_near = |(x, (y, c)): (&f64, (&f64, &f64))| {
-                    (x - y - c).abs() <= 2.1 * unit(dtype) * (y.abs() + c.abs()) + 1e-4
-                };
-                if !exact(tensor)?.iter().zip(apart.0.iter().zip(&apart.1)).all(is_near) {
-                    bail!("{formats:?}, {dtype:?}: {what}");
-                }
+                let bound = |y: &f64, c: &f64| 2.1 * unit(dtype) * (y.abs() + c.abs()) + off;
+                let expected: Vec<Near> = apart.0.iter().zip(&apart.1).map(|(y, c)| (y + c, bound(y, c))).collect();
+                near(&format!("{formats:?}, {dtype:?}: {what}"), tensor, &expected)?;
             }
         }
         // A feed-forward part, of one format and of two.

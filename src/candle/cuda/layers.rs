@@ -141,6 +141,30 @@ fn cache(of: &KvCache, [k, v, k_scale, v_scale]: [*mut c_void; 4]) -> Cache {
     Cache { scales, ..Cache::new(k, v, format(of.dtype()), of.sizes()) }
 }
 
+/// The first rows of a slot of a cache in fp8, as numbers in tensors that exist.
+pub(in crate::candle) fn widen(device: &CudaDevice, of: &KvCache, slot: usize, out: [&Tensor; 2]) -> Result<()> {
+    let scales = of.scales();
+    let tensors = [
+        Read(Some(of.k())),
+        Read(Some(of.v())),
+        Read(scales.map(|scales| &scales[0])),
+        Read(scales.map(|scales| &scales[1])),
+        Write(Some(out[0])),
+        Write(Some(out[1])),
+    ];
+    with(device, tensors, |[k, v, k_scale, v_scale, k_out, v_out], stream| {
+        let widen = layer::Widen {
+            cache: cache(of, [k, v, k_scale, v_scale]),
+            slot,
+            rows: out[0].dims()[2],
+            out: [k_out, v_out],
+            format: format(out[0].dtype()),
+        };
+        // SAFETY: as in `rms_norm`.
+        unsafe { widen.launch(stream) }
+    })
+}
+
 pub(in crate::candle) fn append(device: &CudaDevice, of: &Append) -> Result<()> {
     let scales = of.cache.scales();
     let norms = of.rope.norms();

@@ -1,6 +1,8 @@
 //! The static cache.
 
 use crate::candle::tensors::FLOATS;
+#[cfg(feature = "layers")]
+use crate::candle::{cuda::layers, tensors::unwritten};
 use ::candle::{bail, DType, Device, Result, Tensor};
 
 /// Keys and values of a layer's sequences: two tensors (slots, kv_heads, capacity, head) in f16, bf16 or fp8 (e4m3), or in f32 on the CPU.
@@ -138,6 +140,14 @@ impl KvCache {
         let [slots, _, capacity, _] = self.sizes();
         if slot >= slots || rows == 0 || rows > capacity || !FLOATS.contains(&dtype) {
             bail!("KvCache: {rows} rows of slot {slot} in {dtype:?}; the cache has {slots} slots of {capacity} rows, and they can be in f16, bf16 and f32");
+        }
+        #[cfg(feature = "layers")]
+        if let (Device::Cuda(device), Some(_), DType::F16 | DType::BF16) = (self.k.device(), &self.scales, dtype) {
+            let shape = [1, self.sizes()[1], rows, self.sizes()[3]];
+            let [k, v] = [0, 1].map(|_| unwritten(&shape, dtype, self.k.device()));
+            let (k, v) = (k?, v?);
+            layers::widen(device, self, slot, [&k, &v])?;
+            return Ok(Self { k, v, scales: None });
         }
         let of = |tensor: &Tensor, scales: Option<&Tensor>| {
             let numbers = tensor.narrow(0, slot, 1)?.narrow(2, 0, rows)?;
