@@ -173,14 +173,14 @@ fn provide_bindings(csrc: &Path, out: &Path) -> Result<()> {
         env("LIBCLANG_PATH");
         generate_bindings(&csrc.join("bindings.h"), &target)?;
         let same = std::fs::read(&target).ok() == std::fs::read(&checked_in).ok();
-        return if same {
+        if same {
             Ok(())
         } else {
             Err(format!(
                 "csrc/bindings.rs is not what bindgen makes of csrc/bindings.h; run `cp {} csrc/bindings.rs`",
                 target.display()
             ))
-        };
+        }
     }
     #[cfg(not(feature = "bindgen"))]
     {
