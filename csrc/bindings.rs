@@ -313,10 +313,7 @@ pub struct tg_widen {
     pub format: tg_format,
 }
 unsafe extern "C" {
-    pub fn tg_widen_launch(
-        args: *const tg_widen,
-        launch: *const tg_launch,
-    ) -> tg_status;
+    pub fn tg_widen_launch(args: *const tg_widen, launch: *const tg_launch) -> tg_status;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
