@@ -130,6 +130,7 @@ pub(crate) trait Family: Sync {
 
     /// Whether the kernel may run beside the kernel before it in the stream, which may, too, and reads the same A. Such kernels have no workspace, and let the next
     /// kernel start only when all kernels before them have ended.
+    #[cfg(any(test, all(feature = "candle", feature = "cuda")))]
     fn runs_beside(&self, _kernel: &KernelDesc, _problem: &Problem, _config: &Config) -> bool {
         false
     }

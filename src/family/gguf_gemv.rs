@@ -147,6 +147,7 @@ impl Family for GgufGemv {
     }
 
     /// With more rows of A the kernel has no registers left for it.
+    #[cfg(any(test, all(feature = "candle", feature = "cuda")))]
     fn runs_beside(&self, kernel: &KernelDesc, problem: &Problem, config: &Config) -> bool {
         kernel.arch.capability >= 90 && config.split <= 1 && problem.m <= 8
     }

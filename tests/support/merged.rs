@@ -242,11 +242,18 @@ pub fn of_blocks(device: &Device) -> Result<()> {
                     let expected = exact(&down.forward(&inner)?)?;
                     let most = expected.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
                     let y = layer.forward(&x)?;
-                    // A rounding that falls the other way in `inner` reaches all numbers; on the CPU candle's products round inner numbers to 8 bits.
-                    let bound = most * if dtype == DType::F32 { 2e-3 } else { 2e-2 };
-                    if exact(&y)?.iter().zip(&expected).any(|(x, y)| (x - y).abs() > bound || x.is_nan()) {
-                        bail!("{rows} rows, {formats:?}, {dtype:?}, {function:?}");
-                    }
+                    // A rounding that falls the other way in `inner` reaches all numbers; on the CPU candle's products round inner numbers to 8 bits. On a GPU
+                    // the two ways take other kernels, and each product may be 4e-3 off, as above.
+                    let bound = most
+                        * if dtype != DType::F32 {
+                            2e-2
+                        } else if device.is_cpu() {
+                            2e-3
+                        } else {
+                            1e-2
+                        };
+                    let expected: Vec<Near> = expected.into_iter().map(|y| (y, bound)).collect();
+                    near(&format!("{rows} rows, {formats:?}, {dtype:?}, {function:?}"), &y, &expected)?;
                     let out = y.zeros_like()?;
                     layer.forward_into(&x, &workspace, &out)?;
                     same("a feed-forward part of blocks", &out, &y)?;
