@@ -52,6 +52,7 @@ mod functions;
 mod prefill;
 mod rope;
 mod settings;
+mod widened;
 
 pub use crate::layer::RopeStyle;
 #[cfg(feature = "layers")]
