@@ -1,7 +1,7 @@
 //! The part of a layer after attention.
 
 use crate::scratch::{Gates, Scratch};
-use candle::{bail, DType, Result};
+use candle::{bail, DType, Result, Tensor};
 use candle_tilegemm::nn::moe::FusedMoe;
 use candle_tilegemm::nn::GatedMlp;
 
@@ -13,15 +13,15 @@ pub(crate) enum FeedForward {
 }
 
 impl FeedForward {
-    /// Adds the result for `scratch.normed` to `scratch.x`, (rows, hidden).
-    pub fn add(&self, scratch: &Scratch) -> Result<()> {
+    /// `residual` and the result for `scratch.normed` to `scratch.x`, (rows, hidden), which may be the residual.
+    pub fn add(&self, residual: &Tensor, scratch: &Scratch) -> Result<()> {
         let Scratch { x, normed, gates, .. } = scratch;
         match (self, gates) {
             (Self::Gated(layer), Gates { dense: Some(workspace), .. }) => {
-                layer.forward_residual_into(normed, x, workspace, x)
+                layer.forward_residual_into(normed, residual, workspace, x)
             }
             (Self::Experts(layer), Gates { experts: Some(workspace), .. }) => {
-                layer.forward_residual_into(normed, x, workspace, x)
+                layer.forward_residual_into(normed, residual, workspace, x)
             }
             _ => bail!("a layer without memory for its gates"),
         }

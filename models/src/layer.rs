@@ -129,9 +129,10 @@ impl Layer {
 
     /// From `scratch.seen` to `scratch.x`; x is the layer's input.
     fn after_attention(&self, x: &Tensor, scratch: &Scratch) -> Result<()> {
-        self.o.forward_residual_into(&scratch.seen.flatten_from(1)?, x, &scratch.x)?;
-        self.feed_forward_norm.forward_into(&scratch.x, &scratch.normed)?;
-        self.feed_forward.add(scratch)
+        let between = if self.o.as_linear().is_some() { &scratch.x } else { &scratch.between };
+        self.o.forward_residual_into(&scratch.seen.flatten_from(1)?, x, between)?;
+        self.feed_forward_norm.forward_into(between, &scratch.normed)?;
+        self.feed_forward.add(between, scratch)
     }
 
     /// Adds what the part after attention needs of memory.

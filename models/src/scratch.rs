@@ -9,6 +9,8 @@ use candle_tilegemm::nn::{moe, GatedMlpWorkspace};
 pub(crate) struct Scratch {
     /// What goes from layer to layer, (rows, hidden).
     pub x: Tensor,
+    /// The same between attention and the part after it: products of blocks do not write over what they add to results that they compute once more.
+    pub between: Tensor,
     /// (rows, hidden)
     pub normed: Tensor,
     /// (rows, (heads + 2 kv_heads) head)
@@ -34,6 +36,7 @@ impl Scratch {
         let &Config { hidden, heads, head_size, .. } = config;
         Ok(Self {
             x: tensor(&[rows, hidden])?,
+            between: tensor(&[rows, hidden])?,
             normed: tensor(&[rows, hidden])?,
             qkv: tensor(&[rows, config.qkv_columns().iter().sum()])?,
             q: tensor(&[rows, heads, head_size])?,
@@ -53,10 +56,11 @@ impl Scratch {
     }
 
     fn part(&self, first: usize, rows: usize) -> Result<Self> {
-        let Self { x, normed, qkv, q, seen, gates } = self;
+        let Self { x, between, normed, qkv, q, seen, gates } = self;
         let part = |tensor: &Tensor| tensor.narrow(0, first, rows);
         Ok(Self {
             x: part(x)?,
+            between: part(between)?,
             normed: part(normed)?,
             qkv: part(qkv)?,
             q: part(q)?,
