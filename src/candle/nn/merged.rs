@@ -1,12 +1,14 @@
 //! Layers of one input as one product.
 
 use super::{Linear, QLinear};
-use crate::candle::tensors::unwritten;
+use crate::candle::tensors::{unwritten, Block};
 use crate::problem::Activation;
 use ::candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use ::candle::{bail, DType, Device, Module, Result, Tensor, D};
 use std::borrow::Cow;
 use std::sync::Arc;
+
+const BLOCK: Block = Block("MergedLinear");
 
 /// Layers of one input as one product, whose results lie side by side: weights over one another, dense or in blocks.
 ///
@@ -135,6 +137,8 @@ impl MergedLinear {
         if residual.dims() != out.dims() {
             bail!("MergedLinear: the residual is {:?}; expected {:?}, as the result", residual.dims(), out.dims());
         }
+        // As a whole: a product must not write what another one adds.
+        BLOCK.apart_or_same("the residual", residual, out)?;
         #[cfg(feature = "cuda")]
         if self.beside(x, Some(residual), out)? {
             return Ok(());
