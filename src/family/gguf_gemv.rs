@@ -146,10 +146,11 @@ impl Family for GgufGemv {
         configurations(case)
     }
 
-    /// With more rows of A the kernel has no registers left for it.
+    /// With more rows of A the kernel has no registers left for it; the one without tensor cores waits at its start.
     #[cfg(any(test, all(feature = "candle", feature = "cuda")))]
     fn runs_beside(&self, kernel: &KernelDesc, problem: &Problem, config: &Config) -> bool {
-        kernel.arch.capability >= 90 && config.split <= 1 && problem.m <= 8
+        let has_tensor_cores = config.tile[1] as usize != VECTORS;
+        kernel.arch.capability >= 90 && config.split <= 1 && problem.m <= 8 && has_tensor_cores
     }
 
     fn choose(&self, case: &Case) -> Config {

@@ -41,7 +41,7 @@ impl KvCache {
         }
         let of = |tensor: &Tensor, scales: Option<&Tensor>| {
             let numbers = tensor.narrow(0, slot, 1)?.narrow(2, 0, rows)?;
-            let Some(scales) = scales else { return numbers.contiguous()?.to_dtype(dtype) };
+            let Some(scales) = scales else { return numbers.force_contiguous()?.to_dtype(dtype) };
             let scales = scales.narrow(0, slot, 1)?.narrow(2, 0, rows)?.unsqueeze(3)?;
             numbers.to_dtype(DType::F32)?.broadcast_mul(&scales)?.to_dtype(dtype)
         };
