@@ -1,5 +1,6 @@
 //! Grouped products, and the kernels beside them in a layer of experts, on a GPU.
 
+use super::into::placed;
 use super::places::{with, Use::Read, Use::Write};
 use super::Launcher;
 use crate::candle::lowering::format_of;
@@ -77,11 +78,7 @@ pub(in crate::candle) fn product_into(
         Write(Some(out)),
     ];
     with(device, tensors, |[a, b, bounds, pairs, scales, both, d], stream| {
-        let problem = problem.with(|problem| {
-            for (operand, address) in [(&mut problem.a, a), (&mut problem.b, b), (&mut problem.d, d)] {
-                operand.pointer_align = power_of_two_in(address as u64);
-            }
-        });
+        let problem = placed(problem, [a, b, d, d]);
         let groups = GroupPointers::new(bounds).with_lists(pairs, scales);
         let pointers = Pointers::new(a, b, d).with_groups(groups);
         // SAFETY: the layouts stay inside their storage, which `with` holds, and D is apart from the rest. Kernels leave out rows that the lists send elsewhere.
@@ -113,13 +110,7 @@ pub(in crate::candle) fn product_of_blocks(
     let (w, _guard) = weights.device_ptr_with_guard(&stream)?;
     let tensors = [Read(Some(x)), Read(Some(lists.bounds)), Read(lists.pairs), Read(lists.scales), Write(Some(out))];
     with(device, tensors, |[a, bounds, pairs, scales, d], _| {
-        let problem = problem.with(|problem| {
-            for (operand, address) in
-                [(&mut problem.a, a as u64), (&mut problem.b, w as u64), (&mut problem.d, d as u64)]
-            {
-                operand.pointer_align = power_of_two_in(address);
-            }
-        });
+        let problem = placed(problem, [a, w.cast_mut().cast(), d, d]);
         let groups = GroupPointers::new(bounds).with_lists(pairs, scales);
         // SAFETY: as for dense weights; `_guard` holds the blocks.
         unsafe { launcher.launch(&problem, Pointers::new(a, w.cast(), d).with_groups(groups)) }

@@ -1,5 +1,6 @@
 //! Products with quantised weights on a GPU.
 
+use super::into::placed;
 use super::places::{with, Use, Use::Read, Use::Write};
 use super::Launcher;
 use crate::candle::blocks::format_of;
@@ -7,7 +8,7 @@ use crate::candle::lowering::format_of as number_format;
 use crate::candle::tensors::Rows;
 use crate::dispatch::MOST_BESIDE;
 use crate::launch::{launch_beside, Pointers};
-use crate::problem::{power_of_two_in, Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
+use crate::problem::{Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
 use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{CudaDevice, DType, Result, Tensor};
 
@@ -58,15 +59,6 @@ impl Product<'_> {
     }
 }
 
-/// `problem` with operands at these addresses: x, the weights, c and the result.
-fn placed(problem: &Problem, [x, w, c, d]: [u64; 4]) -> Problem {
-    problem.with(|problem| {
-        let operands = [(&mut problem.a, x), (&mut problem.b, w), (&mut problem.d, d)];
-        operands.into_iter().for_each(|(operand, at)| operand.pointer_align = power_of_two_in(at));
-        problem.epilogue.c.iter_mut().for_each(|operand| operand.pointer_align = power_of_two_in(c));
-    })
-}
-
 /// One product. Allocates nothing.
 pub(in crate::candle) fn product(device: &CudaDevice, product: &Product) -> Result<()> {
     let problem = product.problem()?;
@@ -74,7 +66,7 @@ pub(in crate::candle) fn product(device: &CudaDevice, product: &Product) -> Resu
     let launcher = Launcher::on(device, &stream)?;
     let (w, _guard) = product.of.weight.device_ptr_with_guard(&stream)?;
     with(device, product.tensors(), |[x, bias, c, d], _| {
-        let problem = placed(&problem, [x as u64, w as u64, c as u64, d as u64]);
+        let problem = placed(problem, [x, w.cast_mut().cast(), c, d]);
         // SAFETY: the operands have been checked: the rows stay inside their storage, which `with` holds, and D is apart from what is read, or C.
         unsafe { launcher.launch(&problem, Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias)) }
     })
@@ -99,7 +91,7 @@ pub(in crate::candle) fn products(device: &CudaDevice, products: &[Product]) -> 
         let (mut plans, mut pointers) = (Vec::with_capacity(products.len()), Vec::with_capacity(products.len()));
         for ((problem, (w, _)), at) in problems.iter().zip(&weights).zip(addresses.chunks_exact(OPERANDS)) {
             let [x, bias, c, d] = [at[0], at[1], at[2], at[3]];
-            let problem = placed(problem, [x as u64, *w as u64, c as u64, d as u64]);
+            let problem = placed(*problem, [x, w.cast_mut().cast(), c, d]);
             plans.push(launcher.dispatcher.plan(&problem, launcher.policy)?);
             pointers.push(Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias));
         }
