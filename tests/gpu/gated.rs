@@ -5,6 +5,7 @@ mod products;
 
 use crate::cases::{self, Data};
 use crate::device::{by_types, Element, Gpu, Operands};
+use crate::into::products::{exact, randn};
 use crate::oracle::{agree, span, GUARD};
 use crate::replayed::as_launched;
 use crate::shard::side_by_side;
@@ -117,7 +118,7 @@ fn compare<T: Element, Out: Element>(
 /// nothing.
 fn in_graphs(device: &Device) -> Fallible<()> {
     candle_tilegemm::prepare(device)?;
-    let bf16 = |shape: &[usize]| products::randn(shape, DType::BF16, device)?.affine(0.05, 0.0);
+    let bf16 = |shape: &[usize]| randn(shape, DType::BF16, device)?.affine(0.05, 0.0);
     for rows in [1, 64, 300] {
         let (x, h, start) = (bf16(&[rows, 512])?, bf16(&[rows, 512])?, bf16(&[rows, 512])?);
         let (gate_up, down) = (bf16(&[4096, 512])?, bf16(&[512, 2048])?);
@@ -132,7 +133,7 @@ fn in_graphs(device: &Device) -> Fallible<()> {
             layer.forward_residual_into(&inner.narrow(1, 512, 512)?, &h, &workspace, &h)?;
             gated(&h, Gate::Interleaved, GateFunction::Relu2)
         };
-        let state = || -> Fallible<Vec<f64>> { Ok([products::exact(&h)?, products::exact(&inner)?].concat()) };
+        let state = || -> Fallible<Vec<f64>> { Ok([exact(&h)?, exact(&inner)?].concat()) };
         as_launched(device, &format!("{rows} rows"), || h.slice_set(&start, 0, 0), run, state)?;
     }
     Ok(())

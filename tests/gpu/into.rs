@@ -3,7 +3,7 @@
 #[path = "../support/merged.rs"]
 mod merged;
 #[path = "../support/into.rs"]
-mod products;
+pub(crate) mod products;
 
 use crate::device::Gpu;
 use crate::replayed::as_launched;

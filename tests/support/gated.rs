@@ -1,5 +1,6 @@
 //! Gated products, on the CPU and on a GPU, against their definition in f64.
 
+use crate::into::products::{exact, randn};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::GateFunction;
 use candle_tilegemm::problem::Gate;
@@ -7,18 +8,6 @@ use candle_tilegemm::{Activation, Gemm};
 
 const FUNCTIONS: [GateFunction; 4] =
     [GateFunction::SwiGlu, GateFunction::GeGluTanh, GateFunction::GeGluErf, GateFunction::Relu2];
-
-pub fn randn(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
-    Tensor::randn(0f32, 1f32, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)
-}
-
-/// The numbers of a tensor in f64.
-pub fn exact(tensor: &Tensor) -> Result<Vec<f64>> {
-    if tensor.elem_count() == 0 {
-        return Ok(vec![]); // candle's conversion looks at the offset of an empty tensor
-    }
-    tensor.to_device(&Device::Cpu)?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
-}
 
 fn apply(function: GateFunction, x: f64) -> f64 {
     match function {
