@@ -60,6 +60,11 @@ pub(crate) fn rounds_after_copy(problem: &Problem) -> bool {
     matches!(problem.d.format, Format::F16 | Format::BF16) && problem.epilogue.rest(Fusion::None).is_some()
 }
 
+/// Whether a product in place may be copied to D. cuBLAS adds the product to D; of blocks none of our fast kernels does.
+fn may_copy_d(problem: &Problem) -> bool {
+    !problem.epilogue.in_place || problem.b.format.is_gguf_block()
+}
+
 /// The format of the copy of D.
 fn copied_format_of_d(problem: &Problem) -> Format {
     if rounds_after_copy(problem) {
@@ -111,14 +116,14 @@ impl Packing {
 
     /// A copy of D in f32 for a kernel that does not fuse the epilogue, where D has 16 bits.
     pub(crate) fn unfused(problem: &Problem) -> Option<Self> {
-        let has_copy = rounds_after_copy(problem) && !problem.epilogue.in_place && problem.groups.is_none();
+        let has_copy = rounds_after_copy(problem) && may_copy_d(problem) && problem.groups.is_none();
         has_copy.then_some(Self { d: true, ..Self::default() })
     }
 
     fn candidates(problem: &Problem) -> [Option<Self>; 7] {
         if problem.b.format.is_gguf_block() {
             let a = problem.a.format != Format::BF16 || !is_plain(&problem.a, problem.m, problem.k);
-            let with_d = (has_odd_d(problem) || rounds_after_copy(problem)) && !problem.epilogue.in_place;
+            let with_d = has_odd_d(problem) || rounds_after_copy(problem);
             return [
                 Some(Self { a, b: true, d: false }),
                 with_d.then_some(Self { a, b: true, d: true }),
@@ -134,7 +139,7 @@ impl Packing {
         let none = Self::default();
         let inputs = Self { a, b, d: false };
         let all = Self { a, b: b || odd_n, d: true };
-        let may_copy_d = !problem.epilogue.in_place;
+        let may_copy_d = may_copy_d(problem);
         let packings = [inputs, if odd_d && may_copy_d { all } else { none }];
         // Copies of the operands whose two batch dimensions do not merge make one batch dimension, which more kernels take.
         let [x, y, z] = [problem.a, problem.b, problem.d].map(|operand| !operand.merges(problem.batch));

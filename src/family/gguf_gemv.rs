@@ -75,9 +75,11 @@ fitted! {
     }
 }
 
-/// The fewest parts of K: a warp holds a span, and the kernel's tile has the K of a block's warps.
+/// The fewest parts of K: a warp holds a span, and the kernel's tile has the K of a block's warps. In place there are two and more: results that are not finite are
+/// computed once more after the product, and C would be gone by then; sums of parts lie in the workspace, where they are mended before C is read.
 fn fewest_parts(kernel: &KernelDesc, problem: &Problem) -> usize {
-    problem.k.div_ceil(kernel.tile[2] as usize).max(1)
+    let least = if problem.epilogue.in_place { 2 } else { 1 };
+    problem.k.div_ceil(kernel.tile[2] as usize).max(least)
 }
 
 /// The configurations to consider: the fewest parts of K, twice and four times that number, and one or two rows without tensor cores.
@@ -92,7 +94,8 @@ fn configurations(case: &Case) -> Vec<Config> {
         config.split as usize == least || workspace::parts_bytes(config.split.into(), case.problem) <= case.workspace
     };
     let (m, k) = (case.problem.m, case.problem.k);
-    let is_vector = m <= most_rows_of_vectors(case.kernel) && k <= MOST_WARPS * K_OF_WARP;
+    let is_vector =
+        m <= most_rows_of_vectors(case.kernel) && k <= MOST_WARPS * K_OF_WARP && !case.problem.epilogue.in_place;
     let vectors = is_vector.then(|| Config::tile([m as u32, VECTORS as u32], 1));
     splits.map(|split| Config::tile(TILE, split as u32)).filter(fits).chain(vectors).collect()
 }
@@ -124,6 +127,9 @@ impl Family for GgufGemv {
     fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         // Groups of rows are a dimension of the grid.
         Rejection::check_counts([("rows", problem.m, 65_535 * kernel.tile[0] as usize)])?;
+        if problem.epilogue.in_place && problem.k <= gguf::SPAN {
+            return Err(Rejection::Epilogue { what: "C in place with a K of one part" });
+        }
         gguf::supports(problem)
     }
 

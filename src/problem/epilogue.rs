@@ -194,8 +194,8 @@ pub struct Epilogue {
     /// Whether the activation makes gates of C: `D = activation(alpha * A @ B + bias) * (beta * C)`. SwiGLU of two products, of which C is the
     /// first. Without a C that is read, nothing is gated.
     pub gates_c: bool,
-    /// Whether C is D itself and the product is added to D, as in a cuBLAS call with a beta. [`Epilogue::c`] then has
-    /// the layout of D, and C and D have the same pointer.
+    /// Whether C is D itself and the product is added to D, as in a cuBLAS call with a beta, or makes gates of D. [`Epilogue::c`] then
+    /// has the layout of D, and C and D have the same pointer.
     pub in_place: bool,
 }
 

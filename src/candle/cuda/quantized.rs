@@ -28,6 +28,8 @@ pub(in crate::candle) struct Operands<'a> {
     pub bias: Option<&'a Tensor>,
     pub c: Option<Rows<'a>>,
     pub gates_c: bool,
+    /// Whether the result is c itself.
+    pub in_place: bool,
     pub out: Rows<'a>,
 }
 
@@ -48,7 +50,7 @@ impl Product<'_> {
             (problem.a, problem.b.format, problem.d) = (at(of.x), self.b, at(of.out));
             let mut epilogue = Epilogue::new(1.0, if of.c.is_some() { 1.0 } else { 0.0 });
             (epilogue.bias, epilogue.activation) = (of.bias.map(|_| BiasAxis::N), self.activation);
-            (epilogue.c, epilogue.gates_c) = (of.c.map(at), of.gates_c);
+            (epilogue.c, epilogue.gates_c, epilogue.in_place) = (of.c.map(at), of.gates_c, of.in_place);
             problem.epilogue = epilogue;
         }))
     }
