@@ -23,8 +23,7 @@ unpack candle-tilegemm-build candle-tilegemm/build
 unpack candle-tilegemm-models candle-tilegemm/models
 unpack tilegemm candle-tilegemm/cli
 
-# A newcomer's home, with this machine's Rust and crates, and the toolkits as `tilegemm toolchain` would fetch them. The profile is that of the tree, whose
-# build of candle the program shares.
+# A newcomer's home, with this machine's Rust and crates, and the toolkits as `tilegemm toolchain` would fetch them. Nothing here computes much: no program is optimised.
 home=$outside/home
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 mkdir -p "$home/.cargo/bin" "$home/.cache/candle-tilegemm"
@@ -36,8 +35,7 @@ for part in registry git; do [[ ! -e $cargo_home/$part ]] || ln -s "$cargo_home/
   for name in NVCC TILEGEMM_OBJECTS TILEGEMM_PROFILE; do [[ -z ${!name:-} ]] || printf '%s = "%s"\n' $name "${!name}"; done
   printf '\n[patch.crates-io]\n'
   for name in candle-tilegemm-build:/build candle-tilegemm-models:/models candle-tilegemm: ; do printf '%s = { path = "%s" }\n' "${name%:*}" "$outside/candle-tilegemm${name#*:}"; done
-  printf '\n[profile.release]\nopt-level = 0\n\n'
-  sed -n '/^\[profile\.dev/,/^$/p' Cargo.toml
+  printf '\n[profile.release]\nopt-level = 0\n'
 } >"$home/.cargo/config.toml"
 path=$home/.cargo/bin:$(dirname "$(command -v cargo)"):/usr/local/bin:/usr/bin:/bin
 # Runs lines in a folder of $outside, in an environment of HOME and PATH: lines_in FOLDER LINES.
@@ -70,12 +68,12 @@ cp Cargo.lock "$outside/program"
   block toml 1
 } >"$outside/program/Cargo.toml"
 block rust 1 >"$outside/program/src/main.rs"
-lines_in program "$(block sh 2 | sed 's/ --release//')" 2>&1 | tee "$outside/said"
+lines_in program "$(block sh 2)" 2>&1 | tee "$outside/said"
 # One line of the program for each of the three runs.
 on=Cpu
 ! nvidia-smi -L &>/dev/null || on=Cuda
 [[ $(grep -c "^$on" "$outside/said") == 3 ]] || fail "README.md's program does not start three times on $on"
-nm "$tree/target/debug/program" >"$outside/symbols"
+nm "$tree/target/release/program" >"$outside/symbols"
 grep -q ' [Tt] cublasGemmStridedBatchedEx$' "$outside/symbols" || fail "README.md's program has candle's products on cuBLAS alone"
 
 # The engine, without candle; our build finds its toolkits without a variable. The number of linked kernels is that of the table, or it fails.
@@ -83,6 +81,6 @@ sed 's|path = "../.."|path = "../candle-tilegemm"|' examples/engine/Cargo.toml >
 mkdir "$outside/engine"
 mv "$outside/engine.toml" "$outside/engine/Cargo.toml"
 cp examples/engine/main.rs Cargo.lock "$outside/engine"
-lines_in engine 'eval "$(tilegemm toolchain --env)"; unset TILEGEMM_CUDA_HOME CUTLASS_DIR; cargo tree --prefix none -e normal; cargo run --quiet' | tee "$outside/said"
+lines_in engine 'eval "$(tilegemm toolchain --env)"; unset TILEGEMM_CUDA_HOME CUTLASS_DIR; cargo tree --prefix none -e normal; cargo run --release --quiet' | tee "$outside/said"
 ! grep '^candle-core' "$outside/said" || fail "the engine depends on candle"
 grep -q 'kernels are linked' "$outside/said" && grep -q ' runs on ' "$outside/said" || fail "the engine shows no plan"

@@ -9,6 +9,8 @@ log=$(mktemp)
 page=$(mktemp --suffix=.html)
 trap 'rm -f "$log" "$page" "$page.log"' EXIT
 export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
+# CI compiles this project's crates a dozen times, and computes little with them. Level 3 takes three times as long to compile, and its tests as long to run.
+[[ -z ${CI:-} ]] || export CARGO_PROFILE_DEV_OPT_LEVEL=1
 
 # Builds, and checks the size of the library of kernels: build_below MIB OPTION...
 build_below() {
@@ -42,16 +44,13 @@ step "clippy without CUDA, and bindings"
 third_party/fetch.sh
 eval "$(third_party/fetch.sh --env)"
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90} CANDLE_TESTS=$(scripts/candle_tests.sh)
-for features in bindgen candle; do
-  cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
-done
 # The crate, the command and the examples. The crate alone has the same features of candle's dependencies, so that candle is built once for all commands.
 crates="-p candle-tilegemm -p candle-tilegemm-build -p tilegemm -p candle-tilegemm-examples -p candle-tilegemm-models"
 # The program on candle-cublaslt's functions, which `[patch]` gives it.
 cublaslt="-p candle-cublaslt -p cublaslt-program"
 cargo clippy --locked $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/models --all-targets -- -D warnings
-# The command as README installs it.
-cargo clippy --locked -p candle-tilegemm -p tilegemm --no-default-features --all-targets -- -D warnings
+# The command as README installs it, and bindings.rs as the header has it.
+cargo clippy --locked -p candle-tilegemm -p tilegemm --no-default-features --features candle-tilegemm/bindgen --all-targets -- -D warnings
 
 step "tests on the CPU"
 tests $crates $cublaslt --no-default-features --features candle-tilegemm/candle,tilegemm/models
@@ -74,10 +73,7 @@ step "clippy with CUDA"
 # candle's own kernels do not run in CI: clippy has none of them.
 [[ -z ${CI:-} ]] || export NVCC=$PWD/third_party/stand-in/nvcc
 export TILEGEMM_SKIP_KERNELS=1
-for features in "cuda" "candle,cuda"; do
-  cargo clippy --locked --no-default-features --features "$features" --all-targets -- -D warnings
-done
-for features in candle,gguf candle,experts candle,layers layers; do
+for features in cuda candle,cuda candle,gguf candle,experts candle,layers layers; do
   cargo clippy --locked --no-default-features --features "$features" --lib --test tables -- -D warnings
 done
 cargo clippy --locked $crates --no-default-features --features "candle,$cuda,$measures,interpose-kernels" --all-targets -- -D warnings
@@ -125,10 +121,10 @@ scripts/check_preload.sh target/debug/libtilegemm_preload.so
 step "README.md's program on the packed crate, and examples/engine, outside of the tree"
 scripts/packed.sh
 
-# The other features are those of the builds above, so that candle is not built again.
 step "kernels of the other architectures: the first of each row for one of them, and of each family for each"
 others=$(sed 's/sm90/sm80,sm89,sm100,sm120/' <<<"$kernels")
-TILEGEMM_PROFILE=sample tests --features "$others" --test sass --test tables
+# Packages and features are those of the builds above, so that candle is not built again.
+TILEGEMM_PROFILE=sample tests $crates --features "$others,$measures" --test sass --test tables
 
 # Last of the builds, whose variables are others. candle's own kernels are empty in this one.
 step "a program on candle 0.9.2"
