@@ -7,7 +7,9 @@ cuda=$1
 measures=bench,layout,models
 log=$(mktemp)
 page=$(mktemp --suffix=.html)
-trap 'rm -f "$log" "$page" "$page.log"' EXIT
+# What CI leaves out of candle's own kernels a later build must not find.
+drop_candle_kernels() { [[ -z ${CI:-} ]] || rm -rf target/debug/{build,.fingerprint}/candle-kernels-*; }
+trap 'rm -f "$log" "$page" "$page.log"; drop_candle_kernels' EXIT
 export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 # CI compiles this project's crates a dozen times, and computes little with them. Level 3 takes three times as long to compile, and its tests as long to run.
 [[ -z ${CI:-} ]] || export CARGO_PROFILE_DEV_OPT_LEVEL=1
@@ -81,8 +83,8 @@ for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$prog
 unset TILEGEMM_SKIP_KERNELS
 
 # For links CI compiles candle's statically linked kernels, unoptimised and without machine code.
+drop_candle_kernels
 if [[ -n ${CI:-} ]]; then
-  rm -rf target/debug/{build,.fingerprint}/candle-kernels-*
   mkdir -p target/nvcc/bin
   ln -sfn "$CUDA_HOME"/{include,lib64,nvvm} target/nvcc
   scripts/unoptimised_nvcc.sh "$CUDA_HOME/bin/nvcc" "$NVCC" >target/nvcc/bin/nvcc
