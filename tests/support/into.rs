@@ -19,9 +19,9 @@ pub fn exact(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_device(&Device::Cpu)?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
 }
 
-/// Refuses results that differ by more than sums in another order do.
-fn in_another_order(what: &str, dtype: DType, got: &[f64], expected: &[f64]) -> Result<()> {
-    let is_off = |(x, y): (&f64, &f64)| (x - y).abs() > 2.1 * unit(dtype) * y.abs() + 1e-4;
+/// Refuses results that differ by more than `off` and a rounding.
+fn in_another_way(what: &str, dtype: DType, got: &[f64], expected: &[f64], off: f64) -> Result<()> {
+    let is_off = |(x, y): (&f64, &f64)| (x - y).abs() > 2.1 * unit(dtype) * y.abs() + off;
     match got.iter().zip(expected).position(is_off) {
         Some(at) => bail!("{what}: number {at} is {}, expected {}", got[at], expected[at]),
         None => Ok(()),
@@ -243,15 +243,17 @@ pub fn quantised(device: &Device) -> Result<()> {
                     same(&what, &out, &expected)?;
                     layer.forward_residual_into(&x, &residual, &out)?;
                     same(&format!("{what}, residual"), &out, &layer.forward_residual(&x, &residual)?)?;
+                    // In place a K of one part takes a kernel that does not round x.
+                    let off = if k <= 256 { 2e-2 * (k as f64).sqrt() } else { 1e-4 };
                     let gated = residual.copy()?;
                     layer.forward_gated_into(&x, &gated, &gated)?;
                     if matches!(layer.weight(), QMatMul::QTensor(_)) {
                         let apart = exact(&layer.forward_gated(&x, &residual)?)?;
-                        in_another_order(&format!("{what}, gated in place"), dtype, &exact(&gated)?, &apart)?;
+                        in_another_way(&format!("{what}, gated in place"), dtype, &exact(&gated)?, &apart, off)?;
                     }
                     let sum = residual.copy()?;
                     layer.forward_residual_into(&x, &sum, &sum)?;
-                    in_another_order(&format!("{what}, in place"), dtype, &exact(&sum)?, &exact(&out)?)?;
+                    in_another_way(&format!("{what}, in place"), dtype, &exact(&sum)?, &exact(&out)?, off)?;
                     // Results that are not finite are computed once more, when the residual in place is gone.
                     let infinite = Tensor::cat(
                         &[&randn(&[rows, k - 1], dtype, device)?, &(x.ones_like()?.narrow(1, 0, 1)? / 0.)?],
@@ -268,12 +270,8 @@ pub fn quantised(device: &Device) -> Result<()> {
                     let within = Within::new(rows, n, 8, dtype, device)?;
                     layer.forward_into(&x, &within.inside()?)?;
                     let of_columns = exact(&within.inside()?)?;
-                    in_another_order(
-                        &format!("{what}, columns of a wider matrix"),
-                        dtype,
-                        &of_columns,
-                        &exact(&expected)?,
-                    )?;
+                    let what = format!("{what}, columns of a wider matrix");
+                    in_another_way(&what, dtype, &of_columns, &exact(&expected)?, 1e-4)?;
                     within.untouched(&what)?;
                 }
             }

@@ -232,6 +232,8 @@ pub struct Dense {
     plan: Arc<Planned>,
     /// Activations and weights, in as many copies as keep them out of the cache. All copies of the weights have the first copy's numbers.
     inputs: Vec<[Tensor; 2]>,
+    /// Copies of the operands, which may be more: their D has the product of the copy with the same number.
+    copies: usize,
 }
 
 impl Dense {
@@ -250,7 +252,8 @@ impl Dense {
             let [a, ..] = operands.inputs(copy);
             Ok([a.to_dtype(DType::BF16)?, weights.copy()?])
         };
-        Ok(Self { plan, inputs: (0..copies.min(operands.copies())).map(copy).collect::<Result<_>>()? })
+        let inputs = (0..copies.min(operands.copies())).map(copy).collect::<Result<_>>()?;
+        Ok(Self { plan, inputs, copies: operands.copies() })
     }
 
     /// The kernel's name.
@@ -261,7 +264,7 @@ impl Dense {
     /// # Safety
     /// As for [`candle_tilegemm::launch::launch`]; `d` is that of the operands of `new`.
     pub unsafe fn launch(&self, copy: usize, d: *mut c_void, queue: Queue) -> Result {
-        let [a, b] = &self.inputs[copy % self.inputs.len()];
+        let [a, b] = &self.inputs[copy % self.copies % self.inputs.len()];
         // SAFETY: the caller's promises; A and B have the plan's sizes.
         unsafe { launch::launch(&self.plan, Pointers::new(address(a)? as _, address(b)? as _, d), queue)? };
         Ok(())
