@@ -14,6 +14,7 @@ mod gate;
 mod merged;
 mod mlp;
 pub mod moe;
+pub mod narrow;
 mod next;
 mod norm;
 mod qembedding;
