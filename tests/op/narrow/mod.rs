@@ -1,9 +1,21 @@
 //! Narrow weights, from the checkpoints of tests/data/narrow and from numbers.
 
+mod config;
 mod quantizers;
 
+use candle::safetensors::BufferedSafetensors;
 use candle::{DType, Device, Tensor};
-use candle_tilegemm::nn::narrow::{Codes, QuantWeight, ScaleFormat};
+use candle_nn::VarBuilder;
+use candle_tilegemm::nn::narrow::{Checkpoint, Codes, QuantWeight, ScaleFormat};
+use candle_tilegemm::nn::QuantizationConfig;
+
+/// The config and the tensors of a checkpoint of tests/data/narrow.
+fn checkpoint(name: &str) -> (QuantizationConfig, VarBuilder<'static>) {
+    let path = |extension: &str| format!("{}/tests/data/narrow/{name}.{extension}", env!("CARGO_MANIFEST_DIR"));
+    let config = QuantizationConfig::from_json(&std::fs::read_to_string(path("json")).unwrap()).unwrap();
+    let file = BufferedSafetensors::new(std::fs::read(path("safetensors")).unwrap()).unwrap();
+    (config, Checkpoint::from(file).var_builder(DType::BF16, &Device::Cpu))
+}
 
 fn tensor<T: candle::WithDType>(values: Vec<T>, shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap()

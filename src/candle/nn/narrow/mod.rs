@@ -17,7 +17,9 @@
 //! Tensors come from any `VarBuilder`, whatever its type and device. One that is made by [`Checkpoint`] also has those in I8, and casts no weights that a file has in
 //! another type than the format says; other builders cast.
 
+mod checkpoint;
 mod codes;
+mod config;
 mod device;
 mod quantize;
 mod scales;
@@ -25,7 +27,9 @@ mod scheme;
 mod stack;
 mod weight;
 
+pub use checkpoint::Checkpoint;
 pub use codes::Codes;
+pub use config::QuantizationConfig;
 pub use device::DeviceWeight;
 pub use quantize::Quantizer;
 pub use scales::{ScaleFormat, Scales};
