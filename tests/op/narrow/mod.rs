@@ -1,7 +1,10 @@
 //! Narrow weights, from the checkpoints of tests/data/narrow and from numbers.
 
 mod config;
+mod files;
+mod layers;
 mod quantizers;
+mod traps;
 
 use candle::safetensors::BufferedSafetensors;
 use candle::{DType, Device, Tensor};
@@ -15,6 +18,12 @@ fn checkpoint(name: &str) -> (QuantizationConfig, VarBuilder<'static>) {
     let config = QuantizationConfig::from_json(&std::fs::read_to_string(path("json")).unwrap()).unwrap();
     let file = BufferedSafetensors::new(std::fs::read(path("safetensors")).unwrap()).unwrap();
     (config, Checkpoint::from(file).var_builder(DType::BF16, &Device::Cpu))
+}
+
+/// A builder of tensors by their names.
+fn builder(tensors: &[(&str, Tensor)]) -> VarBuilder<'static> {
+    let tensors = tensors.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
+    VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu)
 }
 
 fn tensor<T: candle::WithDType>(values: Vec<T>, shape: &[usize]) -> Tensor {

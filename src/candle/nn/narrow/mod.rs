@@ -17,20 +17,32 @@
 //! Tensors come from any `VarBuilder`, whatever its type and device. One that is made by [`Checkpoint`] also has those in I8, and casts no weights that a file has in
 //! another type than the format says; other builders cast.
 
+mod awq;
+mod bits;
 mod checkpoint;
 mod codes;
+mod compressed;
 mod config;
 mod device;
+mod floats;
+mod gptq;
+mod linear;
+mod load;
 mod quantize;
 mod scales;
 mod scheme;
 mod stack;
+mod tensors;
 mod weight;
 
 pub use checkpoint::Checkpoint;
 pub use codes::Codes;
 pub use config::QuantizationConfig;
 pub use device::DeviceWeight;
+pub use linear::QuantLinear;
+pub use load::{
+    linear_fp8, linear_of_scheme, linear_quantized, linear_quantized_no_bias, linear_quantized_parts, linear_rounded,
+};
 pub use quantize::Quantizer;
 pub use scales::{ScaleFormat, Scales};
 pub use scheme::{Activations, Awq, Fp8, Gptq, GptqZeros, Granularity, Integers, Nvfp4, Scheme};
