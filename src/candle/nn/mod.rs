@@ -27,7 +27,7 @@ pub use embedding::{embedding, Embedding};
 pub use gate::{gate, gate_into};
 pub use merged::MergedLinear;
 pub use mlp::{gated_mlp, GatedMlp, GatedMlpWorkspace};
-pub use narrow::{linear_quantized, linear_quantized_no_bias, QuantLinear, QuantizationConfig};
+pub use narrow::{linear_quantized, linear_quantized_no_bias, QuantExperts, QuantLinear, QuantizationConfig};
 pub use next::Next;
 pub use norm::{rms_norm, RmsNorm};
 pub use qembedding::QEmbedding;

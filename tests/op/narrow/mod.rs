@@ -1,6 +1,7 @@
 //! Narrow weights, from the checkpoints of tests/data/narrow and from numbers.
 
 mod config;
+mod experts;
 mod files;
 mod layers;
 mod quantizers;

@@ -24,6 +24,7 @@ mod codes;
 mod compressed;
 mod config;
 mod device;
+mod experts;
 mod floats;
 mod gptq;
 mod linear;
@@ -39,6 +40,7 @@ pub use checkpoint::Checkpoint;
 pub use codes::Codes;
 pub use config::QuantizationConfig;
 pub use device::DeviceWeight;
+pub use experts::{ExpertGate, QuantExperts};
 pub use linear::QuantLinear;
 pub use load::{
     linear_fp8, linear_of_scheme, linear_quantized, linear_quantized_no_bias, linear_quantized_parts, linear_rounded,
