@@ -12,6 +12,7 @@ mod gated;
 mod into;
 mod layers;
 mod models;
+mod narrow;
 mod qlinear;
 mod rounding;
 mod slopes;

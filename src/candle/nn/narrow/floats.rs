@@ -1,0 +1,159 @@
+//! Floating point of 8 and 4 bits: fp8, NVFP4 and MXFP4.
+
+use super::codes::Codes;
+use super::scales::{ScaleFormat, Scales};
+use super::scheme::{Fp8, Granularity, Nvfp4};
+use super::tensors::{Array, Module};
+use super::weight::QuantWeight;
+use ::candle::{bail, Result};
+
+/// Numbers of MXFP4 that share a power of two.
+const MX_GROUP: usize = 32;
+/// Numbers of NVFP4 that share a factor.
+const NV_GROUP: usize = 16;
+/// The block of checkpoints whose config does not say it.
+const BLOCK: [usize; 2] = [128, 128];
+
+/// Reads `weight` in F8_E4M3, (N, K), and its factors, `weight_scale_inv` or `weight_scale`: one, one for each row, one for each block, or one for each of `parts`,
+/// the rows of matrices that were merged.
+pub(super) fn read_fp8(of: &Module, [n, k]: [usize; 2], parts: &[usize], scheme: &Fp8) -> Result<QuantWeight> {
+    let name = if of.has("weight_scale_inv") { "weight_scale_inv" } else { "weight_scale" };
+    let weight = of.fp8("weight")?.expect(&[n, k])?.values;
+    fp8(&weight, [n, k], &of.floats(name)?, parts, scheme.granularity)
+}
+
+/// The same from numbers: `weight` has codes, row after row.
+pub(super) fn fp8(
+    weight: &[u8],
+    [n, k]: [usize; 2],
+    scale: &Array<f32>,
+    parts: &[usize],
+    granularity: Option<Granularity>,
+) -> Result<QuantWeight> {
+    let values = &scale.values;
+    let blocks = |[rows, columns]: [usize; 2]| [n.div_ceil(rows), k.div_ceil(columns)];
+    let is_rows = scale.dims == [n] || scale.dims == [n, 1];
+    let block = match granularity {
+        Some(Granularity::Block(block)) => Some(block),
+        Some(Granularity::Group(group)) => Some([1, group]),
+        None if scale.dims.len() == 2 && !is_rows => Some(BLOCK),
+        _ => None,
+    };
+    let scales = match block {
+        Some(block) if scale.dims == blocks(block) && values.len() > 1 => block_scales(values, [n, k], block),
+        _ if values.len() == 1 => Scales::rounded(ScaleFormat::F32, values, [n.max(1), k.max(1)], [1, 1]),
+        _ if is_rows => Scales::rounded(ScaleFormat::F32, values, [1, k.max(1)], [1, n]),
+        _ if values.len() == parts.len() && parts.iter().sum::<usize>() == n => {
+            let rows = parts.iter().zip(values).flat_map(|(rows, scale)| std::iter::repeat_n(*scale, *rows));
+            Scales::rounded(ScaleFormat::F32, &rows.collect::<Vec<_>>(), [1, k.max(1)], [1, n])
+        }
+        Some(block) if scale.dims.len() == 2 => {
+            bail!("{}: the shape is {:?}; expected {:?}, one for {block:?} weights", scale.name, scale.dims, blocks(block))
+        }
+        _ => bail!(
+            "{}: the shape is {:?}; expected one factor, or one for each of {n} rows; of merged matrices, say the rows of each (linear_quantized_parts)",
+            scale.name,
+            scale.dims
+        ),
+    };
+    Ok(bytes(weight, [n, k], scales))
+}
+
+/// Weights of codes in e4m3, row after row.
+fn bytes(codes: &[u8], [n, k]: [usize; 2], scales: Scales) -> QuantWeight {
+    QuantWeight::pack(Codes::F8E4M3, [n, k], scales, None, |first, rows| {
+        rows.copy_from_slice(&codes[first * k..first * k + rows.len()]);
+    })
+}
+
+/// Factors of blocks, K contiguous as checkpoints have them, in bf16 if it has them exactly, otherwise in f32; those of groups in a row, N contiguous.
+fn block_scales(values: &[f32], [n, k]: [usize; 2], [rows, columns]: [usize; 2]) -> Scales {
+    if rows == 1 {
+        return Scales::narrowest(&transposed(values, [n, k.div_ceil(columns)]), [1, columns], [1, n]);
+    }
+    let is_bf16 = |x: &f32| x.is_nan() || x.to_bits() & 0xffff == 0;
+    let format = if values.iter().all(is_bf16) { ScaleFormat::BF16 } else { ScaleFormat::F32 };
+    Scales::rounded(format, values, [rows, columns], [k.div_ceil(columns), 1])
+}
+
+/// Reads codes in `weight_packed` or `weight`, (N, K / 2), factors in e4m3, (N, K / 16), and the factor of all.
+pub(super) fn read_nvfp4(of: &Module, shape: [usize; 2], kind: Nvfp4) -> Result<QuantWeight> {
+    let [n, k] = shape;
+    let name = match kind {
+        Nvfp4::CompressedTensors => "weight_packed",
+        Nvfp4::ModelOpt => "weight",
+    };
+    check_pairs(of, k)?;
+    let packed = of.nibbles(name)?.expect(&[n, k / 2])?.values;
+    let groups = k.div_ceil(NV_GROUP);
+    let scales = of.fp8("weight_scale")?.expect(&[n, groups])?.values;
+    let one = |name: &str| -> Result<f32> {
+        match of.floats(name)?.values[..] {
+            [factor] => Ok(factor),
+            ref others => bail!("{}.{name}: {} factors; expected one", of.path(), others.len()),
+        }
+    };
+    let alpha = match kind {
+        Nvfp4::CompressedTensors => 1.0 / one("weight_global_scale")?,
+        Nvfp4::ModelOpt => one("weight_scale_2")?,
+    };
+    let scales = Scales::new(ScaleFormat::E4M3, transposed(&scales, [n, groups]), [1, NV_GROUP], [1, n]);
+    Ok(pairs(&packed, shape, scales).with_alpha(alpha))
+}
+
+/// Reads codes in `weight_packed`, (N, K / 2), and powers of two in `weight_scale`, (N, K / 32).
+pub(super) fn read_mxfp4(of: &Module, shape: [usize; 2]) -> Result<QuantWeight> {
+    let [n, k] = shape;
+    check_pairs(of, k)?;
+    let packed = of.nibbles("weight_packed")?.expect(&[n, k / 2])?.values;
+    let scales = of.exponents("weight_scale")?.expect(&[n, k.div_ceil(MX_GROUP)])?.values;
+    Ok(mxfp4(&packed, shape, &scales))
+}
+
+/// Reads `weight` in F8_E4M3, (N, K), and powers of two in `weight_scale`, (N, K / 32).
+pub(super) fn read_mxfp8(of: &Module, [n, k]: [usize; 2]) -> Result<QuantWeight> {
+    let groups = k.div_ceil(MX_GROUP);
+    let weight = of.fp8("weight")?.expect(&[n, k])?.values;
+    let scales = of.exponents("weight_scale")?.expect(&[n, groups])?.values;
+    let scales = Scales::new(ScaleFormat::E8M0, transposed(&scales, [n, groups]), [1, MX_GROUP], [1, n]);
+    Ok(bytes(&weight, [n, k], scales))
+}
+
+/// Reads `NAME_blocks`, (experts, n, k / 32, 16), and `NAME_scales`, (experts, n, k / 32), as gpt-oss has them: the matrices of all experts over one another.
+pub(super) fn read_mxfp4_experts(of: &Module, name: &str, [experts, n, k]: [usize; 3]) -> Result<QuantWeight> {
+    let groups = k.div_ceil(MX_GROUP);
+    if !k.is_multiple_of(MX_GROUP) {
+        bail!("{}.{name}_blocks: blocks have {MX_GROUP} columns; expected a multiple, not {k} columns", of.path());
+    }
+    let packed = of.bytes(&format!("{name}_blocks"))?.expect(&[experts, n, groups, MX_GROUP / 2])?.values;
+    let scales = of.exponents(&format!("{name}_scales"))?.expect(&[experts, n, groups])?.values;
+    Ok(mxfp4(&packed, [experts * n, k], &scales))
+}
+
+/// MXFP4 of pairs of codes, (N, K / 2), and powers of two, (N, K / 32).
+fn mxfp4(packed: &[u8], [n, k]: [usize; 2], scales: &[u8]) -> QuantWeight {
+    let scales = transposed(scales, [n, k.div_ceil(MX_GROUP)]);
+    pairs(packed, [n, k], Scales::new(ScaleFormat::E8M0, scales, [1, MX_GROUP], [1, n]))
+}
+
+/// Weights of pairs of codes, the first in the low bits.
+fn pairs(packed: &[u8], [n, k]: [usize; 2], scales: Scales) -> QuantWeight {
+    QuantWeight::pack(Codes::E2M1, [n, k], scales, None, |first, rows| {
+        let packed = &packed[first * k / 2..];
+        for (codes, pair) in rows.chunks_exact_mut(2).zip(packed) {
+            codes.copy_from_slice(&[pair & 0xf, pair >> 4]);
+        }
+    })
+}
+
+fn check_pairs(of: &Module, k: usize) -> Result<()> {
+    match k.is_multiple_of(2) {
+        true => Ok(()),
+        false => bail!("{}: two codes are a byte; expected an even number of columns, not {k}", of.path()),
+    }
+}
+
+/// The numbers of a matrix column after column.
+fn transposed<T: Copy>(values: &[T], [rows, columns]: [usize; 2]) -> Vec<T> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| values[row * columns + column])).collect()
+}

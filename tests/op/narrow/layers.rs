@@ -1,0 +1,133 @@
+//! Products of narrow weights on the CPU.
+
+use super::{builder, tensor, values};
+use crate::{assert_close, randn};
+use candle::{DType, Device, Module, Tensor};
+use candle_tilegemm::nn::narrow::{linear_rounded, Granularity, QuantWeight, Quantizer};
+use candle_tilegemm::nn::{Linear, QuantLinear};
+use candle_tilegemm::{Activation, Gemm};
+
+const IN: usize = 70;
+const OUT: usize = 11;
+
+const QUANTIZERS: [Quantizer; 6] = [
+    Quantizer::Fp8(Granularity::Block([4, 32])),
+    Quantizer::Fp8(Granularity::Tensor),
+    Quantizer::Int4 { group: Some(32), zeros: false },
+    Quantizer::Int4 { group: Some(32), zeros: true },
+    Quantizer::Int8 { group: None },
+    Quantizer::Mxfp4,
+];
+
+fn wide(tensor: &Tensor) -> Tensor {
+    tensor.to_dtype(DType::F32).unwrap()
+}
+
+/// The result is that of the dequantised weights in f32, rounded once.
+#[test]
+fn layers_multiply_by_the_dequantised_weights() {
+    for to in QUANTIZERS {
+        let weight = QuantWeight::quantize(&randn(&[OUT, IN], DType::F32).unwrap(), to).unwrap();
+        let dense = tensor(weight.dequantize(), &[OUT, IN]);
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let (bias, beside) = (randn(&[OUT], dtype).unwrap(), randn(&[2, 3, OUT], dtype).unwrap());
+            // Neither dense nor of rank 2.
+            let x = randn(&[2, IN, 3], dtype).unwrap().transpose(1, 2).unwrap();
+            let layer = QuantLinear::new(weight.clone(), Some(bias.clone())).unwrap().with_activation(Activation::Silu);
+            let gemm = Gemm::new().bias(&wide(&bias)).activation(Activation::Silu);
+            let expected = |gemm: Gemm| gemm.forward(&wide(&x), &dense.t().unwrap()).unwrap().to_dtype(dtype).unwrap();
+            let gated = gemm.clone().forward(&wide(&x), &dense.t().unwrap()).unwrap() * wide(&beside);
+            let gated = gated.unwrap().to_dtype(dtype).unwrap();
+            for (actual, expected) in [
+                (layer.forward(&x), expected(gemm.clone())),
+                (layer.forward_residual(&x, &beside), expected(gemm.clone().residual(&wide(&beside)))),
+                (layer.forward_gated(&x, &beside), gated),
+            ] {
+                let actual = actual.unwrap();
+                assert_eq!((actual.dims(), actual.dtype()), (&[2, 3, OUT][..], dtype));
+                assert_eq!(values(&actual), values(&expected), "{to:?} {dtype:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn products_go_to_tensors_that_exist() {
+    let weight = randn(&[OUT, IN], DType::F32).unwrap();
+    let bias = randn(&[OUT], DType::BF16).unwrap();
+    let narrow = QuantLinear::quantize(&weight, Some(bias.clone()), Quantizer::Mxfp4).unwrap();
+    let plain = QuantLinear::from(Linear::new(weight.to_dtype(DType::BF16).unwrap(), Some(bias)));
+    for layer in [narrow, plain] {
+        let (x, beside) = (randn(&[3, IN], DType::BF16).unwrap(), randn(&[3, OUT], DType::BF16).unwrap());
+        let wide = Tensor::zeros((3, OUT + 5), DType::BF16, &Device::Cpu).unwrap();
+        let out = wide.narrow(1, 2, OUT).unwrap();
+        layer.forward_into(&x, &out).unwrap();
+        assert_eq!(values(&out), values(&layer.forward(&x).unwrap()));
+        layer.forward_residual_into(&x, &beside, &out).unwrap();
+        assert_eq!(values(&out), values(&layer.forward_residual(&x, &beside).unwrap()));
+        let expected = values(&layer.forward_gated(&x, &beside).unwrap());
+        layer.forward_gated_into(&x, &beside, &beside).unwrap();
+        assert_eq!(values(&beside), expected);
+        assert_eq!(values(&wide.narrow(1, 0, 2).unwrap()), [0.0; 6]);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let weight = randn(&[OUT, IN], DType::F32).unwrap();
+    let bias = randn(&[OUT], DType::F32).unwrap();
+    let layer = QuantLinear::quantize(&weight, Some(bias.clone()), Quantizer::Mxfp4).unwrap();
+    let x = randn(&[3, IN], DType::F32).unwrap();
+    let of = |dims: &[usize], dtype| randn(dims, dtype).unwrap();
+    for (error, expected) in [
+        (layer.forward(&of(&[3, IN + 1], DType::F32)).unwrap_err(), "x is [3, 71]; expected rows of 70 numbers"),
+        (layer.forward(&of(&[3, IN], DType::F64)).unwrap_err(), "x is in F64; expected one of [F16, BF16, F32]"),
+        (layer.forward(&of(&[3, IN], DType::BF16)).unwrap_err(), "the bias is F32 [11], expected BF16 [11]"),
+        (
+            layer.forward_residual(&x, &of(&[2, OUT], DType::F32)).unwrap_err(),
+            "the residual is F32 [2, 11], expected F32 [3, 11]",
+        ),
+        (
+            layer.forward_into(&x, &of(&[3, OUT + 1], DType::F32)).unwrap_err(),
+            "the result is [3, 12]; expected [3, 11]",
+        ),
+        (
+            QuantLinear::quantize(&weight, Some(of(&[4], DType::F32)), Quantizer::Mxfp4).unwrap_err(),
+            "the bias is [4]; expected [11]",
+        ),
+        (QuantLinear::fp8(&weight, &bias, None).unwrap_err(), "the weights are in F32; expected F8E4M3"),
+        (
+            QuantLinear::quantize(&of(&[2, 2], DType::F64), None, Quantizer::Mxfp4).unwrap_err(),
+            "the weights are in F64; expected F16, BF16 or F32",
+        ),
+    ] {
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn layers_are_rounded_at_load() {
+    let (weight, bias) = (randn(&[OUT, IN], DType::BF16).unwrap(), randn(&[OUT], DType::F32).unwrap());
+    let vb = builder(&[("up.weight", weight.clone()), ("up.bias", bias.clone())]);
+    for to in QUANTIZERS {
+        let loaded = linear_rounded(IN, OUT, true, to, vb.pp("up")).unwrap();
+        let made = QuantLinear::quantize(&weight, Some(bias.clone()), to).unwrap();
+        assert_eq!(loaded.weight(), made.weight());
+        assert_eq!(values(loaded.bias().unwrap()), values(&bias));
+    }
+}
+
+/// Results on the CPU are as exact as f32 sums of the dequantised weights.
+#[test]
+fn products_are_those_of_f64() {
+    let layer = QuantLinear::quantize(
+        &randn(&[40, 300], DType::F32).unwrap(),
+        None,
+        Quantizer::Int4 { group: Some(64), zeros: true },
+    );
+    let layer = layer.unwrap();
+    let x = randn(&[5, 300], DType::F32).unwrap();
+    let dense = tensor(layer.weight().unwrap().dequantize(), &[40, 300]).to_dtype(DType::F64).unwrap();
+    let expected = x.to_dtype(DType::F64).unwrap().matmul(&dense.t().unwrap()).unwrap().to_dtype(DType::F32).unwrap();
+    assert_close(&layer.forward(&x).unwrap(), &expected, 1e-5, "int4").unwrap();
+}
