@@ -18,7 +18,7 @@ pub fn cell(errors: Option<&ErrorsOf>, limit: Option<&ErrorsOf>) -> String {
         Some(limit) if of(errors) > of(limit) => format!("**{}**", digits(of(errors))),
         _ => digits(of(errors)),
     };
-    format!("{} / {}", number(|of| of.max), number(|of| of.rms))
+    format!("{}/{}", number(|of| of.max), number(|of| of.rms))
 }
 
 /// A line of a table.
