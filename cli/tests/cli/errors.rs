@@ -77,7 +77,7 @@ fn a_record_is_printed_and_put_into_a_document() {
     let output = errors_of_f32(&["--from", record.to_str().unwrap(), "--update", document.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = std::fs::read_to_string(document).unwrap();
-    for words in ["| 64 | 0 ... 1 | 1.0e-6 / 1.0e-7 |", "| square | 16 x 64 x 64 nt | 10.0 | - | 10.0 (1.00x) |"] {
+    for words in ["| 64 | 0 ... 1 | 1.0e-6/1.0e-7 |", "| square | 16 x 64 x 64 nt | 10.0 | - | 10.0 (1.00x) |"] {
         assert!(stdout(&output).contains(words) && text.contains(words), "no '{words}' in\n{text}");
     }
     assert!(

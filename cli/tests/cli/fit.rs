@@ -189,7 +189,7 @@ fn a_card_gets_numbers_of_its_own() {
 
 #[test]
 fn what_proves_the_estimates_is_not_fitted_to() {
-    let suite = &crate::records::path("h200/2026-11-29.json");
+    let suite = &crate::records::path("h200/2026-11-22.json");
     let output = fit(&[suite, "--write"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));

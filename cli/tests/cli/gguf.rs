@@ -234,7 +234,7 @@ fn the_tables_of_a_record_go_into_a_document() {
     assert!(output.status.success(), "{}", stderr(&output));
     let text = std::fs::read_to_string(&document).unwrap();
     assert!(
-        text.contains("| q4k | N(0, 1) | 4.0e-4 / 2.0e-4 | 1.0e-4 / 5.0e-5 | - | - |") && !text.contains("\nold\n"),
+        text.contains("| q4k | N(0, 1) | 4.0e-4/2.0e-4 | 1.0e-4/5.0e-5 | - | - |") && !text.contains("\nold\n"),
         "{text}"
     );
     let output = tilegemm(&["errors", "gguf", "--from", from, "--json", "x.json"]);

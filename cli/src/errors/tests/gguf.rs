@@ -29,9 +29,9 @@ fn a_line_has_all_rows_of_a_kind_of_data_and_bold_is_worse_than_candle() {
     ]));
     for line in [
         "| weights | data | candle, 8 rows | ours, 8 rows | candle, 256 rows | ours, 256 rows |",
-        "| q4_0 | N(0, 1) | 2.0e-3 / 2.0e-4 | 1.0e-3 / 1.0e-4 | 2.0e-3 / 2.0e-4 | **3.0e-3** / 1.0e-4 |",
-        "| q4_0 | 0 ... 1 | 2.0e-3 / 2.0e-4 | 1.0e-3 / **3.0e-4** | - | - |",
-        "| q6k | N(0, 1) | - | - | 2.0e-3 / 2.0e-4 | 0 / 0 |",
+        "| q4_0 | N(0, 1) | 2.0e-3/2.0e-4 | 1.0e-3/1.0e-4 | 2.0e-3/2.0e-4 | **3.0e-3**/1.0e-4 |",
+        "| q4_0 | 0 ... 1 | 2.0e-3/2.0e-4 | 1.0e-3/**3.0e-4** | - | - |",
+        "| q6k | N(0, 1) | - | - | 2.0e-3/2.0e-4 | 0/0 |",
         "Ours is worse than candle in 1 of 4 largest errors and 1 root mean squares. Our largest error is 3.0e-3; the bound is 2^-8, 3.9e-3.",
         "ours, 8 rows: `gguf_8`. ours, 256 rows: `gguf_256`.",
     ] {
