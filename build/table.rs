@@ -20,8 +20,9 @@ use limits::Limits;
 /// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
 const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
 const DTYPES: [&str; 5] = ["f16", "bf16", "f32", "f64", "f8e4m3"];
-/// The formats of B beside those of `dtype`: blocks of GGUF.
-const BLOCKS: [&str; 10] = ["q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q5k", "q6k"];
+/// The formats of B beside those of `dtype`: blocks of GGUF, and narrow weights.
+const OTHERS_OF_B: [&str; 15] =
+    ["q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q5k", "q6k", "u4", "f4e2m1", "i8", "u8", "f8e4m3"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
@@ -41,7 +42,7 @@ struct Row {
     by_name: Vec<String>,
     /// f16 bf16 f32 f64 f8e4m3: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
-    /// B, where B has another format than A: blocks of GGUF. Each makes a kernel.
+    /// B, where B has another format than A: blocks of GGUF, or narrow weights. Each makes a kernel.
     #[serde(default)]
     b: Vec<String>,
     /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3, which has no results of its own.
@@ -310,7 +311,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     Ok(kernels)
 }
 
-/// The formats of A and B: each dtype with each block format, or with itself.
+/// The formats of A and B: each dtype with each format of `b`, or with itself.
 fn operands(row: &Row) -> impl Iterator<Item = (&String, &String)> {
     let of = move |dtype| row.b.iter().chain(row.b.is_empty().then_some(dtype)).map(move |b| (dtype, b));
     row.dtype.iter().flat_map(of)
@@ -352,11 +353,9 @@ fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], layout: &
 fn check(row: &Row) -> Result<(), String> {
     one_of("dtype", &row.dtype, &DTYPES)?;
     if !row.b.is_empty() {
-        one_of("b", &row.b, &BLOCKS)?;
+        one_of("b", &row.b, &OTHERS_OF_B)?;
     }
-    for dtype in &row.dtype {
-        check_out(dtype, row.out.as_deref())?;
-    }
+    row.dtype.iter().try_for_each(|dtype| check_out(dtype, row.out.as_deref()))?;
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
     one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;

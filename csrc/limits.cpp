@@ -5,14 +5,19 @@ namespace {
 
 using namespace tilegemm;
 
-// Bytes of an element; 0 for blocks.
-int bytes_of(tg_format format) {
+// Bits of an element; 0 for blocks with factors inside.
+int bits_of(tg_format format) {
   switch (format) {
-    case TG_F64: return 8;
-    case TG_F32: return 4;
+    case TG_F64: return 64;
+    case TG_F32: return 32;
     case TG_F16:
-    case TG_BF16: return 2;
-    case TG_F8E4M3: return 1;
+    case TG_BF16: return 16;
+    case TG_F8E4M3:
+    case TG_F8E8M0:
+    case TG_I8:
+    case TG_U8: return 8;
+    case TG_U4:
+    case TG_F4E2M1: return 4;
     default: return 0;
   }
 }
@@ -27,8 +32,8 @@ struct Check {
   Check(const Contract& contract, const tg_gemm_args& args) : contract(contract), limits(contract.limits), args(args) {}
 
   bool operator()() const {
-    return groups() && gate() && epilogue() && counts() && lines() && alignment() && multiples() &&
-           args.sm_count >= limits.blocks;
+    return groups() && gate() && scales() && epilogue() && counts() && blocks() && lines() && alignment() &&
+           multiples() && args.sm_count >= limits.blocks;
   }
 
  private:
@@ -48,6 +53,20 @@ struct Check {
     return limits.gates && is_gated() && args.n % 2 == 0 && args.beta == 0;
   }
 
+  bool scales() const {
+    const auto fits = [&](unsigned operand, const tg_scale& scale, tg_format format) {
+      if (!scale.ptr) return !scale.zeros;
+      return (limits.scales & operand) && is_factor(scale.format) && scale.rows > 0 && scale.columns > 0 &&
+             (!scale.zeros || format == TG_U4 || format == TG_U8);
+    };
+    const tg_types& types = contract.types;
+    return fits(of_a, args.a_scale, types.a) && fits(of_b, args.b_scale, types.b) && fits(of_d, args.d_scale, types.d);
+  }
+
+  static bool is_factor(tg_format format) {
+    return format == TG_F32 || format == TG_F16 || format == TG_BF16 || format == TG_F8E8M0 || format == TG_F8E4M3;
+  }
+
   bool epilogue() const {
     const bool activates = args.activation != TG_IDENTITY && !is_gated();
     if (limits.fusion == Fusion::none && (args.bias.ptr || activates)) return false;
@@ -61,6 +80,13 @@ struct Check {
            matrices <= limits.matrices && (limits.two_batch_dims || args.batch[0] == 1) &&
            along_m <= limits.tiles / along_n &&
            (!limits.tiles_of_batch || along_m * along_n <= limits.tiles / matrices);
+  }
+
+  // Whether columns of packed codes are whole blocks of 32. Launch functions check blocks of GGUF.
+  bool blocks() const {
+    const tg_matrix& b = args.b;
+    return bits_of(contract.types.b) != 4 || (b.row_stride == 1 && is_multiple(b.col_stride, 32) &&
+                                              is_multiple(b.batch_stride[0], 32) && is_multiple(b.batch_stride[1], 32));
   }
 
   // Whether C and D have contiguous rows, and A and B lines of the kernel's layout that do not overlap.
@@ -83,9 +109,9 @@ struct Check {
   bool starts(tg_format format, unsigned operand, const tg_matrix& x, int64_t rows, int64_t columns, int64_t outer,
               int64_t inner) const {
     const bool by_tma = limits.tma & operand, aligned = limits.aligned & operand;
-    const int64_t bytes = bytes_of(format), need = by_tma && contract.align < 16 ? 16 : contract.align;
-    const int64_t unit = bytes > 0 && need > bytes ? need / bytes : 1;
-    const int64_t far = (int64_t(1) << 40) / (bytes > 0 ? bytes : 1);
+    const int64_t bits = bits_of(format), need = by_tma && contract.align < 16 ? 16 : contract.align;
+    const int64_t unit = bits > 0 && need * 8 > bits ? need * 8 / bits : 1;
+    const int64_t far = (int64_t(1) << 43) / (bits > 0 ? bits : 8);
     const auto takes = [&](int64_t stride, int64_t extent) {
       return extent == 1 || ((!aligned || is_multiple(stride, unit)) && (!by_tma || (stride >= 0 && stride < far)));
     };
@@ -109,7 +135,7 @@ struct Check {
 
   bool multiples() const {
     const auto whole = [&](unsigned extent, int64_t length, tg_format format) {
-      return !(limits.multiples & extent) || is_multiple(length * bytes_of(format), contract.align);
+      return !(limits.multiples & extent) || is_multiple(length * bits_of(format), int64_t(contract.align) * 8);
     };
     const tg_types& types = contract.types;
     return whole(extent_n, is_gated() ? args.n / 2 : args.n, types.d) && whole(extent_k, args.k, types.a) &&
@@ -124,11 +150,9 @@ bool are_same(const tg_types& x, const tg_types& y) {
 
 }  // namespace
 
-// No kernel takes scales of matrices yet.
 tg_status tilegemm::launch_within(const Contract& contract, tg_status (*launch)(const tg_gemm_args*),
                                   const tg_gemm_args* args) {
-  const bool scaled = args->a_scale.ptr || args->b_scale.ptr || args->d_scale.ptr;
-  if (!are_same(args->types, contract.types) || scaled) return TG_UNSUPPORTED;
+  if (!are_same(args->types, contract.types)) return TG_UNSUPPORTED;
   if (args->m == 0 || args->n == 0 || args->batch[0] == 0 || args->batch[1] == 0) return TG_OK;
   return Check(contract, *args)() ? launch(args) : TG_UNSUPPORTED;
 }

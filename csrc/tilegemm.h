@@ -4,9 +4,9 @@
  *
  *     D = activation(alpha * A @ B + bias) + beta * C        A: m x k, B: k x n, C and D: m x n
  *
- * Products are accumulated in f32 (f64 for f64). Each matrix has a format of its own; the bias has C's format. Strides
- * count elements and may be zero. A kernel of layout TG_ANY takes any strides; every other kernel needs one of the two
- * strides of A and of B to be 1.
+ * Products are accumulated in f32 (f64 for f64, whole numbers for TG_I8 by TG_I8). Each matrix has a format of its own;
+ * the bias has C's format. Strides count elements and may be zero. A kernel of layout TG_ANY takes any strides; every
+ * other kernel needs one of the two strides of A and of B to be 1.
  *
  * Infinities and NaN propagate as IEEE 754 says, with these rules for all kernels:
  *   - C is never read when beta is 0.
@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 14
+#define TG_ABI_VERSION 15
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -37,16 +37,22 @@ typedef enum tg_status {
  * (beta * C[i, j]); beta is not 0. */
 typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2, TG_GATE_C = 3 } tg_gate;
 
-/* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or, from TG_I4 on, in blocks of
- * consecutive numbers along K. TG_F8E4M3 is a format of A and B; blocks of GGUF (TG_Q4_0 to TG_Q6K) are formats of B.
- * No kernel takes TG_I4 yet. */
+/* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or in blocks of consecutive numbers
+ * along K. Formats of A and B: up to TG_F8E4M3, and TG_I8. Formats of B: blocks of GGUF (TG_Q4_0 to TG_Q6K), and beside
+ * an A in f16, bf16 or f32 narrow weights, whose factors and zeros are matrices of their own (tg_scale):
+ *   TG_F8E4M3, and TG_I8 in two's complement.
+ *   TG_U4, TG_U8: a code less its zero; the zero is 8, and 128, where tg_scale has none.
+ *   TG_F4E2M1: bit 3 is the sign, the others are 0, .5, 1, 1.5, 2, 3, 4, 6.
+ * TG_U4 and TG_F4E2M1 have 32 numbers in 16 bytes: nibble i of word t is number 2 t + 8 (i % 4) + i / 4, words and
+ * nibbles from the lowest. The last block of a row of W may have fewer numbers, and is as long. TG_F8E8M0 is a format
+ * of factors: 2^(code - 127), and NaN for 255. */
 typedef enum tg_format {
   TG_F16 = 0,
   TG_BF16 = 1,
   TG_F32 = 2,
   TG_F64 = 3,
   TG_F8E4M3 = 4,
-  TG_I4 = 5,
+  TG_U4 = 5,
   TG_Q4_0 = 6,
   TG_Q4_1 = 7,
   TG_Q5_0 = 8,
@@ -56,13 +62,18 @@ typedef enum tg_format {
   TG_Q3K = 12,
   TG_Q4K = 13,
   TG_Q5K = 14,
-  TG_Q6K = 15
+  TG_Q6K = 15,
+  TG_F4E2M1 = 16,
+  TG_I8 = 17,
+  TG_U8 = 18,
+  TG_F8E8M0 = 19
 } tg_format;
 
 /* How a kernel multiplies. TG_NATIVE: in the format itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs
  * rounded to TF32. TG_BF16X6: f32 by three bf16 parts of each input and six products of these parts, with no more error
- * than fused multiply-adds. */
-typedef enum tg_math { TG_NATIVE = 0, TG_TF32 = 1, TG_BF16X6 = 2 } tg_math;
+ * than fused multiply-adds. TG_FAST_ACCUM: fp8 whose sums are the tensor core's over all of K, which keep some 13 bits;
+ * TG_NATIVE adds them up in f32 every 128 of K. */
+typedef enum tg_math { TG_NATIVE = 0, TG_TF32 = 1, TG_BF16X6 = 2, TG_FAST_ACCUM = 3 } tg_math;
 
 /* Layouts of (A, B), row-major. The first letter is `n` when A's rows are contiguous (m x k, K-major). The second
  * letter is `t` when B's columns are contiguous (n x k transposed, K-major). TG_ANY: any strides. */
@@ -100,12 +111,17 @@ typedef struct tg_types {
   tg_format a, b, c, d, acc;
 } tg_types;
 
-/* Factors of a matrix: element (i, j) counts times factor (i / rows, j / columns), row-major. Null pointer: no factors.
- */
+/* Factors of a matrix: element (i, j) counts times factor (i / rows, j / columns). Null pointer: no factors and no
+ * zeros. Formats: f32, f16, bf16, TG_F8E8M0 and TG_F8E4M3. Zeros are numbers of 8 bits at the indices of the factors,
+ * for TG_U4 and TG_U8. */
 typedef struct tg_scale {
   const void* ptr;
+  const uint8_t* zeros; /* null: none */
   tg_format format;
-  uint32_t rows, columns; /* that share a factor; UINT32_MAX: all */
+  uint32_t rows, columns;  /* that share a factor; UINT32_MAX: all */
+  int64_t row_stride;      /* from a factor to that of the next rows */
+  int64_t col_stride;      /* from a factor to that of the next columns */
+  int64_t batch_stride[2]; /* from the factors of a matrix to those of the next; of groups as tg_matrix has it */
 } tg_scale;
 
 /* Groups of rows that have a matrix B each; the matrices are B's batch_stride[1] apart. Count 0: one B for all rows.
@@ -211,7 +227,8 @@ tg_status tg_gate_rows(tg_format format, const tg_gemm_args* args);
  * tg_slope: D = the derivative of the activation at A: at infinities the limits, 0 and 1, and NaN at NaN.
  * tg_copy: D = A, which has k columns; the columns of D from k on are zero. Where rows are not contiguous, k is n. A is
  * not D, and has no negative strides. Where D's type is bf16 and A's is not, D is A in bf16, of one matrix of
- * contiguous rows, which may be blocks of GGUF. */
+ * contiguous rows, which may be blocks of GGUF. D in bf16 or f16 is also A in narrow weights times their factors,
+ * `a_scale`, of one matrix of contiguous rows. */
 tg_status tg_epilogue(tg_format format, const tg_gemm_args* args);
 tg_status tg_slope(tg_format format, const tg_gemm_args* args);
 tg_status tg_copy(tg_format format, const tg_gemm_args* args);

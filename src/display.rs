@@ -208,12 +208,12 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }
         Rejection::Types { have, need } => {
-            let (common, own) = match [have, need].map(|types| types.b.is_gguf_block()) {
+            let (common, own) = match [have, need].map(|types| types.b.is_gguf_block() || types.has_narrow_b()) {
                 [false, false] => (format!("the problem is in {need}; these compute in "), have.to_string()),
-                [true, false] => ("these multiply by blocks of GGUF files, the problem has none".into(), String::new()),
-                [false, true] => ("these multiply by no blocks of GGUF files".into(), String::new()),
+                [true, false] => ("these multiply by quantised weights, the problem has none".into(), String::new()),
+                [false, true] => ("these multiply by no quantised weights".into(), String::new()),
                 [true, true] => {
-                    (format!("the problem is in {need}; these take other blocks or activations"), String::new())
+                    (format!("the problem is in {need}; these take other weights or activations"), String::new())
                 }
             };
             (Nearness::Elsewhere, common, own)
@@ -221,7 +221,7 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Arch { built, device } => {
             (Nearness::Elsewhere, format!("the device is an sm{device}; these are built for "), built.to_string())
         }
-        Rejection::Groups | Rejection::NoGroups | Rejection::NoGate | Rejection::ByName => {
+        Rejection::Groups | Rejection::NoGroups | Rejection::NoGate | Rejection::ByName | Rejection::Scales { .. } => {
             (Nearness::Elsewhere, rejection.to_string(), String::new())
         }
         _ => (Nearness::Operands, rejection.to_string(), String::new()),

@@ -290,6 +290,7 @@ impl KernelDesc {
             return Err(Rejection::Types { have: self.types.into(), need: need.into() });
         }
         Limits::check_blocks(problem)?;
+        self.limits.check_scales(problem)?;
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });
         }

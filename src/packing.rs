@@ -2,14 +2,14 @@
 //!
 //! TMA and loads of 16 bytes need lines that start at multiples of 16 bytes: a bf16 product with an odd K has none. Every kernel then runs
 //! on copies in the workspace, whose lines do. A plan with copies consists of an elementwise kernel for each copied operand, the product,
-//! and a kernel that copies the result to D and applies the rest of the epilogue. Blocks of GGUF files become bf16 in such a copy. The dispatcher takes such a plan where its estimate,
-//! copies included, is below the estimate without copies.
+//! and a kernel that copies the result to D and applies the rest of the epilogue. Blocks of GGUF files become bf16 in such a copy, and narrow weights A's 16 bits. The
+//! dispatcher takes such a plan where its estimate, copies included, is below the estimate without copies.
 //!
 //! A kernel that does not fuse the epilogue of a D in 16 bits writes its sums to a copy of D in f32. The kernel that applies the epilogue rounds them, once.
 
 use crate::arch::DeviceInfo;
 use crate::cost::{distinct, pipeline};
-use crate::kernel::{Fusion, Limits};
+use crate::kernel::{Fusion, Limits, INT};
 use crate::problem::{Format, Layout, Operand, Problem, MAX_ALIGN};
 use crate::workspace::partition::Footprint;
 
@@ -19,7 +19,7 @@ const PITCH: usize = 64;
 /// writes counted: from benches/record/h200/2026-11-24-odd.json.
 const LAUNCHES: f64 = 0.8;
 const RATE: f64 = 1.0;
-/// The same where blocks of GGUF files become bf16 (14336 x 4096 in ten formats, H100, 2026-11-26).
+/// The same where blocks of GGUF files become bf16 (14336 x 4096 in ten formats, H100, 2026-11-26); narrow weights count as such blocks.
 const RATE_OF_BLOCKS: f64 = 0.6;
 /// The time that unaligned lines of several matrices add to a copy, as a number of bytes a line: where lines of A and B are shorter than `SHORT_LINE`
 /// bytes, and in each D (18 random products of attention and one of tests/gpu, H100).
@@ -39,17 +39,23 @@ const FEW_ROWS: usize = 256;
 
 /// The share of the estimate without copies that the estimate of a plan with copies has to be below.
 pub(crate) fn lead(problem: &Problem) -> f64 {
-    if problem.b.format.is_gguf_block() {
+    if converts(problem) {
         return LEAD[0];
     }
     let rows_of_a = matches!(problem.layout(), Layout::NT | Layout::NN) && !problem.is_f32();
     LEAD[usize::from(!(rows_of_a && problem.m > FEW_ROWS && problem.batch == [1, 1]))]
 }
 
-/// The format of the copy of an operand. Beside blocks of GGUF files both operands are copied in bf16: a finite number stays finite.
+/// Whether a copy of B is in another format: of blocks of GGUF files, and of narrow weights.
+fn converts(problem: &Problem) -> bool {
+    problem.b.format.is_gguf_block() || problem.types().has_narrow_b()
+}
+
+/// The format of the copy of an operand. Beside blocks of GGUF files both operands are copied in bf16: a finite number stays finite. Beside narrow weights they are in A's
+/// 16 bits, or in bf16.
 fn copied_format(problem: &Problem, operand: &Operand) -> Format {
-    if problem.b.format.is_gguf_block() {
-        Format::BF16
+    if converts(problem) {
+        problem.a.format.in_products_with(problem.b.format)
     } else {
         operand.format
     }
@@ -60,9 +66,9 @@ pub(crate) fn rounds_after_copy(problem: &Problem) -> bool {
     matches!(problem.d.format, Format::F16 | Format::BF16) && problem.epilogue.rest(Fusion::None).is_some()
 }
 
-/// Whether a product in place may be copied to D. cuBLAS adds the product to D; of blocks none of our fast kernels does.
+/// Whether a product in place may be copied to D. cuBLAS adds the product to D; of blocks and narrow weights none of our fast kernels does.
 fn may_copy_d(problem: &Problem) -> bool {
-    !problem.epilogue.in_place || problem.b.format.is_gguf_block()
+    !problem.epilogue.in_place || converts(problem)
 }
 
 /// The format of the copy of D.
@@ -121,8 +127,9 @@ impl Packing {
     }
 
     fn candidates(problem: &Problem) -> [Option<Self>; 7] {
-        if problem.b.format.is_gguf_block() {
-            let a = problem.a.format != Format::BF16 || !is_plain(&problem.a, problem.m, problem.k);
+        if converts(problem) {
+            let is_copied = problem.a.format != copied_format(problem, &problem.a);
+            let a = is_copied || !is_plain(&problem.a, problem.m, problem.k);
             let with_d = has_odd_d(problem) || rounds_after_copy(problem);
             return [
                 Some(Self { a, b: true, d: false }),
@@ -187,7 +194,7 @@ impl Packing {
         let mut inner = *problem;
         // With zeros behind the end of K, loads of 16 bytes need not stop inside. In f32 the real K decides which kernels are exact enough.
         if self.a && self.b && problem.layout() == Layout::NT && !problem.is_f32() {
-            inner.k = problem.k.next_multiple_of(elements_of_16_bytes(problem.a.format));
+            inner.k = problem.k.next_multiple_of(elements_of_16_bytes(copied_format(problem, &problem.a)));
         }
         let [m, n, k] = [problem.m, problem.n, problem.k].map(|extent| extent.next_multiple_of(PITCH) as i64);
         if self.a {
@@ -254,8 +261,10 @@ impl Packing {
                 let line = bytes * elements as f64;
                 let has_lines = problem.batch_count() > 1 && operand.align() < 16 && line < longest;
                 let factor = if has_lines { 1.0 + LINE_BYTES / line } else { 1.0 };
-                let rate = if operand.format.is_gguf_block() { RATE_OF_BLOCKS } else { RATE };
+                let is_converted = converts(problem) && std::ptr::eq(operand, &problem.b);
+                let rate = if is_converted { RATE_OF_BLOCKS } else { RATE };
                 let moved = distinct(problem, operand) * rows as f64 * columns as f64 * (bytes + copied.bits() / 8.0);
+                let moved = moved + operand.scale.map_or(0.0, |scale| scale.bytes([rows, columns]));
                 let is_one = problem.batch_count() == 1 && copied == operand.format;
                 let of_lines = if is_one && line < SHORTEST_LINE { LINE_US * lines as f64 } else { 0.0 };
                 let us = (factor * pipeline::stream_us(moved, rate, device)).max(of_lines);
@@ -307,29 +316,34 @@ pub(crate) fn has_odd_d(problem: &Problem) -> bool {
     has_odd_n(problem) || problem.d.align() < MAX_ALIGN
 }
 
-/// Whether `tg_copy` makes B's blocks bf16, and kernels with results in D's format take the copies.
-fn has_blocks_to_convert(problem: &Problem) -> bool {
-    let Problem { a, b, d, .. } = problem;
+/// Whether `tg_copy` converts B, and kernels with results in D's format take the copies.
+fn has_weights_to_convert(problem: &Problem) -> bool {
+    let Problem { n, k, a, b, d, .. } = problem;
     let is_one = problem.batch == [1, 1] && problem.layout() == Layout::NT && d.col_stride == 1;
+    if !is_one || Limits::check_blocks(problem).is_err() {
+        return false;
+    }
+    if !b.format.is_gguf_block() {
+        let wide = a.format == d.format || d.format == Format::F32;
+        return wide && *n.max(k) < INT - PITCH && Limits::check_factors(problem).is_ok();
+    }
     // Words of blocks whose size is a multiple of 4 bytes are read at once.
     let word = if b.format.block().bytes.is_multiple_of(4) { 4 } else { 2 };
-    let is_read = Limits::check_blocks(problem).is_ok() && b.pointer_align >= word;
-    is_one && is_read && [Format::F32, Format::BF16].contains(&a.format) && a.format == d.format
+    b.pointer_align >= word && [Format::F32, Format::BF16].contains(&a.format) && a.format == d.format
 }
 
 /// Whether the product has operands that copies may help.
 fn is_packable(problem: &Problem) -> bool {
-    if problem.b.format.is_gguf_block() && !has_blocks_to_convert(problem) {
-        return false;
-    }
-    let is_plain_format =
-        |format: Format| matches!(format, Format::F16 | Format::BF16 | Format::F32) || format.is_gguf_block();
-    let operands = [&problem.a, &problem.b, &problem.d];
+    let is_plain = |operand: &Operand| {
+        matches!(operand.format, Format::F16 | Format::BF16 | Format::F32) && operand.scale.is_none()
+    };
+    let reads_b = if converts(problem) { has_weights_to_convert(problem) } else { is_plain(&problem.b) };
     problem.groups.is_none()
         && problem.epilogue.gate.is_none()
         && problem.k > 0
-        && operands.iter().all(|operand| is_plain_format(operand.format) && operand.scale.is_none())
-        && operands
+        && reads_b
+        && [&problem.a, &problem.d].into_iter().all(is_plain)
+        && [&problem.a, &problem.b, &problem.d]
             .iter()
             .all(|o| [o.row_stride, o.col_stride].into_iter().chain(o.batch_stride).all(|stride| stride >= 0))
 }

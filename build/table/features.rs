@@ -2,7 +2,7 @@
 
 use super::one_of;
 
-const KNOWN: [&str; 4] = ["cuda", "cutile", "experts", "gguf"];
+const KNOWN: [&str; 5] = ["cuda", "cutile", "experts", "gguf", "narrow"];
 
 /// Whether the features of a family or a row are known: no build would have the kernels of a misspelt one.
 pub(super) fn check(features: &[String]) -> Result<(), String> {

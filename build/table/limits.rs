@@ -116,6 +116,8 @@ pub(super) struct Limits {
     clustered: bool,
     /// A kernel that does not fuse `beta * C` adds to D in place.
     adds_to_d: bool,
+    /// Operands that may have factors.
+    scales: Vec<String>,
 }
 
 impl Limits {
@@ -134,6 +136,7 @@ impl Limits {
             ("aligned", &self.aligned, &OPERANDS[..]),
             ("tma", &self.tma, &OPERANDS[..]),
             ("multiples", &self.multiples, &extents[..]),
+            ("scales", &self.scales, &["A", "B", "D"]),
         ] {
             if !values.is_empty() {
                 one_of(field, values, allowed)?;
@@ -169,6 +172,7 @@ impl Limits {
             multiples: EXTENTS.map(|(name, _)| self.multiples.iter().any(|multiple| multiple == name)),
             clustered: self.clustered,
             adds_to_d: self.adds_to_d,
+            scales: operands(&self.scales),
         })
     }
 }
@@ -199,6 +203,7 @@ pub(super) struct Numbers {
     multiples: [bool; 4],
     clustered: bool,
     adds_to_d: bool,
+    scales: [bool; 4],
 }
 
 impl Numbers {
@@ -216,7 +221,7 @@ impl Numbers {
         format!(
             "Limits {{ groups: Grouping::{}, gates: Gating::{}, gates_c: {}, rows: {}, columns: {}, k: {}, matrices: {}, \
              tiles: {tiles}, least_k: {}, most_k: {}, any_strides: {}, two_batch_dims: {}, aligned: {:?}, tma: {:?}, \
-             multiples: &[{multiples}], clustered: {}, adds_to_d: {} }}",
+             multiples: &[{multiples}], clustered: {}, adds_to_d: {}, scales: {:?} }}",
             self.groups,
             self.gates,
             self.gates_c,
@@ -232,6 +237,7 @@ impl Numbers {
             self.tma,
             self.clustered,
             self.adds_to_d,
+            [self.scales[0], self.scales[1], self.scales[3]],
         )
     }
 
@@ -262,6 +268,7 @@ impl Numbers {
             ("aligned", own(set(self.aligned).to_string(), "0")),
             ("tma", own(set(self.tma).to_string(), "0")),
             ("multiples", own(set(self.multiples).to_string(), "0")),
+            ("scales", own(set(self.scales).to_string(), "0")),
             ("blocks", own(blocks.to_string(), "1")),
         ];
         let numbers = fields.into_iter().filter_map(|(name, value)| Some(format!("own.{name} = {}; ", value?)));

@@ -35,9 +35,11 @@ pub struct Args {
     /// Element type of the operands, and of the result without --out
     #[arg(long, default_value = "bf16", value_parser = formats(OPERANDS))]
     dtype: Format,
-    /// Format of B, where B has another format: blocks of a GGUF file, along K (nt only)
-    #[arg(long, value_name = "FORMAT", value_parser = formats(Format::blocks()))]
+    /// Format of B, where B has another format: blocks of a GGUF file, along K, or narrow weights with factors (nt only)
+    #[arg(long, value_name = "FORMAT", value_parser = formats(Format::blocks().chain(NARROW)))]
     b: Option<Format>,
+    #[command(flatten)]
+    factors: crate::narrow::Factors,
     /// Element type of the result; f32 for f16 and bf16 operands, bf16 or f32 for f8e4m3
     #[arg(long, value_parser = formats([Format::F16, Format::BF16, Format::F32, Format::F64]))]
     out: Option<Format>,
@@ -88,6 +90,9 @@ const ACTIVATIONS: [(&str, Activation); 5] = [
 
 /// The formats of A and B that kernels take.
 pub const OPERANDS: [Format; 5] = [Format::F16, Format::BF16, Format::F32, Format::F64, Format::F8E4M3];
+
+/// The formats of narrow weights.
+const NARROW: [Format; 5] = [Format::F8E4M3, Format::U4, Format::F4E2M1, Format::I8, Format::U8];
 
 /// One of these formats.
 pub fn formats(formats: impl IntoIterator<Item = Format>) -> Words<Format> {
@@ -154,11 +159,17 @@ impl Args {
             }
             problem = Problem::grouped([m * top_k, n, k], Groups::routed(experts, m, top_k), self.dtype);
         }
-        if let Some(b) = self.b {
-            if self.layout != Layout::NT {
-                return Err(Failure::Usage("--b: blocks lie along K, so that the layout is nt".into()));
+        if self.b.is_some() && self.layout != Layout::NT {
+            return Err(Failure::Usage("--b: blocks and codes lie along K, so that the layout is nt".into()));
+        }
+        match self.b {
+            Some(b) if b.is_narrow() => {
+                problem = problem.with_weights(b, Some(self.factors.scale(b, self.dtype, [n, k])?));
             }
-            problem.b.format = b;
+            b => {
+                self.factors.refuse()?;
+                problem.b.format = b.unwrap_or(problem.b.format);
+            }
         }
         problem.d.format = self.out.unwrap_or(self.dtype);
         if self.residual {

@@ -17,6 +17,7 @@ mod kernels;
 mod layout;
 #[doc(hidden)]
 pub mod lists;
+mod narrow;
 mod products;
 mod regret;
 mod suite;
@@ -55,7 +56,7 @@ enum Command {
     #[command(after_help = examples!["layout --list"])]
     Layout(layout::Args),
     /// Show the kernel that a product gets, and the reasons against the other kernels
-    #[command(after_help = examples!["explain 2048 28672 4096 --device h100", "explain 1 14336 4096 --dtype f32 --b q4k", "explain 512 768 768 --dtype f32 --bias --activation gelu-erf"])]
+    #[command(after_help = examples!["explain 2048 28672 4096 --device h100", "explain 1 14336 4096 --dtype f32 --b q4k", "explain 16 14336 4096 --b u4 --group 128", "explain 512 768 768 --dtype f32 --bias --activation gelu-erf"])]
     Explain(explain::Args),
     #[command(after_help = examples!["suite --device a100 --only decode", "suite --random 100 --seed 1 --toml"])]
     Suite(suite::Args),

@@ -33,6 +33,7 @@ struct Limits {
   unsigned aligned = 0;    // operands at multiples of the row's alignment
   unsigned tma = 0;        // operands that TMA addresses
   unsigned multiples = 0;  // extents whose bytes are multiples of the row's alignment
+  unsigned scales = 0;     // operands that may have factors
   int blocks = 1;          // multiprocessors that have to run at the same time
 };
 

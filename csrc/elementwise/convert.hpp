@@ -1,5 +1,7 @@
-// Copies of rows in bf16: rows of f32 and f16, and of the blocks of GGUF files.
+// Copies of rows in another format: of f32, f16 and the blocks of GGUF files in bf16; convert_narrow.hpp has others.
 #pragma once
+#include <type_traits>
+
 #include "common/launch.hpp"
 #include "common/ptx.hpp"
 #include "gguf/bf16.hpp"
@@ -58,10 +60,21 @@ struct Blocks {
   }
 };
 
+// A finite number that bf16 has no place for stays finite; one that f16 has none for is infinite.
+template <class Out>
+__device__ Out rounded(float x) {
+  if constexpr (std::is_same_v<Out, __half>) return __float2half_rn(x);
+  else return to_bf16(x);
+}
+
+template <class Out> struct alignas(8) Four {
+  Out x[4];
+};
+
 // `segments`: blocks of threads for a row.
-template <class Source>
+template <class Out, class Source>
 __global__ void __launch_bounds__(convert_threads)
-    convert_rows(const Source source, __nv_bfloat16* to, int64_t stride, int64_t length, int segments) {
+    convert_rows(const Source source, Out* to, int64_t stride, int64_t length, int segments) {
 #if __CUDA_ARCH__ >= 900
   launch_dependents();
 #endif
@@ -71,13 +84,13 @@ __global__ void __launch_bounds__(convert_threads)
   if (at >= length) return;
   float x[width];
   source.load(row, at, x);
-  __nv_bfloat16* const here = to + row * stride + at;
+  Out* const here = to + row * stride + at;
   uint2 words[width / 4];
 #pragma unroll
   for (int i = 0; i < width / 4; i++) {
-    const __nv_bfloat162 low{to_bf16(x[4 * i]), to_bf16(x[4 * i + 1])},
-        high{to_bf16(x[4 * i + 2]), to_bf16(x[4 * i + 3])};
-    words[i] = {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
+    const Four<Out> four{rounded<Out>(x[4 * i]), rounded<Out>(x[4 * i + 1]), rounded<Out>(x[4 * i + 2]),
+                         rounded<Out>(x[4 * i + 3])};
+    words[i] = reinterpret_cast<const uint2&>(four);
   }
   constexpr int bytes = width * 2 < 16 ? width * 2 : 16;
   if (at + width <= length && reinterpret_cast<uintptr_t>(here) % bytes == 0) {
@@ -90,38 +103,42 @@ __global__ void __launch_bounds__(convert_threads)
   }
 #pragma unroll
   for (int i = 0; i < width; i++) {
-    if (at + i < length) here[i] = to_bf16(x[i]);
+    if (at + i < length) here[i] = rounded<Out>(x[i]);
   }
 }
 
-template <class Source>
+template <class Out, class Source>
 tg_status launch_convert(const tg_gemm_args& args) {
   const int64_t segments = ceil_div(args.n, Source::width * convert_threads), blocks = segments * args.m;
   if (blocks > INT32_MAX) return TG_UNSUPPORTED;
   if (blocks == 0) return TG_OK;
-  __nv_bfloat16* const to = static_cast<__nv_bfloat16*>(args.d.ptr);
-  return launch_plainly(args, dim3(unsigned(blocks)), dim3(convert_threads), 0, convert_rows<Source>, Source(args), to,
-                        args.d.row_stride, args.n, int(segments));
+  Out* const to = static_cast<Out*>(args.d.ptr);
+  return launch_plainly(args, dim3(unsigned(blocks)), dim3(convert_threads), 0, convert_rows<Out, Source>, Source(args),
+                        to, args.d.row_stride, args.n, int(segments));
+}
+
+// Whether there is one matrix A and D, with contiguous rows.
+inline bool is_one_of_rows(const tg_gemm_args& args) {
+  return args.batch[0] == 1 && args.batch[1] == 1 && (args.a.col_stride == 1 || args.k <= 1) &&
+         (args.d.col_stride == 1 || args.n <= 1);
 }
 
 // D in bf16 = A in `format`, one matrix with contiguous rows.
 inline tg_status convert_to_bf16(tg_format format, const tg_gemm_args& args) {
-  if (args.batch[0] != 1 || args.batch[1] != 1 || (args.a.col_stride != 1 && args.k > 1) ||
-      (args.d.col_stride != 1 && args.n > 1))
-    return TG_UNSUPPORTED;
+  if (!is_one_of_rows(args)) return TG_UNSUPPORTED;
   switch (format) {
-    case TG_F32: return launch_convert<Numbers<float>>(args);
-    case TG_F16: return launch_convert<Numbers<__half>>(args);
-    case TG_Q4_0: return launch_convert<Blocks<TG_Q4_0>>(args);
-    case TG_Q4_1: return launch_convert<Blocks<TG_Q4_1>>(args);
-    case TG_Q5_0: return launch_convert<Blocks<TG_Q5_0>>(args);
-    case TG_Q5_1: return launch_convert<Blocks<TG_Q5_1>>(args);
-    case TG_Q8_0: return launch_convert<Blocks<TG_Q8_0>>(args);
-    case TG_Q2K: return launch_convert<Blocks<TG_Q2K>>(args);
-    case TG_Q3K: return launch_convert<Blocks<TG_Q3K>>(args);
-    case TG_Q4K: return launch_convert<Blocks<TG_Q4K>>(args);
-    case TG_Q5K: return launch_convert<Blocks<TG_Q5K>>(args);
-    case TG_Q6K: return launch_convert<Blocks<TG_Q6K>>(args);
+    case TG_F32: return launch_convert<__nv_bfloat16, Numbers<float>>(args);
+    case TG_F16: return launch_convert<__nv_bfloat16, Numbers<__half>>(args);
+    case TG_Q4_0: return launch_convert<__nv_bfloat16, Blocks<TG_Q4_0>>(args);
+    case TG_Q4_1: return launch_convert<__nv_bfloat16, Blocks<TG_Q4_1>>(args);
+    case TG_Q5_0: return launch_convert<__nv_bfloat16, Blocks<TG_Q5_0>>(args);
+    case TG_Q5_1: return launch_convert<__nv_bfloat16, Blocks<TG_Q5_1>>(args);
+    case TG_Q8_0: return launch_convert<__nv_bfloat16, Blocks<TG_Q8_0>>(args);
+    case TG_Q2K: return launch_convert<__nv_bfloat16, Blocks<TG_Q2K>>(args);
+    case TG_Q3K: return launch_convert<__nv_bfloat16, Blocks<TG_Q3K>>(args);
+    case TG_Q4K: return launch_convert<__nv_bfloat16, Blocks<TG_Q4K>>(args);
+    case TG_Q5K: return launch_convert<__nv_bfloat16, Blocks<TG_Q5K>>(args);
+    case TG_Q6K: return launch_convert<__nv_bfloat16, Blocks<TG_Q6K>>(args);
     default: return TG_UNSUPPORTED;
   }
 }

@@ -3,6 +3,7 @@
 #include "common/epilogue.hpp"
 #include "common/launch.hpp"
 #include "elementwise/convert.hpp"
+#include "elementwise/convert_narrow.hpp"
 #include "elementwise/copy_rows.hpp"
 #include "library.h"
 
@@ -207,6 +208,8 @@ tg_status tg_slope(tg_format format, const tg_gemm_args* args) {
 tg_status tg_copy(tg_format format, const tg_gemm_args* args) {
   tg_gemm_args plain = *args;
   plain.beta = 0, plain.bias = {}, plain.activation = TG_IDENTITY;
+  if (tilegemm::narrow::is_narrow(format)) return tilegemm::convert_narrow(format, plain);
+  if (plain.a_scale.ptr) return TG_UNSUPPORTED;
   if (plain.types.d != format)
     return plain.types.d == TG_BF16 ? tilegemm::convert_to_bf16(format, plain) : TG_UNSUPPORTED;
   if ((plain.a.col_stride != 1 && plain.n > 1) || (plain.d.col_stride != 1 && plain.n > 1)) {

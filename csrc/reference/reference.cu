@@ -7,6 +7,7 @@
 #include "common/launch.hpp"
 #include "experts/groups.hpp"
 #include "gguf/blocks.hpp"
+#include "narrow/numbers.hpp"
 
 namespace tilegemm {
 namespace {
@@ -16,13 +17,18 @@ constexpr int64_t chain = 64;
 template <class Out, class Acc>
 using ExactEpilogue = Epilogue<Out, Acc, Accuracy::exact>;
 
+// The elements before a column of B, of a matrix of the batch or of a group of rows.
+__device__ int64_t offset_of(const tg_matrix& b, int64_t outer, int64_t inner, int64_t column) {
+  return outer * b.batch_stride[0] + inner * b.batch_stride[1] + column * b.col_stride;
+}
+
 // A column of B, and the numbers of the column by k.
 template <class T>
 struct Numbers {
   const T* first;
   int64_t stride;
-  __device__ Numbers(const tg_matrix& b, tg_format, int64_t offset)
-      : first(static_cast<const T*>(b.ptr) + offset), stride(b.row_stride) {}
+  __device__ Numbers(const tg_gemm_args& args, int64_t outer, int64_t inner, int64_t column)
+      : first(static_cast<const T*>(args.b.ptr) + offset_of(args.b, outer, inner, column)), stride(args.b.row_stride) {}
   __device__ T operator[](int64_t k) const { return first[k * stride]; }
 };
 
@@ -30,10 +36,11 @@ struct Numbers {
 struct Blocks {
   const uint8_t* first;
   tg_format format;
-  __device__ Blocks(const tg_matrix& b, tg_format format, int64_t offset)
-      : first(static_cast<const uint8_t*>(b.ptr) +
-              offset / gguf::block_of(format).elements * gguf::block_of(format).bytes),
-        format(format) {}
+  __device__ Blocks(const tg_gemm_args& args, int64_t outer, int64_t inner, int64_t column) : format(args.types.b) {
+    const gguf::Block block = gguf::block_of(format);
+    const int64_t offset = offset_of(args.b, outer, inner, column);
+    first = static_cast<const uint8_t*>(args.b.ptr) + offset / block.elements * block.bytes;
+  }
   __device__ float operator[](int64_t k) const {
     const gguf::Block block = gguf::block_of(format);
     return gguf::number(format, first + k / block.elements * block.bytes, int(k % block.elements));
@@ -53,9 +60,8 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
     const int64_t j = index % columns, i = index / columns % args.m;
     const int64_t batch = index / (columns * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
     const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
-    int64_t matrix = batch0 * args.b.batch_stride[0] + batch1 * args.b.batch_stride[1];
     Acc scale = Acc(1);
-    int64_t row_of_d = i, of_bias = batch1;
+    int64_t row_of_d = i, matrix = batch1;  // with its vector of biases
     if (args.groups.count > 0) {
       const GroupedRows rows{args.groups, args.m};
       const int64_t group = rows.group_of(i);
@@ -66,14 +72,13 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
         continue;
       }
       row = a + rows.row_of_a(row_of_d) * args.a.row_stride;
-      matrix += group * args.b.batch_stride[1];
-      of_bias = group;
+      matrix = group;
       scale = Acc(rows.scale_of(row_of_d));
     }
     Acc x = scale;
     for (int part = 0; part <= int(gated); part++) {
       const int64_t column = interleaved ? 2 * j + part : j + part * columns;
-      const Column col(args.b, args.types.b, matrix + column * args.b.col_stride);
+      const Column col(args, batch0, matrix, column);
       Acc acc = Acc(0);
       for (int64_t first = 0; first < args.k; first += chain) {
         Acc sum = Acc(0);
@@ -87,10 +92,10 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
       if (args.gate == TG_GATE_C) {
         const int64_t at = row_of_d * args.c.row_stride + column * args.c.col_stride + batch0 * args.c.batch_stride[0] +
                            batch1 * args.c.batch_stride[1];
-        x *= epilogue.activated(acc, row_of_d, column, batch0, of_bias) *
+        x *= epilogue.activated(acc, row_of_d, column, batch0, matrix) *
              (epilogue.beta * Acc(static_cast<const Out*>(args.c.ptr)[at]));
       } else {
-        x *= epilogue.unrounded(acc, row_of_d, column, batch0, of_bias);
+        x *= epilogue.unrounded(acc, row_of_d, column, batch0, matrix);
       }
     }
     d[row_of_d * args.d.row_stride + j * args.d.col_stride + batch0 * args.d.batch_stride[0] +
@@ -113,6 +118,8 @@ tg_status launch(const tg_gemm_args* args) {
   if constexpr (gguf::is_block(Row::b)) {
     if (!gguf::is_whole(Row::b, *args)) return TG_UNSUPPORTED;
     return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue);
+  } else if constexpr (narrow::is_narrow(Row::b) && Row::b != Row::dtype) {
+    return launch_plainly(*args, grid, dim3(threads), 0, reference<T, narrow::Column, Out, Acc>, *args, epilogue);
   } else {
     return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Numbers<T>, Out, Acc>, *args, epilogue);
   }

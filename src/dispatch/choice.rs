@@ -232,6 +232,7 @@ fn unsupported(problem: &Problem, candidates: &[Candidate], device: &DeviceInfo,
             | Rejection::Groups
             | Rejection::NoGroups
             | Rejection::NoGate
+            | Rejection::Scales { .. }
             | Rejection::Layout { .. },
         )
         | Ok(_) => None,

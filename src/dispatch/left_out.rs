@@ -6,7 +6,11 @@ use crate::problem::Problem;
 
 /// The Cargo features, all off, without which a build has no kernels for such a problem.
 pub(super) fn lacking(problem: &Problem) -> Vec<String> {
-    let needs = [("gguf", problem.b.format.is_gguf_block()), ("experts", problem.groups.is_some())];
+    let needs = [
+        ("gguf", problem.b.format.is_gguf_block()),
+        ("narrow", problem.types().has_narrow_b()),
+        ("experts", problem.groups.is_some()),
+    ];
     needs
         .into_iter()
         .filter(|(feature, is_needed)| *is_needed && is_off(feature))

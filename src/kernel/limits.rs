@@ -6,7 +6,7 @@
 
 use super::{Fusion, Math, Rejection};
 use crate::arch::DeviceInfo;
-use crate::problem::{Gate, Operand, Problem, Rows, MAX_ALIGN};
+use crate::problem::{Format, Gate, Operand, Problem, Rows, MAX_ALIGN};
 
 /// The largest signed 32-bit integer.
 pub(crate) const INT: usize = i32::MAX as usize;
@@ -84,6 +84,8 @@ pub(crate) struct Limits {
     pub clustered: bool,
     /// Whether a kernel that does not fuse `beta * C` adds to D in place.
     pub adds_to_d: bool,
+    /// The operands among A, B and D that may have factors ([`Scale`](crate::problem::Scale)).
+    pub scales: [bool; 3],
 }
 
 /// What the limits mean of a kernel's row.
@@ -130,17 +132,44 @@ impl Limits {
         }
     }
 
-    /// Checks whether blocks of B are whole and lie one after the other along K.
+    /// Checks whether blocks of B are whole and lie one after the other along K. Of packed codes the last block of a column may have fewer numbers.
     pub fn check_blocks(problem: &Problem) -> Result<(), Rejection> {
         let Problem { k, b, .. } = *problem;
         let block = b.format.block().elements;
+        let whole_k = if b.format.is_narrow() { 0 } else { k as i64 };
         let strides = [b.col_stride, b.batch_stride[0], b.batch_stride[1]].map(|stride| ("a stride of B", stride));
         let is_whole = |(_, extent): &(&str, i64)| extent % block as i64 == 0;
-        match [("K", k as i64)].into_iter().chain(strides).find(|extent| !is_whole(extent)) {
+        match [("K", whole_k)].into_iter().chain(strides).find(|extent| !is_whole(extent)) {
             _ if block == 1 => Ok(()),
             _ if b.row_stride != 1 => Err(Rejection::Blocks { block, what: "the stride along K", have: b.row_stride }),
             Some((what, have)) => Err(Rejection::Blocks { block, what, have }),
             None => Ok(()),
+        }
+    }
+
+    /// Checks whether the factors of `problem` make sense.
+    pub fn check_factors(problem: &Problem) -> Result<(), Rejection> {
+        for (operand, name) in scaled(problem) {
+            let Some(scale) = operand.scale else { continue };
+            let has_format =
+                matches!(scale.format, Format::F32 | Format::F16 | Format::BF16 | Format::F8E8M0 | Format::F8E4M3);
+            let what = match () {
+                _ if !has_format => "are in a format of no factors; expected f32, f16, bf16, f8e8m0 or f8e4m3",
+                _ if scale.granularity.contains(&0) => "are for no rows or no columns; expected 1 or more",
+                _ if scale.zeros && !operand.format.has_zero() => "have zeros; expected none, but of u4 and u8",
+                _ => continue,
+            };
+            return Err(Rejection::Factors { operand: name, what });
+        }
+        Ok(())
+    }
+
+    /// Checks whether the kernel takes the factors of `problem`.
+    pub fn check_scales(&self, problem: &Problem) -> Result<(), Rejection> {
+        let mut refused = scaled(problem).into_iter().zip(self.scales);
+        match refused.find(|((operand, _), takes)| operand.scale.is_some() && !takes) {
+            Some(((_, operand), _)) => Err(Rejection::Scales { operand }),
+            None => Self::check_factors(problem),
         }
     }
 
@@ -210,7 +239,8 @@ impl Limits {
         let operands = [("A", Some(problem.a)), ("B", Some(problem.b)), ("C", c), ("D", Some(problem.d))];
         for ((operand, layout), _) in operands.into_iter().zip(self.tma).filter(|(_, by_tma)| *by_tma) {
             let Some(o) = layout else { continue };
-            let most = TMA_STRIDE / o.format.bytes(1) as u64 - 1;
+            let block = o.format.block();
+            let most = TMA_STRIDE * block.elements as u64 / block.bytes as u64 - 1;
             let beyond = |stride: &i64| u64::try_from(*stride).map_or(true, |stride| stride > most);
             let strides = [o.row_stride, o.col_stride, o.batch_stride[0], o.batch_stride[1]];
             if let Some(have) = strides.into_iter().find(beyond) {
@@ -227,10 +257,12 @@ impl Limits {
             Extent::N if problem.epilogue.gate.is_some() => ("N / 2", problem.columns_of_d(), problem.d),
             Extent::N => ("N", problem.n, problem.d),
             Extent::LineOfB if problem.b.row_stride != 1 => ("N", problem.n, problem.b),
-            Extent::K | Extent::LineOfA | Extent::LineOfB => ("K", problem.k, problem.a),
+            Extent::LineOfB => ("K", problem.k, problem.b),
+            Extent::K | Extent::LineOfA => ("K", problem.k, problem.a),
         };
         for (dimension, have, operand) in self.multiples.iter().map(extent) {
-            let multiple = row.align / operand.format.bytes(1) as u32;
+            let block = operand.format.block();
+            let multiple = (row.align * block.elements as u32 / block.bytes as u32).max(1);
             if have % multiple as usize != 0 {
                 return Err(Rejection::RowLength { dimension, have, multiple });
             }
@@ -269,6 +301,11 @@ impl Limits {
         }
         Ok(())
     }
+}
+
+/// The operands that may have factors.
+fn scaled(problem: &Problem) -> [(&Operand, &'static str); 3] {
+    [(&problem.a, "A"), (&problem.b, "B"), (&problem.d, "D")]
 }
 
 /// Whether D and C have contiguous rows, and A and B one contiguous dimension whose lines do not overlap.

@@ -55,6 +55,20 @@ pub enum Rejection {
         /// The problem's extent or stride, in elements; expected a multiple of the block, and 1 along K.
         have: i64,
     },
+    /// The kernel takes no factors of the operand.
+    #[error("takes no scales of {operand}")]
+    Scales {
+        /// A, B or D.
+        operand: &'static str,
+    },
+    /// The factors of an operand are none that kernels read.
+    #[error("the scales of {operand} {what}")]
+    Factors {
+        /// A, B or D.
+        operand: &'static str,
+        /// What is wrong, and what is expected.
+        what: &'static str,
+    },
     /// The kernel does not take groups of rows with a B each.
     #[error("takes one B for all rows, the problem has groups of rows")]
     Groups,

@@ -39,9 +39,9 @@ pub(super) fn arguments(problem: &Problem, pointers: Pointers) -> ffi::tg_gemm_a
         workspace: null_mut(),
         workspace_bytes: 0,
         types: types(problem.types()),
-        a_scale: scale(pointers.scales[0], a.scale),
-        b_scale: scale(pointers.scales[1], b.scale),
-        d_scale: scale(pointers.scales[2], d.scale),
+        a_scale: scale(&pointers, 0, a.scale),
+        b_scale: scale(&pointers, 1, b.scale),
+        d_scale: scale(&pointers, 2, d.scale),
         groups: groups(pointers.groups, problem.groups, m),
         gate: match epilogue.gate {
             None if epilogue.gates_c && epilogue.reads_c() => ffi::tg_gate::TG_GATE_C,
@@ -79,7 +79,11 @@ pub(super) fn format(format: Format) -> ffi::tg_format {
         Format::F32 => ffi::tg_format::TG_F32,
         Format::F64 => ffi::tg_format::TG_F64,
         Format::F8E4M3 => ffi::tg_format::TG_F8E4M3,
-        Format::I4 => ffi::tg_format::TG_I4,
+        Format::U4 => ffi::tg_format::TG_U4,
+        Format::F4E2M1 => ffi::tg_format::TG_F4E2M1,
+        Format::I8 => ffi::tg_format::TG_I8,
+        Format::U8 => ffi::tg_format::TG_U8,
+        Format::F8E8M0 => ffi::tg_format::TG_F8E8M0,
         Format::Q4_0 => ffi::tg_format::TG_Q4_0,
         Format::Q4_1 => ffi::tg_format::TG_Q4_1,
         Format::Q5_0 => ffi::tg_format::TG_Q5_0,
@@ -94,13 +98,24 @@ pub(super) fn format(format: Format) -> ffi::tg_format {
 }
 
 fn types(types: Types) -> ffi::tg_types {
-    let Types { a, b, c, d, acc, .. } = types;
+    let Types { a, b, c, d, acc } = types;
     ffi::tg_types { a: format(a), b: format(b), c: format(c), d: format(d), acc: format(acc) }
 }
 
-fn scale(pointer: *const c_void, scale: Option<Scale>) -> ffi::tg_scale {
-    let (of, [rows, columns]) = scale.map_or((Format::F32, [0, 0]), |scale| (scale.format, scale.granularity));
-    ffi::tg_scale { ptr: pointer, format: format(of), rows, columns }
+/// The factors and zeros of an operand, by its place among those of [`Pointers::scales`].
+fn scale(pointers: &Pointers, operand: usize, scale: Option<Scale>) -> ffi::tg_scale {
+    let Scale { format: of, granularity: [rows, columns], row_stride, col_stride, batch_stride, zeros, .. } =
+        scale.unwrap_or(Scale::of_tensor(Format::F32));
+    ffi::tg_scale {
+        ptr: scale.map_or(null(), |_| pointers.scales[operand]),
+        zeros: if zeros { pointers.zeros[operand].cast() } else { null() },
+        format: format(of),
+        rows,
+        columns,
+        row_stride,
+        col_stride,
+        batch_stride,
+    }
 }
 
 fn groups(pointers: GroupPointers, groups: Option<Groups>, m: usize) -> ffi::tg_groups {

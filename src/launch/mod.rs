@@ -15,7 +15,7 @@ use arguments::{arguments, config};
 use device::last_cuda_error;
 use library::{linked, mismatch};
 use std::ffi::c_void;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 mod arguments;
 pub(crate) mod cublas;
@@ -356,8 +356,7 @@ pub fn rehearse(
     let c = problem.epilogue.c.map_or(null_mut(), |c| address(&c) as *mut c_void);
     let bias = problem.epilogue.bias.map_or(null_mut(), |_| d);
     let mut pointers = Pointers::new(a, b, d).with_c(c).with_bias(bias);
-    pointers.scales =
-        [&problem.a, &problem.b, &problem.d].map(|operand| operand.scale.map_or(null(), |_| d.cast_const()));
+    (pointers.scales, pointers.zeros) = ([d.cast_const(); 3], [d.cast_const(); 3]);
     pointers.groups = GroupPointers { bounds: d.cast_const(), pairs: d.cast_const(), scales: d.cast_const() };
     let args = ffi::tg_gemm_args {
         config: ffi::tg_config { tile_m, tile_n, cluster_m, cluster_n, split, stages, warps, swap_ab },

@@ -37,12 +37,13 @@ pub(super) unsafe fn launch(
     // SAFETY: the caller vouches for the operands and for the memory of the copies.
     let copy = |from: Matrix, to: Matrix| unsafe { copy(from, to, piece.batch, sm_count, queue.stream) };
     let Problem { m, n, k, .. } = *piece;
+    let factors = |operand: usize| [pointers.scales[operand], pointers.zeros[operand]];
     if packing.a {
-        let of = |operand, columns, pointer| Matrix { operand, rows: m, columns, pointer };
+        let of = |operand, columns, pointer| Matrix { operand, rows: m, columns, pointer, factors: factors(0) };
         copy(of(piece.a, k, pointers.a), of(copied.a, copied.k, to.a))?;
     }
     if packing.b {
-        let of = |operand, rows, pointer| Matrix { operand, rows, columns: n, pointer };
+        let of = |operand, rows, pointer| Matrix { operand, rows, columns: n, pointer, factors: factors(1) };
         copy(of(piece.b, k, pointers.b), of(copied.b, copied.k, to.b))?;
     }
     multiply(&packing.inner(piece), to)?;
@@ -50,7 +51,7 @@ pub(super) unsafe fn launch(
         return Ok(());
     }
     let Some(epilogue) = piece.epilogue.rest(Fusion::None) else {
-        let of = |operand, pointer| Matrix { operand, rows: m, columns: n, pointer };
+        let of = |operand, pointer| Matrix { operand, rows: m, columns: n, pointer, factors: factors(2) };
         return copy(of(copied.d, to.d), of(piece.d, pointers.d));
     };
     let rest = Problem { a: copied.d, epilogue, ..*piece };
@@ -65,6 +66,8 @@ struct Matrix {
     rows: usize,
     columns: usize,
     pointer: *const c_void,
+    /// Factors and zeros.
+    factors: [*const c_void; 2],
 }
 
 impl Matrix {
@@ -81,7 +84,8 @@ unsafe fn copy(from: Matrix, to: Matrix, batch: [usize; 2], sm_count: u32, strea
     // Where matrices repeat, there is one.
     let distinct = [0, 1].map(|dim| if to.operand.batch_stride[dim] == 0 { 1 } else { batch[dim] });
     let problem = Problem::new([to.rows, to.columns, from.columns], distinct, from.operand, from.operand, to.operand);
-    let pointers = Pointers::new(from.pointer, from.pointer, to.pointer.cast_mut());
+    let mut pointers = Pointers::new(from.pointer, from.pointer, to.pointer.cast_mut());
+    (pointers.scales[0], pointers.zeros[0]) = (from.factors[0], from.factors[1]);
     let args = ffi::tg_gemm_args { stream, sm_count: sm_count as i32, ..arguments(&problem, pointers) };
     // SAFETY: the caller vouches for the pointers.
     check("tg_copy", unsafe { ffi::tg_copy(format(from.operand.format), &args) })

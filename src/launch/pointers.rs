@@ -19,8 +19,10 @@ pub struct Pointers {
     pub bias: *const c_void,
     /// m x n
     pub d: *mut c_void,
-    /// The factors of A, B and D ([`Scale`](crate::problem::Scale)), row-major; null without factors.
+    /// The factors of A, B and D ([`Scale`](crate::problem::Scale)), aligned to their format; null without factors.
     pub scales: [*const c_void; 3],
+    /// The zeros of A, B and D, u8; null without zeros.
+    pub zeros: [*const c_void; 3],
     /// The arrays of [`Groups`](crate::problem::Groups); null pointers without groups.
     pub groups: GroupPointers,
 }
@@ -56,7 +58,8 @@ impl GroupPointers {
 impl Pointers {
     /// The pointers of a product without bias and C.
     pub const fn new(a: *const c_void, b: *const c_void, d: *mut c_void) -> Self {
-        Self { a, b, c: null(), bias: null(), d, scales: [null(); 3], groups: GroupPointers::NONE }
+        let none = [null(); 3];
+        Self { a, b, c: null(), bias: null(), d, scales: none, zeros: none, groups: GroupPointers::NONE }
     }
 
     /// The same pointers with a C.
@@ -69,6 +72,12 @@ impl Pointers {
         Self { bias, ..self }
     }
 
+    /// The same pointers with the factors of B, and its zeros; null for none.
+    pub const fn with_scale_of_b(self, factors: *const c_void, zeros: *const c_void) -> Self {
+        let ([a, _, d], [a_zeros, _, d_zeros]) = (self.scales, self.zeros);
+        Self { scales: [a, factors, d], zeros: [a_zeros, zeros, d_zeros], ..self }
+    }
+
     /// The same pointers with groups of rows.
     pub const fn with_groups(self, groups: GroupPointers) -> Self {
         Self { groups, ..self }
@@ -76,8 +85,8 @@ impl Pointers {
 
     /// The pointers of the transposed product.
     pub(super) fn transposed(self) -> Self {
-        let [a_scale, b_scale, d_scale] = self.scales;
-        Self { a: self.b, b: self.a, scales: [b_scale, a_scale, d_scale], ..self }
+        let swapped = |[a, b, d]: [*const c_void; 3]| [b, a, d];
+        Self { a: self.b, b: self.a, scales: swapped(self.scales), zeros: swapped(self.zeros), ..self }
     }
 
     /// The pointers of a piece of the product.
@@ -86,12 +95,25 @@ impl Pointers {
             pointer.wrapping_byte_offset(format.offset(elements) as isize)
         };
         let (types, offsets) = (piece.problem.types(), piece.offsets());
+        let factors = |operand: usize| {
+            let scale = [&piece.problem.a, &piece.problem.b, &piece.problem.d][operand].scale;
+            match scale {
+                Some(scale) => at(self.scales[operand], scale.format, offsets.scales[operand]),
+                None => self.scales[operand],
+            }
+        };
+        let zeros = |operand: usize| match self.zeros[operand].is_null() {
+            true => self.zeros[operand],
+            false => at(self.zeros[operand], Format::U8, offsets.scales[operand]),
+        };
         Self {
             a: at(self.a, types.a, offsets.a),
             b: at(self.b, types.b, offsets.b),
             c: at(self.c, types.c, offsets.c),
             bias: if self.bias.is_null() { self.bias } else { at(self.bias, types.c, offsets.bias) },
             d: at(self.d, types.d, offsets.d).cast_mut(),
+            scales: [0, 1, 2].map(factors),
+            zeros: [0, 1, 2].map(zeros),
             ..self
         }
     }

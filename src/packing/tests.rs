@@ -1,5 +1,5 @@
 use super::*;
-use crate::problem::{BiasAxis, Epilogue};
+use crate::problem::{BiasAxis, Epilogue, Scale};
 use crate::workspace::partition::Partition;
 
 #[test]
@@ -84,6 +84,65 @@ fn blocks_of_gguf_become_bf16() {
     for change in none {
         assert_eq!(names(4096, change), [""; 0]);
     }
+}
+
+#[test]
+fn narrow_weights_become_the_16_bits_of_a() {
+    let scale = |n| Some(Scale::of_groups(Format::F8E8M0, 32, n));
+    let of = |a: Format, d: Format, [n, k]: [usize; 2], change: &dyn Fn(&mut Problem)| {
+        let problem = Problem::narrow([300, n, k], a, Format::F4E2M1, scale(n)).with(|p| p.d.format = d);
+        let problem = problem.with(change).canonical().problem;
+        Packing::each(&problem).map(|packing| (packing.names(), packing.inner(&problem))).collect::<Vec<_>>()
+    };
+    for (a, d, n, k, expected, copied) in [
+        (Format::BF16, Format::BF16, 4096, 512, &["B"][..], Format::BF16),
+        (Format::F16, Format::F32, 4096, 512, &["B"], Format::F16),
+        (Format::F32, Format::F32, 4096, 512, &["AB"], Format::BF16),
+        (Format::BF16, Format::BF16, 4095, 512, &["B", "BD"], Format::BF16),
+        // A K of no whole blocks: lines of A start inside of 16 bytes.
+        (Format::BF16, Format::BF16, 4096, 100, &["AB"], Format::BF16),
+        (Format::F32, Format::F32, 4096, 100, &["AB"], Format::BF16),
+    ] {
+        let packings = of(a, d, [n, k], &|_| ());
+        assert_eq!(packings.iter().map(|(names, _)| &names[..]).collect::<Vec<_>>(), expected, "{a} {d} {n} {k}");
+        for (names, inner) in packings {
+            let formats = [inner.a, inner.b, inner.d].map(|operand| operand.format);
+            assert_eq!(formats, [copied, copied, d], "{names}");
+            assert_eq!((inner.layout(), inner.b.scale), (Layout::NT, None));
+            assert!(
+                inner.b.align() == 16 && inner.k >= k && inner.k % 8 == if names.contains('A') { 0 } else { k % 8 }
+            );
+        }
+    }
+    let none: [&dyn Fn(&mut Problem); 5] = [
+        &|p| p.b.col_stride = 512 + 16,
+        &|p| p.d.format = Format::F16,
+        &|p| p.a.scale = p.b.scale,
+        &|p| p.batch = [1, 2],
+        &|p| p.b.scale = Some(Scale::of_groups(Format::F64, 32, 4096)),
+    ];
+    for change in none {
+        assert!(of(Format::BF16, Format::BF16, [4096, 512], change).is_empty());
+    }
+    // Factors are read as well, and a wide group along N is not cut.
+    let device = DeviceInfo::h100();
+    let time = |scale| {
+        Packing { a: false, b: true, d: false }
+            .us(&Problem::narrow([300, 4096, 512], Format::BF16, Format::U8, scale), &device)
+    };
+    let more = pipeline::stream_us(16.0 * 4096.0, 1.0, &device);
+    assert!((time(scale(4096)) - time(None) - more / RATE_OF_BLOCKS).abs() < 1e-9);
+    let wide = Problem::narrow(
+        [300, 20_000, 4096],
+        Format::BF16,
+        Format::U8,
+        Some(Scale::of_blocks(Format::F32, [3000, 128], 4096)),
+    );
+    let packing = Packing { a: false, b: true, d: false };
+    let partition = Partition::new(packing.footprint(&wide), &wide.canonical().problem, 64 << 20);
+    assert_eq!(partition, None, "768,000 columns are the least multiple of tiles and factors");
+    let partition = Partition::new(packing.footprint(&wide), &wide, 256 << 20).unwrap();
+    assert_eq!(partition.columns, 20_000);
 }
 
 #[test]

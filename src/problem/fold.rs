@@ -15,9 +15,12 @@ impl Problem {
     /// With one B for all matrices of a batch dimension, and rows of A, C and D that continue evenly from one matrix to the next, the dimension is more rows.
     fn folded_into_m(&self, dim: usize) -> Option<Self> {
         let count = self.batch[dim];
+        // Factors go along one matrix.
+        let scaled = self.a.scale.or(self.d.scale).is_some();
         if count == 1
             || self.groups.is_some()
-            || self.b.batch_stride[dim] != 0
+            || !self.b.repeats(dim)
+            || scaled
             || self.epilogue.bias == Some(BiasAxis::M)
         {
             return None;

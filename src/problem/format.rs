@@ -1,12 +1,12 @@
-//! Formats of matrices: how their numbers are stored, and the scales that multiply them.
+//! Formats of matrices: how their numbers are stored.
 
 use std::fmt;
 
 /// How the numbers of a matrix are stored: each by itself, or in blocks of consecutive numbers along K.
 ///
-/// The block formats are the formats of GGUF files (ggml-common.h of llama.cpp). [`Format::F8E4M3`] is a format of A and
-/// B, with results in bf16 or f32. A block format is a format of B. No kernel takes [`Format::I4`] yet: a problem with such an operand is
-/// rejected with [`Rejection::Types`](crate::kernel::Rejection::Types).
+/// The block formats are the formats of GGUF files (ggml-common.h of llama.cpp), and formats of B. [`Format::F8E4M3`] is a format of A and
+/// B, with results in bf16 or f32. Beside an A in f16, bf16 or f32 it is one of the formats of narrow weights ([`Format::is_narrow`]), whose
+/// factors are a matrix of their own ([`Scale`](crate::problem::Scale)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -21,8 +21,16 @@ pub enum Format {
     F64,
     /// 8-bit floating point, 4 bits of exponent and 3 of mantissa, without infinities (OCP OFP8).
     F8E4M3,
-    /// 4-bit two's complement, two numbers a byte, the first in the low bits.
-    I4,
+    /// Codes of 4 bits less a zero, 8 unless [`Scale`](crate::problem::Scale) has zeros: 32 numbers in 16 bytes, in the order of `csrc/tilegemm.h`.
+    U4,
+    /// 4-bit floating point, 2 bits of exponent and 1 of mantissa (OCP MX, NVFP4): 32 numbers in 16 bytes, in the order of [`Format::U4`].
+    F4E2M1,
+    /// 8-bit two's complement.
+    I8,
+    /// Codes of 8 bits less a zero, 128 unless [`Scale`](crate::problem::Scale) has zeros.
+    U8,
+    /// Powers of two from 2^-127 to 2^127, and NaN (OCP MX): a format of factors.
+    F8E8M0,
     /// GGUF, 32 numbers of 4 bits and an f16 scale.
     #[serde(rename = "q4_0")]
     Q4_0,
@@ -62,13 +70,17 @@ pub struct Block {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 16] = [
+    pub const ALL: [Format; 20] = [
         Format::F16,
         Format::BF16,
         Format::F32,
         Format::F64,
         Format::F8E4M3,
-        Format::I4,
+        Format::U4,
+        Format::F4E2M1,
+        Format::I8,
+        Format::U8,
+        Format::F8E8M0,
         Format::Q4_0,
         Format::Q4_1,
         Format::Q5_0,
@@ -92,8 +104,8 @@ impl Format {
             Format::F16 | Format::BF16 => (1, 2),
             Format::F32 => (1, 4),
             Format::F64 => (1, 8),
-            Format::F8E4M3 => (1, 1),
-            Format::I4 => (2, 1),
+            Format::F8E4M3 | Format::I8 | Format::U8 | Format::F8E8M0 => (1, 1),
+            Format::U4 | Format::F4E2M1 => (32, 16),
             Format::Q4_0 => (32, 18),
             Format::Q4_1 => (32, 20),
             Format::Q5_0 => (32, 22),
@@ -110,16 +122,28 @@ impl Format {
 
     /// Whether the format is a block format of GGUF files.
     pub const fn is_gguf_block(self) -> bool {
-        self.block().elements > 2
+        use Format::*;
+        matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
     }
 
-    /// The format that numbers of this format have in a multiplication by numbers of `b`: numbers of blocks become bf16 on their way to the tensor cores.
+    /// Whether the format is one of narrow weights: codes of 4 or 8 bits, whose factors and zeros are matrices of their own.
+    pub const fn is_narrow(self) -> bool {
+        matches!(self, Format::F8E4M3 | Format::U4 | Format::F4E2M1 | Format::I8 | Format::U8)
+    }
+
+    /// Whether a code means its distance from a zero.
+    pub const fn has_zero(self) -> bool {
+        matches!(self, Format::U4 | Format::U8)
+    }
+
+    /// The format that numbers of this format have in a multiplication by numbers of `b`: numbers of blocks become bf16 on their way to the tensor cores, and so do
+    /// f32 beside narrow weights.
     #[doc(hidden)]
     pub const fn in_products_with(self, b: Format) -> Format {
-        if b.is_gguf_block() {
-            Format::BF16
-        } else {
-            self
+        match self {
+            _ if b.is_gguf_block() => Format::BF16,
+            Format::F32 if b.is_narrow() => Format::BF16,
+            _ => self,
         }
     }
 
@@ -149,7 +173,11 @@ impl Format {
             Format::F32 => "f32",
             Format::F64 => "f64",
             Format::F8E4M3 => "f8e4m3",
-            Format::I4 => "i4",
+            Format::U4 => "u4",
+            Format::F4E2M1 => "f4e2m1",
+            Format::I8 => "i8",
+            Format::U8 => "u8",
+            Format::F8E8M0 => "f8e8m0",
             Format::Q4_0 => "q4_0",
             Format::Q4_1 => "q4_1",
             Format::Q5_0 => "q5_0",
@@ -182,30 +210,6 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Factors of the elements of an operand, in a matrix of their own: element (i, j) of the operand counts times the
-/// factor (i / rows, j / columns).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[non_exhaustive]
-pub struct Scale {
-    /// The format of the factors.
-    pub format: Format,
-    /// Rows and columns of the operand that share a factor; `u32::MAX` for all. `[1, 128]` is the group size 128 of packed 4-bit
-    /// weights with K along the columns; `[u32::MAX, u32::MAX]` is one factor for the whole operand.
-    pub granularity: [u32; 2],
-}
-
-impl Scale {
-    /// Factors that `rows` x `columns` elements share.
-    pub const fn new(format: Format, granularity: [u32; 2]) -> Self {
-        Self { format, granularity }
-    }
-
-    pub(super) fn transposed(self) -> Self {
-        let [rows, columns] = self.granularity;
-        Self { granularity: [columns, rows], ..self }
-    }
-}
-
 /// The type of a product, and of a kernel: the formats of A, B, C and D, and the type that sums are made in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
@@ -220,15 +224,13 @@ pub struct Types {
     pub d: Format,
     /// The type that products are added up in.
     pub acc: Format,
-    /// The scales of A, B and D.
-    pub scales: [Option<Scale>; 3],
 }
 
 impl Types {
     /// Products of `operands`, stored as `out`: sums in f32, for f64 in f64.
     pub const fn new(operands: Format, out: Format) -> Self {
         let acc = if matches!(operands, Format::F64) { Format::F64 } else { Format::F32 };
-        Self { a: operands, b: operands, c: out, d: out, acc, scales: [None; 3] }
+        Self { a: operands, b: operands, c: out, d: out, acc }
     }
 
     /// The same type with another format of B.
@@ -240,6 +242,11 @@ impl Types {
     pub const fn of(format: Format) -> Self {
         Self::new(format, format)
     }
+
+    /// Whether B has narrow weights, and A wider numbers.
+    pub const fn has_narrow_b(&self) -> bool {
+        self.b.is_narrow() && matches!(self.a, Format::F16 | Format::BF16 | Format::F32)
+    }
 }
 
 impl From<Format> for Types {
@@ -248,23 +255,27 @@ impl From<Format> for Types {
     }
 }
 
-impl fmt::Display for Types {
-    /// `bf16`, `bf16 -> f32`, `bf16 x q4k -> f32`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Types {
+    /// The formats, each of A, B and D with the words of its factors, or "".
+    pub(super) fn text(&self, [of_a, of_b, of_d]: [&str; 3]) -> String {
         let Types { a, b, c, d, .. } = self;
-        let mut text = a.to_string();
-        if b != a {
-            text += &format!(" x {b}");
+        let mut text = format!("{a}{of_a}");
+        if b != a || !of_b.is_empty() {
+            text += &format!(" x {b}{of_b}");
         }
         if c != d {
             text += &format!(" + {c}");
         }
-        if d != a || b != a {
-            text += &format!(" -> {d}");
+        if d != a || b != a || !of_d.is_empty() {
+            text += &format!(" -> {d}{of_d}");
         }
-        if self.scales.iter().any(Option::is_some) {
-            text += ", scaled";
-        }
-        f.pad(&text)
+        text
+    }
+}
+
+impl fmt::Display for Types {
+    /// `bf16`, `bf16 -> f32`, `bf16 x q4k -> f32`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text([""; 3]))
     }
 }

@@ -12,15 +12,17 @@ mod format;
 mod groups;
 mod layout;
 mod operand;
+mod scale;
 
 pub use epilogue::{Activation, BiasAxis, Epilogue, Gate, Real};
 pub use f32_mode::F32Mode;
-pub use format::{Block, Format, Scale, Types};
+pub use format::{Block, Format, Types};
 pub use groups::{Bounds, Groups, Rows};
 pub use layout::Layout;
 #[doc(hidden)]
 pub use operand::Batch;
 pub use operand::{power_of_two_in, Operand, MAX_ALIGN};
+pub use scale::Scale;
 
 /// One matrix product, for a batch of matrices.
 ///
@@ -97,6 +99,25 @@ impl Problem {
         })
     }
 
+    /// A product in nt with narrow weights W of n x k, whose rows start at multiples of 16 bytes; the other matrices are dense.
+    pub fn narrow([m, n, k]: [usize; 3], activations: Format, weights: Format, scale: Option<Scale>) -> Self {
+        Self::dense(m, n, k, 1, Layout::NT, activations).with_weights(weights, scale)
+    }
+
+    /// The same product in nt with weights in another format: rows at multiples of 16 bytes, the matrices and their factors one behind the other.
+    pub fn with_weights(self, format: Format, scale: Option<Scale>) -> Self {
+        let dense = Operand::weights(format, self.k, [0, 0]);
+        let matrix = dense.col_stride.saturating_mul(i64::try_from(self.n).unwrap_or(i64::MAX));
+        let is_one = self.b.batch_stride == [0, 0];
+        let scale = scale.map(|scale| {
+            let [along_k, along_n] = scale.counts([self.k, self.n]);
+            let count = along_k.saturating_mul(along_n) as i64;
+            scale.with(|scale| scale.batch_stride = if is_one { [0, 0] } else { [0, count] })
+        });
+        let b = dense.with(|b| (b.batch_stride, b.scale) = (if is_one { [0, 0] } else { [0, matrix] }, scale));
+        Self { b, ..self }
+    }
+
     /// The same problem after `change`.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -107,7 +128,7 @@ impl Problem {
     pub fn types(&self) -> Types {
         let (a, b, d) = (self.a, self.b, self.d);
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(d.format, |c| c.format);
-        Types { b: b.format, c, scales: [a.scale, b.scale, d.scale], ..Types::new(a.format, d.format) }
+        Types { b: b.format, c, ..Types::new(a.format, d.format) }
     }
 
     /// Whether the product multiplies f32 by f32, so that the f32 mode counts.
@@ -152,16 +173,17 @@ impl Problem {
     /// Bytes that must move through device memory: every operand once, a broadcast operand once for the batch, and the B of every
     /// group that is expected to have rows.
     pub fn bytes(&self) -> f64 {
-        let bytes = |operand: &Operand, rows: f64, columns: f64| {
+        let Self { m, n, k, .. } = *self;
+        let bytes = |operand: &Operand, rows: usize, columns: usize| {
             let dims = self.batch.iter().zip(operand.batch_stride);
             let matrices = dims.map(|(&size, stride)| if stride == 0 { 1.0 } else { size as f64 }).product::<f64>();
-            rows * columns * matrices * operand.format.bits() / 8.0
+            let factors = operand.scale.map_or(0.0, |scale| scale.bytes([rows, columns]));
+            rows as f64 * columns as f64 * matrices * operand.format.bits() / 8.0 + matrices * factors
         };
-        let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
         let c = self.epilogue.c.filter(|_| self.epilogue.reads_c()).map_or(0.0, |c| bytes(&c, m, n));
-        let groups = self.groups.map_or(1.0, |groups| groups.with_rows(self.m) as f64);
-        let rows_of_a = self.groups.map_or(m, |groups| groups.rows_of_a(self.m) as f64);
-        bytes(&self.a, rows_of_a, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, self.columns_of_d() as f64) + c
+        let groups = self.groups.map_or(1.0, |groups| groups.with_rows(m) as f64);
+        let rows_of_a = self.groups.map_or(m, |groups| groups.rows_of_a(m));
+        bytes(&self.a, rows_of_a, k) + groups * bytes(&self.b, k, n) + bytes(&self.d, m, self.columns_of_d()) + c
     }
 
     /// The layout of (A, B). Where a matrix is a single row or column, both letters are true, and the letter with K
@@ -208,7 +230,7 @@ impl Problem {
     /// The same problem with a row-major D where one dimension of D is contiguous, and one column as one row, which kernels are made for; and whether A and B
     /// changed places for that.
     fn with_rows_of_d(self) -> (Self, bool) {
-        let may_swap = self.groups.is_none() && self.epilogue.gate.is_none();
+        let may_swap = self.groups.is_none() && self.epilogue.gate.is_none() && !self.types().has_narrow_b();
         // Kernels with two formats have the other one in B.
         let is_column = self.n == 1 && self.m > 1 && self.a.format == self.b.format && self.has_columns_in_d();
         match may_swap && (is_column || (self.d.col_stride != 1 && self.d.row_stride == 1)) {
@@ -254,7 +276,11 @@ impl Problem {
 
     /// The same problem over an empty A and an empty B: their product is 0 for every alpha.
     fn without_operands(&self) -> Self {
-        let (a, b) = (Operand::row_major(self.a.format, 0, [0; 2]), Operand::row_major(self.b.format, self.n, [0; 2]));
+        let a = Operand::row_major(self.a.format, 0, [0; 2]);
+        let b = match self.b.format.block().elements {
+            1 => Operand::row_major(self.b.format, self.n, [0; 2]),
+            _ => Operand::col_major(self.b.format, 0, [0; 2]),
+        };
         Self { k: 0, a, b, epilogue: self.epilogue.with_alpha(1.0), ..*self }
     }
 
@@ -267,9 +293,9 @@ impl Problem {
         let [outer, inner] = self.batch;
         if outer == 1 || inner == 1 {
             let dim = if outer == 1 { 1 } else { 0 };
-            self.operands_mut().for_each(|o| o.batch_stride = [0, o.batch_stride[dim]]);
+            self.operands_mut().for_each(|o| o.merge_batch(dim));
         } else if outer.checked_mul(inner).is_some() && self.operands_mut().all(|o| o.merges([outer, inner])) {
-            self.operands_mut().for_each(|o| o.batch_stride = [0, o.batch_stride[1]]);
+            self.operands_mut().for_each(|o| o.merge_batch(1));
         } else {
             return;
         }
@@ -280,7 +306,10 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Problem { m, n, k, .. } = self;
-        write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.types())?;
+        let (a, b, d) = (self.a, self.b, self.d);
+        let words = |scale: Option<Scale>| scale.map_or(String::new(), |scale| scale.words(a.format));
+        let scales = [a.scale.map(Scale::transposed), b.scale, d.scale.map(Scale::transposed)].map(words);
+        write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.types().text(scales.each_ref().map(String::as_str)))?;
         if self.is_f32() && self.f32_mode != F32Mode::default() {
             write!(f, " {}", self.f32_mode)?;
         }

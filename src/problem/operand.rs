@@ -1,6 +1,7 @@
 //! Format, strides and alignment of the matrices of a problem.
 
-use super::format::{Format, Scale};
+use super::format::Format;
+use super::scale::Scale;
 use std::hash::{Hash, Hasher};
 
 /// The format and the memory layout of one matrix. Strides count elements.
@@ -53,6 +54,13 @@ impl Operand {
         Self::new(format, [1, rows as i64], batch_stride)
     }
 
+    /// Weights W of n x `k`, as B, whose rows start at multiples of 16 bytes. Matrices of a batch are `batch_stride` apart.
+    pub const fn weights(format: Format, k: usize, batch_stride: [i64; 2]) -> Self {
+        let block = format.block();
+        let bytes = k.div_ceil(block.elements).saturating_mul(block.bytes).div_ceil(16).saturating_mul(16);
+        Self::col_major(format, (bytes / block.bytes).saturating_mul(block.elements), batch_stride)
+    }
+
     /// The same matrix after `change`.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -77,18 +85,35 @@ impl Operand {
         bytes.into_iter().fold(self.pointer_align.min(MAX_ALIGN), |align, bytes| align.min(power_of_two_in(bytes)))
     }
 
-    /// Whether one stride leads through the matrices of both batch dimensions.
+    /// Whether one stride leads through the matrices of both batch dimensions, and one through their factors.
     pub(crate) fn merges(&self, [outer, inner]: [usize; 2]) -> bool {
-        outer == 1 || inner == 1 || goes_on(self.batch_stride[1], inner, self.batch_stride[0])
+        let merges = |[of_outer, of_inner]: [i64; 2]| goes_on(of_inner, inner, of_outer);
+        let is_one = outer == 1 || inner == 1;
+        is_one || (merges(self.batch_stride) && self.scale.is_none_or(|scale| merges(scale.batch_stride)))
+    }
+
+    /// Takes the strides of a batch dimension for those of the inner one, and leaves the outer one.
+    pub(super) fn merge_batch(&mut self, dim: usize) {
+        self.batch_stride = [0, self.batch_stride[dim]];
+        if let Some(scale) = &mut self.scale {
+            scale.batch_stride = [0, scale.batch_stride[dim]];
+        }
+    }
+
+    /// Whether there is one matrix, with the same factors, for all of a batch dimension.
+    pub(super) fn repeats(&self, dim: usize) -> bool {
+        self.batch_stride[dim] == 0 && self.scale.is_none_or(|scale| scale.batch_stride[dim] == 0)
     }
 
     /// Replaces the strides of dimensions of size 1, which have no meaning, by the strides of a dense matrix.
     pub(crate) fn canonical(self, rows: usize, cols: usize, batch: [usize; 2]) -> Self {
         let mut operand = self;
+        let block = self.format.block().elements;
+        let whole = |extent: usize| extent.checked_next_multiple_of(block).unwrap_or(extent) as i64;
         match (rows, cols) {
-            (1, 1) => (operand.row_stride, operand.col_stride) = (1, 1),
-            (1, _) if operand.col_stride == 1 => operand.row_stride = cols as i64,
-            (_, 1) if operand.row_stride == 1 => operand.col_stride = rows as i64,
+            (1, 1) => (operand.row_stride, operand.col_stride) = (1, whole(1)),
+            (1, _) if operand.col_stride == 1 => operand.row_stride = whole(cols),
+            (_, 1) if operand.row_stride == 1 => operand.col_stride = whole(rows),
             (1, _) => operand.row_stride = 1,
             (_, 1) => operand.col_stride = 1,
             _ => {}
@@ -98,6 +123,7 @@ impl Operand {
                 *stride = 0;
             }
         }
+        operand.scale = self.scale.map(|scale| scale.canonical([rows, cols], batch));
         operand
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Footprint {
     pub element: u64,
     /// Rows and columns are rounded up to multiples of these numbers.
     pub lines: [usize; 2],
-    /// Rows and columns of the smallest piece.
+    /// Rows and columns of the smallest piece, where no factors are for more.
     pub step: [usize; 2],
 }
 
@@ -42,6 +42,14 @@ impl Footprint {
         let [row, column] = bytes.map(|bytes| bytes.saturating_mul(depth));
         let step = [0, 1].map(|i| piece[i].next_multiple_of(lines[i]));
         (row > 0 || column > 0).then_some(Self { row, column, element: 0, lines, step })
+    }
+
+    /// Rows and columns of the smallest piece: pieces begin with factors of their own.
+    fn step(&self, problem: &Problem) -> [usize; 2] {
+        let [of_a, of_b, of_d] = [problem.a.scale, problem.b.scale, problem.d.scale];
+        let rows = of_a.map_or(self.step[0], |scale| scale.whole(self.step)[0]);
+        let columns = of_b.map_or(self.step[1], |scale| scale.whole(self.step)[1]);
+        of_d.map_or([rows, columns], |scale| scale.whole([rows, columns]))
     }
 
     fn rows(&self, rows: usize) -> u64 {
@@ -69,7 +77,10 @@ impl Footprint {
         // Where a piece fails after other pieces were added to C, the whole product cannot be computed again.
         let least = match problem.epilogue.in_place {
             true => best,
-            false => self.matrices(m.min(self.step[0]), n.min(self.step[1]), 1),
+            false => {
+                let [rows, columns] = self.step(problem);
+                self.matrices(m.min(rows), n.min(columns), 1)
+            }
         };
         Need { least, best }
     }

@@ -1,5 +1,6 @@
 //! Products with groups of rows, against sums in f64: edges of tiles, empty groups, stray rows, graphs whose routing changes.
 
+use crate::codes;
 use crate::device::{by_types, Element, Gpu};
 use crate::gguf::{self, Weights};
 use crate::numbers::normal;
@@ -11,7 +12,7 @@ use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, Dev
 use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::launch::{self, GroupPointers, Pointers, Queue};
-use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows, Types};
+use candle_tilegemm::problem::{Activation, Bounds, Epilogue, Gate, Groups, Operand, Rows, Scale, Types};
 use candle_tilegemm::{Format, Layout, Problem};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -159,20 +160,41 @@ struct Operands<T, Out> {
     d: Vec<Out>,
 }
 
-/// The matrices B as the device has them, and their numbers.
+/// The matrices B as the device has them, with the factors of narrow weights, and their numbers.
 struct B {
     bytes: Vec<u8>,
+    factors: Vec<u8>,
     numbers: Vec<f64>,
+}
+
+/// The factors that checkpoints have for such weights of `n` x `k`, with a gap behind each matrix.
+fn scale(types: Types, n: usize, k: usize) -> Option<Scale> {
+    let scale = match types.b {
+        _ if !types.has_narrow_b() => return None,
+        Format::F4E2M1 => Scale::of_groups(Format::F8E8M0, 32, n),
+        Format::F8E4M3 => Scale::of_blocks(Format::F32, [128, 128], k),
+        Format::U4 => Scale::of_groups(Format::F16, 64, n),
+        _ => Scale::of_rows(Format::F32),
+    };
+    let [along_k, along_n] = scale.counts([k, n]);
+    Some(scale.with(|scale| scale.batch_stride = [0, (along_k * along_n + 3) as i64]))
+}
+
+/// Whether weights are larger than 1, and kernels may round activations.
+fn is_quantised(types: Types) -> bool {
+    types.b.is_gguf_block() || types.has_narrow_b()
 }
 
 /// A product with `n` columns of D, and with a K of whole blocks.
 fn problem(routing: &Routing, types: Types, kind: Kind, [n, k, padding]: [usize; 3]) -> Problem {
     let m = routing.m;
-    let [k, of_b] = [k, padding].map(|extent| extent.next_multiple_of(types.b.block().elements));
+    let block = if types.has_narrow_b() { 32 } else { types.b.block().elements };
+    let [k, of_b] = [k, padding].map(|extent| extent.next_multiple_of(block));
     let columns_of_b = if kind.gate.is_some() { 2 * n } else { n };
     Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.a).with(|p| {
         p.a = Operand::row_major(types.a, k + padding, [0, 0]);
         p.b = Operand::col_major(types.b, k + of_b, [0, ((k + of_b) * columns_of_b + 8 * of_b) as i64]);
+        p.b.scale = scale(types, columns_of_b, k);
         p.d = Operand::row_major(types.d, n + padding, [0, 0]);
         p.groups = Some(routing.groups);
         p.epilogue = Epilogue::new(if padding > 0 { -0.5 } else { 1.0 }, 0.0);
@@ -188,15 +210,26 @@ fn operands<T: Element, Out: Element>(problem: &Problem, rng: &mut StdRng) -> Re
     let b = if problem.b.format.is_gguf_block() {
         let bytes = gguf::blocks(problem.b.format, of_b / problem.b.format.block().elements, Weights::Bounded, rng)?;
         let numbers = gguf::numbers(problem.b.format, &bytes, 1)?.into_iter().map(f64::from).collect();
-        B { bytes, numbers }
+        B { bytes, factors: Vec::new(), numbers }
+    } else if problem.types().has_narrow_b() {
+        let weights = codes::Weights::random(problem, groups.count, codes::Kind::Usual, rng);
+        let mut numbers = vec![f64::NAN; of_b];
+        for group in 0..groups.count {
+            let first = group * problem.b.batch_stride[1] as usize;
+            let rows = numbers[first..].chunks_mut(problem.b.col_stride as usize);
+            for (row, values) in rows.zip(weights.numbers(problem, group).chunks_exact(problem.k)) {
+                row.iter_mut().zip(values).for_each(|(x, value)| *x = f64::from(*value));
+            }
+        }
+        B { bytes: weights.codes, factors: weights.factors, numbers }
     } else {
         let values: Vec<T> = normal(of_b, rng);
         // SAFETY: numbers have no padding, and any bytes are bytes.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(&values[..])) };
-        B { bytes: bytes.to_vec(), numbers: values.iter().map(|x| x.number()).collect() }
+        B { bytes: bytes.to_vec(), factors: Vec::new(), numbers: values.iter().map(|x| x.number()).collect() }
     };
-    // Weights of blocks are larger than 1: a gate times a sum stays within f16 with small activations.
-    let scale = if problem.b.format.is_gguf_block() { 1.0 / 64.0 } else { 1.0 };
+    // A gate times a sum stays within f16 with small activations.
+    let scale = if is_quantised(problem.types()) { 1.0 / 64.0 } else { 1.0 };
     let values: Vec<T> = normal(groups.rows_of_a(problem.m) * problem.a.row_stride as usize, rng);
     let a = values.into_iter().map(|x| T::from_f64(x.number() * scale)).collect();
     let d = vec![Out::from_f64(f64::NAN); problem.m * problem.d.row_stride as usize + GUARD];
@@ -208,6 +241,7 @@ struct Uploaded<T, Out> {
     stream: Arc<CudaStream>,
     a: CudaSlice<T>,
     b: CudaSlice<u8>,
+    factors: CudaSlice<u8>,
     d: CudaSlice<Out>,
     bounds: CudaSlice<u32>,
     pairs: CudaSlice<u32>,
@@ -223,7 +257,8 @@ impl<T: Element, Out: Element> Uploaded<T, Out> {
         let (a, b, d) = (up(&stream, &operands.a)?, up(&stream, &operands.b.bytes)?, up(&stream, &operands.d)?);
         let (bounds, pairs) = (up(&stream, &routing.bounds)?, up(&stream, &routing.pairs)?);
         let scales = up(&stream, &routing.scales)?;
-        Ok(Self { stream, a, b, d, bounds, pairs, scales })
+        let factors = up(&stream, &[&operands.b.factors[..], &[0xff; GUARD]].concat())?;
+        Ok(Self { stream, a, b, factors, d, bounds, pairs, scales })
     }
 
     fn launch(&self, plan: &Planned, queue: Queue) -> Result<(), String> {
@@ -233,6 +268,7 @@ impl<T: Element, Out: Element> Uploaded<T, Out> {
         let s = &self.stream;
         let groups = GroupPointers::new(at(&self.bounds, s)).with_lists(at(&self.pairs, s), at(&self.scales, s));
         let pointers = Pointers::new(at(&self.a, s), at(&self.b, s), at(&self.d, s)).with_groups(groups);
+        let pointers = pointers.with_scale_of_b(at(&self.factors, s), std::ptr::null());
         // SAFETY: the buffers hold what the problem spans, and live until a copy has waited for the stream.
         unsafe { launch::launch(plan, pointers, queue) }.map_err(text)
     }
@@ -264,7 +300,7 @@ fn check<T: Element, Out: Element>(
     let a: Vec<f64> = operands.a.iter().map(|x| x.number()).collect();
     let b = &operands.b.numbers;
     // Kernels with blocks round activations to bf16 (docs/gguf.md), but the reference kernel.
-    let rounds = problem.b.format.is_gguf_block() && kernel.role != Role::LastResort;
+    let rounds = is_quantised(problem.types()) && kernel.role != Role::LastResort;
     (0..got.len()).into_par_iter().try_for_each(|at| {
         let (row, column) = (at / ldd, at % ldd);
         let group = if column < n { row_of.get(row).copied().flatten() } else { None };
@@ -362,8 +398,7 @@ fn some<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Res
 fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(11);
     // Blocks have any N, and a K beyond the spans of a block's warps.
-    let is_of_blocks = kernel.types.b.is_gguf_block();
-    let [odd, deep] = if is_of_blocks { [33, 4608] } else { [384, 64] };
+    let [odd, deep] = if is_quantised(kernel.types) { [33, 4608] } else { [384, 64] };
     let sizes =
         [[264, 136, 0], [136, 520, 8], [1032, 72, 0], [8, 8, 0], [520, 264, 16], [256, 2056, 0], [odd, deep, 8]];
     let most = (kernel.tile[0] as usize).max(16);
@@ -378,7 +413,7 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
         let mut rng = StdRng::seed_from_u64((100 * turn + i) as u64);
         let routing = routing(counts, *kind, &mut rng);
         // Matrices of many groups are small.
-        let of_block = kernel.types.b.block().elements;
+        let of_block = kernel.types.b.block().elements.max(32);
         let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 20_000_000;
         let size = *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
         let problem = problem(&routing, kernel.types, *kind, size);

@@ -11,6 +11,7 @@ mod blocks;
 mod captures;
 mod cases;
 mod chains;
+mod codes;
 mod configurations;
 #[cfg(candle_tests)]
 mod conformance;
@@ -43,6 +44,7 @@ mod model_families;
 // Shared with the test on the CPU.
 #[path = "../support/models.rs"]
 mod models;
+mod narrow;
 mod numbers;
 mod odd_addresses;
 mod oracle;
@@ -130,7 +132,7 @@ fn with_one_b() -> impl Iterator<Item = &'static KernelDesc> {
     built().filter(plain)
 }
 
-/// Whether a kernel takes problems with one B for all rows, in the format of A, and no gate; `groups.rs`, `gguf.rs` and `gated.rs` have the others.
+/// Whether a kernel takes problems with one B for all rows, in the format of A, and no gate; `groups.rs`, `gguf.rs`, `narrow.rs` and `gated.rs` have the others.
 fn plain(kernel: &&'static KernelDesc) -> bool {
     !kernel.needs_groups() && !kernel.needs_gates() && kernel.types.a == kernel.types.b
 }
@@ -189,6 +191,7 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(gguf_errors::tests());
     #[cfg(feature = "interpose-kernels")]
     tests.extend(gguf_experts::tests());
+    tests.extend(narrow::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(into::tests());

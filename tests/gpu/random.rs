@@ -5,7 +5,7 @@ use crate::cases::{self, Data, Variant};
 use crate::device::{Element, Gpu, Operands};
 use crate::oracle::{self, Slack};
 use crate::shard::side_by_side;
-use crate::{gguf, groups, Test};
+use crate::{gguf, groups, narrow, Test};
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::kernel::{Fusion, Role};
 use candle_tilegemm::launch;
@@ -46,6 +46,9 @@ pub fn tests() -> Vec<(String, Test)> {
         of("groups_bf16", 250, |gpu, rng| groups::random::<bf16, bf16>(gpu, policy(rng), rng)),
         of("blocks_f32", 250, |gpu, rng| gguf::random::<f32>(gpu, policy(rng), rng)),
         of("blocks_bf16", 250, |gpu, rng| gguf::random::<bf16>(gpu, policy(rng), rng)),
+        of("narrow_f32", 150, |gpu, rng| narrow::random::<f32, f32>(gpu, policy(rng), rng)),
+        of("narrow_f16_f32", 150, |gpu, rng| narrow::random::<f16, f32>(gpu, policy(rng), rng)),
+        of("narrow_bf16", 250, |gpu, rng| narrow::random::<bf16, bf16>(gpu, policy(rng), rng)),
     ];
     type InPieces = fn(&Gpu, usize) -> Result<(), String>;
     let in_pieces: [(&str, usize, InPieces); 3] = [

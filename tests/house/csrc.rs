@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folders of headers and kernels that belong to no family.
-const BESIDE: [&str; 6] = ["common", "elementwise", "experts", "gguf", "layer", "swap_ab"];
+const BESIDE: [&str; 7] = ["common", "elementwise", "experts", "gguf", "layer", "narrow", "swap_ab"];
 
 /// Headers of `common` for two subjects. Neither can have the header, as a family includes no header of another one.
 const OF_TWO: [&str; 6] = [

@@ -67,13 +67,13 @@ fn features_of_archs_turn_on_cuda_and_those_of_the_cpu_do_not() {
     let all = features("");
     let is_arch = |name: &&String| {
         name.strip_prefix("sm").is_some_and(|arch| arch.parse::<u16>().is_ok())
-            || ["all-archs", "cutile", "experts", "full", "gguf"].contains(&name.as_str())
+            || ["all-archs", "cutile", "experts", "full", "gguf", "narrow"].contains(&name.as_str())
     };
     let archs: Vec<&String> = all.keys().filter(is_arch).collect();
     assert_eq!(
         archs.len(),
-        archs::KNOWN.len() + 6,
-        "sm86, all-archs, cutile, experts, gguf and full beside the archs of kernels: {archs:?}"
+        archs::KNOWN.len() + 7,
+        "sm86, all-archs, cutile, experts, gguf, narrow and full beside the archs of kernels: {archs:?}"
     );
     for name in KERNELS.iter().flat_map(|kernel| kernel.features) {
         assert!(turned_on(&all, "full").contains(*name), "full lacks {name}");

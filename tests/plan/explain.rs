@@ -103,6 +103,11 @@ fn every_rejection_says_what_is_needed() {
             Rejection::Types { have: Types::of(Format::F32).into(), need: Types::new(Format::F16, Format::F32).into() },
             "computes in f32, the problem is in f16 -> f32",
         ),
+        (Rejection::Scales { operand: "B" }, "takes no scales of B"),
+        (
+            Rejection::Factors { operand: "B", what: "have zeros; expected none, but of u4 and u8" },
+            "the scales of B have zeros; expected none, but of u4 and u8",
+        ),
         (Rejection::Groups, "takes one B for all rows, the problem has groups of rows"),
         (
             Rejection::Precision { asked: F32Mode::Strict, offers: Math::Bf16x6 },

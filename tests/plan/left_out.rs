@@ -14,10 +14,14 @@ fn a_dense_build_names_the_features_of_experts_and_quantised_weights() {
     let quantised = Problem::dense(16, 4096, 4096, 1, Layout::NT, Format::BF16).with(|p| p.b.format = Format::Q4K);
     let grouped = Problem::grouped([128, 512, 256], groups, Format::BF16);
     let both = Problem::grouped([128, 512, 256], groups, Format::F32).with(|p| p.b.format = Format::Q4K);
+    let narrow = Problem::narrow([16, 4096, 4096], Format::BF16, Format::U4, None);
     let dispatcher = Dispatcher::new(DeviceInfo::h100());
-    for (problem, features) in
-        [(quantised, "feature gguf"), (grouped, "feature experts"), (both, "features gguf and experts")]
-    {
+    for (problem, features) in [
+        (quantised, "feature gguf"),
+        (narrow, "feature narrow"),
+        (grouped, "feature experts"),
+        (both, "features gguf and experts"),
+    ] {
         let error = dispatcher.plan(&problem, Policy::default()).unwrap_err();
         assert!(matches!(error, Error::NotBuilt { .. }), "{error}");
         assert!(error.to_string().ends_with(&format!("are not in this build; build with the {features}")), "{error}");

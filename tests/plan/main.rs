@@ -14,10 +14,11 @@ mod force;
 mod gates;
 mod groups;
 mod in_place;
-#[cfg(not(any(feature = "experts", feature = "gguf")))]
+#[cfg(not(any(feature = "experts", feature = "gguf", feature = "narrow")))]
 mod left_out;
 mod limits;
 mod names;
+mod narrow;
 // The planner of a build with CUDA is the same, and CI runs the tests without CUDA, too.
 #[cfg(not(feature = "cuda"))]
 mod planning;

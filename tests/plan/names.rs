@@ -2,7 +2,7 @@
 
 use candle_tilegemm::arch::Arch;
 use candle_tilegemm::kernel::Math;
-use candle_tilegemm::problem::{Scale, Types};
+use candle_tilegemm::problem::Types;
 use candle_tilegemm::{Config, F32Mode, Format};
 
 #[test]
@@ -39,10 +39,10 @@ fn a_device_without_kernels_is_told_the_feature() {
 
 #[test]
 fn bytes_and_offsets_count_whole_blocks() {
-    assert_eq!([0, 1, 2, 3].map(|elements| Format::I4.bytes(elements)), [0, 1, 1, 2]);
+    assert_eq!([0, 1, 32, 33].map(|elements| Format::U4.bytes(elements)), [0, 16, 16, 32]);
     assert_eq!([1, 32, 33].map(|elements| Format::Q4_0.bytes(elements)), [18, 18, 36]);
     assert_eq!((Format::Q4_0.bits(), Format::BF16.bits(), Format::Q6K.bits()), (4.5, 16.0, 6.5625));
-    assert_eq!((Format::Q4K.offset(-512), Format::F64.offset(3), Format::I4.offset(6)), (-288, 24, 3));
+    assert_eq!((Format::Q4K.offset(-512), Format::F64.offset(3), Format::F4E2M1.offset(96)), (-288, 24, 48));
 }
 
 #[test]
@@ -53,11 +53,9 @@ fn names_are_read_back_and_types_name_what_differs() {
     for format in Format::ALL {
         assert_eq!(serde_json::to_string(&format).unwrap(), format!("\"{format}\""));
     }
-    let (mut mixed, mut scaled) = (Types::new(Format::BF16, Format::F32), Types::of(Format::I4));
-    mixed.b = Format::Q4K;
-    scaled.scales = [None, Some(Scale::new(Format::F32, [1, 128])), None];
-    let texts = [Types::of(Format::F16), Types::new(Format::BF16, Format::F32), mixed, scaled].map(|t| t.to_string());
-    assert_eq!(texts, ["f16", "bf16 -> f32", "bf16 x q4k -> f32", "i4, scaled"]);
+    let wide = Types::new(Format::BF16, Format::F32);
+    let texts = [Types::of(Format::F16), wide, wide.with_b(Format::Q4K), wide.with_b(Format::U4)];
+    assert_eq!(texts.map(|t| t.to_string()), ["f16", "bf16 -> f32", "bf16 x q4k -> f32", "bf16 x u4 -> f32"]);
     assert_eq!(Types::of(Format::F64).acc, Format::F64);
 }
 

@@ -104,15 +104,20 @@ fn blocks_of_gguf_are_a_format_of_b() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
 }
 
-/// Scales and packed 4 bits can be asked for; every kernel refuses them with what it has.
+/// Scales of dense weights can be asked for; every kernel refuses them with what it has.
 #[test]
 fn what_no_kernel_takes_yet_is_refused_by_all() {
     let dense = Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::BF16);
-    let scale = Scale::new(Format::F32, [1, 128]);
+    let scale = Scale::of_groups(Format::F32, 128, 4096);
+    let narrow = Problem::narrow([64, 4096, 4096], Format::BF16, Format::U4, Some(scale));
     for problem in [
-        dense.with(|problem| problem.b.format = Format::I4),
         dense.with(|problem| problem.b.scale = Some(scale)),
+        narrow.with(|problem| problem.a.scale = Some(scale)),
+        narrow.with(|problem| problem.d.scale = Some(scale)),
+        narrow.with(|problem| problem.b.format = Format::F8E8M0),
         Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F8E4M3),
+        Problem::narrow([64, 4096, 4096], Format::F8E4M3, Format::F8E4M3, Some(scale))
+            .with(|p| p.d.format = Format::BF16),
     ] {
         let canonical = problem.canonical().problem;
         for kernel in KERNELS.iter() {
@@ -120,7 +125,11 @@ fn what_no_kernel_takes_yet_is_refused_by_all() {
             assert!(
                 matches!(
                     refused,
-                    Rejection::Types { .. } | Rejection::NoGroups | Rejection::NoGate | Rejection::Arch { .. }
+                    Rejection::Types { .. }
+                        | Rejection::Scales { .. }
+                        | Rejection::NoGroups
+                        | Rejection::NoGate
+                        | Rejection::Arch { .. }
                 ),
                 "{kernel}: {refused}"
             );

@@ -17,15 +17,74 @@ pub fn extent() -> BoxedStrategy<usize> {
         .boxed()
 }
 
+/// What factors are made of.
+#[derive(Debug, Clone, Copy)]
+struct Factors {
+    format: Format,
+    shared: [u32; 2],
+    kind: u32,
+    strides: [i64; 3],
+    zeros: bool,
+    /// Below 60 narrow weights have factors, at 0 other weights have.
+    rank: u32,
+}
+
+/// Sensible factors mostly, and any.
+fn factors() -> impl Strategy<Value = Factors> {
+    use Format::{BF16, F16, F32, F8E4M3, F8E8M0};
+    let format = prop_oneof![12 => select(vec![F32, F16, BF16, F8E8M0, F8E4M3]), 1 => select(Format::ALL.to_vec())];
+    let shared = prop_oneof![6 => select(vec![1u32, 16, 32, 64, 128, u32::MAX]), 2 => 1..300u32, 1 => any::<u32>()];
+    let stride = prop_oneof![3 => 0..400i64, 1 => any::<i64>()];
+    let parts =
+        (format, prop::array::uniform2(shared), 0..5u32, prop::array::uniform3(stride), any::<bool>(), 0..90u32);
+    parts.prop_map(|(format, shared, kind, strides, zeros, rank)| Factors {
+        format,
+        shared,
+        kind,
+        strides,
+        zeros,
+        rank,
+    })
+}
+
+impl Factors {
+    /// The factors of weights of `n` x `k`, if they have some.
+    fn of(self, b: Format, [n, k]: [usize; 2]) -> Option<Scale> {
+        let Self { format, shared: [rows, along_k], kind, strides: [row_stride, col_stride, between], .. } = self;
+        let scale = match kind {
+            0 => Scale::of_tensor(format),
+            1 => Scale::of_rows(format),
+            2 => Scale::of_groups(format, along_k, n),
+            3 => Scale::of_blocks(format, [rows, along_k], k),
+            _ => Scale::new(format, [along_k, rows], [row_stride, col_stride]),
+        };
+        // A few have zeros where there is nothing to count from.
+        let zeros = self.zeros && (b.has_zero() || self.rank.is_multiple_of(8));
+        let has_some = self.rank < if b.is_narrow() { 60 } else { 1 };
+        has_some.then(|| scale.with(|scale| (scale.zeros, scale.batch_stride) = (zeros, [0, between])))
+    }
+}
+
+/// Strides of packed codes that are whole blocks.
+fn in_whole_blocks(operand: &mut Operand) {
+    let block = operand.format.block().elements as i64;
+    let whole = |stride: i64| stride.checked_add(block - 1).map_or(stride, |stride| stride.div_euclid(block) * block);
+    let [outer, inner] = operand.batch_stride;
+    let [column, outer, inner] = [operand.col_stride, outer, inner].map(whole);
+    (operand.col_stride, operand.batch_stride) = (column, [outer, inner]);
+}
+
 /// The formats of A, B and D: those that kernels have, and a few that none has.
 fn formats() -> impl Strategy<Value = [Format; 3]> {
     use Format::{BF16, F16, F32, F64, F8E4M3};
     let blocks: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_gguf_block()).collect();
+    let narrow: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_narrow()).collect();
     prop_oneof![
         8 => select(vec![F16, BF16, F32, F64]).prop_map(|format| [format; 3]),
         3 => select(vec![F16, BF16]).prop_map(|format| [format, format, F32]),
         1 => select(vec![F16, BF16, F32]).prop_map(|d| [F8E4M3, F8E4M3, d]),
         4 => (select(vec![F16, BF16, F32]), select(blocks)).prop_map(|(a, b)| [a, b, a]),
+        4 => (select(vec![F16, BF16, F32]), select(narrow), any::<bool>()).prop_map(|(a, b, wide)| [a, b, if wide { F32 } else { a }]),
         1 => prop::array::uniform3(select(Format::ALL.to_vec())),
     ]
 }
@@ -142,25 +201,28 @@ pub fn problem() -> impl Strategy<Value = Problem> {
         2 => place().prop_map(PlaceOfC::Elsewhere),
         1 => Just(PlaceOfC::Unknown),
     ];
-    let scale = prop_oneof![30 => Just(None), 1 => Just(Some(Scale::new(Format::F32, [1, 128])))];
-    let kinds = (select(LAYOUTS.to_vec()), formats(), select(F32Mode::ALL.to_vec()), 0..10u32, scale);
+    let kinds = (select(LAYOUTS.to_vec()), formats(), select(F32Mode::ALL.to_vec()), 0..10u32, factors());
     let parts = (epilogue(), groups(), [place(), place(), place()], place_of_c);
-    (extents, kinds, parts).prop_map(|((m, n, k, outer, inner), (layout, formats, f32_mode, rare, scale), parts)| {
+    (extents, kinds, parts).prop_map(|((m, n, k, outer, inner), (layout, formats, f32_mode, rare, factors), parts)| {
         let (epilogue, groups, places, place_of_c) = parts;
         let [a, b, d] = formats;
         // Most problems with blocks have whole blocks, and most groups have rows in one matrix.
         let is_sound = rare > 0;
-        let k = if is_sound { k.next_multiple_of(b.block().elements) } else { k };
-        let layout = if is_sound && (b.is_gguf_block() || groups.is_some()) { Layout::NT } else { layout };
+        let k = if is_sound && b.is_gguf_block() { k.next_multiple_of(b.block().elements) } else { k };
+        let is_nt = is_sound && (b.block().elements > 1 || groups.is_some());
+        let layout = if is_nt { Layout::NT } else { layout };
         let batch = if is_sound && groups.is_some() { [1, 1] } else { [outer, inner] };
         let mut problem = Problem::dense(m, n, k, inner, layout, a);
-        (problem.b.format, problem.d.format, problem.b.scale) = (b, d, scale);
+        (problem.b.format, problem.d.format, problem.b.scale) = (b, d, factors.of(b, [n, k]));
         (problem.batch, problem.f32_mode, problem.groups, problem.epilogue) = (batch, f32_mode, groups, epilogue);
         if rare == 1 {
             problem.d = Operand::col_major(d, m, [0, 0]);
         }
         places[0].put(&mut problem.a, [m, k], batch);
         places[1].put(&mut problem.b, [k, n], groups.map_or(batch, |groups| [1, groups.count]));
+        if is_sound && b.is_narrow() && problem.b.row_stride == 1 {
+            in_whole_blocks(&mut problem.b);
+        }
         let columns_of_d = problem.columns_of_d();
         places[2].put(&mut problem.d, [m, columns_of_d], batch);
         if problem.epilogue.reads_c() {

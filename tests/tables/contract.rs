@@ -78,6 +78,22 @@ struct Shape {
     beta: f64,
     column_major_d: bool,
     groups: Option<Groups>,
+    scale: usize,
+}
+
+/// Factors of narrow weights of `n` x `k`: of every kind, without a meaning, and none.
+fn scales([n, k]: [usize; 2]) -> [Option<Scale>; 9] {
+    [
+        None,
+        Some(Scale::of_tensor(Format::F32)),
+        Some(Scale::of_rows(Format::BF16)),
+        Some(Scale::of_groups(Format::F16, 128, n)),
+        Some(Scale::of_groups(Format::F8E8M0, 32, n)),
+        Some(Scale::of_groups(Format::F8E4M3, 7, n).with_zeros()),
+        Some(Scale::of_blocks(Format::F32, [128, 128], k)),
+        Some(Scale::of_groups(Format::F64, 128, n)),
+        Some(Scale::of_groups(Format::F16, 0, n)),
+    ]
 }
 
 /// Often none; else few or many groups, with all that groups can have.
@@ -101,14 +117,14 @@ fn shape() -> impl Strategy<Value = Shape> {
     let places = ([padding(), padding(), padding()], [align(), align(), align()]);
     let bias = prop_oneof![2 => Just(None), 1 => Just(Some(BiasAxis::N)), 1 => Just(Some(BiasAxis::M))];
     let epilogue = (bias, proptest::sample::select(&Activation::ALL[..]), prop_oneof![2 => Just(0.0), 1 => Just(1.0)]);
-    let rest = (prop_oneof![4 => Just(1usize), 1 => Just(2)], any::<[bool; 3]>(), 0..8u32, groups());
+    let rest = (prop_oneof![4 => Just(1usize), 1 => Just(2)], any::<[bool; 3]>(), 0..8u32, groups(), 0..9usize);
     (sizes, proptest::sample::select(layouts.to_vec()), places, epilogue, rest).prop_map(
         |(
             (m, n, k, batch),
             layout,
             (padding, align),
             (bias, activation, beta),
-            (outer, broadcast, column_major, groups),
+            (outer, broadcast, column_major, groups, scale),
         )| {
             Shape {
                 sizes: [m, n, k, batch],
@@ -122,6 +138,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                 beta,
                 column_major_d: column_major == 0,
                 groups,
+                scale,
             }
         },
     )
@@ -141,7 +158,8 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
     let place = |at: usize, operand: &mut Operand, [rows, columns]: [usize; 2], broadcast: bool| {
         let by_rows = operand.col_stride == 1;
         let (length, lines) = if by_rows { (columns, rows) } else { (rows, columns) };
-        let line = length as i64 + shape.padding[at];
+        let packed = if operand.format.is_narrow() { operand.format.block().elements as i64 } else { 1 };
+        let line = ((length as i64 + shape.padding[at]) as u64).next_multiple_of(packed as u64) as i64;
         *(if by_rows { &mut operand.row_stride } else { &mut operand.col_stride }) = line;
         let inner = line * lines as i64;
         let outer = (inner + if shape.outer > 1 { 16 } else { 0 }) * batch as i64;
@@ -152,6 +170,7 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
     place(0, &mut problem.a, [m, k], shape.broadcast[0]);
     place(1, &mut problem.b, [k, n], shape.broadcast[1]);
     place(2, &mut problem.d, [m, n], false);
+    problem.b.scale = scales([n, k])[shape.scale].filter(|_| problem.types().has_narrow_b());
     let mut epilogue = Epilogue::new(if shape.beta == 0.0 { 1.0 } else { 0.5 }, shape.beta);
     (epilogue.bias, epilogue.activation) = (shape.bias, shape.activation);
     epilogue.c = (shape.beta != 0.0).then_some(problem.d);
@@ -164,7 +183,7 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
 }
 
 /// The formats of A, B and D.
-const TYPES: [[Format; 3]; 11] = [
+const TYPES: [[Format; 3]; 15] = [
     [Format::F16, Format::F16, Format::F16],
     [Format::BF16, Format::BF16, Format::BF16],
     [Format::F32, Format::F32, Format::F32],
@@ -176,6 +195,10 @@ const TYPES: [[Format; 3]; 11] = [
     [Format::F32, Format::Q8_0, Format::F32],
     [Format::F16, Format::Q4_0, Format::F16],
     [Format::BF16, Format::Q4K, Format::BF16],
+    [Format::BF16, Format::U4, Format::BF16],
+    [Format::F16, Format::F8E4M3, Format::F32],
+    [Format::F32, Format::F4E2M1, Format::F32],
+    [Format::F16, Format::U8, Format::F16],
 ];
 
 proptest! {
@@ -343,7 +366,7 @@ fn other_types_are_refused() {
             let Some(config) = kernel.configurations(&problem, &device(kernel)).first().map(numbers) else { continue };
             let of = |change: &dyn Fn(&mut Problem)| problem.with(|p| change(p));
             let others = |format: Format| {
-                [Format::F16, Format::BF16, Format::F32, Format::F64, Format::Q4_0, Format::Q6K]
+                [Format::F16, Format::BF16, Format::F32, Format::F64, Format::Q4_0, Format::Q6K, Format::U4, Format::I8]
                     .into_iter()
                     .filter(move |&x| x != format)
             };
@@ -351,12 +374,18 @@ fn other_types_are_refused() {
             wrong.extend(others(problem.a.format).map(|format| of(&|p| p.a.format = format)));
             wrong.extend(others(problem.b.format).map(|format| of(&|p| p.b.format = format)));
             wrong.extend(others(problem.d.format).map(|format| of(&|p| p.d.format = format)));
-            let scale = Scale::new(Format::F32, [u32::MAX, u32::MAX]);
-            wrong.extend([
-                of(&|p| p.a.scale = Some(scale)),
-                of(&|p| p.b.scale = Some(scale)),
-                of(&|p| p.d.scale = Some(scale)),
-            ]);
+            let scale = Scale::of_tensor(Format::F32);
+            wrong.extend([of(&|p| p.a.scale = Some(scale)), of(&|p| p.d.scale = Some(scale))]);
+            if kernel.types.has_narrow_b() {
+                // Of no known format, for nothing, and zeros of codes that have none.
+                let f64 = scale.with(|scale| scale.format = Format::F64);
+                let nothing = scale.with(|scale| scale.granularity[0] = 0);
+                wrong.extend([f64, nothing].map(|scale| of(&|p| p.b.scale = Some(scale))));
+                let zeros = of(&|p| p.b.scale = Some(scale.with_zeros()));
+                wrong.extend(Some(zeros).filter(|_| !kernel.types.b.has_zero()));
+            } else {
+                wrong.push(of(&|p| p.b.scale = Some(scale)));
+            }
             if kernel.needs_groups() {
                 wrong.push(of(&|p| p.groups = None));
             } else if !kernel.takes_groups() {

@@ -4,7 +4,7 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::by_name;
 use candle_tilegemm::kernel::KernelDesc;
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Gate, Groups, Operand};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Gate, Groups, Operand, Scale};
 use candle_tilegemm::{F32Mode, Format, Layout, Problem};
 use Format::{BF16, F16, F32, F64};
 
@@ -42,6 +42,11 @@ fn tf32(sizes: [usize; 4]) -> Problem {
 /// Rows times the weights of a GGUF file, to results in `out`.
 fn gguf([a, b, out]: [Format; 3], sizes: [usize; 4]) -> Problem {
     nt(a, sizes).with(|p| (p.b.format, p.d.format) = (b, out))
+}
+
+/// Rows of bf16 times narrow weights, with a factor for so many numbers of each row.
+fn narrow(b: Format, sizes: [usize; 3], group: u32) -> Problem {
+    Problem::narrow(sizes, BF16, b, Some(Scale::of_groups(F16, group, sizes[1])))
 }
 
 fn grouped(sizes: [usize; 3]) -> Problem {
@@ -170,6 +175,29 @@ fn gguf_and_groups() -> Vec<Edge> {
     edges
 }
 
+/// Codes of 4 bits in whole blocks of 32; factors of a known format for some numbers; zeros of what is counted from them.
+fn narrow_weights() -> Vec<Edge> {
+    let u4 = "reference_sm90_bf16_u4_any_16x16x1_1x1";
+    let f4 = "reference_sm90_bf16_f4e2m1_any_16x16x1_1x1";
+    let f8 = "reference_sm90_bf16_f8e4m3_any_16x16x1_1x1";
+    let plain = narrow(Format::U4, [3, 8, 100], 48);
+    let scaled = |problem: Problem, change: fn(&mut Scale)| problem.with(|p| p.b.scale.iter_mut().for_each(change));
+    let fp8 = narrow(Format::F8E4M3, [3, 8, 100], 48);
+    vec![
+        edge(u4, plain, plain.with(|p| p.b.col_stride = 112)),
+        edge(u4, plain, plain.with(|p| p.b.row_stride = 2)),
+        edge(f4, narrow(Format::F4E2M1, [3, 8, 1], 1), narrow(Format::F4E2M1, [3, 8, 64], 0)),
+        edge(u4, scaled(plain, |scale| scale.zeros = true), scaled(plain, |scale| scale.format = F64)),
+        edge(f8, fp8, scaled(fp8, |scale| scale.zeros = true)),
+        edge(
+            f8,
+            fp8.with(|p| (p.b.row_stride, p.b.col_stride) = (9, 1)),
+            scaled(fp8, |scale| scale.format = Format::I8),
+        ),
+        edge(f8, fp8.with(|p| p.b.pointer_align = 1), fp8.with(|p| p.d.scale = Some(Scale::of_tensor(F32)))),
+    ]
+}
+
 fn f32_and_f64() -> Vec<Edge> {
     let simt = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let parts = "sm90_bf16x6_f32_nt_128x64x32_1x1";
@@ -235,7 +263,9 @@ fn half_precision() -> Vec<Edge> {
 }
 
 fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Problem)> {
-    let all = [few_rows(), gates(), gguf_and_groups(), f32_and_f64(), half_precision()].into_iter().flatten();
+    let all = [few_rows(), gates(), gguf_and_groups(), narrow_weights(), f32_and_f64(), half_precision()]
+        .into_iter()
+        .flatten();
     all.map(|Edge { kernel, within, beyond }| {
         let kernel = by_name(kernel).unwrap_or_else(|| panic!("{kernel} is no kernel"));
         let device =

@@ -101,17 +101,6 @@ fn an_arch_of_a_family_has_its_number() {
     assert_eq!(runs, [false, true, true, false], "{kernel:?}");
 }
 
-/// The dispatcher asks for these features by the problem.
-#[test]
-fn kernels_for_quantised_weights_and_groups_of_rows_have_their_features() {
-    for kernel in KERNELS {
-        let needs = [("gguf", kernel.types.b.is_gguf_block()), ("experts", kernel.needs_groups())];
-        for (feature, is_needed) in needs {
-            assert_eq!(kernel.features.contains(&feature), is_needed, "{}: {feature}", kernel.name);
-        }
-    }
-}
-
 /// A family, what is changed in the good row, and what the message must say.
 type BadRow<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
@@ -324,6 +313,7 @@ fn limits_are_numbers_and_names_that_are_known() {
         ),
         ("aligned = [\"A\", \"D\"]\nmultiples = [\"line of A\"]", "aligned: [true, false, false, true]"),
         ("multiples = [\"line of A\"]", "multiples: &[Extent::LineOfA, ]"),
+        ("scales = [\"B\", \"D\"]", "scales: [false, true, true]"),
     ] {
         let kernel = limited(limits).unwrap().remove(0);
         assert!(kernel.limits[0].contains(expected), "{limits}: no '{expected}' in {}", kernel.limits[0]);
@@ -333,6 +323,7 @@ fn limits_are_numbers_and_names_that_are_known() {
         ("k = \"long\"", "a limit is \"long\""),
         ("aligned = [\"E\"]", "field `aligned`: unknown 'E'"),
         ("multiples = [\"M\"]", "field `multiples`: unknown 'M'"),
+        ("scales = [\"C\"]", "field `scales`: unknown 'C'"),
         ("rows = 5", "unknown field `rows`"),
         ("tiles = { most = 7, sides = \"tile\" }", "missing field `of`"),
     ] {
@@ -456,36 +447,6 @@ fn the_real_table_is_what_the_crate_plans_over() {
         assert_eq!(row.math, kernel.math.to_string(), "{kernel}");
         assert_eq!((row.schedule.as_str(), row.why.as_str()), (kernel.schedule, kernel.why), "{kernel}");
     }
-}
-
-#[test]
-fn the_fast_profile_has_something_for_every_problem() {
-    let rows = table::read(csrc()).unwrap();
-    let families = |arch: &str, fast: bool| -> HashSet<(String, String)> {
-        let is_chosen = |row: &&table::Kernel| row.role != table::Role::ByName && (row.fast || !fast);
-        let rows = rows.iter().filter(|row| row.arch.trim_end_matches(['a', 'f']) == arch).filter(is_chosen);
-        rows.map(|row| (row.family.clone(), row.dtype.clone())).collect()
-    };
-    for arch in ["sm80", "sm89", "sm90", "sm100", "sm120"] {
-        assert_eq!(families(arch, true), families(arch, false), "{arch}");
-    }
-    let of_hopper = || rows.iter().filter(|row| row.capability() == 90 && row.role != table::Role::ByName);
-    let on_hopper = |fast: bool, half: bool| {
-        let rows = of_hopper().filter(|row| row.out == row.dtype && row.b == row.dtype && (row.fast || !fast));
-        rows.filter(|row| ["bf16", "f16"].contains(&row.dtype.as_str()) == half).count()
-    };
-    let (half, single) = (on_hopper(false, true), on_hopper(false, false));
-    assert!(half <= 82 && single <= 58, "{half} kernels of bf16 and f16, {single} of f32 and f64");
-    assert!(on_hopper(true, true) + on_hopper(true, false) <= 58);
-    let blocks = of_hopper().filter(|row| row.b != row.dtype).count();
-    assert!(
-        blocks <= 386,
-        "{blocks} kernels of blocks: ten rows of ten formats and three types, and four for groups of rows"
-    );
-    // fp8 has no results of its own.
-    let (fp8, wider): (Vec<_>, Vec<_>) =
-        of_hopper().filter(|row| row.out != row.dtype && row.b == row.dtype).partition(|row| row.dtype == "f8e4m3");
-    assert!(fp8.len() <= 2 && wider.len() <= 16, "{} kernels of fp8, {} with a wider result", fp8.len(), wider.len());
 }
 
 #[test]

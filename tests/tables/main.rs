@@ -1,5 +1,6 @@
 //! Files that the crate reads, or makes at build time: the kernel table, what the kernels' own checks say of it, measured tables, suites.
 
+mod builds;
 mod cards;
 #[cfg(feature = "cuda")]
 mod contract;

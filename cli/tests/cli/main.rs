@@ -13,6 +13,7 @@ mod gguf;
 mod layout;
 mod machine;
 mod mistakes;
+mod narrow;
 mod random;
 mod readers;
 mod regret;

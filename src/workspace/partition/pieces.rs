@@ -20,12 +20,13 @@ impl Partition {
         let Problem { m, n, .. } = *problem;
         let whole = Self { matrices: problem.batch_count(), rows: m, columns: n };
         let Some(footprint) = footprint else { return Some(whole) };
-        let matrix = footprint.matrices(m, n, 1).max(1);
+        let matrix = footprint.matrices(m, n, 1);
         if matrix <= bytes {
-            let matrices = usize::try_from(bytes / matrix).unwrap_or(usize::MAX).min(whole.matrices);
+            let matrices = usize::try_from(bytes / matrix.max(1)).unwrap_or(usize::MAX).max(1).min(whole.matrices);
             return Some(Self { matrices, ..whole });
         }
-        let [least_m, least_n] = [m.min(footprint.step[0]), n.min(footprint.step[1])];
+        let [step_m, step_n] = footprint.step(problem);
+        let [least_m, least_n] = [m.min(step_m), n.min(step_n)];
         if footprint.matrices(least_m, least_n, 1) > bytes {
             return None;
         }
@@ -35,20 +36,16 @@ impl Partition {
         // Each of A and B gets half, and the rest that the other operand leaves.
         let for_a = bytes - footprint.columns(n).min(bytes / 2);
         let for_a = for_a.clamp(footprint.rows(least_m), bytes - footprint.columns(least_n));
-        let rows = even(m, for_a.checked_div(footprint.row), footprint.lines[0], footprint.step[0]);
-        let columns = even(
-            n,
-            (bytes - footprint.rows(rows)).checked_div(footprint.column),
-            footprint.lines[1],
-            footprint.step[1],
-        );
+        let rows = even(m, for_a.checked_div(footprint.row), footprint.lines[0], step_m);
+        let for_b = bytes - footprint.rows(rows);
+        let columns = even(n, for_b.checked_div(footprint.column), footprint.lines[1], step_n);
         Some(Self { matrices: 1, rows, columns })
     }
 
     /// The same with bytes for elements of D: of the partitions with M in 1, 2, 4, ... parts the one that keeps the fewest bytes of A and B.
     fn with_elements(footprint: &Footprint, problem: &Problem, bytes: u64) -> Self {
         let Problem { m, n, .. } = *problem;
-        let [step_m, step_n] = footprint.step;
+        let [step_m, step_n] = footprint.step(problem);
         let columns_beside = |rows: usize| {
             let left = bytes.checked_sub(footprint.rows(rows))?;
             let column =
@@ -134,6 +131,8 @@ pub(crate) struct Offsets {
     pub c: i64,
     pub bias: i64,
     pub d: i64,
+    /// Of the factors and zeros of A, B and D.
+    pub scales: [i64; 3],
 }
 
 #[cfg(any(feature = "cuda", test))]
@@ -145,6 +144,10 @@ impl Piece {
             outer * outer_stride + inner * inner_stride + row * operand.row_stride + column * operand.col_stride
         };
         let Problem { a, b, d, epilogue, .. } = &self.problem;
+        let [first_outer, first_inner, first_row, first_column] = self.first;
+        let factors = |operand: &Operand, place: [usize; 2]| {
+            operand.scale.map_or(0, |scale| scale.index([first_outer, first_inner], place))
+        };
         Offsets {
             a: at(a, row, 0),
             b: at(b, 0, column),
@@ -155,6 +158,7 @@ impl Piece {
                 None => 0,
             },
             d: at(d, row, column),
+            scales: [factors(a, [first_row, 0]), factors(b, [0, first_column]), factors(d, [first_row, first_column])],
         }
     }
 }

@@ -3,7 +3,7 @@ use super::{Footprint, Need, Partition};
 use crate::arch::DeviceInfo;
 use crate::family::KERNELS;
 use crate::kernel::Case;
-use crate::problem::{BiasAxis, Operand};
+use crate::problem::{BiasAxis, Operand, Scale};
 use crate::{Format, Layout, Problem};
 use std::collections::HashSet;
 
@@ -35,6 +35,10 @@ fn a_product_is_cut_as_little_as_it_takes_and_evenly() {
     let least = 6 * 128 * 8192;
     assert_eq!(cut(Layout::NT, 512, 512, 8192, 1, least), Some((1, 512, 128)));
     assert_eq!(cut(Layout::NT, 512, 512, 8192, 1, least - 1), None);
+    // Nothing takes no memory.
+    let nothing = dense(0, 512, 64, 3, Layout::NT);
+    let of_d = Footprint { row: 4, column: 0, element: 4, lines: [1, 1], step: [16, 16] };
+    assert_eq!(Partition::new(Some(of_d), &nothing, 0).map(|cut| (cut.rows, cut.columns)), Some((0, 512)));
 }
 
 /// For every problem, footprint and sufficient workspace, the pieces fit into the workspace, and each element of D is in
@@ -53,7 +57,10 @@ fn the_pieces_fit_and_make_up_the_product() {
         ([4, 4], [32, 32], [16, 256]),
         ([4, 4], [32, 32], [16, 8]),
     ];
-    for ((bytes, lines, piece), layout) in footprints.into_iter().flat_map(|f| layouts.map(|layout| (f, layout))) {
+    // Factors of 12 columns, which no step is a multiple of, and of none.
+    let shared = Scale::new(Format::F16, [5, 12], [1000, 3]).with(|scale| scale.batch_stride = [70_000, 9000]);
+    let cases = footprints.into_iter().flat_map(|f| layouts.map(|layout| (f, layout)));
+    for ((bytes, lines, piece), layout, scale) in cases.flat_map(|(f, l)| [None, Some(shared)].map(|s| (f, l, s))) {
         let footprint = |problem: &Problem| Footprint::new(problem, bytes, lines, piece).unwrap();
         for (m, n, k, batch) in [(1, 1, 1, [1, 1]), (33, 20, 70, [1, 5]), (100, 9, 64, [2, 3]), (64, 64, 100, [1, 1])] {
             let mut problem = dense(m, n, k, batch[0] * batch[1], layout);
@@ -64,6 +71,7 @@ fn the_pieces_fit_and_make_up_the_product() {
             }
             problem.epilogue.bias = Some(BiasAxis::N);
             problem.epilogue.c = Some(Operand { row_stride: 1000, ..problem.d });
+            problem.b.scale = scale;
             let Need { least, best } = footprint(&problem).need(&problem);
             for bytes in (least..best + best / 3).step_by((best as usize / 7).max(1)).chain([least, best]) {
                 check(&footprint, &problem, bytes);
@@ -129,6 +137,11 @@ fn check(footprint: &dyn Fn(&Problem) -> Footprint, problem: &Problem, bytes: u6
                 assert_eq!(offsets.c + at(&c, here), at(&c, there), "{what}: C");
                 assert_eq!(offsets.d + at(&part.d, here), at(&problem.d, there), "{what}: D");
                 assert_eq!(offsets.bias + j as i64, column as i64, "{what}: bias");
+                if let Some(scale) = problem.b.scale {
+                    let [here, there] = [([outer, inner], j), ([first_outer, first_inner], column)]
+                        .map(|(batch, column)| scale.index(batch, [problem.k - 1, column]));
+                    assert_eq!(offsets.scales[1] + here, there, "{what}: factors of B");
+                }
             }
         }
     }

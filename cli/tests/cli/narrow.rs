@@ -1,0 +1,48 @@
+//! `tilegemm explain` for narrow weights.
+
+use crate::command::{stdout, tilegemm};
+
+#[test]
+fn explain_takes_narrow_weights_with_the_factors_that_checkpoints_have() {
+    for (line, asked) in [
+        ("--b u4 --group 128", "bf16 x u4 g128 -> bf16"),
+        ("--b U4 --group 64 --zeros --dtype f16", "f16 x u4 g64 with zeros -> f16"),
+        ("--b u8 --group 128 --dtype f32", "f32 x u8 g128 f16 -> f32"),
+        ("--b i8", "bf16 x i8 row -> bf16"),
+        ("--b f8e4m3", "bf16 x f8e4m3 tensor -> bf16"),
+        ("--b f8e4m3 --scale 128x128", "bf16 x f8e4m3 128x128 -> bf16"),
+        ("--b f8e4m3 --scale row --out f32", "bf16 x f8e4m3 row -> f32"),
+        ("--b f4e2m1", "bf16 x f4e2m1 g32 f8e8m0 -> bf16"),
+        ("--b f4e2m1 --group 16", "bf16 x f4e2m1 g16 f8e4m3 -> bf16"),
+    ] {
+        let args: Vec<&str> = "explain 16 14336 4096".split(' ').chain(line.split(' ')).collect();
+        let text = stdout(&args);
+        let head = format!("16x14336x4096 nt {asked} on NVIDIA H100 80GB HBM3");
+        assert!(text.starts_with(&head), "{line}: no '{head}' in\n{text}");
+        assert!(text.contains("\n-> "), "{line}: {text}");
+        assert!(text.contains("these multiply by no quantised weights"), "{line}: {text}");
+        assert!(text.contains("these take other weights or activations"), "{line}: {text}");
+    }
+    let experts = stdout(&"explain 64 2880 2880 --b f4e2m1 --experts 32 --top-k 4".split(' ').collect::<Vec<_>>());
+    assert!(experts.starts_with("256x2880x2880 nt bf16 x f4e2m1 g32 f8e8m0 -> bf16 in 32 groups"), "{experts}");
+}
+
+#[test]
+fn factors_that_make_no_sense_are_refused() {
+    for (line, expected) in [
+        ("--b f8e4m3 --scale 128", "expected tensor, row, or a block such as 128x128"),
+        ("--b f8e4m3 --scale 0x128", "expected tensor, row, or a block such as 128x128"),
+        ("--b u4 --group 0", "0 is not in 1.."),
+        ("--b u4 --group 128 --scale row", "cannot be used with"),
+        ("--b f8e4m3 --zeros", "--zeros: f8e4m3 has none; u4 and u8 have"),
+        ("--b q4k --group 32", "only narrow weights have factors beside them, such as --b u4"),
+        ("--group 32", "only narrow weights have factors beside them, such as --b u4"),
+        ("--b u4 --layout nn", "--b: blocks and codes lie along K, so that the layout is nt"),
+        ("--b i4", "possible values: q4_0"),
+    ] {
+        let args: Vec<&str> = "explain 16 256 256".split(' ').chain(line.split(' ')).collect();
+        let outcome = tilegemm(&args);
+        assert_eq!(outcome.code, 2, "{line}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(expected), "{line}: no '{expected}' in: {}", outcome.stderr);
+    }
+}
