@@ -39,6 +39,9 @@ impl tg_format {
     pub const TG_I8: tg_format = tg_format(17);
     pub const TG_U8: tg_format = tg_format(18);
     pub const TG_F8E8M0: tg_format = tg_format(19);
+    pub const TG_MXFP4: tg_format = tg_format(20);
+    pub const TG_IQ4_NL: tg_format = tg_format(21);
+    pub const TG_IQ4_XS: tg_format = tg_format(22);
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]

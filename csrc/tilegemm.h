@@ -38,8 +38,9 @@ typedef enum tg_status {
 typedef enum tg_gate { TG_UNGATED = 0, TG_GATE_HALVES = 1, TG_GATE_INTERLEAVED = 2, TG_GATE_C = 3 } tg_gate;
 
 /* How the numbers of a matrix are stored (src/problem/format.rs): each by itself, or in blocks of consecutive numbers
- * along K. Formats of A and B: up to TG_F8E4M3, and TG_I8. Formats of B: blocks of GGUF (TG_Q4_0 to TG_Q6K), and beside
- * an A in f16, bf16 or f32 narrow weights, whose factors and zeros are matrices of their own (tg_scale):
+ * along K. Formats of A and B: up to TG_F8E4M3, and TG_I8. Formats of B: blocks of GGUF (TG_Q4_0 to TG_Q6K, TG_MXFP4 to
+ * TG_IQ4_XS), and beside an A in f16, bf16 or f32 narrow weights, whose factors and zeros are matrices of their own
+ * (tg_scale):
  *   TG_F8E4M3, and TG_I8 in two's complement.
  *   TG_U4, TG_U8: a code less its zero; the zero is 8, and 128, where tg_scale has none.
  *   TG_F4E2M1: bit 3 is the sign, the others are 0, .5, 1, 1.5, 2, 3, 4, 6.
@@ -66,7 +67,10 @@ typedef enum tg_format {
   TG_F4E2M1 = 16,
   TG_I8 = 17,
   TG_U8 = 18,
-  TG_F8E8M0 = 19
+  TG_F8E8M0 = 19,
+  TG_MXFP4 = 20,
+  TG_IQ4_NL = 21,
+  TG_IQ4_XS = 22
 } tg_format;
 
 /* How a kernel multiplies. TG_NATIVE: in the format itself; for f32, by fused multiply-adds. TG_TF32: f32 inputs
