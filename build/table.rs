@@ -47,8 +47,7 @@ struct Row {
     b: Vec<String>,
     /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3 and i8, which have no results of their own.
     out: Option<String>,
-    /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). How f8e4m3 is: fast_accum (sums are the tensor
-    /// cores'). Absent: in the dtype itself.
+    /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts, six products). f8e4m3: fast_accum (the tensor cores' sums). Absent: in the dtype itself.
     #[serde(default = "native")]
     math: String,
     /// nn nt tn tt, row-major (tilegemm.h); any: any strides.
