@@ -19,6 +19,11 @@ class Kernel(C.Structure):
 lib.tg_kernels.restype = C.POINTER(C.POINTER(Kernel)); lib.tg_last_cuda_error.restype = C.c_char_p
 count = C.c_size_t()
 KERNELS = {k.contents.name.decode(): k.contents for k in lib.tg_kernels(C.byref(count))[:count.value]}
+for name, kernel in list(KERNELS.items()):  # objects that were compiled under other names
+    for family, tail in (("sm90_fp8_gemm", "nt_128x256x128_1x1_s2"), ("sm90_fp8_few_rows", "nt_64x64x256_1x1_s8")):
+        if name.startswith(family) and "_nt_" not in name:
+            words = name[len(family) + 1:].split("_")
+            KERNELS.setdefault("_".join([family, words[0], words[1]] + (["fast_accum"] if "accum" in words else []) + [tail]), kernel)
 F8, BF, F16, F32 = torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32
 FORMAT = {F16: 0, BF: 1, F32: 2, F8: 4, torch.int8: 17}
 ALL = 2**32 - 1
@@ -101,8 +106,12 @@ def few_ways(d, fast=False, residents=(1, 2), splits=(1, 2, 4, 8)):
                 yield Config(w, col, 1, 1, split, st, 0, 1)
 def gemm_widths(d, fast=False):
     own = (128, 224, 256) if fast else (64, 112, 128, 224, 256) if (d.dtype, d.out) == (F8, BF) else (128, 256)
+    name = gemm_kernel(d, fast).name.decode()
+    if "_nt_" not in name: own = tuple(int(w) for w in name.split("_") if w.isdigit() and w not in ("8", "16", "90"))
     return [w for w in own if w != 112 or sums_of(d, fast) == "blocks"]
 def gemm_ways(d, fast=False):
+    try: gemm_kernel(d, fast)
+    except KeyError: return
     ws = gemm_widths(d, fast); sums = sums_of(d, fast); mt = cdiv(d.m, 128); seen = set()
     for w in ws:
         unit = 8 if sums != "blocks" else 128 if w in (128, 256) else 32 if w > 128 else 16
