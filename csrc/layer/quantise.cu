@@ -6,8 +6,8 @@ namespace {
 
 template <class T>
 tg_status run(const tg_quantise& x, const tg_launch& launch) {
-  const Quantised to{static_cast<uint8_t*>(x.codes), x.factors, x.codes_stride, x.row_step, x.block_step,
-                     x.rows,                         x.columns};
+  const Quantised to{
+      static_cast<uint8_t*>(x.codes), x.factors, x.codes_stride, x.row_step, x.block_step, x.rows, x.columns};
   const PlainRows<T> rows{static_cast<const T*>(x.x), x.x_stride};
   const bool whole = x.code_format == TG_I8;
   const bool vectors = x.columns % 8 == 0 && x.x_stride * sizeof(T) % 16 == 0 && x.codes_stride % 8 == 0 &&

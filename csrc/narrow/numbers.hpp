@@ -87,9 +87,7 @@ class Line {
  protected:
   // `first`: the first number in the matrix. `stride`: between numbers; packed codes lie at consecutive k.
   __host__ __device__ Line(tg_format format, const tg_matrix& of, int64_t first, int64_t stride, const tg_scale& scale)
-      : format_(format),
-        scale_(scale),
-        stride_(is_packed(format) ? 1 : stride),
+      : format_(format), scale_(scale), stride_(is_packed(format) ? 1 : stride),
         codes_(static_cast<const uint8_t*>(of.ptr) + bytes_of(format, first)) {}
   // The first factor, how many numbers share one, and the distance to the next one.
   __host__ __device__ void set_factors(int64_t first, uint32_t shared, int64_t stride) {

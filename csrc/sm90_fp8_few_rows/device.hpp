@@ -27,7 +27,7 @@ struct Fp8FewRows {
   using Acc = wgmma_sum<Element>;
   static constexpr Sums sums = SUMS;
   static constexpr int width = Width, w_rows = Row::tile_n, groups = w_rows / 64;  // groups of warps
-  static constexpr int depth = Row::tile_k, boxes = depth / 128;                  // of K, in a stage
+  static constexpr int depth = Row::tile_k, boxes = depth / 128;                   // of K, in a stage
   static_assert(w_rows % 64 == 0 && depth % 128 == 0 && Width <= Row::tile_m);
   static constexpr int w_box_bytes = w_rows * 128, x_box_bytes = width * 128, w_bytes = boxes * w_box_bytes,
                        stage_bytes = w_bytes + boxes * x_box_bytes;
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(C::threads)
       const uint32_t of_w = stage_factors + 4 * (C::width + n + g);
       const float w[2] = {load_shared_f(of_w), load_shared_f(of_w + 32)};
 #pragma unroll
-      for (int i = 0; i < 4; i++) v[i] = v[i] * w[i / 2] * (i % 2 ? of_x.y : of_x.x);
+      for (int i = 0; i < 4; i++) v[i] *= w[i / 2] * (i % 2 ? of_x.y : of_x.x);
     }
     if (!plain) {
       int rows[4], columns[4];

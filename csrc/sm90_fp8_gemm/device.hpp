@@ -156,7 +156,8 @@ __global__ void __launch_bounds__(C::threads, 1)
   Stage at = Stage::to_read();
   for (int t = first_tile; t < p.order.total; t += step) {
     const Tile tile = p.order.at(t);
-    const int m0 = tile.m * p.x_box, n0 = tile.n * p.w_box, m_end = min(m0 + p.x_box, p.m), n_end = min(n0 + p.w_box, p.n);
+    const int m0 = tile.m * p.x_box, n0 = tile.n * p.w_box, m_end = min(m0 + p.x_box, p.m),
+              n_end = min(n0 + p.w_box, p.n);
 
     griddepcontrol_wait();  // in the threads that read factors, C and the bias, and write D
     // Copies the factors of the group's rows of X, then of W, while the tile's first products are under way.
@@ -395,8 +396,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       const auto get = [&](int j) {
         const float2 of_w = load_shared_2(own_factors + 4 * (64 + 8 * j + 2 * q));
         float4 v = scaled(j, 1.0f);
-        v.x *= of_w.x, v.y *= of_w.y, v.z *= of_w.x, v.w *= of_w.y;
-        v.x *= of_x[0], v.y *= of_x[0], v.z *= of_x[1], v.w *= of_x[1];
+        v.x *= of_w.x * of_x[0], v.y *= of_w.y * of_x[0], v.z *= of_w.x * of_x[1], v.w *= of_w.y * of_x[1];
         return v;
       };
       if constexpr (sizeof(Out) == 2) {

@@ -37,30 +37,22 @@ tg_status run(const tg_gemm_args& args, const Factors& factors) {
   bool by_tma = sizeof(Out) == 2 && wide && epilogue.is_plain() && args.n % 8 == 0 && w_box % chunk == 0;
   if (by_tma) {
     const int64_t stride = args.m == 1 ? (args.n + 7) / 8 * 8 : args.d.row_stride;
-    by_tma = stride >= args.n && tensor_map<2>(&d_map, CU_TENSOR_MAP_DATA_TYPE_UINT16, args.d.ptr,
-                                               {cuuint64_t(args.n), cuuint64_t(args.m)},
-                                               {cuuint64_t(stride) * sizeof(Out)}, {chunk, 16},
-                                               chunk == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                                               : chunk == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                             : CU_TENSOR_MAP_SWIZZLE_32B);
+    by_tma = stride >= args.n &&
+             tensor_map<2>(&d_map, CU_TENSOR_MAP_DATA_TYPE_UINT16, args.d.ptr, {cuuint64_t(args.n), cuuint64_t(args.m)},
+                           {cuuint64_t(stride) * sizeof(Out)}, {chunk, 16},
+                           chunk == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                           : chunk == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                         : CU_TENSOR_MAP_SWIZZLE_32B);
   }
   if (!by_tma) d_map = x_map;
   constexpr int64_t batch[2] = {1, 1};
   constexpr int strip = 2048 / C::tile_m;  // tiles of X that share a strip of W in L2
   const TileOrder order(m_tiles, n_tiles, batch, false, strip);
-  const Fp8GemmPlace place{args.d,
-                           int(args.m),
-                           int(args.n),
-                           int(args.k),
-                           int(ceil_div(args.n, factor_n)),
-                           x_box,
-                           w_box,
-                           args.overlap ? 2 : 0,
-                           order,
-                           epilogue.is_plain(),
-                           wide,
-                           by_tma};
-  if (const cudaError_t error = allow_shared_memory<C>(sm90_fp8_gemm<C>, C::shared_per_block)) return cuda_status(error);
+  const Fp8GemmPlace place{args.d, int(args.m), int(args.n),          int(args.k), int(ceil_div(args.n, factor_n)),
+                           x_box,  w_box,       args.overlap ? 2 : 0, order,       epilogue.is_plain(),
+                           wide,   by_tma};
+  if (const cudaError_t error = allow_shared_memory<C>(sm90_fp8_gemm<C>, C::shared_per_block))
+    return cuda_status(error);
   const int clusters = std::min(order.total, args.sm_count / C::cluster);
   return Launch(args, dim3(unsigned(clusters * C::cluster)), dim3(C::threads), C::shared_bytes, dim3(C::cluster))(
       sm90_fp8_gemm<C>, w_map, x_map, d_map, place, factors, epilogue);
