@@ -309,31 +309,20 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
       };
       // The compiler knows where blocks of W begin in a tile, except in the narrowest tiles, which seldom have rows of
-      // two blocks: tiles begin at multiples of 32 rows of W, narrow ones of 16. To select factors by column costs 19
-      // %.
+      // two blocks. To select factors by column costs 19 %.
       const int offset = C::blocks ? n0 % factor_n : 0;
       if constexpr (!C::blocks || C::width % factor_n == 0) {
         multiply([](int column) { return column / factor_n; });
-      } else if constexpr (C::width < 96) {
+      } else if constexpr (C::width < factor_n) {
         if (offset + p.w_box <= factor_n) multiply([](int) { return 0; });
         else multiply([&](int column) { return offset + column >= factor_n ? 1 : 0; });
       } else {
-        constexpr int unit = C::width > 128 ? 32 : 16;
-        const auto from = [&](auto i) {
-          constexpr int known = decltype(i)::value * unit;
-          if constexpr (known < factor_n && (known == 0 || known + C::width > factor_n)) {
-            if (offset == known) multiply([](int column) { return (known + column) / factor_n; });
-          }
+        const auto from = [&](auto at) {
+          constexpr int known = decltype(at)::value;
+          if (offset == known) multiply([](int column) { return (known + column) / factor_n; });
         };
-        if (C::width <= factor_n && offset + C::width <= factor_n) {
-          multiply([](int) { return 0; });
-        } else {
-          if constexpr (C::width > factor_n) from(std::integral_constant<int, 0>{});
-          from(std::integral_constant<int, 1>{}), from(std::integral_constant<int, 2>{});
-          from(std::integral_constant<int, 3>{}), from(std::integral_constant<int, 4>{});
-          from(std::integral_constant<int, 5>{}), from(std::integral_constant<int, 6>{});
-          from(std::integral_constant<int, 7>{});
-        }
+        from(std::integral_constant<int, 0>{}), from(std::integral_constant<int, 32>{});
+        from(std::integral_constant<int, 64>{}), from(std::integral_constant<int, 96>{});
       }
     }
     if constexpr (!C::blocks) {

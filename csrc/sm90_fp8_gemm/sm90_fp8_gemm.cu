@@ -58,8 +58,7 @@ tg_status run(const tg_gemm_args& args, const Factors& factors) {
       sm90_fp8_gemm<C>, w_map, x_map, d_map, place, factors, epilogue);
 }
 
-// Tiles of 112 rows of W serve factors of blocks alone: others go into wider tiles as well. Wider tiles are many, and
-// need no parts of K.
+// The widest tiles need no parts of K: they are for products with many.
 template <class Row, int width, Sums sums>
 tg_status run_width(const tg_gemm_args& args, const Factors& factors) {
   if (args.config.split == 1) return run<Fp8Gemm<Row, width, sums, false>>(args, factors);
@@ -72,11 +71,7 @@ tg_status run_width(const tg_gemm_args& args, const Factors& factors) {
 template <class Row, Sums sums, int... widths>
 tg_status run_sums(const tg_gemm_args& args, const Factors& factors, Widths<widths...>) {
   tg_status status = TG_UNSUPPORTED;
-  const auto runs = [&](auto width) {
-    if constexpr (width == 112 && sums != Sums::blocks) return false;
-    else return args.config.tile_n <= width && (status = run_width<Row, width, sums>(args, factors), true);
-  };
-  (runs(std::integral_constant<int, widths>{}) || ...);
+  ((args.config.tile_n <= widths && (status = run_width<Row, widths, sums>(args, factors), true)) || ...);
   return status;
 }
 

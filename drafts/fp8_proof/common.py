@@ -19,11 +19,6 @@ class Kernel(C.Structure):
 lib.tg_kernels.restype = C.POINTER(C.POINTER(Kernel)); lib.tg_last_cuda_error.restype = C.c_char_p
 count = C.c_size_t()
 KERNELS = {k.contents.name.decode(): k.contents for k in lib.tg_kernels(C.byref(count))[:count.value]}
-for name, kernel in list(KERNELS.items()):  # objects that were compiled under other names
-    for family, tail in (("sm90_fp8_gemm", "nt_128x256x128_1x1_s2"), ("sm90_fp8_few_rows", "nt_64x64x256_1x1_s8")):
-        if name.startswith(family) and "_nt_" not in name:
-            words = name[len(family) + 1:].split("_")
-            KERNELS.setdefault("_".join([family, words[0], words[1]] + (["fast_accum"] if "accum" in words else []) + [tail]), kernel)
 F8, BF, F16, F32 = torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32
 FORMAT = {F16: 0, BF: 1, F32: 2, F8: 4, torch.int8: 17}
 ALL = 2**32 - 1
@@ -81,7 +76,7 @@ class Data:
 FEW_W = {("f8e4m3", "bf16"): (8, 16, 32, 64)}
 def name_of(dtype): return {F8: "f8e4m3", torch.int8: "i8", BF: "bf16", F16: "f16", F32: "f32"}[dtype]
 def few_kernel(d, fast=False): return KERNELS[f"sm90_fp8_few_rows_{name_of(d.dtype)}_{name_of(d.out)}{'_fast_accum' if fast else ''}_nt_64x64x256_1x1_s8"]
-def gemm_kernel(d, fast=False): return KERNELS[f"sm90_fp8_gemm_{name_of(d.dtype)}_{name_of(d.out)}{'_fast_accum' if fast else ''}_nt_128x256x128_1x1_s2"]
+def gemm_kernel(d, fast=False): return KERNELS[f"sm90_fp8_gemm_{name_of(d.dtype)}_{name_of(d.out)}{'_fast_accum' if fast else ''}_nt_128x256x128_1x1{'' if fast else '_s2'}"]
 def sums_of(d, fast): return "blocks" if d.kind == "block" and (d.k > 128 or d.n > 128) else "whole" if fast or d.dtype != F8 else "promoted"
 def even(n, tiles):
     tiles = max(tiles, 1)
@@ -96,7 +91,7 @@ def few_ways(d, fast=False, residents=(1, 2), splits=(1, 2, 4, 8)):
     for split in splits:
         if split > cdiv(d.k, 256): continue
         for r in residents:
-            reach = {1: 132, 2: 132, 4: 128, 8: 120}[split]
+            reach = {1: 132, 2: 132, 4: 120, 8: 112}[split]
             col = even(d.n, reach * r // split)
             frag = 4 * (w // 8); inbox = split * cdiv(frag, split) * 512 if split > 1 else 0
             room = 228 * 1024 // r - 1024 - (0 if blocks else 4 * (w + 64)) - inbox - 8
@@ -105,17 +100,12 @@ def few_ways(d, fast=False, residents=(1, 2), splits=(1, 2, 4, 8)):
                 seen.add((col, split, st))
                 yield Config(w, col, 1, 1, split, st, 0, 1)
 def gemm_widths(d, fast=False):
-    own = (128, 224, 256) if fast else (64, 112, 128, 224, 256) if (d.dtype, d.out) == (F8, BF) else (128, 256)
-    name = gemm_kernel(d, fast).name.decode()
-    if "_nt_" not in name: own = tuple(int(w) for w in name.split("_") if w.isdigit() and w not in ("8", "16", "90"))
-    return [w for w in own if w != 112 or sums_of(d, fast) == "blocks"]
+    return (224, 256) if fast else (64, 128, 224, 256) if (d.dtype, d.out) == (F8, BF) else (128, 224, 256) if (d.dtype, d.out) == (torch.int8, BF) else (128, 256)
 def gemm_ways(d, fast=False):
-    try: gemm_kernel(d, fast)
-    except KeyError: return
     ws = gemm_widths(d, fast); sums = sums_of(d, fast); mt = cdiv(d.m, 128); seen = set()
     for w in ws:
         unit = 8 if sums != "blocks" else 128 if w in (128, 256) else 32 if w > 128 else 16
-        for split in (1, 2):
+        for split in (1,) if fast else (1, 2):
             per = 132 // (mt * split)
             for col in (w, cdiv(cdiv(d.n, per), unit) * unit if per else None):
                 if col is None or col > w or next(x for x in ws if col <= x) != w or (col, split) in seen: continue

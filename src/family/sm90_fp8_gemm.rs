@@ -14,8 +14,6 @@ use crate::problem::Problem;
 
 /// The widest tile that two blocks share K of.
 const MOST_SPLIT: u32 = 128;
-/// The width that factors of blocks alone have.
-const OF_BLOCKS: u32 = 112;
 
 fitted! {
     Sm90Fp8Gemm {
@@ -38,11 +36,6 @@ fitted! {
         /// Epilogues, for each element of D: an activation's instruction, a bias before an activation, `beta * C`, unaligned rows.
         epilogue_ns: [f64; 4] = "ns", 0.0 to 10.0;
     }
-}
-
-/// The widths that the kernel has for the problem.
-fn widths(kernel: &KernelDesc, sums: Sums) -> impl Iterator<Item = u32> {
-    kernel.widths.iter().copied().filter(move |width| *width != OF_BLOCKS || sums == Sums::Blocks)
 }
 
 /// Columns of a tile of this width are a multiple of it: where blocks of factors begin in a tile is known to the kernel.
@@ -68,9 +61,9 @@ fn stages(kernel: &KernelDesc, width: u32, sums: Sums) -> u32 {
     ((227 * 1024 - patches - in_tile - 8) / (stage + in_stage + 16)).min(8)
 }
 
-/// The width of the lowest tile that has room for so many columns.
-fn width_of(kernel: &KernelDesc, columns: u32, sums: Sums) -> u32 {
-    widths(kernel, sums).find(|width| columns <= *width).unwrap_or(kernel.tile[1])
+/// The width of the narrowest tile that has room for so many columns.
+fn width_of(kernel: &KernelDesc, columns: u32) -> u32 {
+    kernel.widths.iter().copied().find(|width| columns <= *width).unwrap_or(kernel.tile[1])
 }
 
 /// Every way that the kernel can run the problem, except ways that would never be fast: whole tiles, and tiles that are even in one wave.
@@ -79,7 +72,7 @@ fn ways(case: &Case) -> Vec<Config> {
     let (sums, sms) = (fp8::sums(kernel, problem), device.sm_count as usize);
     let m_tiles = problem.m.div_ceil(kernel.tile[0] as usize);
     let mut ways: Vec<Config> = Vec::new();
-    for (width, split) in widths(kernel, sums).flat_map(|width| [(width, 1), (width, 2)]) {
+    for (&width, split) in kernel.widths.iter().flat_map(|width| [(width, 1), (width, kernel.split)]) {
         let of_wave = sms / (m_tiles * split as usize);
         let least = if of_wave == 0 { usize::MAX } else { problem.n.div_ceil(of_wave) };
         let even = least.checked_next_multiple_of(unit(width, sums) as usize).and_then(|even| u32::try_from(even).ok());
@@ -91,7 +84,7 @@ fn ways(case: &Case) -> Vec<Config> {
                 stages: stages(kernel, width, sums),
                 ..Config::tile([kernel.tile[0], columns], split)
             };
-            let has_width = columns <= width && width_of(kernel, columns, sums) == width;
+            let has_width = columns <= width && width_of(kernel, columns) == width;
             if has_width && (split == 1 || may_split) && !ways.contains(&config) {
                 ways.push(config);
             }
@@ -122,7 +115,7 @@ impl Family for Sm90Fp8Gemm {
         let Case { kernel, problem, device, .. } = *case;
         let sums = fp8::sums(kernel, problem);
         let ([rows, columns], parts) = (config.tile.map(|side| side.max(1)), config.split.max(1));
-        let width = width_of(kernel, columns, sums);
+        let width = width_of(kernel, columns);
         let m_tiles = problem.m.div_ceil(rows as usize);
         let tiles = m_tiles * problem.n.div_ceil(columns as usize);
         let blocks = (tiles * parts as usize) as f64;

@@ -238,7 +238,8 @@ fn sums_of_one_sign(gpu: &Gpu) -> Result<(), String> {
     let fast = |kernel: &&&KernelDesc| kernel.math == Math::FastAccum && kernel.family == "sm90_fp8_gemm";
     if let Some(kernel) = kernels.iter().find(fast) {
         let types = [kernel.types.a, kernel.types.d];
-        let outcome = run(gpu, Choice::Named(kernel.name), Some(2f64.powi(-10)), types, [200, 200, 16384], 1, case, true);
+        let outcome =
+            run(gpu, Choice::Named(kernel.name), Some(2f64.powi(-10)), types, [200, 200, 16384], 1, case, true);
         if outcome.is_ok() {
             return Err(format!("{kernel}: fast sums are as exact as sums in f32, and this test shows nothing"));
         }
@@ -250,7 +251,13 @@ fn sums_of_one_sign(gpu: &Gpu) -> Result<(), String> {
 }
 
 /// Whether the kernel takes the product; then its D, in every configuration, is compared with the sums.
-fn of_kernel(gpu: &Gpu, kernel: &'static KernelDesc, sizes: [usize; 3], kind: usize, case: Case) -> Result<bool, String> {
+fn of_kernel(
+    gpu: &Gpu,
+    kernel: &'static KernelDesc,
+    sizes: [usize; 3],
+    kind: usize,
+    case: Case,
+) -> Result<bool, String> {
     let [a, d] = [kernel.types.a, kernel.types.d];
     let fast = kernel.math == Math::FastAccum;
     let problem = problem([a, d], sizes, kind, case, fast).canonical().problem;
@@ -362,7 +369,8 @@ fn run_in<Out: Element>(
         Ok(())
     };
     (0..n).into_par_iter().try_for_each(of_column).map_err(wrong)?;
-    let written = got.iter().enumerate().find(|(at, x)| (at / columns >= m || at % columns >= n) && !x.number().is_nan());
+    let written =
+        got.iter().enumerate().find(|(at, x)| (at / columns >= m || at % columns >= n) && !x.number().is_nan());
     match written {
         Some((at, x)) => Err(wrong(format!("wrote {} outside of D, at element {at}", x.number()))),
         None => Ok(()),
