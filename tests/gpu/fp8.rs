@@ -281,8 +281,8 @@ fn bound(kernel: &KernelDesc, k: usize, codes: Codes) -> f64 {
     match () {
         _ if kernel.role == Role::LastResort => of_f32,
         _ if kernel.types.a == Format::I8 => 4.0 * f32::UNIT_ROUNDOFF,
-        _ if kernel.math == Math::FastAccum => of_cores * (1.5 + k as f64 / 4.0),
-        _ if codes == Codes::Signed => 1.5 * of_cores,
+        _ if kernel.math == Math::FastAccum => of_cores * (2.5 + k as f64 / 4.0),
+        _ if codes == Codes::Signed => 2.5 * of_cores,
         _ => 8.0 * of_cores,
     }
 }

@@ -405,7 +405,7 @@ fn other_types_are_refused() {
             wrong.extend(others(problem.b.format).map(|format| of(&|p| p.b.format = format)));
             wrong.extend(others(problem.d.format).map(|format| of(&|p| p.d.format = format)));
             let scale = Scale::of_tensor(Format::F32);
-            let takes_scales = matches!(kernel.types.a, Format::F8E4M3 | Format::I8) && kernel.arch.capability != 100;
+            let takes_scales = matches!(kernel.types.a, Format::F8E4M3 | Format::I8) && kernel.family != "sm100_gemm";
             wrong.push(of(&|p| p.d.scale = Some(scale)));
             wrong.extend(Some(of(&|p| p.a.scale = Some(scale))).filter(|_| !takes_scales));
             if kernel.types.has_narrow_b() {

@@ -218,7 +218,6 @@ fn eight_bits() -> Vec<Edge> {
     let mut edges = vec![
         edge(few, fp8(sizes, tensor, tensor), fp8([65, 512, 1024], tensor, tensor)),
         edge(few, fp8([1, HALF - 1, 16], tensor, tensor), fp8([1, HALF, 16], tensor, tensor)),
-        edge(fast, fp8(sizes, rows_of_a, rows).with(|p| p.fast_accumulation = true), fp8(sizes, rows_of_a, rows)),
         edge(
             fast,
             fp8(sizes, tensor, rows).with(|p| p.fast_accumulation = true),
@@ -226,13 +225,17 @@ fn eight_bits() -> Vec<Edge> {
         ),
         edge(many, fp8([1 << 22, 64 * 32_767, 16], tensor, tensor), fp8([1 << 22, 64 * 32_768, 16], tensor, tensor)),
         // A K that is no multiple of anything, in lines that are.
-        edge(many, fp8([64, 512, 17], tensor, rows), apart(fp8([64, 512, 17], tensor, rows), [17, 32, 512])),
+        edge(
+            many,
+            apart(fp8([64, 512, 17], tensor, rows), [32, 32, 512]),
+            apart(fp8([64, 512, 17], tensor, rows), [24, 32, 512]),
+        ),
         edge(reference, fp8(sizes, of_a(64), blocks(32, 96)), fp8(sizes, tensor.with_zeros(), tensor)),
     ];
     for kernel in [few, many] {
         let all = fp8(sizes, of_a(128), blocks(128, 128));
         edges.extend([
-            edge(kernel, fp8(sizes, rows_of_a, rows), fp8(sizes, rows_of_a, blocks(128, 1024))),
+            edge(kernel, fp8(sizes, rows_of_a, rows), fp8(sizes, rows_of_a, blocks(64, 1024))),
             edge(kernel, all, fp8(sizes, of_a(64), blocks(128, 64))),
             edge(kernel, all, fp8(sizes, of_a(128), blocks(64, 128))),
             edge(kernel, all, fp8(sizes, of_a(128), rows)),
