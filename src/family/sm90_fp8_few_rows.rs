@@ -26,6 +26,8 @@ fitted! {
         latency: f64 = "", 0.1 to 3.0;
         /// The cycles of a stage over wgmma's: of whole sums, of sums in f32, and with factors of blocks.
         products: [f64; 3] = "", 0.5 to 4.0;
+        /// The same beside the products of a second block on the multiprocessor, over those without.
+        second: f64 = "", 1.0 to 3.0;
         /// A tile's time beside its stages.
         tile_us: f64 = "us", -0.5 to 3.0;
         /// The rate at which one multiprocessor loads, over L2's rate to a multiprocessor.
@@ -116,7 +118,8 @@ impl Family for Sm90Fp8FewRows {
         // A wgmma of 32 of K takes 16 cycles at least.
         let cycles = f64::from(depth / 32) * (f64::from(width) / 2.0).max(16.0);
         let kind = fp8::sums(kernel, problem) as usize;
-        let products = self.products[kind] * cycles / (device.model.clock_ghz * 1e3);
+        let shared = if residents > 1.0 { self.second } else { 1.0 };
+        let products = shared * self.products[kind] * cycles / (device.model.clock_ghz * 1e3);
         let latency = self.latency * device.model.latency_us / f64::from(config.stages.max(1));
         let stages = turns * (steps * products.max(latency) + self.tile_us);
         let bytes = (blocks / at_once).ceil() * f64::from(columns * depth) * steps;

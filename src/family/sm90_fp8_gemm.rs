@@ -7,7 +7,7 @@
 use super::fitted::fitted;
 use super::fp8::{self, Sums};
 use crate::config::Config;
-use crate::cost::pipeline::{l2_us, memory_us, Activities};
+use crate::cost::pipeline::{l2_us, memory_us, ring_us, Activities};
 use crate::cost::roofline_us;
 use crate::kernel::{Case, ElementCost, Family, KernelDesc, Rejection, SumOrder};
 use crate::problem::Problem;
@@ -21,8 +21,10 @@ fitted! {
         launch_us: f64 = "us", -1.7 to 5.0;
         /// The share of the tensor cores' rate at the full clock that the products of a tile reach: of whole sums, of sums in f32, and with factors of blocks.
         rate: [f64; 3] = "", 0.2 to 1.0;
-        /// The same of tiles of up to 128 columns, over the others'.
-        narrow: f64 = "", 0.3 to 1.2;
+        /// The same of tiles of 64 and of 128 columns, over the others'.
+        narrow: [f64; 2] = "", 0.3 to 1.3;
+        /// Latency of a stage from request to arrival, over the card's.
+        latency: f64 = "", 0.1 to 3.0;
         /// A tile's time beside its products, for each of its columns.
         column_us: f64 = "us", 0.0 to 0.05;
         /// A second part of K: the path through distributed shared memory, for each column.
@@ -123,12 +125,20 @@ impl Family for Sm90Fp8Gemm {
         let k = problem.k.next_multiple_of(kernel.tile[2] as usize) as f64 / f64::from(parts);
         // 4096 multiplications of 8 bits a cycle.
         let cycles = f64::from(rows * width) * k / 4096.0;
-        let rate = self.rate[sums as usize] * if width <= MOST_SPLIT { self.narrow } else { 1.0 };
+        let [narrowest, narrow] = self.narrow;
+        let of_width = match width {
+            ..=64 => narrowest,
+            ..=128 => narrow,
+            _ => 1.0,
+        };
+        let rate = self.rate[sums as usize] * of_width;
         let products = turns * cycles / (rate * device.model.clock_ghz * 1e3);
         let heights = problem.m as f64 / m_tiles as f64;
         let l2 = l2_us(blocks * (heights + f64::from(columns)) * k, self.l2, device);
         let memory = self.memory * memory_us(problem, device);
-        let together = Activities { products, l2, memory, ..Activities::default() }.overlapped(self.norm);
+        let steps = k / f64::from(kernel.tile[2]);
+        let ring = ring_us(turns * steps, f64::from(config.stages.max(1)), self.latency, device);
+        let together = Activities { products, ring, l2, memory }.overlapped(self.norm);
         let split_us = if parts > 1 { self.split_us * f64::from(width) } else { 0.0 };
         let busy = together + split_us + turns * f64::from(columns) * self.column_us;
         device.model.overlapped_launch_us + self.launch_us + busy.max(roofline_us(problem, device))
