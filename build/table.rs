@@ -19,12 +19,12 @@ use limits::Limits;
 
 /// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
 const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
-const DTYPES: [&str; 5] = ["f16", "bf16", "f32", "f64", "f8e4m3"];
+const DTYPES: [&str; 6] = ["f16", "bf16", "f32", "f64", "f8e4m3", "i8"];
 /// The formats of B beside those of `dtype`: blocks of GGUF, and narrow weights.
 const OTHERS_OF_B: [&str; 15] =
     ["q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q5k", "q6k", "u4", "f4e2m1", "i8", "u8", "f8e4m3"];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
-const MATHS: [&str; 3] = ["native", "tf32", "bf16x6"];
+const MATHS: [&str; 4] = ["native", "tf32", "bf16x6", "fast_accum"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
 const SCHEDULES: [&str; 7] = ["none", "cooperative", "pingpong", "naive", "prefetch", "subtiles", "two_ctas"];
 /// The largest extent of a tile: far more than a multiprocessor holds, and a cluster's extents still are numbers of 32 bits.
@@ -40,14 +40,14 @@ struct Row {
     /// Archs on which other kernels win, or no card has run the row: the row runs by name, in builds of the profile `every`.
     #[serde(default)]
     by_name: Vec<String>,
-    /// f16 bf16 f32 f64 f8e4m3: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
+    /// f16 bf16 f32 f64 f8e4m3 i8: A and B, and C, the bias and D without `out`. Products are accumulated in f32, in f64 for f64.
     dtype: Vec<String>,
     /// B, where B has another format than A: blocks of GGUF, or narrow weights. Each makes a kernel.
     #[serde(default)]
     b: Vec<String>,
-    /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3, which has no results of its own.
+    /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3 and i8, which have no results of their own.
     out: Option<String>,
-    /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts of each input, six products of them). Absent: in the dtype itself.
+    /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts, six products). f8e4m3: fast_accum (the tensor cores' sums). Absent: in the dtype itself.
     #[serde(default = "native")]
     math: String,
     /// nn nt tn tt, row-major (tilegemm.h); any: any strides.
@@ -367,8 +367,9 @@ fn check(row: &Row) -> Result<(), String> {
     if row.align > 0 && !(row.align.is_power_of_two() && row.align <= 16) {
         return Err(format!("field `align` is {}; expected 0, 1, 2, 4, 8 or 16 bytes", row.align));
     }
-    if row.math != "native" && row.dtype != ["f32"] {
-        return Err(format!("field `math`: {} is a way to multiply [\"f32\"]", row.math));
+    let multiplied = if row.math == "fast_accum" { "f8e4m3" } else { "f32" };
+    if row.math != "native" && row.dtype != [multiplied] {
+        return Err(format!("field `math`: {} is a way to multiply [{multiplied:?}]", row.math));
     }
     if row.tile.iter().any(|extent| *extent > MOST_TILE) {
         return Err(format!("field `tile` is {:?}; expected extents up to {MOST_TILE}", row.tile));
@@ -407,7 +408,7 @@ fn dtype_bytes(dtype: &str) -> u32 {
     match dtype {
         "f64" => 8,
         "f32" => 4,
-        "f8e4m3" => 1,
+        "f8e4m3" | "i8" => 1,
         _ => 2,
     }
 }

@@ -432,6 +432,36 @@ pub struct tg_gated {
 unsafe extern "C" {
     pub fn tg_gated_launch(args: *const tg_gated, launch: *const tg_launch) -> tg_status;
 }
+impl tg_factors {
+    pub const TG_FACTOR_OF_TENSOR: tg_factors = tg_factors(0);
+    pub const TG_FACTORS_OF_ROWS: tg_factors = tg_factors(1);
+    pub const TG_FACTORS_OF_BLOCKS: tg_factors = tg_factors(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct tg_factors(pub ::std::os::raw::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_quantise {
+    pub x: *const ::std::os::raw::c_void,
+    pub codes: *mut ::std::os::raw::c_void,
+    pub factors: *mut f32,
+    pub x_stride: i64,
+    pub codes_stride: i64,
+    pub row_step: i64,
+    pub block_step: i64,
+    pub rows: i32,
+    pub columns: i32,
+    pub kind: tg_factors,
+    pub format: tg_format,
+    pub code_format: tg_format,
+}
+unsafe extern "C" {
+    pub fn tg_quantise_launch(
+        args: *const tg_quantise,
+        launch: *const tg_launch,
+    ) -> tg_status;
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct tg_sampling {

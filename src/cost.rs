@@ -52,7 +52,7 @@ pub(crate) fn peak_tflops(operands: Format, math: Math, device: &DeviceInfo) -> 
         (Format::F32, Math::Bf16x6) => device.model.half_tflops / 6.0,
         (Format::F64, _) => device.model.f64_tflops,
         // Data sheets, from Ada on.
-        (Format::F8E4M3, _) => 2.0 * device.model.half_tflops,
+        (Format::F8E4M3 | Format::I8, _) => 2.0 * device.model.half_tflops,
         _ => device.model.half_tflops,
     }
 }

@@ -203,7 +203,9 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Precision { asked, offers } => {
             (Nearness::Switch, format!("the f32 mode is {asked}; these multiply as "), offers.to_string())
         }
-        Rejection::VendorOff | Rejection::NotInProfile => (Nearness::Switch, rejection.to_string(), String::new()),
+        Rejection::VendorOff | Rejection::NotInProfile | Rejection::FastAccumulation => {
+            (Nearness::Switch, rejection.to_string(), String::new())
+        }
         Rejection::Layout { have, need } => {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }

@@ -294,6 +294,9 @@ impl KernelDesc {
         if !problem.f32_mode.admits(self.math) {
             return Err(Rejection::Precision { asked: problem.f32_mode, offers: self.math });
         }
+        if self.math == Math::FastAccum && !problem.fast_accumulation {
+            return Err(Rejection::FastAccumulation);
+        }
         if ![Layout::Any, problem.layout()].contains(&self.layout) {
             return Err(Rejection::Layout { have: self.layout, need: problem.layout() });
         }

@@ -40,7 +40,7 @@ pub struct Args {
     b: Option<Format>,
     #[command(flatten)]
     factors: crate::narrow::Factors,
-    /// Element type of the result; f32 for f16 and bf16 operands, bf16 or f32 for f8e4m3
+    /// Element type of the result; f32 for f16 and bf16 operands, f16, bf16 or f32 for f8e4m3 and i8
     #[arg(long, value_parser = formats([Format::F16, Format::BF16, Format::F32, Format::F64]))]
     out: Option<Format>,
     #[command(flatten)]
@@ -66,6 +66,9 @@ pub struct Args {
     /// A gated product, with the activation on the gates: D has N / 2 columns
     #[arg(long, value_parser = words([("halves", Gate::Halves), ("interleaved", Gate::Interleaved)]))]
     gate: Option<Gate>,
+    /// fp8 whose sums may be the tensor cores' over all of K, with some 13 bits
+    #[arg(long)]
+    fast_accumulation: bool,
     /// Force this kernel
     #[arg(long, value_name = "KERNEL", value_parser = |name: &str| Policy::force(&words::kernel(name)))]
     force: Option<Policy>,
@@ -89,7 +92,7 @@ const ACTIVATIONS: [(&str, Activation); 5] = [
 ];
 
 /// The formats of A and B that kernels take.
-pub const OPERANDS: [Format; 5] = [Format::F16, Format::BF16, Format::F32, Format::F64, Format::F8E4M3];
+pub const OPERANDS: [Format; 6] = [Format::F16, Format::BF16, Format::F32, Format::F64, Format::F8E4M3, Format::I8];
 
 /// The formats of narrow weights.
 const NARROW: [Format; 5] = [Format::F8E4M3, Format::U4, Format::F4E2M1, Format::I8, Format::U8];
@@ -165,6 +168,7 @@ impl Args {
         match self.b {
             Some(b) if b.is_narrow() => {
                 problem = problem.with_weights(b, Some(self.factors.scale(b, self.dtype, [n, k])?));
+                problem.a.scale = self.factors.of_activations(self.dtype, [m, k]);
             }
             b => {
                 self.factors.refuse()?;
@@ -180,6 +184,10 @@ impl Args {
         problem.epilogue.gate = self.gate;
         problem.d.row_stride = problem.columns_of_d() as i64;
         problem.epilogue.c = self.residual.then_some(problem.d);
+        problem.fast_accumulation = self.fast_accumulation;
+        if self.fast_accumulation && !problem.is_fp8() {
+            return Err(Failure::Usage("--fast-accumulation is about operands in f8e4m3, both of them".into()));
+        }
         problem.f32_mode = self.f32.mode()?;
         if self.f32.mode.is_some() && self.dtype != Format::F32 {
             return Err(Failure::Usage(format!("--f32 is about operands in f32; these are in {}", self.dtype)));

@@ -53,6 +53,7 @@ impl Factors {
             (Format::F4E2M1, Shared::Group(16)) => Format::F8E4M3,
             (Format::F4E2M1, _) => Format::F8E8M0,
             (Format::F8E4M3, _) => Format::F32,
+            _ if dtype.is_narrow() => Format::F32,
             _ if dtype == Format::F32 => Format::F16,
             _ => dtype,
         };
@@ -63,6 +64,20 @@ impl Factors {
             Shared::Block(block) => Scale::of_blocks(format, block, k),
         };
         Ok(if self.zeros { scale.with_zeros() } else { scale })
+    }
+
+    /// The factors of activations in 8 bits, of `m` x `k`: one, one for each row, or with blocks of weights one for so many numbers of a row, by M.
+    pub fn of_activations(&self, dtype: Format, [m, k]: [usize; 2]) -> Option<Scale> {
+        let [all, rows] = [u32::MAX, 1];
+        let usual = if dtype == Format::F8E4M3 { Shared::Tensor } else { Shared::Row };
+        let scale = match self.scale.or(self.group.map(Shared::Group)).unwrap_or(usual) {
+            Shared::Tensor => Scale::of_tensor(Format::F32),
+            Shared::Row => Scale::new(Format::F32, [rows, all], [1, 0]),
+            Shared::Group(along_k) | Shared::Block([_, along_k]) => {
+                Scale::new(Format::F32, [rows, along_k.min(u32::try_from(k).unwrap_or(all))], [1, m as i64])
+            }
+        };
+        dtype.is_narrow().then_some(scale)
     }
 
     /// Refuses options beside other weights.

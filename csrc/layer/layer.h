@@ -196,6 +196,27 @@ typedef struct tg_gated {
 } tg_gated;
 tg_status tg_gated_launch(const tg_gated* args, const tg_launch* launch);
 
+/* ---- quantise.cu --------------------------------------------------------------------------------------------------*/
+
+/* What shares a factor: all numbers, a row, or 128 numbers of a row. */
+typedef enum tg_factors { TG_FACTOR_OF_TENSOR = 0, TG_FACTORS_OF_ROWS = 1, TG_FACTORS_OF_BLOCKS = 2 } tg_factors;
+
+/* codes = x / factor, rounded to nearest even. A factor is the largest magnitude / 448, in int8 / 127, and 1 where all
+ * numbers are zeros; the factor of a tensor is given, and codes saturate. e4m3: NaN stays NaN and has no part in the
+ * magnitude. A row (block) with an infinity is NaN, and its factor, too; with a given factor, an infinity becomes NaN.
+ * int8: the factor of a row with a NaN or an infinity is NaN. TG_UNSUPPORTED: numbers other than f16, bf16, f32; codes
+ * other than e4m3, and int8 by rows; more than 2^30 columns. */
+typedef struct tg_quantise {
+  const void* x;  /* [rows][columns], x_stride */
+  void* codes;    /* [rows][columns], codes_stride */
+  float* factors; /* of row i and block j at i * row_step + j * block_step; of a tensor one, which is read */
+  int64_t x_stride, codes_stride, row_step, block_step;
+  int32_t rows, columns;
+  tg_factors kind;
+  tg_format format, code_format; /* of x; of codes: TG_F8E4M3 or TG_I8 */
+} tg_quantise;
+tg_status tg_quantise_launch(const tg_quantise* args, const tg_launch* launch);
+
 /* ---- sample.cu ----------------------------------------------------------------------------------------------------*/
 
 /* How a sequence's next token is drawn, in device memory, so that a captured step serves all settings. */

@@ -1,5 +1,5 @@
-// Narrow weights number by number, as tilegemm.h defines them: codes of B, and factors and zeros in matrices of their
-// own. Any bytes are valid codes and factors.
+// Narrow weights number by number, as tilegemm.h defines them: codes of B, or of both operands, and factors and zeros
+// in matrices of their own. Any bytes are valid codes and factors.
 #pragma once
 #include "common/kernel.hpp"
 
@@ -73,37 +73,58 @@ __host__ __device__ inline int64_t group_of(int64_t index, uint32_t shared) {
   return shared == UINT32_MAX ? 0 : index / shared;
 }
 
-// The numbers of a column of B, which is a row of W, by k. Each is rounded once, to f32.
-class Column {
+// Numbers along k, times their factors. Each is rounded once, to f32.
+class Line {
  public:
-  // `inner`: the matrix of the inner batch dimension, or of a group of rows.
-  __host__ __device__ Column(const tg_gemm_args& args, int64_t outer, int64_t inner, int64_t column)
-      : format_(args.types.b), scale_(args.b_scale), stride_(bytes_of_stride(args)) {
-    const tg_matrix& b = args.b;
-    const int64_t first = outer * b.batch_stride[0] + inner * b.batch_stride[1] + column * b.col_stride;
-    row_ = static_cast<const uint8_t*>(b.ptr) + bytes_of(format_, first);
-    first_ = outer * scale_.batch_stride[0] + inner * scale_.batch_stride[1] +
-             group_of(column, scale_.columns) * scale_.col_stride;
-  }
-
   __host__ __device__ float operator[](int64_t k) const {
-    const float x = value(format_, code_at(format_, row_, k * stride_));
+    const float x = value(format_, code_at(format_, codes_, k * stride_));
     if (!scale_.ptr) return x - float(usual_zero(format_));
-    const int64_t at = first_ + group_of(k, scale_.rows) * scale_.row_stride;
+    const int64_t at = first_ + group_of(k, shared_) * factor_stride_;
     const int zero = scale_.zeros ? scale_.zeros[at] : usual_zero(format_);
     return (x - float(zero)) * factor_at(scale_.format, scale_.ptr, at);
   }
 
- private:
-  // Packed codes lie at consecutive k.
-  __host__ __device__ static int64_t bytes_of_stride(const tg_gemm_args& args) {
-    return is_packed(args.types.b) ? 1 : args.b.row_stride;
+ protected:
+  // `first`: the first number in the matrix. `stride`: between numbers; packed codes lie at consecutive k.
+  __host__ __device__ Line(tg_format format, const tg_matrix& of, int64_t first, int64_t stride, const tg_scale& scale)
+      : format_(format), scale_(scale), stride_(is_packed(format) ? 1 : stride),
+        codes_(static_cast<const uint8_t*>(of.ptr) + bytes_of(format, first)) {}
+  // The first factor, how many numbers share one, and the distance to the next one.
+  __host__ __device__ void set_factors(int64_t first, uint32_t shared, int64_t stride) {
+    first_ = first, shared_ = shared, factor_stride_ = stride;
+  }
+  __host__ __device__ static int64_t of_batch(const int64_t (&strides)[2], int64_t outer, int64_t inner) {
+    return outer * strides[0] + inner * strides[1];
   }
 
+ private:
   tg_format format_;
   tg_scale scale_;
-  int64_t stride_, first_;
-  const uint8_t* row_;
+  int64_t stride_, first_, factor_stride_;
+  uint32_t shared_;
+  const uint8_t* codes_;
+};
+
+// A column of B, which is a row of W. `inner`: the matrix of the inner batch dimension, or of a group of rows.
+struct Column : Line {
+  __host__ __device__ Column(const tg_gemm_args& args, int64_t outer, int64_t inner, int64_t column)
+      : Line(args.types.b, args.b, of_batch(args.b.batch_stride, outer, inner) + column * args.b.col_stride,
+             args.b.row_stride, args.b_scale) {
+    const tg_scale& scale = args.b_scale;
+    const int64_t first = of_batch(scale.batch_stride, outer, inner);
+    set_factors(first + group_of(column, scale.columns) * scale.col_stride, scale.rows, scale.row_stride);
+  }
+};
+
+// A row of A.
+struct Row : Line {
+  __host__ __device__ Row(const tg_gemm_args& args, int64_t outer, int64_t inner, int64_t row)
+      : Line(args.types.a, args.a, of_batch(args.a.batch_stride, outer, inner) + row * args.a.row_stride,
+             args.a.col_stride, args.a_scale) {
+    const tg_scale& scale = args.a_scale;
+    const int64_t first = of_batch(scale.batch_stride, outer, inner);
+    set_factors(first + group_of(row, scale.rows) * scale.row_stride, scale.columns, scale.col_stride);
+  }
 };
 
 }  // namespace tilegemm::narrow

@@ -1,9 +1,8 @@
 // The oracle on the device: one thread per output element, any strides, 64-bit indices, the full epilogue.
 // Nothing here is meant to be fast, and activations call the functions of <cmath>. Sums run over k in ascending order,
-// in f32 (f64 for f64), in chains of 64 products whose sums are added up: one chain of a long K would be less exact
-// than a cuBLAS SGEMM, which splits K.
+// in f32 (f64 for f64 and whole numbers), in chains of 64 products whose sums are added up: one chain of a long K would
+// be less exact than a cuBLAS SGEMM, which splits K.
 #include "common/epilogue.hpp"
-#include "common/fp8.hpp"
 #include "common/launch.hpp"
 #include "experts/groups.hpp"
 #include "gguf/blocks.hpp"
@@ -16,6 +15,18 @@ constexpr int64_t chain = 64;
 
 template <class Out, class Acc>
 using ExactEpilogue = Epilogue<Out, Acc, Accuracy::exact>;
+
+// A row of A, by k.
+template <class T>
+struct Row {
+  const T* first;
+  int64_t stride;
+  __device__ Row(const tg_gemm_args& args, int64_t outer, int64_t inner, int64_t row)
+      : first(static_cast<const T*>(args.a.ptr) + outer * args.a.batch_stride[0] + inner * args.a.batch_stride[1] +
+              row * args.a.row_stride),
+        stride(args.a.col_stride) {}
+  __device__ T operator[](int64_t k) const { return first[k * stride]; }
+};
 
 // The elements before a column of B, of a matrix of the batch or of a group of rows.
 __device__ int64_t offset_of(const tg_matrix& b, int64_t outer, int64_t inner, int64_t column) {
@@ -47,9 +58,8 @@ struct Blocks {
   }
 };
 
-template <class T, class Column, class Out, class Acc>
+template <class Row, class Column, class Sum, class Out, class Acc>
 __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
-  const T* a = static_cast<const T*>(args.a.ptr);
   Out* d = static_cast<Out*>(args.d.ptr);
   // Gated: D has half of the columns, and an element is made of two columns of the product.
   const bool interleaved = args.gate == TG_GATE_INTERLEAVED, gated = args.gate == TG_GATE_HALVES || interleaved;
@@ -59,9 +69,8 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
   for (int64_t index = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; index < count; index += step) {
     const int64_t j = index % columns, i = index / columns % args.m;
     const int64_t batch = index / (columns * args.m), batch0 = batch / args.batch[1], batch1 = batch % args.batch[1];
-    const T* row = a + i * args.a.row_stride + batch0 * args.a.batch_stride[0] + batch1 * args.a.batch_stride[1];
     Acc scale = Acc(1);
-    int64_t row_of_d = i, matrix = batch1;  // with its vector of biases
+    int64_t row_of_a = i, row_of_d = i, matrix = batch1;  // with its vector of biases
     if (args.groups.count > 0) {
       const GroupedRows rows{args.groups, args.m};
       const int64_t group = rows.group_of(i);
@@ -71,22 +80,22 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
         d[row_of_d * args.d.row_stride + j * args.d.col_stride] = Out(0.0f);
         continue;
       }
-      row = a + rows.row_of_a(row_of_d) * args.a.row_stride;
+      row_of_a = rows.row_of_a(row_of_d);
       matrix = group;
       scale = Acc(rows.scale_of(row_of_d));
     }
+    const Row row(args, batch0, batch1, row_of_a);
     Acc x = scale;
     for (int part = 0; part <= int(gated); part++) {
       const int64_t column = interleaved ? 2 * j + part : j + part * columns;
       const Column col(args, batch0, matrix, column);
-      Acc acc = Acc(0);
+      Sum total = Sum(0);
       for (int64_t first = 0; first < args.k; first += chain) {
-        Acc sum = Acc(0);
-        for (int64_t k = first; k < min(first + chain, args.k); k++) {
-          sum += Acc(row[k * args.a.col_stride]) * Acc(col[k]);
-        }
-        acc += sum;
+        Sum sum = Sum(0);
+        for (int64_t k = first; k < min(first + chain, args.k); k++) sum += Sum(row[k]) * Sum(col[k]);
+        total += sum;
       }
+      const Acc acc = Acc(total);
       if (part > 0) epilogue.activation = TG_IDENTITY;
       else epilogue.activation = args.activation;
       if (args.gate == TG_GATE_C) {
@@ -105,23 +114,32 @@ __global__ void reference(tg_gemm_args args, ExactEpilogue<Out, Acc> epilogue) {
 
 }  // namespace
 
-template <class Row>
+template <class Kernel>
 tg_status launch(const tg_gemm_args* args) {
-  using T = typename scalar<Row::dtype>::type;
-  using Out = typename scalar<Row::out>::type;
-  using Acc = typename scalar<Row::dtype>::accumulator;
+  constexpr tg_format a = Kernel::dtype, b = Kernel::b;
+  using Out = typename scalar<Kernel::out>::type;
+  using Acc = std::conditional_t<a == TG_F64, double, float>;
   constexpr int threads = 256;
   const int64_t blocks = ceil_div(args->batch[0] * args->batch[1] * args->m * args->n, threads);
   const int64_t most = int64_t(args->sm_count) * 64;  // a grid-stride loop takes the rest
   const dim3 grid(unsigned(blocks < most ? blocks : most));
   const ExactEpilogue<Out, Acc> epilogue(*args);
-  if constexpr (gguf::is_block(Row::b)) {
-    if (!gguf::is_whole(Row::b, *args)) return TG_UNSUPPORTED;
-    return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Blocks, Out, Acc>, *args, epilogue);
-  } else if constexpr (narrow::is_narrow(Row::b) && Row::b != Row::dtype) {
-    return launch_plainly(*args, grid, dim3(threads), 0, reference<T, narrow::Column, Out, Acc>, *args, epilogue);
+  const auto run = [&](void (*kernel)(tg_gemm_args, ExactEpilogue<Out, Acc>)) {
+    return launch_plainly(*args, grid, dim3(threads), 0, kernel, *args, epilogue);
+  };
+  if constexpr (narrow::is_narrow(a)) {
+    using Sum = std::conditional_t<a == TG_I8, double, float>;
+    return run(reference<narrow::Row, narrow::Column, Sum, Out, Acc>);
   } else {
-    return launch_plainly(*args, grid, dim3(threads), 0, reference<T, Numbers<T>, Out, Acc>, *args, epilogue);
+    using T = typename scalar<a>::type;
+    if constexpr (gguf::is_block(b)) {
+      if (!gguf::is_whole(b, *args)) return TG_UNSUPPORTED;
+      return run(reference<Row<T>, Blocks, Acc, Out, Acc>);
+    } else if constexpr (narrow::is_narrow(b)) {
+      return run(reference<Row<T>, narrow::Column, Acc, Out, Acc>);
+    } else {
+      return run(reference<Row<T>, Numbers<T>, Acc, Out, Acc>);
+    }
   }
 }
 

@@ -2,13 +2,13 @@
 
 use crate::family::{BUILT_ARCHS, FEATURES};
 use crate::kernel::{KernelDesc, Rejection, Role};
-use crate::problem::Problem;
+use crate::problem::{Format, Problem};
 
 /// The Cargo features, all off, without which a build has no kernels for such a problem.
 pub(super) fn lacking(problem: &Problem) -> Vec<String> {
     let needs = [
         ("gguf", problem.b.format.is_gguf_block()),
-        ("narrow", problem.types().has_narrow_b()),
+        ("narrow", problem.types().has_narrow_b() || is_of_bytes(problem)),
         ("experts", problem.groups.is_some()),
     ];
     needs
@@ -39,6 +39,12 @@ pub(super) fn check(kernel: &KernelDesc, problem: &Problem) -> Result<(), Reject
         (true, Role::ByName) => Rejection::ByName,
         (true, _) => Rejection::NotInProfile,
     })
+}
+
+/// Whether A, too, has 8 bits, with factors or as whole numbers. fp8 without factors has kernels beside those of the feature.
+fn is_of_bytes(problem: &Problem) -> bool {
+    let has_factors = problem.a.scale.or(problem.b.scale).is_some();
+    problem.a.format == Format::I8 || (problem.a.format == Format::F8E4M3 && has_factors)
 }
 
 fn is_off(feature: &str) -> bool {

@@ -86,6 +86,9 @@ pub enum Rejection {
         /// The kernel's arithmetic.
         offers: Math,
     },
+    /// The sums of the kernel are the tensor cores', and the problem asks for sums in f32.
+    #[error("has the tensor cores' sums over all of K, the problem asks for no fast accumulation")]
+    FastAccumulation,
     /// K is too short for the kernel to be as exact as fused multiply-adds, or to be any faster.
     #[error("K is {have}, at least {least} needed to multiply f32 as {math}")]
     ShortSums {

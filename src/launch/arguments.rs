@@ -154,6 +154,7 @@ pub(super) fn math(math: Math) -> ffi::tg_math {
         Math::Native => ffi::tg_math::TG_NATIVE,
         Math::Tf32 => ffi::tg_math::TG_TF32,
         Math::Bf16x6 => ffi::tg_math::TG_BF16X6,
+        Math::FastAccum => ffi::tg_math::TG_FAST_ACCUM,
     }
 }
 

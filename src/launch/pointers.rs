@@ -78,6 +78,12 @@ impl Pointers {
         Self { scales: [a, factors, d], zeros: [a_zeros, zeros, d_zeros], ..self }
     }
 
+    /// The same pointers with the factors of A; null for none.
+    pub const fn with_scale_of_a(self, factors: *const c_void) -> Self {
+        let [_, b, d] = self.scales;
+        Self { scales: [factors, b, d], ..self }
+    }
+
     /// The same pointers with groups of rows.
     pub const fn with_groups(self, groups: GroupPointers) -> Self {
         Self { groups, ..self }

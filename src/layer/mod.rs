@@ -12,6 +12,8 @@ mod cache;
 mod check;
 mod kinds;
 #[cfg(feature = "layers")]
+mod quantise;
+#[cfg(feature = "layers")]
 mod rows;
 #[cfg(feature = "layers")]
 mod sample;
@@ -23,6 +25,8 @@ pub use cache::{Cache, Widen};
 #[cfg(feature = "layers")]
 pub use check::Rows;
 pub use kinds::{GateFunction, RopeStyle, Sampling};
+#[cfg(feature = "layers")]
+pub use quantise::{Factors, Quantise};
 #[cfg(feature = "layers")]
 pub use rows::{Embedding, Gated, RmsNorm};
 #[cfg(feature = "layers")]

@@ -55,7 +55,7 @@ impl F32Mode {
     /// Whether a product in this mode may use this arithmetic.
     pub const fn admits(self, math: Math) -> bool {
         match (self, math) {
-            (_, Math::Native) | (F32Mode::Tf32, _) | (F32Mode::Accurate, Math::Bf16x6) => true,
+            (_, Math::Native | Math::FastAccum) | (F32Mode::Tf32, _) | (F32Mode::Accurate, Math::Bf16x6) => true,
             (F32Mode::Strict, Math::Tf32 | Math::Bf16x6) | (F32Mode::Accurate, Math::Tf32) => false,
         }
     }
@@ -126,6 +126,8 @@ pub enum Math {
     /// f32 operands as three bf16 parts each, with six products of the parts on tensor cores: no more error than fused
     /// multiply-adds.
     Bf16x6,
+    /// fp8 whose sums are the tensor cores' over all of K, with some 13 bits; otherwise these sums go to f32 every 128 of K.
+    FastAccum,
 }
 
 impl fmt::Display for Math {
@@ -134,6 +136,7 @@ impl fmt::Display for Math {
             Math::Native => "native",
             Math::Tf32 => "tf32",
             Math::Bf16x6 => "bf16x6",
+            Math::FastAccum => "fast_accum",
         })
     }
 }

@@ -54,6 +54,8 @@ pub struct Problem {
     /// The precision of an f32 product. The op and the interposer set the mode of the process
     /// ([`f32_mode`](crate::f32_mode)) where a call asks for no mode.
     pub f32_mode: F32Mode,
+    /// Whether sums of a product of f8e4m3 by f8e4m3 may be the tensor cores' over all of K, which have some 13 bits; otherwise they go to f32 every 128 of K.
+    pub fast_accumulation: bool,
     /// The groups of rows that have a B each. Then the batch is `[1, 1]`, and M is the rows of all groups.
     pub groups: Option<Groups>,
 }
@@ -72,7 +74,7 @@ impl Problem {
     /// The product of these operands, without an epilogue.
     pub fn new([m, n, k]: [usize; 3], batch: [usize; 2], a: Operand, b: Operand, d: Operand) -> Self {
         let (epilogue, f32_mode) = (Epilogue::default(), F32Mode::default());
-        Self { m, n, k, batch, a, b, d, epilogue, f32_mode, groups: None }
+        Self { m, n, k, batch, a, b, d, epilogue, f32_mode, fast_accumulation: false, groups: None }
     }
 
     /// A product of dense matrices, all in one format, without an epilogue.
@@ -134,6 +136,11 @@ impl Problem {
     /// Whether the product multiplies f32 by f32, so that the f32 mode counts.
     pub fn is_f32(&self) -> bool {
         [self.a.format, self.b.format] == [Format::F32; 2]
+    }
+
+    /// Whether the product multiplies f8e4m3 by f8e4m3, so that `fast_accumulation` counts.
+    pub fn is_fp8(&self) -> bool {
+        [self.a.format, self.b.format] == [Format::F8E4M3; 2]
     }
 
     /// The product whose columns a kernel of its own gates: without the gate, with a dense D.
@@ -207,7 +214,7 @@ impl Problem {
     }
 
     /// The canonical form, which kernels are chosen for: strides of size-1 dimensions dropped, adjacent batch
-    /// dimensions merged, batch dimensions over one broadcast B folded into M and over one broadcast A into N, D row-major, an f32 mode for f32 only,
+    /// dimensions merged, batch dimensions over one broadcast B folded into M and over one broadcast A into N, D row-major, an f32 mode for f32 and fast accumulation for f8e4m3 only,
     /// and a K of 0 where alpha is 0, because A and B are not read then, as in BLAS. Groups of rows stay rows.
     pub fn canonical(&self) -> Canonical {
         let (mut problem, mut swapped) = self.canonical_strides().with_rows_of_d();
@@ -224,6 +231,7 @@ impl Problem {
         if !problem.is_f32() {
             problem.f32_mode = F32Mode::default();
         }
+        problem.fast_accumulation &= problem.is_fp8();
         Canonical { problem: problem.canonical_strides(), swapped }
     }
 
@@ -312,6 +320,9 @@ impl fmt::Display for Problem {
         write!(f, "{m}x{n}x{k} {} {}", self.layout(), self.types().text(scales.each_ref().map(String::as_str)))?;
         if self.is_f32() && self.f32_mode != F32Mode::default() {
             write!(f, " {}", self.f32_mode)?;
+        }
+        if self.is_fp8() && self.fast_accumulation {
+            write!(f, " fast accumulation")?;
         }
         if self.batch_count() != 1 {
             write!(f, " batch {}", self.batch_count())?;

@@ -64,13 +64,14 @@ pub struct Key {
 
 impl Key {
     /// The key of a canonical problem. `None` for problems that no table has: an empty problem, strides without a contiguous
-    /// dimension, two batch dimensions, operands that a batch shares, factors.
+    /// dimension, two batch dimensions, operands that a batch shares, factors, fast accumulation.
     pub fn of(problem: &Problem, among: Among) -> Option<Self> {
         let Problem { n, k, batch, f32_mode: f32, .. } = *problem;
         let types @ Types { a: dtype, d, .. } = problem.types();
         let is_dense =
             batch[0] == 1 && (batch[1] == 1 || ![problem.a, problem.b].iter().any(|o| o.batch_stride[1] == 0));
         let has_factors = [problem.a, problem.b, problem.d].iter().any(|operand| operand.scale.is_some());
+        let has_factors = has_factors || problem.fast_accumulation;
         let is_known = is_dense && types == Types::new(dtype, d) && problem.layout() != Layout::Any && !has_factors;
         (is_known && !problem.is_empty() && k > 0).then(|| Self {
             dtype,

@@ -3,7 +3,7 @@
 
 use crate::cases::{self, Data, Variant};
 use crate::device::Gpu;
-use crate::{built, gated, gguf, groups, narrow, oracle, plain, Test};
+use crate::{built, fp8, gated, gguf, groups, narrow, oracle, plain, Test};
 use candle_tilegemm::dispatch::Policy;
 use candle_tilegemm::kernel::{KernelDesc, Role};
 use candle_tilegemm::problem::BiasAxis;
@@ -53,6 +53,7 @@ fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
         _ if kernel.needs_groups() => groups::few(gpu, kernel),
         _ if kernel.needs_gates() => gated::few(gpu, kernel),
         _ if kernel.types.has_narrow_b() => narrow::few(gpu, kernel),
+        _ if fp8::is_of_bytes(kernel) => fp8::few(gpu, kernel),
         // Only groups of rows have results of another format beside blocks.
         _ if !plain(&kernel) && kernel.takes_groups() && kernel.types.d != kernel.types.a => groups::few(gpu, kernel),
         _ if !plain(&kernel) => gguf::few(gpu, kernel),

@@ -21,7 +21,8 @@ use rayon::prelude::*;
 use std::sync::Arc;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let kernels = built().filter(|kernel| kernel.takes_groups() && kernel.types.a != Format::F8E4M3);
+    let kernels =
+        built().filter(|kernel| kernel.takes_groups() && ![Format::F8E4M3, Format::I8].contains(&kernel.types.a));
     kernels
         .flat_map(|kernel| {
             let of = |what: &str, test: fn(&Gpu, &'static KernelDesc) -> Result<(), String>| {

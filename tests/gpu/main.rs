@@ -27,6 +27,7 @@ mod experts;
 mod families;
 mod fma;
 mod folded;
+mod fp8;
 mod gated;
 mod gguf;
 mod gguf_errors;
@@ -132,9 +133,11 @@ fn with_one_b() -> impl Iterator<Item = &'static KernelDesc> {
     built().filter(plain)
 }
 
-/// Whether a kernel takes problems with one B for all rows, in the format of A, and no gate; `groups.rs`, `gguf.rs`, `narrow.rs` and `gated.rs` have the others.
+/// Whether a kernel takes problems with one B for all rows, in the format of A, and no gate; `groups.rs`, `gguf.rs`, `narrow.rs`, `fp8.rs` and `gated.rs` have the
+/// others.
 fn plain(kernel: &&'static KernelDesc) -> bool {
-    !kernel.needs_groups() && !kernel.needs_gates() && kernel.types.a == kernel.types.b
+    let is_dense = !kernel.needs_groups() && !kernel.needs_gates() && kernel.types.a == kernel.types.b;
+    is_dense && !fp8::is_of_bytes(kernel)
 }
 
 type Test = Box<dyn Fn(&Gpu) -> Result<(), String> + Send>;
@@ -192,6 +195,7 @@ fn beside() -> Vec<(String, Test)> {
     #[cfg(feature = "interpose-kernels")]
     tests.extend(gguf_experts::tests());
     tests.extend(narrow::tests());
+    tests.extend(fp8::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(into::tests());

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folders of headers and kernels that belong to no family.
-const BESIDE: [&str; 7] = ["common", "elementwise", "experts", "gguf", "layer", "narrow", "swap_ab"];
+const BESIDE: [&str; 8] = ["common", "elementwise", "experts", "fp8", "gguf", "layer", "narrow", "swap_ab"];
 
 /// Headers of `common` for two subjects. Neither can have the header, as a family includes no header of another one.
 const OF_TWO: [&str; 6] = [
     "common/bf16_parts.hpp", // f32 by six products: with mma.sync, and with wgmma
     "common/bf16_sums.hpp",
     "common/fma.hpp",     // sm90_dgemm, sm90_sgemm
-    "common/fp8.hpp",     // sm100_gemm, and the reference
+    "common/fp8.hpp",     // sm100_gemm, and fp8 on Hopper
     "common/operand.hpp", // sm80_gemm, sm80_grouped_gemm
     "common/warps.hpp",
 ];
@@ -47,7 +47,7 @@ fn subject(family: &str) -> &str {
     if ["sm90_few_rows", "sm90_wave"].contains(&family) {
         return "swap_ab";
     }
-    ["gguf", "grouped", "bf16x6"].into_iter().find(|subject| family.contains(subject)).unwrap_or(family)
+    ["gguf", "grouped", "bf16x6", "fp8"].into_iter().find(|subject| family.contains(subject)).unwrap_or(family)
 }
 
 /// The subjects whose sources include a header, for each header, directly or by way of others.

@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::Role;
-use candle_tilegemm::problem::Groups;
+use candle_tilegemm::problem::{Groups, Scale};
 use candle_tilegemm::{Error, Format, Layout, Problem};
 
 /// A build without the kernels for quantised weights or for groups of rows names the features, and does not fall to the last resort.
@@ -15,10 +15,16 @@ fn a_dense_build_names_the_features_of_experts_and_quantised_weights() {
     let grouped = Problem::grouped([128, 512, 256], groups, Format::BF16);
     let both = Problem::grouped([128, 512, 256], groups, Format::F32).with(|p| p.b.format = Format::Q4K);
     let narrow = Problem::narrow([16, 4096, 4096], Format::BF16, Format::U4, None);
+    let of_bytes = |format: Format, scale: Option<Scale>| {
+        Problem::narrow([16, 4096, 4096], format, format, scale).with(|p| p.d.format = Format::BF16)
+    };
+    let (whole, scaled) = (of_bytes(Format::I8, None), of_bytes(Format::F8E4M3, Some(Scale::of_tensor(Format::F32))));
     let dispatcher = Dispatcher::new(DeviceInfo::h100());
     for (problem, features) in [
         (quantised, "feature gguf"),
         (narrow, "feature narrow"),
+        (whole, "feature narrow"),
+        (scaled, "feature narrow"),
         (grouped, "feature experts"),
         (both, "features gguf and experts"),
     ] {

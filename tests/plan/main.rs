@@ -11,6 +11,7 @@ mod explain;
 mod f32;
 mod fitted;
 mod force;
+mod fp8;
 mod gates;
 mod groups;
 mod in_place;

@@ -116,8 +116,10 @@ fn what_no_kernel_takes_yet_is_refused_by_all() {
         narrow.with(|problem| problem.d.scale = Some(scale)),
         narrow.with(|problem| problem.b.format = Format::F8E8M0),
         Problem::dense(64, 4096, 4096, 1, Layout::NT, Format::F8E4M3),
-        Problem::narrow([64, 4096, 4096], Format::F8E4M3, Format::F8E4M3, Some(scale))
-            .with(|p| p.d.format = Format::BF16),
+        Problem::narrow([64, 4096, 4096], Format::F8E4M3, Format::F8E4M3, Some(scale)).with(|p| {
+            p.d.format = Format::BF16;
+            p.d.scale = Some(Scale::of_tensor(Format::F32));
+        }),
     ] {
         let canonical = problem.canonical().problem;
         for kernel in KERNELS.iter() {

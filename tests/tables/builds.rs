@@ -1,6 +1,8 @@
 //! What builds have of the table: kernels by their features, and the profile for development.
 
 use candle_tilegemm::family::KERNELS;
+use candle_tilegemm::kernel::KernelDesc;
+use candle_tilegemm::Format;
 use candle_tilegemm_build::table;
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,13 +13,19 @@ fn kernels_for_quantised_weights_and_groups_of_rows_have_their_features() {
     for kernel in KERNELS {
         let needs = [
             ("gguf", kernel.types.b.is_gguf_block()),
-            ("narrow", kernel.types.has_narrow_b()),
+            ("narrow", kernel.types.has_narrow_b() || is_of_bytes(kernel)),
             ("experts", kernel.needs_groups()),
         ];
         for (feature, is_needed) in needs {
             assert_eq!(kernel.features.contains(&feature), is_needed, "{}: {feature}", kernel.name);
         }
     }
+}
+
+/// Whether a kernel multiplies whole numbers, or fp8 as Hopper does or with a result in f16. Other cards have fp8 without the feature.
+fn is_of_bytes(kernel: &KernelDesc) -> bool {
+    let is_fp8 = kernel.types.a == Format::F8E4M3;
+    kernel.types.a == Format::I8 || is_fp8 && (kernel.family.starts_with("sm90_") || kernel.types.d == Format::F16)
 }
 
 #[test]
@@ -47,8 +55,9 @@ fn the_fast_profile_has_something_for_every_problem() {
         blocks <= 386,
         "{blocks} kernels of blocks: ten rows of ten formats and three types, and four for groups of rows"
     );
-    // fp8 has no results of its own.
-    let (fp8, wider): (Vec<_>, Vec<_>) =
-        of_hopper().filter(|row| row.out != row.dtype && row.b == row.dtype).partition(|row| row.dtype == "f8e4m3");
-    assert!(fp8.len() <= 2 && wider.len() <= 16, "{} kernels of fp8, {} with a wider result", fp8.len(), wider.len());
+    // fp8 and int8 have no results of their own.
+    let is_of_bytes = |row: &&table::Kernel| ["f8e4m3", "i8"].contains(&row.dtype.as_str());
+    let (bytes, wider): (Vec<_>, Vec<_>) =
+        of_hopper().filter(|row| row.out != row.dtype && row.b == row.dtype).partition(is_of_bytes);
+    assert!(bytes.len() <= 18 && wider.len() <= 16, "{} of 8 bits, {} with a wider result", bytes.len(), wider.len());
 }

@@ -48,6 +48,7 @@ fn dense(kernel: &KernelDesc, [m, n, k, batch]: [usize; 4]) -> Problem {
     let problem = Problem::dense(m, n, k, batch, layout, kernel.types.a);
     let f32_mode = if kernel.math == Math::Tf32 { F32Mode::Tf32 } else { F32Mode::Accurate };
     let problem = problem.with(|p| (p.b.format, p.d.format, p.f32_mode) = (kernel.types.b, kernel.types.d, f32_mode));
+    let problem = problem.with(|p| p.fast_accumulation = kernel.math == Math::FastAccum);
     let grouped = |p: &mut Problem| (p.groups, p.batch) = (Some(Groups::new(3)), [1, 1]);
     let gated = |p: &mut Problem| (p.epilogue.gate, p.d.row_stride) = (Some(Gate::Halves), n as i64 / 2);
     let problem = if kernel.needs_groups() { problem.with(grouped) } else { problem };
@@ -93,6 +94,28 @@ fn scales([n, k]: [usize; 2]) -> [Option<Scale>; 9] {
         Some(Scale::of_blocks(Format::F32, [128, 128], k)),
         Some(Scale::of_groups(Format::F64, 128, n)),
         Some(Scale::of_groups(Format::F16, 0, n)),
+    ]
+}
+
+/// Factors of A and of B, of 8 bits both: of every kind that kernels take, of A by either stride, and of others.
+fn pairs_of_scales([m, n, k]: [usize; 3]) -> [[Option<Scale>; 2]; 9] {
+    const ALL: u32 = u32::MAX;
+    let (of_k, rows) = (k.div_ceil(128) as i64, m as i64);
+    let [tensor, row] = [Scale::of_tensor(Format::F32), Scale::of_rows(Format::F32)].map(Some);
+    let row_of_a = Some(Scale::new(Format::F32, [1, ALL], [1, 0]));
+    let along_m = Some(Scale::new(Format::F32, [1, 128], [1, rows]));
+    let along_k = Some(Scale::new(Format::F32, [1, 128], [of_k, 1]));
+    let blocks = Some(Scale::of_blocks(Format::F32, [128, 128], k));
+    [
+        [None, None],
+        [tensor, tensor],
+        [row_of_a, row],
+        [along_m, blocks],
+        [along_k, blocks],
+        [tensor, row],
+        [None, blocks],
+        [along_m, Some(Scale::of_groups(Format::F32, 128, n))],
+        [Some(Scale::of_tensor(Format::BF16)), row],
     ]
 }
 
@@ -171,6 +194,10 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
     place(1, &mut problem.b, [k, n], shape.broadcast[1]);
     place(2, &mut problem.d, [m, n], false);
     problem.b.scale = scales([n, k])[shape.scale].filter(|_| problem.types().has_narrow_b());
+    if matches!(a, Format::F8E4M3 | Format::I8) {
+        [problem.a.scale, problem.b.scale] = pairs_of_scales([m, n, k])[shape.scale];
+        problem.fast_accumulation = shape.sizes[0] % 2 == 0;
+    }
     let mut epilogue = Epilogue::new(if shape.beta == 0.0 { 1.0 } else { 0.5 }, shape.beta);
     (epilogue.bias, epilogue.activation) = (shape.bias, shape.activation);
     epilogue.c = (shape.beta != 0.0).then_some(problem.d);
@@ -183,7 +210,7 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
 }
 
 /// The formats of A, B and D.
-const TYPES: [[Format; 3]; 15] = [
+const TYPES: [[Format; 3]; 18] = [
     [Format::F16, Format::F16, Format::F16],
     [Format::BF16, Format::BF16, Format::BF16],
     [Format::F32, Format::F32, Format::F32],
@@ -192,6 +219,9 @@ const TYPES: [[Format; 3]; 15] = [
     [Format::BF16, Format::BF16, Format::F32],
     [Format::F8E4M3, Format::F8E4M3, Format::BF16],
     [Format::F8E4M3, Format::F8E4M3, Format::F32],
+    [Format::F8E4M3, Format::F8E4M3, Format::F16],
+    [Format::I8, Format::I8, Format::BF16],
+    [Format::I8, Format::I8, Format::F16],
     [Format::F32, Format::Q8_0, Format::F32],
     [Format::F16, Format::Q4_0, Format::F16],
     [Format::BF16, Format::Q4K, Format::BF16],
@@ -375,7 +405,9 @@ fn other_types_are_refused() {
             wrong.extend(others(problem.b.format).map(|format| of(&|p| p.b.format = format)));
             wrong.extend(others(problem.d.format).map(|format| of(&|p| p.d.format = format)));
             let scale = Scale::of_tensor(Format::F32);
-            wrong.extend([of(&|p| p.a.scale = Some(scale)), of(&|p| p.d.scale = Some(scale))]);
+            let takes_scales = matches!(kernel.types.a, Format::F8E4M3 | Format::I8) && kernel.family != "sm100_gemm";
+            wrong.push(of(&|p| p.d.scale = Some(scale)));
+            wrong.extend(Some(of(&|p| p.a.scale = Some(scale))).filter(|_| !takes_scales));
             if kernel.types.has_narrow_b() {
                 // Of no known format, for nothing, and zeros of codes that have none.
                 let f64 = scale.with(|scale| scale.format = Format::F64);
@@ -383,6 +415,12 @@ fn other_types_are_refused() {
                 wrong.extend([f64, nothing].map(|scale| of(&|p| p.b.scale = Some(scale))));
                 let zeros = of(&|p| p.b.scale = Some(scale.with_zeros()));
                 wrong.extend(Some(zeros).filter(|_| !kernel.types.b.has_zero()));
+            } else if takes_scales {
+                let f64 = scale.with(|scale| scale.format = Format::F64);
+                let nothing = scale.with(|scale| scale.granularity[0] = 0);
+                for scale in [f64, nothing, scale.with_zeros()] {
+                    wrong.extend([of(&|p| p.a.scale = Some(scale)), of(&|p| p.b.scale = Some(scale))]);
+                }
             } else {
                 wrong.push(of(&|p| p.b.scale = Some(scale)));
             }

@@ -198,6 +198,57 @@ fn narrow_weights() -> Vec<Edge> {
     ]
 }
 
+/// Rows of A times rows of W in 8 bits, with these factors, to bf16.
+fn fp8(sizes: [usize; 3], of_a: Scale, of_w: Scale) -> Problem {
+    let format = Format::F8E4M3;
+    Problem::narrow(sizes, format, format, Some(of_w)).with(|p| (p.a.scale, p.d.format) = (Some(of_a), BF16))
+}
+
+/// Factors of all, of rows, and of 1 x 128 of A by 128 x 128 of W, all in f32; lines at multiples of 16 bytes; one matrix.
+fn eight_bits() -> Vec<Edge> {
+    let few = "sm90_fp8_few_rows_f8e4m3_bf16_nt_64x64x256_1x1_s8";
+    let many = "sm90_fp8_gemm_f8e4m3_bf16_nt_128x256x128_1x1_s2";
+    let fast = "sm90_fp8_gemm_f8e4m3_bf16_fast_accum_nt_128x256x128_1x1";
+    let reference = "reference_sm90_f8e4m3_bf16_any_16x16x1_1x1";
+    let [tensor, rows] = [Scale::of_tensor(F32), Scale::of_rows(F32)];
+    let rows_of_a = Scale::new(F32, [1, u32::MAX], [1, 0]);
+    let blocks = |n: u32, k: u32| Scale::of_blocks(F32, [n, k], 1024);
+    let of_a = |k: u32| Scale::new(F32, [1, k], [1, 64]);
+    let sizes = [64, 512, 1024];
+    let mut edges = vec![
+        edge(few, fp8(sizes, tensor, tensor), fp8([65, 512, 1024], tensor, tensor)),
+        edge(few, fp8([1, HALF - 1, 16], tensor, tensor), fp8([1, HALF, 16], tensor, tensor)),
+        edge(
+            fast,
+            fp8(sizes, tensor, rows).with(|p| p.fast_accumulation = true),
+            fp8(sizes, of_a(128), blocks(128, 128)).with(|p| p.fast_accumulation = true),
+        ),
+        edge(many, fp8([1 << 22, 64 * 32_767, 16], tensor, tensor), fp8([1 << 22, 64 * 32_768, 16], tensor, tensor)),
+        // A K that is no multiple of anything, in lines that are.
+        edge(
+            many,
+            apart(fp8([64, 512, 17], tensor, rows), [32, 32, 512]),
+            apart(fp8([64, 512, 17], tensor, rows), [24, 32, 512]),
+        ),
+        edge(reference, fp8(sizes, of_a(64), blocks(32, 96)), fp8(sizes, tensor.with_zeros(), tensor)),
+    ];
+    for kernel in [few, many] {
+        let all = fp8(sizes, of_a(128), blocks(128, 128));
+        edges.extend([
+            edge(kernel, fp8(sizes, rows_of_a, rows), fp8(sizes, rows_of_a, blocks(64, 1024))),
+            edge(kernel, all, fp8(sizes, of_a(64), blocks(128, 64))),
+            edge(kernel, all, fp8(sizes, of_a(128), blocks(64, 128))),
+            edge(kernel, all, fp8(sizes, of_a(128), rows)),
+            edge(kernel, all, all.with(|p| p.a.scale = None)),
+            edge(kernel, fp8(sizes, tensor, rows), fp8(sizes, Scale::of_tensor(BF16), rows)),
+            edge(kernel, all, misaligned(all, |p| &mut p.b, 8)),
+            edge(kernel, misaligned(biased(added(all, 1)), |p| &mut p.d, 2), apart(all, [1032, 1024, 512])),
+            edge(kernel, all, two_batches(nt(Format::F8E4M3, [64, 512, 1024, 2]).with(|p| p.d.format = BF16))),
+        ]);
+    }
+    edges
+}
+
 fn f32_and_f64() -> Vec<Edge> {
     let simt = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let parts = "sm90_bf16x6_f32_nt_128x64x32_1x1";
@@ -263,7 +314,7 @@ fn half_precision() -> Vec<Edge> {
 }
 
 fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Problem)> {
-    let all = [few_rows(), gates(), gguf_and_groups(), narrow_weights(), f32_and_f64(), half_precision()]
+    let all = [few_rows(), gates(), gguf_and_groups(), narrow_weights(), eight_bits(), f32_and_f64(), half_precision()]
         .into_iter()
         .flatten();
     all.map(|Edge { kernel, within, beyond }| {

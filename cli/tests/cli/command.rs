@@ -223,7 +223,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_exit_code_2() {
         ("trace", "<PROGRAM>"),
         ("trace sleep", "unexpected argument"),
         ("kernels --arch hopper", "expected a compute capability such as sm90"),
-        ("kernels --dtype int8", "possible values: f16, bf16, f32, f64, f8e4m3"),
+        ("kernels --dtype int8", "possible values: f16, bf16, f32, f64, f8e4m3, i8"),
         ("kernels --family gemvv", "a similar value exists: 'gemv'"),
         ("suite --device v100", "possible values: a100, a10, rtx3090"),
         ("completions tcsh", "possible values: bash, zsh, fish"),
@@ -287,7 +287,7 @@ fn an_error_of_operands_without_a_kernel_names_the_cure() {
         let Outcome { code, stderr, .. } =
             tilegemm(&["explain", "512", "512", "512", "--dtype", "f8e4m3", "--device", device]);
         assert_eq!(code, 1);
-        assert!(stderr.contains("write bf16 or f32, not f8e4m3") && stderr.contains("--out bf16"), "{stderr}");
+        assert!(stderr.contains("write f16 or bf16 or f32, not f8e4m3") && stderr.contains("--out f16"), "{stderr}");
         assert!(!stderr.contains("feature"), "the whole table was searched: {stderr}");
     }
     stdout(&["explain", "512", "512", "512", "--dtype", "f8e4m3", "--device", "b200", "--out", "bf16"]);

@@ -23,6 +23,28 @@ fn explain_takes_narrow_weights_with_the_factors_that_checkpoints_have() {
         assert!(text.contains("these multiply by no quantised weights"), "{line}: {text}");
         assert!(text.contains("these take other weights or activations"), "{line}: {text}");
     }
+    for (line, asked, kernel) in [
+        (
+            "--dtype f8e4m3 --b f8e4m3 --out bf16",
+            "f8e4m3 tensor x f8e4m3 tensor -> bf16",
+            "sm90_fp8_few_rows_f8e4m3_bf16_nt",
+        ),
+        (
+            "--dtype f8e4m3 --b f8e4m3 --scale 128x128 --out f32",
+            "f8e4m3 g128 x f8e4m3 128x128 -> f32",
+            "sm90_fp8_few_rows_f8e4m3_f32_nt",
+        ),
+        (
+            "--dtype f8e4m3 --b f8e4m3 --scale row --out bf16 --fast-accumulation",
+            "f8e4m3 row x f8e4m3 row -> bf16 fast accumulation",
+            "sm90_fp8_few_rows_f8e4m3_bf16_",
+        ),
+        ("--dtype i8 --b i8 --out bf16", "i8 row x i8 row -> bf16", "sm90_fp8_few_rows_i8_bf16_nt"),
+    ] {
+        let text = stdout(&"explain 16 14336 4096".split(' ').chain(line.split(' ')).collect::<Vec<_>>());
+        assert!(text.starts_with(&format!("16x14336x4096 nt {asked} on NVIDIA H100")), "{line}: {text}");
+        assert!(text.contains(&format!("\n-> {kernel}")), "{line}: {text}");
+    }
     let experts = stdout(&"explain 64 2880 2880 --b f4e2m1 --experts 32 --top-k 4".split(' ').collect::<Vec<_>>());
     assert!(experts.starts_with("256x2880x2880 nt bf16 x f4e2m1 g32 f8e8m0 -> bf16 in 32 groups"), "{experts}");
 }
@@ -39,6 +61,7 @@ fn factors_that_make_no_sense_are_refused() {
         ("--group 32", "only narrow weights have factors beside them, such as --b u4"),
         ("--b u4 --layout nn", "--b: blocks and codes lie along K, so that the layout is nt"),
         ("--b i4", "possible values: q4_0"),
+        ("--b u4 --fast-accumulation", "--fast-accumulation is about operands in f8e4m3, both of them"),
     ] {
         let args: Vec<&str> = "explain 16 256 256".split(' ').chain(line.split(' ')).collect();
         let outcome = tilegemm(&args);

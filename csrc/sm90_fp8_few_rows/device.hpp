@@ -19,19 +19,20 @@
 namespace tilegemm {
 namespace {
 
-// `GROUPS`: warp groups, of up to 64 rows of W each. `WIDTH`: rows of X of a tile. `BOXES`: of 128 of K, in a stage.
-template <class T, class OUT, int GROUPS, int WIDTH, int BOXES, Sums SUMS>
+// `Width`: rows of X of a tile.
+template <class Row, int Width, Sums SUMS>
 struct Fp8FewRows {
-  using Element = T;
-  using Out = OUT;
-  using Acc = wgmma_sum<T>;
+  using Element = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;
+  using Acc = wgmma_sum<Element>;
   static constexpr Sums sums = SUMS;
-  static constexpr int groups = GROUPS, width = WIDTH, w_rows = 64 * GROUPS;
-  static constexpr int boxes = BOXES, depth = 128 * boxes;  // of K, in a stage
+  static constexpr int width = Width, w_rows = Row::tile_n, groups = w_rows / 64;  // groups of warps
+  static constexpr int depth = Row::tile_k, boxes = depth / 128;                   // of K, in a stage
+  static_assert(w_rows % 64 == 0 && depth % 128 == 0 && Width <= Row::tile_m);
   static constexpr int w_box_bytes = w_rows * 128, x_box_bytes = width * 128, w_bytes = boxes * w_box_bytes,
                        stage_bytes = w_bytes + boxes * x_box_bytes;
   static constexpr bool blocks = SUMS == Sums::blocks;
-  static_assert(std::is_same_v<T, __nv_fp8_e4m3> || SUMS == Sums::whole);
+  static_assert(std::is_same_v<Element, __nv_fp8_e4m3> || SUMS == Sums::whole);
   using Loader = FactorLoader<width, 2, boxes>;  // a tile of W has rows of two blocks at most
   static constexpr int factor_bytes = blocks ? Loader::bytes : 4 * (width + w_rows);  // of a stage, or of the tile
 
@@ -46,7 +47,7 @@ struct Fp8FewRows {
   static constexpr int held = width > 64 ? 1 : boxes;
   static_assert(boxes == 1 || boxes == 2);
 
-  static constexpr int most_split = 8, least_stages = 2, most_stages = 16;
+  static constexpr int most_split = Row::split, least_stages = 2, most_stages = 16;
   static constexpr bool inbox_in_ring = fragments * fragment_bytes > 16384;
   static constexpr int slots(int split) { return (fragments + split - 1) / split; }
   static constexpr int inbox_bytes(int split) {
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(C::threads)
     for (int i = threadIdx.x; i < C::width + C::w_rows; i += 32 * C::consumer_warps) {
       const bool of_x = i < C::width;
       const int at = of_x ? i : n0 + i - C::width;
-      copy_factor(stage_factors + 4 * i, of_x ? factors.x + at * factors.x_m : factors.w + at * factors.w_n,
+      copy_factor(stage_factors + 4 * i, of_x ? factors.x : factors.w, at * (of_x ? factors.x_m : factors.w_n),
                   at < (of_x ? p.m : end_n));
     }
     copy_async_commit();
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(C::threads)
       const uint32_t of_w = stage_factors + 4 * (C::width + n + g);
       const float w[2] = {load_shared_f(of_w), load_shared_f(of_w + 32)};
 #pragma unroll
-      for (int i = 0; i < 4; i++) v[i] = v[i] * w[i / 2] * (i % 2 ? of_x.y : of_x.x);
+      for (int i = 0; i < 4; i++) v[i] *= w[i / 2] * (i % 2 ? of_x.y : of_x.x);
     }
     if (!plain) {
       int rows[4], columns[4];

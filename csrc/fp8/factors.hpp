@@ -7,22 +7,46 @@
 // (`promoted`, and `blocks`, where each is multiplied by its factors first). `whole` leaves all of K to the tensor
 // cores: fast, and for s8 exact.
 #pragma once
+#include "common/fp8.hpp"
 #include "common/kernel.hpp"
 #include "common/ptx.hpp"
 #include "common/tensor_map.hpp"
 
 namespace tilegemm {
 
+template <> struct scalar<TG_I8> {
+  using type = int8_t;
+  using accumulator = int;
+};
+
 enum class Sums { whole, promoted, blocks };
 
 constexpr int factor_k = 128, factor_n = 128;  // of a block
 
+// Null: no factors.
 struct Factors {
   const float* x;
   int64_t x_m, x_k;
   const float* w;
   int64_t w_n, w_k;
 };
+
+// The factors of a problem, and whether they are of blocks. False: there are factors that no kernel takes.
+// src/family/fp8.rs has the same conditions.
+inline bool factors_of(const tg_gemm_args& args, Factors* factors, bool* blocks) {
+  const tg_scale &a = args.a_scale, &b = args.b_scale;
+  const auto known = [](const tg_scale& scale) { return !scale.ptr || (scale.format == TG_F32 && !scale.zeros); };
+  // What numbers along an extent share: a factor of all, or of so many.
+  const auto all = [](uint32_t shared, int64_t extent) { return shared >= extent; };
+  const bool x_rows = a.ptr && !all(a.rows, args.m), x_blocks = a.ptr && !all(a.columns, args.k);
+  const bool w_rows = b.ptr && !all(b.columns, args.n), w_blocks = b.ptr && !all(b.rows, args.k);
+  *factors = {static_cast<const float*>(a.ptr), x_rows ? a.row_stride : 0, x_blocks ? a.col_stride : 0,
+              static_cast<const float*>(b.ptr), w_rows ? b.col_stride : 0, w_blocks ? b.row_stride : 0};
+  *blocks = x_blocks || w_blocks || (w_rows && b.columns != 1);
+  return known(a) && known(b) && (!x_rows || a.rows == 1) && (!x_blocks || a.columns == factor_k) &&
+         (!w_blocks || b.rows == factor_k) && (!w_rows || b.columns == (*blocks ? factor_n : 1)) &&
+         (!*blocks || (a.ptr && b.ptr));
+}
 
 __device__ __forceinline__ float load_shared_f(uint32_t from) {
   float x;
@@ -33,6 +57,12 @@ __device__ __forceinline__ float load_shared_f(uint32_t from) {
 // Copies a factor to shared memory without waiting, or zero where it does not exist.
 __device__ __forceinline__ void copy_factor(uint32_t to, const float* from, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
+
+// The same of factor `at` of some; without factors the factor is 1.
+__device__ __forceinline__ void copy_factor(uint32_t to, const float* factors, int64_t at, bool exists) {
+  if (factors) copy_factor(to, factors + at, exists);
+  else asm volatile("st.shared.f32 [%0], 0f3F800000;" ::"r"(to) : "memory");
 }
 
 // A warp's copies of the factors of one stage: `rows` of X, then `blocks` of W, for each 128 of K of the stage.
@@ -91,14 +121,6 @@ __device__ __forceinline__ void tma_load_2(const void* map, uint32_t to, uint32_
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(x), "r"(y), "l"(policy)
-      : "memory");
-}
-__device__ __forceinline__ void tma_load_2_multicast(const void* map, uint32_t to, uint32_t barrier, int x, int y,
-                                                     uint64_t policy, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
-      " [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(blocks), "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void tma_store_2(const void* map, uint32_t from, int x, int y) {

@@ -1,8 +1,8 @@
 // The kernel for many rows of X: tiles of 128 rows of X, wgmma's M side, by up to `WIDTH` rows of W, its N side.
 //
 // Two warp groups multiply 64 rows each, two warps load: one the tiles, by TMA, and one the factors of blocks. Blocks
-// stay, and march over the tiles. Two blocks of a cluster share the loads of W (multicast), or take half of K each;
-// then block r stores the rows of warp group r, and receives these rows' sums from the other block.
+// stay, and march over the tiles. Where tiles are few, two blocks of a cluster take half of K each; then block r stores
+// the rows of warp group r, and receives these rows' sums from the other block.
 //
 // Promoted sums need registers twice: for the sums, and for the products of 128 of K. A warp group multiplies half of a
 // wide tile at a time; while it adds the products to the sums, the other warp group has the tensor cores. Registers
@@ -20,19 +20,18 @@
 namespace tilegemm {
 namespace {
 
-// How the blocks of a cluster work together.
-enum class Pair { none, shares_w, splits_k };
-
-template <class T, class OUT, int WIDTH, Sums SUMS, Pair PAIR>
+// `SPLITS`: whether two blocks take half of K each.
+template <class Row, int Width, Sums SUMS, bool SPLITS>
 struct Fp8Gemm {
-  using Element = T;
-  using Out = OUT;
-  using Acc = wgmma_sum<T>;
+  using Element = typename scalar<Row::dtype>::type;
+  using Out = typename scalar<Row::out>::type;
+  using Acc = wgmma_sum<Element>;
   static constexpr Sums sums = SUMS;
-  static constexpr bool blocks = SUMS == Sums::blocks, shares = PAIR == Pair::shares_w, splits = PAIR == Pair::splits_k;
-  static_assert(std::is_same_v<T, __nv_fp8_e4m3> || SUMS == Sums::whole);
-  static constexpr int tile_m = 128, width = WIDTH, depth = 128, cluster = PAIR == Pair::none ? 1 : 2,
-                       sharing = shares ? 2 : 1, consumer_warps = 8, threads = 32 * (consumer_warps + 4);
+  static constexpr bool blocks = SUMS == Sums::blocks, splits = SPLITS;
+  static_assert(std::is_same_v<Element, __nv_fp8_e4m3> || SUMS == Sums::whole);
+  static constexpr int tile_m = 128, width = Width, depth = 128, cluster = SPLITS ? 2 : 1, consumer_warps = 8,
+                       threads = 32 * (consumer_warps + 4);
+  static_assert(Row::tile_m == tile_m && Width <= Row::tile_n && Row::tile_k == depth);
   static_assert(width % 16 == 0);
   static constexpr int x_bytes = tile_m * depth, w_bytes = width * depth, stage_bytes = x_bytes + w_bytes;
   // Columns that a warp group multiplies at a time.
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(C::threads, 1)
     prefetch_tensor_map(&w_map);
     prefetch_tensor_map(&x_map);
     prefetch_tensor_map(&d_map);
-    init_ring(full, empty, C::stages, C::consumer_warps * C::sharing, C::blocks ? 33 : 1);
+    init_ring(full, empty, C::stages, C::consumer_warps, C::blocks ? 33 : 1);
     mbarrier_init(arrived, 1);
     if (C::splits) mbarrier_arrive_expect(arrived, C::inbox_bytes);
     fence_mbarrier_init();
@@ -101,14 +100,11 @@ __global__ void __launch_bounds__(C::threads, 1)
   if (C::cluster > 1) cluster_sync();
   else __syncthreads();
 
-  const auto m0_of = [&](const Tile& tile) { return (tile.m * C::sharing + (C::shares ? rank : 0)) * p.x_box; };
-
   if (warp >= C::consumer_warps) {
     setmaxnreg_dec<C::of_loads>();
     if (warp == C::consumer_warps && lane == 0) {
-      const int slice = p.w_box / C::sharing, mine = C::shares ? rank * slice : 0;  // rows of W that the block loads
       if (first_tile < p.order.total) {
-        const int n0 = p.order.at(first_tile).n * p.w_box + mine;
+        const int n0 = p.order.at(first_tile).n * p.w_box;
         for (int i = 0; i < min(count, p.prefetch); i++) tma_prefetch_2(&w_map, (first + i) * C::depth, n0);
       }
       griddepcontrol_wait();
@@ -116,14 +112,13 @@ __global__ void __launch_bounds__(C::threads, 1)
       Stage at = Stage::to_fill();
       for (int t = first_tile; t < p.order.total; t += step) {
         const Tile tile = p.order.at(t);
-        const int m0 = m0_of(tile), n0 = tile.n * p.w_box + mine;
+        const int m0 = tile.m * p.x_box, n0 = tile.n * p.w_box;
         for (int i = 0; i < count; i++) {
-          const uint32_t x = ring + at.s * C::stage_bytes, w = x + C::x_bytes + mine * C::depth;
+          const uint32_t x = ring + at.s * C::stage_bytes, w = x + C::x_bytes;
           const uint32_t barrier = at.acquire(full, empty, bytes);
           const int k = (first + i) * C::depth;
           tma_load_2(&x_map, x, barrier, k, m0, evict_normal);
-          if (C::shares) tma_load_2_multicast(&w_map, w, barrier, k, n0, evict_normal, 3);
-          else tma_load_2(&w_map, w, barrier, k, n0, evict_normal);
+          tma_load_2(&w_map, w, barrier, k, n0, evict_normal);
           at.advance(C::stages);
         }
       }
@@ -134,7 +129,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       Stage at = Stage::to_fill();
       for (int t = first_tile; t < p.order.total; t += step) {
         const Tile tile = p.order.at(t);
-        const int m0 = m0_of(tile), block = tile.n * p.w_box / factor_n;
+        const int m0 = tile.m * p.x_box, block = tile.n * p.w_box / factor_n;
         typename C::Loader loader(factors, m0, block, p.m - m0, p.w_blocks - block, first, lane);
         for (int i = 0; i < count; i++) {
           at.wait_warp(empty);
@@ -155,14 +150,14 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int group = warp / 4, g = lane / 4, q = lane % 4, own_row = group * 64 + warp % 4 * 16;
   const uint32_t patch = ring + C::patches_at + warp * C::patch_bytes;
   const uint32_t own_factors = stage_factors + group * C::factor_bytes;
-  const uint32_t empty_there = C::shares && lane < 2 ? map_shared(empty, lane) : empty;
-  const auto release = [&](int s) { release_stage(empty_there, s, lane, C::shares, C::sharing); };
+  const auto release = [&](int s) { release_stage(empty, s, lane, false, 1); };
 
   int patch_turn = 0;
   Stage at = Stage::to_read();
   for (int t = first_tile; t < p.order.total; t += step) {
     const Tile tile = p.order.at(t);
-    const int m0 = m0_of(tile), n0 = tile.n * p.w_box, m_end = min(m0 + p.x_box, p.m), n_end = min(n0 + p.w_box, p.n);
+    const int m0 = tile.m * p.x_box, n0 = tile.n * p.w_box, m_end = min(m0 + p.x_box, p.m),
+              n_end = min(n0 + p.w_box, p.n);
 
     griddepcontrol_wait();  // in the threads that read factors, C and the bias, and write D
     // Copies the factors of the group's rows of X, then of W, while the tile's first products are under way.
@@ -172,7 +167,7 @@ __global__ void __launch_bounds__(C::threads, 1)
         for (int i = threadIdx.x % 128; i < 64 + C::width; i += 128) {
           const bool of_x = i < 64;
           const int of = of_x ? m0 + group * 64 + i : n0 + i - 64;
-          copy_factor(own_factors + 4 * i, of_x ? factors.x + of * factors.x_m : factors.w + of * factors.w_n,
+          copy_factor(own_factors + 4 * i, of_x ? factors.x : factors.w, of * (of_x ? factors.x_m : factors.w_n),
                       of < (of_x ? m_end : n_end));
         }
         copy_async_commit();
@@ -314,31 +309,20 @@ __global__ void __launch_bounds__(C::threads, 1)
         }
       };
       // The compiler knows where blocks of W begin in a tile, except in the narrowest tiles, which seldom have rows of
-      // two blocks: tiles begin at multiples of 32 rows of W, narrow ones of 16. To select factors by column costs 19
-      // %.
+      // two blocks. To select factors by column costs 19 %.
       const int offset = C::blocks ? n0 % factor_n : 0;
       if constexpr (!C::blocks || C::width % factor_n == 0) {
         multiply([](int column) { return column / factor_n; });
-      } else if constexpr (C::width < 96) {
+      } else if constexpr (C::width < factor_n) {
         if (offset + p.w_box <= factor_n) multiply([](int) { return 0; });
         else multiply([&](int column) { return offset + column >= factor_n ? 1 : 0; });
       } else {
-        constexpr int unit = C::width > 128 ? 32 : 16;
-        const auto from = [&](auto i) {
-          constexpr int known = decltype(i)::value * unit;
-          if constexpr (known < factor_n && (known == 0 || known + C::width > factor_n)) {
-            if (offset == known) multiply([](int column) { return (known + column) / factor_n; });
-          }
+        const auto from = [&](auto at) {
+          constexpr int known = decltype(at)::value;
+          if (offset == known) multiply([](int column) { return (known + column) / factor_n; });
         };
-        if (C::width <= factor_n && offset + C::width <= factor_n) {
-          multiply([](int) { return 0; });
-        } else {
-          if constexpr (C::width > factor_n) from(std::integral_constant<int, 0>{});
-          from(std::integral_constant<int, 1>{}), from(std::integral_constant<int, 2>{});
-          from(std::integral_constant<int, 3>{}), from(std::integral_constant<int, 4>{});
-          from(std::integral_constant<int, 5>{}), from(std::integral_constant<int, 6>{});
-          from(std::integral_constant<int, 7>{});
-        }
+        from(std::integral_constant<int, 0>{}), from(std::integral_constant<int, 32>{});
+        from(std::integral_constant<int, 64>{}), from(std::integral_constant<int, 96>{});
       }
     }
     if constexpr (!C::blocks) {
@@ -401,8 +385,7 @@ __global__ void __launch_bounds__(C::threads, 1)
       const auto get = [&](int j) {
         const float2 of_w = load_shared_2(own_factors + 4 * (64 + 8 * j + 2 * q));
         float4 v = scaled(j, 1.0f);
-        v.x *= of_w.x, v.y *= of_w.y, v.z *= of_w.x, v.w *= of_w.y;
-        v.x *= of_x[0], v.y *= of_x[0], v.z *= of_x[1], v.w *= of_x[1];
+        v.x *= of_w.x * of_x[0], v.y *= of_w.y * of_x[0], v.z *= of_w.x * of_x[1], v.w *= of_w.y * of_x[1];
         return v;
       };
       if constexpr (sizeof(Out) == 2) {
