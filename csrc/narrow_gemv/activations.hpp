@@ -36,7 +36,8 @@ struct Powers {
 // Eight numbers of K.
 template <class T>
 struct Piece {
-  uint4 words[sizeof(T) / 2];
+  static constexpr int quarters = sizeof(T) / 2;  // words of 16 bytes
+  uint4 words[quarters];
 
   __device__ __forceinline__ uint32_t most() const {
     if constexpr (sizeof(T) == 4) {
@@ -55,64 +56,32 @@ struct Piece {
     }
   }
 
-  // Times a power of two, which is 1 where `AS_IT_IS`.
-  template <bool AS_IT_IS>
-  __device__ __forceinline__ uint4 halves(float factor) const {
-    const auto pair = [&](uint32_t first, uint32_t second) {
-      return narrow::bits(__floats2half2_rn(__uint_as_float(first) * factor, __uint_as_float(second) * factor));
-    };
-    if constexpr (sizeof(T) == 4) {
-      const uint4 &x = words[0], &y = words[1];
-      return {pair(x.x, x.y), pair(x.z, x.w), pair(y.x, y.y), pair(y.z, y.w)};
-    } else if constexpr (AS_IT_IS) {
-      return words[0];
-    } else if constexpr (std::is_same_v<T, __half>) {
-      const auto both = [&](uint32_t two) {
-        const float2 numbers = __half22float2(narrow::halves(two));
-        return narrow::bits(__floats2half2_rn(numbers.x * factor, numbers.y * factor));
-      };
-      const uint4& all = words[0];
-      return {both(all.x), both(all.y), both(all.z), both(all.w)};
-    } else {
-      const auto both = [&](uint32_t two) { return pair(two << 16, two & 0xffff0000u); };
-      const uint4& all = words[0];
-      return {both(all.x), both(all.y), both(all.z), both(all.w)};
-    }
-  }
-};
-
-// Numbers `k` to `k` + 7 of row m; zeros behind K. `WHOLE`: pieces are aligned, and all of a piece exists, or none.
-// Without that test for each piece, all loads are under way at once.
-template <class T, bool WHOLE>
-__device__ __forceinline__ Piece<T> load_piece(const tg_gemm_args& args, int m, int k, bool exists) {
-  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
-  const T* const from = static_cast<const T*>(args.a.ptr) + m * args.a.row_stride + k;
-  Piece<T> piece = {};
-  if constexpr (WHOLE) {
-    if (exists && k < args.k) {
-#pragma unroll
-      for (int i = 0; i < int(sizeof(T) / 2); i++) piece.words[i] = reinterpret_cast<const uint4*>(from)[i];
-    }
-  } else {
-    Bits numbers[8];
+  // In f16, times a power of two, and their sum. f32 is rounded; numbers of 16 bits are exact, except for those that are
+  // too small to count.
+  __device__ __forceinline__ uint4 halves(float factor, float& sum) const {
+    float numbers[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      numbers[i] = 0;
-      if (exists && k + i < args.k) numbers[i] = reinterpret_cast<const Bits*>(from)[i];
+      const uint4& all = words[quarters == 2 ? i / 4 : 0];
+      const int at = quarters == 2 ? i % 4 : i / 2;
+      const uint32_t word = at == 0 ? all.x : at == 1 ? all.y : at == 2 ? all.z : all.w;
+      if constexpr (sizeof(T) == 4) numbers[i] = __uint_as_float(word);
+      else if constexpr (Powers<T, true>::is_half) numbers[i] = __half2float(__ushort_as_half(word >> i % 2 * 16));
+      else numbers[i] = __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
+      numbers[i] *= factor;
     }
-    memcpy(&piece, numbers, sizeof piece);
+    uint32_t pairs[4];
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const __half2 pair = __floats2half2_rn(numbers[2 * i], numbers[2 * i + 1]);
+      pairs[i] = narrow::bits(pair);
+      const float2 stored = sizeof(T) == 4 ? __half22float2(pair) : make_float2(numbers[2 * i], numbers[2 * i + 1]);
+      sum += stored.x + stored.y;
+    }
+    return {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
-  return piece;
-}
-
-// The sum of eight halves.
-__device__ __forceinline__ float sum_of(const uint4& piece) {
-  const auto pair = [](uint32_t two) {
-    const float2 numbers = __half22float2(narrow::halves(two));
-    return numbers.x + numbers.y;
-  };
-  return (pair(piece.x) + pair(piece.y)) + (pair(piece.z) + pair(piece.w));
-}
+};
 
 // Stores piece p of row m.
 template <class S>
@@ -127,73 +96,123 @@ __device__ __forceinline__ void store_piece(uint8_t* x, const uint4& piece, int 
   *reinterpret_cast<uint4*>(x + at) = piece;
 }
 
-// The warps of a part of K take its slots [begin, end), of all rows; a warp takes every `warps`-th segment of a row.
-// `meanwhile` runs when the first loads are on their way.
-template <class S, class T, bool WHOLE, class Meanwhile>
-__device__ __forceinline__ void take_pieces(const tg_gemm_args& args, const GemvShape& shape, uint8_t* x, float* powers,
-                                            float* sums, uint32_t* flags, int begin, int end, int warp,
-                                            const Meanwhile& meanwhile) {
-  using OfSegment = Powers<T, S::needs_sums>;
-  constexpr bool as_it_is = OfSegment::is_half && !S::needs_sums;
-  constexpr int at_once = 8 / int(sizeof(T));
-  const int lane = threadIdx.x % 32, warps = shape.warps_n, rows = int(args.m);
-  const int pieces = (end - begin) * (S::slot_k / 8), items = rows * ((pieces + 31) / 32);
-  // Item i is segment i / rows of row i % rows: 32 pieces, one for each lane.
-#pragma unroll 1
-  for (int first = warp; first == warp || first < items; first += at_once * warps) {
-    Piece<T> piece[at_once];
-    int m[at_once], segment[at_once];
+// Where a part of K has its activations in shared memory: numbers, powers and sums of segments, bits of rows.
+struct Staged {
+  uint8_t* x;
+  float *powers, *sums;
+  uint32_t* flags;
+};
+
+// The activations of a part of K: slots [begin, end), of all rows. The part's warps take items in turns; item i is
+// segment i / rows of row i % rows: 32 pieces, one for each lane.
+template <class S>
+class Stager {
+  const tg_gemm_args& args_;
+  const GemvShape& shape_;
+  const Staged to_;
+  const int first_k_, rows_, pieces_, items_;
+  const int bytes_;  // of a number
+  bool is_whole_;    // pieces are aligned, and all of a piece exists, or none
+
+  static constexpr int words = 8;  // of 16 bytes, that a lane has under way
+
+  // A piece whose numbers are loaded one by one.
+  template <class Bits>
+  __device__ __noinline__ static void load_numbers(uint4* words, const Bits* from, int existing) {
+    Bits numbers[8];
 #pragma unroll
-    for (int i = 0; i < at_once; i++) {
-      const int item = first + i * warps;
-      segment[i] = shape.by_m.quotient(item), m[i] = item - segment[i] * rows;
-      const int p = segment[i] * 32 + lane;
-      piece[i] = load_piece<T, WHOLE>(args, m[i], begin * S::slot_k + p * 8, item < items && p < pieces);
+    for (int i = 0; i < 8; i++) numbers[i] = i < existing ? from[i] : Bits(0);
+    memcpy(words, numbers, sizeof numbers);
+  }
+
+  // Zeros behind K.
+  template <class Bits>
+  __device__ __forceinline__ void load(uint4 (&loaded)[words], int first) const {
+    constexpr int quarters = sizeof(Bits) / 2;
+#pragma unroll
+    for (int i = 0; i < words / quarters; i++) {
+      const int item = first + i * shape_.warps_n, segment = shape_.by_m.quotient(item), m = item - segment * rows_;
+      const int p = segment * 32 + int(threadIdx.x % 32), k = first_k_ + p * 8;
+      const bool exists = item < items_ && p < pieces_ && k < args_.k;
+      const Bits* const from = static_cast<const Bits*>(args_.a.ptr) + m * args_.a.row_stride + k;
+      uint4 piece[quarters] = {};
+      if (is_whole_) {
+#pragma unroll
+        for (int q = 0; q < quarters; q++) {
+          if (exists) piece[q] = reinterpret_cast<const uint4*>(from)[q];
+        }
+      } else if (exists) {
+        load_numbers(piece, from, int(min(args_.k - k, int64_t(8))));
+      }
+#pragma unroll
+      for (int q = 0; q < quarters; q++) loaded[i * quarters + q] = piece[q];
     }
-    if (first == warp) meanwhile();
+  }
+
+  template <class T>
+  __device__ __forceinline__ void store(const uint4 (&loaded)[words], int first) const {
+    using OfSegment = Powers<T, S::needs_sums>;
+    constexpr int quarters = Piece<T>::quarters;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < at_once; i++) {
-      if (first + i * warps >= items) break;
-      const int p = segment[i] * 32 + lane;
-      const uint32_t most = __reduce_max_sync(~0u, piece[i].most());
+    for (int i = 0; i < words / quarters; i++) {
+      const int item = first + i * shape_.warps_n, segment = shape_.by_m.quotient(item), m = item - segment * rows_;
+      if (item >= items_) break;
+      Piece<T> piece;
+#pragma unroll
+      for (int q = 0; q < quarters; q++) piece.words[q] = loaded[i * quarters + q];
+      const int p = segment * 32 + lane;
+      const uint32_t most = __reduce_max_sync(~0u, piece.most());
       const OfSegment power(most);
-      const uint4 halves = piece[i].template halves<as_it_is>(
-          S::needs_sums && lane % 2 ? power.to_half * 0.0625f : power.to_half);
-      if (p < pieces) store_piece<S>(x, halves, rows, m[i], p);
+      float sum = 0;
+      uint4 halves = piece.words[0];
+      if constexpr (!OfSegment::is_half || S::needs_sums)
+        halves = piece.halves(S::needs_sums && lane % 2 ? power.to_half * 0.0625f : power.to_half, sum);
+      if (p < pieces_) store_piece<S>(to_.x, halves, rows_, m, p);
       if constexpr (S::needs_sums) {
         // A segment is a slot. Sums as Product begins with them: times the usual zero where no zeros are stored.
         constexpr int lanes = S::scaled / 8;
         constexpr float times = -S::Half::factor * (S::has_zeros ? 1 : narrow::usual_zero(S::codes));
-        float sum = sum_of(halves) * (lane % 2 ? 16 * times : times);
+        sum *= lane % 2 ? 16 * times : times;
 #pragma unroll
         for (int bit = lanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-        if (lane % lanes == 0) sums[(segment[i] * S::scales + lane / lanes) * S::most_m + m[i]] = sum;
+        if (lane % lanes == 0) to_.sums[(segment * S::scales + lane / lanes) * S::most_m + m] = sum;
       }
       if (lane == 0) {
-        powers[segment[i] * S::most_m + m[i]] = power.from_half / S::Half::factor;
-        if (most >= OfSegment::infinity) atomicOr(flags + m[i], most > OfSegment::infinity ? has_nan : has_infinity);
+        to_.powers[segment * S::most_m + m] = power.from_half / S::Half::factor;
+        if (most >= OfSegment::infinity) atomicOr(to_.flags + m, most > OfSegment::infinity ? has_nan : has_infinity);
       }
     }
   }
-}
 
-template <class S, class Meanwhile>
-__device__ __forceinline__ void take_activations(const tg_gemm_args& args, const GemvShape& shape, uint8_t* x,
-                                                 float* powers, float* sums, uint32_t* flags, int begin, int end,
-                                                 int warp, const Meanwhile& meanwhile) {
-  const auto take = [&](auto type) {
-    using T = decltype(type);
-    const uintptr_t odd = reinterpret_cast<uintptr_t>(args.a.ptr) | (args.m > 1 ? args.a.row_stride * sizeof(T) : 0);
-    const bool is_whole = odd % 16 == 0 && args.k % 8 == 0;
-    if (is_whole) take_pieces<S, T, true>(args, shape, x, powers, sums, flags, begin, end, warp, meanwhile);
-    else take_pieces<S, T, false>(args, shape, x, powers, sums, flags, begin, end, warp, meanwhile);
-  };
-  switch (args.types.a) {
-    case TG_F16: take(__half{}); break;
-    case TG_BF16: take(__nv_bfloat16{}); break;
-    default: take(float{}); break;
+ public:
+  __device__ __forceinline__ Stager(const tg_gemm_args& args, const GemvShape& shape, const Staged& to, int begin,
+                                    int end)
+      : args_(args), shape_(shape), to_(to), first_k_(begin * S::slot_k), rows_(int(args.m)),
+        pieces_((end - begin) * (S::slot_k / 8)), items_(rows_ * ((pieces_ + 31) / 32)),
+        bytes_(args.types.a == TG_F32 ? 4 : 2) {
+    const uintptr_t odd = reinterpret_cast<uintptr_t>(args.a.ptr) | (args.m > 1 ? args.a.row_stride * bytes_ : 0);
+    is_whole_ = odd % 16 == 0 && args.k % 8 == 0;
   }
-}
+
+  // Takes a warp's items. `meanwhile` runs when the first loads are on their way.
+  template <class Meanwhile>
+  __device__ __forceinline__ void take(int warp, const Meanwhile& meanwhile) const {
+    const int step = words * 2 / bytes_ * shape_.warps_n;
+#pragma unroll 1
+    for (int first = warp; first == warp || first < items_; first += step) {
+      uint4 loaded[words];
+      if (bytes_ == 4) load<uint32_t>(loaded, first);
+      else load<uint16_t>(loaded, first);
+      if (first == warp) meanwhile();
+      switch (args_.types.a) {
+        case TG_F16: store<__half>(loaded, first); break;
+        case TG_BF16: store<__nv_bfloat16>(loaded, first); break;
+        default: store<float>(loaded, first); break;
+      }
+    }
+  }
+};
 
 }  // namespace
 }  // namespace tilegemm

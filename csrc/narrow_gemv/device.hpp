@@ -11,9 +11,8 @@
 namespace tilegemm {
 namespace {
 
-// Slots that a warp requests in L2 before it waits for the kernel before.
-template <class S>
-constexpr int slots_ahead = S::bits == 4 ? 0 : 2;
+// Slots that a warp requests in L2 before it waits for the kernel before. More cost the time that TMA takes for them.
+constexpr int slots_ahead = 1;
 
 __device__ __forceinline__ bool is_clustered(const GemvShape& shape) {
 #if __CUDA_ARCH__ >= 900
@@ -107,7 +106,7 @@ __global__ void __launch_bounds__(S::threads, 1)
 #ifdef NGEMV_TUNE
   const int early = args.overlap >> 4;
 #else
-  const int early = args.overlap ? slots_ahead<S> : 0;
+  const int early = args.overlap ? slots_ahead : 0;
 #endif
   for (int slot = begin; slot < min(end, begin + early); slot++) codes.prefetch(rows, slot);
   uint32_t* const flags = reinterpret_cast<uint32_t*>(shared + shape.flags_at);
@@ -139,11 +138,12 @@ __global__ void __launch_bounds__(S::threads, 1)
   };
   uint8_t *const scales = shared + shape.beside_at + warp * S::beside_bytes, *const zeros = scales + S::scales_bytes;
   ScaleLoader<S> beside(args, shape);
-  uint8_t* const x_of_part = shared + shape.x_at + warp_k * shape.x_pitch;
-  float* const powers = reinterpret_cast<float*>(shared + shape.powers_at + warp_k * shape.powers_pitch);
-  float* const x_sums = reinterpret_cast<float*>(shared + shape.sums_at + warp_k * shape.sums_pitch);
+  const Staged staged{shared + shape.x_at + warp_k * shape.x_pitch,
+                      reinterpret_cast<float*>(shared + shape.powers_at + warp_k * shape.powers_pitch),
+                      reinterpret_cast<float*>(shared + shape.sums_at + warp_k * shape.sums_pitch),
+                      flags + 16 * warp_k};
   // W behind X: else X would arrive last.
-  take_activations<S>(args, shape, x_of_part, powers, x_sums, flags + 16 * warp_k, begin, end, warp_n, [&] {
+  Stager<S>(args, shape, staged, begin, end).take(warp_n, [&] {
 #pragma unroll 1
     for (int stage = 0; stage < shape.stages; stage++) load_next(stage);
     beside.begin_pass(rows);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(S::threads, 1)
   const uint8_t* x_begin[S::tiles];
 #pragma unroll
   for (int tile = 0; tile < S::tiles; tile++)
-    x_begin[tile] = x_of_part + min(8 * tile + (by_matrices ? lane % 8 : g), int(args.m) - 1) * m_pitch +
+    x_begin[tile] = staged.x + min(8 * tile + (by_matrices ? lane % 8 : g), int(args.m) - 1) * m_pitch +
                     (by_matrices ? lane / 8 * pitch : t * x_of_lane);
   const int key = first_row_of(g);
   const int codes_at = warp * shape.stages * shape.slot_pitch + key * S::slot_bytes +
@@ -202,13 +202,13 @@ __global__ void __launch_bounds__(S::threads, 1)
         const uint8_t *const scale = scales + scales_at + step * (S::scales_bytes / 2),
                       *const zero = zeros + zeros_at + step * (S::zeros_bytes / 2);
         const float* const x_sum =
-            x_sums + ((slot - begin) * S::scales + step * S::scales_of_step) * S::most_m + 2 * t;
+            staged.sums + ((slot - begin) * S::scales + step * S::scales_of_step) * S::most_m + 2 * t;
         if constexpr (S::is_fine) product.fine_step(shared, place, x, pitch, scale, zero, x_sum);
         else product.wide_step(shared + place, x, pitch, scale, zero, x_sum, t);
 #pragma unroll
         for (int tile = 0; tile < S::tiles; tile++) x[tile] += x_of_step;
       }
-      product.add_part(powers + (slot - begin) / S::segment_slots * S::most_m, t);
+      product.add_part(staged.powers + (slot - begin) / S::segment_slots * S::most_m, t);
       __syncwarp();  // all lanes have read the slot and the factors
       load_next(codes.stage());
       codes.advance(shape);
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(S::threads, 1)
 #pragma unroll
       for (int i = 0; i < S::tiles * 2 * S::rows_of_lane; i++)
         copy[i] = sums[i / (2 * S::rows_of_lane)][i / S::rows_of_lane % 2][i % S::rows_of_lane];
-      repair<S>(args, flags + 16 * warp_k, copy, here.first, here.existing, int64_t(begin) * S::slot_k,
+      repair<S>(args, staged.flags, copy, here.first, here.existing, int64_t(begin) * S::slot_k,
                 min(int64_t(end) * S::slot_k, args.k));
 #pragma unroll
       for (int i = 0; i < S::tiles * 2 * S::rows_of_lane; i++)

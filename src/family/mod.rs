@@ -16,6 +16,7 @@ mod gguf;
 mod gguf_gemv;
 mod gguf_grouped_gemv;
 pub(crate) mod model;
+mod narrow_gemv;
 mod outer;
 mod reference;
 mod simt_gemm;
