@@ -116,13 +116,16 @@ class Stager {
 
   static constexpr int words = 8;  // of 16 bytes, that a lane has under way
 
-  // A piece whose numbers are loaded one by one.
+  // 16 bytes of numbers that are loaded one by one.
   template <class Bits>
-  __device__ __noinline__ static void load_numbers(uint4* words, const Bits* from, int existing) {
-    Bits numbers[8];
+  __device__ __noinline__ static uint4 load_numbers(const Bits* from, int existing) {
+    uint32_t words_of[4] = {};
 #pragma unroll
-    for (int i = 0; i < 8; i++) numbers[i] = i < existing ? from[i] : Bits(0);
-    memcpy(words, numbers, sizeof numbers);
+    for (int i = 0; i < int(16 / sizeof(Bits)); i++) {
+      const uint32_t number = i < existing ? from[i] : 0;
+      words_of[i * sizeof(Bits) / 4] |= number << i * sizeof(Bits) % 4 * 8;
+    }
+    return make_uint4(words_of[0], words_of[1], words_of[2], words_of[3]);
   }
 
   // Zeros behind K.
@@ -135,17 +138,17 @@ class Stager {
       const int p = segment * 32 + int(threadIdx.x % 32), k = first_k_ + p * 8;
       const bool exists = item < items_ && p < pieces_ && k < args_.k;
       const Bits* const from = static_cast<const Bits*>(args_.a.ptr) + m * args_.a.row_stride + k;
-      uint4 piece[quarters] = {};
-      if (is_whole_) {
 #pragma unroll
-        for (int q = 0; q < quarters; q++) {
-          if (exists) piece[q] = reinterpret_cast<const uint4*>(from)[q];
+      for (int q = 0; q < quarters; q++) {
+        constexpr int numbers = 16 / sizeof(Bits);
+        uint4& word = loaded[i * quarters + q];
+        word = {};
+        if (is_whole_) {
+          if (exists) word = reinterpret_cast<const uint4*>(from)[q];
+        } else if (exists) {
+          word = load_numbers(from + q * numbers, int(min(args_.k - k, int64_t(8))) - q * numbers);
         }
-      } else if (exists) {
-        load_numbers(piece, from, int(min(args_.k - k, int64_t(8))));
       }
-#pragma unroll
-      for (int q = 0; q < quarters; q++) loaded[i * quarters + q] = piece[q];
     }
   }
 

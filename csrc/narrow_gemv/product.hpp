@@ -73,9 +73,14 @@ struct Product {
     }
   }
 
-  // What the lane's sums begin with: what plain codes have too much. `less`: zeros of the lane's rows, where they are
-  // stored; `x_sums`: of rows 2 t and 2 t + 1 of X, (SCALE,M).
-  __device__ __forceinline__ static void begin(float (&sums)[S::units][S::tiles][4], const uint32_t (&less)[rows],
+  // What is subtracted from codes, from what is stored of a row's zero.
+  __device__ __forceinline__ static uint32_t less(uint32_t zero) {
+    return S::has_zeros ? zero : narrow::less_zero(narrow::usual_zero(S::codes));
+  }
+
+  // What the lane's sums begin with: what plain codes have too much. `zero`: of the lane's rows, where zeros are stored;
+  // `x_sums`: of rows 2 t and 2 t + 1 of X, (SCALE,M).
+  __device__ __forceinline__ static void begin(float (&sums)[S::units][S::tiles][4], const uint32_t (&zero)[rows],
                                                const float* x_sums) {
 #pragma unroll
     for (int tile = 0; tile < S::tiles; tile++) {
@@ -86,7 +91,7 @@ struct Product {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
           sums[unit][tile][e] = e % 2 ? of_x.y : of_x.x;
-          if constexpr (Half::plain && S::has_zeros) sums[unit][tile][e] *= __uint_as_float(less[2 * unit + e / 2]);
+          if constexpr (Half::plain && S::has_zeros) sums[unit][tile][e] *= __uint_as_float(zero[2 * unit + e / 2]);
         }
       }
     }
@@ -103,11 +108,9 @@ struct Product {
 #pragma unroll
       for (int j = 0; j < pieces; j++) b[tile][j] = *reinterpret_cast<const uint4*>(x[tile] + j * pitch);
     }
-    uint32_t scale[rows], less[rows];
+    uint32_t scale[rows], zero[rows] = {};
     if constexpr (S::way == Way::wide) load_words(scales, scale);
-#pragma unroll
-    for (int r = 0; r < rows; r++) less[r] = narrow::less_zero(narrow::usual_zero(S::codes));
-    if constexpr (S::has_zeros) load_words(zeros, less);
+    if constexpr (S::has_zeros) load_words(zeros, zero);
     uint32_t group[2] = {};  // the scales of the lane's two groups of 16, of all its rows, a byte each
     if constexpr (S::way == Way::groups_of_16) {
 #pragma unroll
@@ -118,7 +121,7 @@ struct Product {
       }
     }
     float sum[S::units][S::tiles][4];
-    if constexpr (S::way == Way::wide) begin(sum, less, x_sums);
+    if constexpr (S::way == Way::wide) begin(sum, zero, x_sums);
 #pragma unroll
     for (int unit = 0; unit < S::units; unit++) {
       const uint4 of_rows[2] = {*reinterpret_cast<const uint4*>(codes + 2 * unit * 8 * S::slot_bytes),
@@ -146,7 +149,7 @@ struct Product {
         for (int r = 0; r < 2; r++) {
 #pragma unroll
           for (int j = 0; j < words; j++) {
-            Half::from(word_of(of_rows[r], i + j), less[2 * unit + r], a[r][j]);
+            Half::from(word_of(of_rows[r], i + j), less(zero[2 * unit + r]), a[r][j]);
             if constexpr (S::way == Way::groups_of_16) {
 #pragma unroll
               for (int p = 0; p < Half::pairs; p++)
@@ -179,13 +182,11 @@ struct Product {
     constexpr int of_scale = 4 / S::scales_of_step;
 #pragma unroll
     for (int s = 0; s < S::scales_of_step; s++) {
-      uint32_t scale[rows], less[rows];
+      uint32_t scale[rows], zero[rows] = {};
       load_words(scales + s * S::rows * 4, scale);
-#pragma unroll
-      for (int r = 0; r < rows; r++) less[r] = narrow::less_zero(narrow::usual_zero(S::codes));
-      if constexpr (S::has_zeros) load_words(zeros + s * S::rows * 4, less);
+      if constexpr (S::has_zeros) load_words(zeros + s * S::rows * 4, zero);
       float sum[S::units][S::tiles][4];
-      begin(sum, less, x_sums + s * S::most_m);
+      begin(sum, zero, x_sums + s * S::most_m);
 #pragma unroll
       for (int c = s * of_scale; c < (s + 1) * of_scale; c++) {
         uint32_t b[S::tiles][Half::pairs];
@@ -200,7 +201,7 @@ struct Product {
           uint32_t a[2][Half::pairs];
 #pragma unroll
           for (int r = 0; r < 2; r++)
-            Half::from(*reinterpret_cast<const uint32_t*>(words + (2 * unit + r) * 8 * S::slot_bytes), less[2 * unit + r],
+            Half::from(*reinterpret_cast<const uint32_t*>(words + (2 * unit + r) * 8 * S::slot_bytes), less(zero[2 * unit + r]),
                        a[r]);
 #pragma unroll
           for (int p = 0; p < Half::pairs; p += 2) {

@@ -219,9 +219,9 @@ impl NarrowGemv {
     /// The best plan for each size of a cluster and number of units, with its time.
     fn ways(&self, case: &Case) -> Vec<(Config, f64)> {
         let Some(way) = Way::of(case.problem) else { return Vec::new() };
-        let clusters = CLUSTERS.into_iter().filter(|cluster| {
-            *cluster == 1 || (case.kernel.arch.capability >= 90 && *cluster <= case.device.sm_count)
-        });
+        let clusters = CLUSTERS
+            .into_iter()
+            .filter(|cluster| *cluster == 1 || (case.kernel.arch.capability >= 90 && *cluster <= case.device.sm_count));
         let kinds = clusters.flat_map(|cluster| UNITS.map(move |units| (cluster, units)));
         let best = |(cluster, units)| {
             let timed = plans(cluster, units).map(|plan| (plan.config(case.problem.m), self.us(case, way, &plan)));

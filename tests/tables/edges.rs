@@ -288,9 +288,17 @@ fn half_precision() -> Vec<Edge> {
 }
 
 fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Problem)> {
-    let all = [few_rows(), gates(), gguf_and_groups(), narrow_weights(), few_rows_of_narrow_weights(), f32_and_f64(), half_precision()]
-        .into_iter()
-        .flatten();
+    let all = [
+        few_rows(),
+        gates(),
+        gguf_and_groups(),
+        narrow_weights(),
+        few_rows_of_narrow_weights(),
+        f32_and_f64(),
+        half_precision(),
+    ]
+    .into_iter()
+    .flatten();
     all.map(|Edge { kernel, within, beyond }| {
         let kernel = by_name(kernel).unwrap_or_else(|| panic!("{kernel} is no kernel"));
         let device =
