@@ -17,6 +17,7 @@ mod gguf;
 mod gguf_gemv;
 mod gguf_grouped_gemv;
 pub(crate) mod model;
+mod narrow_gemv;
 mod outer;
 mod reference;
 mod simt_gemm;

@@ -244,3 +244,62 @@ fn other_results_and_an_epilogue_are_taken_as_for_dense_weights() {
     let error = h100().plan(&problem.with(|p| p.d.format = F16), Policy::default()).unwrap_err().to_string();
     assert!(error.contains("kernels for such operands write bf16 or f32, not f16"), "{error}");
 }
+
+/// Up to 8 rows run on their codes, whatever the format and the factors that the kernels for few rows take.
+#[test]
+fn few_rows_run_on_their_codes() {
+    let (n, k) = (SIZES[1], SIZES[2]);
+    let scales = [
+        None,
+        Some(Scale::of_tensor(F32)),
+        Some(Scale::of_rows(BF16)),
+        Some(Scale::of_groups(F16, 128, n)),
+        Some(Scale::of_groups(BF16, 64, n)),
+        Some(Scale::of_groups(F8E8M0, 32, n)),
+        Some(Scale::of_blocks(F32, [128, 128], k)),
+        Some(Scale::of_blocks(BF16, [64, 96], k)),
+    ];
+    for device in [DeviceInfo::h100(), DeviceInfo::h200()] {
+        let dispatcher = Dispatcher::hypothetical(device).without_tuning();
+        for (b, scale) in [F8E4M3, U4, F4E2M1, I8, U8].into_iter().flat_map(|b| scales.map(|scale| (b, scale))) {
+            for m in [1, 3, 8] {
+                let problem = Problem::narrow([m, n, k], BF16, b, scale);
+                let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
+                assert_eq!(plan.kernel.family, "narrow_gemv", "{problem}: {}", plan.name());
+                assert!(plan.expected_us < 40.0, "{problem}: {} us", plan.expected_us);
+            }
+        }
+    }
+    let of_16 = Scale::of_groups(F8E4M3, 16, n);
+    let of = |b: Format| h100().plan(&Problem::narrow([1, n, k], BF16, b, Some(of_16)), Policy::own()).unwrap();
+    assert_eq!(of(F4E2M1).kernel.family, "narrow_gemv");
+    assert_ne!(of(U4).kernel.family, "narrow_gemv");
+}
+
+/// What the kernels for few rows say that they take, they have a configuration for, however many rows W has: from 16 multiprocessors on, the smallest slice of a card.
+#[test]
+fn few_rows_have_a_configuration_wherever_they_are_taken() {
+    let kernels = || KERNELS.iter().filter(|kernel| kernel.family == "narrow_gemv");
+    assert!(kernels().count() >= 15);
+    let (mut taken, mut refused) = (0, 0);
+    for (kernel, sms) in kernels().flat_map(|kernel| [16, 78, 132, 148].map(|sms| (kernel, sms))) {
+        let mut device = DeviceInfo::h100();
+        (device.sm_count, device.capability) = (sms, kernel.arch.capability);
+        for (m, k) in [(1, 1), (16, 64), (8, 4096), (16, 8192), (1, 131_072), (8, 20_480), (16, 10_240), (5, 1_000_000)]
+        {
+            for (n, group) in [(1, 128), (33, 32), (5000, 64), (1 << 20, 128)] {
+                let types = kernel.types;
+                let scale = Scale::of_groups(F16, group, n);
+                let problem = Problem::narrow([m, n, k], types.a, types.b, Some(scale)).canonical().problem;
+                if kernel.supports(&problem, &device).is_err() {
+                    refused += 1;
+                    continue;
+                }
+                let configs = kernel.configurations(&problem, &device);
+                assert!(!configs.is_empty(), "{kernel} has none for {problem} on {sms} multiprocessors");
+                taken += 1;
+            }
+        }
+    }
+    assert!(taken > 800 && refused > 100, "{taken} taken, {refused} refused");
+}

@@ -249,6 +249,31 @@ fn eight_bits() -> Vec<Edge> {
     edges
 }
 
+/// Few rows of narrow weights: tiles of 16 rows, TMA, and groups that are multiples of what a warp multiplies at a time.
+fn few_rows_of_narrow_weights() -> Vec<Edge> {
+    let u4 = "narrow_gemv_sm90_bf16_u4_nt_16x512x256_1x1";
+    let f4 = "narrow_gemv_sm90_bf16_f4e2m1_nt_16x512x256_1x1";
+    let i8 = "narrow_gemv_sm90_bf16_i8_nt_16x512x128_1x1";
+    let plain = narrow(Format::U4, [3, 512, 1024], 128);
+    let of_16 = |format: Format| {
+        narrow(Format::F4E2M1, [3, 512, 1024], 16).with(|p| p.b.scale.iter_mut().for_each(|s| s.format = format))
+    };
+    let far = |stride: i64| plain.with(|p| p.b.scale.iter_mut().for_each(|scale| scale.row_stride = stride));
+    vec![
+        edge(u4, narrow(Format::U4, [16, 512, 1024], 128), narrow(Format::U4, [17, 512, 1024], 128)),
+        edge(u4, narrow(Format::U4, [1, HALF - 1, 32], 32), narrow(Format::U4, [1, HALF, 32], 32)),
+        edge(u4, narrow(Format::U4, [3, 512, 1000], 96), narrow(Format::U4, [3, 512, 1000], 48)),
+        edge(u4, plain, misaligned(plain, |p| &mut p.b, 8)),
+        edge(u4, misaligned(plain, |p| &mut p.a, 2), plain.with(|p| p.b.col_stride = 1 << 41)),
+        // Bytes from a group to the next are counted in 32 bits.
+        edge(u4, far((1 << 31) - 1), far(1 << 31)),
+        edge(u4, plain, far(-512)),
+        edge(f4, of_16(Format::F8E4M3), of_16(F16)),
+        edge(i8, narrow(Format::I8, [3, 512, 1024], 32), narrow(Format::I8, [3, 512, 1024], 16)),
+        edge(i8, narrow(Format::I8, [3, 512, 1024], 64), Problem::narrow([3, 512, 1024], F16, Format::I8, None)),
+    ]
+}
+
 fn f32_and_f64() -> Vec<Edge> {
     let simt = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let parts = "sm90_bf16x6_f32_nt_128x64x32_1x1";
@@ -314,9 +339,18 @@ fn half_precision() -> Vec<Edge> {
 }
 
 fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Problem)> {
-    let all = [few_rows(), gates(), gguf_and_groups(), narrow_weights(), eight_bits(), f32_and_f64(), half_precision()]
-        .into_iter()
-        .flatten();
+    let all = [
+        few_rows(),
+        gates(),
+        gguf_and_groups(),
+        narrow_weights(),
+        few_rows_of_narrow_weights(),
+        eight_bits(),
+        f32_and_f64(),
+        half_precision(),
+    ]
+    .into_iter()
+    .flatten();
     all.map(|Edge { kernel, within, beyond }| {
         let kernel = by_name(kernel).unwrap_or_else(|| panic!("{kernel} is no kernel"));
         let device =
