@@ -12,8 +12,8 @@ __device__ __forceinline__ __half2 halves(uint32_t pair) { return reinterpret_ca
 __device__ __forceinline__ uint32_t less_zero(uint32_t zero) { return 0xe400e400u + zero * 0x00010001u; }
 
 // A word of codes becomes `pairs` pairs. Pair i has k = 2 t + 8 i and its neighbour (4 bits, word t of 16 bytes), or
-// bytes 2 i and 2 i + 1. The numbers are those of the codes less zero, times `factor`. `less`: less_zero(). `plain`: zero
-// is not subtracted, and those of odd pairs are 16 times as large.
+// bytes 2 i and 2 i + 1. The numbers are those of the codes less zero, times `factor`. `less`: less_zero(). `plain`:
+// zero is not subtracted, and those of odd pairs are 16 times as large.
 template <tg_format> struct Half;
 
 // Codes are the last bits of subnormal numbers.

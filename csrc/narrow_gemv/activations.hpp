@@ -1,9 +1,9 @@
 // Activations in shared memory: in f16, in the order of the fragments of operand B.
 //
-// Numbers are multiplied by a power of two, one for each row of X and segment of 256 numbers, so that the largest is near
-// 2^15: of bf16, all down to 2^-33 of the largest are exact, and f32 is rounded to f16's 11 bits. Sums over a segment are
-// multiplied by the inverse. f16 numbers are taken as they are, except beside plain codes (narrow/half.hpp): there every
-// other piece is divided by 16.
+// Numbers are multiplied by a power of two, one for each row of X and segment of 256 numbers, so that the largest is
+// near 2^15: of bf16, all down to 2^-33 of the largest are exact, and f32 is rounded to f16's 11 bits. Sums over a
+// segment are multiplied by the inverse. f16 numbers are taken as they are, except beside plain codes
+// (narrow/half.hpp): there every other piece is divided by 16.
 #pragma once
 #include "narrow_gemv/shape.hpp"
 
@@ -13,8 +13,8 @@ namespace {
 // Bits of a row of X, of a part of K.
 constexpr uint32_t has_infinity = 1, has_nan = 2;
 
-// The powers of a segment, from its largest number in bits, without sign: that of a NaN, of an infinity, or of a number.
-// With infinities no other number counts.
+// The powers of a segment, from its largest number in bits, without sign: that of a NaN, of an infinity, or of a
+// number. With infinities no other number counts.
 template <class T, bool PLAIN>
 struct Powers {
   static constexpr bool is_half = std::is_same_v<T, __half>;
@@ -56,8 +56,8 @@ struct Piece {
     }
   }
 
-  // In f16, times a power of two, and their sum. f32 is rounded; numbers of 16 bits are exact, except for those that are
-  // too small to count.
+  // In f16, times a power of two, and their sum. f32 is rounded; numbers of 16 bits are exact, except for those that
+  // are too small to count.
   __device__ __forceinline__ uint4 halves(float factor, float& sum) const {
     float numbers[8];
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_piece(uint8_t* x, const uint4& piece, int 
   // some neighbouring pieces of a step.
   constexpr uint32_t pieces = S::step_k / 32;
   const uint32_t q = p;
-  const uint32_t at = !S::is_fine      ? ((q / (4 * pieces) * pieces + q % pieces) * rows + m) * 64 + q / pieces % 4 * 16
+  const uint32_t at = !S::is_fine    ? ((q / (4 * pieces) * pieces + q % pieces) * rows + m) * 64 + q / pieces % 4 * 16
                       : S::bits == 4 ? (q * rows + m) * 16
                                      : (q / 2 * rows + m) * 32 + q % 2 * 16;
   *reinterpret_cast<uint4*>(x + at) = piece;

@@ -1,6 +1,6 @@
-// The kernel: a team of blocks has rows of W, each of its blocks a part of K, and each warp some of the rows, and a part
-// of the block's part. A warp goes through its part of K, and through one group of rows after the other, without waiting
-// for the other warps. The block that owns a row of W adds the parts in order.
+// The kernel: a team of blocks has rows of W, each of its blocks a part of K, and each warp some of the rows, and a
+// part of the block's part. A warp goes through its part of K, and through one group of rows after the other, without
+// waiting for the other warps. The block that owns a row of W adds the parts in order.
 #pragma once
 #include "narrow_gemv/activations.hpp"
 #include "narrow_gemv/exact.hpp"
@@ -11,7 +11,7 @@
 namespace tilegemm {
 namespace {
 
-// Slots that a warp requests in L2 before it waits for the kernel before. More cost the time that TMA takes for them.
+// Slots that a warp requests in L2 before it waits for the kernel before. TMA takes time for each.
 constexpr int slots_ahead = 1;
 
 __device__ __forceinline__ bool is_clustered(const GemvShape& shape) {
@@ -103,11 +103,7 @@ __global__ void __launch_bounds__(S::threads, 1)
   launch_dependents();
   CodeLoader<S> codes(map, args, shape, base, warp);
   PassRows rows(args, shape, team, 0, warp_n), rows_to_load = rows;
-#ifdef NGEMV_TUNE
-  const int early = args.overlap >> 4;
-#else
   const int early = args.overlap ? slots_ahead : 0;
-#endif
   for (int slot = begin; slot < min(end, begin + early); slot++) codes.prefetch(rows, slot);
   uint32_t* const flags = reinterpret_cast<uint32_t*>(shared + shape.flags_at);
   const Inbox<S> inbox{shape, base, int(args.m), rank};
@@ -180,8 +176,7 @@ __global__ void __launch_bounds__(S::threads, 1)
 #pragma unroll
       for (int r = 0; r < S::rows_of_lane; r++) {
         const int row = key + 8 * r;
-        const int64_t at =
-            row < here.existing ? shape.by_rows.quotient(here.first + row) * args.b_scale.col_stride : 0;
+        const int64_t at = row < here.existing ? shape.by_rows.quotient(here.first + row) * args.b_scale.col_stride : 0;
         of_row[r] = narrow::factor_at(format_of_factors(args), factors_of(args), at);
       }
     }
@@ -199,8 +194,9 @@ __global__ void __launch_bounds__(S::threads, 1)
 #pragma unroll 1
       for (int step = 0; step < 2; step++) {
         const int place = codes_at + codes.stage() * shape.slot_pitch + (step ^ (key >> 2)) * S::step_bytes;
-        const uint8_t *const scale = scales + scales_at + step * (S::scales_bytes / 2),
-                      *const zero = zeros + zeros_at + step * (S::zeros_bytes / 2);
+        const uint8_t *const scale = scales + scales_at + step * (S::scales_bytes / 2), *const zero =
+                                                                                            zeros + zeros_at +
+                                                                                            step * (S::zeros_bytes / 2);
         const float* const x_sum =
             staged.sums + ((slot - begin) * S::scales + step * S::scales_of_step) * S::most_m + 2 * t;
         if constexpr (S::is_fine) product.fine_step(shared, place, x, pitch, scale, zero, x_sum);

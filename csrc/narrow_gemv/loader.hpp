@@ -21,7 +21,8 @@ __device__ __forceinline__ int place_of(int row) {
 struct PassRows {
   int first, existing;  // of W
 
-  __device__ __forceinline__ PassRows(const tg_gemm_args& args, const GemvShape& shape, int team, int pass, int warp_n) {
+  __device__ __forceinline__ PassRows(const tg_gemm_args& args, const GemvShape& shape, int team, int pass,
+                                      int warp_n) {
     const int in_team = pass * shape.rows_of_pass, in_pass = warp_n * shape.rows_of_warp;
     first = team * shape.rows + in_team + in_pass;
     const int of_pass = min(min(shape.rows - in_team, shape.rows_of_pass), int(args.n) - team * shape.rows - in_team);
@@ -47,7 +48,8 @@ class CodeLoader {
   int stage_ = 0, parity_ = 0;  // to read
 
  public:
-  __device__ __forceinline__ CodeLoader(const CUtensorMap& map, const tg_gemm_args&, const GemvShape& shape, uint32_t shared, int warp)
+  __device__ __forceinline__ CodeLoader(const CUtensorMap& map, const tg_gemm_args&, const GemvShape& shape,
+                                        uint32_t shared, int warp)
       : map_(map), to_(shared + warp * shape.stages * shape.slot_pitch),
         barriers_(shared + shape.barriers_at + 16 + warp * shape.stages * 8) {
     if (threadIdx.x % 32 == 0) {
@@ -96,19 +98,21 @@ class CodeLoader {
   int stage_ = 0;  // to read
 
  public:
-  __device__ __forceinline__ CodeLoader(const CUtensorMap&, const tg_gemm_args& args, const GemvShape& shape, uint32_t shared, int warp)
-      
-      : args_(args), row_bytes_(narrow::bytes_of(S::codes, args.b.col_stride)), to_(shared + warp * shape.stages * shape.slot_pitch) {}
+  __device__ __forceinline__ CodeLoader(const CUtensorMap&, const tg_gemm_args& args, const GemvShape& shape,
+                                        uint32_t shared, int warp)
+
+      : args_(args), row_bytes_(narrow::bytes_of(S::codes, args.b.col_stride)),
+        to_(shared + warp * shape.stages * shape.slot_pitch) {}
 
   __device__ __forceinline__ void load(const GemvShape& shape, int stage, const PassRows& rows, int slot) const {
     const int first = threadIdx.x % 32 / 8, piece = threadIdx.x % 8, at = slot * S::slot_bytes + piece * 16;
     const int size = min(max(shape.bytes_of_k - at, 0), 16);  // zeros behind the end
     const uint32_t to = to_ + stage * shape.slot_pitch + first * S::slot_bytes + (piece ^ first) * 16;
-    const uint8_t* from =
-        static_cast<const uint8_t*>(args_.b.ptr) + (int64_t(rows.first) + first) * row_bytes_ + at;
+    const uint8_t* from = static_cast<const uint8_t*>(args_.b.ptr) + (int64_t(rows.first) + first) * row_bytes_ + at;
 #pragma unroll
     for (int i = 0; i < S::rows / 4; i++, from += 4 * row_bytes_) {
-      if (first + 4 * i < rows.existing) copy_async_16((to ^ i % 2 * 64) + i * 4 * S::slot_bytes, from, size, evict_first);
+      if (first + 4 * i < rows.existing)
+        copy_async_16((to ^ i % 2 * 64) + i * 4 * S::slot_bytes, from, size, evict_first);
     }
     copy_async_commit();
   }

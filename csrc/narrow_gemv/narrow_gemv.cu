@@ -1,12 +1,12 @@
 // Up to 16 rows of activations times narrow weights, at the speed of memory.
 //
-// Codes become f16 numbers, exactly, and are multiplied on tensor cores by activations in f16 (activations.hpp). Factors
-// multiply sums over the numbers of K that share one, in f32. A sum that is not finite is computed once more, number by
-// number (exact.hpp).
+// Codes become f16 numbers, exactly, and are multiplied on tensor cores by activations in f16 (activations.hpp).
+// Factors multiply sums over the numbers of K that share one, in f32. A sum that is not finite is computed once more,
+// number by number (exact.hpp).
 //
 // A configuration has, in `tile`, the rows of X that an instance is for and the rows of W that a block multiplies at a
-// time; in `cluster`, the blocks that share K; in `split`, all parts of K; and in `stages`, slots of a warp's ring. There
-// is no workspace.
+// time; in `cluster`, the blocks that share K; in `split`, all parts of K; and in `stages`, slots of a warp's ring.
+// There is no workspace.
 #include "common/launch.hpp"
 #include "common/tensor_map.hpp"
 #include "narrow_gemv/device.hpp"
@@ -17,8 +17,8 @@ namespace {
 // W in boxes of a slot: 128 bytes of a warp's rows.
 inline bool map_of_codes(CUtensorMap* map, const tg_gemm_args& args, const GemvShape& shape) {
   // The stride of a single row has no effect.
-  const int64_t row_bytes = args.n == 1 ? ceil_div(shape.bytes_of_k, 16) * 16
-                                        : narrow::bytes_of(args.types.b, args.b.col_stride);
+  const int64_t row_bytes =
+      args.n == 1 ? ceil_div(shape.bytes_of_k, 16) * 16 : narrow::bytes_of(args.types.b, args.b.col_stride);
   return tensor_map<3>(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, args.b.ptr,
                        {cuuint64_t(shape.bytes_of_k), cuuint64_t(args.n), 1},
                        {cuuint64_t(row_bytes), cuuint64_t(row_bytes)}, {128, cuuint32_t(shape.rows_of_warp), 1},
@@ -62,9 +62,8 @@ tg_status run_by_factors(const tg_gemm_args& args, const GemvPlan& plan, int64_t
     if constexpr (Row::b == TG_U4) {
       if (scale.zeros) return run_sized<Row, Way::wide, true>(args, plan, teams);
     }
-    return run_sized<Row, Way::wide, Row::b == TG_U8>(args, plan, teams);
+    return run_sized < Row, Way::wide, Row::b == TG_U8 > (args, plan, teams);
   }
-#ifndef NGEMV_TUNE
   if constexpr (Row::b == TG_F4E2M1) {
     if (scale.rows == 16 && scale.format == TG_F8E4M3) return run_sized<Row, Way::groups_of_16>(args, plan, teams);
   } else {
@@ -73,7 +72,6 @@ tg_status run_by_factors(const tg_gemm_args& args, const GemvPlan& plan, int64_t
   if constexpr (narrow::is_packed(Row::b)) {
     if (scale.rows % (step / 4) == 0) return run_sized<Row, Way::fine1, has_zeros>(args, plan, teams);
   }
-#endif
   return TG_UNSUPPORTED;
 }
 

@@ -1,8 +1,8 @@
 // A step: 64 bytes of each of a warp's rows of W, times up to 16 rows of X.
 //
 // Codes are operand A of mma.m16n8k16, X is operand B. Lane (g, t) has row first_row_of(g) of the warp's rows and every
-// eighth behind it. Where a scale multiplies sums over a whole step, the lane takes 16 neighbouring bytes of the step: the
-// order of k is free. Otherwise it takes word t of each 16 bytes.
+// eighth behind it. Where a scale multiplies sums over a whole step, the lane takes 16 neighbouring bytes of the step:
+// the order of k is free. Otherwise it takes word t of each 16 bytes.
 #pragma once
 #include "narrow_gemv/shape.hpp"
 
@@ -78,8 +78,8 @@ struct Product {
     return S::has_zeros ? zero : narrow::less_zero(narrow::usual_zero(S::codes));
   }
 
-  // What the lane's sums begin with: what plain codes have too much. `zero`: of the lane's rows, where zeros are stored;
-  // `x_sums`: of rows 2 t and 2 t + 1 of X, (SCALE,M).
+  // What the lane's sums begin with: what plain codes have too much. `zero`: of the lane's rows, where zeros are
+  // stored; `x_sums`: of rows 2 t and 2 t + 1 of X, (SCALE,M).
   __device__ __forceinline__ static void begin(float (&sums)[S::units][S::tiles][4], const uint32_t (&zero)[rows],
                                                const float* x_sums) {
 #pragma unroll
@@ -140,7 +140,7 @@ struct Product {
         if constexpr (S::way == Way::wide) return sum[unit];
         else return part[unit];
       }();
-// Pairs of two words at a time: then pairs of X are neighbours in registers.
+      // Pairs of two words at a time: then pairs of X are neighbours in registers.
       constexpr int words = Half::pairs == 4 ? 2 : 1;
 #pragma unroll
       for (int i = 0; i < 4; i += words) {
@@ -178,7 +178,8 @@ struct Product {
 
   // `codes`: the lane's word of the first 16 bytes of its first row, of which those behind differ in bits 4 and 5.
   __device__ __forceinline__ void fine_step(const uint8_t* shared, uint32_t codes, const uint8_t* const (&x)[S::tiles],
-                                            int pitch, const uint8_t* scales, const uint8_t* zeros, const float* x_sums) {
+                                            int pitch, const uint8_t* scales, const uint8_t* zeros,
+                                            const float* x_sums) {
     constexpr int of_scale = 4 / S::scales_of_step;
 #pragma unroll
     for (int s = 0; s < S::scales_of_step; s++) {
@@ -201,8 +202,8 @@ struct Product {
           uint32_t a[2][Half::pairs];
 #pragma unroll
           for (int r = 0; r < 2; r++)
-            Half::from(*reinterpret_cast<const uint32_t*>(words + (2 * unit + r) * 8 * S::slot_bytes), less(zero[2 * unit + r]),
-                       a[r]);
+            Half::from(*reinterpret_cast<const uint32_t*>(words + (2 * unit + r) * 8 * S::slot_bytes),
+                       less(zero[2 * unit + r]), a[r]);
 #pragma unroll
           for (int p = 0; p < Half::pairs; p += 2) {
             const uint32_t of_w[4] = {a[0][p], a[1][p], a[0][p + 1], a[1][p + 1]};

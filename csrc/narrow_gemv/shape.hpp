@@ -1,8 +1,8 @@
 // How a block of narrow_gemv is laid out: what the host chooses, and where everything lies in shared memory.
 //
-// A team is the blocks of a cluster. A team has `rows` rows of W, in passes of `rows_of_pass`. Its blocks have a part of
-// K each, and so have their warps along K (warps_k); the warps along N (warps_n) have up to `rows_of_warp` rows each. K is
-// counted in slots of 128 bytes of a row of W.
+// A team is the blocks of a cluster. A team has `rows` rows of W, in passes of `rows_of_pass`. Its blocks have a part
+// of K each, and so have their warps along K (warps_k); the warps along N (warps_n) have up to `rows_of_warp` rows
+// each. K is counted in slots of 128 bytes of a row of W.
 #pragma once
 #include "narrow/half.hpp"
 
@@ -62,7 +62,7 @@ struct GemvShape {
   bool scales_in_words;
   uint32_t scale_stride;  // bytes from a group to the next
   Divisor by_warps_n, by_parts, by_group, by_rows, by_m;
-  int slot_pitch;  // bytes
+  int slot_pitch;                                                   // bytes
   int x_at, x_pitch, powers_at, powers_pitch, sums_at, sums_pitch;  // of a part of K
   int beside_at, inbox_at, inbox_bytes, flags_at, barriers_at, shared_bytes;
 
@@ -96,8 +96,8 @@ GemvShape shape_of(const tg_gemm_args& args, const GemvPlan& plan, int64_t teams
                 beside_at = sums_at + plan.warps_k * sums_pitch,
                 inbox_at = multiple(beside_at + warps * S::beside_bytes, 16),
                 inbox_bytes = ceil_div(plan.warps_n, plan.cluster) * parts * args.m * S::rows * 4,
-                flags_at = inbox_at + inbox_bytes * (passes > 1 ? 2 : 1), barriers_at = flags_at + plan.warps_k * 16 * 4,
-                bytes = barriers_at + 2 * 8 + warps * plan.stages * 8;
+                flags_at = inbox_at + inbox_bytes * (passes > 1 ? 2 : 1),
+                barriers_at = flags_at + plan.warps_k * 16 * 4, bytes = barriers_at + 2 * 8 + warps * plan.stages * 8;
   // Lanes of rows that do not exist read on behind a slot.
   const int64_t least_bytes = x_at - pitch + S::rows * S::slot_bytes, all = bytes > least_bytes ? bytes : least_bytes;
   const int64_t of_rows = scale.ptr && scale.columns < args.n ? scale.columns : args.n;

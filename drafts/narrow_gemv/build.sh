@@ -1,12 +1,7 @@
 #!/bin/bash
-# Builds the draft's driver: ./build.sh [ARCH]
-cd "$(dirname "$0")"; A=${1:-90a}; U=${2:-1}; O=target/narrow_gemv_o$U
-NV=../../third_party/dist/cuda-13.5/bin/nvcc
-F="-gencode=arch=compute_$A,code=sm_$A -std=c++17 --expt-relaxed-constexpr -DNDEBUG -O3 -DNGEMV_TRACE -DNGEMV_UNROLL=$U -I . -I ../../csrc"
-mkdir -p $O; FAIL=0
-for f in v_f8 v_8 v_u4 v_e2m1 driver; do
-  if [ ! -e $O/$f.$A.o ] || [ -n "$(find . ../../csrc/common ../../csrc/tilegemm.h -newer $O/$f.$A.o \( -name '*.hpp' -o -name $f.cu -o -name '*.h' \) | head -1)" ]; then
-    nice -n 2 $NV $F -Xptxas -v -c -o $O/$f.$A.o $f.cu > $O/$f.log 2>&1 || { FAIL=1; grep -E "error" $O/$f.log | head; }
-  fi
-done
-[ $FAIL = 0 ] && $NV -gencode=arch=compute_$A,code=sm_$A -cudart static -o driver.$A.$U $O/{v_f8,v_8,v_u4,v_e2m1,driver}.$A.o && strip driver.$A.$U && gzip -k9f driver.$A.$U && rm driver.$A.$U && ls -la driver.$A.$U.gz
+# Builds the driver beside the kernels of this tree, without cargo: ./build.sh [ARCH]; then ./driver check [configurations of a case] [cases], or ./driver.
+cd "$(dirname "$0")"; A=${1:-90}; O=../../target/narrow_gemv_driver; mkdir -p $O; O=$(cd $O && pwd)
+F="-gencode=arch=compute_$A,code=sm_$A -std=c++17 --expt-relaxed-constexpr -DNDEBUG -O3 -I ../../csrc -I $O"
+python3 rows.py $O $A
+for b in u4 f8e4m3 f4e2m1 i8 u8; do nvcc $F -DTG_ROWS="\"$O/$b.inc\"" -c -o $O/$b.o ../../csrc/narrow_gemv/narrow_gemv.cu & done; wait
+nvcc $F -o $O/driver $O/*.o driver.cu -x cu ../../csrc/registry.cpp ../../csrc/limits.cpp && echo $O/driver
