@@ -31,7 +31,7 @@ class FactorCopier {
       copy_async_16(to + unit * line + 16 * piece, from, 16, evict_first);
     }
   }
-  // The same of any strides. Rows behind the end of W get any numbers.
+  // The same of any strides; a null pointer: ones. Rows behind the end of W get any numbers.
   __device__ __forceinline__ void copy_numbers(uint32_t to, int line, const void* matrix, int bytes, int stage,
                                                int n0) const {
 #pragma unroll 1
@@ -43,7 +43,7 @@ class FactorCopier {
 #pragma unroll
         for (int r = 0; r < in_flight; r++) {
           const int n = min(n0 + first + 32 * r + lane_, int(p_.args.n) - 1);
-          bits[r] = factor_bits(matrix, bytes, place_of_factor(p_, group, n));
+          bits[r] = matrix ? factor_bits(matrix, bytes, place_of_factor(p_, group, n)) : p_.factor_one;
         }
 #pragma unroll
         for (int r = 0; r < in_flight; r++) {

@@ -247,7 +247,7 @@ class Multiplier {
   // `row_warp`: of the block's rows of W. `zero` is zero.
   __device__ Multiplier(const Problem& p, const Rings& rings, int row_warp, int k_part, int lane, uint32_t zero)
       : rings_(rings), codes_(zero), row_(row_warp * 16 + lane / 4), lane_(lane), k_part_(k_part), group_(row_warp / 4),
-        factor_bytes_(p.factor_bytes), factor_format_(p.args.b_scale.format),
+        factor_bytes_(p.factor_bytes), factor_format_(p.factor_format),
         has_zeros_(p.args.b_scale.zeros != nullptr) {
     const uint32_t at = row_ * w_row + (lane / 4 << 4) + lane % 4 * (S::has_nibbles ? 4 : 2);
     lane_at_ = at + k_part * S::w_box_bytes;

@@ -23,8 +23,9 @@ template <class S, int UNIT>
 bool takes_factors(const tg_gemm_args& args) {
   const tg_scale& scale = args.b_scale;
   const bool is_row = scale.rows >= args.k, in_units = is_row || scale.rows % UNIT == 0;
-  if constexpr (S::is_late) return !scale.ptr || is_row;
-  if (!scale.ptr || !in_units) return false;
+  if (!scale.ptr) return true;
+  if constexpr (S::is_late) return is_row;
+  if (!in_units) return false;
   switch (scale.format) {
     case TG_F32: return UNIT == 128;
     case TG_F16:
@@ -38,15 +39,29 @@ int bytes_of_factor(tg_format format) {
   return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1;
 }
 
+// What a kernel reads as factors: ones, where there are none.
+struct FactorFormat {
+  tg_format format;
+  int bytes;
+  uint32_t one;
+};
+template <class S, int UNIT>
+FactorFormat factor_format(const tg_scale& scale) {
+  if (scale.ptr) return {scale.format, bytes_of_factor(scale.format), 0};
+  if (S::code == TG_F4E2M1 && UNIT == 16) return {TG_F8E4M3, 1, 0x38};
+  if (S::code == TG_F4E2M1 && UNIT == 32) return {TG_F8E8M0, 1, 127};
+  return {TG_BF16, 2, 0x3f80};
+}
+
 // Whether lines of factors and of zeros can be copied in pieces of 16 bytes.
 bool has_vectors(const tg_scale& scale, int64_t k) {
   const int64_t bytes = bytes_of_factor(scale.format), stride = scale.rows >= k ? 0 : scale.row_stride;
-  return scale.columns == 1 && scale.col_stride == 1 && stride * bytes % 16 == 0 &&
+  return scale.ptr && scale.columns == 1 && scale.col_stride == 1 && stride * bytes % 16 == 0 &&
          reinterpret_cast<uintptr_t>(scale.ptr) % 16 == 0 &&
          (!scale.zeros || (reinterpret_cast<uintptr_t>(scale.zeros) % 16 == 0 && stride % 16 == 0));
 }
 
-template <class S>
+template <class S, int UNIT>
 tg_status run(const tg_gemm_args& args) {
   using T = typename S::Number;
   const int m = int(args.m), n = int(args.n), k = int(args.k), split = args.config.split;
@@ -64,13 +79,16 @@ tg_status run(const tg_gemm_args& args) {
     return TG_UNSUPPORTED;
   const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
   const auto by = [](uint32_t shared, int64_t extent) { return Divisor(std::min(int64_t(shared), extent)); };
+  const FactorFormat factors = factor_format<S, UNIT>(args.b_scale);
   const Epilogue<T, float> epilogue(args);
   Problem p{args,
             x_box,
             m_tiles,
             tiles,
             of_part * S::batches,
-            bytes_of_factor(args.b_scale.format),
+            factors.format,
+            factors.bytes,
+            factors.one,
             Divisor(m_tiles),
             by(args.b_scale.ptr ? args.b_scale.rows : UINT32_MAX, args.k),
             by(args.b_scale.ptr ? args.b_scale.columns : UINT32_MAX, args.n),
@@ -97,7 +115,7 @@ tg_status launch(const tg_gemm_args* problem) {
   using S = Shape<Row::b, typename scalar<Row::dtype>::type, Row::tile_m, Row::tile_k>;
   static_assert(Row::tile_n == S::height);
   if (!is_tiled || !takes_factors<S, Row::tile_k>(args)) return TG_UNSUPPORTED;
-  return run<S>(args);
+  return run<S, Row::tile_k>(args);
 }
 
 }  // namespace tilegemm
