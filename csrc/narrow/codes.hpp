@@ -2,8 +2,8 @@
 //
 // An object has constants in registers. The compiler would make them anew for each use, unless they depend on a zero
 // that the compiler does not know. Whole warps make an object. Conversions subtract the zero, which a row has as a
-// constant, zero_of() the zero. Numbers of f4e2m1 come out smaller by a power of two, and a product with a factor brings
-// them back (narrow/folded.hpp).
+// constant, zero_of() the zero. Numbers of f4e2m1 come out smaller by a power of two, and a product with a factor
+// brings them back (narrow/folded.hpp).
 #pragma once
 #include <type_traits>
 

@@ -6,8 +6,8 @@
 namespace tilegemm::narrow {
 namespace {
 
-// Whether `is_bad`(word, b) holds for a byte b of a word, of so many bytes; not for zeros. For a whole warp. `from` is a
-// multiple of 16.
+// Whether `is_bad`(word, b) holds for a byte b of a word, of so many bytes; not for zeros. For a whole warp. `from` is
+// a multiple of 16.
 template <class Is>
 __device__ __forceinline__ bool any_word(const void* from, int64_t bytes, const Is& is_bad) {
   bool bad = false;

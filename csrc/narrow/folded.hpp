@@ -15,13 +15,13 @@ __device__ __forceinline__ float factor_of(tg_format format, uint32_t bits) {
                              : __half2float(__ushort_as_half(uint16_t(bits)));
 }
 
-// In f32, f16 or bf16. Most have more bits than bf16, or those of f32 than f16: a second number has the rest. In f16
-// numbers are brought to the middle of the range: weights of 64 and more are too large, and factors keep nine bits from
-// 2^-26 on.
+// In f32, f16 or bf16. Most have more bits than bf16, or those of f32 than f16: a second number has the rest. Numbers
+// are brought to where the second number is no subnormal number; in f16 weights of 64 and more are too large then, and
+// factors keep nine bits from 2^-26 on.
 template <tg_format F, class T, int UNIT>
 struct Folded {
   // Results have to be multiplied by this power of two.
-  static constexpr float left = is_half<T> ? 0x1p-10f : 1.0f;
+  static constexpr float left = is_half<T> ? 0x1p-10f : 0x1p-40f;
   uint32_t high, low;
 
   __device__ __forceinline__ void set(tg_format format, uint32_t bits) {

@@ -49,8 +49,7 @@ class FactorCopier {
         for (int r = 0; r < in_flight; r++) {
           const uint32_t there = to + unit * line + (first + 32 * r + lane_) * bytes;
           if (bytes == 4) store_shared(there, __uint_as_float(bits[r]));
-          else if (bytes == 2)
-            asm volatile("st.shared.u16 [%0], %1;" ::"r"(there), "h"(uint16_t(bits[r])) : "memory");
+          else if (bytes == 2) asm volatile("st.shared.u16 [%0], %1;" ::"r"(there), "h"(uint16_t(bits[r])) : "memory");
           else store_shared_8(there, uint8_t(bits[r]));
         }
       }

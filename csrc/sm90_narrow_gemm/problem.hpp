@@ -8,12 +8,12 @@ namespace {
 
 struct Problem {
   tg_gemm_args args;
-  int x_box;                           // rows of X of a tile
-  int m_tiles, tiles;                  // along M, and of all of D
-  int batches_of_part;                 // of K
+  int x_box;            // rows of X of a tile
+  int m_tiles, tiles;   // along M, and of all of D
+  int batches_of_part;  // of K
   tg_format factor_format;
-  int factor_bytes;     // of a factor
-  uint32_t factor_one;  // its bits where there are no factors
+  int factor_bytes;                    // of a factor
+  uint32_t factor_one;                 // its bits where there are no factors
   Divisor m_divisor, group, of_block;  // tiles along M; numbers of K, and rows of W, with one factor
   bool vectors;                        // lines of factors and of zeros are at multiples of 16 bytes
   bool wide, plain;  // rows of D are at multiples of 16 bytes; the epilogue is the product times alpha

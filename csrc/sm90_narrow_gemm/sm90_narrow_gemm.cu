@@ -1,8 +1,8 @@
 // Hopper: rows of activations times narrow weights with their factors and zeros, from 9 rows to any number.
 //
 // W is on wgmma's M side (swap AB), from registers: a warp group has 64 rows of W. Codes arrive by TMA, factors and
-// zeros by cp.async as they lie, and become numbers of 16 bits in registers on their way to wgmma. Activations arrive by
-// TMA. Sums are in f32. Codes less their zeros are exact in 16 bits. A tile's K is the unit of its factors:
+// zeros by cp.async as they lie, and become numbers of 16 bits in registers on their way to wgmma. Activations arrive
+// by TMA. Sums are in f32. Codes less their zeros are exact in 16 bits. A tile's K is the unit of its factors:
 //
 //   256: a row of W has one factor, which multiplies the sums in the end.
 //   128: groups of 128 along K and multiples, and blocks. Up to 128 rows of A factors multiply the sums of a unit; wider
@@ -35,9 +35,7 @@ bool takes_factors(const tg_gemm_args& args) {
   }
 }
 
-int bytes_of_factor(tg_format format) {
-  return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1;
-}
+int bytes_of_factor(tg_format format) { return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1; }
 
 // What a kernel reads as factors: ones, where there are none.
 struct FactorFormat {

@@ -33,12 +33,8 @@ struct Results {
   bool is_part, wide;
 
   // The row and the column of number e of a lane of two fragments, 16 rows of W from n0 on by 16 rows of X from m0 on.
-  __device__ __forceinline__ static int row(int m0, int e) {
-    return m0 + e / 4 * 8 + threadIdx.x % 4 * 2 + e % 2;
-  }
-  __device__ __forceinline__ static int column(int n0, int e) {
-    return n0 + threadIdx.x % 32 / 4 + e % 4 / 2 * 8;
-  }
+  __device__ __forceinline__ static int row(int m0, int e) { return m0 + e / 4 * 8 + threadIdx.x % 4 * 2 + e % 2; }
+  __device__ __forceinline__ static int column(int n0, int e) { return n0 + threadIdx.x % 32 / 4 + e % 4 / 2 * 8; }
   __device__ __forceinline__ bool has(int m, int n_at) const { return m < m_end && n_at >= n_from && n_at < n; }
 
   // Stores two fragments. For whole warps.
