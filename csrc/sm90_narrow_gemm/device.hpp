@@ -8,18 +8,9 @@
 namespace tilegemm {
 namespace {
 
-// The numbers of K of a block: in batches, in stages of codes, and rounds of each part of K. Parts of K have as many
-// rounds as the first, whose codes come first.
+// The numbers of K of a block, in batches and in stages of codes.
 struct Range {
-  int begin, end, stage_begin, stage_end, rounds;
-
-  template <class S>
-  __device__ static Range of(const Problem& p, int part, S) {
-    const int k_batches = (int(p.args.k) + batch - 1) / batch, begin = part * p.batches_of_part;
-    const int end = min(begin + p.batches_of_part, k_batches), rest = min((end - begin) % S::batches, S::own_batches);
-    const int rounds = (end - begin) / S::batches * S::own_rounds + (rest + S::round_batches - 1) / S::round_batches;
-    return {begin, end, begin / S::batches, (end + S::batches - 1) / S::batches, rounds};
-  }
+  int begin, end, stage_begin, stage_end;
 };
 
 // The thread that loads codes.
@@ -45,26 +36,33 @@ __device__ __forceinline__ void load_codes(const CUtensorMap& w_map, const Probl
   launch_dependents();
 }
 
-// The thread that loads X: a round of each part of K for a stage. Behind the end of K there are zeros.
+// The thread that loads X: for a stage some batches of each part of K, as far as they are.
 template <class S>
 __device__ __forceinline__ void load_x(const CUtensorMap& x_map, const Problem& p, const Rings& rings, const Range& k) {
   griddepcontrol_wait();
-  const uint32_t bytes = S::k_parts * S::round_batches * p.x_box * 128;
   Stage x = Stage::to_fill();
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     const int m0 = place_of<S>(p, tile).m0;
-    for (int round = 0; round < k.rounds; round++) {
-      const int first = k.begin + round / S::own_rounds * S::batches + round % S::own_rounds * S::round_batches;
-      const uint32_t barrier = x.acquire(rings.x_full, rings.x_empty, bytes);
+    for (int b = k.begin; b < k.end; b += S::batches) {
+      for (int i = 0; i < min(S::own_batches, k.end - b); i += S::x_own) {
+        const auto each = [&](const auto& use) {
 #pragma unroll
-      for (int part = 0; part < S::k_parts; part++) {
+          for (int part = 0; part < S::k_parts; part++) {
 #pragma unroll
-        for (int b = 0; b < S::round_batches; b++) {
-          const uint32_t to = rings.x + x.s * S::x_bytes + (part * S::round_batches + b) * S::x_box_bytes;
-          tma_load(&x_map, to, barrier, (first + part * S::own_batches + b) * batch, m0, 0, evict_normal);
-        }
+            for (int j = 0; j < S::x_own; j++) {
+              const int of_stage = part * S::own_batches + i + j;
+              if (b + of_stage < k.end) use(part * S::x_own + j, (b + of_stage) * batch);
+            }
+          }
+        };
+        int count = 0;
+        each([&](int, int) { count++; });
+        const uint32_t barrier = x.acquire(rings.x_full, rings.x_empty, count * p.x_box * 128);
+        each([&](int box, int from) {
+          tma_load(&x_map, rings.x + x.s * S::x_bytes + box * S::x_box_bytes, barrier, from, m0, 0, evict_normal);
+        });
+        x.advance(S::x_stages);
       }
-      x.advance(S::x_stages);
     }
   }
 }
@@ -77,7 +75,9 @@ __global__ void __launch_bounds__(S::threads, 1)
   extern __shared__ __align__(1024) uint8_t shared[];
   const Rings rings = Rings::of(shared, S{});
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, part = blockIdx.y;
-  const Range k = Range::of(p, part, S{});
+  const int k_batches = (int(p.args.k) + batch - 1) / batch, begin = part * p.batches_of_part;
+  const int end = min(begin + p.batches_of_part, k_batches);
+  const Range k{begin, end, begin / S::batches, (end + S::batches - 1) / S::batches};
   constexpr int loader_w = S::warps, loader_x = S::warps + 1, loader_f = S::warps + 2;
 
   if (warp == loader_x && lane == 0) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(S::threads, 1)
   const int row_warp = warp % S::row_warps, k_part = warp / S::row_warps;
   // No stride of B is odd.
   Multiplier<S> own(p, rings, row_warp, k_part, lane, uint32_t(p.args.b.col_stride) & 1);
-  const int64_t k_begin = int64_t(k.begin) * batch, k_end = min(int64_t(k.end) * batch, p.args.k);
+  const int64_t k_begin = int64_t(begin) * batch, k_end = min(int64_t(end) * batch, p.args.k);
   float4* const parked = reinterpret_cast<float4*>(shared + S::parked_at) + row_warp * S::parked * 32;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     const Place place = place_of<S>(p, tile);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(S::threads, 1)
         }
       }
     }
-    own.multiply(k.rounds);
+    own.multiply(begin, end);
     if constexpr (S::k_parts > 1) {
       // The sums of the second part of K come to those of the first.
       float4* const slots = reinterpret_cast<float4*>(shared + S::parked_at) + row_warp * S::columns * 32 + lane;

@@ -1,6 +1,5 @@
-// A warp that multiplies: 16 rows of W of the 64 of its warp group. It reads codes from shared memory, and makes
-// numbers of 16 bits of them in registers, those of a round at a time. A warp group stands still while its wgmma are
-// issued, since operand A is in registers. So two warp groups take turns: one converts while the other's wgmma run.
+// A warp that multiplies: 16 rows of W of the 64 of its warp group. It reads codes from shared memory, makes numbers of
+// 16 bits of them in registers, 64 of K at a time, while wgmma multiplies by the 64 before.
 #pragma once
 #include "common/pipeline.hpp"
 #include "narrow/wgmma.hpp"
@@ -22,13 +21,12 @@ struct Rings {
 };
 
 // Numbers of the block's barriers (bar_sync).
-constexpr int parts_barrier = 1, turns_barrier = 2;
+constexpr int parts_barrier = 1, stagger_barrier = 2;
 
 template <class S>
 class Multiplier {
   using T = typename S::Number;
-  static constexpr int batches = S::round_batches, steps = batch / 16;
-  static constexpr int words = S::has_nibbles ? 4 : 4 * steps;  // registers of a batch of codes
+  static constexpr int steps = batch / 16, in_unit = S::unit < batch ? 1 : S::unit / batch;  // batches of a unit
 
   const Rings& rings_;
   typename S::Codes codes_;
@@ -38,7 +36,7 @@ class Multiplier {
   tg_format factor_format_;
   bool has_zeros_;
   Stage x_ = Stage::to_read(), w_ = Stage::to_read();
-  float now_[2], next_[2];  // factors of rows g and g + 8, of the sums of this round and of the next
+  float now_[2], next_[2];  // factors of rows g and g + 8: of the unit that adds up, and of the next
   uint32_t zeros_[2];
 
  public:
@@ -52,112 +50,210 @@ class Multiplier {
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(bits) : "r"(from) : "memory");
     return bits;
   }
-  __device__ __forceinline__ uint32_t table() const { return rings_.factors + w_.s * S::f_bytes; }
-  __device__ __forceinline__ int first_unit() const { return k_part_ * (S::units / S::k_parts); }
-  // The bits of the factor, and the zero, of row g + 8 r, in own unit u of the stage.
-  __device__ __forceinline__ uint32_t factor_at(int u, int r) const {
-    const uint32_t at = table() + (first_unit() + u) * S::factor_line + (row_ + 8 * r) * factor_bytes_;
+  // The bits of the factor, and the zero, of row g + 8 r, in unit u of the stage at `stage`.
+  __device__ __forceinline__ uint32_t factor_at(uint32_t stage, int u, int r) const {
+    const uint32_t at = stage + u * S::factor_line + (row_ + 8 * r) * factor_bytes_;
     if constexpr (S::most_factor == 1) return load_byte(at);
     else if constexpr (S::most_factor == 2) return load_shared_16(at);
     else return factor_bytes_ == 4 ? load_shared(at) : load_shared_16(at);
   }
-  __device__ __forceinline__ void take_zero(int u, int r) {
+  __device__ __forceinline__ void take_zero(uint32_t stage, int u, int r) {
     if constexpr (S::has_zeros) {
-      if (!has_zeros_) return;
-      const uint32_t at = table() + S::zeros_at + (first_unit() + u) * S::height + row_ + 8 * r;
-      zeros_[r] = S::Codes::zero_of(load_byte(at));
+      if (has_zeros_) zeros_[r] = S::Codes::zero_of(load_byte(stage + S::zeros_at + u * S::height + row_ + 8 * r));
     }
   }
 
-  // The codes of own batch b of the stage.
-  __device__ __forceinline__ void load_codes(uint32_t (&to)[words], int b) const {
-    const uint32_t at = rings_.w + w_.s * S::w_bytes + (lane_at_ ^ (b << (S::has_nibbles ? 5 : 6)));
+  // The codes of a batch, on their way from shared memory to numbers, a share at a time.
+  struct Next {
+    int q;         // of the stage; negative: there is no next batch
+    bool is_last;  // of the tile
+    uint32_t stage, table;
+    uint32_t words[S::has_nibbles ? 4 : steps * 4];
+    typename S::Folded folded[2];
+  };
+
+  __device__ __forceinline__ int first_unit() const { return k_part_ * (S::units / S::k_parts); }
+  __device__ __forceinline__ void begin_next(Next& next) {
+    const int q = next.q;
+    if (q == 0) w_.wait_warp(rings_.w_full);
+    next.stage = rings_.w + w_.s * S::w_bytes, next.table = rings_.factors + w_.s * S::f_bytes;
+    const uint32_t at = next.stage + (lane_at_ ^ (q << (S::has_nibbles ? 5 : 6)));
     if constexpr (S::has_nibbles) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) to[i] = load_shared((at ^ (i / 2 << 4)) + i % 2 * 8 * w_row);
+      for (int i = 0; i < 4; i++) next.words[i] = load_shared((at ^ (i / 2 << 4)) + i % 2 * 8 * w_row);
     } else {
 #pragma unroll
       for (int i = 0; i < 4 * steps; i++)
-        to[i] = load_shared_16((at ^ (i / 4 << 4)) + i % 2 * 8 * w_row + i % 4 / 2 * 8);
+        next.words[i] = load_shared_16((at ^ (i / 4 << 4)) + i % 2 * 8 * w_row + i % 4 / 2 * 8);
+    }
+    if constexpr (S::has_sums) {
+      if (q % in_unit != 0) return;
+      const int unit = first_unit() + q / in_unit;
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        next_[r] = narrow::factor_of(factor_format_, factor_at(next.table, unit, r));
+        take_zero(next.table, unit, r);
+      }
     }
   }
 
-  // Numbers of own batch b of the stage.
-  __device__ __forceinline__ void convert(uint32_t (*to)[4], const uint32_t (&from)[words], int b) {
-    constexpr int steps_of_unit = S::unit < batch ? S::unit / 16 : steps;
-    typename S::Folded folded[2];
+  // Share s of a batch: with nibbles, 32 of K of a row; else a step of both rows.
+  __device__ __forceinline__ void convert_share(uint32_t (&a)[steps][4], Next& next, int s) {
+    constexpr int steps_of_unit = S::unit < 64 ? S::unit / 16 : 4;
     // Folded: the factor of row r from step `step` on.
-    const auto begin = [&](int step, int r) {
+    const auto begin_step = [&](int step, int r) {
       if constexpr (S::is_folded) {
-        const int u = (b * steps + step) / (S::unit / 16);
-        folded[r].set(factor_format_, factor_at(u, r));
-        take_zero(u, r);
+        const int u = first_unit() + (next.q * steps + step) / (S::unit / 16);
+        next.folded[r].set(factor_format_, factor_at(next.table, u, r));
+        take_zero(next.table, u, r);
       }
     };
     const auto fold = [&](uint32_t number, int r) {
-      if constexpr (S::is_folded) return folded[r](number);
+      if constexpr (S::is_folded) return next.folded[r](number);
       else return number;
     };
+    if constexpr (S::has_nibbles) {
+      const int j = s / 2, r = s % 2;
+      uint32_t pairs[4];
+      if (2 * j % steps_of_unit == 0) begin_step(2 * j, r);
+      codes_.convert(next.words[2 * j + r], zeros_[r], pairs);
 #pragma unroll
-    for (int s = 0; s < steps; s++) {
-      if constexpr (S::has_nibbles) {
-        // A word has 32 of K of a row.
-        const int j = s / 2, r = s % 2;
-        uint32_t pairs[4];
-        if (2 * j % steps_of_unit == 0) begin(2 * j, r);
-        codes_.convert(from[2 * j + r], zeros_[r], pairs);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          if (i > 0 && (2 * j + 1) % steps_of_unit == 0) begin(2 * j + 1, r);
-          to[2 * j + i][r] = fold(pairs[2 * i], r), to[2 * j + i][2 + r] = fold(pairs[2 * i + 1], r);
-        }
-      } else {
-        if (s % steps_of_unit == 0) begin(s, 0), begin(s, 1);
-#pragma unroll
-        for (int e = 0; e < 4; e++) to[s][e] = fold(codes_.pair(from[4 * s + e], zeros_[e % 2]), e % 2);
+      for (int i = 0; i < 2; i++) {
+        if (i > 0 && (2 * j + 1) % steps_of_unit == 0) begin_step(2 * j + 1, r);
+        a[2 * j + i][r] = fold(pairs[2 * i], r), a[2 * j + i][2 + r] = fold(pairs[2 * i + 1], r);
       }
+    } else {
+      if (s % steps_of_unit == 0) begin_step(s, 0), begin_step(s, 1);
+#pragma unroll
+      for (int e = 0; e < 4; e++) a[s][e] = fold(codes_.pair(next.words[4 * s + e], zeros_[e % 2]), e % 2);
     }
   }
-
-  // Round q of the stage: its first loads, and its numbers.
-  struct Next {
-    uint32_t codes[batches][words];
-  };
-  __device__ __forceinline__ void begin_round(Next& next, int q) {
-    if (q == 0) w_.wait_warp(rings_.w_full);
-    load_codes(next.codes[0], q * batches);
-    if constexpr (S::has_sums) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        next_[r] = narrow::factor_of(factor_format_, factor_at(q, r));
-        take_zero(q, r);
-      }
-    }
+  __device__ __forceinline__ void end_next(const Next& next) {
+    if (next.q == S::own_batches - 1 || next.is_last) release_codes();
   }
-  __device__ __forceinline__ void end_round(uint32_t (&a)[batches * steps][4], Next& next, int q, bool is_last) {
+  // All of a batch at once.
+  __device__ __forceinline__ void convert(uint32_t (&a)[steps][4], int q, bool is_last) {
+    Next next;
+    next.q = q, next.is_last = is_last;
+    begin_next(next);
 #pragma unroll
-    for (int b = 0; b < batches; b++) {
-      if (b + 1 < batches) load_codes(next.codes[b + 1], q * batches + b + 1);
-      convert(a + b * steps, next.codes[b], q * batches + b);
-    }
-    if (q + 1 < S::own_rounds && !is_last) return;
+    for (int s = 0; s < steps; s++) convert_share(a, next, s);
+    end_next(next);
+  }
+  __device__ __forceinline__ void release_codes() {
     __syncwarp();
     if (lane_ == 0) mbarrier_arrive(rings_.w_empty + 8 * w_.s);
     w_.advance(S::w_stages);
   }
 
-  __device__ __forceinline__ void issue(const uint32_t (&a)[batches * steps][4]) {
-    wgmma_fence();
+  // Own batch q of a stage of X. `begins`: a unit begins. The products before have ended when those of the first step,
+  // or of all steps, are under way: then `done` is called, and the next batch is converted to `to`, a share between two
+  // steps. wgmma of a warp wait for each other where the warp issues them.
+  template <class Done>
+  __device__ __forceinline__ void multiply_batch(const uint32_t (&a)[steps][4], int q, bool begins,
+                                                 uint32_t (&to)[steps][4], Next& next, const Done& done) {
+    if (begins) now_[0] = next_[0], now_[1] = next_[1];
+    if (next.q >= 0) begin_next(next);
+    const uint64_t x = wgmma_descriptor(rings_.x + x_.s * S::x_bytes + (k_part_ * S::x_own + q) * S::x_box_bytes);
+    const auto step = [&](int s) {
+      if constexpr (S::has_sums) narrow::wgmma<T, S::width>(part_, a[s], x + 2 * s, !(begins && s == 0));
+      else narrow::wgmma<T, S::width>(sum, a[s], x + 2 * s, 1);
+    };
+    if constexpr (S::at_once) {
+      wgmma_fence();
 #pragma unroll
-    for (int b = 0; b < batches; b++) {
-      const uint64_t x = wgmma_descriptor(rings_.x + x_.s * S::x_bytes + (k_part_ * batches + b) * S::x_box_bytes);
+      for (int s = 0; s < steps; s++) step(s);
+      wgmma_commit();
+      wait<1>();
+      done();
+#pragma unroll
+      for (int s = 0; s < steps && next.q >= 0; s++) convert_share(to, next, s);
+    } else {
 #pragma unroll
       for (int s = 0; s < steps; s++) {
-        if constexpr (S::has_sums) narrow::wgmma<T, S::width>(part_, a[b * steps + s], x + 2 * s, b + s > 0);
-        else narrow::wgmma<T, S::width>(sum, a[b * steps + s], x + 2 * s, 1);
+        wgmma_fence();
+        step(s);
+        wgmma_commit();
+        if (s == 0) {
+          wait<1>();
+          done();
+        }
+        if (next.q >= 0) convert_share(to, next, s);
       }
     }
-    wgmma_commit();
+    if (next.q >= 0) end_next(next);
+  }
+
+  template <int pending>
+  __device__ __forceinline__ static void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+  }
+  // A unit ends: its sums come to the results.
+  __device__ __forceinline__ void end_unit() {
+    wgmma_pin(part_);
+#pragma unroll
+    for (int i = 0; i < S::width / 2; i++) sum[i] = fmaf(part_[i], now_[i % 4 / 2], sum[i]);
+    wgmma_pin(sum);
+  }
+
+  // Releases the stage of X before.
+  __device__ __forceinline__ void release_before() const {
+    if (lane_ == 0) mbarrier_arrive(rings_.x_empty + 8 * (x_.s == 0 ? S::x_stages - 1 : x_.s - 1));
+  }
+
+  // A stage of codes, whose first own batch is in a[0]; the first batch of the next stage comes there. With sums apart,
+  // wgmma has ended when this returns: ptxas lets no other instruction read sums as long as wgmma of an earlier turn of
+  // a loop may write some. `is_first`, `is_last`: of the tile; `count`: own batches of the next stage.
+  __device__ __forceinline__ void multiply_stage(uint32_t (&a)[2][steps][4], bool is_first, bool is_last, int count) {
+#pragma unroll
+    for (int b = 0; b < S::own_batches; b++) {
+      const bool begins = b % in_unit == 0, ends = (b + 1) % in_unit == 0, ends_stage = b + 1 == S::own_batches;
+      if (b % S::x_own == 0) x_.wait_warp(rings_.x_full);
+      if (S::staggers && b == 0 && is_first && group_ == 1) bar_sync(stagger_barrier, 256);
+      Next next;
+      next.q = !ends_stage ? b + 1 : count > 0 ? 0 : -1;
+      next.is_last = ends_stage ? count == 1 : is_last && b + 2 == S::own_batches;
+      multiply_batch(a[b % 2], b % S::x_own, begins, a[(b + 1) % 2], next, [&] {
+        // The stage of X of the batch before.
+        if ((!S::has_sums || !begins) && b % S::x_own == 0 && !(b == 0 && is_first)) release_before();
+      });
+      if (S::staggers && b == 0 && is_first && group_ == 0) bar_arrive(stagger_barrier, 256);
+      if ((b + 1) % S::x_own == 0) x_.advance(S::x_stages);
+      if constexpr (S::has_sums) {
+        if (!ends) continue;
+        wait<0>();
+        if ((b + 1) % S::x_own == 0) release_before();
+        end_unit();
+      }
+    }
+  }
+
+  // The last stage of codes, which is not whole: `count` own batches, of `most` of the first part.
+  __device__ __forceinline__ void multiply_rest(uint32_t (&a)[steps][4], int count, int most) {
+    if (count == 0) {
+      w_.wait_warp(rings_.w_full);
+      release_codes();
+    }
+#pragma unroll 1
+    for (int b = 0; b < most; b++) {
+      if (b % S::x_own == 0) x_.wait_warp(rings_.x_full);
+      if (b < count) {
+        const bool is_last = b + 1 == count;
+        Next none;
+        none.q = -1;
+        multiply_batch(a, b % S::x_own, b % in_unit == 0, a, none, [] {});
+        wait<0>();
+        if constexpr (!S::has_sums) wgmma_pin(sum);
+        if (!is_last) convert(a, b + 1, b + 2 == count);
+        if constexpr (S::has_sums) {
+          if (is_last || (b + 1) % in_unit == 0) end_unit();
+        }
+      }
+      if (b + 1 == most || (b + 1) % S::x_own == 0) {
+        x_.advance(S::x_stages);
+        release_before();
+      }
+    }
   }
 
  public:
@@ -168,41 +264,30 @@ class Multiplier {
     const uint32_t at = row_ * w_row + (lane / 4 << 4) + lane % 4 * (S::has_nibbles ? 4 : 2);
     lane_at_ = at + k_part * S::w_box_bytes;
     zeros_[0] = zeros_[1] = S::Codes::zero_of(narrow::usual_zero(S::code));
-    if (S::takes_turns && group_ == 1) bar_arrive(turns_barrier, 256);
   }
   __device__ __forceinline__ void scale(float first, float second) {
 #pragma unroll
     for (int i = 0; i < S::width / 2; i++) sum[i] *= i % 4 < 2 ? first : second;
   }
 
-  // So many rounds of a tile, at least one.
-  __device__ __forceinline__ void multiply(int rounds) {
+  // Batches [begin, end) of K, at least one: the own part of each stage.
+  __device__ __forceinline__ void multiply(int begin, int end) {
     wgmma_zero(sum);
-    uint32_t a[batches * steps][4];  // (MMA_K,MMA), of W
-    Next next;
-    int q = 0;
-    begin_round(next, q);
-    end_round(a, next, q, rounds == 1);
+    uint32_t a[2][steps][4];  // (PIPE,MMA_K,MMA), of W: in flight, and the next
+    const int stages = (end - begin) / S::batches, of_rest = (end - begin) % S::batches;
+    const int most = min(of_rest, S::own_batches),
+              rest = max(0, min(of_rest - k_part_ * S::own_batches, S::own_batches));
+    const int first = stages > 0 ? S::own_batches : rest;
+    if (first > 0) convert(a[0], 0, first == 1);
 #pragma unroll 1
-    for (int left = rounds; left > 0; left--) {
-      if constexpr (S::has_sums) now_[0] = next_[0], now_[1] = next_[1];
-      x_.wait_warp(rings_.x_full);
-      if (S::takes_turns) bar_sync(turns_barrier + group_, 256);
-      issue(a);
-      if (S::takes_turns) bar_arrive(turns_barrier + (group_ ^ 1), 256);
-      if (++q == S::own_rounds) q = 0;
-      if (left > 1) begin_round(next, q);
-      wgmma_wait();
-      if constexpr (S::has_sums) wgmma_pin(part_);
-      else wgmma_pin(sum);
-      if (lane_ == 0) mbarrier_arrive(rings_.x_empty + 8 * x_.s);
-      x_.advance(S::x_stages);
-      if constexpr (S::has_sums) {
-#pragma unroll
-        for (int i = 0; i < S::width / 2; i++) sum[i] = fmaf(part_[i], now_[i % 4 / 2], sum[i]);
-      }
-      if (left > 1) end_round(a, next, q, left == 2);
+    for (int left = stages; left > 0; left--)
+      multiply_stage(a, left == stages, left == 1 && rest == 0, left > 1 ? S::own_batches : rest);
+    if constexpr (!S::has_sums) {
+      wait<0>();
+      wgmma_pin(sum);
+      if (stages > 0) release_before();
     }
+    if (of_rest > 0) multiply_rest(a[0], rest, most);
     if constexpr (S::is_folded && S::Folded::left != 1.0f) scale(S::Folded::left, S::Folded::left);
   }
 };
