@@ -35,6 +35,7 @@ mod sm90_gemm;
 mod sm90_gguf_gemm;
 mod sm90_gguf_grouped_gemm;
 mod sm90_grouped_gemm;
+mod sm90_narrow_gemm;
 mod sm90_sgemm;
 mod sm90_tf32;
 mod sm90_wave;

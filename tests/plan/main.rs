@@ -20,6 +20,7 @@ mod left_out;
 mod limits;
 mod names;
 mod narrow;
+mod narrow_gemm;
 // The planner of a build with CUDA is the same, and CI runs the tests without CUDA, too.
 #[cfg(not(feature = "cuda"))]
 mod planning;

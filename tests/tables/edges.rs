@@ -274,6 +274,35 @@ fn few_rows_of_narrow_weights() -> Vec<Edge> {
     ]
 }
 
+/// TMA reads A and B in lines at multiples of 16 bytes; a kernel's K is the least number that shares a factor.
+fn narrow_tiles() -> Vec<Edge> {
+    let u4 = "sm90_narrow_gemm_bf16_u4_nt_16x128x128_1x1";
+    let u4_32 = "sm90_narrow_gemm_bf16_u4_nt_64x128x32_1x1";
+    let f8 = "sm90_narrow_gemm_bf16_f8e4m3_nt_128x128x256_1x1";
+    let mx = "sm90_narrow_gemm_bf16_f4e2m1_nt_64x128x32_1x1";
+    let nv = "sm90_narrow_gemm_bf16_f4e2m1_nt_64x128x16_1x1";
+    let plain = narrow(Format::U4, [20, 72, 1000], 128);
+    let scaled = |problem: Problem, scale: Scale| problem.with(|p| p.b.scale = Some(scale));
+    let groups = |format: Format, group: u32| Scale::of_groups(format, group, 72);
+    let (fp8, fp4) = (narrow(Format::F8E4M3, [20, 72, 1000], 1000), narrow(Format::F4E2M1, [20, 72, 1000], 32));
+    vec![
+        edge(u4, plain, scaled(plain, groups(F16, 64))),
+        edge(u4, scaled(plain, groups(F32, 256).with_zeros()), scaled(plain, groups(Format::F8E8M0, 128))),
+        edge(u4, scaled(plain, Scale::of_rows(BF16)), scaled(plain, groups(F16, 192))),
+        edge(u4, misaligned(plain, |p| &mut p.d, 2), misaligned(plain, |p| &mut p.a, 8)),
+        edge(u4, plain.with(|p| p.d.row_stride = 73), plain.with(|p| p.a.row_stride = 1004)),
+        edge(u4, biased(plain), misaligned(plain, |p| &mut p.b, 8)),
+        edge(u4, added(plain, 1), plain.with(|p| p.epilogue.gate = Some(Gate::Halves))),
+        edge(u4, narrow(Format::U4, [16, HALF - 1, 32], 128), narrow(Format::U4, [16, HALF, 32], 128)),
+        edge(u4_32, scaled(plain, groups(BF16, 96)), scaled(plain, groups(BF16, 48))),
+        edge(u4_32, scaled(plain, groups(F16, 64)), scaled(plain, groups(F32, 64))),
+        edge(f8, fp8, narrow(Format::F8E4M3, [20, 72, 1000], 512)),
+        edge(f8, scaled(fp8, Scale::of_blocks(Format::F8E8M0, [5, 1000], 1000)), fp8.with(|p| p.b.col_stride = 1004)),
+        edge(mx, scaled(fp4, groups(Format::F8E8M0, 32)), fp4),
+        edge(nv, scaled(fp4, groups(Format::F8E4M3, 16)), scaled(fp4, groups(Format::F8E4M3, 8))),
+    ]
+}
+
 fn f32_and_f64() -> Vec<Edge> {
     let simt = "simt_gemm_sm90_f32_nt_128x128x8_1x1";
     let parts = "sm90_bf16x6_f32_nt_128x64x32_1x1";
@@ -345,6 +374,7 @@ fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Pr
         gguf_and_groups(),
         narrow_weights(),
         few_rows_of_narrow_weights(),
+        narrow_tiles(),
         eight_bits(),
         f32_and_f64(),
         half_precision(),

@@ -1,37 +1,42 @@
 // From codes to numbers of 16 bits, exactly, two at a time, for operand A of a tensor core.
 //
 // An object has constants in registers. The compiler would make them anew for each use, unless they depend on a zero
-// that it does not know. Whole warps make an object. Every conversion subtracts the zero point, which a row has as a constant, zero_of() the zero point. Numbers of e2m1 come out
-// times `unit`, and a product with a factor brings them back.
+// that the compiler does not know. Whole warps make an object. Conversions subtract the zero, which a row has as a
+// constant, zero_of() the zero. Numbers of f4e2m1 come out smaller by a power of two, and a product with a factor
+// brings them back (narrow/folded.hpp).
 #pragma once
 #include <type_traits>
 
 #include "common/ptx.hpp"
-#include "narrow/weights.hpp"
+#include "narrow/numbers.hpp"
 
 namespace tilegemm::narrow {
 
 template <class T>
-using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-template <class T>
 constexpr bool is_half = std::is_same_v<T, __half>;
+template <class T>
+using Two = std::conditional_t<is_half<T>, __half2, __nv_bfloat162>;
 
 template <class T>
 __device__ __forceinline__ Two<T> as_two(uint32_t bits) {
-  return reinterpret_cast<const Two<T>&>(bits);
+  Two<T> two;
+  memcpy(&two, &bits, sizeof two);
+  return two;
 }
 template <class T>
 __device__ __forceinline__ uint32_t bits_of(Two<T> two) {
-  return reinterpret_cast<const uint32_t&>(two);
+  uint32_t bits;
+  memcpy(&bits, &two, sizeof bits);
+  return bits;
 }
-// A number twice.
+// A number twice, rounded.
 template <class T>
 __device__ __forceinline__ uint32_t twice(float x) {
   if constexpr (is_half<T>) return bits_of<T>(__float2half2_rn(x));
   else return bits_of<T>(__float2bfloat162_rn(x));
 }
 
-// Sums and products of pairs; the results of the first two are rounded, as all of 16 bits.
+// Sums and products of pairs, rounded.
 template <class T>
 __device__ __forceinline__ uint32_t add_two(uint32_t x, uint32_t y) {
   return bits_of<T>(__hadd2(as_two<T>(x), as_two<T>(y)));
@@ -51,15 +56,27 @@ __device__ __forceinline__ uint32_t to_bf16(uint32_t halves) {
   return bits_of<__nv_bfloat16>(__floats2bfloat162_rn(two.x, two.y));
 }
 
-template <Code C, class T>
+// Two numbers of fp8 in f16.
+__device__ __forceinline__ uint32_t halves_of_e4m3(uint32_t two) {
+  uint32_t halves;
+  asm("{\n .reg .b16 h;\n cvt.u16.u32 h, %1;\n cvt.rn.f16x2.e4m3x2 %0, h;\n}" : "=r"(halves) : "r"(two));
+  return halves;
+}
+
+template <tg_format F, class T>
 struct Codes;
 
 // A code in the last bits of a number whose last bit counts 1 is the number and the code: 1024 in f16, 128 in bf16.
 template <class T>
-struct Codes<Code::u4, T> {
+struct Codes<TG_U4, T> {
   uint32_t low, high;
-  __device__ explicit Codes(uint32_t zero) : low(opaque(0x000f000f + zero)), high(is_half<T> ? opaque(0x00f000f0 + zero) : 0) {}
-  __device__ static uint32_t zero_of(uint32_t zero) { return (is_half<T> ? 0xe400e400 : 0xc300c300) + zero * 0x10001; }
+  __device__ explicit Codes(uint32_t zero)
+      : low(opaque(0x000f000f + zero)), high(is_half<T> ? opaque(0x00f000f0 + zero) : 0) {}
+  // In bf16, -128 less 128 and more has no bits for the zero. NaN: such results are computed once more.
+  __device__ static uint32_t zero_of(uint32_t zero) {
+    if constexpr (is_half<T>) return 0xe400e400 + zero * 0x10001;
+    else return zero < 128 ? 0xc300c300 + zero * 0x10001 : 0x7fff7fff;
+  }
 
   // The pairs of word t of 16 bytes: for numbers 2 t, 2 t + 8, 2 t + 16 and 2 t + 24 of 32.
   __device__ __forceinline__ void convert(uint32_t word, uint32_t zero, uint32_t (&to)[4]) const {
@@ -79,16 +96,16 @@ struct Codes<Code::u4, T> {
 };
 
 // The bits of exponent and mantissa in the lowest bits of the exponent and the highest of the mantissa are the number
-// times 2 to the difference of the biases.
+// times 2 to the difference of the biases: 2^-126 in bf16.
 template <class T>
-struct Codes<Code::e2m1, T> {
+struct Codes<TG_F4E2M1, T> {
+  static_assert(!is_half<T>);
   __device__ explicit Codes(uint32_t) {}
-  static constexpr int unit = is_half<T> ? -14 : -126;  // the power of two
   __device__ static uint32_t zero_of(uint32_t) { return 0; }
 
   // As above.
   __device__ __forceinline__ void convert(uint32_t word, uint32_t, uint32_t (&to)[4]) const {
-    constexpr int low = is_half<T> ? 9 : 6;  // the place of the last bit
+    constexpr int low = 6;  // the place of the last bit
     constexpr uint32_t mask = 0x00070007u << low;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -101,12 +118,11 @@ struct Codes<Code::e2m1, T> {
 
 // Two bytes in a word's first half become a pair.
 template <class T>
-struct Codes<Code::f8e4m3, T> {
+struct Codes<TG_F8E4M3, T> {
   __device__ explicit Codes(uint32_t) {}
   __device__ static uint32_t zero_of(uint32_t) { return 0; }
   __device__ __forceinline__ uint32_t pair(uint32_t two, uint32_t) const {
-    uint32_t halves;
-    asm("{\n .reg .b16 h;\n cvt.u16.u32 h, %1;\n cvt.rn.f16x2.e4m3x2 %0, h;\n}" : "=r"(halves) : "r"(two));
+    const uint32_t halves = halves_of_e4m3(two);
     if constexpr (is_half<T>) return halves;
     else return to_bf16(halves);
   }
@@ -114,7 +130,7 @@ struct Codes<Code::f8e4m3, T> {
 
 // As above, in f16: a byte in the last bits of 1024.
 template <class T>
-struct Codes<Code::u8, T> {
+struct Codes<TG_U8, T> {
   __device__ explicit Codes(uint32_t) {}
   __device__ static uint32_t zero_of(uint32_t zero) { return 0xe400e400 + zero * 0x10001; }
   __device__ __forceinline__ uint32_t pair(uint32_t two, uint32_t zero) const {
@@ -125,11 +141,11 @@ struct Codes<Code::u8, T> {
 };
 
 template <class T>
-struct Codes<Code::i8, T> {
+struct Codes<TG_I8, T> {
   __device__ explicit Codes(uint32_t) {}
   __device__ static uint32_t zero_of(uint32_t) { return 0xe400e400 + 128 * 0x10001; }
   __device__ __forceinline__ uint32_t pair(uint32_t two, uint32_t zero) const {
-    return Codes<Code::u8, T>(0).pair(two ^ 0x8080, zero);
+    return Codes<TG_U8, T>(0).pair(two ^ 0x8080, zero);
   }
 };
 

@@ -24,82 +24,79 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int q) {
   }
 }
 
-// Where results go: rows of D up to m_end, columns from n_from on. D is in T or in f32.
+// Where results go: rows up to m_end, columns from n_from on. To D in T, or to a part of the workspace in f32.
 template <class T>
 struct Results {
   void* d;
   int64_t stride;
   int m_end, n_from, n;
-  bool is_f32, wide;
+  bool is_part, wide;
 
-  // Stores two fragments, 16 rows of W from n0 on by 16 rows of X from m0 on. For whole warps.
+  // The row and the column of number e of a lane of two fragments, 16 rows of W from n0 on by 16 rows of X from m0 on.
+  __device__ __forceinline__ static int row(int m0, int e) { return m0 + e / 4 * 8 + threadIdx.x % 4 * 2 + e % 2; }
+  __device__ __forceinline__ static int column(int n0, int e) { return n0 + threadIdx.x % 32 / 4 + e % 4 / 2 * 8; }
+  __device__ __forceinline__ bool has(int m, int n_at) const { return m < m_end && n_at >= n_from && n_at < n; }
+
+  // Stores two fragments. For whole warps.
   __device__ __forceinline__ void put(const float (&x)[8], int n0, int m0) const {
-    if (is_f32) put_f32(x, n0, m0);
-    else put_16(x, n0, m0);
+    if (is_part) put_part(x, n0, m0);
+    else put_results(x, n0, m0);
   }
-  __device__ __forceinline__ void put_f32(const float (&x)[8], int n0, int m0) const {
-    const int lane = threadIdx.x % 32;
+  __device__ __forceinline__ void put_part(const float (&x)[8], int n0, int m0) const {
     float* const to = static_cast<float*>(d);
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-      const int row = m0 + e / 4 * 8 + lane % 4 * 2 + e % 2, column = n0 + lane / 4 + e % 4 / 2 * 8;
-      if (row < m_end && column >= n_from && column < n) to[row * stride + column] = x[e];
+      const int m = row(m0, e), at = column(n0, e);
+      if (has(m, at)) to[m * stride + at] = x[e];
     }
   }
-  __device__ __forceinline__ void put_16(const float (&x)[8], int n0, int m0) const {
+  __device__ __forceinline__ void put_results(const float (&x)[8], int n0, int m0) const {
     const int lane = threadIdx.x % 32, q = lane % 4;
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) words[i] = movmatrix(pack<T>(x[2 * i], x[2 * i + 1]));
     transpose_quad(words, q);
-    const int row = m0 + q / 2 * 8 + lane / 4, column = n0 + 8 * (q % 2);
-    if (row >= m_end || column < n_from || column >= n) return;
-    T* const to = static_cast<T*>(d) + row * stride + column;
-    if (wide && column + 8 <= n) {
+    const int m = m0 + q / 2 * 8 + lane / 4, first = n0 + 8 * (q % 2);
+    if (!has(m, first)) return;
+    T* const to = static_cast<T*>(d) + m * stride + first;
+    if (wide && first + 8 <= n) {
       *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
       return;
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       const uint16_t bits = uint16_t(words[i / 2] >> (16 * (i % 2)));
-      if (column + i < n) *reinterpret_cast<uint16_t*>(to + i) = bits;
+      if (first + i < n) *reinterpret_cast<uint16_t*>(to + i) = bits;
     }
   }
-};
-
-// The epilogue of a D in T, and of a D in f32.
-template <class T>
-struct Epilogues {
-  Epilogue<T, float> of_16;
-  Epilogue<float, float> of_f32;
 };
 
 // Sums that are not finite, of two fragments in shared memory, once more over k in [begin, end).
 template <class S>
 __device__ __noinline__ void repair(float* parked, const Problem& p, int n0, int m0, int m_end, int64_t begin,
                                     int64_t end) {
+  using At = Results<typename S::Number>;
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int e = 0; e < 8; e++) {
     float* const at = parked + e / 4 * 128 + lane * 4 + e % 4;
-    const int m = m0 + e / 4 * 8 + lane % 4 * 2 + e % 2, n = n0 + lane / 4 + e % 4 / 2 * 8;
+    const int m = At::row(m0, e), n = At::column(n0, e);
     unsigned left = __ballot_sync(~0u, m < m_end && n < p.args.n && !isfinite(*at));
 #pragma unroll 1
     for (; left; left &= left - 1) {
-      const int owner = __ffs(left) - 1;
-      const float sum = narrow::once_more<S::code, typename S::Number>(
-          p.args, p.w, __shfl_sync(~0u, m, owner), __shfl_sync(~0u, n, owner), begin, end);
+      const int owner = __ffs(left) - 1, of_m = __shfl_sync(~0u, m, owner), of_n = __shfl_sync(~0u, n, owner);
+      const float sum = narrow::once_more<S::code, typename S::Number>(p.args, of_m, of_n, begin, end);
       if (lane == owner) *at = sum;
     }
   }
   __syncwarp();
 }
 
-// Two fragments from shared memory through the epilogue to D.
+// Two fragments from shared memory through the epilogue to D, or to a part of the workspace.
 template <class S>
 __device__ __forceinline__ void finish(float4* parked, const Problem& p, const Results<typename S::Number>& results,
-                                    const Epilogues<typename S::Number>& epilogues, int n0, int m0, int64_t begin,
-                                    int64_t end) {
+                                       const Epilogue<typename S::Number, float>& epilogue, int n0, int m0,
+                                       int64_t begin, int64_t end) {
   const int lane = threadIdx.x % 32;
   const auto take = [&](float (&x)[8]) {
 #pragma unroll
@@ -116,15 +113,16 @@ __device__ __forceinline__ void finish(float4* parked, const Problem& p, const R
     repair<S>(reinterpret_cast<float*>(parked), p, n0, m0, results.m_end, begin, end);
     take(x);
   }
-  int m[8], n[8];
-  bool inside[8];
+  if (!results.is_part) {
+    int m[8], n[8];
+    bool inside[8];
 #pragma unroll
-  for (int e = 0; e < 8; e++) {
-    m[e] = m0 + e / 4 * 8 + lane % 4 * 2 + e % 2, n[e] = n0 + lane / 4 + e % 4 / 2 * 8;
-    inside[e] = m[e] < results.m_end && n[e] >= results.n_from && n[e] < results.n;
+    for (int e = 0; e < 8; e++) {
+      m[e] = results.row(m0, e), n[e] = results.column(n0, e);
+      inside[e] = results.has(m[e], n[e]);
+    }
+    epilogue.each(x, m, n, inside, 0, 0);
   }
-  if (results.is_f32) epilogues.of_f32.each(x, m, n, inside, 0, 0);
-  else epilogues.of_16.each(x, m, n, inside, 0, 0);
   results.put(x, n0, m0);
 }
 
@@ -141,16 +139,11 @@ __device__ __forceinline__ void each_parked(float4* parked, const float (&sum)[S
     for (int c = 0; c < chunks; c++) {
       if (c != chunk) continue;
 #pragma unroll
-      for (int i = 0; i < S::parked; i++) {
-        constexpr int last = S::columns - 1;
-        const int j = c * S::parked + i <= last ? c * S::parked + i : last;
-        parked[i * 32 + lane] = fragment(sum, j);
-      }
+      for (int i = 0; i < S::parked; i++) parked[i * 32 + lane] = fragment(sum, c * S::parked + i);
     }
     __syncwarp();
 #pragma unroll 1
-    for (int i = 0; i < S::parked && chunk * S::parked + i < S::columns; i += 2)
-      use(parked + i * 32, (chunk * S::parked + i) / 2);
+    for (int i = 0; i < S::parked; i += 2) use(parked + i * 32, (chunk * S::parked + i) / 2);
   }
 }
 

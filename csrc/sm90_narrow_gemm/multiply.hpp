@@ -2,7 +2,6 @@
 // 16 bits of them in registers, 64 of K at a time, while wgmma multiplies by the 64 before.
 #pragma once
 #include "common/pipeline.hpp"
-#include "narrow/folded.hpp"
 #include "narrow/wgmma.hpp"
 #include "sm90_narrow_gemm/problem.hpp"
 
@@ -11,20 +10,13 @@ namespace {
 
 // The rings in shared memory.
 struct Rings {
-  uint32_t x, w, factors, x_full, x_empty, w_full, w_empty, sums;
+  uint32_t x, w, factors, x_full, x_empty, w_full, w_empty;
 
   template <class S>
   __device__ static Rings of(uint8_t* shared, S) {
     const uint32_t at = uint32_t(__cvta_generic_to_shared(shared)), barriers = at + S::barriers_at;
     constexpr int step = 8 * S::most_stages;
-    return {at,
-            at + S::w_at,
-            at + S::f_at,
-            barriers,
-            barriers + step,
-            barriers + 2 * step,
-            barriers + 3 * step,
-            barriers + 4 * step};
+    return {at, at + S::w_at, at + S::f_at, barriers, barriers + step, barriers + 2 * step, barriers + 3 * step};
   }
 };
 
@@ -34,75 +26,53 @@ constexpr int parts_barrier = 1, stagger_barrier = 2;
 template <class S>
 class Multiplier {
   using T = typename S::Number;
-  using Folded = narrow::Folded<S::code, T, S::factor>;
   static constexpr int steps = batch / 16, in_unit = S::unit < batch ? 1 : S::unit / batch;  // batches of a unit
 
   const Rings& rings_;
   typename S::Codes codes_;
-  uint32_t lane_at_;      // of row g of the warp's rows, and of t, in a stage of codes, and of the first own batch
-  uint32_t row_;          // g of the warp's rows
-  uint32_t empty_there_;  // the barriers of free stages of X that the lane signals
-  int lane_, share_, k_part_, group_;
-  bool has_zero_points_;
+  uint32_t lane_at_;  // of row g of the warp's rows, and of t, in a stage of codes, and of the first own batch
+  uint32_t row_;      // g of the warp's rows
+  int lane_, k_part_, group_, factor_bytes_;
+  tg_format factor_format_;
+  bool has_zeros_;
   Stage x_ = Stage::to_read(), w_ = Stage::to_read();
-  float now_[2], next_[2];  // factors of rows g and g + 8: of the unit that adds up, and of the next; or its change
-  float unit_[2] = {};      // in place: the factors that the results are in units of
+  float now_[2], next_[2];  // factors of rows g and g + 8: of the unit that adds up, and of the next
   uint32_t zeros_[2];
 
  public:
   float sum[S::width / 2];  // ((2,2,width/8)), of D^T
 
  private:
-  float part_[S::has_parts ? S::width / 2 : 1];
+  float part_[S::has_sums ? S::width / 2 : 1];
 
-  template <int BYTES>
-  __device__ __forceinline__ static uint32_t load_bits(uint32_t from) {
-    if constexpr (BYTES == 4) return load_shared(from);
-    else if constexpr (BYTES == 2) return load_shared_16(from);
+  __device__ __forceinline__ static uint32_t load_byte(uint32_t from) {
     uint32_t bits;
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(bits) : "r"(from) : "memory");
     return bits;
   }
-  // The bits of the factor, and the zero point, of row g + 8 r, in unit u of the stage at `stage`.
+  // The bits of the factor, and the zero, of row g + 8 r, in unit u of the stage at `stage`.
   __device__ __forceinline__ uint32_t factor_at(uint32_t stage, int u, int r) const {
-    return load_bits<S::factor_bytes>(stage + row_ * S::factor_bytes + u * S::factor_line + 8 * r * S::factor_bytes);
+    const uint32_t at = stage + u * S::factor_line + (row_ + 8 * r) * factor_bytes_;
+    if constexpr (S::most_factor == 1) return load_byte(at);
+    else if constexpr (S::most_factor == 2) return load_shared_16(at);
+    else return factor_bytes_ == 4 ? load_shared(at) : load_shared_16(at);
   }
   __device__ __forceinline__ void take_zero(uint32_t stage, int u, int r) {
     if constexpr (S::has_zeros) {
-      if (has_zero_points_)
-        zeros_[r] = S::Codes::zero_of(load_bits<1>(stage + row_ + S::zeros_at + u * S::height + 8 * r));
+      if (has_zeros_) zeros_[r] = S::Codes::zero_of(load_byte(stage + S::zeros_at + u * S::height + row_ + 8 * r));
     }
   }
 
-  // The factors of the next unit. In place: the change of the results that brings them to its factor. It is 0 where the
-  // factor is 0: the results stay, and codes are zeros. Where it is out of range, it is NaN, for narrow/exact.hpp.
-  __device__ __forceinline__ void take_factors(uint32_t stage, int u) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      next_[r] = narrow::number_of(S::factor, factor_at(stage, u, r));
-      if constexpr (S::in_place) {
-        const float factor = next_[r], inverse = reciprocal_approximate(factor);
-        const float about = unit_[r] * inverse, change = fmaf(fmaf(-about, factor, unit_[r]), inverse, about);
-        const float size = fabsf(change);
-        const bool is_normal = (size >= 0x1p-100f || unit_[r] == 0.0f) && size <= 0x1p100f;
-        next_[r] = factor == 0.0f ? 0.0f : !is_normal ? NAN : unit_[r] == 0.0f ? 1.0f : change;
-        if (factor != 0.0f) unit_[r] = factor;
-      }
-      take_zero(stage, u, r);
-    }
-  }
-
-  // The codes of a batch, on their way from shared memory to numbers, a share at a time: between the products of two
-  // steps, as many conversions as the products hide.
+  // The codes of a batch, on their way from shared memory to numbers, a share at a time.
   struct Next {
     int q;         // of the stage; negative: there is no next batch
     bool is_last;  // of the tile
     uint32_t stage, table;
     uint32_t words[S::has_nibbles ? 4 : steps * 4];
-    bool has_zero_factors;
-    Folded folded[2];
+    typename S::Folded folded[2];
   };
 
+  __device__ __forceinline__ int first_unit() const { return k_part_ * (S::units / S::k_parts); }
   __device__ __forceinline__ void begin_next(Next& next) {
     const int q = next.q;
     if (q == 0) w_.wait_warp(rings_.w_full);
@@ -116,13 +86,16 @@ class Multiplier {
       for (int i = 0; i < 4 * steps; i++)
         next.words[i] = load_shared_16((at ^ (i / 4 << 4)) + i % 2 * 8 * w_row + i % 4 / 2 * 8);
     }
-    next.has_zero_factors = false;
     if constexpr (S::has_sums) {
-      if (in_unit == 1 || q % in_unit == 0) take_factors(next.table, first_unit() + q / in_unit);
-      if constexpr (S::in_place) next.has_zero_factors = __any_sync(~0u, next_[0] == 0.0f || next_[1] == 0.0f);
+      if (q % in_unit != 0) return;
+      const int unit = first_unit() + q / in_unit;
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        next_[r] = narrow::factor_of(factor_format_, factor_at(next.table, unit, r));
+        take_zero(next.table, unit, r);
+      }
     }
   }
-  __device__ __forceinline__ int first_unit() const { return k_part_ * (S::units / S::k_parts); }
 
   // Share s of a batch: with nibbles, 32 of K of a row; else a step of both rows.
   __device__ __forceinline__ void convert_share(uint32_t (&a)[steps][4], Next& next, int s) {
@@ -131,7 +104,7 @@ class Multiplier {
     const auto begin_step = [&](int step, int r) {
       if constexpr (S::is_folded) {
         const int u = first_unit() + (next.q * steps + step) / (S::unit / 16);
-        next.folded[r].set(factor_at(next.table, u, r));
+        next.folded[r].set(factor_format_, factor_at(next.table, u, r));
         take_zero(next.table, u, r);
       }
     };
@@ -155,15 +128,7 @@ class Multiplier {
       for (int e = 0; e < 4; e++) a[s][e] = fold(codes_.pair(next.words[4 * s + e], zeros_[e % 2]), e % 2);
     }
   }
-  __device__ __forceinline__ void end_next(uint32_t (&a)[steps][4], const Next& next) {
-    if (next.has_zero_factors) {
-      asm volatile("");  // a branch
-#pragma unroll
-      for (int s = 0; s < steps; s++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) a[s][e] = next_[e % 2] == 0.0f ? 0 : a[s][e];
-      }
-    }
+  __device__ __forceinline__ void end_next(const Next& next) {
     if (next.q == S::own_batches - 1 || next.is_last) release_codes();
   }
   // All of a batch at once.
@@ -173,7 +138,7 @@ class Multiplier {
     begin_next(next);
 #pragma unroll
     for (int s = 0; s < steps; s++) convert_share(a, next, s);
-    end_next(a, next);
+    end_next(next);
   }
   __device__ __forceinline__ void release_codes() {
     __syncwarp();
@@ -181,62 +146,64 @@ class Multiplier {
     w_.advance(S::w_stages);
   }
 
-  // Own batch q of a stage of X. `begins`: a unit begins. The products before have ended when the first step's are under
-  // way: then `done` is called, and the next batch is converted to `to` between the steps. wgmma of a warp wait for each
-  // other where the warp issues them.
+  // Own batch q of a stage of X. `begins`: a unit begins. The products before have ended when those of the first step,
+  // or of all steps, are under way: then `done` is called, and the next batch is converted to `to`, a share between two
+  // steps. wgmma of a warp wait for each other where the warp issues them.
   template <class Done>
   __device__ __forceinline__ void multiply_batch(const uint32_t (&a)[steps][4], int q, bool begins,
                                                  uint32_t (&to)[steps][4], Next& next, const Done& done) {
     if (begins) now_[0] = next_[0], now_[1] = next_[1];
     if (next.q >= 0) begin_next(next);
     const uint64_t x = wgmma_descriptor(rings_.x + x_.s * S::x_bytes + (k_part_ * S::x_own + q) * S::x_box_bytes);
-#pragma unroll
-    for (int s = 0; s < steps; s++) {
-      wgmma_fence();
-      if constexpr (S::has_parts) narrow::wgmma<T, S::width>(part_, a[s], x + 2 * s, !(begins && s == 0));
+    const auto step = [&](int s) {
+      if constexpr (S::has_sums) narrow::wgmma<T, S::width>(part_, a[s], x + 2 * s, !(begins && s == 0));
       else narrow::wgmma<T, S::width>(sum, a[s], x + 2 * s, 1);
+    };
+    if constexpr (S::at_once) {
+      wgmma_fence();
+#pragma unroll
+      for (int s = 0; s < steps; s++) step(s);
       wgmma_commit();
-      if (s == 0) {
-        wait<1>();
-        done();
+      wait<1>();
+      done();
+#pragma unroll
+      for (int s = 0; s < steps && next.q >= 0; s++) convert_share(to, next, s);
+    } else {
+#pragma unroll
+      for (int s = 0; s < steps; s++) {
+        wgmma_fence();
+        step(s);
+        wgmma_commit();
+        if (s == 0) {
+          wait<1>();
+          done();
+        }
+        if (next.q >= 0) convert_share(to, next, s);
       }
-      if (next.q >= 0) convert_share(to, next, s);
     }
-    if (next.q >= 0) end_next(to, next);
+    if (next.q >= 0) end_next(next);
   }
 
   template <int pending>
   __device__ __forceinline__ static void wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
   }
-  // A unit ends: its sums come to the results, or the results come to the next unit, if there is one.
-  __device__ __forceinline__ void end_unit(bool is_last) {
-    if constexpr (S::has_parts) {
-      wgmma_pin(part_);
+  // A unit ends: its sums come to the results.
+  __device__ __forceinline__ void end_unit() {
+    wgmma_pin(part_);
 #pragma unroll
-      for (int i = 0; i < S::width / 2; i++) sum[i] = fmaf(part_[i], now_[i % 4 / 2], sum[i]);
-      wgmma_pin(sum);
-    } else {
-      wgmma_pin(sum);
-      const auto change = [&](float x) { return is_last || x == 0.0f ? 1.0f : x; };
-      const float first = change(next_[0]), second = change(next_[1]);
-      if (__any_sync(~0u, first != 1.0f || second != 1.0f)) scale(first, second);
-    }
+    for (int i = 0; i < S::width / 2; i++) sum[i] = fmaf(part_[i], now_[i % 4 / 2], sum[i]);
+    wgmma_pin(sum);
   }
 
   // Releases the stage of X before.
   __device__ __forceinline__ void release_before() const {
-    release_stage(empty_there_, x_.s == 0 ? S::x_stages - 1 : x_.s - 1, lane_, share_ > 1, share_);
+    if (lane_ == 0) mbarrier_arrive(rings_.x_empty + 8 * (x_.s == 0 ? S::x_stages - 1 : x_.s - 1));
   }
 
-  __device__ __forceinline__ void end_x() {
-    x_.advance(S::x_stages);
-    release_before();
-  }
-
-  // A stage of codes, whose first own batch is in a[0]; the first batch of the next stage comes there. With factors of
-  // sums, wgmma has ended when this returns: ptxas lets no other instruction read sums as long as wgmma of an earlier
-  // turn of a loop may write some. `is_first`, `is_last`: of the tile; `count`: own batches of the next stage.
+  // A stage of codes, whose first own batch is in a[0]; the first batch of the next stage comes there. With sums apart,
+  // wgmma has ended when this returns: ptxas lets no other instruction read sums as long as wgmma of an earlier turn of
+  // a loop may write some. `is_first`, `is_last`: of the tile; `count`: own batches of the next stage.
   __device__ __forceinline__ void multiply_stage(uint32_t (&a)[2][steps][4], bool is_first, bool is_last, int count) {
 #pragma unroll
     for (int b = 0; b < S::own_batches; b++) {
@@ -252,10 +219,11 @@ class Multiplier {
       });
       if (S::staggers && b == 0 && is_first && group_ == 0) bar_arrive(stagger_barrier, 256);
       if ((b + 1) % S::x_own == 0) x_.advance(S::x_stages);
-      if (S::has_sums && ends) {
+      if constexpr (S::has_sums) {
+        if (!ends) continue;
         wait<0>();
         if ((b + 1) % S::x_own == 0) release_before();
-        end_unit(is_last && ends_stage);
+        end_unit();
       }
     }
   }
@@ -278,27 +246,24 @@ class Multiplier {
         if constexpr (!S::has_sums) wgmma_pin(sum);
         if (!is_last) convert(a, b + 1, b + 2 == count);
         if constexpr (S::has_sums) {
-          if (is_last || (b + 1) % in_unit == 0) end_unit(is_last);
+          if (is_last || (b + 1) % in_unit == 0) end_unit();
         }
       }
-      if (b + 1 == most || (b + 1) % S::x_own == 0) end_x();
+      if (b + 1 == most || (b + 1) % S::x_own == 0) {
+        x_.advance(S::x_stages);
+        release_before();
+      }
     }
   }
 
  public:
-  // `row_warp`: of the block's rows of W. A lane signals free stages of X at `empty_there`, one lane of each of the
-  // `share` blocks of the cluster. `zero` is zero.
-  __device__ Multiplier(const Rings& rings, int row_warp, int k_part, int lane, uint32_t empty_there, int share,
-                        bool has_zero_points, uint32_t zero)
-      : rings_(rings), codes_(zero), row_(row_warp * 16 + lane / 4), empty_there_(empty_there), lane_(lane),
-        share_(share), k_part_(k_part), group_(row_warp / 4), has_zero_points_(has_zero_points) {
+  // `row_warp`: of the block's rows of W. `zero` is zero.
+  __device__ Multiplier(const Problem& p, const Rings& rings, int row_warp, int k_part, int lane, uint32_t zero)
+      : rings_(rings), codes_(zero), row_(row_warp * 16 + lane / 4), lane_(lane), k_part_(k_part), group_(row_warp / 4),
+        factor_bytes_(p.factor_bytes), factor_format_(p.factor_format), has_zeros_(p.args.b_scale.zeros != nullptr) {
     const uint32_t at = row_ * w_row + (lane / 4 << 4) + lane % 4 * (S::has_nibbles ? 4 : 2);
     lane_at_ = at + k_part * S::w_box_bytes;
     zeros_[0] = zeros_[1] = S::Codes::zero_of(narrow::usual_zero(S::code));
-  }
-  // The zero points of the rows, where they do not come with factors.
-  __device__ __forceinline__ void set_zeros(uint32_t first, uint32_t second) {
-    zeros_[0] = S::Codes::zero_of(first), zeros_[1] = S::Codes::zero_of(second);
   }
   __device__ __forceinline__ void scale(float first, float second) {
 #pragma unroll
@@ -308,10 +273,10 @@ class Multiplier {
   // Batches [begin, end) of K, at least one: the own part of each stage.
   __device__ __forceinline__ void multiply(int begin, int end) {
     wgmma_zero(sum);
-    unit_[0] = unit_[1] = 0.0f;
     uint32_t a[2][steps][4];  // (PIPE,MMA_K,MMA), of W: in flight, and the next
     const int stages = (end - begin) / S::batches, of_rest = (end - begin) % S::batches;
-    const int most = min(of_rest, S::own_batches), rest = max(0, min(of_rest - k_part_ * S::own_batches, S::own_batches));
+    const int most = min(of_rest, S::own_batches),
+              rest = max(0, min(of_rest - k_part_ * S::own_batches, S::own_batches));
     const int first = stages > 0 ? S::own_batches : rest;
     if (first > 0) convert(a[0], 0, first == 1);
 #pragma unroll 1
@@ -323,8 +288,7 @@ class Multiplier {
       if (stages > 0) release_before();
     }
     if (of_rest > 0) multiply_rest(a[0], rest, most);
-    if constexpr (S::in_place) scale(unit_[0], unit_[1]);
-    if constexpr (S::is_folded && Folded::left != 1.0f) scale(Folded::left, Folded::left);
+    if constexpr (S::is_folded && S::Folded::left != 1.0f) scale(S::Folded::left, S::Folded::left);
   }
 };
 
