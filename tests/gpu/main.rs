@@ -45,6 +45,7 @@ mod model_families;
 #[path = "../support/models.rs"]
 mod models;
 mod narrow;
+mod narrow_layers;
 mod numbers;
 mod odd_addresses;
 mod oracle;
@@ -192,6 +193,7 @@ fn beside() -> Vec<(String, Test)> {
     #[cfg(feature = "interpose-kernels")]
     tests.extend(gguf_experts::tests());
     tests.extend(narrow::tests());
+    tests.extend(narrow_layers::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(into::tests());
