@@ -24,6 +24,6 @@ pub use cache::{Cache, Widen};
 pub use check::Rows;
 pub use kinds::{GateFunction, RopeStyle, Sampling};
 #[cfg(feature = "layers")]
-pub use rows::{Embedding, Gated, RmsNorm};
+pub use rows::{Embedding, Gated, Gather, RmsNorm};
 #[cfg(feature = "layers")]
 pub use sample::{sample_workspace, Sample};

@@ -3,14 +3,21 @@
 use super::codes::Codes;
 use super::scales::{ScaleFormat, Scales};
 use super::weight::QuantWeight;
+#[cfg(feature = "layers")]
+use crate::candle::cuda::layers;
 #[cfg(feature = "cuda")]
 use crate::candle::cuda::quantized::Narrow;
+#[cfg(feature = "layers")]
+use crate::candle::tensors::{unwritten, Block};
 #[cfg(feature = "cuda")]
 use crate::problem::{Format, Scale};
 #[cfg(feature = "cuda")]
 use ::candle::D;
 use ::candle::{DType, Device, Result, Tensor};
 use std::sync::Arc;
+
+#[cfg(feature = "layers")]
+const BLOCK: Block = Block("an order of columns");
 
 /// A [`QuantWeight`] on a device, as kernels read it.
 #[derive(Debug, Clone)]
@@ -174,13 +181,17 @@ impl DeviceWeight {
         })
     }
 
-    /// Rows of x with their columns in the order of the codes'.
+    /// Rows of x with their columns in the order of the codes': memory of its own, unless that is the order of x.
     #[cfg(feature = "cuda")]
     pub(super) fn gathered(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.gather {
-            Some(gather) => x.contiguous()?.index_select(gather, D::Minus1),
-            None => Ok(x.clone()),
+        let Some(gather) = &self.gather else { return Ok(x.clone()) };
+        #[cfg(feature = "layers")]
+        if let Device::Cuda(device) = x.device() {
+            let (out, [_, k]) = (unwritten(x.dims(), x.dtype(), x.device())?, self.shape);
+            layers::gather(device, BLOCK.rows("x", x, k)?, gather, BLOCK.rows("x", &out, k)?)?;
+            return Ok(out);
         }
+        x.contiguous()?.index_select(gather, D::Minus1)
     }
 
     /// The operand of a product with one of so many matrices over one another, with rows of factors of their own: the operand of their batch.

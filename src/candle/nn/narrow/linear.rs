@@ -220,6 +220,9 @@ impl QuantLinear {
 
     /// [`forward`](Module::forward) into a tensor of the result's shape, in the type of x, whose rows may be apart.
     ///
+    /// On a GPU it copies nothing from the host, and is legal in a capture after [`prepare`](crate::prepare). It allocates nothing, but for weights in an order of
+    /// columns, which take a copy of x: in a captured graph, of the graph's memory. In captures these need the feature `layers`.
+    ///
     /// # Errors
     /// As for `forward`; a tensor that does not fit or shares memory with x; tensors that track gradients.
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
