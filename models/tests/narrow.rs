@@ -10,7 +10,8 @@ use common::steps::{config, prompted, steps};
 use common::{builder, difference, weights, ROUNDING};
 
 const CPU: &Device = &Device::Cpu;
-const MOE: &str = r#", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": true"#;
+const MOE: &str =
+    r#", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": true"#;
 
 /// Prompts and steps of some sequences choose the same tokens, and end at the same logits.
 fn agrees(what: &str, decoder: &Decoder, truth: &Decoder) -> Result<()> {
@@ -91,7 +92,10 @@ fn error<T>(result: Result<T>) -> String {
 fn what_the_config_says_is_what_is_there() -> Result<()> {
     for (quantization, words) in [
         (r#"{"quant_method": "bitsandbytes"}"#, ["quant_method", "bitsandbytes"]),
-        (r#"{"quant_method": "awq", "bits": 3, "group_size": 32, "zero_point": true, "version": "gemm"}"#, ["bits", "3"]),
+        (
+            r#"{"quant_method": "awq", "bits": 3, "group_size": 32, "zero_point": true, "version": "gemm"}"#,
+            ["bits", "3"],
+        ),
         (r#"{"quant_method": "fp8", "colour": "red"}"#, ["fp8", "colour"]),
     ] {
         let refused = error(config("llama", &format!(r#", "quantization_config": {quantization}"#)));
@@ -109,7 +113,8 @@ fn what_the_config_says_is_what_is_there() -> Result<()> {
 
 #[test]
 fn a_config_of_modelopt_has_a_file_of_its_own() -> Result<()> {
-    let text = r#"{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}"#;
+    let text =
+        r#"{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}"#;
     let stored = candle_tilegemm::nn::QuantizationConfig::from_json(text)?;
     let config: Config = config("llama", "")?.with_quantization(Quantization::Stored(stored));
     let model = Model::new("llama", "", Stored::Fp8Tensor, 18)?;

@@ -185,13 +185,7 @@ impl GroupedGemm {
     }
 
     #[cfg(feature = "experts")]
-    fn write_of(
-        &self,
-        input: &Tensor,
-        sizes: (usize, usize, usize),
-        weights: Weights,
-        out: &Tensor,
-    ) -> Result<()> {
+    fn write_of(&self, input: &Tensor, sizes: (usize, usize, usize), weights: Weights, out: &Tensor) -> Result<()> {
         let problem = placed_input(self.problem_of(input, sizes)?, input).with(|problem| {
             (problem.d.format, problem.d.row_stride) = (Format::F32, out.stride()[0] as i64);
         });

@@ -232,8 +232,7 @@ impl Gather {
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
         let check = Check("an order of columns");
         check.format("numbers", self.format, &FLOATS)?;
-        check
-            .that(self.count <= 1 << 23, || format!("rows of {} numbers; the kernel has at most 2^23", self.count))?;
+        check.that(self.count <= 1 << 23, || format!("rows of {} numbers; the kernel has at most 2^23", self.count))?;
         let args = ffi::tg_gather {
             x: self.x.at,
             columns: self.columns,

@@ -5,7 +5,9 @@ use candle::safetensors::BufferedSafetensors;
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
 use candle_tilegemm::nn::narrow::{Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
-use candle_tilegemm::nn::{linear_quantized_no_bias, GateFunction, Linear, QuantExperts, QuantLinear, QuantizationConfig};
+use candle_tilegemm::nn::{
+    linear_quantized_no_bias, GateFunction, Linear, QuantExperts, QuantLinear, QuantizationConfig,
+};
 use candle_tilegemm::problem::Gate;
 use candle_tilegemm::Activation;
 
@@ -69,7 +71,14 @@ fn of_size(k: usize, device: &Device) -> f64 {
 }
 
 /// Refuses numbers that are further from the epilogue of sums in f64 than they may be. `after` is the epilogue of a sum of the row and column, and how steep it is.
-fn near(what: &str, y: &Tensor, x: &[f64], w: &[f64], k: usize, after: impl Fn(f64, usize) -> (f64, f64)) -> Result<()> {
+fn near(
+    what: &str,
+    y: &Tensor,
+    x: &[f64],
+    w: &[f64],
+    k: usize,
+    after: impl Fn(f64, usize) -> (f64, f64),
+) -> Result<()> {
     let (n, got) = (w.len() / k, exact(y)?);
     for (at, got) in got.iter().enumerate() {
         let (x, w) = (&x[at / n * k..][..k], &w[at % n * k..][..k]);
@@ -248,7 +257,8 @@ pub fn experts(device: &Device) -> Result<()> {
     let logits = randn(&[tokens, count], DType::F32, device)?;
     let routing = Routing::by_logits(&logits, 2, true)?;
     // No expert has all of these tokens, one expert has none, and one is elsewhere.
-    let chosen: Vec<u32> = (0..tokens as u32).flat_map(|token| [token % 2, [3, u32::MAX][token as usize % 2]]).collect();
+    let chosen: Vec<u32> =
+        (0..tokens as u32).flat_map(|token| [token % 2, [3, u32::MAX][token as usize % 2]]).collect();
     let chosen = Tensor::from_vec(chosen, (tokens, 2), device)?;
     let given = Routing::new(count, &chosen, &Tensor::full(0.5f32, (tokens, 2), device)?)?;
     for (i, to) in QUANTIZERS.into_iter().chain([Quantizer::Fp8(Granularity::Block([48, 32]))]).enumerate() {

@@ -119,7 +119,8 @@ fn run(args: &Args) -> Result<()> {
     };
     let dtype = args.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::BF16 });
     let began = Instant::now();
-    let load::Model { decoder, tokenizer, template } = load::model(&args.model, args.quantize.map(Quantize::to), dtype, &device)?;
+    let load::Model { decoder, tokenizer, template } =
+        load::model(&args.model, args.quantize.map(Quantize::to), dtype, &device)?;
     candle_tilegemm::prepare(&device)?;
     let config = decoder.config();
     eprintln!(

@@ -56,15 +56,19 @@ impl Stored {
             )
         };
         match self {
-            Self::Fp8Blocks => r#"{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 64],
+            Self::Fp8Blocks => {
+                r#"{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 64],
                 "modules_to_not_convert": ["lm_head"]}"#
-                .into(),
+                    .into()
+            }
             Self::Fp8Tensor => r#"{"quant_method": "fp8", "activation_scheme": "dynamic"}"#.into(),
             Self::Gptq { act_order } => format!(
                 r#"{{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": {act_order}, "sym": false,
                 "checkpoint_format": "gptq_v2"}}"#
             ),
-            Self::Awq => r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true, "version": "gemm"}"#.into(),
+            Self::Awq => {
+                r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true, "version": "gemm"}"#.into()
+            }
             Self::Packed => compressed(
                 "pack-quantized",
                 r#""num_bits": 4, "type": "int", "symmetric": true, "group_size": 32, "strategy": "group""#,
@@ -113,8 +117,12 @@ impl Stored {
         let tensors = match self {
             Self::Fp8Blocks => {
                 let blocks = [n.div_ceil(32), k.div_ceil(64)];
-                let factors = (0..blocks[0] * blocks[1]).flat_map(|i| scale(i / blocks[1] * 32, i % blocks[1] * 64).to_le_bytes());
-                vec![entry("weight", "F8_E4M3", &[n, k], codes.clone()), entry("weight_scale_inv", "F32", &blocks, factors.collect())]
+                let factors = (0..blocks[0] * blocks[1])
+                    .flat_map(|i| scale(i / blocks[1] * 32, i % blocks[1] * 64).to_le_bytes());
+                vec![
+                    entry("weight", "F8_E4M3", &[n, k], codes.clone()),
+                    entry("weight_scale_inv", "F32", &blocks, factors.collect()),
+                ]
             }
             Self::Fp8Tensor => vec![
                 entry("weight", "F8_E4M3", &[n, k], codes.clone()),
@@ -126,8 +134,18 @@ impl Stored {
                 order.iter().enumerate().for_each(|(j, column)| place[*column as usize] = j);
                 let group_of = place.iter().flat_map(|j| (*j as i32 / GROUP as i32).to_le_bytes()).collect();
                 let mut tensors = vec![
-                    entry("qweight", "I32", &[k / 8, n], words(k / 8 * n, &|i, nibble| code(i % n, place[i / n * 8 + nibble]))),
-                    entry("qzeros", "I32", &[groups, n / 8], words(groups * n / 8, &|i, nibble| zero(i % (n / 8) * 8 + nibble, i / (n / 8)))),
+                    entry(
+                        "qweight",
+                        "I32",
+                        &[k / 8, n],
+                        words(k / 8 * n, &|i, nibble| code(i % n, place[i / n * 8 + nibble])),
+                    ),
+                    entry(
+                        "qzeros",
+                        "I32",
+                        &[groups, n / 8],
+                        words(groups * n / 8, &|i, nibble| zero(i % (n / 8) * 8 + nibble, i / (n / 8))),
+                    ),
                     entry("scales", "F16", &[groups, n], groups_by_rows()),
                 ];
                 if act_order {
@@ -138,17 +156,37 @@ impl Stored {
             Self::Awq => {
                 const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
                 vec![
-                    entry("qweight", "I32", &[k, n / 8], words(k * n / 8, &|i, nibble| code(i % (n / 8) * 8 + ORDER[nibble], i / (n / 8)))),
-                    entry("qzeros", "I32", &[groups, n / 8], words(groups * n / 8, &|i, nibble| zero(i % (n / 8) * 8 + ORDER[nibble], i / (n / 8)))),
+                    entry(
+                        "qweight",
+                        "I32",
+                        &[k, n / 8],
+                        words(k * n / 8, &|i, nibble| code(i % (n / 8) * 8 + ORDER[nibble], i / (n / 8))),
+                    ),
+                    entry(
+                        "qzeros",
+                        "I32",
+                        &[groups, n / 8],
+                        words(groups * n / 8, &|i, nibble| zero(i % (n / 8) * 8 + ORDER[nibble], i / (n / 8))),
+                    ),
                     entry("scales", "F16", &[groups, n], groups_by_rows()),
                 ]
             }
             Self::Packed => {
                 let factors = (0..n * groups).flat_map(|i| f16(scale(i / groups, i % groups * GROUP))).collect();
                 vec![
-                    entry("weight_packed", "I32", &[n, k / 8], words(n * k / 8, &|i, nibble| code(i / (k / 8), i % (k / 8) * 8 + nibble))),
+                    entry(
+                        "weight_packed",
+                        "I32",
+                        &[n, k / 8],
+                        words(n * k / 8, &|i, nibble| code(i / (k / 8), i % (k / 8) * 8 + nibble)),
+                    ),
                     entry("weight_scale", "F16", &[n, groups], factors),
-                    entry("weight_shape", "I64", &[2], [n as i64, k as i64].into_iter().flat_map(i64::to_le_bytes).collect()),
+                    entry(
+                        "weight_shape",
+                        "I64",
+                        &[2],
+                        [n as i64, k as i64].into_iter().flat_map(i64::to_le_bytes).collect(),
+                    ),
                 ]
             }
             Self::Int8 => {
@@ -159,7 +197,10 @@ impl Stored {
                 assert_eq!(scales.format(), ScaleFormat::E8M0);
                 let pairs = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
                 let factors = (0..n * groups).map(|i| scales.bytes()[index(i / groups, i % groups * GROUP)]).collect();
-                vec![entry("weight_packed", "U8", &[n, k / 2], pairs), entry("weight_scale", "U8", &[n, groups], factors)]
+                vec![
+                    entry("weight_packed", "U8", &[n, k / 2], pairs),
+                    entry("weight_scale", "U8", &[n, groups], factors),
+                ]
             }
         };
         Ok((tensors, numbers))

@@ -11,7 +11,8 @@ use candle_tilegemm_models::{Decoder, Quantization};
 pub const CHECKS: [(&str, Check); 2] = [("narrow_checkpoints", checkpoints), ("weights_rounded_at_load", rounded)];
 
 /// All experts of a layer: which ones a token chooses may hang on a rounding.
-const MOE: &str = r#", "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 128, "norm_topk_prob": true"#;
+const MOE: &str =
+    r#", "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 128, "norm_topk_prob": true"#;
 
 fn checkpoints(device: &Device) -> Result<()> {
     let llamas = ALL.map(|stored| ("llama", "", stored));

@@ -224,7 +224,11 @@ impl FusedMoe {
         let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = cfg;
         check_shape("router", router.dims(), &[count, hidden])?;
         if experts.sizes() != [count, hidden, inner] {
-            bail!("FusedMoe: the experts have {:?}; expected {:?} experts, hidden and inner numbers", experts.sizes(), [count, hidden, inner]);
+            bail!(
+                "FusedMoe: the experts have {:?}; expected {:?} experts, hidden and inner numbers",
+                experts.sizes(),
+                [count, hidden, inner]
+            );
         }
         let experts = experts.to_device(router.device())?;
         Self::of(router, Experts::Narrow(experts), cfg)

@@ -73,7 +73,10 @@ fn what_does_not_fit_is_refused() {
     for (error, expected) in [
         (layer.forward(&of(&[3, IN + 1], DType::F32)).unwrap_err(), "x is [3, 71]; expected rows of 70 numbers"),
         (layer.forward(&of(&[3, IN], DType::F64)).unwrap_err(), "x is in F64; expected one of [F16, BF16, F32]"),
-        (layer.forward(&of(&[3, IN], DType::BF16)).unwrap_err(), "the bias is F32 [11] on Cpu, expected BF16 [11] on Cpu"),
+        (
+            layer.forward(&of(&[3, IN], DType::BF16)).unwrap_err(),
+            "the bias is F32 [11] on Cpu, expected BF16 [11] on Cpu",
+        ),
         (
             layer.forward_residual(&x, &of(&[2, OUT], DType::F32)).unwrap_err(),
             "the residual is F32 [2, 11] on Cpu, expected F32 [3, 11] on Cpu",

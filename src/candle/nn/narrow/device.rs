@@ -167,7 +167,9 @@ impl DeviceWeight {
             ScaleFormat::E4M3 => scales.to_vec1::<float8::F8E4M3>()?.into_iter().map(|code| code.to_bits()).collect(),
             ScaleFormat::F32 => scales.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect(),
             ScaleFormat::F16 => scales.to_vec1::<half::f16>()?.into_iter().flat_map(half::f16::to_le_bytes).collect(),
-            ScaleFormat::BF16 => scales.to_vec1::<half::bf16>()?.into_iter().flat_map(half::bf16::to_le_bytes).collect(),
+            ScaleFormat::BF16 => {
+                scales.to_vec1::<half::bf16>()?.into_iter().flat_map(half::bf16::to_le_bytes).collect()
+            }
         };
         let gather = |gather: &Tensor| gather.to_device(&Device::Cpu)?.to_vec1::<u32>();
         Ok(QuantWeight {

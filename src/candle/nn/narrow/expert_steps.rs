@@ -49,7 +49,7 @@ mod tests {
     fn gates_are_those_of_the_cpu() {
         let numbers = [-INF, -100.0, -7.5, -1.0, 0.0, 0.5, 6.9, 7.0, 7.1, 90.0, INF, f32::NAN];
         let pairs: Vec<[f32; 2]> = numbers.iter().flat_map(|x| numbers.map(|y| [*x, y])).collect();
-        let both = Tensor::new(pairs.as_slice(), &Device::Cpu).unwrap();
+        let both = Tensor::from_slice(pairs.as_flattened(), (pairs.len(), 2), &Device::Cpu).unwrap();
         for places in [Gate::Halves, Gate::Interleaved] {
             let out = Tensor::zeros((pairs.len(), 1), DType::F32, &Device::Cpu).unwrap();
             clamped(&both, places, [1.702, 7.0], &out).unwrap();
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_bias_is_of_the_expert_of_a_pair() {
-        let tensor = |values: &[[f32; 2]]| Tensor::new(values, &Device::Cpu).unwrap();
+        let tensor = |values: &[[f32; 2]]| Tensor::from_slice(values.as_flattened(), (values.len(), 2), &Device::Cpu).unwrap();
         let experts = Tensor::new(&[[1u32, u32::MAX], [0, 2]], &Device::Cpu).unwrap();
         let routing = Routing::new(2, &experts, &tensor(&[[0.5, f32::NAN], [2.0, f32::NAN]])).unwrap();
         let bias = tensor(&[[1.0, 2.0], [10.0, 20.0]]);

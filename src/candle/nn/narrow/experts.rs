@@ -134,12 +134,7 @@ impl QuantExperts {
     ///
     /// # Errors
     /// Missing tensors, tensors of other shapes and types, experts whose weights are not narrow, and experts of different formats.
-    pub fn load(
-        sizes: [usize; 3],
-        gate: GateFunction,
-        config: &QuantizationConfig,
-        vb: VarBuilder,
-    ) -> Result<Self> {
+    pub fn load(sizes: [usize; 3], gate: GateFunction, config: &QuantizationConfig, vb: VarBuilder) -> Result<Self> {
         Self::of_modules(sizes, gate, &vb, |vb, shape| {
             match read(&Module::new(&vb), shape, &shape[..1], config.scheme(&vb.prefix()))? {
                 Some(weight) => Ok(weight),
@@ -213,11 +208,7 @@ impl QuantExperts {
     pub(in crate::candle::nn) fn results(&self, tokens: &Tensor, routing: &Routing) -> Result<Tensor> {
         BLOCK.among("x", tokens, &FLOATS)?;
         if !tokens.device().same_device(self.device()) {
-            bail!(
-                "QuantExperts: x is on {:?}; expected {:?}",
-                tokens.device().location(),
-                self.device().location()
-            );
+            bail!("QuantExperts: x is on {:?}; expected {:?}", tokens.device().location(), self.device().location());
         }
         let [experts, hidden, inner] = self.sizes;
         if let Some(weights) = self.weights() {
@@ -251,7 +242,9 @@ impl QuantExperts {
         }
         match self.gate {
             ExpertGate::Function(function) => gate_into(both, self.places, function, &memory.inner)?,
-            ExpertGate::Clamped { alpha, limit } => expert_steps::clamped(both, self.places, [alpha, limit], &memory.inner)?,
+            ExpertGate::Clamped { alpha, limit } => {
+                expert_steps::clamped(both, self.places, [alpha, limit], &memory.inner)?
+            }
         }
         let inner = down.gathered(&memory.inner)?;
         routing.by_pairs().write_narrow(&inner, count, down.operand_of_each(count), &memory.results)?;
